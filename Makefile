@@ -159,17 +159,18 @@ playground: ## Start a management cluster with Drover and a simulated cloud, and
 	@go build -o bin/playground ./test/playground/cmd
 	@exec bin/playground
 
-lint: ## Check formatting, go vet, staticcheck and the workflows
+lint: ## Check formatting, go vet, staticcheck, the workflows and the words
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$out" ]; then echo "not formatted (gofmt -w):"; echo "$$out"; exit 1; fi
 	go vet ./...
 	@staticcheck=$$(hack/tool staticcheck); "$$staticcheck" ./...
 	@actionlint=$$(hack/tool actionlint); "$$actionlint"
+	hack/words
 
 vulncheck: ## Look for known weaknesses in what the manager calls (asks vuln.go.dev)
 	@govulncheck=$$(hack/tool govulncheck); "$$govulncheck" .
 
-generate: ## Write deepcopy code, CRDs, RBAC, webhook manifests and the API reference anew
+generate: ## Write deepcopy code, CRDs, RBAC, webhook manifests and the API reference again
 	hack/generate
 
 verify-generate: generate ## Fail when what is committed differs from what `make generate` writes

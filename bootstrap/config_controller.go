@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -33,6 +31,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/token"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 const (
@@ -48,7 +47,7 @@ const (
 //
 // A machine costs three writes until its user data is ready (the Secret with the user data, the
 // token in the workload cluster, the status) and one when it has joined (the token's deletion).
-// ConfigWebhook sets the finalizer when the config is created. If it is missing, setting it costs
+// The webhook sets the finalizer when the config is created. If it is missing, setting it costs
 // one more write.
 type ConfigReconciler struct {
 	// Client reads from the manager's cache.
@@ -90,9 +89,9 @@ type Host struct {
 func (r *ConfigReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("cloudinitconfig").
-		For(&bootstrapv1.CloudInitConfig{}, builder.WithPredicates(beyondStatus())).
-		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(configOfMachine), builder.WithPredicates(machineMoved())).
-		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.configsOfCluster), builder.WithPredicates(clusterMoved())).
+		For(&bootstrapv1.CloudInitConfig{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
+		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(configOfMachine), builder.WithPredicates(machineChanged())).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.configsOfCluster), builder.WithPredicates(clusterChanged())).
 		Watches(&clusterv1.Cluster{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
 			r.tokens.ForgetCluster(e.Object.GetUID())
 		}}).
@@ -129,7 +128,7 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	if err := r.Client.Get(ctx, req.NamespacedName, s.config); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if !r.watches(s.config) {
+	if !r.isWatched(s.config) {
 		return ctrl.Result{}, nil
 	}
 	if err := r.read(ctx, s); err != nil {
@@ -169,11 +168,11 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	return result, err
 }
 
-// watches reports whether this manager handles the config. Every manager handles a config that has
-// no watch-filter label and is being deleted, because its finalizer may block the deletion.
-func (r *ConfigReconciler) watches(config *bootstrapv1.CloudInitConfig) bool {
-	label, ok := config.Labels[clusterv1.WatchLabel]
-	return r.WatchFilterValue == "" || label == r.WatchFilterValue || (!ok && !config.DeletionTimestamp.IsZero())
+// isWatched reports whether this manager handles the config. Every manager handles a config that
+// has no watch-filter label and is being deleted, because its finalizer may block the deletion.
+func (r *ConfigReconciler) isWatched(config *bootstrapv1.CloudInitConfig) bool {
+	_, labeled := config.Labels[clusterv1.WatchLabel]
+	return predicates.Watched(config, r.WatchFilterValue) || (!labeled && !config.DeletionTimestamp.IsZero())
 }
 
 // read fetches the config's Machine and Cluster. It is no error if one of them is gone.
@@ -266,15 +265,15 @@ func ready(s *scope) error {
 	case s.machine == nil:
 		return &waiting{reason: bootstrapv1.WaitingForOwnerReason, message: "Waiting for a Machine to own this config"}
 	case util.IsControlPlaneMachine(s.machine):
-		return &waiting{reason: bootstrapv1.InvalidSpecReason, message: "A CloudInitConfig makes workers; this Machine belongs to a control plane"}
+		return &waiting{reason: bootstrapv1.InvalidSpecReason, message: "CloudInitConfig supports only worker Machines, but this Machine belongs to a control plane"}
 	case s.cluster == nil:
-		return &waiting{reason: bootstrapv1.WaitingForClusterReason, message: fmt.Sprintf("Waiting for the Cluster %q to be there", s.machine.Spec.ClusterName)}
+		return &waiting{reason: bootstrapv1.WaitingForClusterReason, message: fmt.Sprintf("Waiting for Cluster %q to exist", s.machine.Spec.ClusterName)}
 	case !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false):
 		return &waiting{reason: bootstrapv1.WaitingForClusterReason, message: "Waiting for the Cluster's infrastructure to be provisioned"}
 	case !ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false):
 		return &waiting{reason: bootstrapv1.WaitingForControlPlaneReason, message: "Waiting for the Cluster's control plane to be initialized"}
 	case !s.cluster.Spec.ControlPlaneEndpoint.IsValid():
-		return &waiting{reason: bootstrapv1.WaitingForControlPlaneReason, message: "Waiting for the Cluster's control plane endpoint"}
+		return &waiting{reason: bootstrapv1.WaitingForControlPlaneReason, message: "Waiting for the Cluster to get a control plane endpoint"}
 	}
 	return nil
 }
@@ -307,7 +306,7 @@ func (r *ConfigReconciler) delete(ctx context.Context, s *scope) (ctrl.Result, e
 			return ctrl.Result{}, &waiting{
 				reason: bootstrapv1.DeletingReason, after: min(recheck, time.Until(expiry)),
 				message: "The bootstrap token can't be removed from the workload cluster; it expires by " +
-					expiry.UTC().Format(time.RFC3339) + ", and then this config goes",
+					expiry.UTC().Format(time.RFC3339) + ", and then this config is removed",
 			}
 		}
 	}
@@ -357,7 +356,7 @@ func (r *ConfigReconciler) conclude(s *scope, paused bool, result ctrl.Result, e
 		return ctrl.Result{RequeueAfter: time.Second}, nil
 	case err != nil:
 		if !done {
-			set(clusterv1.ReadyCondition, bootstrapv1.InternalErrorReason, "Trying again; the manager's log says more", metav1.ConditionFalse)
+			set(clusterv1.ReadyCondition, bootstrapv1.InternalErrorReason, "An internal error occurred and will be retried; see the manager's log", metav1.ConditionFalse)
 		}
 		return ctrl.Result{}, err
 	case done:
@@ -371,7 +370,7 @@ func (r *ConfigReconciler) configsOfCluster(ctx context.Context, o client.Object
 	list := &bootstrapv1.CloudInitConfigList{}
 	err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing the CloudInitConfigs of a Cluster")
+		ctrl.LoggerFrom(ctx).Error(err, "Listing the CloudInitConfigs of a Cluster failed")
 		return nil
 	}
 	var out []ctrl.Request
@@ -393,22 +392,9 @@ func configOfMachine(_ context.Context, o client.Object) []ctrl.Request {
 	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}}}
 }
 
-// beyondStatus passes updates that others made. It filters out this controller's own status
-// changes.
-func beyondStatus() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		a, b := e.ObjectOld, e.ObjectNew
-		return a.GetGeneration() != b.GetGeneration() ||
-			a.GetDeletionTimestamp().IsZero() != b.GetDeletionTimestamp().IsZero() ||
-			!maps.Equal(a.GetLabels(), b.GetLabels()) ||
-			!maps.Equal(a.GetAnnotations(), b.GetAnnotations()) ||
-			!equality.Semantic.DeepEqual(a.GetOwnerReferences(), b.GetOwnerReferences()) ||
-			!slices.Equal(a.GetFinalizers(), b.GetFinalizers())
-	}}
-}
-
-// machineMoved passes updates that matter to the token: the machine joins, or its deletion begins.
-func machineMoved() predicate.Predicate {
+// machineChanged passes updates that matter to the token: the machine joins, or its deletion
+// begins.
+func machineChanged() predicate.Predicate {
 	return predicate.Funcs{
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -420,8 +406,8 @@ func machineMoved() predicate.Predicate {
 	}
 }
 
-// clusterMoved passes changes that a config waits for.
-func clusterMoved() predicate.Predicate {
+// clusterChanged passes changes that a config waits for.
+func clusterChanged() predicate.Predicate {
 	relevant := func(c *clusterv1.Cluster) [5]any {
 		return [5]any{
 			ptr.Deref(c.Spec.Paused, false), c.Spec.ControlPlaneEndpoint, c.DeletionTimestamp.IsZero(),

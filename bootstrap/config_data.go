@@ -82,7 +82,7 @@ func (r *ConfigReconciler) adoptData(ctx context.Context, s *scope, name string)
 	case apierrors.IsNotFound(err):
 		return "", "", &waiting{
 			reason: bootstrapv1.InternalErrorReason, after: recheck,
-			message: fmt.Sprintf("The Secret %q with the user data is gone. It is not made again, since a VM may have started from it: delete the Machine", name),
+			message: fmt.Sprintf("The Secret %q with the user data is gone. Drover does not create it again, because a VM may have started from it: delete the Machine", name),
 		}
 	case err != nil:
 		return "", "", fmt.Errorf("reading the Secret with the user data: %w", err)
@@ -106,13 +106,13 @@ func (r *ConfigReconciler) own(ctx context.Context, s *scope, found *corev1.Secr
 	if !handedOut || !ours || !same {
 		return &waiting{
 			reason: bootstrapv1.InternalErrorReason, after: recheck,
-			message: fmt.Sprintf("A Secret %q is there already and does not belong to this config", found.Name),
+			message: fmt.Sprintf("Secret %q already exists and does not belong to this config: delete it, or rename the config", found.Name),
 		}
 	}
 	before := found.DeepCopy()
 	found.OwnerReferences = []metav1.OwnerReference{ownedBy(s.config)}
 	if err := r.Client.Patch(ctx, found, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("owning the Secret with the user data: %w", err)
+		return fmt.Errorf("setting the owner of the Secret with the user data: %w", err)
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func (r *ConfigReconciler) replaceData(ctx context.Context, s *scope) error {
 	if s.machine.Spec.Bootstrap.DataSecretName != nil {
 		return &waiting{
 			reason: bootstrapv1.InternalErrorReason, after: recheck,
-			message: "Another machine's bootstrap token has the same ID, and the user data are in use: delete the Machine",
+			message: "Another machine's bootstrap token has the same ID, and this user data is in use: delete the Machine",
 		}
 	}
 	found := &corev1.Secret{}
@@ -139,7 +139,7 @@ func (r *ConfigReconciler) replaceData(ctx context.Context, s *scope) error {
 	if err := r.Client.Patch(ctx, found, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("writing the Secret with the user data: %w", err)
 	}
-	return &waiting{reason: bootstrapv1.InternalErrorReason, message: "Another machine's bootstrap token has the same ID: trying another", after: time.Second}
+	return &waiting{reason: bootstrapv1.InternalErrorReason, message: "Another machine's bootstrap token has the same ID; creating another token", after: time.Second}
 }
 
 func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]byte, string, error) {
@@ -153,10 +153,10 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 			return nil, "", &waiting{
 				reason:  bootstrapv1.WaitingForInfrastructureReason,
 				after:   min(max(time.Since(s.config.CreationTimestamp.Time), time.Second), recheck), // a new object may not be in the cache yet
-				message: "Waiting for what the user data must go by: " + err.Error(),
+				message: "Waiting for objects that the user data depends on: " + err.Error(),
 			}
 		} else if err != nil {
-			return nil, "", fmt.Errorf("asking what the machine's user data must go by: %w", err)
+			return nil, "", fmt.Errorf("reading the infrastructure's requirements for the user data: %w", err)
 		}
 	}
 	secrets, err := readSecrets(ctx, r.APIReader, s.config.Namespace, render.SecretKeys(&s.config.Spec))
@@ -189,7 +189,7 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 	data[valueKey], err = render.UserData(in)
 	if err == nil && host.Takes != nil {
 		if tooLarge := host.Takes(data[valueKey]); tooLarge != nil {
-			err = split(in, data, tooLarge)
+			err = moveFilesOut(in, data, tooLarge)
 		}
 	}
 	if err != nil {
@@ -202,9 +202,9 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 	return data, text, nil
 }
 
-// split moves the files out of user data that are too large for the cloud. The machine fetches
-// them.
-func split(in render.Input, data map[string][]byte, tooLarge error) (err error) {
+// moveFilesOut moves the files out of user data that are too large for the cloud. The machine
+// fetches them.
+func moveFilesOut(in render.Input, data map[string][]byte, tooLarge error) (err error) {
 	if data[valueKey], data[render.FilesKey], err = render.Split(in); err != nil {
 		return fmt.Errorf("%w; %w", tooLarge, err)
 	}
@@ -223,7 +223,7 @@ func (r *ConfigReconciler) clusterCA(ctx context.Context, cluster *clusterv1.Clu
 	found := &corev1.Secret{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, found)
 	if apierrors.IsNotFound(err) {
-		return nil, unusable(errors.New("the Secret is not there"))
+		return nil, unusable(errors.New("the Secret does not exist"))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the Cluster's kubeconfig: %w", err)

@@ -34,7 +34,7 @@ func (r *ConfigReconciler) ensureFiles(ctx context.Context, s *scope, workload c
 	}
 	if files := data.Data[render.FilesKey]; len(files) > 0 {
 		if err := writeFiles(ctx, workload, known.Token, files); err != nil {
-			return permitted(err, "the Secret, Role and RoleBinding with a machine's files in the namespace kube-system")
+			return wrapForbidden(err, "the Secret, Role and RoleBinding with a machine's files in the namespace kube-system")
 		}
 	}
 	known.Files = true
@@ -84,7 +84,7 @@ func create(ctx context.Context, workload client.Client, o client.Object, owner 
 		return err
 	}
 	if !slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == owner }) {
-		return fmt.Errorf("%T %q is there, and another token's", o, o.GetName())
+		return fmt.Errorf("%T %q already exists and belongs to another token", o, o.GetName())
 	}
 	return nil
 }

@@ -34,18 +34,18 @@ func readSecrets(ctx context.Context, reader client.Reader, namespace string, ke
 			found = &corev1.Secret{}
 			err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: key.Name}, found)
 			if apierrors.IsNotFound(err) {
-				return nil, missing("Waiting for the Secret %q", key.Name)
+				return nil, missing("Waiting for Secret %q to exist", key.Name)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("reading the Secret %q: %w", key.Name, err)
 			}
 			if _, ok := found.Labels[bootstrapv1.MachineSecretLabel]; !ok {
-				return nil, missing("Waiting for the label %s on the Secret %q, which permits to put it onto machines", bootstrapv1.MachineSecretLabel, key.Name)
+				return nil, missing("Waiting for the label %s on Secret %q, which permits Drover to put the Secret onto machines", bootstrapv1.MachineSecretLabel, key.Name)
 			}
 		}
 		value, ok := found.Data[key.Key]
 		if !ok {
-			return nil, missing("Waiting for the key %q of the Secret %q", key.Key, key.Name)
+			return nil, missing("Waiting for the key %q in Secret %q", key.Key, key.Name)
 		}
 		out[key] = value
 	}
@@ -64,7 +64,7 @@ func (r *ConfigReconciler) controlPlaneVersion(ctx context.Context, cluster *clu
 	}
 	version, err := serverVersion(ctx, config)
 	if err != nil {
-		return "", permitted(err, "the API server's version")
+		return "", wrapForbidden(err, "the API server's version")
 	}
 	return version, nil
 }
@@ -72,11 +72,11 @@ func (r *ConfigReconciler) controlPlaneVersion(ctx context.Context, cluster *clu
 func serverVersion(ctx context.Context, config *rest.Config) (string, error) {
 	c, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
-		return "", fmt.Errorf("making a client for the API server's version: %w", err)
+		return "", fmt.Errorf("creating a client for the API server's version: %w", err)
 	}
 	raw, err := c.RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
 	if err != nil {
-		return "", fmt.Errorf("asking for the API server's version: %w", err)
+		return "", fmt.Errorf("requesting the API server's version: %w", err)
 	}
 	info := apiversion.Info{}
 	if err := json.Unmarshal(raw, &info); err != nil {

@@ -50,15 +50,15 @@ func TestReadSecrets(t *testing.T) {
 
 	var w *waiting
 	for message, key := range map[string]bootstrapv1.SecretKey{
-		`Waiting for the label bootstrap.cluster.x-k8s.io/machine-data on the Secret "private", which permits to put it onto machines`: {Name: "private", Key: "x"},
-		`Waiting for the Secret "c"`:                {Name: "c", Key: "x"},
-		`Waiting for the key "q" of the Secret "a"`: {Name: "a", Key: "q"},
+		`Waiting for the label drover.io/machine-data on Secret "private", which permits Drover to put the Secret onto machines`: {Name: "private", Key: "x"},
+		`Waiting for Secret "c" to exist`:       {Name: "c", Key: "x"},
+		`Waiting for the key "q" in Secret "a"`: {Name: "a", Key: "q"},
 	} {
 		_, err := readSecrets(t.Context(), r, "tenant", []bootstrapv1.SecretKey{key})
 		g.Expect(errors.As(err, &w)).To(BeTrue())
 		g.Expect(w.reason).To(Equal(bootstrapv1.WaitingForSecretReason))
 		g.Expect(w.message).To(Equal(message))
-		g.Expect(w.after).NotTo(BeZero(), "no watch tells of it")
+		g.Expect(w.after).NotTo(BeZero(), "no watch reports it")
 	}
 	_, err = readSecrets(t.Context(), r, "elsewhere", keys)
 	g.Expect(errors.As(err, &w)).To(BeTrue())

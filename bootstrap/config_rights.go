@@ -36,8 +36,8 @@ func tokenGroups(config *bootstrapv1.CloudInitConfig) []string {
 // cluster-scoped if that is "".
 type grant struct {
 	name, namespace, role, group string
-	// foreign: Drover does not create the role, so it may be missing.
-	foreign bool
+	// external: Drover does not create the role, so it may be missing.
+	external bool
 }
 
 // grantsOf returns the grants that a config's token needs. The last three are what "kubeadm join"
@@ -89,7 +89,7 @@ func (g grant) ensure(ctx context.Context, workload client.Client) error {
 	case err == nil && *ref != *desiredRef:
 		return &waiting{
 			reason: bootstrapv1.NotPermittedReason, after: recheck,
-			message: fmt.Sprintf("The workload cluster's %sBinding %q names another role than %q: delete it", g.roleKind(), g.name, g.role),
+			message: fmt.Sprintf("The workload cluster's %sBinding %q refers to a role other than %q: delete it", g.roleKind(), g.name, g.role),
 		}
 	case err == nil && !equality.Semantic.DeepEqual(*subjects, *desiredSubjects):
 		before := found.DeepCopyObject().(client.Object)
@@ -97,7 +97,7 @@ func (g grant) ensure(ctx context.Context, workload client.Client) error {
 		err = workload.Patch(ctx, found, client.MergeFrom(before))
 	}
 	if err != nil {
-		return permitted(err, fmt.Sprintf("the %sBinding %q", g.roleKind(), g.name))
+		return wrapForbidden(err, fmt.Sprintf("the %sBinding %q", g.roleKind(), g.name))
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (g grant) roleKind() string {
 // checkRole returns an error if a cluster lacks one of kubeadm's roles. A binding to a missing role
 // would permit nothing, and only the machine would notice.
 func (g grant) checkRole(ctx context.Context, workload client.Client) error {
-	if !g.foreign {
+	if !g.external {
 		return nil
 	}
 	role := &metav1.PartialObjectMetadata{}
@@ -131,21 +131,21 @@ func (g grant) checkRole(ctx context.Context, workload client.Client) error {
 	if apierrors.IsNotFound(err) {
 		return &waiting{
 			reason: bootstrapv1.WaitingForControlPlaneReason, after: recheck,
-			message: fmt.Sprintf("Waiting for the %s %q in the workload cluster, which a join by kubeadm needs: clusters that kubeadm made have it", g.roleKind(), g.role),
+			message: fmt.Sprintf("Waiting for the %s %q to exist in the workload cluster: a join by kubeadm needs it, and clusters that kubeadm created have it", g.roleKind(), g.role),
 		}
 	}
 	if err != nil {
-		return permitted(err, fmt.Sprintf("the %s %q", g.roleKind(), g.role))
+		return wrapForbidden(err, fmt.Sprintf("the %s %q", g.roleKind(), g.role))
 	}
 	return nil
 }
 
-// permitted turns a refusal by the workload cluster into a condition.
-func permitted(err error, what string) error {
+// wrapForbidden turns a refusal by the workload cluster into a condition.
+func wrapForbidden(err error, what string) error {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return &waiting{
 			reason: bootstrapv1.NotPermittedReason, after: recheck,
-			message: "The Cluster's kubeconfig does not permit to read, write or delete " + what + " in the workload cluster",
+			message: "The Cluster's kubeconfig does not permit Drover to read, write or delete " + what + " in the workload cluster",
 		}
 	}
 	return fmt.Errorf("in the workload cluster, %s: %w", what, err)

@@ -38,7 +38,7 @@ func (r *ConfigReconciler) hasNode(ctx context.Context, s *scope, workload clien
 	if (ok && !known.Gone) || s.machine.Spec.ProviderID == "" {
 		return false, nil
 	}
-	name, err := r.likelyNode(ctx, s)
+	name, err := r.expectedNodeName(ctx, s)
 	if name == "" || err != nil {
 		return false, err
 	}
@@ -48,15 +48,15 @@ func (r *ConfigReconciler) hasNode(ctx context.Context, s *scope, workload clien
 		return false, nil
 	}
 	if err != nil {
-		return false, permitted(err, "the machine's Node")
+		return false, wrapForbidden(err, "the machine's Node")
 	}
 	return node.Spec.ProviderID == s.machine.Spec.ProviderID, nil
 }
 
-// likelyNode returns the name that the machine's Node would have. If the machine uses the host name
-// from its cloud, that name may no longer be known. likelyNode then returns the name of the cached
-// Node with the machine's provider ID, or "" if there is none.
-func (r *ConfigReconciler) likelyNode(ctx context.Context, s *scope) (string, error) {
+// expectedNodeName returns the name that the machine's Node would have. If the machine uses the
+// host name from its cloud, that name may no longer be known. expectedNodeName then returns the
+// name of the cached Node with the machine's provider ID, or "" if there is none.
+func (r *ConfigReconciler) expectedNodeName(ctx context.Context, s *scope) (string, error) {
 	if s.config.Spec.NodeName != bootstrapv1.NodeNameHostname {
 		return naming.NodeName(s.machine.Name), nil
 	}
@@ -110,7 +110,7 @@ func (r *ConfigReconciler) ensureToken(ctx context.Context, s *scope, workload c
 		expires, err = token.Ensure(ctx, workload, desired, half, s.config.Status.DataSecretName != "")
 	}
 	if err != nil {
-		return 0, permitted(err, "a bootstrap token in the namespace kube-system")
+		return 0, wrapForbidden(err, "a bootstrap token in the namespace kube-system")
 	}
 	r.tokens.Put(s.config.UID, token.Known{Cluster: s.cluster.UID, Machine: s.machine.UID, Token: text, Expires: expires})
 	return max(time.Until(expires)-half, time.Second), nil
@@ -131,13 +131,13 @@ func (r *ConfigReconciler) removeToken(ctx context.Context, s *scope) error {
 	if !ok { // after a restart
 		owner := token.Owner(client.ObjectKeyFromObject(s.config), s.cluster.Name)
 		if names, err = r.tokens.List(ctx, s.cluster.UID, workload, owner); err != nil {
-			return permitted(err, "the bootstrap tokens in the namespace kube-system")
+			return wrapForbidden(err, "the bootstrap tokens in the namespace kube-system")
 		}
 	}
 	for _, name := range names {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem}}
 		if err := workload.Delete(ctx, secret); client.IgnoreNotFound(err) != nil {
-			return permitted(err, "the bootstrap tokens in the namespace kube-system")
+			return wrapForbidden(err, "the bootstrap tokens in the namespace kube-system")
 		}
 	}
 	r.tokens.Put(s.config.UID, token.Known{Cluster: s.cluster.UID, Gone: true})

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/drover-io/drover/bootstrap/csr"
+	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/naming"
 )
 
@@ -144,7 +145,7 @@ func (r *CSRReconciler) watch(ctx context.Context, req ctrl.Request) (ctrl.Resul
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if r.WatchFilterValue != "" && cluster.Labels[clusterv1.WatchLabel] != r.WatchFilterValue {
+	if !predicates.Watched(cluster, r.WatchFilterValue) {
 		return ctrl.Result{}, nil
 	}
 	key := req.NamespacedName
@@ -155,13 +156,13 @@ func (r *CSRReconciler) watch(ctx context.Context, req ctrl.Request) (ctrl.Resul
 		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(
 			func(_ context.Context, request *certificatesv1.CertificateSigningRequest) []CSRRequest {
 				name := CSRRequest{Cluster: key, Name: request.Name}
-				if decided(request) { // each causes a few more events: when it gets its certificate, and when it is deleted
+				if isDecided(request) { // each causes a few more events: when it gets its certificate, and when it is deleted
 					r.reported.Delete(name)
 					return nil
 				}
 				return []CSRRequest{name}
 			}),
-		Predicates: []predicate.TypedPredicate[*certificatesv1.CertificateSigningRequest]{predicate.NewTypedPredicateFuncs(kubelets)},
+		Predicates: []predicate.TypedPredicate[*certificatesv1.CertificateSigningRequest]{predicate.NewTypedPredicateFuncs(isKubeletRequest)},
 	})
 	err := r.ClusterCache.Watch(ctx, key, cacheKeeper{watcher, func(c cache.Cache) { r.caches.Store(key, c) }})
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
@@ -198,12 +199,12 @@ func (r *CSRReconciler) forget(cluster client.ObjectKey) {
 	})
 }
 
-// kubelets passes requests to the two signers for kubelet certificates.
-func kubelets(request *certificatesv1.CertificateSigningRequest) bool {
+// isKubeletRequest passes requests to the two signers for kubelet certificates.
+func isKubeletRequest(request *certificatesv1.CertificateSigningRequest) bool {
 	return request.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName || request.Spec.SignerName == certificatesv1.KubeletServingSignerName
 }
 
-func decided(request *certificatesv1.CertificateSigningRequest) bool {
+func isDecided(request *certificatesv1.CertificateSigningRequest) bool {
 	return len(request.Status.Certificate) > 0 || slices.ContainsFunc(request.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
 		return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed
 	})
@@ -214,27 +215,27 @@ type verdict struct {
 	approve bool
 	// why says why the request is left alone.
 	why string
-	// again is when to check again, or 0 for never. patient suppresses the Event until csrGrace is
-	// over.
-	again   time.Duration
-	patient bool
-	machine *clusterv1.Machine
+	// recheckAfter is when to check again, or 0 for never. delayEvent suppresses the Event until
+	// csrGrace is over.
+	recheckAfter time.Duration
+	delayEvent   bool
+	machine      *clusterv1.Machine
 }
 
-// refuse is for problems that time does not solve.
-func refuse(machine *clusterv1.Machine, why string) verdict {
+// reject is for problems that time does not solve.
+func reject(machine *clusterv1.Machine, why string) verdict {
 	return verdict{machine: machine, why: why}
 }
 
-// doubt is for problems that may be solved later, such as an address that the cloud has not
+// retryLater is for problems that may be solved later, such as an address that the cloud has not
 // reported yet.
-func doubt(machine *clusterv1.Machine, why string) verdict {
-	return verdict{machine: machine, why: why, again: csrLater}
+func retryLater(machine *clusterv1.Machine, why string) verdict {
+	return verdict{machine: machine, why: why, recheckAfter: csrLater}
 }
 
-// wait is for something that comes without any action.
-func wait(machine *clusterv1.Machine, why string) verdict {
-	return verdict{machine: machine, why: why, again: csrSoon, patient: true}
+// pending is for something that comes without any action.
+func pending(machine *clusterv1.Machine, why string) verdict {
+	return verdict{machine: machine, why: why, recheckAfter: csrSoon, delayEvent: true}
 }
 
 // Reconcile decides on one request.
@@ -256,7 +257,7 @@ func (r *CSRReconciler) Reconcile(ctx context.Context, req CSRRequest) (ctrl.Res
 		}
 		return ctrl.Result{}, fmt.Errorf("reading a certificate request: %w", err)
 	}
-	if !kubelets(request) || decided(request) {
+	if !isKubeletRequest(request) || isDecided(request) {
 		r.reported.Delete(req)
 		return ctrl.Result{}, nil
 	}
@@ -267,7 +268,7 @@ func (r *CSRReconciler) Reconcile(ctx context.Context, req CSRRequest) (ctrl.Res
 	if v.approve {
 		return r.approve(ctx, req, request)
 	}
-	return r.leave(cluster, req, request, v), nil
+	return r.reportNotApproved(cluster, req, request, v), nil
 }
 
 // unlessGone drops the error of a lost connection. The next connection adds the watch again, which
@@ -286,7 +287,7 @@ func (r *CSRReconciler) approve(ctx context.Context, req CSRRequest, request *ce
 	}
 	request.Status.Conditions = append(request.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, LastUpdateTime: metav1.Now(),
-		Reason: "DroverApproved", Message: "It fits the machine that it is for.",
+		Reason: "DroverApproved", Message: "Approved by Drover: requester, node name and usages match the machine.",
 	})
 	err = workload.SubResource("approval").Update(ctx, request)
 	switch {
@@ -299,24 +300,24 @@ func (r *CSRReconciler) approve(ctx context.Context, req CSRRequest, request *ce
 	return ctrl.Result{}, nil
 }
 
-// leave emits one Event that says why a request is left alone.
-func (r *CSRReconciler) leave(cluster *clusterv1.Cluster, req CSRRequest, request *certificatesv1.CertificateSigningRequest, v verdict) ctrl.Result {
-	result := ctrl.Result{RequeueAfter: v.again}
-	if v.why == "" || (v.patient && time.Since(request.CreationTimestamp.Time) < csrGrace) {
+// reportNotApproved emits one Event that says why a request is left alone.
+func (r *CSRReconciler) reportNotApproved(cluster *clusterv1.Cluster, req CSRRequest, request *certificatesv1.CertificateSigningRequest, v verdict) ctrl.Result {
+	result := ctrl.Result{RequeueAfter: v.recheckAfter}
+	if v.why == "" || (v.delayEvent && time.Since(request.CreationTimestamp.Time) < csrGrace) {
 		return result
 	}
-	if v.patient {
+	if v.delayEvent {
 		result.RequeueAfter = csrLater
 	}
-	said := report{why: v.why}
+	event := report{why: v.why}
 	var regarding client.Object = cluster
 	if v.machine != nil {
-		regarding, said.machine = v.machine, client.ObjectKeyFromObject(v.machine)
+		regarding, event.machine = v.machine, client.ObjectKeyFromObject(v.machine)
 	}
-	if _, again := r.reported.Swap(req, said); again {
+	if _, reported := r.reported.Swap(req, event); reported {
 		return result
 	}
 	r.Recorder.Eventf(regarding, nil, corev1.EventTypeWarning, "CertificateNotApproved", "ApproveCertificate",
-		"The certificate request %s in the workload cluster is left alone: %s", request.Name, v.why)
+		"Certificate request %s in the workload cluster was not approved: %s", request.Name, v.why)
 	return result
 }

@@ -33,7 +33,7 @@ func (r *CSRReconciler) judge(ctx context.Context, cluster *clusterv1.Cluster, c
 	}
 	// Another bootstrap method of the same cluster has its own approver. If that leaves the request
 	// alone, an Event is useful.
-	return verdict{why: "it was sent neither with a bootstrap token of Drover nor by a Node", again: csrLater, patient: true}, nil
+	return verdict{why: "the requester is neither a bootstrap token of Drover nor a Node", recheckAfter: csrLater, delayEvent: true}, nil
 }
 
 // judgeFirst judges a request for a machine's first certificate, sent with its token.
@@ -45,19 +45,19 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 	found := &corev1.Secret{}
 	if err := workload.Get(ctx, token.Key(tokenID), found); err != nil {
 		if apierrors.IsNotFound(err) {
-			return refuse(nil, "the bootstrap token that it was sent with is gone"), nil
+			return reject(nil, "the bootstrap token of the request does not exist"), nil
 		}
 		return verdict{}, fmt.Errorf("reading the bootstrap token of a certificate request: %w", err)
 	}
 	if found.Labels[token.ConfigLabel] == "" || found.Annotations[token.ClusterAnnotation] != client.ObjectKeyFromObject(cluster).String() {
-		return refuse(nil, "the bootstrap token that it was sent with was not made for a machine of this Cluster"), nil
+		return reject(nil, "the bootstrap token of the request was not created for a machine of this Cluster"), nil
 	}
-	machine, why, err := r.machineOfToken(ctx, cluster, found.Annotations[token.MachineAnnotation])
+	machine, why, err := r.machineByToken(ctx, cluster, found.Annotations[token.MachineAnnotation])
 	if err != nil || why != "" {
-		return refuse(nil, why), err
+		return reject(nil, why), err
 	}
 	if found.Annotations[token.MachineUIDAnnotation] != string(machine.UID) { // "clusterctl move" binds it to the new UID
-		return wait(machine, "the bootstrap token that it was sent with was made for another Machine of that name"), nil
+		return pending(machine, "the bootstrap token of the request was created for another Machine of the same name"), nil
 	}
 	cloud, err := r.cloudMachine(ctx, machine)
 	if err != nil {
@@ -67,17 +67,17 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 	if !pinned {
 		node = csr.NodeIn(request)
 		if !slices.Contains(machineFacts(machine, cloud).HostNames(), node) {
-			return wait(machine, "it is for none of the host names that the cloud tells of the machine"), nil
+			return pending(machine, "the requested name is none of the host names that the cloud reports for the machine"), nil
 		}
 	}
 	switch {
 	case !machine.DeletionTimestamp.IsZero():
-		return refuse(machine, "the Machine is being deleted"), nil
+		return reject(machine, "the Machine is being deleted"), nil
 	case machine.Status.NodeRef.IsDefined() && machine.Status.NodeRef.Name != node:
-		return refuse(machine, "the Machine is another Node already"), nil
+		return reject(machine, "the Machine already has another Node"), nil
 	}
 	if why := csr.CheckClient(request, node); why != "" {
-		return refuse(machine, why), nil
+		return reject(machine, why), nil
 	}
 	if machine.Status.NodeRef.IsDefined() {
 		return verdict{approve: true}, nil
@@ -87,13 +87,13 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 		return verdict{}, err
 	}
 	if object != nil && !ours { // otherwise a token could take over a Node that existed before the machine
-		return wait(machine, fmt.Sprintf("a Node %q is there already, and it is not known to be this Machine's", node)), nil
+		return pending(machine, fmt.Sprintf("Node %q already exists and is not known to belong to this Machine", node)), nil
 	}
 	return verdict{approve: true}, nil
 }
 
-func (r *CSRReconciler) machineOfToken(ctx context.Context, cluster *clusterv1.Cluster, name string) (*clusterv1.Machine, string, error) {
-	const other = "the bootstrap token that it was sent with names no Machine of this Cluster"
+func (r *CSRReconciler) machineByToken(ctx context.Context, cluster *clusterv1.Cluster, name string) (*clusterv1.Machine, string, error) {
+	const other = "the bootstrap token of the request refers to no Machine of this Cluster"
 	prefix := cluster.Namespace + "/"
 	if len(name) <= len(prefix) || name[:len(prefix)] != prefix {
 		return nil, other, nil
@@ -117,14 +117,14 @@ func (r *CSRReconciler) judgeRenewal(ctx context.Context, cluster *clusterv1.Clu
 	}
 	switch {
 	case machine == nil:
-		return wait(nil, fmt.Sprintf("the Node %q is no Machine's", node)), nil
+		return pending(nil, fmt.Sprintf("Node %q belongs to no Machine", node)), nil
 	case !machine.DeletionTimestamp.IsZero():
-		return refuse(machine, "the Machine is being deleted"), nil
+		return reject(machine, "the Machine is being deleted"), nil
 	case !machine.Status.NodeRef.IsDefined():
-		return wait(machine, "the Machine is not known to be this Node yet"), nil
+		return pending(machine, "the Machine is not yet linked to this Node"), nil
 	}
 	if why := csr.CheckClient(request, node); why != "" {
-		return refuse(machine, why), nil
+		return reject(machine, why), nil
 	}
 	return verdict{approve: true}, nil
 }
@@ -136,7 +136,7 @@ func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Clu
 		return verdict{}, err
 	}
 	if machine == nil { // Cluster API copies the names to the Machine later than the kubelet asks
-		return wait(nil, fmt.Sprintf("the Node %q is no Machine's", node)), nil
+		return pending(nil, fmt.Sprintf("Node %q belongs to no Machine", node)), nil
 	}
 	cloud, err := r.cloudMachine(ctx, machine)
 	if err != nil {
@@ -147,25 +147,25 @@ func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Clu
 		return verdict{}, err
 	}
 	if object == nil || !ours {
-		return wait(machine, fmt.Sprintf("the Node %q is not there, or not known to be this Machine's", node)), nil
+		return pending(machine, fmt.Sprintf("Node %q does not exist, or is not known to belong to this Machine", node)), nil
 	}
-	asker := machineFacts(machine, cloud)
-	asker.Node = node
-	if len(asker.Addresses) == 0 {
-		return wait(machine, "the machine's addresses are not known yet"), nil
+	requester := machineFacts(machine, cloud)
+	requester.Node = node
+	if len(requester.Addresses) == 0 {
+		return pending(machine, "the machine's addresses are not known yet"), nil
 	}
 	for _, a := range object.Status.Addresses {
-		asker.NodeAddresses = append(asker.NodeAddresses, a.Address)
+		requester.NodeAddresses = append(requester.NodeAddresses, a.Address)
 	}
 	facts, err := r.clusterFacts(ctx, cluster, cached, csr.Asked(request), node, cloud)
 	if err != nil {
 		return verdict{}, err
 	}
-	switch refusal := csr.CheckServing(request, asker, facts); {
-	case refusal.Passing:
-		return wait(machine, refusal.Why), nil
+	switch refusal := csr.CheckServing(request, requester, facts); {
+	case refusal.Temporary:
+		return pending(machine, refusal.Why), nil
 	case refusal.Why != "":
-		return doubt(machine, refusal.Why), nil
+		return retryLater(machine, refusal.Why), nil
 	}
 	return verdict{approve: true}, nil
 }

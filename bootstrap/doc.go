@@ -5,8 +5,8 @@
 // certificates. Package render creates the user data, package token the tokens, and package csr
 // judges the certificate requests.
 //
-// Of Drover's packages, it imports only api, kubeconfig and naming. It does not depend on any
-// cloud. The one fact that it needs from a cloud (the provider ID before boot) comes from a
+// Of Drover's packages, it imports only api, internal, kubeconfig and naming. It does not depend on
+// any cloud. The one fact that it needs from a cloud (the provider ID before boot) comes from a
 // function. Of a machine it reads the addresses in the status.
 //
 // The credentials on a machine can act only for that machine. Each machine has its own token, which

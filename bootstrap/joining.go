@@ -46,25 +46,25 @@ func (j Joining) Progress(ctx context.Context, cluster *clusterv1.Cluster, machi
 	if len(configOfMachine(ctx, machine)) == 0 {
 		return "", "", nil
 	}
-	request, why, err := j.Requests.latest(ctx, cluster, machine)
+	request, why, err := j.Requests.latestRequest(ctx, cluster, machine)
 	if errors.Is(err, errNotListed) {
-		return infrav1.NodeMissingReason, "no Node has registered, and whether its kubelet has asked for a certificate is not known: the Cluster's " +
-			"kubeconfig does not permit to list and watch CertificateSigningRequests, or the list has not come yet", nil
+		return infrav1.NodeMissingReason, "no Node has registered, and it is unknown whether its kubelet has requested a certificate: the Cluster's " +
+			"kubeconfig does not permit Drover to list and watch CertificateSigningRequests, or the list is not complete yet", nil
 	}
 	if err != nil {
 		return "", "", err
 	}
 	if request == nil {
-		message, err = j.Configs.unasked(ctx, cluster, machine)
+		message, err = j.Configs.diagnoseNoRequest(ctx, cluster, machine)
 		return infrav1.NoCertificateRequestReason, message, err
 	}
 	reason, message = describeRequest(request, why)
 	return reason, message, nil
 }
 
-// latest returns the newest request for a first certificate that the machine is known to have sent,
-// or that is for its Node. It also returns why the request was not approved.
-func (r *CSRReconciler) latest(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (*certificatesv1.CertificateSigningRequest, string, error) {
+// latestRequest returns the newest request for a first certificate that the machine is known to
+// have sent, or that is for its Node. It also returns why the request was not approved.
+func (r *CSRReconciler) latestRequest(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (*certificatesv1.CertificateSigningRequest, string, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	cached, err := r.ClusterCache.GetReader(ctx, key)
 	if err != nil {
@@ -117,28 +117,28 @@ func (r *CSRReconciler) synced(ctx context.Context, cluster client.ObjectKey) bo
 
 // describeRequest describes the state of a request whose machine has not become a Node.
 func describeRequest(request *certificatesv1.CertificateSigningRequest, why string) (reason, message string) {
-	asked := fmt.Sprintf("its kubelet has asked for a certificate (%s), which ", request.Name)
+	prefix := fmt.Sprintf("its kubelet has requested a certificate (%s), which ", request.Name)
 	for _, c := range request.Status.Conditions {
 		if c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed {
-			return infrav1.CertificateNotApprovedReason, asked + strings.TrimRight(fmt.Sprintf("someone has answered with %s: %s %s", c.Type, c.Reason, c.Message), ": ")
+			return infrav1.CertificateNotApprovedReason, prefix + strings.TrimRight(fmt.Sprintf("has the condition %s: %s %s", c.Type, c.Reason, c.Message), ": ")
 		}
 	}
 	switch {
 	case len(request.Status.Certificate) > 0:
 		return infrav1.NodeMissingReason, fmt.Sprintf(
-			"its kubelet has got a certificate (%s) and not registered its Node: look at \"journalctl -u kubelet\" on it", request.Name)
-	case decided(request):
-		return infrav1.CertificateNotApprovedReason, asked + "is approved and was not issued: look at the controller manager of the workload cluster"
+			"its kubelet has received a certificate (%s) and has not registered its Node: check \"journalctl -u kubelet\" on the machine", request.Name)
+	case isDecided(request):
+		return infrav1.CertificateNotApprovedReason, prefix + "is approved but was not issued: check the controller manager of the workload cluster"
 	case why != "":
-		return infrav1.CertificateNotApprovedReason, asked + "is left alone: " + why
+		return infrav1.CertificateNotApprovedReason, prefix + "was not approved: " + why
 	}
-	return infrav1.CertificateNotApprovedReason, asked + "waits to be approved"
+	return infrav1.CertificateNotApprovedReason, prefix + "is waiting for approval"
 }
 
-// unasked returns why a kubelet may not have requested a certificate, as far as that is visible
-// from outside the machine.
-func (r *ConfigReconciler) unasked(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (string, error) {
-	message := fmt.Sprintf("no kubelet on it has asked https://%s for a certificate: ", cluster.Spec.ControlPlaneEndpoint.String())
+// diagnoseNoRequest returns why a kubelet may not have requested a certificate, as far as that is
+// visible from outside the machine.
+func (r *ConfigReconciler) diagnoseNoRequest(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (string, error) {
+	message := fmt.Sprintf("no kubelet on it has requested a certificate from https://%s: ", cluster.Spec.ControlPlaneEndpoint.String())
 	config := &bootstrapv1.CloudInitConfig{}
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}, config)
 	if client.IgnoreNotFound(err) != nil {
@@ -147,20 +147,20 @@ func (r *ConfigReconciler) unasked(ctx context.Context, cluster *clusterv1.Clust
 	if ready := conditions.Get(config, clusterv1.ReadyCondition); ready != nil && ready.Status == metav1.ConditionFalse {
 		return message + fmt.Sprintf("CloudInitConfig %q says: %s", config.Name, ready.Message), nil
 	}
-	good, err := r.tokenIsGood(ctx, cluster, machine)
+	valid, err := r.isTokenValid(ctx, cluster, machine)
 	if err != nil {
 		return message, err
 	}
-	if !good {
+	if !valid {
 		r.tokens.Forget(config.UID) // the cached token is stale
-		return message + fmt.Sprintf("its bootstrap token has expired or was deleted, and is made good again within %s", ttl(config)/2), nil
+		return message + fmt.Sprintf("its bootstrap token has expired or was deleted, and is created again within %s", ttl(config)/2), nil
 	}
-	return message + "look at " + render.LogPath + " on it", nil
+	return message + "check " + render.LogPath + " on the machine", nil
 }
 
-// tokenIsGood reads from the workload cluster whether the token in the machine's user data is still
-// valid. User data that Drover did not create have no known token and count as good.
-func (r *ConfigReconciler) tokenIsGood(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (bool, error) {
+// isTokenValid reads from the workload cluster whether the token in the machine's user data is
+// still valid. User data that Drover did not create have no known token and count as good.
+func (r *ConfigReconciler) isTokenValid(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (bool, error) {
 	data := &corev1.Secret{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ptr.Deref(machine.Spec.Bootstrap.DataSecretName, "")}, data)
 	if client.IgnoreNotFound(err) != nil {
@@ -180,7 +180,7 @@ func (r *ConfigReconciler) tokenIsGood(ctx context.Context, cluster *clusterv1.C
 		return false, nil
 	}
 	if err != nil {
-		return false, permitted(err, "a bootstrap token in the namespace kube-system")
+		return false, wrapForbidden(err, "a bootstrap token in the namespace kube-system")
 	}
 	return time.Now().Before(token.Expiration(secret)), nil
 }

@@ -23,9 +23,9 @@ import (
 // The tags that mark Drover's resources in a cloud. They alone decide what is Drover's, never a
 // name.
 const (
-	// TagOwnership holds the CloudCluster's spec.ownershipID.
+	// TagOwnership holds the CloudCluster's spec.creation.ownershipID.
 	TagOwnership = "drover-ownership-id"
-	// TagToken holds the CloudMachine's spec.creationToken.
+	// TagToken holds the CloudMachine's spec.creation.token.
 	TagToken = "drover-creation-token"
 	// TagMachine holds namespace/name of the CloudMachine, for people. Drover never reads it. A
 	// cloud whose tags can't hold it goes without.
@@ -52,7 +52,7 @@ type Cloud struct {
 	// Batch bounds what one Describe or Delete carries.
 	Batch Batch
 
-	// Traits are what the engine must know of the cloud's behaviour.
+	// Traits are what the engine must know of the cloud's behavior.
 	Traits Traits
 
 	// CheckUserData returns an error that states both sizes if the cloud does not take user data as
@@ -74,7 +74,7 @@ type Batch struct {
 	Read, Delete int
 }
 
-// Traits are the behaviours in which clouds differ. The zero value is a cloud that reads its own
+// Traits are the behaviors in which clouds differ. The zero value is a cloud that reads its own
 // writes, ends instances at once, and deletes nothing by itself.
 type Traits struct {
 	// ReadLag is how long after a successful create a read may still miss the resource; 0 where the
@@ -179,7 +179,7 @@ type Info struct {
 
 // Request is a machine to be made.
 type Request struct {
-	// Token is the CloudMachine's spec.creationToken, OwnershipID its CloudCluster's.
+	// Token is the CloudMachine's spec.creation.token, OwnershipID its CloudCluster's.
 	Token, OwnershipID string
 	// Attempt counts the creates that a cloud with zonal idempotency has refused. The cloud's
 	// client token is made from Token and Attempt, so that it is new after each refusal.

@@ -101,7 +101,7 @@ type Queued struct {
 }
 
 func (q *Queued) Error() string {
-	return fmt.Sprintf("waits %s for its turn in the account's rate limit", q.After.Round(100*time.Millisecond))
+	return fmt.Sprintf("waiting %s for its turn in the account's rate limit", q.After.Round(100*time.Millisecond))
 }
 
 // Clip returns at most n bytes of a text, and never cuts inside a character.

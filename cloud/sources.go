@@ -11,29 +11,29 @@ const (
 	// StreamTime is how long a driver may let its cloud keep one call open (WithStream). A call
 	// that the cloud does not end is cut off after this time plus the time of a normal call.
 	StreamTime = 5 * time.Minute
-	// RestTimes is how long the engine waits after a frequent listing, as a multiple of the time
-	// that it took. Otherwise a slow cloud, or an account at its read limit, would be busy with
-	// listings all the time. The wait is never longer than between infrequent listings. Drivers
-	// that read more often than the engine lists do the same.
-	RestTimes = 9
+	// CooldownFactor is how long the engine waits after a frequent listing, as a multiple of the
+	// time that it took. Otherwise a slow cloud, or an account at its read limit, would be busy
+	// with listings all the time. The wait is never longer than between infrequent listings.
+	// Drivers that read more often than the engine lists do the same.
+	CooldownFactor = 9
 )
 
-// Herald is a Driver whose cloud reports by itself what happens to instances, at a place that the
-// account names. The engine calls it while machines of the account are observed. It only makes the
-// engine learn things sooner.
-type Herald interface {
+// EventSource is a Driver whose cloud reports by itself what happens to instances, in a queue that
+// the account names. The engine calls it while machines of the account are observed. It only makes
+// the engine learn things sooner.
+type EventSource interface {
 	Driver
 
-	// Hear waits for news in one call, for less time than ctx allows. No news is not an error. News
-	// that is not dismissed is returned again within a minute.
-	Hear(ctx context.Context) ([]News, error)
+	// Receive waits for events in one call, for less time than ctx allows. No event is not an
+	// error. An event that is not acknowledged is returned again within a minute.
+	Receive(ctx context.Context) ([]Event, error)
 
-	// Dismiss stops the delivery of the news. If some of it comes again, that is harmless.
-	Dismiss(ctx context.Context, news []News) error
+	// Ack stops the delivery of the events. If one of them comes again, that is harmless.
+	Ack(ctx context.Context, events []Event) error
 }
 
-// News is what a cloud reports of one instance.
-type News struct {
+// Event is what a cloud reports of one instance.
+type Event struct {
 	// InstanceID is the Resource's ID; "" if there is nothing to do.
 	InstanceID string
 	// At is when the cloud reported it, by the cloud's clock.
@@ -47,28 +47,28 @@ type News struct {
 	Imminent bool
 	// Changed is true if the instance's state has changed and must be read.
 	Changed bool
-	// Receipt identifies the news to Dismiss.
+	// Receipt identifies the event to Ack.
 	Receipt string
 }
 
-// Follower is a Driver whose cloud reports every change by itself. While it does, the engine does
+// Watcher is a Driver whose cloud reports every change by itself. While it does, the engine does
 // not list the account.
-type Follower interface {
+type Watcher interface {
 	Driver
 
-	// Follow reads everything, as List does, and reports it as one Change. Then it reports each
+	// Watch reads everything, as List does, and reports it as one Update. Then it reports each
 	// change until ctx ends, or until it can report no more, which is an error. It resumes by
 	// itself if it can't have missed anything, and otherwise reports everything again. It sends a
-	// sign of life about once a minute. It does not call tell concurrently, nor after it has
+	// heartbeat about once a minute. It does not call report concurrently, nor after it has
 	// returned.
-	Follow(ctx context.Context, tell func(Change)) error
+	Watch(ctx context.Context, report func(Update)) error
 }
 
-// Change is what a Follower reports: everything (All), all that one machine has now (Token), or a
-// sign of life (neither).
-type Change struct {
+// Update is what a Watcher reports: everything (All), all that one machine has now (Token), or a
+// heartbeat (neither).
+type Update struct {
 	// At is the time as of which it is true, by this computer's clock: when the listing began, or
-	// when the change arrived. All changes before a sign of life are reported before it.
+	// when the change arrived. All changes before a heartbeat are reported before it.
 	At time.Time
 	// All is true if Resources are everything, as List returns it.
 	All bool

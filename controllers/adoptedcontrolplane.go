@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
@@ -65,7 +66,7 @@ type AdoptedControlPlaneReconciler struct {
 // SetupWithManager registers the reconciler.
 func (r *AdoptedControlPlaneReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	return builder.ControllerManagedBy(mgr).
-		For(&controlplanev1.AdoptedControlPlane{}, builder.WithPredicates(specOrMetadataChanged())).
+		For(&controlplanev1.AdoptedControlPlane{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToAdoptedControlPlane),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToControlPlanes)).
@@ -83,7 +84,7 @@ func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req recon
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !watched(adopted, r.WatchFilterValue) || !adopted.DeletionTimestamp.IsZero() {
+	if !predicates.Watched(adopted, r.WatchFilterValue) || !adopted.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
 	cluster, err := util.GetOwnerCluster(ctx, r.Client, adopted.ObjectMeta)
@@ -98,7 +99,7 @@ func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req recon
 	switch {
 	case setPaused(adopted, cluster):
 	case cluster == nil:
-		setUnavailable(adopted, controlplanev1.WaitingForOwnerReason, "waits for a Cluster whose controlPlaneRef names it")
+		setUnavailable(adopted, controlplanev1.WaitingForOwnerReason, "Waiting for a Cluster to refer to this object in spec.controlPlaneRef")
 	default:
 		result, err = r.adopt(ctx, adopted, cluster)
 	}
@@ -119,7 +120,7 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 	if err := r.ensureEndpoint(ctx, adopted, cluster, config); err != nil {
 		return reconcile.Result{}, err
 	}
-	version, failure := server{config, r.Dial}.probe(ctx, probeTimeout)
+	version, failure := apiServerProbe{config, r.Dial}.run(ctx, probeTimeout)
 	if failure != nil {
 		setUnavailable(adopted, failure.reason, failure.message)
 		return r.nextProbe(adopted), nil
@@ -127,7 +128,7 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 	adopted.Status.Version = version
 
 	// Only a kubeconfig that has been proved to work replaces the one that Cluster API uses.
-	conflict, err := r.keepSecret(ctx, adopted, cluster, source, config)
+	conflict, err := r.ensureKubeconfigSecret(ctx, adopted, cluster, source, config)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -135,7 +136,7 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 		setUnavailable(adopted, controlplanev1.KubeconfigConflictReason, conflict)
 		return r.nextProbe(adopted), nil
 	}
-	if err := r.keepAuthority(ctx, adopted, cluster, config); err != nil {
+	if err := r.ensureCASecret(ctx, adopted, cluster, config); err != nil {
 		return reconcile.Result{}, err
 	}
 	adopted.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
@@ -166,12 +167,12 @@ func setAvailable(adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv
 	ours, theirs := adopted.Spec.ControlPlaneEndpoint, cluster.Spec.ControlPlaneEndpoint
 	if theirs.IsValid() && ours.IsValid() && ours != theirs {
 		setUnavailable(adopted, controlplanev1.EndpointMismatchReason, fmt.Sprintf(
-			"spec.controlPlaneEndpoint is %s, but the Cluster's is %s: make them equal", ours.String(), theirs.String()))
+			"The field spec.controlPlaneEndpoint is %s, but the Cluster's is %s: make them equal", ours.String(), theirs.String()))
 		return
 	}
 	message := ""
 	if adopted.Spec.Version != "" && adopted.Spec.Version != adopted.Status.Version {
-		message = fmt.Sprintf("the API server runs %s, spec.version says %s", adopted.Status.Version, adopted.Spec.Version)
+		message = fmt.Sprintf("The API server runs version %s, but spec.version is %s", adopted.Status.Version, adopted.Spec.Version)
 	}
 	setCondition(adopted, clusterv1.AvailableCondition, metav1.ConditionTrue, controlplanev1.AvailableReason, message)
 }
@@ -187,7 +188,7 @@ func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted 
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: adopted.Namespace, Name: ref.Name}, source)
 	if apierrors.IsNotFound(err) {
 		return nil, nil, &probeFailure{controlplanev1.KubeconfigMissingReason,
-			fmt.Sprintf("waits for Secret %q in this namespace, which holds the kubeconfig", ref.Name)}, nil
+			fmt.Sprintf("Waiting for Secret %q with the kubeconfig to exist in this namespace", ref.Name)}, nil
 	}
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("reading Secret %q: %w", ref.Name, err)
@@ -200,7 +201,7 @@ func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted 
 	config, err := kubeconfig.Parse(data)
 	if err != nil {
 		return nil, nil, &probeFailure{controlplanev1.KubeconfigRefusedReason,
-			fmt.Sprintf("the kubeconfig in Secret %q is refused: %s", ref.Name, err)}, nil
+			fmt.Sprintf("The kubeconfig in Secret %q is not accepted: %s", ref.Name, err)}, nil
 	}
 	return source, config, nil, nil
 }
@@ -213,7 +214,7 @@ func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adop
 	}
 	patched := adopted.DeepCopy()
 	patched.Spec.ControlPlaneEndpoint = config.Endpoint()
-	if usable(cluster.Spec.ControlPlaneEndpoint) {
+	if isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint) {
 		patched.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint
 	}
 	patch := client.MergeFromWithOptions(adopted.DeepCopy(), client.MergeFromWithOptimisticLock{})
@@ -225,15 +226,15 @@ func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adop
 	return nil
 }
 
-// keepSecret writes <cluster>-kubeconfig in the form that Cluster API expects, unless it is up to
-// date. It never changes a Secret of that name that the control plane does not own. In that case it
-// returns a message that describes the conflict.
-func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, source *corev1.Secret, config *kubeconfig.Config) (string, error) {
+// ensureKubeconfigSecret writes <cluster>-kubeconfig in the form that Cluster API expects, unless
+// it is up to date. It never changes a Secret of that name that the control plane does not own. In
+// that case it returns a message that describes the conflict.
+func (r *AdoptedControlPlaneReconciler) ensureKubeconfigSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, source *corev1.Secret, config *kubeconfig.Config) (string, error) {
 	name := secret.Name(cluster.Name, secret.Kubeconfig)
 	if source.Name == name {
-		return usableAsIs(source, adopted, cluster), nil
+		return missingInSecret(source, adopted, cluster), nil
 	}
-	if err := moveAlong(ctx, r.Client, source); err != nil {
+	if err := labelForMove(ctx, r.Client, source); err != nil {
 		return "", err
 	}
 	data, err := config.Serialize(cluster.Name)
@@ -242,8 +243,8 @@ func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted 
 	}
 	ours, err := r.ensureSecret(ctx, adopted, cluster, name, map[string][]byte{secret.KubeconfigDataName: data})
 	if err == nil && !ours {
-		return fmt.Sprintf("Secret %q, where the Cluster's kubeconfig belongs, exists and is not this control plane's: "+
-			"remove it, or name it in kubeconfigRef", name), nil
+		return fmt.Sprintf("Secret %q, which is reserved for the Cluster's kubeconfig, exists and does not belong to this control plane: "+
+			"delete it, or refer to it in spec.kubeconfigRef", name), nil
 	}
 	return "", err
 }
@@ -254,10 +255,10 @@ func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted 
 // nothing can mistake it for a key.
 const noKey = "The key of this authority is not known here. Workers join without it."
 
-// keepAuthority writes <cluster>-ca, where Cluster API's kubeadm bootstrap provider finds the
+// ensureCASecret writes <cluster>-ca, where Cluster API's kubeadm bootstrap provider finds the
 // certificate authority that its machines pin. A Secret of that name that the control plane does
 // not own takes precedence and stays unchanged.
-func (r *AdoptedControlPlaneReconciler) keepAuthority(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) error {
+func (r *AdoptedControlPlaneReconciler) ensureCASecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) error {
 	_, err := r.ensureSecret(ctx, adopted, cluster, secret.Name(cluster.Name, secret.ClusterCA), map[string][]byte{
 		secret.TLSCrtDataName: config.CA(), secret.TLSKeyDataName: []byte(noKey),
 	})
@@ -282,7 +283,7 @@ func (r *AdoptedControlPlaneReconciler) ensureSecret(ctx context.Context, adopte
 }
 
 func (r *AdoptedControlPlaneReconciler) createSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, name string, data map[string][]byte) error {
-	if here, err := r.stillHere(ctx, adopted, cluster); err != nil || !here {
+	if here, err := r.stillExists(ctx, adopted, cluster); err != nil || !here {
 		return err
 	}
 	created := &corev1.Secret{
@@ -296,11 +297,11 @@ func (r *AdoptedControlPlaneReconciler) createSecret(ctx context.Context, adopte
 	return nil
 }
 
-// stillHere reports whether the Cluster and the control plane still exist, unpaused and not
+// stillExists reports whether the Cluster and the control plane still exist, unpaused and not
 // deleted. It bypasses the cache, so that the reconciler does not recreate a Secret that
 // "clusterctl move" has just deleted. The move pauses the Cluster first, but that arrives through
 // another watch, which may lag behind.
-func (r *AdoptedControlPlaneReconciler) stillHere(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) (bool, error) {
+func (r *AdoptedControlPlaneReconciler) stillExists(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) (bool, error) {
 	liveCluster, liveAdopted := &clusterv1.Cluster{}, &controlplanev1.AdoptedControlPlane{}
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(cluster), liveCluster)
 	if err == nil {
@@ -343,13 +344,13 @@ func ownedBy(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane) bool
 	return err == nil && gv.Group == controlplanev1.GroupVersion.Group
 }
 
-// usableAsIs returns what Cluster API lacks in a Secret that the user wrote under the name that
-// Cluster API reads, or "" if it lacks nothing.
-func usableAsIs(source *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) string {
+// missingInSecret returns what Cluster API lacks in a Secret that the user wrote under the name
+// that Cluster API reads, or "" if it lacks nothing.
+func missingInSecret(source *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) string {
 	if source.Labels[clusterv1.ClusterNameLabel] == cluster.Name && adopted.Spec.KubeconfigRef.Key == secret.KubeconfigDataName {
 		return ""
 	}
-	return fmt.Sprintf("Secret %q is where the Cluster's kubeconfig belongs: give yours another name, "+
+	return fmt.Sprintf("The name of Secret %q is reserved for the Cluster's kubeconfig: give your Secret another name, "+
 		"or label it %s=%s and use the key %q", source.Name, clusterv1.ClusterNameLabel, cluster.Name, secret.KubeconfigDataName)
 }
 
@@ -380,7 +381,7 @@ func adoptedControlPlaneOf(cluster *clusterv1.Cluster) string {
 func (r *AdoptedControlPlaneReconciler) secretToControlPlanes(ctx context.Context, o client.Object) []reconcile.Request {
 	list := &controlplanev1.AdoptedControlPlaneList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing AdoptedControlPlanes to wake")
+		ctrl.LoggerFrom(ctx).Error(err, "Listing AdoptedControlPlanes to reconcile failed")
 		return nil
 	}
 	var requests []reconcile.Request

@@ -27,6 +27,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 // CloudAccountReconciler connects CloudAccounts as fleet.Accounts and reports whether they work.
@@ -38,10 +39,10 @@ type CloudAccountReconciler struct {
 	Clouds   []cloud.Cloud
 	Recorder events.EventRecorder
 	// Changed enqueues the accounts whose inventory became fresh or stale.
-	Changed *Trigger
+	Changed *EventQueue
 	// Machines enqueues all machines of a newly connected account, because they may have waited for
 	// it or for other credentials.
-	Machines *Trigger
+	Machines *EventQueue
 	// AmbientNamespaces are the namespaces that may use the manager's own credentials.
 	AmbientNamespaces []string
 	WatchFilterValue  string
@@ -49,15 +50,15 @@ type CloudAccountReconciler struct {
 	ConnectOnly bool
 
 	retries retries
-	// told holds the state of each account for which its machines were last enqueued.
-	told sync.Map // client.ObjectKey → told
+	// lastEnqueued holds the state of each account for which its machines were last enqueued.
+	lastEnqueued sync.Map // client.ObjectKey → accountSnapshot
 }
 
-// told is what an account's machines know of it: which one is live, and whether its place is
-// proved.
-type told struct {
-	live   *fleet.Account
-	proved bool
+// accountSnapshot is what an account's machines know of it: which one is live, and whether its
+// place is proved.
+type accountSnapshot struct {
+	live        *fleet.Account
+	placeProved bool
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,verbs=get;list;watch;patch
@@ -70,7 +71,7 @@ type told struct {
 // SetupWithManager registers the reconciler.
 func (r *CloudAccountReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	return builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudAccount{}, builder.WithPredicates(specOrMetadataChanged())).
+		For(&infrav1.CloudAccount{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToAccounts)).
 		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToDeletedAccount), builder.WithPredicates(onlyDeleted())).
 		WatchesRawSource(r.Changed.Source()).
@@ -90,7 +91,7 @@ func (r *CloudAccountReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		}
 		return reconcile.Result{}, fmt.Errorf("reading the CloudAccount: %w", err)
 	}
-	if !watched(account, r.WatchFilterValue) {
+	if !predicates.Watched(account, r.WatchFilterValue) {
 		return reconcile.Result{}, nil
 	}
 	if r.ConnectOnly {
@@ -126,13 +127,15 @@ func (r *CloudAccountReconciler) write(ctx context.Context, before, account *inf
 		}
 		return nil
 	}
+	setUnknown(account, infrav1.NotCheckedReason, infrav1.AccountInventoryFreshCondition, infrav1.AccountMachinesFoundCondition,
+		infrav1.AccountEventStreamConnectedCondition, infrav1.AccountOrphansResolvedCondition)
 	for kind, reason := range map[string]string{
 		clusterv1.ReadyCondition:              infrav1.PlaceMismatchReason,
 		infrav1.AccountMachinesFoundCondition: infrav1.MassAbsenceReason,
 	} {
 		if conditions.GetReason(account, kind) == reason && conditions.GetReason(before, kind) != reason {
 			r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, reason, "Connect", "%s",
-				cloud.Clip(conditions.GetMessage(account, kind), maxNote))
+				cloud.Clip(conditions.GetMessage(account, kind), maxEventNote))
 		}
 	}
 	return patchSharedStatus(ctx, r.Client, before, account)
@@ -177,7 +180,7 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		return reconcile.Result{}, err
 	}
 	if refusal != nil {
-		if ends, err := r.endsWithNamespace(ctx, account, refusal); ends || err != nil {
+		if ends, err := r.lostSecretWithNamespace(ctx, account, refusal); ends || err != nil {
 			return reconcile.Result{}, err // the account's deletion comes as an event
 		}
 		r.disconnect(key) // an account that is no longer permitted must stop
@@ -188,23 +191,24 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 	if err != nil {
 		message := err.Error()
 		if r.Accounts.Get(key) != nil {
-			message += "; the account goes on with what it had"
+			message += "; the account keeps its previous settings and credentials"
 		}
-		setNotReady(account, string(cloud.CodeOf(err)), message)
+		setNotReady(account, cloudReason(cloud.CodeOf(err)), message)
 		return reconcile.Result{}, nil
 	}
+	account.Status.Cloud = live.Cloud().Name
 	info, err := live.Probe(ctx)
 	if err == nil && account.Spec.Place == "" && info.Place != "" {
 		return r.pin(account, info.Place), nil
 	}
-	if known, _ := r.told.Swap(key, told{live, err == nil}); known != (told{live, err == nil}) {
-		if err := r.tellMachines(ctx, account); err != nil {
-			r.told.Delete(key)
+	if known, _ := r.lastEnqueued.Swap(key, accountSnapshot{live, err == nil}); known != (accountSnapshot{live, err == nil}) {
+		if err := r.enqueueMachines(ctx, account); err != nil {
+			r.lastEnqueued.Delete(key)
 			return reconcile.Result{}, err
 		}
 	}
 	if err != nil {
-		reason := string(cloud.CodeOf(err))
+		reason := cloudReason(cloud.CodeOf(err))
 		if cloud.CodeOf(err) == cloud.Conflict && account.Spec.Place != "" {
 			reason = infrav1.PlaceMismatchReason
 		}
@@ -224,8 +228,8 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 // Nothing is listed, made or deleted in an account before its place is recorded.
 func (r *CloudAccountReconciler) pin(account *infrav1.CloudAccount, place string) reconcile.Result {
 	if aws := account.Spec.AWS; aws != nil && aws.AccountID != "" && !strings.Contains(place, ":"+aws.AccountID+":") {
-		err := cloud.Errorf(cloud.Conflict, "the credentials lead to %q, and spec.aws.accountID says %q: nothing is listed, made or deleted with them; "+
-			"restore the credentials of that account, or make another CloudAccount", place, aws.AccountID)
+		err := cloud.Errorf(cloud.Conflict, "the credentials belong to %q, but spec.aws.accountID is %q, so Drover lists, creates and deletes nothing with them; "+
+			"restore the credentials of that account, or create another CloudAccount", place, aws.AccountID)
 		setNotReady(account, infrav1.PlaceMismatchReason, err.Error())
 		return r.retry(client.ObjectKeyFromObject(account), err)
 	}
@@ -233,10 +237,10 @@ func (r *CloudAccountReconciler) pin(account *infrav1.CloudAccount, place string
 	return reconcile.Result{}
 }
 
-// endsWithNamespace reports whether a live account lost its Secret because its namespace is being
-// deleted, which removes Secrets before machines. The VMs are deleted with the credentials that the
-// manager holds, so the account stays connected as long as it has machines.
-func (r *CloudAccountReconciler) endsWithNamespace(ctx context.Context, account *infrav1.CloudAccount, why *refusal) (bool, error) {
+// lostSecretWithNamespace reports whether a live account lost its Secret because its namespace is
+// being deleted, which removes Secrets before machines. The VMs are deleted with the credentials
+// that the manager holds, so the account stays connected as long as it has machines.
+func (r *CloudAccountReconciler) lostSecretWithNamespace(ctx context.Context, account *infrav1.CloudAccount, why *refusal) (bool, error) {
 	if !why.secretGone || r.Accounts.Get(client.ObjectKeyFromObject(account)) == nil {
 		return false, nil
 	}
@@ -250,11 +254,11 @@ func (r *CloudAccountReconciler) endsWithNamespace(ctx context.Context, account 
 // disconnect removes the live account.
 func (r *CloudAccountReconciler) disconnect(key client.ObjectKey) {
 	r.Accounts.Remove(key)
-	r.told.Delete(key)
+	r.lastEnqueued.Delete(key)
 }
 
-// tellMachines enqueues every machine of the account.
-func (r *CloudAccountReconciler) tellMachines(ctx context.Context, account *infrav1.CloudAccount) error {
+// enqueueMachines enqueues every machine of the account.
+func (r *CloudAccountReconciler) enqueueMachines(ctx context.Context, account *infrav1.CloudAccount) error {
 	machines := &infrav1.CloudMachineList{}
 	if err := r.Client.List(ctx, machines, client.InNamespace(account.Namespace),
 		client.MatchingFields{machineByAccount: account.Name}); err != nil {
@@ -284,7 +288,7 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: account.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
 		return config, &refusal{reason: infrav1.SecretInvalidReason, secretGone: true,
-			message: fmt.Sprintf("waits for Secret %q in this namespace, which holds the credentials", name)}, nil
+			message: fmt.Sprintf("Waiting for Secret %q with the credentials to exist in this namespace", name)}, nil
 	}
 	if err != nil {
 		return config, nil, fmt.Errorf("reading the credentials: %w", err)
@@ -293,7 +297,7 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 		return config, refusal, nil
 	}
 	if !r.ConnectOnly {
-		if err := moveAlong(ctx, r.Client, secret); err != nil {
+		if err := labelForMove(ctx, r.Client, secret); err != nil {
 			return config, nil, err
 		}
 	}
@@ -312,16 +316,16 @@ func (r *CloudAccountReconciler) refuseSecret(account *infrav1.CloudAccount, sec
 		if !row.Union.InAccount(&account.Spec) {
 			continue
 		}
-		is, labelled := secret.Labels[infrav1.CredentialsLabel]
+		is, labeled := secret.Labels[infrav1.CredentialsLabel]
 		if is == row.Name {
 			return nil
 		}
 		overwrite := ""
-		if labelled {
+		if labeled {
 			overwrite = "--overwrite "
 		}
-		return &refusal{reason: infrav1.SecretInvalidReason, message: fmt.Sprintf("Secret %q does not say that it holds credentials of this cloud: "+
-			"if it does, and may be sent to the account's endpoint, run `kubectl -n %s label %ssecret %s %s=%s`",
+		return &refusal{reason: infrav1.SecretInvalidReason, message: fmt.Sprintf("Secret %q is not labeled as credentials of this cloud: "+
+			"if it holds them and may be sent to the account's endpoint, run `kubectl -n %s label %ssecret %s %s=%s`",
 			secret.Name, secret.Namespace, overwrite, secret.Name, infrav1.CredentialsLabel, row.Name)}
 	}
 	return nil // no driver is made for a cloud that is not offered
@@ -330,16 +334,16 @@ func (r *CloudAccountReconciler) refuseSecret(account *infrav1.CloudAccount, sec
 // refuseAmbient returns why an account may not use the manager's own credentials, or nil.
 func (r *CloudAccountReconciler) refuseAmbient(account *infrav1.CloudAccount) *refusal {
 	if !slices.Contains(r.AmbientNamespaces, account.Namespace) {
-		return &refusal{reason: infrav1.NotPermittedReason, message: fmt.Sprintf("namespace %q may not use the manager's own credentials: "+
-			"set credentialsRef, or ask the operator to list the namespace in --ambient-credentials-namespaces", account.Namespace)}
+		return &refusal{reason: infrav1.NotPermittedReason, message: fmt.Sprintf("Namespace %q may not use the manager's own credentials: "+
+			"set spec.credentialsRef, or ask the operator to add the namespace to --ambient-credentials-namespaces", account.Namespace)}
 	}
 	if kubevirt := account.Spec.KubeVirt; kubevirt != nil && kubevirt.Namespace != account.Namespace {
-		return &refusal{reason: infrav1.NotPermittedReason, message: fmt.Sprintf("by the manager's own credentials VMs are made in the CloudAccount's namespace alone, and spec.kubevirt.namespace is %q: "+
-			"set credentialsRef, or make the CloudAccount there", kubevirt.Namespace)}
+		return &refusal{reason: infrav1.NotPermittedReason, message: fmt.Sprintf("With the manager's own credentials, VMs are created only in the CloudAccount's namespace, but spec.kubevirt.namespace is %q: "+
+			"set spec.credentialsRef, or create the CloudAccount in that namespace", kubevirt.Namespace)}
 	}
 	sim, aws := account.Spec.Simulated, account.Spec.AWS
 	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") {
-		return &refusal{reason: infrav1.NotPermittedReason, message: "the manager's own credentials are never sent to an endpoint of one's own: set credentialsRef, or leave out endpoint"}
+		return &refusal{reason: infrav1.NotPermittedReason, message: "The manager's own credentials are never sent to a custom endpoint: set spec.credentialsRef, or remove the endpoint"}
 	}
 	return nil
 }
@@ -351,23 +355,36 @@ func setInventory(account *infrav1.CloudAccount, state fleet.InventoryState) {
 	}
 	switch {
 	case state.Fresh:
-		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionTrue, infrav1.ReadyReason, "")
+		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionTrue, infrav1.InventoryFreshReason, "")
 	case state.Err != nil:
-		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, string(cloud.CodeOf(state.Err)),
-			"the listing of machines failed; what was known stays: "+state.Err.Error())
+		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, cloudReason(cloud.CodeOf(state.Err)),
+			"Listing the machines failed; their last known state stays: "+state.Err.Error())
 	case state.LastComplete.IsZero():
 		// nothing is listed yet because no machine refers to the account
-		conditions.Delete(account, infrav1.AccountInventoryFreshCondition)
+		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionUnknown, infrav1.NotCheckedReason, "")
 	default:
 		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, infrav1.InventoryStaleReason,
-			"the last complete listing of machines is older than it should be; what was known stays")
+			"The last complete listing of machines is too old; their last known state stays")
 	}
-	if state.SourceErr != nil {
-		setCondition(account, infrav1.AccountNewsHeardCondition, metav1.ConditionFalse, string(cloud.CodeOf(state.SourceErr)),
-			"what the cloud announces of machines can't be received; they are listed as ever: "+state.SourceErr.Error())
-	} else {
-		conditions.Delete(account, infrav1.AccountNewsHeardCondition)
+	setEventStream(account, state)
+}
+
+// setEventStream reports whether Drover receives what the cloud announces. What an earlier process
+// received counts as long as the spec stays the same, so that a restart writes nothing.
+func setEventStream(account *infrav1.CloudAccount, state fleet.InventoryState) {
+	kind, status, reason, message := infrav1.AccountEventStreamConnectedCondition, metav1.ConditionTrue, infrav1.EventStreamConnectedReason, ""
+	known := conditions.Get(account, kind)
+	switch {
+	case !state.HasSource:
+		reason = infrav1.NoEventStreamReason
+	case state.ReceiveErr != nil:
+		status, reason = metav1.ConditionFalse, cloudReason(cloud.CodeOf(state.ReceiveErr))
+		message = "Events from the cloud can't be received; the machines are still listed: " + state.ReceiveErr.Error()
+	case state.Received, known != nil && known.Reason == reason && known.ObservedGeneration == account.Generation:
+	default:
+		status, reason = metav1.ConditionUnknown, infrav1.NotCheckedReason
 	}
+	setCondition(account, kind, status, reason, message)
 }
 
 func (r *CloudAccountReconciler) retry(key client.ObjectKey, err error) reconcile.Result {
@@ -391,17 +408,17 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 	before := account.DeepCopy()
 	if n := len(machines.Items); n > 0 {
 		var result reconcile.Result
-		if known, _ := r.told.Load(key); known != (told{r.Accounts.Get(key), true}) { // the manager has restarted
+		if known, _ := r.lastEnqueued.Load(key); known != (accountSnapshot{r.Accounts.Get(key), true}) { // the manager has restarted
 			var err error
 			if result, err = r.connect(ctx, account); err != nil {
 				return result, err
 			}
 		}
-		if known, _ := r.told.Load(key); known != (told{r.Accounts.Get(key), true}) {
+		if known, _ := r.lastEnqueued.Load(key); known != (accountSnapshot{r.Accounts.Get(key), true}) {
 			return result, r.write(ctx, before, account) // Ready says what is missing
 		}
 		setNotReady(account, infrav1.InUseReason, fmt.Sprintf(
-			"waits for %d CloudMachines that refer to it, such as %q: their VMs can't be deleted without it", n, machines.Items[0].Name))
+			"Waiting for %d CloudMachines that refer to this account, such as %q, to be deleted: their VMs can't be deleted without it", n, machines.Items[0].Name))
 		return result, r.write(ctx, before, account)
 	}
 	r.disconnect(key)

@@ -22,11 +22,11 @@ func confirmMissing(account *infrav1.CloudAccount, live *fleet.Account) {
 // once that the account treats none of them as gone.
 func setMachinesFound(account *infrav1.CloudAccount, state fleet.InventoryState) {
 	switch {
-	case state.Doubt != nil:
+	case state.MassAbsence != nil:
 		setCondition(account, infrav1.AccountMachinesFoundCondition, metav1.ConditionFalse, infrav1.MassAbsenceReason, fmt.Sprintf(
-			"%d of %d machines are missing from the cloud at the same time, without a record of their end, and none of them is called gone: "+
-				"check that the credentials may see them; if they are gone indeed, annotate the CloudAccount with %s=%s",
-			state.Doubt.Missing, state.Doubt.Of, infrav1.ConfirmMissingAnnotation, state.Doubt.Digest))
+			"%d of %d machines are missing from the cloud at the same time, without a record of their termination, so none of them is treated as gone: "+
+				"check that the credentials can still read them; if they are really gone, annotate the CloudAccount with %s=%s",
+			state.MassAbsence.Missing, state.MassAbsence.Of, infrav1.ConfirmMissingAnnotation, state.MassAbsence.Digest))
 	case !state.LastComplete.IsZero():
 		setCondition(account, infrav1.AccountMachinesFoundCondition, metav1.ConditionTrue, infrav1.MachinesFoundReason, "")
 	}

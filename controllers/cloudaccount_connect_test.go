@@ -81,7 +81,7 @@ func newAccountTest(t *testing.T, spec infrav1.CloudAccountSpec) *accountTest {
 	x.CloudAccountReconciler = &CloudAccountReconciler{
 		Client: c, APIReader: c, Clouds: clouds, Recorder: x.events,
 		Accounts: fleet.NewAccounts(fleet.Options{Clouds: clouds, Times: fleet.TimesFor(fleet.DefaultCall)}),
-		Changed:  &Trigger{}, Machines: &Trigger{},
+		Changed:  &EventQueue{}, Machines: &EventQueue{},
 	}
 	return x
 }
@@ -137,7 +137,7 @@ func TestPlaceMismatch(t *testing.T) {
 	reason, message := x.ready()
 	x.Expect(reason).To(Equal(infrav1.PlaceMismatchReason))
 	x.Expect(message).To(And(ContainSubstring("aws:111111111111:eu-central-1"), ContainSubstring("aws:222222222222:eu-central-1"),
-		ContainSubstring("restore the credentials"), ContainSubstring("make another CloudAccount")))
+		ContainSubstring("restore the credentials"), ContainSubstring("create another CloudAccount")))
 	x.Expect(x.account.Spec.Place).To(Equal("aws:111111111111:eu-central-1"))
 	x.Expect(x.events.Events).To(HaveLen(1), "one Event, however often it is tried")
 	x.Expect(<-x.events.Events).To(And(HavePrefix("Warning PlaceMismatch"), ContainSubstring("aws:222222222222:eu-central-1")))
@@ -168,8 +168,8 @@ func TestStatedAccountID(t *testing.T) {
 func TestSecretMustServe(t *testing.T) {
 	t.Parallel()
 	for value, command := range map[string]string{
-		"":        "kubectl -n team label secret keys infrastructure.cluster.x-k8s.io/cloud-credentials=aws",
-		"vsphere": "kubectl -n team label --overwrite secret keys infrastructure.cluster.x-k8s.io/cloud-credentials=aws",
+		"":        "kubectl -n team label secret keys drover.io/cloud-credentials=aws",
+		"vsphere": "kubectl -n team label --overwrite secret keys drover.io/cloud-credentials=aws",
 	} {
 		x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
 		x.secret.Labels = nil
@@ -206,7 +206,7 @@ func TestErrorKeepsTheLiveAccount(t *testing.T) {
 		}
 		reason, message := x.ready()
 		x.Expect(reason).To(Equal(string(cloud.Unauthorized)))
-		x.Expect(message).To(And(ContainSubstring("leads-to"), ContainSubstring("goes on with what it had")))
+		x.Expect(message).To(And(ContainSubstring("leads-to"), ContainSubstring("keeps its previous settings")))
 	}
 }
 

@@ -7,8 +7,11 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/cluster-api/util/conditions"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // TestRefuseAmbient: only the namespaces that the operator has listed may use the manager's own
@@ -29,4 +32,32 @@ func TestRefuseAmbient(t *testing.T) {
 		account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: test.namespace}, Spec: test.spec}
 		NewWithT(t).Expect(r.refuseAmbient(account) != nil).To(Equal(test.refused), name)
 	}
+}
+
+// TestEventStream: an account is connected once something was received. The same account in a new
+// process stays connected, so that a restart writes nothing. A new spec has to prove itself.
+func TestEventStream(t *testing.T) {
+	g := NewWithT(t)
+	account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
+	says := func(state fleet.InventoryState, status metav1.ConditionStatus, reason string) {
+		t.Helper()
+		setEventStream(account, state)
+		is := conditions.Get(account, infrav1.AccountEventStreamConnectedCondition)
+		g.Expect(is.Status).To(Equal(status))
+		g.Expect(is.Reason).To(Equal(reason))
+	}
+	silent, heard := fleet.InventoryState{HasSource: true}, fleet.InventoryState{HasSource: true, Received: true}
+	failed := fleet.InventoryState{HasSource: true, ReceiveErr: cloud.Errorf(cloud.Unavailable, "cut")}
+
+	says(fleet.InventoryState{}, metav1.ConditionTrue, infrav1.NoEventStreamReason)
+	says(silent, metav1.ConditionUnknown, infrav1.NotCheckedReason)
+	says(heard, metav1.ConditionTrue, infrav1.EventStreamConnectedReason)
+	before := account.DeepCopy()
+	says(silent, metav1.ConditionTrue, infrav1.EventStreamConnectedReason)
+	g.Expect(account).To(Equal(before))
+	says(failed, metav1.ConditionFalse, infrav1.CloudUnavailableReason)
+	says(silent, metav1.ConditionUnknown, infrav1.NotCheckedReason)
+	says(heard, metav1.ConditionTrue, infrav1.EventStreamConnectedReason)
+	account.Generation++
+	says(silent, metav1.ConditionUnknown, infrav1.NotCheckedReason)
 }

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	"sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
@@ -53,7 +53,7 @@ type CloudClusterReconciler struct {
 // SetupWithManager registers the reconciler.
 func (r *CloudClusterReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	return builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudCluster{}, builder.WithPredicates(specOrMetadataChanged())).
+		For(&infrav1.CloudCluster{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToCloudCluster),
 			builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, onUpdate(adoptionChanged)))).
 		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(r.accountToClusters),
@@ -71,7 +71,7 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err := r.Client.Get(ctx, req.NamespacedName, infra); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !watched(infra, r.WatchFilterValue) {
+	if !predicates.Watched(infra, r.WatchFilterValue) {
 		return reconcile.Result{}, nil
 	}
 	if annotations.IsExternallyManaged(infra) {
@@ -91,13 +91,14 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 			return reconcile.Result{}, err
 		}
 	case cluster == nil:
-		setNotReady(infra, infrav1.WaitingForOwnerReason, "waits for a Cluster whose infrastructureRef names it")
+		setNotReady(infra, infrav1.WaitingForOwnerReason, "Waiting for a Cluster to refer to this object in spec.infrastructureRef")
 	default:
 		if claimed, err := r.claim(ctx, infra, cluster); claimed || err != nil {
 			return reconcile.Result{}, err // the write comes back as an event
 		}
 		err = r.report(ctx, infra, cluster)
 	}
+	setUnknown(infra, infrav1.NotCheckedReason, infrav1.ClusterReachableCondition)
 	return reconcile.Result{}, errors.Join(err, patchSharedStatus(ctx, r.Client, before, infra))
 }
 
@@ -107,10 +108,10 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) (bool, error) {
 	claimed := infra.DeepCopy()
 	controllerutil.AddFinalizer(claimed, infrav1.ClusterFinalizer)
-	if claimed.Spec.OwnershipID == "" {
-		claimed.Spec.OwnershipID = newOwnershipID()
+	if claimed.Spec.Creation.OwnershipID == "" {
+		claimed.Spec.Creation.OwnershipID = newOwnershipID()
 	}
-	if !claimed.Spec.ControlPlaneEndpoint.IsValid() && usable(cluster.Spec.ControlPlaneEndpoint) {
+	if !claimed.Spec.ControlPlaneEndpoint.IsValid() && isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint) {
 		claimed.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint
 	}
 	if equality.Semantic.DeepEqual(infra.Spec, claimed.Spec) && equality.Semantic.DeepEqual(infra.Finalizers, claimed.Finalizers) {
@@ -124,9 +125,9 @@ func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.Cloud
 	return true, nil
 }
 
-// usable reports whether an endpoint of the Cluster, which validates it less strictly, would pass
-// our own webhook. A refused write would leave the cluster without its ownership ID.
-func usable(endpoint clusterv1.APIEndpoint) bool {
+// isUsableEndpoint reports whether an endpoint of the Cluster, which validates it less strictly,
+// would pass our own webhook. A refused write would leave the cluster without its ownership ID.
+func isUsableEndpoint(endpoint clusterv1.APIEndpoint) bool {
 	return endpoint.IsValid() && kubeconfig.IsHost(endpoint.Host)
 }
 
@@ -137,45 +138,46 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 		return err
 	}
 	provisioned := ptr.Deref(infra.Status.Initialization.Provisioned, false)
-	if accounts.untried == "" {
+	if accounts.notConnected == "" {
 		infra.Status.FailureDomains = accounts.domains
 	}
 	// Until the zones are known, a control plane would place its first machines in any zone. Later,
 	// an account with problems stops only its own machines.
-	adopts := waitsForAdoption(cluster)
-	if accounts.untried == "" && !adopts || provisioned {
+	adoptionPending := isAdoptionPending(cluster)
+	if accounts.notConnected == "" && !adoptionPending || provisioned {
 		infra.Status.Initialization.Provisioned = ptr.To(true)
 	}
-	trouble := cmp.Or(accounts.untried, accounts.broken)
+	problem := cmp.Or(accounts.notConnected, accounts.notReady)
 	switch {
-	case adopts && !provisioned:
+	case adoptionPending && !provisioned:
 		setNotReady(infra, infrav1.WaitingForAPIServerReason, fmt.Sprintf(
-			"waits until AdoptedControlPlane %q has found its API server", cluster.Spec.ControlPlaneRef.Name))
-	case trouble != "" && !conditions.IsTrue(infra, clusterv1.ReadyCondition):
-		setNotReady(infra, infrav1.WaitingForAccountReason, trouble)
+			"Waiting for AdoptedControlPlane %q to reach its API server", cluster.Spec.ControlPlaneRef.Name))
+	case problem != "" && !conditions.IsTrue(infra, clusterv1.ReadyCondition):
+		setNotReady(infra, infrav1.WaitingForAccountReason, problem)
 	default:
 		// Once Ready is True, it stays True. While a cluster's infrastructure is not ready, Cluster
 		// API's MachineHealthChecks remediate none of its machines, including those of working
 		// accounts. A check that runs in that time does not run again when the infrastructure is
 		// ready (v1.14.2, machinehealthcheck_targets.go, needsRemediation).
-		setCondition(infra, clusterv1.ReadyCondition, metav1.ConditionTrue, infrav1.ReadyReason, trouble)
+		setCondition(infra, clusterv1.ReadyCondition, metav1.ConditionTrue, infrav1.ReadyReason, problem)
 	}
 	return nil
 }
 
-// waitsForAdoption reports whether the cluster's API server is to be adopted and is not adopted
+// isAdoptionPending reports whether the cluster's API server is to be adopted and is not adopted
 // yet. Cluster API connects to it as soon as the infrastructure is provisioned. If there is no
 // kubeconfig by then, Cluster API retries only half a minute later (clustercache,
 // ConnectionCreationRetryInterval) and sees no Node in the meantime.
-func waitsForAdoption(cluster *clusterv1.Cluster) bool {
+func isAdoptionPending(cluster *clusterv1.Cluster) bool {
 	return adoptedControlPlaneOf(cluster) != "" && !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
 // accountsReport is the combined state of a cluster's accounts.
 type accountsReport struct {
 	domains []clusterv1.FailureDomain
-	// untried says which account is missing or not connected yet, broken which one does not work.
-	untried, broken string
+	// notConnected says which account is missing or not connected yet, notReady which one does not
+	// work.
+	notConnected, notReady string
 }
 
 func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.CloudCluster) (accountsReport, error) {
@@ -185,7 +187,7 @@ func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.Cl
 		account := &infrav1.CloudAccount{}
 		err := r.Client.Get(ctx, client.ObjectKey{Namespace: infra.Namespace, Name: ref.Name}, account)
 		if apierrors.IsNotFound(err) {
-			report.untried = fmt.Sprintf("waits for CloudAccount %q, which does not exist in this namespace", ref.Name)
+			report.notConnected = fmt.Sprintf("Waiting for CloudAccount %q to exist in this namespace", ref.Name)
 			continue
 		}
 		if err != nil {
@@ -194,9 +196,9 @@ func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.Cl
 		ready := conditions.Get(account, clusterv1.ReadyCondition)
 		switch {
 		case ready == nil:
-			report.untried = fmt.Sprintf("waits for CloudAccount %q to be connected", ref.Name)
+			report.notConnected = fmt.Sprintf("Waiting for CloudAccount %q to be connected", ref.Name)
 		case ready.Status != "True":
-			report.broken = fmt.Sprintf("CloudAccount %q is not ready: %s", ref.Name, ready.Message)
+			report.notReady = fmt.Sprintf("CloudAccount %q is not ready: %s", ref.Name, ready.Message)
 		}
 		zones = append(zones, account.Status.FailureDomains...)
 	}
@@ -219,23 +221,24 @@ func (r *CloudClusterReconciler) reconcileDelete(ctx context.Context, infra *inf
 		}
 	}
 	if len(machines.Items) == 0 {
-		if err := r.remember(ctx, infra); err != nil {
+		if err := r.recordFormerOwner(ctx, infra); err != nil {
 			return false, err
 		}
 		return true, r.release(ctx, infra)
 	}
 	setNotReady(infra, infrav1.InUseReason, fmt.Sprintf(
-		"waits for %d CloudMachines to be deleted: they need its ownershipID", len(machines.Items)))
+		"Waiting for %d CloudMachines to be deleted: they need the ownership ID of this object", len(machines.Items)))
 	return false, nil
 }
 
 // maxFormerOwners is how many deleted clusters an account remembers. The oldest are dropped first.
 const maxFormerOwners = 100
 
-// remember records the cluster's ownership ID on the accounts of its namespace before the cluster
-// goes. The orphan collector needs the ID to know the owner of anything that is left in the cloud.
-func (r *CloudClusterReconciler) remember(ctx context.Context, infra *infrav1.CloudCluster) error {
-	if infra.Spec.OwnershipID == "" || !controllerutil.ContainsFinalizer(infra, infrav1.ClusterFinalizer) {
+// recordFormerOwner records the cluster's ownership ID on the accounts of its namespace before the
+// cluster goes. The orphan collector needs the ID to know the owner of anything that is left in the
+// cloud.
+func (r *CloudClusterReconciler) recordFormerOwner(ctx context.Context, infra *infrav1.CloudCluster) error {
+	if infra.Spec.Creation.OwnershipID == "" || !controllerutil.ContainsFinalizer(infra, infrav1.ClusterFinalizer) {
 		return nil
 	}
 	accounts := &infrav1.CloudAccountList{}
@@ -244,15 +247,15 @@ func (r *CloudClusterReconciler) remember(ctx context.Context, infra *infrav1.Cl
 	}
 	for i := range accounts.Items {
 		account := &accounts.Items[i]
-		known := func(o infrav1.FormerOwner) bool { return o.OwnershipID == infra.Spec.OwnershipID }
+		known := func(o infrav1.FormerOwner) bool { return o.OwnershipID == infra.Spec.Creation.OwnershipID }
 		if !account.DeletionTimestamp.IsZero() || slices.ContainsFunc(account.Status.FormerOwners, known) {
 			continue
 		}
 		before := account.DeepCopy()
-		all := append(account.Status.FormerOwners, infrav1.FormerOwner{OwnershipID: infra.Spec.OwnershipID, Cluster: infra.Name})
+		all := append(account.Status.FormerOwners, infrav1.FormerOwner{OwnershipID: infra.Spec.Creation.OwnershipID, Cluster: infra.Name})
 		account.Status.FormerOwners = all[max(len(all)-maxFormerOwners, 0):]
 		if err := patchSharedStatus(ctx, r.Client, before, account); err != nil {
-			return fmt.Errorf("noting the cluster's end on CloudAccount %q: %w", account.Name, err)
+			return fmt.Errorf("recording the deleted cluster on CloudAccount %q: %w", account.Name, err)
 		}
 	}
 	return nil
@@ -272,7 +275,7 @@ func (r *CloudClusterReconciler) release(ctx context.Context, infra *infrav1.Clo
 }
 
 func adoptionChanged(before, after *clusterv1.Cluster) bool {
-	return waitsForAdoption(before) != waitsForAdoption(after)
+	return isAdoptionPending(before) != isAdoptionPending(after)
 }
 
 func clusterToCloudCluster(_ context.Context, o client.Object) []reconcile.Request {
@@ -303,7 +306,7 @@ func (r *CloudClusterReconciler) machineToDeletedClusters(ctx context.Context, o
 func (r *CloudClusterReconciler) requests(ctx context.Context, namespace string, keep func(*infrav1.CloudCluster) bool) []reconcile.Request {
 	list := &infrav1.CloudClusterList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(namespace)); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudClusters to wake")
+		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudClusters to reconcile failed")
 		return nil
 	}
 	var requests []reconcile.Request
@@ -319,12 +322,6 @@ func (r *CloudClusterReconciler) requests(ctx context.Context, namespace string,
 func accountReportChanged(before, after *infrav1.CloudAccount) bool {
 	return !slices.Equal(before.Status.FailureDomains, after.Status.FailureDomains) ||
 		!equality.Semantic.DeepEqual(conditions.Get(before, clusterv1.ReadyCondition), conditions.Get(after, clusterv1.ReadyCondition))
-}
-
-// watched reports whether this manager is responsible for o. Reconcile calls it because requests
-// from watches of other objects have not passed a filter on o.
-func watched(o client.Object, filter string) bool {
-	return filter == "" || labels.HasWatchLabel(o, filter)
 }
 
 // newOwnershipID returns 130 random bits, in letters and digits that every cloud accepts in a tag.

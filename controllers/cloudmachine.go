@@ -27,6 +27,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 // CloudMachineReconciler creates, observes and deletes the VMs of CloudMachines.
@@ -48,8 +49,8 @@ type CloudMachineReconciler struct {
 	// Namespace is the namespace that this manager works in; empty for all.
 	Namespace string
 	// Changed enqueues the machines whose instance or account changed.
-	Changed *Trigger
-	// LateAfter is how long a VM may run before NodeLinked says why it is not a ready Node.
+	Changed *EventQueue
+	// LateAfter is how long a VM may run before NodeJoined says why it is not a ready Node.
 	LateAfter time.Duration
 	// Progress returns how far a machine without a Node has come, as a reason and the end of a
 	// sentence about its VM. Both are empty if the bootstrap provider is unknown.
@@ -58,12 +59,12 @@ type CloudMachineReconciler struct {
 
 	controller   controller.Controller
 	retries      retries
-	fates        fates
+	attempts     createAttempts
 	consoles     consoles
 	removals     nodeRemovals
 	replacements replacements
-	beginning    sync.Once
-	began        time.Time // when this process first reconciled a machine
+	startOnce    sync.Once
+	started      time.Time // when this process first reconciled a machine
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch;patch
@@ -79,16 +80,16 @@ type CloudMachineReconciler struct {
 func (r *CloudMachineReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	kind := infrav1.GroupVersion.WithKind("CloudMachine")
 	c, err := builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudMachine{}, builder.WithPredicates(predicate.Or(specOrMetadataChanged(), onUpdate(nodeMayBeFound)))).
+		For(&infrav1.CloudMachine{}, builder.WithPredicates(predicate.Or(predicates.SpecOrMetadataChanged(), onUpdate(nodeLookupChanged)))).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(util.MachineToInfrastructureMapFunc(kind)),
-			builder.WithPredicates(onUpdate(machineMatters))).
+			builder.WithPredicates(onUpdate(machineInputsChanged))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToMachines),
-			builder.WithPredicates(onUpdate(clusterMatters))).
-		Watches(&infrav1.CloudCluster{}, handler.EnqueueRequestsFromMapFunc(r.cloudClusterToUnmade),
-			builder.WithPredicates(onUpdate(unmadeWaitFor))).
+			builder.WithPredicates(onUpdate(clusterInputsChanged))).
+		Watches(&infrav1.CloudCluster{}, handler.EnqueueRequestsFromMapFunc(r.cloudClusterToUncreated),
+			builder.WithPredicates(onUpdate(cloudClusterInputsChanged))).
 		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineDeleted), builder.WithPredicates(onlyDeleted())).
 		WatchesRawSource(r.Changed.Source()).
-		WatchesRawSource(r.ClusterCache.GetClusterSource("cloudmachine", r.clusterToUnlinked)).
+		WatchesRawSource(r.ClusterCache.GetClusterSource("cloudmachine", r.clusterToMachinesWithoutNode)).
 		WithOptions(options).
 		Named("cloudmachine").
 		Build(r)
@@ -109,22 +110,22 @@ type machineScope struct {
 	unreachable string
 	// account is nil while the CloudAccount is missing or refused.
 	account machineAccount
-	// later skips the status write of this step: because the step wrote the spec, which comes back
-	// as an event, or because there is nothing to report yet.
-	later bool
-	// heeded is the observed instance if its Notice and Ending are on record after this step.
-	heeded *cloud.Resource
+	// skipStatusPatch skips the status write of this step: because the step wrote the spec, which
+	// comes back as an event, or because there is nothing to report yet.
+	skipStatusPatch bool
+	// noticeToAck is the observed instance if its Notice and Ending are on record after this step.
+	noticeToAck *cloud.Resource
 }
 
 func (s *machineScope) key() client.ObjectKey { return client.ObjectKeyFromObject(s.CloudMachine) }
 
 func (s *machineScope) reference() cloud.Reference {
-	return cloud.Reference{Token: s.Spec.CreationToken, OwnershipID: s.ownershipID, ProviderID: s.Spec.ProviderID}
+	return cloud.Reference{Token: s.Spec.Creation.Token, OwnershipID: s.ownershipID, ProviderID: s.Spec.ProviderID}
 }
 
 // Reconcile takes the next step of one machine.
 func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	r.beginning.Do(func() { r.began = time.Now() })
+	r.startOnce.Do(func() { r.started = time.Now() })
 	scope, err := r.read(ctx, req)
 	if scope == nil || err != nil {
 		return reconcile.Result{}, err
@@ -136,13 +137,18 @@ func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Re
 func (r *CloudMachineReconciler) advance(ctx context.Context, scope *machineScope) (reconcile.Result, error) {
 	before := scope.DeepCopy()
 	result, err := r.step(ctx, scope)
-	if scope.later {
+	if scope.skipStatusPatch {
 		return result, err
 	}
+	if scope.account != nil {
+		scope.Status.Cloud = scope.account.Cloud().Name
+	}
+	setUnknown(scope.CloudMachine, infrav1.NotCheckedReason, clusterv1.ReadyCondition, infrav1.MachineInstanceHealthyCondition)
+	setUnknown(scope.CloudMachine, infrav1.WaitingForNodeReason, infrav1.MachineNodeJoinedCondition)
 	r.eventOnChange(before, scope.CloudMachine)
 	err = errors.Join(err, patchStatus(ctx, r.Client, before, scope.CloudMachine))
-	if err == nil && scope.heeded != nil {
-		scope.account.Recorded(scope.Spec.CreationToken, scope.heeded)
+	if err == nil && scope.noticeToAck != nil {
+		scope.account.AckEvent(scope.Spec.Creation.Token, scope.noticeToAck)
 	}
 	return result, err
 }
@@ -153,13 +159,13 @@ func (r *CloudMachineReconciler) read(ctx context.Context, req reconcile.Request
 	if err := r.Client.Get(ctx, req.NamespacedName, machine); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.retries.forget(req.NamespacedName)
-			r.fates.forget(req.NamespacedName)
+			r.attempts.forget(req.NamespacedName)
 			r.consoles.forget(req.NamespacedName)
 			return nil, nil
 		}
 		return nil, fmt.Errorf("reading the CloudMachine: %w", err)
 	}
-	if !watched(machine, r.WatchFilterValue) {
+	if !predicates.Watched(machine, r.WatchFilterValue) {
 		return nil, nil
 	}
 	scope := &machineScope{CloudMachine: machine}
@@ -179,7 +185,7 @@ func (r *CloudMachineReconciler) read(ctx context.Context, req reconcile.Request
 	if err != nil {
 		return nil, err
 	}
-	scope.ownershipID, scope.unreachable = infra.Spec.OwnershipID, infra.Annotations[infrav1.UnreachableAnnotation]
+	scope.ownershipID, scope.unreachable = infra.Spec.Creation.OwnershipID, infra.Annotations[infrav1.UnreachableAnnotation]
 	return scope, nil
 }
 
@@ -203,26 +209,27 @@ func (r *CloudMachineReconciler) cloudCluster(ctx context.Context, cluster *clus
 	return cloudCluster, nil
 }
 
-// quietWait is how long a new CloudMachine may wait before its status says what it waits for.
-// Cluster API creates the Machine, its bootstrap data and the rest in quick succession. The delay
-// saves one write per machine, and the work that Cluster API does after each write.
-const quietWait = 10 * time.Second
+// statusGracePeriod is how long a new CloudMachine may wait before its status says what it waits
+// for. Cluster API creates the Machine, its bootstrap data and the rest in quick succession. The
+// delay saves one write per machine, and the work that Cluster API does after each write.
+const statusGracePeriod = 10 * time.Second
 
-// quietLeft returns how much of quietWait is left. It returns 0 for a creation time in the future,
-// which happens when clocks differ.
-func quietLeft(created time.Time) time.Duration {
+// gracePeriodLeft returns how much of statusGracePeriod is left. It returns 0 for a creation time
+// in the future, which happens when clocks differ.
+func gracePeriodLeft(created time.Time) time.Duration {
 	age := time.Since(created)
 	if age < 0 {
 		return 0
 	}
-	return quietWait - age
+	return statusGracePeriod - age
 }
 
 // step chooses the machine's next step and takes it.
 func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (reconcile.Result, error) {
-	quiet := quietLeft(s.CreationTimestamp.Time)
-	if s.owner == nil && quiet > 0 && s.DeletionTimestamp.IsZero() {
-		return reconcile.Result{RequeueAfter: quiet}, nil
+	grace := gracePeriodLeft(s.CreationTimestamp.Time)
+	if s.owner == nil && grace > 0 && s.DeletionTimestamp.IsZero() {
+		s.skipStatusPatch = true
+		return reconcile.Result{RequeueAfter: grace}, nil
 	}
 	switch {
 	case setPaused(s.CloudMachine, s.cluster):
@@ -232,57 +239,57 @@ func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (rec
 	case s.Spec.ProviderID != "":
 		return r.observe(ctx, s)
 	}
-	if reason, message := waitsFor(s); reason != "" {
-		if quiet > 0 && readyReason(s.CloudMachine) == "" {
-			s.later = true
-			return reconcile.Result{RequeueAfter: quiet}, nil
+	if reason, message := missingPrerequisite(s); reason != "" {
+		if grace > 0 && readyReason(s.CloudMachine) == "" {
+			s.skipStatusPatch = true
+			return reconcile.Result{RequeueAfter: grace}, nil
 		}
 		setNotReady(s.CloudMachine, reason, message)
 		return reconcile.Result{}, nil
 	}
-	if s.Spec.CreationToken == "" {
+	if s.Spec.Creation.Token == "" {
 		return r.claim(ctx, s)
 	}
 	return r.create(ctx, s)
 }
 
-// waitsFor returns what is missing before the machine can be created, as a reason and a sentence;
-// "" if nothing is missing. The end of each wait comes as an event. The account is checked before
-// the user data, which may need it (bootstrap.ConfigReconciler.Host).
-func waitsFor(s *machineScope) (reason, message string) {
+// missingPrerequisite returns what is missing before the machine can be created, as a reason and a
+// sentence; "" if nothing is missing. The end of each wait comes as an event. The account is
+// checked before the user data, which may need it (bootstrap.ConfigReconciler.Host).
+func missingPrerequisite(s *machineScope) (reason, message string) {
 	switch {
 	case s.owner == nil:
-		return infrav1.WaitingForOwnerReason, "waits for a Machine to own it"
+		return infrav1.WaitingForOwnerReason, "Waiting for a Machine to own this object"
 	case !s.owner.DeletionTimestamp.IsZero():
-		return infrav1.WaitingForMachineDeletionReason, "its Machine is being deleted: no VM is made any more"
+		return infrav1.WaitingForMachineDeletionReason, "The Machine is being deleted, so no VM is created"
 	case s.cluster == nil:
-		return infrav1.WaitingForClusterReason, fmt.Sprintf("waits for Cluster %q", s.owner.Spec.ClusterName)
+		return infrav1.WaitingForClusterReason, fmt.Sprintf("Waiting for Cluster %q to exist", s.owner.Spec.ClusterName)
 	case s.cluster.Status.Initialization.InfrastructureProvisioned == nil || !*s.cluster.Status.Initialization.InfrastructureProvisioned:
-		return infrav1.WaitingForClusterReason, fmt.Sprintf("waits for the infrastructure of Cluster %q", s.cluster.Name)
+		return infrav1.WaitingForClusterReason, fmt.Sprintf("Waiting for the infrastructure of Cluster %q to be provisioned", s.cluster.Name)
 	case s.ownershipID == "":
-		return infrav1.WaitingForClusterReason, fmt.Sprintf("waits for the ownership ID of the CloudCluster of Cluster %q", s.cluster.Name)
+		return infrav1.WaitingForClusterReason, fmt.Sprintf("Waiting for the CloudCluster of Cluster %q to get its ownership ID", s.cluster.Name)
 	case s.unreachable != "" && !util.IsControlPlaneMachine(s.owner):
-		return infrav1.WaitingForAPIServerReason, fmt.Sprintf("waits for the API server of Cluster %q, which has not answered since %s: the VM could not become a Node",
+		return infrav1.WaitingForAPIServerReason, fmt.Sprintf("Waiting for the API server of Cluster %q, which has not answered since %s: a VM could not join as a Node",
 			s.cluster.Name, s.unreachable)
 	case s.account == nil:
-		return infrav1.WaitingForAccountReason, fmt.Sprintf("waits for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name)
+		return infrav1.WaitingForAccountReason, fmt.Sprintf("Waiting for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name)
 	case !s.account.Cloud().Union.InMachine(&s.Spec.CloudMachineFields):
-		return infrav1.InvalidSpecReason, fmt.Sprintf("CloudAccount %q is of cloud %q, and this machine's fields are another's: make a new template",
+		return infrav1.InvalidSpecReason, fmt.Sprintf("CloudAccount %q is for cloud %q, but this machine has the fields of another cloud: create a new template",
 			s.Spec.AccountRef.Name, s.account.Cloud().Name)
 	case s.owner.Spec.Bootstrap.DataSecretName == nil:
-		return infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("waits for the bootstrap data of Machine %q", s.owner.Name)
+		return infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("Waiting for the bootstrap data of Machine %q", s.owner.Name)
 	}
 	return "", ""
 }
 
-// maxNote is the maximum length of an Event's text, in bytes (k8s.io/api/events/v1).
-const maxNote = 1024
+// maxEventNote is the maximum length of an Event's text, in bytes (k8s.io/api/events/v1).
+const maxEventNote = 1024
 
 // eventOnChange records one Event for each change that matters to users.
 func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachine) {
-	if problem := conditions.Get(after, infrav1.MachineNodeLinkedCondition); problem != nil &&
-		problem.Reason != conditions.GetReason(before, infrav1.MachineNodeLinkedCondition) {
-		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, problem.Reason, "Link", "%s", cloud.Clip(problem.Message, maxNote))
+	if problem := conditions.Get(after, infrav1.MachineNodeJoinedCondition); conditions.IsFalse(after, infrav1.MachineNodeJoinedCondition) &&
+		problem.Reason != conditions.GetReason(before, infrav1.MachineNodeJoinedCondition) {
+		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, problem.Reason, "Link", "%s", cloud.Clip(problem.Message, maxEventNote))
 	}
 	was, is := readyReason(before), readyReason(after)
 	if was == is {
@@ -290,10 +297,10 @@ func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachi
 	}
 	switch is {
 	case infrav1.ReadyReason:
-		r.Recorder.Eventf(after, nil, corev1.EventTypeNormal, "InstanceRunning", "Observe", "VM %s runs", after.Spec.ProviderID)
+		r.Recorder.Eventf(after, nil, corev1.EventTypeNormal, "InstanceRunning", "Observe", "VM %s is running", after.Spec.ProviderID)
 	case infrav1.InstanceGoneReason, infrav1.NeverSeenReason, infrav1.DuplicateTokenReason, infrav1.InstanceStoppedReason, infrav1.DuplicateInstancesReason,
 		infrav1.QuotaExceededReason, infrav1.NoCapacityReason, infrav1.UnauthorizedReason, infrav1.InvalidSpecReason,
-		infrav1.NotFoundReason, infrav1.ConflictReason, infrav1.UnknownReason, infrav1.SecretInvalidReason:
+		infrav1.CloudNotFoundReason, infrav1.CloudConflictReason, infrav1.CloudErrorUnknownReason, infrav1.SecretInvalidReason:
 		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, is, "Reconcile", "%s", readyMessage(after))
 	}
 }

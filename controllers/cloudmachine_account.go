@@ -20,10 +20,10 @@ type machineAccount interface {
 	FailureDomains(context.Context, *infrav1.CloudMachineFields) ([]string, error)
 	Domain(*infrav1.CloudMachineFields, []string) (string, error)
 	Ensure(context.Context, cloud.Request, []string) (cloud.Resource, error)
-	Settled(cloud.Reference) bool
+	SettleCreate(cloud.Reference) bool
 	Observe(ref cloud.Reference, seen bool) fleet.Observation
-	Joined(token string)
-	Recorded(token string, seen *cloud.Resource)
+	NodeJoined(token string)
+	AckEvent(token string, seen *cloud.Resource)
 	Console(context.Context, cloud.Reference) ([]byte, error)
 	Delete(ref cloud.Reference, asked time.Time) fleet.Deletion
 	Forget(token string)

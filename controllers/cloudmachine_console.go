@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// scriptSays is the prefix of each line that Drover's script writes about itself, on the
+	// scriptPrefix is the prefix of each line that Drover's script writes about itself, on the
 	// console too (bootstrap/render). These lines contain no secret.
-	scriptSays = "drover: "
+	scriptPrefix = "drover: "
 	// consoleLines and consoleLine bound the excerpt of a console: the number of lines, and the
 	// bytes of each line.
 	consoleLines, consoleLine = 3, 240
@@ -28,37 +28,37 @@ const (
 // consoles remembers what late machines' consoles have shown. The zero value is ready for use.
 type consoles struct {
 	mu  sync.Mutex
-	all map[types.NamespacedName]consoleLook
+	all map[types.NamespacedName]consoleExcerpt
 }
 
-type consoleLook struct {
+type consoleExcerpt struct {
 	token string // the creation token of the VM
 	at    time.Time
-	shown string // the end of a sentence; "" for nothing
+	text  string // the end of a sentence; "" for nothing
 }
 
 // due reports whether it is time to read the console of a VM that has run since the given time:
 // first when the VM is late, then each time that it has run twice as long as at the last read.
-func (l consoleLook) due(since time.Time) bool {
+func (l consoleExcerpt) due(since time.Time) bool {
 	return l.at.IsZero() || time.Since(since) >= 2*l.at.Sub(since)
 }
 
-func (c *consoles) of(s *machineScope) consoleLook {
+func (c *consoles) of(s *machineScope) consoleExcerpt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known := c.all[s.key()]; known.token == s.Spec.CreationToken {
+	if known := c.all[s.key()]; known.token == s.Spec.Creation.Token {
 		return known
 	}
-	return consoleLook{}
+	return consoleExcerpt{}
 }
 
 func (c *consoles) set(s *machineScope, shown string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.all == nil {
-		c.all = map[types.NamespacedName]consoleLook{}
+		c.all = map[types.NamespacedName]consoleExcerpt{}
 	}
-	c.all[s.key()] = consoleLook{s.Spec.CreationToken, time.Now(), shown}
+	c.all[s.key()] = consoleExcerpt{s.Spec.Creation.Token, time.Now(), shown}
 }
 
 func (c *consoles) forget(key types.NamespacedName) {
@@ -72,35 +72,35 @@ func (c *consoles) forget(key types.NamespacedName) {
 func (r *CloudMachineReconciler) console(ctx context.Context, s *machineScope, since time.Time) string {
 	last := r.consoles.of(s)
 	if s.account == nil || !last.due(since) {
-		return last.shown
+		return last.text
 	}
 	text, err := s.account.Console(ctx, s.reference())
 	var queued *cloud.Queued
 	if errors.As(err, &queued) {
-		return last.shown // the next check retries
+		return last.text // the next check retries
 	}
-	shown := ""
-	switch said := lastWords(text); {
+	excerpt := ""
+	switch lines := lastLines(text); {
 	case err != nil:
-		shown = "; its console can't be read: " + cloud.Clip(err.Error(), consoleLine)
-	case said != "":
-		shown = fmt.Sprintf("; at %s its console ended with %s", time.Now().UTC().Format(time.TimeOnly), said)
+		excerpt = "; its console can't be read: " + cloud.Clip(err.Error(), consoleLine)
+	case lines != "":
+		excerpt = fmt.Sprintf("; at %s its console ended with %s", time.Now().UTC().Format(time.TimeOnly), lines)
 	}
-	r.consoles.set(s, shown)
-	return shown
+	r.consoles.set(s, excerpt)
+	return excerpt
 }
 
-// escape matches a terminal's control sequence (ECMA-48), such as a colour.
+// escape matches a terminal's control sequence (ECMA-48), such as a color.
 var escape = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|[@-Z\\\\-_])")
 
-// lastWords returns the last lines of a console, in quotes: only those of Drover's script, if there
+// lastLines returns the last lines of a console, in quotes: only those of Drover's script, if there
 // are any. Consecutive equal lines appear once.
-func lastWords(console []byte) string {
+func lastLines(console []byte) string {
 	var script, all []string
 	for line := range strings.SplitSeq(strings.ReplaceAll(escape.ReplaceAllString(string(console), ""), "\r", "\n"), "\n") {
 		line = oneLine(strings.ToValidUTF8(line, ""))
-		if _, said, ok := strings.Cut(line, scriptSays); ok && !bootstrapToken.MatchString(said) {
-			script = appendNew(script, said)
+		if _, text, ok := strings.Cut(line, scriptPrefix); ok && !bootstrapToken.MatchString(text) {
+			script = appendNew(script, text)
 		}
 		if line != "" && !mayBeSecret(line) {
 			all = appendNew(all, line)

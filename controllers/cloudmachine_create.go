@@ -36,19 +36,19 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (re
 	before := s.DeepCopy()
 	claimed := s.DeepCopy()
 	controllerutil.AddFinalizer(claimed, infrav1.MachineFinalizer)
-	claimed.Spec.CreationToken = r.newToken()
+	claimed.Spec.Creation.Token = r.newToken()
 	if s.account.Cloud().Traits.ZonalIdempotency {
 		var err error
-		if claimed.Spec.CreationDomain, err = r.chooseDomain(ctx, &machineScope{CloudMachine: claimed, owner: s.owner, account: s.account}); err != nil {
-			return r.noDomain(s, err)
+		if claimed.Spec.Creation.FailureDomain, err = r.chooseDomain(ctx, &machineScope{CloudMachine: claimed, owner: s.owner, account: s.account}); err != nil {
+			return r.handleDomainError(s, err)
 		}
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, claimed, patch); err != nil {
 		return reconcile.Result{}, fmt.Errorf("claiming the machine: %w", err)
 	}
-	r.fates.set(claimed, unsent)
-	s.later = true
+	r.attempts.set(claimed, attemptNotSent)
+	s.skipStatusPatch = true
 	return reconcile.Result{}, nil
 }
 
@@ -73,21 +73,21 @@ func (r *CloudMachineReconciler) newToken() string {
 
 // create asks the account for the VM and records the result before anything else can fail.
 func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (reconcile.Result, error) {
-	if r.waitsToSettle(s) {
-		return reconcile.Result{RequeueAfter: jitter(settledCheck)}, nil
+	if r.isUnsettled(s) {
+		return reconcile.Result{RequeueAfter: jitter(unsettledRecheck)}, nil
 	}
-	withToken, err := r.withToken(ctx, r.APIReader, s.Spec.CreationToken)
+	withToken, err := r.withToken(ctx, r.APIReader, s.Spec.Creation.Token)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if stopDuplicate(s, withToken) {
-		return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil
+	if reportDuplicate(s, withToken) {
+		return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil
 	}
-	if !stillWanted(s, withToken) {
+	if !isCurrent(s, withToken) {
 		return reconcile.Result{}, nil // the cache lags behind, and its next event triggers a reconcile
 	}
-	if moved, err := r.moves(ctx, s); moved || err != nil {
-		return r.noDomain(s, err)
+	if moved, err := r.changeDomain(ctx, s); moved || err != nil {
+		return r.handleDomainError(s, err)
 	}
 	userData, reason, err := r.userData(ctx, s)
 	if err != nil {
@@ -99,25 +99,26 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	}
 	// A create in progress continues when the manager is asked to stop, to get its answer.
 	ctx = context.WithoutCancel(ctx)
-	known := r.fates.of(s.CloudMachine)
-	r.fates.set(s.CloudMachine, unknown) // from here on a VM may exist
-	instance, err := r.ensure(ctx, s, userData, known == unknown || known == unsettled)
+	known := r.attempts.get(s.CloudMachine)
+	r.attempts.set(s.CloudMachine, attemptUnknown) // from here on a VM may exist
+	instance, err := r.ensure(ctx, s, userData, known == attemptUnknown || known == attemptUnsettled)
 	if err != nil {
-		return r.notMade(ctx, s, known, err)
+		return r.handleCreateError(ctx, s, known, err)
 	}
 	if err := r.record(ctx, s, instance.ProviderID); err != nil {
 		return reconcile.Result{}, err
 	}
 	r.retries.forget(s.key())
+	setNotReady(s.CloudMachine, infrav1.StartingReason, notListed)
 	return reconcile.Result{}, nil // the record comes back as an event, and then the VM is observed
 }
 
-// stillWanted reports whether the machine is unchanged among the live objects, so that no VM is
+// isCurrent reports whether the machine is unchanged among the live objects, so that no VM is
 // made for a machine that was deleted, already made or claimed again.
-func stillWanted(s *machineScope, live []infrav1.CloudMachine) bool {
+func isCurrent(s *machineScope, live []infrav1.CloudMachine) bool {
 	return slices.ContainsFunc(live, func(m infrav1.CloudMachine) bool {
-		return m.UID == s.UID && m.DeletionTimestamp.IsZero() && m.Spec.ProviderID == "" && m.Spec.CreationDomain == s.Spec.CreationDomain &&
-			m.Spec.CreationAttempt == s.Spec.CreationAttempt && controllerutil.ContainsFinalizer(&m, infrav1.MachineFinalizer)
+		return m.UID == s.UID && m.DeletionTimestamp.IsZero() && m.Spec.ProviderID == "" && m.Spec.Creation.FailureDomain == s.Spec.Creation.FailureDomain &&
+			m.Spec.Creation.Attempt == s.Spec.Creation.Attempt && controllerutil.ContainsFinalizer(&m, infrav1.MachineFinalizer)
 	})
 }
 
@@ -127,24 +128,24 @@ func (r *CloudMachineReconciler) userData(ctx context.Context, s *machineScope) 
 	secret := &corev1.Secret{}
 	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Sprintf("waits for Secret %q, which holds the bootstrap data", name), nil
+		return nil, fmt.Sprintf("Waiting for Secret %q with the bootstrap data to exist", name), nil
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("reading the bootstrap data: %w", err)
 	}
 	data, ok := secret.Data["value"]
 	if !ok {
-		return nil, fmt.Sprintf("Secret %q has no key \"value\", which should hold the bootstrap data", name), nil
+		return nil, fmt.Sprintf("Secret %q lacks the key \"value\" with the bootstrap data", name), nil
 	}
 	if err := s.account.Cloud().CheckUserData(data); err != nil {
-		return nil, fmt.Sprintf("the bootstrap data in Secret %q is too long: %v; shorten files and commands", name, err), nil
+		return nil, fmt.Sprintf("The bootstrap data in Secret %q is too large: %v; shorten the files and commands", name, err), nil
 	}
 	return data, "", nil
 }
 
 // ensure asks the account for the VM. open means that a create may have been sent before.
 func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, userData []byte, open bool) (cloud.Resource, error) {
-	domains := []string{s.Spec.CreationDomain}
+	domains := []string{s.Spec.Creation.FailureDomain}
 	if !s.account.Cloud().Traits.ZonalIdempotency {
 		var err error
 		if domains, err = r.domains(ctx, s); err != nil {
@@ -152,8 +153,8 @@ func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, us
 		}
 	}
 	return s.account.Ensure(ctx, cloud.Request{
-		Token:       s.Spec.CreationToken,
-		Attempt:     int(s.Spec.CreationAttempt),
+		Token:       s.Spec.Creation.Token,
+		Attempt:     int(s.Spec.Creation.Attempt),
 		MaybeSent:   open,
 		OwnershipID: s.ownershipID,
 		Namespace:   s.Namespace,
@@ -176,7 +177,7 @@ func (r *CloudMachineReconciler) domains(ctx context.Context, s *machineScope) (
 	}
 	if domain := s.owner.Spec.FailureDomain; domain != "" {
 		if len(allowed) > 0 && !slices.Contains(allowed, domain) {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "the Machine asks for failure domain %q, and its fields allow only %q", domain, allowed)
+			return nil, cloud.Errorf(cloud.InvalidSpec, "the Machine requests failure domain %q, but the fields of the CloudMachine allow only %q", domain, allowed)
 		}
 		return []string{domain}, nil
 	}
@@ -193,7 +194,7 @@ func (r *CloudMachineReconciler) domains(ctx context.Context, s *machineScope) (
 		return all, nil
 	}
 	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(s.Spec.CreationToken))
+	_, _ = hash.Write([]byte(s.Spec.Creation.Token))
 	first := int(hash.Sum32() % uint32(len(all)))
 	return append(append([]string{}, all[first:]...), all[:first]...), nil
 }
@@ -208,7 +209,7 @@ func (r *CloudMachineReconciler) record(ctx context.Context, s *machineScope, pr
 	if err := r.Client.Patch(ctx, recorded, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("recording provider ID %s: %w", providerID, err)
 	}
-	s.later = true
+	s.skipStatusPatch = true
 	return nil
 }
 
@@ -218,7 +219,7 @@ func (r *CloudMachineReconciler) createFailed(s *machineScope, err error) reconc
 	if errors.As(err, &queued) {
 		// The message does not say how long: a status write for each machine and turn would cost
 		// more than the create.
-		setNotReady(s.CloudMachine, infrav1.QueuedReason, "waits for its turn in the account's rate limit")
+		setNotReady(s.CloudMachine, infrav1.QueuedReason, "Waiting for a turn in the account's rate limit")
 	} else {
 		setCloudError(s.CloudMachine, err)
 	}

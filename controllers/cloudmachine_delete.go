@@ -20,14 +20,15 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// deleteCheck is how often a deletion is checked. It is a safety net: the progress comes as events.
-const deleteCheck = 2 * time.Minute
+// deletionRecheck is how often a deletion is checked. It is a safety net: the progress comes as
+// events.
+const deletionRecheck = 2 * time.Minute
 
-// nodeRetry is how soon the removal of a Node is retried. nodePatience is how long after the
+// nodeRetry is how soon the removal of a Node is retried. nodeTimeout is how long after the
 // deletion request it is retried at most.
 const (
-	nodeRetry    = 5 * time.Second
-	nodePatience = 2 * time.Minute
+	nodeRetry   = 5 * time.Second
+	nodeTimeout = 2 * time.Minute
 )
 
 // reconcileDelete deletes the VM, and removes the finalizer only after a live read of the cloud has
@@ -37,74 +38,74 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	if !controllerutil.ContainsFinalizer(s, infrav1.MachineFinalizer) {
 		return reconcile.Result{}, nil
 	}
-	if s.Spec.ProviderID == "" && (s.Spec.CreationToken == "" || r.fates.of(s.CloudMachine) == unsent) {
+	if s.Spec.ProviderID == "" && (s.Spec.Creation.Token == "" || r.attempts.get(s.CloudMachine) == attemptNotSent) {
 		return reconcile.Result{}, r.release(ctx, s) // nothing was ever sent
 	}
 	if s.Annotations[infrav1.AbandonAnnotation] == s.Name {
 		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
-			"VM %q (token %s) was let go by annotation: it may run on, and cost money, until someone removes it", s.Spec.ProviderID, s.Spec.CreationToken)
+			"VM %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it", s.Spec.ProviderID, s.Spec.Creation.Token)
 		return reconcile.Result{}, r.release(ctx, s)
 	}
 	if s.account == nil {
 		setNotReady(s.CloudMachine, infrav1.WaitingForAccountReason, fmt.Sprintf(
-			"can't delete the VM without CloudAccount %q, which is missing or refused; mend it, or annotate with %s=%s to let the VM go on without its object",
+			"CloudAccount %q is missing or not permitted, so the VM can't be deleted; fix the account, or annotate this object with %s=%s to remove it and leave the VM running",
 			s.Spec.AccountRef.Name, infrav1.AbandonAnnotation, s.Name))
 		return reconcile.Result{}, nil // the account's return comes as an event
 	}
 	begun := readyReason(s.CloudMachine) == infrav1.DeletingReason
-	if stopped, err := r.duplicateStops(ctx, s, begun); stopped || err != nil {
-		return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, err
+	if stopped, err := r.stopOnDuplicate(ctx, s, begun); stopped || err != nil {
+		return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, err
 	}
 	if s.Spec.ProviderID != "" && !begun {
-		if again := r.claimNode(ctx, s, s.Spec.ProviderID, s.Status.Addresses); again > 0 {
+		if again := r.adoptNode(ctx, s, s.Spec.ProviderID, s.Status.Addresses); again > 0 {
 			return reconcile.Result{RequeueAfter: again}, nil
 		}
 	}
 	deletion := s.account.Delete(s.reference(), s.DeletionTimestamp.Time)
 	switch {
 	case s.Spec.ProviderID == "" && deletion.Instance != nil:
-		if again := r.claimNode(ctx, s, deletion.Instance.ProviderID, deletion.Instance.Addresses); again > 0 {
+		if again := r.adoptNode(ctx, s, deletion.Instance.ProviderID, deletion.Instance.Addresses); again > 0 {
 			return reconcile.Result{RequeueAfter: again}, nil
 		}
 		return reconcile.Result{}, r.record(ctx, s, deletion.Instance.ProviderID) // the record comes back as an event, which deletes the VM
 	case deletion.Gone:
-		if again := r.tidyNode(ctx, s); again > 0 {
+		if again := r.deleteLeftoverNode(ctx, s); again > 0 {
 			setNotReady(s.CloudMachine, infrav1.DeletingReason,
-				"the VM is gone; waits for the workload cluster, two minutes at most, to remove the Node that it may have become")
+				"The VM is deleted; waiting up to two minutes for the workload cluster to remove its Node")
 			return reconcile.Result{RequeueAfter: again}, nil
 		}
 		return reconcile.Result{}, r.release(ctx, s)
 	case deletion.Err != nil:
-		setNotReady(s.CloudMachine, string(cloud.CodeOf(deletion.Err)), fmt.Sprintf(
-			"deleting the VM failed and is tried again: %v; or annotate with %s=%s to let the VM go on without its object",
+		setNotReady(s.CloudMachine, cloudReason(cloud.CodeOf(deletion.Err)), fmt.Sprintf(
+			"Deleting the VM failed and will be retried: %v; to remove this object and leave the VM running, annotate it with %s=%s",
 			deletion.Err, infrav1.AbandonAnnotation, s.Name))
 	default:
-		setNotReady(s.CloudMachine, infrav1.DeletingReason, "waits for the cloud to remove the VM and what belongs to it")
+		setNotReady(s.CloudMachine, infrav1.DeletingReason, "Waiting for the cloud to delete the VM and its resources")
 	}
-	return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil
+	return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil
 }
 
-// duplicateStops reports whether another object has the machine's token. It bypasses the cache
+// stopOnDuplicate reports whether another object has the machine's token. It bypasses the cache
 // until the deletion has begun.
-func (r *CloudMachineReconciler) duplicateStops(ctx context.Context, s *machineScope, begun bool) (bool, error) {
-	if s.Spec.CreationToken == "" {
+func (r *CloudMachineReconciler) stopOnDuplicate(ctx context.Context, s *machineScope, begun bool) (bool, error) {
+	if s.Spec.Creation.Token == "" {
 		return false, nil
 	}
 	reader := r.APIReader
 	if begun {
 		reader = r.Client
 	}
-	withToken, err := r.withToken(ctx, reader, s.Spec.CreationToken)
-	return err == nil && stopDuplicate(s, withToken), err
+	withToken, err := r.withToken(ctx, reader, s.Spec.Creation.Token)
+	return err == nil && reportDuplicate(s, withToken), err
 }
 
-// tidyNode removes the Node, because Cluster API may not. Cluster API leaves Nodes alone while the
-// whole Cluster is deleted, although an adopted cluster lives on. It does not know the Node of a
-// Machine that was deleted right after it joined. And it gives up after ten seconds without a
-// connection, because its nodeDeletionTimeoutSeconds has run out while the VM was deleted. The
-// removal is best effort: a workload cluster that does not answer does not delay the deletion for
-// long. It returns when to retry, 0 for never.
-func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope) time.Duration {
+// deleteLeftoverNode removes the Node, because Cluster API may not. Cluster API leaves Nodes alone
+// while the whole Cluster is deleted, although an adopted cluster lives on. It does not know the
+// Node of a Machine that was deleted right after it joined. And it gives up after ten seconds
+// without a connection, because its nodeDeletionTimeoutSeconds has run out while the VM was
+// deleted. The removal is best effort: a workload cluster that does not answer does not delay the
+// deletion for long. It returns when to retry, 0 for never.
+func (r *CloudMachineReconciler) deleteLeftoverNode(ctx context.Context, s *machineScope) time.Duration {
 	if s.cluster == nil || s.Spec.ProviderID == "" {
 		return 0
 	}
@@ -115,17 +116,17 @@ func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope) 
 	if err == nil {
 		return 0
 	}
-	return r.nodeAgain(ctx, s, s.Spec.ProviderID, err)
+	return r.nodeRetryAfter(ctx, s, s.Spec.ProviderID, err)
 }
 
-// nodeAgain returns when to retry a workload cluster that does not answer about the Node of a
-// machine under deletion; 0 after nodePatience, or if the Cluster is being deleted. The wait of an
+// nodeRetryAfter returns when to retry a workload cluster that does not answer about the Node of a
+// machine under deletion; 0 after nodeTimeout, or if the Cluster is being deleted. The wait of an
 // earlier process does not count, because this process has to connect first.
-func (r *CloudMachineReconciler) nodeAgain(ctx context.Context, s *machineScope, providerID string, err error) time.Duration {
-	if s.cluster.DeletionTimestamp.IsZero() && min(time.Since(s.DeletionTimestamp.Time), time.Since(r.began)) < nodePatience {
+func (r *CloudMachineReconciler) nodeRetryAfter(ctx context.Context, s *machineScope, providerID string, err error) time.Duration {
+	if s.cluster.DeletionTimestamp.IsZero() && min(time.Since(s.DeletionTimestamp.Time), time.Since(r.started)) < nodeTimeout {
 		return nodeRetry
 	}
-	ctrl.LoggerFrom(ctx).Info("The Node of a deleted machine stays, if there is one: the workload cluster does not answer", "providerID", providerID, "reason", err)
+	ctrl.LoggerFrom(ctx).Info("Leaving the Node of a deleted machine, because the workload cluster does not answer", "providerID", providerID, "reason", err)
 	return 0
 }
 
@@ -133,7 +134,7 @@ func (r *CloudMachineReconciler) nodeAgain(ctx context.Context, s *machineScope,
 // was sent under a token is settled for good. Only a machine without a token must be unchanged
 // since it was read, because it may have been claimed.
 func (r *CloudMachineReconciler) release(ctx context.Context, s *machineScope) error {
-	s.later = true // a deleted object needs no status
+	s.skipStatusPatch = true // a deleted object needs no status
 	i := slices.Index(s.Finalizers, infrav1.MachineFinalizer)
 	finalizer := fmt.Sprintf("/metadata/finalizers/%d", i)
 	patch := []jsonPatch{
@@ -141,7 +142,7 @@ func (r *CloudMachineReconciler) release(ctx context.Context, s *machineScope) e
 		{"test", finalizer, infrav1.MachineFinalizer},
 		{"remove", finalizer, ""},
 	}
-	if s.Spec.CreationToken == "" {
+	if s.Spec.Creation.Token == "" {
 		patch = append(patch, jsonPatch{"test", "/metadata/resourceVersion", s.ResourceVersion})
 	}
 	data, err := json.Marshal(patch)

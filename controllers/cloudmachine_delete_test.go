@@ -24,9 +24,9 @@ func (b *bench) isGone(name string) bool {
 // call of the account.
 func TestUnsentGoesAtOnce(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, edit(fleetOf("m"), "m", func(m *infrav1.CloudMachine) { m.Spec.ProviderID, m.Spec.CreationToken = "", "" })...)
+	b := newBench(t, edit(fleetOf("m"), "m", func(m *infrav1.CloudMachine) { m.Spec.ProviderID, m.Spec.Creation.Token = "", "" })...)
 	b.reconcile("m") // claims
-	b.Expect(b.machine("m").Spec.CreationToken).NotTo(BeEmpty())
+	b.Expect(b.machine("m").Spec.Creation.Token).NotTo(BeEmpty())
 	b.remove(b.machine("m"))
 	b.reconcile("m")
 	b.Expect(b.isGone("m")).To(BeTrue())
@@ -47,7 +47,7 @@ func TestSentIsLookedFor(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, edit(fleetOf("m"), "m", unmade)...)
 			if answer != nil {
-				b.r.fates.set(b.machine("m"), unsent)
+				b.r.attempts.set(b.machine("m"), attemptNotSent)
 				b.account.answers = []error{answer}
 				b.reconcile("m")
 				b.Expect(b.account.requests).To(HaveLen(1))

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 // A token belongs to one object. A copy of a CloudMachine, made by "kubectl apply" of an export or
@@ -28,13 +29,14 @@ func (r *CloudMachineReconciler) withToken(ctx context.Context, reader client.Re
 	return list.Items, nil
 }
 
-// stopDuplicate reports whether another object has the machine's token, and if so says it in Ready.
-func stopDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
+// reportDuplicate reports whether another object has the machine's token, and if so says it in
+// Ready.
+func reportDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
 	for i := range withToken {
 		if other := &withToken[i]; other.UID != s.UID {
 			setNotReady(s.CloudMachine, infrav1.DuplicateTokenReason, fmt.Sprintf(
-				"CloudMachine %s has the same creation token: one of the two is a copy, and nothing is made or deleted for either; "+
-					"delete the copy, annotated with %s=<its name> so that the VM stays",
+				"CloudMachine %s has the same creation token: one of the two is a copy, and no VM is created or deleted for either; "+
+					"annotate the copy with %s=<its name>, which keeps the VM, and delete it",
 				client.ObjectKeyFromObject(other), infrav1.AbandonAnnotation))
 			return true
 		}
@@ -47,10 +49,10 @@ func stopDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
 // ends when a user removes its finalizer.
 func (r *CloudMachineReconciler) machineDeleted(ctx context.Context, o client.Object) []reconcile.Request {
 	m, ok := o.(*infrav1.CloudMachine)
-	if !ok || m.Spec.CreationToken == "" || !watched(m, r.WatchFilterValue) {
+	if !ok || m.Spec.Creation.Token == "" || !predicates.Watched(m, r.WatchFilterValue) {
 		return nil
 	}
-	left, err := r.withToken(ctx, r.Client, m.Spec.CreationToken)
+	left, err := r.withToken(ctx, r.Client, m.Spec.Creation.Token)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Forgetting a deleted CloudMachine failed")
 		return nil
@@ -73,5 +75,5 @@ func forget(account machineAccount, deleted *infrav1.CloudMachine, sameToken []i
 			return
 		}
 	}
-	account.Forget(deleted.Spec.CreationToken)
+	account.Forget(deleted.Spec.Creation.Token)
 }

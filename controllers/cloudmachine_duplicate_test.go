@@ -114,12 +114,12 @@ func TestWebhookRefusesCopy(t *testing.T) {
 		change func(*infrav1.CloudMachine)
 		words  string
 	}{
-		"same token":                         {func(*infrav1.CloudMachine) {}, "spec.creationToken"},
-		"same token, elsewhere":              {func(m *infrav1.CloudMachine) { m.Namespace = "team-b" }, "spec.creationToken"},
-		"same provider ID":                   {func(m *infrav1.CloudMachine) { m.Spec.CreationToken = "" }, "spec.providerID"},
-		"same provider ID, another account":  {func(m *infrav1.CloudMachine) { m.Spec.CreationToken, m.Spec.AccountRef.Name = "", "other" }, ""},
-		"same provider ID, elsewhere":        {func(m *infrav1.CloudMachine) { m.Spec.CreationToken, m.Namespace = "", "team-b" }, ""},
-		"its own":                            {func(m *infrav1.CloudMachine) { m.Spec.CreationToken, m.Spec.ProviderID = "", "" }, ""},
+		"same token":                         {func(*infrav1.CloudMachine) {}, "spec.creation.token"},
+		"same token, elsewhere":              {func(m *infrav1.CloudMachine) { m.Namespace = "team-b" }, "spec.creation.token"},
+		"same provider ID":                   {func(m *infrav1.CloudMachine) { m.Spec.Creation.Token = "" }, "spec.providerID"},
+		"same provider ID, another account":  {func(m *infrav1.CloudMachine) { m.Spec.Creation.Token, m.Spec.AccountRef.Name = "", "other" }, ""},
+		"same provider ID, elsewhere":        {func(m *infrav1.CloudMachine) { m.Spec.Creation.Token, m.Namespace = "", "team-b" }, ""},
+		"its own":                            {func(m *infrav1.CloudMachine) { m.Spec.Creation.Token, m.Spec.ProviderID = "", "" }, ""},
 		"restored while the old one lingers": {func(m *infrav1.CloudMachine) { m.Name = "original" }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

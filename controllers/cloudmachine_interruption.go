@@ -44,7 +44,7 @@ func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *m
 	case instance.Notice == "" && !instance.Ending:
 		return 0, nil
 	case !instance.Ending, s.owner == nil, !s.owner.DeletionTimestamp.IsZero(), machineSetOf(s.owner) == nil:
-		s.heeded = instance
+		s.noticeToAck = instance
 		return 0, nil
 	case s.unreachable != "", s.cluster == nil, annotations.IsPaused(s.cluster, s.owner):
 		return 0, nil
@@ -53,7 +53,7 @@ func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *m
 	if err != nil {
 		return 0, err
 	}
-	if p == nil || !p.makesSuccessors() || !r.replacements.begin(p, s.owner, instance.Imminent) {
+	if p == nil || !p.createsReplacements() || !r.replacements.begin(p, s.owner, instance.Imminent) {
 		return jitter(interruptionCheck), nil
 	}
 	// Delete only the version that was checked: a user may have paused the Machine since.
@@ -62,10 +62,10 @@ func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *m
 		r.replacements.cancel(p, s.owner)
 	}
 	if client.IgnoreNotFound(err) != nil {
-		return 0, fmt.Errorf("deleting the Machine, whose VM the cloud takes back: %w", err)
+		return 0, fmt.Errorf("deleting the Machine whose VM the cloud is about to reclaim: %w", err)
 	}
-	s.heeded = instance
-	r.Recorder.Eventf(s.CloudMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "the Machine is deleted, to be drained and replaced: %s", instance.Notice)
+	s.noticeToAck = instance
+	r.Recorder.Eventf(s.CloudMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "Machine deleted, so that it is drained and replaced: %s", instance.Notice)
 	return 0, nil
 }
 
@@ -116,9 +116,9 @@ func (r *CloudMachineReconciler) pool(ctx context.Context, machine *clusterv1.Ma
 	return p, nil
 }
 
-// makesSuccessors reports whether the pool replaces deleted Machines. It does not while Machine
+// createsReplacements reports whether the pool replaces deleted Machines. It does not while Machine
 // creation is disabled, or while the pool is paused or being deleted.
-func (p *pool) makesSuccessors() bool {
+func (p *pool) createsReplacements() bool {
 	disabled := p.set.Annotations[clusterv1.DisableMachineCreateAnnotation] == "true" // a MachineDeployment also sets "false"
 	if disabled || annotations.HasPaused(p.set) || !p.set.DeletionTimestamp.IsZero() {
 		return false

@@ -44,26 +44,27 @@ func NodeIndexes() []clustercache.CacheOptionsIndex {
 
 // link ensures that exactly one Node carries the machine's provider ID. Usually the kubelet has set
 // it, and there is nothing to do. Otherwise link finds the Node by the VM's own addresses and sets
-// the ID. Cluster API then matches Machine and Node. NodeLinked reports what prevents this.
+// the ID. Cluster API then matches Machine and Node. NodeJoined reports what prevents this.
 func (r *CloudMachineReconciler) link(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	if s.cluster == nil || s.owner == nil {
 		return reconcile.Result{}, nil
 	}
 	if !isProvisioned(s.CloudMachine) {
-		return reconcile.Result{}, r.hasten(ctx, s)
+		return reconcile.Result{}, r.requestEarlyListing(ctx, s)
 	}
-	problem, again, err := r.findNode(ctx, s)
+	joined, issue, again, err := r.findNode(ctx, s)
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
 		return reconcile.Result{}, nil // the connection comes as an event
 	}
-	if err == nil || problem.reason != "" {
-		setNodeProblem(s.CloudMachine, problem)
+	if err == nil || issue.reason != "" {
+		setNodeJoined(s.CloudMachine, joined, issue)
 	}
 	return reconcile.Result{RequeueAfter: again}, err
 }
 
-// hasten tells the account that a machine has its Node although the VM was not seen running yet.
-func (r *CloudMachineReconciler) hasten(ctx context.Context, s *machineScope) error {
+// requestEarlyListing tells the account that a machine has its Node although the VM was not seen
+// running yet.
+func (r *CloudMachineReconciler) requestEarlyListing(ctx context.Context, s *machineScope) error {
 	nodes, err := r.nodes(ctx, s)
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
 		return nil // the account is listed soon in any case
@@ -73,7 +74,7 @@ func (r *CloudMachineReconciler) hasten(ctx context.Context, s *machineScope) er
 	}
 	linked, err := linkedNodes(ctx, s, nodes)
 	if len(linked) > 0 {
-		s.account.Joined(s.reference().Token)
+		s.account.NodeJoined(s.reference().Token)
 	}
 	return err
 }
@@ -87,98 +88,102 @@ func linkedNodes(ctx context.Context, s *machineScope, nodes client.Reader) ([]c
 	return list.Items, nil
 }
 
-// findNode returns what prevents the link between the machine and its Node, and when to check
-// again, 0 for never.
-func (r *CloudMachineReconciler) findNode(ctx context.Context, s *machineScope) (nodeProblem, time.Duration, error) {
+// findNode reports whether the machine has its Node. It returns what prevents the link between the
+// two, and when to check again, 0 for never.
+func (r *CloudMachineReconciler) findNode(ctx context.Context, s *machineScope) (joined bool, issue nodeIssue, again time.Duration, err error) {
 	nodes, err := r.nodes(ctx, s)
 	if err != nil {
-		return nodeProblem{}, 0, err
+		return false, nodeIssue{}, 0, err
 	}
 	linked, err := linkedNodes(ctx, s, nodes)
 	if err != nil {
-		return nodeProblem{}, 0, err
+		return false, nodeIssue{}, 0, err
 	}
 	switch len(linked) {
 	case 0:
 		return r.setProviderID(ctx, s, nodes)
 	case 1:
-		return r.late(ctx, s, true)
+		issue, again, err = r.diagnoseNode(ctx, s, true)
+		return true, issue, again, err
 	}
-	return duplicateNodes("Nodes %q and %q both carry provider ID %s: delete the one that is not this machine's",
+	return false, duplicateNodes("Nodes %q and %q both have provider ID %s: delete the one that does not belong to this machine",
 		linked[0].Name, linked[1].Name, s.Spec.ProviderID), 0, nil
 }
 
-func duplicateNodes(format string, args ...any) nodeProblem {
-	return nodeProblem{infrav1.DuplicateNodesReason, fmt.Sprintf(format, args...)}
+func duplicateNodes(format string, args ...any) nodeIssue {
+	return nodeIssue{infrav1.DuplicateNodesReason, fmt.Sprintf(format, args...)}
 }
 
 // setProviderID sets the machine's provider ID on the one Node without one that has a VM address.
-func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (nodeProblem, time.Duration, error) {
-	node, problem, err := r.unlinked(ctx, s, nodes)
+// Its results are those of findNode.
+func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (joined bool, issue nodeIssue, again time.Duration, err error) {
+	node, issue, err := r.nodeWithoutProviderID(ctx, s, nodes)
 	switch {
 	case err != nil:
-		return nodeProblem{}, 0, err
-	case problem.reason != "":
-		return problem, jitter(deleteCheck), nil // the deletion of a machine with the same address triggers no event
+		return false, nodeIssue{}, 0, err
+	case issue.reason != "":
+		return false, issue, jitter(deletionRecheck), nil // the deletion of a machine with the same address triggers no event
 	case node == nil:
-		return r.late(ctx, s, false) // the Node comes as an event
+		issue, again, err = r.diagnoseNode(ctx, s, false) // the Node comes as an event
+		return false, issue, again, err
 	}
-	if err := giveProviderID(ctx, nodes, node, s.Spec.ProviderID); err != nil {
-		return nodeProblem{}, 0, err
+	if err := patchProviderID(ctx, nodes, node, s.Spec.ProviderID); err != nil {
+		return false, nodeIssue{}, 0, err
 	}
-	return r.late(ctx, s, true)
+	issue, again, err = r.diagnoseNode(ctx, s, true)
+	return true, issue, again, err
 }
 
-func giveProviderID(ctx context.Context, nodes client.Client, node *corev1.Node, providerID string) error {
-	given := node.DeepCopy()
-	given.Spec.ProviderID = providerID
-	if err := nodes.Patch(ctx, given, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
+func patchProviderID(ctx context.Context, nodes client.Client, node *corev1.Node, providerID string) error {
+	patched := node.DeepCopy()
+	patched.Spec.ProviderID = providerID
+	if err := nodes.Patch(ctx, patched, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("setting the provider ID of Node %q: %w", node.Name, err)
 	}
 	return nil
 }
 
-// unlinked returns the one Node that has no provider ID and has one of the VM's addresses; nil if
-// there is none. Two clouds may give the same private address to two machines of one cluster. Then
-// the address identifies no Node, and the kubelet has to set its provider ID.
-func (r *CloudMachineReconciler) unlinked(ctx context.Context, s *machineScope, nodes client.Client) (*corev1.Node, nodeProblem, error) {
-	unlinked := &corev1.NodeList{}
-	if err := nodes.List(ctx, unlinked, client.MatchingFields{nodeByMissingID: "true"}); err != nil {
-		return nil, nodeProblem{}, fmt.Errorf("listing the Nodes without provider ID: %w", err)
+// nodeWithoutProviderID returns the one Node that has no provider ID and has one of the VM's
+// addresses; nil if there is none. Two clouds may give the same private address to two machines of
+// one cluster. Then the address identifies no Node, and the kubelet has to set its provider ID.
+func (r *CloudMachineReconciler) nodeWithoutProviderID(ctx context.Context, s *machineScope, nodes client.Client) (*corev1.Node, nodeIssue, error) {
+	candidates := &corev1.NodeList{}
+	if err := nodes.List(ctx, candidates, client.MatchingFields{nodeByMissingID: "true"}); err != nil {
+		return nil, nodeIssue{}, fmt.Errorf("listing the Nodes without provider ID: %w", err)
 	}
 	var match []*corev1.Node
 	var address string
-	for i := range unlinked.Items {
-		if ip := sharedIP(&unlinked.Items[i], s.CloudMachine); ip != "" {
-			match, address = append(match, &unlinked.Items[i]), ip
+	for i := range candidates.Items {
+		if ip := sharedIP(&candidates.Items[i], s.CloudMachine); ip != "" {
+			match, address = append(match, &candidates.Items[i]), ip
 		}
 	}
 	switch len(match) {
 	case 0:
-		return nil, nodeProblem{}, nil
+		return nil, nodeIssue{}, nil
 	case 1:
 	default:
-		return nil, duplicateNodes("Nodes %q and %q both have an address of this VM: delete the one that is not this machine's",
+		return nil, duplicateNodes("Nodes %q and %q both have an address of this VM: delete the one that does not belong to this machine",
 			match[0].Name, match[1].Name), nil
 	}
 	same := &infrav1.CloudMachineList{}
 	err := r.Client.List(ctx, same, client.InNamespace(s.Namespace), client.MatchingFields{machineByAddress: address},
 		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name})
 	if err != nil {
-		return nil, nodeProblem{}, fmt.Errorf("listing the machines at %s: %w", address, err)
+		return nil, nodeIssue{}, fmt.Errorf("listing the machines at %s: %w", address, err)
 	}
 	if i := slices.IndexFunc(same.Items, func(m infrav1.CloudMachine) bool { return m.Name != s.Name }); i >= 0 {
-		return nil, duplicateNodes("Node %q may be this machine's or CloudMachine %q's, which has the same address %s: give this machine's kubelet --provider-id=%s",
+		return nil, duplicateNodes("Node %q may belong to this machine or to CloudMachine %q, which has the same address %s: start this machine's kubelet with --provider-id=%s",
 			match[0].Name, same.Items[i].Name, address, s.Spec.ProviderID), nil
 	}
-	return match[0], nodeProblem{}, nil
+	return match[0], nodeIssue{}, nil
 }
 
-// claimNode sets the provider ID of a VM that is about to be deleted on its Node, if the Node has
+// adoptNode sets the provider ID of a VM that is about to be deleted on its Node, if the Node has
 // none. After the VM is gone, another VM may get its address, and the Node to remove could not be
 // identified. Like the removal, this is best effort and does not delay the deletion for long. It
 // returns when to retry, 0 for never.
-func (r *CloudMachineReconciler) claimNode(ctx context.Context, s *machineScope, providerID string, addresses []clusterv1.MachineAddress) time.Duration {
+func (r *CloudMachineReconciler) adoptNode(ctx context.Context, s *machineScope, providerID string, addresses []clusterv1.MachineAddress) time.Duration {
 	if s.cluster == nil || len(addresses) == 0 || (s.owner != nil && s.owner.Status.NodeRef.IsDefined()) {
 		return 0
 	}
@@ -188,18 +193,18 @@ func (r *CloudMachineReconciler) claimNode(ctx context.Context, s *machineScope,
 	nodes, err := r.nodes(ctx, s)
 	var node *corev1.Node
 	if err == nil {
-		node, _, err = r.unlinked(ctx, &vm, nodes)
+		node, _, err = r.nodeWithoutProviderID(ctx, &vm, nodes)
 	}
 	if err == nil && node != nil {
-		err = giveProviderID(ctx, nodes, node, providerID)
+		err = patchProviderID(ctx, nodes, node, providerID)
 	}
 	if err == nil {
 		return 0
 	}
-	again := r.nodeAgain(ctx, s, providerID, err)
+	again := r.nodeRetryAfter(ctx, s, providerID, err)
 	if again > 0 {
 		setNotReady(s.CloudMachine, infrav1.WaitingForAPIServerReason,
-			"waits for the workload cluster, two minutes at most, to tell which Node the VM has become: it is removed with the VM")
+			"Waiting up to two minutes for the workload cluster, to find the Node to remove with the VM")
 	}
 	return again
 }
@@ -238,7 +243,7 @@ func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope
 	machines := r.list(ctx, nil, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name},
 		client.UnsafeDisableDeepCopy)
 	if wait := r.removals.after(cluster, len(machines)); wait > 0 {
-		return true, jitter(max(wait, nodeHold)), nil // all held machines retry, and only one gets the next turn
+		return true, jitter(max(wait, heldNodeRetry)), nil // all held machines retry, and only one gets the next turn
 	}
 	return false, 0, r.deleteNodes(ctx, s, nodes, own)
 }
@@ -254,7 +259,7 @@ func (r *CloudMachineReconciler) ownNodes(ctx context.Context, s *machineScope) 
 	if err != nil {
 		return nil, nil, err
 	}
-	named, err := namesake(ctx, s, nodes)
+	named, err := nodeByMachineName(ctx, s, nodes)
 	return append(own, named...), nodes, err
 }
 
@@ -263,19 +268,19 @@ func (r *CloudMachineReconciler) deleteNodes(ctx context.Context, s *machineScop
 		node := &own[i]
 		err := nodes.Delete(ctx, node, client.Preconditions{UID: &node.UID})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return fmt.Errorf("deleting Node %q of a VM that is gone: %w", node.Name, err)
+			return fmt.Errorf("deleting Node %q, whose VM is gone: %w", node.Name, err)
 		}
-		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeNormal, "NodeDeleted", "Observe", "Node %q was deleted: its VM is gone", node.Name)
+		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeNormal, "NodeDeleted", "Observe", "Deleted Node %q, whose VM is gone", node.Name)
 	}
 	return nil
 }
 
-// namesake returns the Node without provider ID that has the machine's own name, if there is one.
-// It registered after the controller had stopped checking the VM's addresses. This happens if a
-// kubelet was approved just before its Machine was deleted. A kubelet gets a certificate for that
-// name only with this machine's token (bootstrap.CSRReconciler). A Node that is older than the
+// nodeByMachineName returns the Node without provider ID that has the machine's own name, if there
+// is one. It registered after the controller had stopped checking the VM's addresses. This happens
+// if a kubelet was approved just before its Machine was deleted. A kubelet gets a certificate for
+// that name only with this machine's token (bootstrap.CSRReconciler). A Node that is older than the
 // machine does not belong to it, because users have Nodes without provider ID of their own.
-func namesake(ctx context.Context, s *machineScope, nodes client.Reader) ([]corev1.Node, error) {
+func nodeByMachineName(ctx context.Context, s *machineScope, nodes client.Reader) ([]corev1.Node, error) {
 	name := s.Name
 	if s.owner != nil {
 		name = s.owner.Name
@@ -299,7 +304,7 @@ func (r *CloudMachineReconciler) nodes(ctx context.Context, s *machineScope) (cl
 		Watcher:      r.controller,
 		Kind:         &corev1.Node{},
 		EventHandler: handler.EnqueueRequestsFromMapFunc(r.nodeToMachines(cluster)),
-		Predicates:   []predicate.TypedPredicate[client.Object]{nodeMatters()},
+		Predicates:   []predicate.TypedPredicate[client.Object]{nodeIdentityChanged()},
 	}))
 	if err != nil {
 		return nil, fmt.Errorf("watching the Nodes of Cluster %s: %w", cluster, err)
@@ -311,9 +316,9 @@ func (r *CloudMachineReconciler) nodes(ctx context.Context, s *machineScope) (cl
 	return nodes, nil
 }
 
-// nodeMatters passes every event except updates that change neither the provider ID nor, while it
-// is empty, the addresses. So it never passes a heartbeat.
-func nodeMatters() predicate.Predicate {
+// nodeIdentityChanged passes every event except updates that change neither the provider ID nor,
+// while it is empty, the addresses. So it never passes a heartbeat.
+func nodeIdentityChanged() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
@@ -337,7 +342,7 @@ func sameAddresses(a, b []corev1.NodeAddress) bool {
 
 // nodeToMachines returns the machines that a Node concerns. For a Node without provider ID, these
 // are the machines at its addresses. Otherwise they are the machines with its provider ID that were
-// not seen running yet, that have several Nodes, or whose NodeLinked reports a problem.
+// not seen running yet, that have several Nodes, or whose NodeJoined is not True.
 func (r *CloudMachineReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
 		node, ok := o.(*corev1.Node)
@@ -352,13 +357,13 @@ func (r *CloudMachineReconciler) nodeToMachines(cluster client.ObjectKey) handle
 			return requests
 		}
 		return r.find(ctx, cluster, machineByProviderID, node.Spec.ProviderID, func(m *infrav1.CloudMachine) bool {
-			return !isProvisioned(m) || r.shared(ctx, cluster, node.Spec.ProviderID) || conditions.Has(m, infrav1.MachineNodeLinkedCondition)
+			return !isProvisioned(m) || r.hasDuplicateNodes(ctx, cluster, node.Spec.ProviderID) || !conditions.IsTrue(m, infrav1.MachineNodeJoinedCondition)
 		})
 	}
 }
 
-// shared reports whether more than one Node carries the provider ID.
-func (r *CloudMachineReconciler) shared(ctx context.Context, cluster client.ObjectKey, providerID string) bool {
+// hasDuplicateNodes reports whether more than one Node carries the provider ID.
+func (r *CloudMachineReconciler) hasDuplicateNodes(ctx context.Context, cluster client.ObjectKey, providerID string) bool {
 	nodes, err := r.ClusterCache.GetReader(ctx, cluster)
 	if err != nil {
 		return false

@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// nodeHold is the minimum time before the removal of a held Node is retried.
-const nodeHold = 15 * time.Second
+// heldNodeRetry is the minimum time before the removal of a held Node is retried.
+const heldNodeRetry = 15 * time.Second
 
 // nodeRemovals limits how fast the Nodes of gone VMs are removed from a cluster. When many VMs
 // vanish at once, the cause may not be their end, and a Node that was not removed is unharmed.

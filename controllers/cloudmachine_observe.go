@@ -21,6 +21,9 @@ import (
 // stateGone is the instanceState of a VM whose absence a live read confirmed.
 const stateGone = "Gone"
 
+// notListed is the message of Ready between the create and the first listing that shows the VM.
+const notListed = "Waiting for the VM to appear in the account's listing"
+
 // observe writes what the account's inventory knows about the VM. It makes no cloud call, because
 // changes come as events.
 func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (reconcile.Result, error) {
@@ -29,7 +32,7 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 		// provisioned reports that it waits.
 		if !isProvisioned(s.CloudMachine) {
 			setNotReady(s.CloudMachine, infrav1.WaitingForAccountReason,
-				fmt.Sprintf("waits for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name))
+				fmt.Sprintf("Waiting for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name))
 		}
 		return reconcile.Result{}, nil
 	}
@@ -37,18 +40,18 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 	switch {
 	case len(seen.Duplicates) > 1:
 		setNotReady(s.CloudMachine, infrav1.DuplicateInstancesReason, fmt.Sprintf(
-			"more than one VM carries this machine's token: %s; nothing is changed until all but one are removed", strings.Join(seen.Duplicates, ", ")))
+			"More than one VM has this machine's token: %s; delete all but one of them, until then Drover changes nothing", strings.Join(seen.Duplicates, ", ")))
 		return reconcile.Result{}, nil
 	case seen.Gone:
 		return r.reportGone(ctx, s, seen.Instance)
 	case seen.NeverSeen:
 		setNotReady(s.CloudMachine, infrav1.NeverSeenReason, fmt.Sprintf(
-			"CloudAccount %q has never shown VM %s with the tags %s=%s and %s=%s; if the VM is there, give it these tags; if not, delete the Machine",
-			s.Spec.AccountRef.Name, s.Spec.ProviderID, cloud.TagOwnership, s.ownershipID, cloud.TagToken, s.Spec.CreationToken))
+			"VM %[2]s with the tags %[3]s=%[4]s and %[5]s=%[6]s was never found in CloudAccount %[1]q; if the VM exists, add these tags to it; if not, delete the Machine",
+			s.Spec.AccountRef.Name, s.Spec.ProviderID, cloud.TagOwnership, s.ownershipID, cloud.TagToken, s.Spec.Creation.Token))
 		return reconcile.Result{}, nil
 	case seen.Instance == nil:
 		if !isProvisioned(s.CloudMachine) && s.Status.InstanceState != stateGone {
-			setNotReady(s.CloudMachine, infrav1.StartingReason, "waits for the VM to show up in the account's listing")
+			setNotReady(s.CloudMachine, infrav1.StartingReason, notListed)
 		}
 		return reconcile.Result{}, nil
 	}
@@ -68,6 +71,7 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 // account sees the VM again.
 func (r *CloudMachineReconciler) reportGone(ctx context.Context, s *machineScope, last *cloud.Resource) (reconcile.Result, error) {
 	s.Status.InstanceState = stateGone
+	setCondition(s.CloudMachine, infrav1.MachineInstanceHealthyCondition, metav1.ConditionFalse, infrav1.InstanceGoneReason, "")
 	message := fmt.Sprintf("VM %s is gone from the cloud", s.Spec.ProviderID)
 	if last != nil && last.Reason != "" {
 		message += " (" + last.Reason + ")"
@@ -75,7 +79,7 @@ func (r *CloudMachineReconciler) reportGone(ctx context.Context, s *machineScope
 	message += "; delete the Machine, or let a MachineHealthCheck replace it"
 	held, again, err := r.removeNode(ctx, s)
 	if held {
-		message += "; its Node stays for now, because the Nodes of many VMs that are gone are removed one after the other"
+		message += "; its Node stays for now, because many VMs are gone and Drover limits how fast it removes their Nodes"
 	}
 	setNotReady(s.CloudMachine, infrav1.InstanceGoneReason, message)
 	return reconcile.Result{RequeueAfter: again}, err
@@ -98,28 +102,38 @@ func report(machine *infrav1.CloudMachine, instance *cloud.Resource) {
 		status.GuestReportedAddresses = instance.GuestReported
 		status.Addresses = append([]clusterv1.MachineAddress{{Type: clusterv1.MachineHostName, Address: machine.Name}}, instance.Addresses...)
 	}
-	if instance.Notice != "" {
-		setCondition(machine, infrav1.MachineUntroubledCondition, metav1.ConditionFalse, infrav1.CloudNoticeReason, instance.Notice)
-	} else {
-		conditions.Delete(machine, infrav1.MachineUntroubledCondition)
-	}
+	setInstanceHealthy(machine, instance)
 	switch instance.State {
 	case cloud.StateRunning:
 		status.Initialization.Provisioned = ptr.To(true)
 		setReady(machine)
 	case cloud.StatePending:
-		message := "waits for the VM to run"
+		message := "Waiting for the VM to run"
 		if instance.Reason != "" {
 			message += ": " + instance.Reason
 		}
-		setNotReady(machine, cmp.Or(string(instance.Code), infrav1.StartingReason), message)
+		setNotReady(machine, cmp.Or(cloudReason(instance.Code), infrav1.StartingReason), message)
 	default:
 		message := fmt.Sprintf("VM %s is %s", machine.Spec.ProviderID, strings.ToLower(string(instance.State)))
 		if instance.Reason != "" {
 			message += ": " + instance.Reason
 		}
-		setNotReady(machine, cmp.Or(string(instance.Code), infrav1.InstanceStoppedReason), message)
+		setNotReady(machine, cmp.Or(cloudReason(instance.Code), infrav1.InstanceStoppedReason), message)
 	}
+}
+
+// setInstanceHealthy reports what the cloud announces about the VM, or that it stopped.
+func setInstanceHealthy(machine *infrav1.CloudMachine, instance *cloud.Resource) {
+	status, reason := metav1.ConditionTrue, infrav1.InstanceHealthyReason
+	switch {
+	case instance.Notice != "":
+		status, reason = metav1.ConditionFalse, infrav1.CloudNoticeReason
+	case instance.State == cloud.StatePending:
+		status, reason = metav1.ConditionUnknown, infrav1.StartingReason
+	case instance.State != cloud.StateRunning:
+		status, reason = metav1.ConditionFalse, infrav1.InstanceStoppedReason
+	}
+	setCondition(machine, infrav1.MachineInstanceHealthyCondition, status, reason, instance.Notice)
 }
 
 func isProvisioned(machine *infrav1.CloudMachine) bool {

@@ -69,10 +69,10 @@ func (a *fakeAccount) Ensure(_ context.Context, req cloud.Request, domains []str
 	return a.made, err
 }
 
-func (a *fakeAccount) Settled(cloud.Reference) bool                    { return a.settled }
+func (a *fakeAccount) SettleCreate(cloud.Reference) bool               { return a.settled }
 func (a *fakeAccount) Observe(cloud.Reference, bool) fleet.Observation { return a.seen }
-func (a *fakeAccount) Joined(string)                                   {}
-func (a *fakeAccount) Recorded(string, *cloud.Resource)                { a.recorded++ }
+func (a *fakeAccount) NodeJoined(string)                               {}
+func (a *fakeAccount) AckEvent(string, *cloud.Resource)                { a.recorded++ }
 func (a *fakeAccount) Forget(token string)                             { a.forgot = append(a.forgot, token) }
 
 func (a *fakeAccount) Console(context.Context, cloud.Reference) ([]byte, error) { return nil, nil }
@@ -129,7 +129,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	}
 	c := management.Build()
 	b.r = &CloudMachineReconciler{
-		Client: c, APIReader: c, Accounts: fleet.NewAccounts(fleet.Options{}), Recorder: b.recorder, Identity: "01234567", Changed: &Trigger{},
+		Client: c, APIReader: c, Accounts: fleet.NewAccounts(fleet.Options{}), Recorder: b.recorder, Identity: "01234567", Changed: &EventQueue{},
 		ClusterCache: clustercache.NewFakeClusterCache(b.nodes, client.ObjectKey{Namespace: "team-a", Name: "prod"}, "cloudmachine-nodes"),
 		LateAfter:    time.Hour,
 	}
@@ -140,7 +140,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 func (b *bench) reconcile(name string) reconcile.Result {
 	b.t.Helper()
 	key := client.ObjectKey{Namespace: "team-a", Name: name}
-	b.r.beginning.Do(func() { b.r.began = time.Now() })
+	b.r.startOnce.Do(func() { b.r.started = time.Now() })
 	scope, err := b.r.read(b.t.Context(), reconcile.Request{NamespacedName: key})
 	b.Expect(err).NotTo(HaveOccurred())
 	if scope == nil {
@@ -190,7 +190,7 @@ func fleetOf(names ...string) []client.Object {
 			}},
 			Status: clusterv1.ClusterStatus{Initialization: clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true)}},
 		},
-		&infrav1.CloudCluster{ObjectMeta: meta("prod"), Spec: infrav1.CloudClusterSpec{OwnershipID: "owner-1"}},
+		&infrav1.CloudCluster{ObjectMeta: meta("prod"), Spec: infrav1.CloudClusterSpec{Creation: infrav1.CloudClusterCreation{OwnershipID: "owner-1"}}},
 		&infrav1.CloudAccount{ObjectMeta: meta("main")},
 		&corev1.Secret{ObjectMeta: meta("data"), Data: map[string][]byte{"value": []byte("#cloud-config")}},
 	}
@@ -202,7 +202,7 @@ func fleetOf(names ...string) []client.Object {
 		infra := &infrav1.CloudMachine{ObjectMeta: meta(name), Spec: infrav1.CloudMachineSpec{
 			CloudMachineFields: infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "main"}, Simulated: &infrav1.SimulatedMachine{}},
 			ProviderID:         fmt.Sprintf("test:///vm-%d", i+1),
-			CreationToken:      fmt.Sprintf("%s%d", testToken, i),
+			Creation:           infrav1.CloudMachineCreation{Token: fmt.Sprintf("%s%d", testToken, i)},
 		}}
 		infra.UID = uid("infra", name)
 		infra.Finalizers = []string{infrav1.MachineFinalizer}

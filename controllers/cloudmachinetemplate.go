@@ -22,6 +22,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 // reconnectDelay is how soon a template checks again for an account that is Ready but not connected
@@ -46,7 +47,7 @@ type CloudMachineTemplateReconciler struct {
 // SetupWithManager registers the reconciler.
 func (r *CloudMachineTemplateReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	return builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudMachineTemplate{}, builder.WithPredicates(specOrMetadataChanged())).
+		For(&infrav1.CloudMachineTemplate{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(r.accountToTemplates),
 			builder.WithPredicates(onUpdate(accountReportChanged))).
 		WithOptions(options).
@@ -61,7 +62,7 @@ func (r *CloudMachineTemplateReconciler) Reconcile(ctx context.Context, req reco
 		r.retries.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !watched(template, r.WatchFilterValue) || !template.DeletionTimestamp.IsZero() {
+	if !predicates.Watched(template, r.WatchFilterValue) || !template.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
 	before := template.DeepCopy()
@@ -79,7 +80,7 @@ func (r *CloudMachineTemplateReconciler) describe(ctx context.Context, template 
 	}
 	if !account.Cloud().Union.InMachine(spec) {
 		setNotReady(template, infrav1.InvalidSpecReason, fmt.Sprintf(
-			"CloudAccount %q is of the cloud %q, and the template has no fields of it", key.Name, account.Cloud().Name))
+			"CloudAccount %q is for cloud %q, but the template has no fields of that cloud", key.Name, account.Cloud().Name))
 		return reconcile.Result{}, nil
 	}
 	offering, err := account.Offering(ctx, spec)
@@ -108,14 +109,14 @@ func (r *CloudMachineTemplateReconciler) waitForAccount(ctx context.Context, tem
 	err := r.Client.Get(ctx, key, account)
 	switch {
 	case apierrors.IsNotFound(err):
-		setNotReady(template, infrav1.WaitingForAccountReason, fmt.Sprintf("waits for CloudAccount %q, which does not exist in this namespace", key.Name))
+		setNotReady(template, infrav1.WaitingForAccountReason, fmt.Sprintf("Waiting for CloudAccount %q to exist in this namespace", key.Name))
 		return reconcile.Result{}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("reading CloudAccount %q: %w", key.Name, err)
 	}
 	switch ready := conditions.Get(account, clusterv1.ReadyCondition); {
 	case ready == nil:
-		setNotReady(template, infrav1.WaitingForAccountReason, fmt.Sprintf("waits for CloudAccount %q to be connected", key.Name))
+		setNotReady(template, infrav1.WaitingForAccountReason, fmt.Sprintf("Waiting for CloudAccount %q to be connected", key.Name))
 		return reconcile.Result{}, nil
 	case ready.Status != "True":
 		setNotReady(template, infrav1.WaitingForAccountReason, fmt.Sprintf("CloudAccount %q is not ready: %s", key.Name, ready.Message))
@@ -138,7 +139,7 @@ func nodeInfo(offering cloud.Offering) infrav1.NodeInfo {
 func (r *CloudMachineTemplateReconciler) accountToTemplates(ctx context.Context, o client.Object) []reconcile.Request {
 	list := &infrav1.CloudMachineTemplateList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudMachineTemplates to wake")
+		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudMachineTemplates to reconcile failed")
 		return nil
 	}
 	var requests []reconcile.Request

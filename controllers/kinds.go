@@ -24,8 +24,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// kindsPatience is how long CheckKinds waits for the API server to publish newly installed kinds.
-const kindsPatience = 10 * time.Second
+// kindsTimeout is how long CheckKinds waits for the API server to publish newly installed kinds.
+const kindsTimeout = 10 * time.Second
 
 // ownTypes is the import path prefix of Drover's types.
 const ownTypes = "github.com/drover-io/drover/api/"
@@ -39,7 +39,7 @@ func CheckKinds(ctx context.Context, config *rest.Config, scheme *runtime.Scheme
 		return fmt.Errorf("connecting to the management cluster: %w", err)
 	}
 	var missing error
-	err = wait.PollUntilContextTimeout(ctx, time.Second/2, kindsPatience, true, func(context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, time.Second/2, kindsTimeout, true, func(context.Context) (bool, error) {
 		missing = checkKinds(client.OpenAPIV3(), scheme)
 		return missing == nil, nil
 	})
@@ -52,7 +52,7 @@ func CheckKinds(ctx context.Context, config *rest.Config, scheme *runtime.Scheme
 func checkKinds(client openapi.Client, scheme *runtime.Scheme) error {
 	served, err := client.Paths()
 	if err != nil {
-		return fmt.Errorf("reading what the management cluster serves: %w", err)
+		return fmt.Errorf("reading the API groups of the management cluster: %w", err)
 	}
 	if _, ok := served[pathOf(clusterv1.GroupVersion)]; !ok {
 		return fmt.Errorf("the management cluster does not serve %s: install Cluster API v1.11 or newer first (clusterctl init)", clusterv1.GroupVersion)

@@ -38,11 +38,11 @@ var kubernetesVersion = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+[-+.~0-9A-Za
 type probeFailure struct{ reason, message string }
 
 func unreachable(format string, args ...any) *probeFailure {
-	return &probeFailure{controlplanev1.UnreachableReason, "the API server " + fmt.Sprintf(format, args...)}
+	return &probeFailure{controlplanev1.UnreachableReason, "The API server " + fmt.Sprintf(format, args...)}
 }
 
-// server is an API server, as a kubeconfig describes it.
-type server struct {
+// apiServerProbe is an API server, as a kubeconfig describes it.
+type apiServerProbe struct {
 	*kubeconfig.Config
 	dial Dial
 }
@@ -50,11 +50,11 @@ type server struct {
 // Dial connects to endpoints that tenants specify.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// probe asks the API server for its version, with the kubeconfig's credentials.
-func (k server) probe(ctx context.Context, timeout time.Duration) (string, *probeFailure) {
+// run asks the API server for its version, with the kubeconfig's credentials.
+func (k apiServerProbe) run(ctx context.Context, timeout time.Duration) (string, *probeFailure) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	version, failure := k.ask(ctx)
+	version, failure := k.request(ctx)
 	if failure != nil && failure.reason == controlplanev1.UnreachableReason && ctx.Err() != nil {
 		// Any failure counts as a timeout here: giving up closes the connection, and then half an
 		// answer may look like a whole one.
@@ -63,12 +63,12 @@ func (k server) probe(ctx context.Context, timeout time.Duration) (string, *prob
 	return version, failure
 }
 
-// ask sends one request on a new connection and closes it. It does not follow redirects, because
-// they would carry the credentials to another server.
-func (k server) ask(ctx context.Context) (string, *probeFailure) {
+// request sends one request on a new connection and closes it. It does not follow redirects,
+// because they would carry the credentials to another server.
+func (k apiServerProbe) request(ctx context.Context) (string, *probeFailure) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.Server.JoinPath("version").String(), nil)
 	if err != nil {
-		return "", unreachable("can't be asked: the server of the kubeconfig is not a URL")
+		return "", unreachable("can't be reached: the server in the kubeconfig is not a URL")
 	}
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("User-Agent", "drover")
@@ -87,7 +87,7 @@ func (k server) ask(ctx context.Context) (string, *probeFailure) {
 }
 
 // client returns an HTTP client for one probe.
-func (k server) client() *http.Client {
+func (k apiServerProbe) client() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			Proxy:                  http.ProxyFromEnvironment, // the operator's proxy, as in Cluster API
@@ -105,27 +105,27 @@ func readVersion(response *http.Response) (string, *probeFailure) {
 	switch kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind {
 	case "application/json":
 	case "text/html":
-		return "", unreachable("answers with a web page: something else than Kubernetes listens there")
+		return "", unreachable("answers with a web page: another program listens at this address")
 	default:
-		return "", unreachable("answers with something else than Kubernetes would")
+		return "", unreachable("does not answer like a Kubernetes API server")
 	}
 	var answer struct {
 		GitVersion string `json:"gitVersion"`
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxProbeAnswer))
 	if err != nil || json.Unmarshal(body, &answer) != nil || !kubernetesVersion.MatchString(answer.GitVersion) {
-		return "", unreachable("answers with something else than Kubernetes would")
+		return "", unreachable("does not answer like a Kubernetes API server")
 	}
 	return answer.GitVersion, nil
 }
 
 // statusFailure returns what an answer other than HTTP 200 means, or nil for HTTP 200.
-func (k server) statusFailure(response *http.Response) *probeFailure {
+func (k apiServerProbe) statusFailure(response *http.Response) *probeFailure {
 	switch code := response.StatusCode; {
 	case code == http.StatusOK:
 		return nil
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
-		return k.unauthorized(fmt.Sprintf("the API server refuses the kubeconfig's credentials (HTTP %d)", code))
+		return k.unauthorized(fmt.Sprintf("The API server refuses the kubeconfig's credentials (HTTP %d)", code))
 	case code >= 300 && code < 400:
 		return unreachable("answers with a redirect (HTTP %d), which is not followed", code)
 	default:
@@ -135,7 +135,7 @@ func (k server) statusFailure(response *http.Response) *probeFailure {
 
 // unauthorized returns an Unauthorized failure. It adds to the message when the client certificate
 // expired, if it has.
-func (k server) unauthorized(message string) *probeFailure {
+func (k apiServerProbe) unauthorized(message string) *probeFailure {
 	if at := k.Expired(time.Now()); !at.IsZero() {
 		message += "; its client certificate expired on " + at.UTC().Format(time.DateOnly)
 	}
@@ -144,7 +144,7 @@ func (k server) unauthorized(message string) *probeFailure {
 
 // connectionFailure returns why there was no answer. It uses its own wording, because network
 // errors contain port numbers that differ each time.
-func (k server) connectionFailure(err error) *probeFailure {
+func (k apiServerProbe) connectionFailure(err error) *probeFailure {
 	if message := certificateFailure(err); message != "" {
 		return &probeFailure{controlplanev1.CertificateRefusedReason, message}
 	}
@@ -157,7 +157,7 @@ func (k server) connectionFailure(err error) *probeFailure {
 	switch {
 	case errors.As(err, &operation) && operation.Op == "remote error":
 		// A TLS alert: most often the server wants a client certificate that it can verify.
-		return k.unauthorized("the API server refuses the connection: " + operation.Err.Error())
+		return k.unauthorized("The API server refuses the connection: " + operation.Err.Error())
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
 		return unreachable("answers without TLS")
 	case errors.Is(err, fs.ErrPermission):
@@ -171,7 +171,7 @@ func (k server) connectionFailure(err error) *probeFailure {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return unreachable("closes the connection without an answer")
 	default:
-		return unreachable("gives no answer that can be understood")
+		return unreachable("gives an answer that can't be parsed")
 	}
 }
 
@@ -190,14 +190,14 @@ func certificateFailure(err error) string {
 	)
 	switch {
 	case errors.As(err, &authority):
-		return "the API server's certificate is not signed by the kubeconfig's certificate authority"
+		return "The API server's certificate is not signed by the kubeconfig's certificate authority"
 	case errors.As(err, &host):
-		return fmt.Sprintf("the API server's certificate is not for the host %q", host.Host)
+		return fmt.Sprintf("The API server's certificate is not valid for the host %q", host.Host)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return fmt.Sprintf("the API server's certificate, or its authority's, is valid from %s to %s only: renew it, and compare the clocks",
+		return fmt.Sprintf("The API server's certificate, or its authority's, is valid only from %s to %s: renew it, and check the clocks",
 			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
 	case errors.As(err, &other):
-		return "the API server's certificate can't be verified: " + strings.TrimPrefix(other.Err.Error(), "x509: ")
+		return "The API server's certificate can't be verified: " + strings.TrimPrefix(other.Err.Error(), "x509: ")
 	default:
 		return ""
 	}

@@ -52,7 +52,7 @@ func serve(t *testing.T, ca *authority.Authority, notAfter time.Time, handler ht
 }
 
 // configFor returns a server from a kubeconfig with a token, changed by edit.
-func configFor(t *testing.T, url string, ca *authority.Authority, edit ...func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) server {
+func configFor(t *testing.T, url string, ca *authority.Authority, edit ...func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) apiServerProbe {
 	t.Helper()
 	cluster := &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca.PEM}
 	user := &clientcmdapi.AuthInfo{Token: marked}
@@ -72,7 +72,7 @@ func configFor(t *testing.T, url string, ca *authority.Authority, edit ...func(*
 	if err != nil {
 		t.Fatal(err)
 	}
-	return server{Config: config}
+	return apiServerProbe{Config: config}
 }
 
 func answer(status int, kind, body string) http.HandlerFunc {
@@ -95,9 +95,9 @@ func TestProbe(t *testing.T) {
 		"works":          {handler: answer(200, "application/json", realVersion), version: "v1.36.3"},
 		"charset":        {handler: answer(200, "application/json; charset=utf-8", realVersion), version: "v1.36.3"},
 		"HTML":           {handler: answer(200, "text/html", "<html>"+marked), reason: controlplanev1.UnreachableReason, message: "a web page"},
-		"HTML as JSON":   {handler: answer(200, "application/json", "<html>"), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
-		"other JSON":     {handler: answer(200, "application/json", `{"gitVersion":"<script>"}`), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
-		"endless":        {handler: answer(200, "application/json", `{"a":"`+strings.Repeat("x", 2*maxProbeAnswer)), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
+		"HTML as JSON":   {handler: answer(200, "application/json", "<html>"), reason: controlplanev1.UnreachableReason, message: "does not answer like a Kubernetes API server"},
+		"other JSON":     {handler: answer(200, "application/json", `{"gitVersion":"<script>"}`), reason: controlplanev1.UnreachableReason, message: "does not answer like a Kubernetes API server"},
+		"endless":        {handler: answer(200, "application/json", `{"a":"`+strings.Repeat("x", 2*maxProbeAnswer)), reason: controlplanev1.UnreachableReason, message: "does not answer like a Kubernetes API server"},
 		"401":            {handler: answer(401, "application/json", "{}"), reason: controlplanev1.UnauthorizedReason, message: "HTTP 401"},
 		"403":            {handler: answer(403, "application/json", "{}"), reason: controlplanev1.UnauthorizedReason, message: "HTTP 403"},
 		"404":            {handler: answer(404, "text/plain", "no"), reason: controlplanev1.UnreachableReason, message: "HTTP 404"},
@@ -114,7 +114,7 @@ func TestProbe(t *testing.T) {
 			if strings.HasPrefix(name, "hangs") {
 				timeout = time.Second
 			}
-			version, failure := configFor(t, server.URL, ca).probe(t.Context(), timeout)
+			version, failure := configFor(t, server.URL, ca).run(t.Context(), timeout)
 			want(t, version, failure, test.version, test.reason, test.message)
 		})
 	}
@@ -158,7 +158,7 @@ func TestProbeFollowsNoRedirect(t *testing.T) {
 	server := serve(t, ca, soon, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
 	}, "127.0.0.1")
-	version, failure := configFor(t, server.URL, ca).probe(t.Context(), patience)
+	version, failure := configFor(t, server.URL, ca).run(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnreachableReason, "redirect")
 	if followed.Load() {
 		t.Error("the redirect was followed")
@@ -169,23 +169,23 @@ func TestProbeTellsCertificatesApart(t *testing.T) {
 	ca, other := authority.New(t), authority.New(t)
 	good, soon := answer(200, "application/json", realVersion), time.Now().Add(time.Hour)
 	t.Run("wrong CA", func(t *testing.T) {
-		version, failure := configFor(t, serve(t, ca, soon, good, "127.0.0.1").URL, other).probe(t.Context(), patience)
+		version, failure := configFor(t, serve(t, ca, soon, good, "127.0.0.1").URL, other).run(t.Context(), patience)
 		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, "not signed by the kubeconfig's certificate authority")
 	})
 	t.Run("expired", func(t *testing.T) {
 		server := serve(t, ca, time.Now().Add(-time.Minute), good, "127.0.0.1")
-		version, failure := configFor(t, server.URL, ca).probe(t.Context(), patience)
-		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, "is valid from")
+		version, failure := configFor(t, server.URL, ca).run(t.Context(), patience)
+		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, "is valid only from")
 	})
 	t.Run("other host", func(t *testing.T) {
-		version, failure := configFor(t, serve(t, ca, soon, good, "10.1.2.3").URL, ca).probe(t.Context(), patience)
-		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, `not for the host "127.0.0.1"`)
+		version, failure := configFor(t, serve(t, ca, soon, good, "10.1.2.3").URL, ca).run(t.Context(), patience)
+		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, `not valid for the host "127.0.0.1"`)
 	})
 	t.Run("tls-server-name", func(t *testing.T) {
 		config := configFor(t, serve(t, ca, soon, good, "kubernetes").URL, ca, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
 			c.TLSServerName = "kubernetes"
 		})
-		version, failure := config.probe(t.Context(), patience)
+		version, failure := config.run(t.Context(), patience)
 		want(t, version, failure, "v1.36.3", "", "")
 	})
 }
@@ -210,14 +210,14 @@ func TestProbeWithClientCertificate(t *testing.T) {
 			u.ClientCertificateData, u.ClientKeyData = certificate, key
 		}
 	}
-	version, failure := configFor(t, server.URL, ca, showing(certificate, key)).probe(t.Context(), patience)
+	version, failure := configFor(t, server.URL, ca, showing(certificate, key)).run(t.Context(), patience)
 	want(t, version, failure, "v1.36.3", "", "")
 
-	version, failure = configFor(t, server.URL, ca).probe(t.Context(), patience)
+	version, failure = configFor(t, server.URL, ca).run(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnauthorizedReason, "refuses the connection")
 
 	expired, key := ca.Issue(t, time.Now().Add(-time.Hour))
-	version, failure = configFor(t, server.URL, ca, showing(expired, key)).probe(t.Context(), patience)
+	version, failure = configFor(t, server.URL, ca, showing(expired, key)).run(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnauthorizedReason, "its client certificate expired on")
 }
 
@@ -231,15 +231,15 @@ func TestProbeWithoutServer(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	version, failure := configFor(t, closed, ca).probe(t.Context(), patience)
+	version, failure := configFor(t, closed, ca).run(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnreachableReason, "connection refused")
 
-	version, failure = configFor(t, "https://nowhere.invalid", ca).probe(t.Context(), patience)
+	version, failure = configFor(t, "https://nowhere.invalid", ca).run(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnreachableReason, "")
 
 	plain := httptest.NewServer(answer(200, "application/json", realVersion))
 	t.Cleanup(plain.Close)
-	version, failure = configFor(t, strings.Replace(plain.URL, "http:", "https:", 1), ca).probe(t.Context(), patience)
+	version, failure = configFor(t, strings.Replace(plain.URL, "http:", "https:", 1), ca).run(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnreachableReason, "without TLS")
 }
 
@@ -255,8 +255,8 @@ func TestProbeFailuresAreSteady(t *testing.T) {
 		{func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 10 * time.Second},
 	} {
 		config := configFor(t, serve(t, ca, soon, test.handler, "127.0.0.1").URL, ca)
-		_, first := config.probe(t.Context(), test.timeout)
-		_, second := config.probe(t.Context(), test.timeout)
+		_, first := config.run(t.Context(), test.timeout)
+		_, second := config.run(t.Context(), test.timeout)
 		if first == nil || second == nil || *first != *second {
 			t.Errorf("%+v, then %+v", first, second)
 		}
@@ -270,8 +270,8 @@ func TestProbeOfDeniedAddress(t *testing.T) {
 	k.dial = func(context.Context, string, string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(169, 254, 169, 254), Port: 443}, Err: fs.ErrPermission}
 	}
-	version, failure := k.probe(t.Context(), patience)
-	want(t, version, failure, "", controlplanev1.UnreachableReason, "the API server is at an address that the operator does not allow")
+	version, failure := k.run(t.Context(), patience)
+	want(t, version, failure, "", controlplanev1.UnreachableReason, "The API server is at an address that the operator does not allow")
 }
 
 // TestNextProbe: probes of an API server that does not answer back off up to one minute.

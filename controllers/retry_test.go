@@ -76,7 +76,7 @@ func TestQueuedTurnIsKeptExactly(t *testing.T) {
 
 func TestCutKeepsMessagesValid(t *testing.T) {
 	for _, in := range []string{"", "short", strings.Repeat("x", 5000), strings.Repeat("é", 5000), "bad \xff\xfe bytes", strings.Repeat("\xf0\x9f", 4000)} {
-		got := cut(in)
+		got := truncate(in)
 		if len(got) > maxMessage || !utf8.ValidString(got) {
 			t.Errorf("cut(%d bytes) has %d bytes, valid %v", len(in), len(got), utf8.ValidString(got))
 		}
@@ -87,7 +87,7 @@ func TestCutKeepsMessagesValid(t *testing.T) {
 }
 
 func TestTriggerKeepsWhatComesBeforeTheReconciler(t *testing.T) {
-	trigger := &Trigger{}
+	trigger := &EventQueue{}
 	early := reconcile.Request{NamespacedName: types.NamespacedName{Name: "early"}}
 	trigger.Add(early)
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())

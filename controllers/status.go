@@ -63,7 +63,7 @@ func setCondition(obj object, kind string, status metav1.ConditionStatus, reason
 		Type:               kind,
 		Status:             status,
 		Reason:             reason,
-		Message:            cut(message),
+		Message:            truncate(message),
 		ObservedGeneration: obj.GetGeneration(),
 	})
 }
@@ -89,8 +89,8 @@ func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	if annotations.HasPaused(obj) {
 		by = append(by, "the object has the cluster.x-k8s.io/paused annotation")
 	}
-	if movedAway(obj) {
-		by = append(by, "clusterctl move has taken the object to another management cluster")
+	if isMovedAway(obj) {
+		by = append(by, "clusterctl move has moved the object to another management cluster")
 	}
 	if len(by) > 0 {
 		setCondition(obj, clusterv1.PausedCondition, metav1.ConditionTrue, clusterv1.PausedReason, strings.Join(by, ", "))
@@ -100,14 +100,40 @@ func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	return false
 }
 
-// setCloudError sets Ready to False for an error of the cloud. The error's code is the reason.
+// setCloudError sets Ready to False for an error of the cloud.
 func setCloudError(obj object, err error) {
-	setNotReady(obj, string(cloud.CodeOf(err)), err.Error())
+	setNotReady(obj, cloudReason(cloud.CodeOf(err)), err.Error())
 }
 
-// cut shortens a message to maxMessage bytes, between characters, and makes it valid UTF-8, because
-// the API server refuses other messages.
-func cut(s string) string {
+// cloudReason returns the reason that stands for a cloud's answer. Some codes name no cause without
+// the word "cloud".
+func cloudReason(code cloud.Code) string {
+	switch code {
+	case cloud.Conflict:
+		return infrav1.CloudConflictReason
+	case cloud.NotFound:
+		return infrav1.CloudNotFoundReason
+	case cloud.Unavailable:
+		return infrav1.CloudUnavailableReason
+	case cloud.Unknown:
+		return infrav1.CloudErrorUnknownReason
+	}
+	return string(code)
+}
+
+// setUnknown sets those of the conditions that are absent to Unknown, so that each is present from
+// the first write of the status on.
+func setUnknown(obj object, reason string, kinds ...string) {
+	for _, kind := range kinds {
+		if !conditions.Has(obj, kind) {
+			setCondition(obj, kind, metav1.ConditionUnknown, reason, "")
+		}
+	}
+}
+
+// truncate shortens a message to maxMessage bytes, between characters, and makes it valid UTF-8,
+// because the API server refuses other messages.
+func truncate(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= maxMessage {
 		return s
@@ -119,10 +145,10 @@ func cut(s string) string {
 	return s[:end] + "…"
 }
 
-// movedAway reports whether obj is being deleted only because it was moved. clusterctl pauses the
+// isMovedAway reports whether obj is being deleted only because it was moved. clusterctl pauses the
 // Cluster first, but that arrives through another watch, which may lag behind. Without this check,
 // the VMs of a whole cluster that has just moved would be deleted.
-func movedAway(obj client.Object) bool {
+func isMovedAway(obj client.Object) bool {
 	_, moved := obj.GetAnnotations()[clusterctlv1.DeleteForMoveAnnotation]
 	return moved && !obj.GetDeletionTimestamp().IsZero()
 }
@@ -130,16 +156,16 @@ func movedAway(obj client.Object) bool {
 // moveLabel makes "clusterctl move" include an object that no object of the Cluster owns.
 const moveLabel = "clusterctl.cluster.x-k8s.io/move"
 
-// moveAlong labels a user's Secret so that "clusterctl move" includes it. Without the Secret, the
-// objects that refer to it would not work in the new management cluster.
-func moveAlong(ctx context.Context, c client.Client, secret *corev1.Secret) error {
+// labelForMove labels a user's Secret so that "clusterctl move" includes it. Without the Secret,
+// the objects that refer to it would not work in the new management cluster.
+func labelForMove(ctx context.Context, c client.Client, secret *corev1.Secret) error {
 	if _, ok := secret.Labels[moveLabel]; ok {
 		return nil
 	}
 	before := secret.DeepCopy()
 	metav1.SetMetaDataLabel(&secret.ObjectMeta, moveLabel, "")
 	if err := c.Patch(ctx, secret, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("labelling Secret %q: %w", secret.Name, err)
+		return fmt.Errorf("labeling Secret %q: %w", secret.Name, err)
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 // MachineTimes measures how long the parts of machines' lives take. It only observes updates and
@@ -93,7 +94,7 @@ func (t *MachineTimes) Start(ctx context.Context) error {
 
 // machineChanged measures a create that has ended.
 func (t *MachineTimes) machineChanged(before, after *infrav1.CloudMachine) {
-	if !isProvisioned(before) && isProvisioned(after) && madeHere(after) {
+	if !isProvisioned(before) && isProvisioned(after) && isCreatedHere(after) {
 		t.observe(t.create, after, time.Since(after.CreationTimestamp.Time))
 	}
 }
@@ -101,7 +102,7 @@ func (t *MachineTimes) machineChanged(before, after *infrav1.CloudMachine) {
 // machineGone measures a deletion, unless the machine had no token, or was moved or abandoned.
 func (t *MachineTimes) machineGone(m *infrav1.CloudMachine) {
 	_, moved := m.Annotations[clusterctlv1.DeleteForMoveAnnotation]
-	if m.DeletionTimestamp.IsZero() || m.Spec.CreationToken == "" || moved || m.Annotations[infrav1.AbandonAnnotation] == m.Name {
+	if m.DeletionTimestamp.IsZero() || m.Spec.Creation.Token == "" || moved || m.Annotations[infrav1.AbandonAnnotation] == m.Name {
 		return
 	}
 	t.observe(t.delete, m, time.Since(m.DeletionTimestamp.Time))
@@ -111,7 +112,7 @@ func (t *MachineTimes) machineGone(m *infrav1.CloudMachine) {
 // more, it measures the drain and everything that follows the drain.
 func (t *MachineTimes) ownerChanged(ctx context.Context, before, after *clusterv1.Machine) {
 	joined := !before.Status.NodeRef.IsDefined() && after.Status.NodeRef.IsDefined()
-	drained := !letGo(before) && letGo(after) && !after.Status.Deletion.NodeDrainStartTime.IsZero()
+	drained := !isVMDeletionRequested(before) && isVMDeletionRequested(after) && !after.Status.Deletion.NodeDrainStartTime.IsZero()
 	if !joined && !drained || after.Spec.InfrastructureRef.GroupKind() != infrav1.GroupVersion.WithKind("CloudMachine").GroupKind() {
 		return
 	}
@@ -119,7 +120,7 @@ func (t *MachineTimes) ownerChanged(ctx context.Context, before, after *clusterv
 	if err := t.Client.Get(ctx, client.ObjectKey{Namespace: after.Namespace, Name: after.Spec.InfrastructureRef.Name}, m); err != nil {
 		return // the CloudMachine was deleted in the meantime
 	}
-	if running := runningSince(m); joined && !running.IsZero() && madeHere(m) {
+	if running := runningSince(m); joined && !running.IsZero() && isCreatedHere(m) {
 		t.observe(t.join, m, time.Since(running))
 	}
 	if drained {
@@ -127,20 +128,20 @@ func (t *MachineTimes) ownerChanged(ctx context.Context, before, after *clusterv
 	}
 }
 
-// letGo reports whether Cluster API has requested the deletion of a Machine's VM, which implies
-// that Status.Deletion is set.
-func letGo(m *clusterv1.Machine) bool {
+// isVMDeletionRequested reports whether Cluster API has requested the deletion of a Machine's VM,
+// which implies that Status.Deletion is set.
+func isVMDeletionRequested(m *clusterv1.Machine) bool {
 	return m.Status.Deletion != nil &&
 		conditions.GetReason(m, clusterv1.MachineDeletingCondition) == clusterv1.MachineDeletingWaitingForInfrastructureDeletionReason
 }
 
-// madeHere reports whether a machine was made under this object. An object that came by a move or
-// from a backup has its token from the start, and its times are meaningless.
-func madeHere(m *infrav1.CloudMachine) bool { return m.Generation > 1 }
+// isCreatedHere reports whether a machine was made under this object. An object that came by a move
+// or from a backup has its token from the start, and its times are meaningless.
+func isCreatedHere(m *infrav1.CloudMachine) bool { return m.Generation > 1 }
 
 // observe records a duration for the machine's cloud. Negative ones, from clock skew, count as 0.
 func (t *MachineTimes) observe(h *prometheus.HistogramVec, m *infrav1.CloudMachine, took time.Duration) {
-	if !watched(m, t.WatchFilterValue) {
+	if !predicates.Watched(m, t.WatchFilterValue) {
 		return
 	}
 	for _, row := range t.Clouds {

@@ -38,7 +38,7 @@ func (o one) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ..
 func TestMachineTimes(t *testing.T) {
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(time.Now().Add(-d)) }
 	fresh := &infrav1.CloudMachine{}
-	fresh.Name, fresh.Generation, fresh.CreationTimestamp, fresh.Spec.CreationToken = "m", 3, ago(100*time.Second), "token"
+	fresh.Name, fresh.Generation, fresh.CreationTimestamp, fresh.Spec.Creation.Token = "m", 3, ago(100*time.Second), "token"
 	running := fresh.DeepCopy()
 	running.Status.Initialization.Provisioned = ptr.To(true)
 	running.Status.Conditions = []metav1.Condition{{Type: clusterv1.ReadyCondition, Status: metav1.ConditionTrue, LastTransitionTime: ago(40 * time.Second)}}
@@ -85,7 +85,7 @@ func TestMachineTimes(t *testing.T) {
 		"there was none":     {func(t *MachineTimes) { t.ownerChanged(context.Background(), joined, undrained) }, running, "", 0},
 		"the VM is gone":     {func(t *MachineTimes) { t.machineGone(gone) }, nil, "delete", 7},
 		"it never was": {func(t *MachineTimes) {
-			t.machineGone(changed(gone, func(m *infrav1.CloudMachine) { m.Spec.CreationToken = "" }))
+			t.machineGone(changed(gone, func(m *infrav1.CloudMachine) { m.Spec.Creation.Token = "" }))
 		}, nil, "", 0},
 		"it was moved away": {func(t *MachineTimes) {
 			t.machineGone(changed(gone, func(m *infrav1.CloudMachine) {

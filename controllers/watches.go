@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -18,7 +17,7 @@ import (
 const (
 	accountByCredentials = "spec.credentialsRef.name"
 	machineByAccount     = "spec.accountRef.name"
-	machineByToken       = "spec.creationToken"
+	machineByToken       = "spec.creation.token"
 	machineByProviderID  = "spec.providerID"
 	machineByAddress     = "status.addresses.address"
 )
@@ -41,7 +40,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return nonEmpty(o.(*infrav1.CloudMachine).Spec.AccountRef.Name)
 		}},
 		{&infrav1.CloudMachine{}, machineByToken, func(o client.Object) []string {
-			return nonEmpty(o.(*infrav1.CloudMachine).Spec.CreationToken)
+			return nonEmpty(o.(*infrav1.CloudMachine).Spec.Creation.Token)
 		}},
 		{&infrav1.CloudMachine{}, machineByProviderID, func(o client.Object) []string {
 			return nonEmpty(o.(*infrav1.CloudMachine).Spec.ProviderID)
@@ -67,20 +66,6 @@ func nonEmpty(value string) []string {
 		return nil
 	}
 	return []string{value}
-}
-
-// specOrMetadataChanged passes an update only if something other than status changed, so that our
-// own status writes do not trigger a reconcile.
-func specOrMetadataChanged() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, after := e.ObjectOld, e.ObjectNew
-		return before.GetGeneration() != after.GetGeneration() ||
-			!before.GetDeletionTimestamp().Equal(after.GetDeletionTimestamp()) ||
-			!equality.Semantic.DeepEqual(before.GetFinalizers(), after.GetFinalizers()) ||
-			!equality.Semantic.DeepEqual(before.GetLabels(), after.GetLabels()) ||
-			!equality.Semantic.DeepEqual(before.GetAnnotations(), after.GetAnnotations()) ||
-			!equality.Semantic.DeepEqual(before.GetOwnerReferences(), after.GetOwnerReferences())
-	}}
 }
 
 // onlyDeleted passes only deletions.

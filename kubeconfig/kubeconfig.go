@@ -46,24 +46,24 @@ type Config struct {
 // fields and contexts.
 func Parse(data []byte) (*Config, error) {
 	if len(data) == 0 {
-		return nil, errors.New("it is empty")
+		return nil, errors.New("the kubeconfig is empty")
 	}
 	if len(data) > maxKubeconfig {
-		return nil, fmt.Errorf("it has %d bytes; at most %d are taken", len(data), maxKubeconfig)
+		return nil, fmt.Errorf("the kubeconfig has %d bytes; at most %d are accepted", len(data), maxKubeconfig)
 	}
 	config, err := clientcmd.Load(data)
 	if err != nil {
-		return nil, errors.New("it can't be parsed as a kubeconfig") // the parser's error may quote a secret
+		return nil, errors.New("the data can't be parsed as a kubeconfig") // the parser's error may quote a secret
 	}
 	cluster, user, err := currentContext(config)
 	if err != nil {
 		return nil, err
 	}
 	k := &Config{disableCompression: cluster.DisableCompression}
-	if err := k.takeCluster(cluster); err != nil {
+	if err := k.setCluster(cluster); err != nil {
 		return nil, err
 	}
-	if err := k.takeUser(user); err != nil {
+	if err := k.setUser(user); err != nil {
 		return nil, err
 	}
 	return k, nil
@@ -82,30 +82,30 @@ func currentContext(config *clientcmdapi.Config) (*clientcmdapi.Cluster, *client
 	}
 	context := config.Contexts[name]
 	if context == nil {
-		return nil, nil, errors.New("current-context names a context that is not there")
+		return nil, nil, errors.New("current-context refers to a context that does not exist")
 	}
 	cluster := config.Clusters[context.Cluster]
 	if cluster == nil {
-		return nil, nil, errors.New("the current context names a cluster that is not there")
+		return nil, nil, errors.New("the current context refers to a cluster that does not exist")
 	}
 	user := config.AuthInfos[context.AuthInfo]
 	if user == nil {
-		return nil, nil, errors.New("the current context names a user that is not there")
+		return nil, nil, errors.New("the current context refers to a user that does not exist")
 	}
 	return cluster, user, nil
 }
 
-// takeCluster validates and stores the API server's address and CA.
-func (k *Config) takeCluster(cluster *clientcmdapi.Cluster) error {
+// setCluster validates and stores the API server's address and CA.
+func (k *Config) setCluster(cluster *clientcmdapi.Cluster) error {
 	switch {
 	case cluster.InsecureSkipTLSVerify:
-		return errors.New("insecure-skip-tls-verify is not permitted: give certificate-authority-data")
+		return errors.New("insecure-skip-tls-verify is not permitted: set certificate-authority-data")
 	case cluster.CertificateAuthority != "":
-		return errors.New("certificate-authority names a file: give certificate-authority-data")
+		return errors.New("certificate-authority refers to a file: set certificate-authority-data")
 	case cluster.ProxyURL != "":
 		return errors.New("proxy-url is not permitted")
 	case len(cluster.CertificateAuthorityData) == 0:
-		return errors.New("certificate-authority-data is missing: without it the API server can't be told from an impostor")
+		return errors.New("certificate-authority-data is missing: without it, the API server can't be verified")
 	}
 	server, err := parseServer(cluster.Server)
 	if err != nil {
@@ -132,11 +132,11 @@ func parseServer(text string) (*url.URL, error) {
 	}
 	switch {
 	case server.Scheme == "http":
-		return nil, errors.New("server must begin with https://: without TLS anyone on the way could read the credentials")
+		return nil, errors.New("server must begin with https://: without TLS, anyone on the network could read the credentials")
 	case server.Scheme != "https":
 		return nil, errors.New("server must begin with https://")
 	case server.User != nil:
-		return nil, errors.New("server must not hold a user or password")
+		return nil, errors.New("server must not contain a user or password")
 	case server.RawQuery != "" || server.ForceQuery || server.Fragment != "":
 		return nil, errors.New("server must not have a query or fragment")
 	case !IsHost(server.Hostname()):
@@ -158,48 +158,48 @@ func parseCA(data []byte) (*x509.CertPool, error) {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
 			if strings.Contains(string(rest), "-----BEGIN") {
-				return nil, errors.New("certificate-authority-data holds PEM that can't be parsed")
+				return nil, errors.New("certificate-authority-data contains PEM that can't be parsed")
 			}
 			break
 		}
 		if block.Type != "CERTIFICATE" {
-			return nil, errors.New("certificate-authority-data holds something else than certificates")
+			return nil, errors.New("certificate-authority-data contains something other than certificates")
 		}
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, errors.New("certificate-authority-data holds a certificate that can't be parsed")
+			return nil, errors.New("certificate-authority-data contains a certificate that can't be parsed")
 		}
 		roots.AddCert(certificate)
 		found = true
 	}
 	if !found {
-		return nil, errors.New("certificate-authority-data holds no PEM certificate")
+		return nil, errors.New("certificate-authority-data contains no PEM certificate")
 	}
 	return roots, nil
 }
 
-// takeUser validates and stores the credentials.
-func (k *Config) takeUser(user *clientcmdapi.AuthInfo) error {
+// setUser validates and stores the credentials.
+func (k *Config) setUser(user *clientcmdapi.AuthInfo) error {
 	switch {
 	case user.Exec != nil:
-		return errors.New("exec is not permitted: it would run a program in the manager. Give a token or a client certificate")
+		return errors.New("exec is not permitted, because it would run a program in the manager: set a token or a client certificate")
 	case user.AuthProvider != nil:
-		return errors.New("auth-provider is not permitted. Give a token or a client certificate")
+		return errors.New("auth-provider is not permitted: set a token or a client certificate")
 	case user.ClientCertificate != "":
-		return errors.New("client-certificate names a file: give client-certificate-data")
+		return errors.New("client-certificate refers to a file: set client-certificate-data")
 	case user.ClientKey != "":
-		return errors.New("client-key names a file: give client-key-data")
+		return errors.New("client-key refers to a file: set client-key-data")
 	case user.TokenFile != "":
-		return errors.New("tokenFile names a file: give token")
+		return errors.New("tokenFile refers to a file: set token")
 	case user.Impersonate != "" || user.ImpersonateUID != "" || len(user.ImpersonateGroups) > 0 || len(user.ImpersonateUserExtra) > 0:
 		return errors.New("impersonation (as, as-uid, as-groups, as-user-extra) is not permitted")
 	case user.Username != "" || user.Password != "":
-		return errors.New("username and password are not permitted: Kubernetes knows them no more")
+		return errors.New("username and password are not permitted: Kubernetes no longer supports them")
 	case len(user.ClientCertificateData) == 0 && len(user.ClientKeyData) == 0 && user.Token == "":
-		return errors.New("it holds no credentials: give a token, or client-certificate-data and client-key-data")
+		return errors.New("the user has no credentials: set token, or client-certificate-data and client-key-data")
 	}
 	if strings.ContainsFunc(user.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return errors.New("token holds characters that can't be sent")
+		return errors.New("token contains characters that can't be sent")
 	}
 	if len(user.ClientCertificateData) > 0 || len(user.ClientKeyData) > 0 {
 		pair, err := tls.X509KeyPair(user.ClientCertificateData, user.ClientKeyData)

@@ -58,15 +58,15 @@ func TestParseRefuses(t *testing.T) {
 			u.Exec = &clientcmdapi.ExecConfig{Command: "/bin/" + marked, APIVersion: "client.authentication.k8s.io/v1"}
 		}), "exec is not permitted"},
 		"auth-provider":    {user(func(u *clientcmdapi.AuthInfo) { u.AuthProvider = &clientcmdapi.AuthProviderConfig{Name: "gcp"} }), "auth-provider is not permitted"},
-		"client cert file": {user(func(u *clientcmdapi.AuthInfo) { u.ClientCertificate = "/etc/" + marked }), "client-certificate names a file"},
-		"client key file":  {user(func(u *clientcmdapi.AuthInfo) { u.ClientKey = "/etc/" + marked }), "client-key names a file"},
-		"token file":       {user(func(u *clientcmdapi.AuthInfo) { u.TokenFile = "/var/run/" + marked }), "tokenFile names a file"},
+		"client cert file": {user(func(u *clientcmdapi.AuthInfo) { u.ClientCertificate = "/etc/" + marked }), "client-certificate refers to a file"},
+		"client key file":  {user(func(u *clientcmdapi.AuthInfo) { u.ClientKey = "/etc/" + marked }), "client-key refers to a file"},
+		"token file":       {user(func(u *clientcmdapi.AuthInfo) { u.TokenFile = "/var/run/" + marked }), "tokenFile refers to a file"},
 		"impersonation":    {user(func(u *clientcmdapi.AuthInfo) { u.Impersonate = marked }), "impersonation"},
 		"imp. groups":      {user(func(u *clientcmdapi.AuthInfo) { u.ImpersonateGroups = []string{marked} }), "impersonation"},
 		"imp. uid":         {user(func(u *clientcmdapi.AuthInfo) { u.ImpersonateUID = marked }), "impersonation"},
 		"imp. extra":       {user(func(u *clientcmdapi.AuthInfo) { u.ImpersonateUserExtra = map[string][]string{"a": {marked}} }), "impersonation"},
 		"password":         {user(func(u *clientcmdapi.AuthInfo) { u.Password = marked }), "username and password"},
-		"no credentials":   {user(func(u *clientcmdapi.AuthInfo) { u.Token = "" }), "holds no credentials"},
+		"no credentials":   {user(func(u *clientcmdapi.AuthInfo) { u.Token = "" }), "has no credentials"},
 		"broken token":     {user(func(u *clientcmdapi.AuthInfo) { u.Token = marked + "\r\nX-Remote-User: admin" }), "can't be sent"},
 		"key only":         {user(func(u *clientcmdapi.AuthInfo) { u.ClientKeyData = key }), "not a certificate and its key"},
 		"wrong key":        {user(func(u *clientcmdapi.AuthInfo) { u.ClientCertificateData, u.ClientKeyData = certificate, otherKey }), "not a certificate and its key"},
@@ -75,7 +75,7 @@ func TestParseRefuses(t *testing.T) {
 		}), "not a certificate and its key"},
 
 		"insecure": {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true }), "insecure-skip-tls-verify is not permitted"},
-		"CA file":  {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.CertificateAuthority = nil, "/etc/passwd" }), "certificate-authority names a file"},
+		"CA file":  {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.CertificateAuthority = nil, "/etc/passwd" }), "certificate-authority refers to a file"},
 		"no CA":    {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = nil }), "certificate-authority-data is missing"},
 		"not PEM":  {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = []byte(marked) }), "no PEM certificate"},
 		"broken CA": {cluster(func(c *clientcmdapi.Cluster) {
@@ -84,7 +84,7 @@ func TestParseRefuses(t *testing.T) {
 		"cut CA": {cluster(func(c *clientcmdapi.Cluster) {
 			c.CertificateAuthorityData = append(slices.Clone(c.CertificateAuthorityData), "-----BEGIN CERTIFICATE-----\n"+marked...)
 		}), "can't be parsed"},
-		"key in CA":     {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = keyAndCA }), "something else than certificates"},
+		"key in CA":     {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = keyAndCA }), "something other than certificates"},
 		"proxy":         {cluster(func(c *clientcmdapi.Cluster) { c.ProxyURL = "http://" + marked }), "proxy-url is not permitted"},
 		"http":          {cluster(func(c *clientcmdapi.Cluster) { c.Server = "http://10.0.0.1" }), "must begin with https"},
 		"no scheme":     {cluster(func(c *clientcmdapi.Cluster) { c.Server = "10.0.0.1:6443" }), "server is not a URL"},
@@ -93,13 +93,13 @@ func TestParseRefuses(t *testing.T) {
 		"no host":       {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://:6443" }), "no valid host"},
 		"bad host":      {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://a_b/" }), "no valid host"},
 		"bad port":      {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://a:70000" }), "no valid port"},
-		"userinfo":      {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://me:" + marked + "@a" }), "must not hold a user"},
+		"userinfo":      {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://me:" + marked + "@a" }), "must not contain a user"},
 		"query":         {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://a/?" + marked }), "must not have a query"},
 		"tls-server":    {cluster(func(c *clientcmdapi.Cluster) { c.TLSServerName = "a b" }), "tls-server-name"},
 		"no context":    {func(c *clientcmdapi.Config) { c.CurrentContext, c.Contexts = "", nil }, "current-context is not set"},
-		"other context": {func(c *clientcmdapi.Config) { c.CurrentContext = marked }, "names a context that is not there"},
-		"other cluster": {func(c *clientcmdapi.Config) { c.Contexts["x"].Cluster = marked }, "names a cluster that is not there"},
-		"other user":    {func(c *clientcmdapi.Config) { c.Contexts["x"].AuthInfo = marked }, "names a user that is not there"},
+		"other context": {func(c *clientcmdapi.Config) { c.CurrentContext = marked }, "refers to a context that does not exist"},
+		"other cluster": {func(c *clientcmdapi.Config) { c.Contexts["x"].Cluster = marked }, "refers to a cluster that does not exist"},
+		"other user":    {func(c *clientcmdapi.Config) { c.Contexts["x"].AuthInfo = marked }, "refers to a user that does not exist"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { wantRefusal(t, write(t, ca, test.edit), test.want) })

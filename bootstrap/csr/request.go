@@ -62,7 +62,7 @@ func CheckClient(csr *certificatesv1.CertificateSigningRequest, node string) str
 	case why != "":
 		return why
 	case len(request.DNSNames)+len(request.IPAddresses)+len(request.EmailAddresses)+len(request.URIs) > 0:
-		return "a client certificate must name no address"
+		return "a client certificate must contain no address"
 	case !usagesAre(csr, certificatesv1.UsageClientAuth):
 		return "the usages are not those of a kubelet's client certificate"
 	}
@@ -73,24 +73,24 @@ func CheckClient(csr *certificatesv1.CertificateSigningRequest, node string) str
 // signed by its own key, for exactly that Node and group.
 func parse(csr *certificatesv1.CertificateSigningRequest, node string) (*x509.CertificateRequest, string) {
 	if len(csr.Spec.Request) > maxRequest {
-		return nil, "it is larger than any that a kubelet sends"
+		return nil, "the request is too large for a kubelet's"
 	}
 	block, rest := pem.Decode(csr.Spec.Request)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(strings.TrimSpace(string(rest))) > 0 {
-		return nil, "it is not one request in PEM"
+		return nil, "the request is not exactly one PEM block"
 	}
 	request, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
 		return nil, "it can't be parsed"
 	}
 	if err := request.CheckSignature(); err != nil {
-		return nil, "it is not signed by its own key"
+		return nil, "the request is not signed by its own key"
 	}
 	if node == "" || request.Subject.CommonName != nodeUserPrefix+node {
-		return nil, "it is for another name than the machine's Node"
+		return nil, "the requested name is not that of the machine's Node"
 	}
 	if !slices.Equal(request.Subject.Organization, []string{nodesGroup}) {
-		return nil, "its organization is not exactly " + nodesGroup
+		return nil, "the requested organization is not exactly " + nodesGroup
 	}
 	return request, ""
 }

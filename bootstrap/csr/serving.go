@@ -41,9 +41,9 @@ type Cluster struct {
 // Refusal is why a request must not be approved. The zero Refusal approves.
 type Refusal struct {
 	Why string
-	// Passing: the reason may disappear within seconds, for example when an address moves from one
-	// machine to another.
-	Passing bool
+	// Temporary: the reason may disappear within seconds, for example when an address moves from
+	// one machine to another.
+	Temporary bool
 }
 
 // CheckServing returns why the request is not that of the machine's kubelet for a serving
@@ -54,11 +54,11 @@ func CheckServing(csr *certificatesv1.CertificateSigningRequest, m Machine, c Cl
 	case why != "":
 		return Refusal{Why: why}
 	case csr.Spec.Username != nodeUserPrefix+m.Node:
-		return Refusal{Why: "it was not sent by the Node that it is for"}
+		return Refusal{Why: "the request was not sent by the Node that it names"}
 	case len(request.EmailAddresses)+len(request.URIs) > 0:
-		return Refusal{Why: "a serving certificate must name neither mail addresses nor URIs"}
+		return Refusal{Why: "a serving certificate must contain no email address and no URI"}
 	case len(request.DNSNames)+len(request.IPAddresses) == 0:
-		return Refusal{Why: "a serving certificate must name an address"}
+		return Refusal{Why: "a serving certificate must contain an address"}
 	case !usagesAre(csr, certificatesv1.UsageServerAuth):
 		return Refusal{Why: "the usages are not those of a kubelet's serving certificate"}
 	}
@@ -81,7 +81,7 @@ func checkNames(request *x509.CertificateRequest, m Machine, c Cluster) Refusal 
 	for _, raw := range request.IPAddresses {
 		ip, ok := netip.AddrFromSlice(raw)
 		if !ok {
-			return Refusal{Why: "it asks for an IP address that can't be parsed"}
+			return Refusal{Why: "the request contains an IP address that can't be parsed"}
 		}
 		ip = ip.Unmap()
 		r := c.checkIP(ip)
@@ -101,11 +101,11 @@ func check(address string, has bool, m Machine, c Cluster) Refusal {
 	is := func(a string) bool { return Canonical(a) == address }
 	switch owner := c.Others[address]; {
 	case !has:
-		return Refusal{Why: fmt.Sprintf("it asks for %s, an address that the machine does not have", address)}
+		return Refusal{Why: fmt.Sprintf("the request contains %s, an address that the machine does not have", address)}
 	case slices.ContainsFunc(m.GuestReported, is) && !slices.ContainsFunc(m.NodeAddresses, is):
-		return Refusal{Why: fmt.Sprintf("it asks for %s, an address that only the machine's guest reports, and not its Node", address), Passing: true}
+		return Refusal{Why: fmt.Sprintf("the request contains %s, an address that only the guest reports, and not the Node", address), Temporary: true}
 	case owner != "":
-		return Refusal{Why: fmt.Sprintf("it asks for %s, an address that %s has, too", address, owner), Passing: true}
+		return Refusal{Why: fmt.Sprintf("the request contains %s, an address that %s also has", address, owner), Temporary: true}
 	}
 	return Refusal{}
 }
@@ -134,16 +134,16 @@ func Asked(csr *certificatesv1.CertificateSigningRequest) []string {
 func (c Cluster) checkIP(ip netip.Addr) Refusal {
 	switch {
 	case !ip.IsGlobalUnicast(): // loopback, link-local, multicast, unspecified, broadcast
-		return Refusal{Why: fmt.Sprintf("it asks for %s, which is not the address of one host", ip)}
+		return Refusal{Why: fmt.Sprintf("the request contains %s, which is not the address of a single host", ip)}
 	case slices.ContainsFunc(c.Services, func(p netip.Prefix) bool { return p.Contains(ip) }):
-		return Refusal{Why: fmt.Sprintf("it asks for %s, which is the address of a Service", ip)}
+		return Refusal{Why: fmt.Sprintf("the request contains %s, which is the address of a Service", ip)}
 	}
 	return c.checkAPIServers(ip.String())
 }
 
 func (c Cluster) checkAPIServers(address string) Refusal {
 	if slices.ContainsFunc(c.APIServers, func(host string) bool { return Canonical(host) == address }) {
-		return Refusal{Why: fmt.Sprintf("it asks for %s, which is the address of the API server", address)}
+		return Refusal{Why: fmt.Sprintf("the request contains %s, which is the address of the API server", address)}
 	}
 	return Refusal{}
 }

@@ -107,7 +107,7 @@ func TestCheckServingByCluster(t *testing.T) {
 				Request: request(t, r), Username: "system:node:blue-1", Usages: []certificatesv1.KeyUsage{digital, server}}}
 			refusal := CheckServing(csr, m, cluster)
 			g.Expect(refusal.Why == "").To(Equal(passing == nil), refusal.Why)
-			g.Expect(refusal.Passing).To(Equal(passing != nil && *passing), refusal.Why)
+			g.Expect(refusal.Temporary).To(Equal(passing != nil && *passing), refusal.Why)
 
 			// An approvable address is refused if it is the API server's.
 			refusal = CheckServing(csr, m, Cluster{APIServers: []string{address}})

@@ -21,7 +21,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 func input(t testing.TB) Input {
 	t.Helper()

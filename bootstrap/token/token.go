@@ -33,17 +33,17 @@ const (
 
 	// ConfigLabel marks Drover's token Secrets. Its value identifies the token's config (see
 	// Owner).
-	ConfigLabel = "bootstrap.cluster.x-k8s.io/config"
+	ConfigLabel = "drover.io/bootstrap-config"
 	// MachineAnnotation names the Machine that the token is for, as namespace/name.
-	MachineAnnotation = "bootstrap.cluster.x-k8s.io/machine"
+	MachineAnnotation = "drover.io/machine"
 	// MachineUIDAnnotation is the UID of that Machine. Another Machine of the same name can't join
 	// by this token.
-	MachineUIDAnnotation = "bootstrap.cluster.x-k8s.io/machine-uid"
+	MachineUIDAnnotation = "drover.io/machine-uid"
 	// ClusterAnnotation names the Cluster, as namespace/name.
-	ClusterAnnotation = "bootstrap.cluster.x-k8s.io/cluster"
+	ClusterAnnotation = "drover.io/cluster"
 	// NodeAnnotation names the only Node that the token may become. Without it, the Node must be
 	// one of the machine's host names according to the cloud.
-	NodeAnnotation = "bootstrap.cluster.x-k8s.io/node"
+	NodeAnnotation = "drover.io/node"
 )
 
 // ErrTaken means that another token has the same ID.
@@ -99,7 +99,7 @@ func (h Holder) Secret(token string, expires time.Time) *corev1.Secret {
 			bootstrapapi.BootstrapTokenExpirationKey:       []byte(expires.UTC().Format(time.RFC3339)),
 			bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
 			bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(strings.Join(h.Groups, ",")),
-			bootstrapapi.BootstrapTokenDescriptionKey:      []byte("Lets the machine " + h.Machine.String() + " join. Drover deletes it when it has."),
+			bootstrapapi.BootstrapTokenDescriptionKey:      []byte("Permits Machine " + h.Machine.String() + " to join. Drover deletes this token when the machine has joined."),
 		},
 	}
 }

@@ -22,7 +22,7 @@ import (
 const maxAnswer = 64 << 20
 
 // errTooLarge is the cause if an answer is larger than maxAnswer.
-var errTooLarge = errors.New("the answer is too large")
+var errTooLarge = errors.New("the response is too large")
 
 // client is the SDK's HTTP client. It names each call for the rate limit and checks that an answer
 // is complete.
@@ -49,22 +49,22 @@ func (c client) Do(req *http.Request) (*http.Response, error) {
 		return nil, tooLarge(op)
 	case err != nil:
 		return nil, err
-	case resp.StatusCode == http.StatusOK && speaksXML(awsmiddleware.GetServiceID(ctx)) && !whole(body, op):
+	case resp.StatusCode == http.StatusOK && isXML(awsmiddleware.GetServiceID(ctx)) && !isComplete(body, op):
 		// The SDK would accept a foreign or empty document as an answer without content.
-		return nil, cloud.Errorf(cloud.Unknown, "%s: the answer is not a whole %sResponse (%d bytes): does the endpoint belong to AWS?", op, op, len(body))
+		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response, not a complete %sResponse (%d bytes): check spec.aws.endpoint", op, op, len(body))
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	return resp, nil
 }
 
 func tooLarge(op string) error {
-	return &cloud.Error{Code: cloud.Unknown, Message: fmt.Sprintf("%s: the answer is larger than %d MiB", op, maxAnswer>>20), Err: errTooLarge}
+	return &cloud.Error{Code: cloud.Unknown, Message: fmt.Sprintf("%s: the response is larger than %d MiB", op, maxAnswer>>20), Err: errTooLarge}
 }
 
-func speaksXML(service string) bool { return service == "EC2" || service == "STS" }
+func isXML(service string) bool { return service == "EC2" || service == "STS" }
 
-// whole reports whether an XML document is the operation's complete answer, first to last tag.
-func whole(body []byte, op string) bool {
+// isComplete reports whether an XML document is the operation's complete answer, first to last tag.
+func isComplete(body []byte, op string) bool {
 	body = bytes.TrimSpace(body)
 	if declaration, rest, ok := bytes.Cut(body, []byte("?>")); ok && bytes.HasPrefix(declaration, []byte("<?xml")) {
 		body = bytes.TrimSpace(rest)

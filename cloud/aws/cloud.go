@@ -72,7 +72,7 @@ func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all fiel
 	a := spec.AWS
 	path = path.Child("aws")
 	if a.Endpoint != "" && spec.CredentialsRef == nil {
-		all = append(all, field.Forbidden(path.Child("endpoint"), "an endpoint of one's own needs credentials of one's own: set credentialsRef"))
+		all = append(all, field.Forbidden(path.Child("endpoint"), "a custom endpoint needs its own credentials: set credentialsRef"))
 	}
 	if queue := a.InterruptionQueue; queue != nil && a.Endpoint == "" && !inRegion(queue.URL, a.Region) {
 		all = append(all, field.Invalid(path.Child("interruptionQueue", "url"), queue.URL,
@@ -96,23 +96,23 @@ func validateMachine(m *infrav1.AWSMachine, path *field.Path) field.ErrorList {
 	for i := range m.Volumes {
 		volume, path := &m.Volumes[i], path.Child("volumes").Index(i)
 		if volume.SizeGiB == 0 && volume.SnapshotID == "" {
-			all = append(all, field.Required(path.Child("sizeGiB"), "an empty disk needs a size"))
+			all = append(all, field.Required(path.Child("sizeGiB"), "required for a disk without a snapshot"))
 		}
 		all = append(all, validateVolume(&volume.AWSVolume, path)...)
 	}
 	if m.PrimaryIPv6 && m.IPv6AddressCount == 0 {
-		all = append(all, field.Required(path.Child("ipv6AddressCount"), "primaryIPv6 needs an IPv6 address"))
+		all = append(all, field.Required(path.Child("ipv6AddressCount"), "primaryIPv6 requires an IPv6 address"))
 	}
 	if market := m.Market; market != nil && market.Type == "capacity-block" &&
 		(m.CapacityReservation == nil || m.CapacityReservation.ID == "") {
-		all = append(all, field.Required(path.Child("capacityReservation", "id"), "market type capacity-block needs the ID of the Capacity Block"))
+		all = append(all, field.Required(path.Child("capacityReservation", "id"), "market type capacity-block requires the ID of the Capacity Block"))
 	}
 	return all
 }
 
 func validateVolume(v *infrav1.AWSVolume, path *field.Path) field.ErrorList {
 	if v.KMSKeyID != "" && v.Encrypted != nil && !*v.Encrypted {
-		return field.ErrorList{field.Forbidden(path.Child("kmsKeyID"), "a disk that is not encrypted has no key")}
+		return field.ErrorList{field.Forbidden(path.Child("kmsKeyID"), "only an encrypted disk has a key")}
 	}
 	return nil
 }
@@ -122,9 +122,9 @@ func validateTags(tags map[string]string, path *field.Path) (all field.ErrorList
 		switch {
 		case key == "" || len(key) > maxTagKey || len(value) > maxTagValue:
 			all = append(all, field.Invalid(path.Key(cloud.Clip(key, maxTagKey)), cloud.Clip(value, maxTagValue),
-				fmt.Sprintf("a tag has a key of 1 to %d bytes and a value of at most %d", maxTagKey, maxTagValue)))
+				fmt.Sprintf("a tag must have a key of 1 to %d bytes and a value of at most %d bytes", maxTagKey, maxTagValue)))
 		case strings.HasPrefix(strings.ToLower(key), "aws:"), strings.HasPrefix(key, "drover-"):
-			all = append(all, field.Forbidden(path.Key(key), "keys that begin with \"aws:\" are AWS's, with \"drover-\" Drover's"))
+			all = append(all, field.Forbidden(path.Key(key), "the prefixes \"aws:\" and \"drover-\" are reserved"))
 		}
 	}
 	return all

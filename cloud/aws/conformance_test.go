@@ -83,7 +83,7 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 			"other domain": {Machine: testMachine(nil), FailureDomain: "us-east-1z", Code: cloud.NoCapacity},
 		},
 		Machines: machines,
-		Patience: 20 * time.Second,
+		Timeout:  20 * time.Second,
 		// A new driver reads its account once, and image, subnets and security groups once for all
 		// its machines. A listing also reads volumes, network interfaces and addresses, and three
 		// kinds of notices.
@@ -94,10 +94,10 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 			return alive
 		},
 		OtherPlace: &conformance.Place{Credentials: otherCredentials()},
-		Late: func(testing.TB) func() {
+		LateCreates: func(testing.TB) func() {
 			return stub.Inject(ec2stub.Fault{Operation: "RunInstances", Late: true, Delay: 100 * time.Millisecond})
 		},
-		Left: func(_ testing.TB, owner string) []string { return stub.Left(cloud.TagOwnership, owner) },
+		Remaining: func(_ testing.TB, owner string) []string { return stub.Left(cloud.TagOwnership, owner) },
 	})
 }
 

@@ -17,7 +17,7 @@ import (
 // GetConsoleOutput).
 func (d *driver) Console(ctx context.Context, instance cloud.Resource) ([]byte, error) {
 	text, err := d.consoleOutput(ctx, instance.ID, true)
-	if refused(err).code == unsupportedOperation {
+	if refusalOf(err).code == unsupportedOperation {
 		text, err = d.consoleOutput(ctx, instance.ID, false)
 	}
 	return text, err
@@ -31,7 +31,7 @@ func (d *driver) consoleOutput(ctx context.Context, id string, latest bool) ([]b
 	}
 	text, err := base64.StdEncoding.DecodeString(aws.ToString(answer.Output))
 	if err != nil {
-		return nil, cloud.Errorf(cloud.Unknown, "%s %s: the answer is not base64", op, id)
+		return nil, cloud.Errorf(cloud.Unknown, "%s %s: the response is not base64", op, id)
 	}
 	return text, nil
 }

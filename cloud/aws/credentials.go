@@ -68,7 +68,7 @@ func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWS
 	for _, key := range []string{keyAccessKeyID, keySecretKey, keySessionToken, keyRoleARN, keyIdentity} {
 		value := strings.TrimSpace(string(secret[key]))
 		if strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return login{}, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q holds characters that no credential has", key)
+			return login{}, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q contains invalid characters", key)
 		}
 		values[key] = value
 	}
@@ -82,7 +82,7 @@ func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWS
 		}
 	}
 	if _, given := secret[keySessionToken]; given && values[keySessionToken] == "" {
-		return login{}, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q is empty: leave it out for lasting keys", keySessionToken)
+		return login{}, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q is empty: remove it for long-term keys", keySessionToken)
 	}
 	l := login{
 		secrets: newRedactor(values[keyIdentity], values[keySessionToken], values[keySecretKey], values[keyAccessKeyID]),
@@ -101,7 +101,7 @@ func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWS
 // instance profile.
 func ambientLogin(base aws.Config) (login, error) {
 	if os.Getenv("AWS_CA_BUNDLE") != "" { // the SDK would load it into its own transport, not the account's
-		return login{}, cloud.Errorf(cloud.Unauthorized, "the manager's variable AWS_CA_BUNDLE is not supported: set SSL_CERT_FILE, which counts for all clouds")
+		return login{}, cloud.Errorf(cloud.Unauthorized, "the manager's variable AWS_CA_BUNDLE is not supported: set SSL_CERT_FILE, which applies to all clouds")
 	}
 	chain, err := config.LoadDefaultConfig(context.Background(), config.WithRegion(base.Region),
 		config.WithHTTPClient(base.HTTPClient), config.WithRetryer(base.Retryer),
@@ -135,17 +135,17 @@ func endpointKinds(account *infrav1.AWSAccount) (aws.FIPSEndpointState, aws.Dual
 
 // cached caches the credentials until shortly before they expire.
 func (l login) cached() aws.CredentialsProvider {
-	return aws.NewCredentialsCache(explained{l.provider, l.secrets}, func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = credentialsEarly })
+	return aws.NewCredentialsCache(typedProvider{l.provider, l.secrets}, func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = credentialsEarly })
 }
 
-// explained gives a provider's errors a code and a clear message: the SDK wraps them in the errors
-// of the call that needed the credentials.
-type explained struct {
+// typedProvider gives a provider's errors a code and a clear message: the SDK wraps them in the
+// errors of the call that needed the credentials.
+type typedProvider struct {
 	aws.CredentialsProvider
 	secrets redactor
 }
 
-func (e explained) Retrieve(ctx context.Context) (aws.Credentials, error) {
+func (e typedProvider) Retrieve(ctx context.Context) (aws.Credentials, error) {
 	// The SDK's clients for instance metadata and Pod Identity's agent set no operation name.
 	// Without this line their calls would use the name of the call that needs the credentials, and
 	// their answers would be checked against it.

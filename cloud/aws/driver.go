@@ -39,34 +39,34 @@ type driver struct {
 	region  string
 	secrets redactor
 
-	place      driverkit.Memo[string]
-	images     driverkit.Memo[image]
-	parameters driverkit.Memo[string]
-	subnets    driverkit.Memo[[]subnet]
-	groups     driverkit.Memo[[]string]
-	types      driverkit.Memo[types.InstanceTypeInfo]
-	leftovers  driverkit.Memo[[]cloud.Resource]
-	troubled   driverkit.Memo[map[string]string] // notices by instance ID
-	known      atomic.Pointer[map[string]string] // the notices last read
-	page       atomic.Int32                      // MaxResults of DescribeInstances
-	deleted    atomic.Int64                      // time of the last delete, in Unix nanoseconds
+	place       driverkit.Memo[string]
+	images      driverkit.Memo[image]
+	parameters  driverkit.Memo[string]
+	subnets     driverkit.Memo[[]subnet]
+	groups      driverkit.Memo[[]string]
+	types       driverkit.Memo[types.InstanceTypeInfo]
+	leftovers   driverkit.Memo[[]cloud.Resource]
+	notices     driverkit.Memo[map[string]string] // notices by instance ID
+	lastNotices atomic.Pointer[map[string]string] // the notices last read
+	page        atomic.Int32                      // MaxResults of DescribeInstances
+	lastDelete  atomic.Int64                      // time of the last delete, in Unix nanoseconds
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.AWS == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe a region of AWS")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the account's spec.aws is not set")
 	}
 	account := cfg.Account.AWS
 	if account.Endpoint != "" && cfg.Credentials == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "an endpoint of one's own needs credentials of one's own")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "a custom endpoint needs its own credentials")
 	}
-	carrier, err := cfg.Connect(nil)
+	transport, err := cfg.Connect(nil)
 	if err != nil {
 		return nil, err
 	}
 	base := aws.Config{
 		Region:     account.Region,
-		HTTPClient: client{driverkit.Client(carrier)},
+		HTTPClient: client{driverkit.Client(transport)},
 		Retryer:    func() aws.Retryer { return aws.NopRetryer{} },
 		AppID:      "drover",
 	}
@@ -96,11 +96,11 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		groups:     driverkit.Memo[[]string]{TTL: resolvedTTL},
 		types:      driverkit.Memo[types.InstanceTypeInfo]{TTL: typeTTL},
 		leftovers:  driverkit.Memo[[]cloud.Resource]{TTL: leftoversTTL},
-		troubled:   driverkit.Memo[map[string]string]{TTL: noticesTTL},
+		notices:    driverkit.Memo[map[string]string]{TTL: noticesTTL},
 	}
 	d.page.Store(instancesPage)
 	if queue := account.InterruptionQueue; queue != nil {
-		return &listener{driver: d, queue: queue, sqs: sqs.NewFromConfig(base, func(o *sqs.Options) {
+		return &queueDriver{driver: d, queue: queue, sqs: sqs.NewFromConfig(base, func(o *sqs.Options) {
 			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
 		})}, nil
 	}
@@ -143,7 +143,7 @@ func (d *driver) findPlace(ctx context.Context) (string, error) {
 	}
 	arn := identityARN.FindStringSubmatch(aws.ToString(answer.Arn))
 	if arn == nil || arn[2] != aws.ToString(answer.Account) {
-		return "", cloud.Errorf(cloud.Unknown, "%s: the answer names no AWS account: does the endpoint belong to AWS?", op)
+		return "", cloud.Errorf(cloud.Unknown, "%s: unexpected response without an AWS account (not AWS): check spec.aws.endpoint", op)
 	}
 	return arn[1] + ":" + arn[2] + ":" + d.region, nil
 }
@@ -156,7 +156,7 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	if time.Since(time.Unix(0, d.deleted.Load())) < leftoversTTL {
+	if time.Since(time.Unix(0, d.lastDelete.Load())) < leftoversTTL {
 		d.leftovers.Forget("")
 	}
 	left, err := d.leftovers.Get(ctx, "", func(ctx context.Context) ([]cloud.Resource, error) {
@@ -175,7 +175,7 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.notices(ctx, all)
+	d.addNotices(ctx, all)
 	return append(all, left...), nil
 }
 
@@ -193,8 +193,8 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	if err != nil {
 		return nil, err
 	}
-	found = only(found, wanted)
-	d.attach(d.noticed(), found)
+	found = filterByTokens(found, wanted)
+	d.setNotices(d.previousNotices(), found)
 	for _, r := range found {
 		if r.State != cloud.StateTerminated {
 			delete(wanted, r.Token)
@@ -204,7 +204,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	if err != nil {
 		return nil, err
 	}
-	return append(found, only(left, wanted)...), nil
+	return append(found, filterByTokens(left, wanted)...), nil
 }
 
 // dependants returns volumes, network interfaces and addresses with the tokens. DescribeTags tells
@@ -275,8 +275,8 @@ func literals(wanted map[string]bool) (values []string) {
 	return values
 }
 
-// only returns the resources whose token is exactly one of those wanted.
-func only(found []cloud.Resource, wanted map[string]bool) []cloud.Resource {
+// filterByTokens returns the resources whose token is exactly one of those wanted.
+func filterByTokens(found []cloud.Resource, wanted map[string]bool) []cloud.Resource {
 	return slices.DeleteFunc(found, func(r cloud.Resource) bool { return !wanted[r.Token] })
 }
 
@@ -308,7 +308,7 @@ func (d *driver) instances(ctx context.Context, filters ...types.Filter) ([]clou
 
 // instancesBy reads the instances in pages of the given size.
 func (d *driver) instancesBy(ctx context.Context, size int32, filters []types.Filter) ([]cloud.Resource, error) {
-	return ours(ctx, "DescribeInstances", func(ctx context.Context, next string) ([]cloud.Resource, string, error) {
+	return listOwned(ctx, "DescribeInstances", func(ctx context.Context, next string) ([]cloud.Resource, string, error) {
 		answer, err := d.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{
 			Filters: filters, MaxResults: aws.Int32(size), NextToken: optional(next),
 		})
@@ -326,7 +326,7 @@ func (d *driver) instancesBy(ctx context.Context, size int32, filters []types.Fi
 }
 
 func (d *driver) volumes(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
-	return ours(ctx, "DescribeVolumes", func(ctx context.Context, next string) ([]cloud.Resource, string, error) {
+	return listOwned(ctx, "DescribeVolumes", func(ctx context.Context, next string) ([]cloud.Resource, string, error) {
 		answer, err := d.ec2.DescribeVolumes(ctx, &ec2.DescribeVolumesInput{
 			Filters: filters, MaxResults: aws.Int32(volumesPage), NextToken: optional(next),
 		})
@@ -335,7 +335,7 @@ func (d *driver) volumes(ctx context.Context, filters ...types.Filter) ([]cloud.
 		}
 		var found []cloud.Resource
 		for i := range answer.Volumes {
-			if staysBehind(&answer.Volumes[i]) {
+			if outlivesInstance(&answer.Volumes[i]) {
 				found = append(found, toVolume(&answer.Volumes[i]))
 			}
 		}
@@ -344,7 +344,7 @@ func (d *driver) volumes(ctx context.Context, filters ...types.Filter) ([]cloud.
 }
 
 func (d *driver) interfaces(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
-	return ours(ctx, "DescribeNetworkInterfaces", func(ctx context.Context, next string) ([]cloud.Resource, string, error) {
+	return listOwned(ctx, "DescribeNetworkInterfaces", func(ctx context.Context, next string) ([]cloud.Resource, string, error) {
 		answer, err := d.ec2.DescribeNetworkInterfaces(ctx, &ec2.DescribeNetworkInterfacesInput{
 			Filters: filters, MaxResults: aws.Int32(interfacesPage), NextToken: optional(next),
 		})
@@ -365,7 +365,7 @@ func (d *driver) interfaces(ctx context.Context, filters ...types.Filter) ([]clo
 // addresses returns the elastic IP addresses that nothing uses. Drover allocates none: others have
 // tagged these as a machine's. DescribeAddresses has no pages.
 func (d *driver) addresses(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
-	return ours(ctx, "DescribeAddresses", func(ctx context.Context, _ string) ([]cloud.Resource, string, error) {
+	return listOwned(ctx, "DescribeAddresses", func(ctx context.Context, _ string) ([]cloud.Resource, string, error) {
 		answer, err := d.ec2.DescribeAddresses(ctx, &ec2.DescribeAddressesInput{Filters: filters})
 		if err != nil {
 			return nil, "", d.secrets.typed("DescribeAddresses", err)
@@ -380,8 +380,8 @@ func (d *driver) addresses(ctx context.Context, filters ...types.Filter) ([]clou
 	})
 }
 
-// ours reads all pages and returns each resource that has an ownership ID once.
-func ours(ctx context.Context, op string, page func(ctx context.Context, next string) (found []cloud.Resource, after string, err error)) ([]cloud.Resource, error) {
+// listOwned reads all pages and returns each resource that has an ownership ID once.
+func listOwned(ctx context.Context, op string, page func(ctx context.Context, next string) (found []cloud.Resource, after string, err error)) ([]cloud.Resource, error) {
 	all, err := driverkit.Pages(ctx, op, page)
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(r cloud.Resource) bool {
@@ -392,7 +392,7 @@ func ours(ctx context.Context, op string, page func(ctx context.Context, next st
 }
 
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
-	d.deleted.Store(time.Now().UnixNano())
+	d.lastDelete.Store(time.Now().UnixNano())
 	errs := make([]error, len(resources))
 	var instances []int
 	for i, r := range resources {
@@ -411,7 +411,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 			_, err = d.ec2.ReleaseAddress(ctx, &ec2.ReleaseAddressInput{AllocationId: &r.ID})
 			err = d.secrets.typed("ReleaseAddress "+r.ID, err)
 		default:
-			err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing on AWS", r.Kind, r.ID)
+			err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on AWS", r.Kind, r.ID)
 		}
 		if cloud.CodeOf(err) != cloud.NotFound { // already gone is success
 			errs[i] = err
@@ -434,7 +434,7 @@ func (d *driver) terminate(ctx context.Context, resources []cloud.Resource, whic
 	}
 	_, err := d.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: ids})
 	err = d.secrets.typed("TerminateInstances", err)
-	code, words := refused(err).code, refused(err).words
+	code, words := refusalOf(err).code, refusalOf(err).message
 	if code != notPermitted && !strings.HasPrefix(code, invalidInstance) {
 		for _, i := range which {
 			errs[i] = err

@@ -524,8 +524,9 @@ func TestOffering(t *testing.T) {
 	}
 }
 
-// TestForeignAnswers: an answer that is not AWS's never counts as empty, and is never repeated.
-func TestForeignAnswers(t *testing.T) {
+// TestUnexpectedResponses: an answer that is not AWS's never counts as empty, and is never
+// repeated.
+func TestUnexpectedResponses(t *testing.T) {
 	t.Parallel()
 	page := "<html><body>" + testSecret + "</body></html>"
 	for name, test := range map[string]struct {

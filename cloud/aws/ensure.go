@@ -26,7 +26,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	p, err := d.plan(ctx, req)
 	if err != nil {
 		if req.MaybeSent && cloud.CodeOf(err) == cloud.NoCapacity { // the driver's own, not EC2's
-			return d.settle(ctx, req, err)
+			return d.findEarlier(ctx, req, err)
 		}
 		return cloud.Resource{}, err
 	}
@@ -35,7 +35,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	case cloud.NoCapacity:
 		d.subnets.Forget(keyOf(p.spec.Subnets)) // its count of free addresses may be outdated
 	case cloud.NotFound, cloud.InvalidSpec:
-		err = d.doubt(p, err)
+		err = d.invalidatePlan(p, err)
 	}
 	return made, err
 }
@@ -69,15 +69,15 @@ func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error
 	return p, cmp.Or(noImage, noSubnet, noGroups)
 }
 
-// doubt forgets what was resolved, because parts of it may be gone. If the image came from a lookup
-// or a parameter, its absence becomes NotFound: a retry looks again, and the machine does not fail.
-func (d *driver) doubt(p plan, err error) error {
+// invalidatePlan forgets what was resolved, because parts of it may be gone. If an image from a
+// lookup or parameter is gone, the error becomes NotFound, which is retried with a new lookup.
+func (d *driver) invalidatePlan(p plan, err error) error {
 	d.subnets.Forget(keyOf(p.spec.Subnets))
 	d.groups.Forget(p.subnet.vpc + keyOf(p.spec.SecurityGroups))
 	d.images.Forget(keyOf(p.spec.Image))
 	d.parameters.Forget(p.spec.Image.SSMParameter)
 	var own *cloud.Error
-	if refused(err).code == imageNotFound && p.spec.Image.ID == "" && errors.As(err, &own) {
+	if refusalOf(err).code == imageNotFound && p.spec.Image.ID == "" && errors.As(err, &own) {
 		return &cloud.Error{Code: cloud.NotFound, Message: own.Message, Err: own.Err}
 	}
 	return err
@@ -87,25 +87,25 @@ func (d *driver) runInstances(ctx context.Context, req cloud.Request, p plan) (c
 	const op = "RunInstances"
 	answer, err := d.ec2.RunInstances(ctx, runInput(req, p))
 	if err = d.secrets.typed(op, err); err != nil {
-		if why := refused(err); why.code == parameterMismatch || why.code == instanceTerminated {
+		if why := refusalOf(err); why.code == parameterMismatch || why.code == instanceTerminated {
 			return d.adopt(ctx, req, why)
 		}
 		return cloud.Resource{}, err
 	}
 	if len(answer.Instances) != 1 {
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: the answer names %d instances, one was asked for", op, len(answer.Instances))
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response with %d instances, expected one", op, len(answer.Instances))
 	}
 	made := toInstance(&answer.Instances[0])
 	if made.ID == "" || made.FailureDomain == "" || made.Token != req.Token {
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: the answer names no instance with the token that was sent", op)
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response: no instance has the token of the request", op)
 	}
 	return made, nil
 }
 
-// settle looks for the instance of an earlier attempt in a zone where the machine no longer has a
-// subnet, so that the request can't be repeated. If EC2 shows none, settle returns why: this create
-// was certainly not sent. The engine finds out whether the earlier attempt takes effect.
-func (d *driver) settle(ctx context.Context, req cloud.Request, why error) (cloud.Resource, error) {
+// findEarlier finds the instance of an earlier attempt in a zone where the machine no longer has a
+// subnet, so that the request can't be repeated. If EC2 shows none, findEarlier returns why: this
+// create was certainly not sent. The engine finds out whether the earlier attempt takes effect.
+func (d *driver) findEarlier(ctx context.Context, req cloud.Request, why error) (cloud.Resource, error) {
 	found, err := d.find(ctx, req.Token)
 	switch {
 	case err != nil:
@@ -124,7 +124,7 @@ func (d *driver) find(ctx context.Context, token string) (*cloud.Resource, error
 	if err != nil {
 		return nil, err
 	}
-	switch found = only(found, wanted); len(found) {
+	switch found = filterByTokens(found, wanted); len(found) {
 	case 0:
 		return nil, nil
 	case 1:
@@ -134,7 +134,7 @@ func (d *driver) find(ctx context.Context, token string) (*cloud.Resource, error
 	for i := range found {
 		ids[i] = found[i].ID
 	}
-	return nil, cloud.Errorf(cloud.Conflict, "%d instances carry the token %s: %s", len(found), token, strings.Join(ids, ", "))
+	return nil, cloud.Errorf(cloud.Conflict, "%d instances have the token %s: %s", len(found), token, strings.Join(ids, ", "))
 }
 
 // adopt returns the instance of an earlier request with the same token. That request had other
@@ -147,10 +147,10 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request, why refusal) (clo
 	case found != nil:
 		return *found, nil
 	case why.code == instanceTerminated:
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "RunInstances: %s: the machine's instance was made and is gone: delete the Machine, its successor is another", why)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "RunInstances: %s: the machine's instance was created and is gone: delete the Machine to replace it", why)
 	}
-	return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "RunInstances: %s: an earlier request with this machine's token had other parameters, "+
-		"and EC2 shows no instance of it. If this stays for minutes, nothing was made: delete the Machine, its successor has a token of its own", why)
+	return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "RunInstances: %s: an earlier request with this machine's token had different parameters, "+
+		"and EC2 shows no instance of it. If this persists for minutes, no instance was created: delete the Machine to replace it", why)
 }
 
 // runInput returns the request that creates the whole machine.

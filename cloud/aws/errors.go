@@ -183,18 +183,18 @@ func codeOf(code string, status int) cloud.Code {
 
 // refusal is the cause of an Error in AWS's own words. The driver acts on the code and words as AWS
 // sent them. Only the redacted text is shown.
-type refusal struct{ code, words, shown string }
+type refusal struct{ code, message, shown string }
 
 func (r refusal) Error() string { return r.shown }
 
-// refused returns AWS's own code and words, or the zero refusal.
-func refused(err error) (r refusal) {
+// refusalOf returns AWS's own code and words, or the zero refusal.
+func refusalOf(err error) (r refusal) {
 	errors.As(err, &r)
 	return r
 }
 
-// unnamed is the SDK's code for an error without an AWS code: the answer is not AWS's.
-const unnamed = "UnknownError"
+// unknownCode is the SDK's code for an error without an AWS code: the answer is not AWS's.
+const unknownCode = "UnknownError"
 
 // redactor removes an account's credentials from shown text.
 type redactor struct{ driverkit.Redactor }
@@ -214,13 +214,13 @@ func (r redactor) typed(op string, err error) error {
 	}
 	switch {
 	case errors.As(err, &queued), errors.As(err, &own):
-		return r.NoAnswer(op, err)
-	case errors.As(err, &api) && api.ErrorCode() != unnamed:
+		return r.NoResponse(op, err)
+	case errors.As(err, &api) && api.ErrorCode() != unknownCode:
 		return r.refusal(op, api.ErrorCode(), api.ErrorMessage(), status)
 	case status != 0:
-		return cloud.Errorf(driverkit.ForeignStatus(status), "%s: status %d, and not in AWS's words: does the endpoint belong to AWS?", op, status)
+		return cloud.Errorf(driverkit.CodeOfStatus(status), "%s: unexpected response with status %d (not AWS): check spec.aws.endpoint", op, status)
 	}
-	return r.NoAnswer(op, err)
+	return r.NoResponse(op, err)
 }
 
 // refusal classifies AWS's words before redaction, because a short secret may be part of them.

@@ -15,10 +15,10 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// trouble returns the filters for DescribeInstanceStatus, which can't filter by tag. They select
-// only instances with a problem. EC2 requires all filters of a call to match, so each is a separate
-// call.
-func trouble() [][]types.Filter {
+// problemFilters returns the filters for DescribeInstanceStatus, which can't filter by tag. They
+// select only instances with a problem. EC2 requires all filters of a call to match, so each is a
+// separate call.
+func problemFilters() [][]types.Filter {
 	return [][]types.Filter{
 		{filter("event.code", "instance-reboot", "system-reboot", "system-maintenance", "instance-retirement", "instance-stop")},
 		{filter("instance-status.status", "impaired")},
@@ -26,32 +26,32 @@ func trouble() [][]types.Filter {
 	}
 }
 
-// notices adds to instances what EC2 reports besides their state. Notices only inform users. If
+// addNotices adds to instances what EC2 reports besides their state. Notices only inform users. If
 // they can't be read, for example without permission, the listing succeeds and the last known
 // notices stay.
-func (d *driver) notices(ctx context.Context, instances []cloud.Resource) {
-	known, _ := d.troubled.Get(ctx, "", func(ctx context.Context) (map[string]string, error) {
+func (d *driver) addNotices(ctx context.Context, instances []cloud.Resource) {
+	known, _ := d.notices.Get(ctx, "", func(ctx context.Context) (map[string]string, error) {
 		now := map[string]string{}
-		for _, filters := range trouble() {
+		for _, filters := range problemFilters() {
 			if err := d.statuses(ctx, now, filters); err != nil {
-				return d.noticed(), nil
+				return d.previousNotices(), nil
 			}
 		}
-		d.known.Store(&now)
+		d.lastNotices.Store(&now)
 		return now, nil
 	})
-	d.attach(known, instances)
+	d.setNotices(known, instances)
 }
 
-// noticed returns the last known notices by instance ID, or nil.
-func (d *driver) noticed() map[string]string {
-	if known := d.known.Load(); known != nil {
+// previousNotices returns the last known notices by instance ID, or nil.
+func (d *driver) previousNotices() map[string]string {
+	if known := d.lastNotices.Load(); known != nil {
 		return *known
 	}
 	return nil
 }
 
-func (d *driver) attach(known map[string]string, instances []cloud.Resource) {
+func (d *driver) setNotices(known map[string]string, instances []cloud.Resource) {
 	for i := range instances {
 		if r := &instances[i]; r.State == cloud.StateRunning {
 			r.Notice = known[r.ID]
@@ -88,10 +88,10 @@ func notice(s *types.InstanceStatus) string {
 		all = append(all, "AWS announces "+string(e.Code)+" from "+aws.ToTime(e.NotBefore).UTC().Format(time.RFC3339)+": "+words)
 	}
 	if s.InstanceStatus != nil && s.InstanceStatus.Status == types.SummaryStatusImpaired {
-		all = append(all, "the instance's status check fails: its system does not answer")
+		all = append(all, "the instance status check fails: the guest does not respond")
 	}
 	if s.SystemStatus != nil && s.SystemStatus.Status == types.SummaryStatusImpaired {
-		all = append(all, "the system's status check fails: something is wrong with AWS's computer")
+		all = append(all, "the system status check fails: AWS's hardware or network has a problem")
 	}
 	return strings.Join(all, "; ")
 }

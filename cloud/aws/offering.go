@@ -52,7 +52,7 @@ func (d *driver) instanceType(ctx context.Context, name string) (types.InstanceT
 		}
 		i := slices.IndexFunc(answer.InstanceTypes, func(t types.InstanceTypeInfo) bool { return string(t.InstanceType) == name })
 		if i < 0 {
-			return types.InstanceTypeInfo{}, cloud.Errorf(cloud.InvalidSpec, "this region has no instance type %q", name)
+			return types.InstanceTypeInfo{}, cloud.Errorf(cloud.InvalidSpec, "instance type %q does not exist in this region", name)
 		}
 		return answer.InstanceTypes[i], nil
 	})
@@ -60,11 +60,11 @@ func (d *driver) instanceType(ctx context.Context, name string) (types.InstanceT
 
 func offering(spec *infrav1.AWSMachine, size types.InstanceTypeInfo, image image) (cloud.Offering, error) {
 	if p := size.ProcessorInfo; p != nil && !slices.Contains(p.SupportedArchitectures, types.ArchitectureType(image.architecture)) {
-		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "image %s is for %s, and instance type %s is not", image.id, image.architecture, spec.InstanceType)
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "image %s is for %s, but instance type %s is not", image.id, image.architecture, spec.InstanceType)
 	}
 	architecture, ok := architectures[image.architecture]
 	if !ok || size.VCpuInfo == nil || size.MemoryInfo == nil {
-		return cloud.Offering{}, cloud.Errorf(cloud.Unknown, "EC2 does not say what instance type %s with image %s (%s) is", spec.InstanceType, image.id, image.architecture)
+		return cloud.Offering{}, cloud.Errorf(cloud.Unknown, "EC2 reports no CPU or memory for instance type %s with image %s (%s)", spec.InstanceType, image.id, image.architecture)
 	}
 	out := cloud.Offering{Architecture: architecture, OperatingSystem: "linux", Capacity: capacity(size)}
 	if image.windows {

@@ -46,13 +46,13 @@ func TestPolicy(t *testing.T) {
 		}),
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	d := made.(*listener)
+	d := made.(*queueDriver)
 	_, err = d.Probe(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	stub.Warn("i-01")
-	news, err := d.Hear(ctx)
+	news, err := d.Receive(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(d.Dismiss(ctx, news)).To(Succeed())
+	g.Expect(d.Ack(ctx, news)).To(Succeed())
 	for token, image := range map[string]infrav1.AWSImage{"a": {SSMParameter: "/aws/service/node/image"}, "b": {ID: "ami-0a"}} {
 		req := request(token, func(m *infrav1.AWSMachine) { m.Image = image })
 		_, err = d.Offering(ctx, req.Spec)
@@ -100,22 +100,22 @@ type statement struct {
 func policy(operations []string) any {
 	read := statement{Sid: "Read", Effect: "Allow", Resource: "*"}
 	create := statement{Sid: "Create", Effect: "Allow", Resource: "*"}
-	tag := statement{Sid: "TagWhatIsCreated", Effect: "Allow", Resource: "*", Action: []string{"ec2:CreateTags"},
+	tag := statement{Sid: "TagCreatedResources", Effect: "Allow", Resource: "*", Action: []string{"ec2:CreateTags"},
 		Condition: map[string]map[string]string{"StringEquals": {"ec2:CreateAction": "RunInstances"}}}
-	remove := statement{Sid: "DeleteWhatIsTagged", Effect: "Allow", Resource: "*",
+	remove := statement{Sid: "DeleteTaggedResources", Effect: "Allow", Resource: "*",
 		Condition: map[string]map[string]string{"Null": {"aws:ResourceTag/" + cloud.TagOwnership: "false"}}}
-	look := statement{Sid: "ReadConsolesOfWhatIsTagged", Effect: "Allow", Resource: "*", Condition: remove.Condition}
-	hear := statement{Sid: "HearWhatIsAnnounced", Effect: "Allow", Resource: "arn:aws:sqs:*:*:drover"}
+	console := statement{Sid: "ReadConsoleOutput", Effect: "Allow", Resource: "*", Condition: remove.Condition}
+	events := statement{Sid: "ReceiveEvents", Effect: "Allow", Resource: "arn:aws:sqs:*:*:drover"}
 	for _, op := range operations {
 		if name, ok := map[string]string{receiveMessage: "sqs:ReceiveMessage", deleteMessages: "sqs:DeleteMessage"}[op]; ok {
-			hear.Action = append(hear.Action, name)
+			events.Action = append(events.Action, name)
 			continue
 		}
 		if op == "GetCallerIdentity" { // needs no permission
 			continue
 		}
 		if op == "GetConsoleOutput" {
-			look.Action = []string{"ec2:" + op}
+			console.Action = []string{"ec2:" + op}
 			continue
 		}
 		of, service := &read, "ec2:"
@@ -133,5 +133,5 @@ func policy(operations []string) any {
 	return struct {
 		Version   string
 		Statement []statement
-	}{"2012-10-17", []statement{read, create, tag, look, remove, hear}}
+	}{"2012-10-17", []statement{read, create, tag, console, remove, events}}
 }

@@ -19,28 +19,28 @@ import (
 const (
 	receiveMessage = "ReceiveMessage"
 	deleteMessages = "DeleteMessageBatch"
-	// messagesAtOnce is the maximum number of messages in one SQS call, for both calls.
-	messagesAtOnce = 10
+	// maxMessages is the maximum number of messages in one SQS call, for both calls.
+	maxMessages = 10
 )
 
-// listener is the driver of an account that names a queue. EventBridge sends the events of EC2 and
-// AWS Health to the queue.
+// queueDriver is the driver of an account that names a queue. EventBridge sends the events of EC2
+// and AWS Health to the queue.
 //
 // The queue's URL is only a parameter of the calls. They go to the region's SQS endpoint, or to the
 // account's own endpoint, whatever host the URL names.
-type listener struct {
+type queueDriver struct {
 	*driver
 	queue *infrav1.AWSInterruptionQueue
 	sqs   *sqs.Client
 }
 
-var _ cloud.Herald = (*listener)(nil)
+var _ cloud.EventSource = (*queueDriver)(nil)
 
-// Hear makes one long poll.
-func (l *listener) Hear(ctx context.Context) ([]cloud.News, error) {
+// Receive makes one long poll.
+func (l *queueDriver) Receive(ctx context.Context) ([]cloud.Event, error) {
 	answer, err := l.sqs.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 		QueueUrl:                    &l.queue.URL,
-		MaxNumberOfMessages:         messagesAtOnce,
+		MaxNumberOfMessages:         maxMessages,
 		WaitTimeSeconds:             pollSeconds(ctx),
 		VisibilityTimeout:           int32(hiddenFor / time.Second),
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameSentTimestamp},
@@ -48,11 +48,11 @@ func (l *listener) Hear(ctx context.Context) ([]cloud.News, error) {
 	if err != nil {
 		return nil, l.secrets.typed(receiveMessage, err)
 	}
-	var news []cloud.News
+	var events []cloud.Event
 	for i := range answer.Messages {
-		news = append(news, l.read(&answer.Messages[i]))
+		events = append(events, l.toEvent(&answer.Messages[i]))
 	}
-	return news, nil
+	return events, nil
 }
 
 // pollSeconds returns how long a poll may last, in seconds: SQS's longest, or two thirds of the
@@ -65,20 +65,20 @@ func pollSeconds(ctx context.Context) int32 {
 	return int32(poll / time.Second)
 }
 
-// Dismiss deletes messages. If it can't delete one, the message comes again and is dismissed again.
-func (l *listener) Dismiss(ctx context.Context, news []cloud.News) error {
+// Ack deletes messages. If it can't delete one, the message comes again and is acknowledged again.
+func (l *queueDriver) Ack(ctx context.Context, events []cloud.Event) error {
 	in := &sqs.DeleteMessageBatchInput{QueueUrl: &l.queue.URL}
-	for i := range news {
-		in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: &news[i].Receipt})
+	for i := range events {
+		in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: &events[i].Receipt})
 	}
 	_, err := l.sqs.DeleteMessageBatch(ctx, in)
 	return l.secrets.typed(deleteMessages, err)
 }
 
-// announcement holds the fields of an EventBridge event that the driver reads: EC2's user guide,
+// queueEvent holds the fields of an EventBridge event that the driver reads: EC2's user guide,
 // "Spot Instance interruption notices", "EC2 instance rebalance recommendations", "EventBridge
 // events for EC2 state changes"; AWS Health's user guide, "EventBridge event schema".
-type announcement struct {
+type queueEvent struct {
 	Source string    `json:"source"`
 	Kind   string    `json:"detail-type"`
 	Time   time.Time `json:"time"`
@@ -89,31 +89,31 @@ type announcement struct {
 	} `json:"detail"`
 }
 
-// read interprets a message. A message that is not an event, or not about an instance, returns News
-// with no instance.
-func (l *listener) read(m *types.Message) cloud.News {
-	news := cloud.News{Receipt: aws.ToString(m.ReceiptHandle)}
+// toEvent interprets a message. A message that is not an event, or not about an instance, returns
+// News with no instance.
+func (l *queueDriver) toEvent(m *types.Message) cloud.Event {
+	event := cloud.Event{Receipt: aws.ToString(m.ReceiptHandle)}
 	if ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64); err == nil {
-		news.At = time.UnixMilli(ms)
+		event.At = time.UnixMilli(ms)
 	}
-	var a announcement
-	if json.Unmarshal([]byte(aws.ToString(m.Body)), &a) != nil {
-		return news
+	var body queueEvent
+	if json.Unmarshal([]byte(aws.ToString(m.Body)), &body) != nil {
+		return event
 	}
-	at := a.Time.UTC().Format(time.RFC3339)
-	switch a.Source + "/" + a.Kind {
+	at := body.Time.UTC().Format(time.RFC3339)
+	switch body.Source + "/" + body.Kind {
 	case "aws.ec2/EC2 Spot Instance Interruption Warning":
-		news.InstanceID, news.Ending, news.Imminent = a.Detail.InstanceID, true, true
-		news.Notice = "AWS takes the spot instance back two minutes from " + at + " (" + cloud.Clip(a.Detail.Action, 32) + ")"
+		event.InstanceID, event.Ending, event.Imminent = body.Detail.InstanceID, true, true
+		event.Notice = "AWS will interrupt the spot instance two minutes from " + at + " (" + cloud.Clip(body.Detail.Action, 32) + ")"
 	case "aws.ec2/EC2 Instance Rebalance Recommendation":
-		news.InstanceID, news.Ending = a.Detail.InstanceID, l.queue.Rebalance == "Replace"
-		news.Notice = "AWS recommends since " + at + " to leave the spot instance: it is likely to be taken back"
+		event.InstanceID, event.Ending = body.Detail.InstanceID, l.queue.Rebalance == "Replace"
+		event.Notice = "AWS recommends since " + at + " to replace the spot instance: it has an elevated risk of interruption"
 	case "aws.ec2/EC2 Instance State-change Notification":
-		if s := a.Detail.State; s != "pending" && s != "running" { // the engine already polls for those
-			news.InstanceID, news.Changed = a.Detail.InstanceID, true
+		if s := body.Detail.State; s != "pending" && s != "running" { // the engine already polls for those
+			event.InstanceID, event.Changed = body.Detail.InstanceID, true
 		}
 	case "aws.health/AWS Health Event":
-		l.troubled.Forget("") // the next listing asks EC2 for the details
+		l.notices.Forget("") // the next listing asks EC2 for the details
 	}
-	return news
+	return event
 }

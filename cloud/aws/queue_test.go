@@ -21,7 +21,7 @@ import (
 )
 
 // listen returns the driver of an account that names the stub's queue.
-func listen(t *testing.T, stub *ec2stub.Cloud, edit func(*infrav1.AWSInterruptionQueue)) *listener {
+func listen(t *testing.T, stub *ec2stub.Cloud, edit func(*infrav1.AWSInterruptionQueue)) *queueDriver {
 	t.Helper()
 	account := testAccount(stub.URL)
 	// The calls go to the account's endpoint, whatever host this URL names.
@@ -33,7 +33,7 @@ func listen(t *testing.T, stub *ec2stub.Cloud, edit func(*infrav1.AWSInterruptio
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.(*listener)
+	return d.(*queueDriver)
 }
 
 // TestMessages checks the meaning of each message, and that meaningless ones do no harm.
@@ -47,21 +47,21 @@ func TestMessages(t *testing.T) {
 	for name, test := range map[string]struct {
 		body   string
 		edit   func(*infrav1.AWSInterruptionQueue)
-		want   cloud.News
+		want   cloud.Event
 		notice string
 	}{
 		"interruption": {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning", detail(map[string]any{"instance-action": "terminate"})),
-			want: cloud.News{InstanceID: "i-01", Ending: true, Imminent: true}, notice: "takes the spot instance back"},
+			want: cloud.Event{InstanceID: "i-01", Ending: true, Imminent: true}, notice: "will interrupt the spot instance"},
 		"rebalance": {body: ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", detail(map[string]any{})),
-			want: cloud.News{InstanceID: "i-01"}, notice: "likely to be taken back"},
+			want: cloud.Event{InstanceID: "i-01"}, notice: "elevated risk of interruption"},
 		"rebalance, to be acted on": {body: ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", detail(map[string]any{})), edit: replace,
-			want: cloud.News{InstanceID: "i-01", Ending: true}, notice: "likely to be taken back"},
+			want: cloud.Event{InstanceID: "i-01", Ending: true}, notice: "elevated risk of interruption"},
 		"terminated": {body: ec2stub.Event("aws.ec2", "EC2 Instance State-change Notification", detail(map[string]any{"state": "shutting-down"})),
-			want: cloud.News{InstanceID: "i-01", Changed: true}},
+			want: cloud.Event{InstanceID: "i-01", Changed: true}},
 		"runs":          {body: ec2stub.Event("aws.ec2", "EC2 Instance State-change Notification", detail(map[string]any{"state": "running"}))},
 		"another kind":  {body: ec2stub.Event("aws.ec2", "EBS Volume Notification", detail(map[string]any{}))},
 		"another cloud": {body: ec2stub.Event("my.ec2", "EC2 Spot Instance Interruption Warning", detail(map[string]any{}))},
-		"no instance":   {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning", nil), want: cloud.News{Ending: true, Imminent: true}, notice: "takes"},
+		"no instance":   {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning", nil), want: cloud.Event{Ending: true, Imminent: true}, notice: "will interrupt"},
 		"of other types": {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning",
 			map[string]any{"instance-id": []string{"i-01"}, "instance-action": 4})},
 		"no event": {body: `["a", "b"]`},
@@ -73,7 +73,7 @@ func TestMessages(t *testing.T) {
 			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
 			l := listen(t, stub, test.edit)
 			stub.Send(test.body, time.Minute)
-			news, err := l.Hear(ctx)
+			news, err := l.Receive(ctx)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(news).To(HaveLen(1))
 			got := news[0]
@@ -81,7 +81,7 @@ func TestMessages(t *testing.T) {
 			g.Expect(got.Notice == "").To(Equal(test.notice == ""))
 			g.Expect(got.At).To(BeTemporally("~", time.Now().Add(-time.Minute), 10*time.Second))
 			g.Expect(stub.Messages()).To(HaveLen(1))
-			g.Expect(l.Dismiss(ctx, news)).To(Succeed())
+			g.Expect(l.Ack(ctx, news)).To(Succeed())
 			g.Expect(stub.Messages()).To(BeEmpty())
 			got.Notice, got.At, got.Receipt = "", time.Time{}, ""
 			g.Expect(got).To(Equal(test.want))
@@ -108,7 +108,7 @@ func TestHealthEvent(t *testing.T) {
 	stub.Announce(made.ID, "instance-retirement", "The instance is running on degraded hardware")
 	g.Expect(noticed()).To(BeEmpty())
 	stub.Send(ec2stub.Event("aws.health", "AWS Health Event", map[string]any{"service": "EC2", "eventTypeCategory": "scheduledChange"}), 0)
-	news, err := l.Hear(ctx)
+	news, err := l.Receive(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(news).To(HaveLen(1))
 	g.Expect(news[0].InstanceID).To(BeEmpty())
@@ -126,14 +126,14 @@ func TestLongPoll(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	begun := time.Now()
-	news, err := l.Hear(ctx)
+	news, err := l.Receive(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(news).To(BeEmpty())
 	g.Expect(time.Since(begun)).To(BeNumerically(">=", 900*time.Millisecond))
 	g.Expect(ctx.Err()).NotTo(HaveOccurred())
 
 	time.AfterFunc(200*time.Millisecond, func() { stub.Warn("i-01") })
-	news, err = l.Hear(t.Context())
+	news, err = l.Receive(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(news).To(HaveLen(1))
 
@@ -141,20 +141,20 @@ func TestLongPoll(t *testing.T) {
 		stub.Warn("i-02")
 	}
 	stub.SetHidden(100 * time.Millisecond)
-	news, err = l.Hear(t.Context())
+	news, err = l.Receive(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(news).To(HaveLen(10))
-	g.Expect(l.Dismiss(t.Context(), news)).To(Succeed())
+	g.Expect(l.Ack(t.Context(), news)).To(Succeed())
 	for range 2 {
-		news, err = l.Hear(t.Context())
+		news, err = l.Receive(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(news).To(HaveLen(2))
 	}
 
 	ctx, cancel = context.WithCancel(t.Context())
 	time.AfterFunc(100*time.Millisecond, cancel)
-	g.Expect(l.Dismiss(t.Context(), news)).To(Succeed())
-	_, err = l.Hear(ctx)
+	g.Expect(l.Ack(t.Context(), news)).To(Succeed())
+	_, err = l.Receive(ctx)
 	g.Expect(code(err)).To(Equal(cloud.Unavailable), "%v", err)
 }
 
@@ -188,7 +188,7 @@ func TestQueueInTrouble(t *testing.T) {
 			if test.expire {
 				stub.Expire()
 			}
-			_, err := l.Hear(t.Context())
+			_, err := l.Receive(t.Context())
 			g.Expect(code(err)).To(Equal(test.code), "%v", err)
 			g.Expect(err).To(MatchError(ContainSubstring(test.says)))
 		})
@@ -197,7 +197,7 @@ func TestQueueInTrouble(t *testing.T) {
 	account.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: foreign.URL + "/1/q"}
 	d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Connect: conformance.Through(http.DefaultTransport)})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	_, err = d.(*listener).Hear(t.Context())
+	_, err = d.(*queueDriver).Receive(t.Context())
 	NewWithT(t).Expect(code(err)).NotTo(BeEmpty(), "%v", err)
 	NewWithT(t).Expect(err).NotTo(MatchError(ContainSubstring("hello")))
 }

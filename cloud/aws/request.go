@@ -38,19 +38,19 @@ func userData(data []byte) (*string, error) {
 	}
 	size := len(data)
 	if size > maxUserData {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, the driver takes %d: shorten files and commands", size, maxUserData)
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, at most %d are possible: shorten files and commands", size, maxUserData)
 	}
 	if size > ec2UserData && !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
-		data = pack(data)
+		data = compress(data)
 	}
 	if len(data) > ec2UserData {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, %d as packed as it may be, and EC2 takes %d: shorten files and commands",
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, %d after compression, and EC2 accepts at most %d: shorten files and commands",
 			size, len(data), ec2UserData)
 	}
 	return aws.String(base64.StdEncoding.EncodeToString(data)), nil
 }
 
-func pack(data []byte) []byte {
+func compress(data []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // fails for invalid levels only
 	_, _ = w.Write(data)                                    // a Buffer accepts any write
@@ -142,15 +142,15 @@ func blockDevices(p plan) (all []types.BlockDeviceMapping) {
 			return aws.ToString(m.DeviceName) == aws.ToString(kept.DeviceName)
 		}
 		if !slices.ContainsFunc(all, named) {
-			all = append(all, types.BlockDeviceMapping{DeviceName: kept.DeviceName, Ebs: going(*kept.Ebs)})
+			all = append(all, types.BlockDeviceMapping{DeviceName: kept.DeviceName, Ebs: deletedWithInstance(*kept.Ebs)})
 		}
 	}
 	return all
 }
 
-// going returns an image's volume, changed to be deleted with the instance. It leaves out the
-// encryption, which the snapshot defines.
-func going(v types.EbsBlockDevice) *types.EbsBlockDevice {
+// deletedWithInstance returns an image's volume, changed to be deleted with the instance. It leaves
+// out the encryption, which the snapshot defines.
+func deletedWithInstance(v types.EbsBlockDevice) *types.EbsBlockDevice {
 	v.DeleteOnTermination, v.Encrypted, v.KmsKeyId = aws.Bool(true), nil, nil
 	return &v
 }

@@ -229,7 +229,7 @@ func FuzzWhole(f *testing.F) {
 	f.Add([]byte("<RunInstancesResponse><instancesSet>"))
 	f.Add([]byte("<html/>"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if whole(body, "RunInstances") && (!bytes.Contains(body, []byte("<RunInstancesResponse")) || !bytes.HasSuffix(bytes.TrimSpace(body), []byte("</RunInstancesResponse>"))) {
+		if isComplete(body, "RunInstances") && (!bytes.Contains(body, []byte("<RunInstancesResponse")) || !bytes.HasSuffix(bytes.TrimSpace(body), []byte("</RunInstancesResponse>"))) {
 			t.Errorf("%q", body)
 		}
 	})
@@ -273,10 +273,10 @@ func TestStaysBehind(t *testing.T) {
 	attached := func(deleted bool) []types.VolumeAttachment {
 		return []types.VolumeAttachment{{DeleteOnTermination: &deleted}}
 	}
-	g.Expect(staysBehind(&types.Volume{State: types.VolumeStateAvailable})).To(BeTrue())
-	g.Expect(staysBehind(&types.Volume{State: types.VolumeStateInUse, Attachments: attached(false)})).To(BeTrue())
-	g.Expect(staysBehind(&types.Volume{State: types.VolumeStateInUse, Attachments: attached(true)})).To(BeFalse())
-	g.Expect(staysBehind(&types.Volume{State: types.VolumeStateDeleting})).To(BeFalse())
+	g.Expect(outlivesInstance(&types.Volume{State: types.VolumeStateAvailable})).To(BeTrue())
+	g.Expect(outlivesInstance(&types.Volume{State: types.VolumeStateInUse, Attachments: attached(false)})).To(BeTrue())
+	g.Expect(outlivesInstance(&types.Volume{State: types.VolumeStateInUse, Attachments: attached(true)})).To(BeFalse())
+	g.Expect(outlivesInstance(&types.Volume{State: types.VolumeStateDeleting})).To(BeFalse())
 }
 
 // TestValidate: errors that need no call are reported at once, with the field.

@@ -70,11 +70,11 @@ func (d *driver) parameter(ctx context.Context, name string) (string, error) {
 			return "", d.secrets.typed("GetParameter "+name, err)
 		}
 		if answer.Parameter == nil {
-			return "", cloud.Errorf(cloud.Unknown, "GetParameter %s: the answer holds no parameter: does the endpoint belong to AWS?", name)
+			return "", cloud.Errorf(cloud.Unknown, "GetParameter %s: unexpected response without a parameter (not AWS): check spec.aws.endpoint", name)
 		}
 		id := aws.ToString(answer.Parameter.Value)
 		if !strings.HasPrefix(id, "ami-") {
-			return "", cloud.Errorf(cloud.InvalidSpec, "parameter %s does not hold the ID of an AMI", name)
+			return "", cloud.Errorf(cloud.InvalidSpec, "parameter %s does not contain an AMI ID", name)
 		}
 		return id, nil
 	})
@@ -83,14 +83,14 @@ func (d *driver) parameter(ctx context.Context, name string) (string, error) {
 // findImages returns at least one image, or an error.
 func (d *driver) findImages(ctx context.Context, wanted infrav1.AWSImage) ([]types.Image, error) {
 	in := &ec2.DescribeImagesInput{}
-	missing := cloud.Errorf(cloud.InvalidSpec, "this region shows the account no AMI %s", wanted.ID)
+	missing := cloud.Errorf(cloud.InvalidSpec, "AMI %s does not exist in this region, or the account may not use it", wanted.ID)
 	if lookup := wanted.Lookup; lookup != nil {
 		in.Owners = lookup.Owners
 		in.Filters = append(tagFilters(lookup.Tags), filter("name", lookup.Name), filter("state", "available"))
 		if lookup.Architecture != "" {
 			in.Filters = append(in.Filters, filter("architecture", ec2Architecture(lookup.Architecture)))
 		}
-		missing = cloud.Errorf(cloud.NotFound, "no AMI of %s that fits name %q, architecture and tags is available (image.lookup: ask for another, or make it)",
+		missing = cloud.Errorf(cloud.NotFound, "no available AMI of %s matches name %q, architecture and tags (check image.lookup)",
 			strings.Join(lookup.Owners, ", "), lookup.Name)
 	} else {
 		in.ImageIds = []string{wanted.ID}
@@ -163,7 +163,7 @@ func (d *driver) subnet(ctx context.Context, wanted infrav1.AWSSelector, zone st
 	i := slices.IndexFunc(all, func(s subnet) bool { return zone == "" || s.zone == zone })
 	if i < 0 {
 		// Not InvalidSpec: if the machine may be in any zone, the account tries the next.
-		return subnet{}, cloud.Errorf(cloud.NoCapacity, "none of the machine's subnets is in zone %q (subnets: name one there, too)", zone)
+		return subnet{}, cloud.Errorf(cloud.NoCapacity, "none of the machine's subnets is in zone %q (subnets: add a subnet of that zone)", zone)
 	}
 	return all[i], nil
 }
@@ -182,7 +182,7 @@ func (d *driver) findSubnets(ctx context.Context, wanted infrav1.AWSSelector) ([
 		})
 	}
 	if len(all) == 0 {
-		return nil, cloud.Errorf(cloud.NotFound, "no subnet has the tags that the machine's subnets are named by (subnets.tags: put them on subnets of this region)")
+		return nil, cloud.Errorf(cloud.NotFound, "no subnet of this region has the tags in subnets.tags")
 	}
 	slices.SortFunc(all, func(a, b subnet) int {
 		return cmp.Or(cmp.Compare(b.free, a.free), strings.Compare(a.id, b.id))
@@ -210,7 +210,7 @@ func (d *driver) securityGroups(ctx context.Context, wanted *infrav1.AWSSelector
 			ids = append(ids, aws.ToString(group.GroupId))
 		}
 		if len(ids) == 0 {
-			return nil, cloud.Errorf(cloud.NotFound, "no security group of %s has the tags that the machine's groups are named by (securityGroups.tags: put them on groups of that VPC)", vpc)
+			return nil, cloud.Errorf(cloud.NotFound, "no security group of %s has the tags in securityGroups.tags", vpc)
 		}
 		slices.Sort(ids)
 		return ids, nil

@@ -102,9 +102,9 @@ func toVolume(v *types.Volume) cloud.Resource {
 	return r
 }
 
-// staysBehind reports whether a volume outlives its instance: it is not being deleted, and no
+// outlivesInstance reports whether a volume outlives its instance: it is not being deleted, and no
 // attachment deletes it with the instance.
-func staysBehind(v *types.Volume) bool {
+func outlivesInstance(v *types.Volume) bool {
 	return v.State != types.VolumeStateDeleting && v.State != types.VolumeStateDeleted &&
 		!slices.ContainsFunc(v.Attachments, func(a types.VolumeAttachment) bool { return aws.ToBool(a.DeleteOnTermination) })
 }

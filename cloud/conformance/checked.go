@@ -52,7 +52,7 @@ func (c *checked) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud
 	c.resources("Describe", found, err)
 	for _, r := range found {
 		if !slices.ContainsFunc(refs, func(ref cloud.Reference) bool { return ref.Token == r.Token }) {
-			c.t.Errorf("Describe: answered %s %s, for which nobody asked", r.Kind, r.ID)
+			c.t.Errorf("Describe returned %s %s, which was not requested", r.Kind, r.ID)
 		}
 	}
 	return found, err
@@ -62,7 +62,7 @@ func (c *checked) Delete(ctx context.Context, resources []cloud.Resource) []erro
 	c.t.Helper()
 	errs := c.Driver.Delete(ctx, resources)
 	if len(errs) != len(resources) {
-		c.t.Fatalf("Delete: answered %d errors for %d resources", len(errs), len(resources))
+		c.t.Fatalf("Delete returned %d errors for %d resources", len(errs), len(resources))
 	}
 	for _, err := range errs {
 		c.error("Delete", err)
@@ -89,7 +89,7 @@ func (c *checked) error(method string, err error) {
 		if errors.As(err, &queued) {
 			return
 		}
-		c.t.Errorf("%s: the error is %T, neither *cloud.Error nor *cloud.Queued: %v", method, err, err)
+		c.t.Errorf("%s: the error is %T, want *cloud.Error or *cloud.Queued: %v", method, err, err)
 		return
 	}
 	if !slices.Contains(codes(), e.Code) {
@@ -102,7 +102,7 @@ func (c *checked) error(method string, err error) {
 		c.t.Errorf("%s: RetryAfter with %s", method, e.Code)
 	}
 	if strings.Contains(e.Message, "hotel") {
-		c.t.Errorf("%s: the message repeats a body that is not the cloud's: %s", method, e.Message)
+		c.t.Errorf("%s: the message quotes a body that is not the cloud's: %s", method, e.Message)
 	}
 	// The cause is wrapped, and code that unwraps it may log it.
 	for cause := error(e); cause != nil; cause = errors.Unwrap(cause) {
@@ -123,13 +123,13 @@ func (c *checked) noSecret(where, text string) {
 func (c *checked) resources(method string, found []cloud.Resource, err error) {
 	c.t.Helper()
 	if err != nil && len(found) > 0 {
-		c.t.Errorf("%s: answered %d resources together with an error: a part must never be taken for the whole", method, len(found))
+		c.t.Errorf("%s: returned %d resources together with an error, want none: a partial result must not look complete", method, len(found))
 	}
 	seen := map[string]bool{}
 	for _, r := range found {
 		key := string(r.Kind) + "/" + r.ID
 		if seen[key] {
-			c.t.Errorf("%s: %s came twice", method, key)
+			c.t.Errorf("%s: %s was returned twice", method, key)
 		}
 		seen[key] = true
 		c.resource(method, r)
@@ -143,7 +143,7 @@ func (c *checked) resource(method string, r cloud.Resource) {
 	}
 	if r.Kind != cloud.KindInstance {
 		if r.State != "" || r.ProviderID != "" {
-			c.t.Errorf("%s: a dependant has what only an instance has: %+v", method, r)
+			c.t.Errorf("%s: a dependant has fields of an instance: %+v", method, r)
 		}
 		return
 	}

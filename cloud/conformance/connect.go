@@ -8,6 +8,6 @@ import (
 )
 
 // Through returns a cloud.Config's Connect for a test whose transport already trusts the endpoint.
-func Through(carrier http.RoundTripper) func(*tls.Config) (http.RoundTripper, error) {
-	return func(*tls.Config) (http.RoundTripper, error) { return carrier, nil }
+func Through(transport http.RoundTripper) func(*tls.Config) (http.RoundTripper, error) {
+	return func(*tls.Config) (http.RoundTripper, error) { return transport, nil }
 }

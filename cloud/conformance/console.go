@@ -8,7 +8,7 @@ import "github.com/drover-io/drover/cloud"
 func (s *suite) console() {
 	driver, able := s.driver.(*checked).Driver.(cloud.Console)
 	if !able {
-		s.leaveOut("consoles")
+		s.omitCredential("consoles")
 		return
 	}
 	made := s.ensure(s.request(s.token()))

@@ -26,14 +26,14 @@ func (s *suite) create() {
 		}
 		running := found[i]
 		if running.ProviderID != made.ProviderID || running.OwnershipID != s.owner || running.Token != req.Token {
-			s.Errorf("made as %+v, runs as %+v", made, running)
+			s.Errorf("created as %+v, running as %+v", made, running)
 		}
 		return len(running.Addresses) > 0
 	})
 }
 
-// createWhereAsked makes a machine in each failure domain that its fields allow.
-func (s *suite) createWhereAsked() {
+// createInFailureDomain makes a machine in each failure domain that its fields allow.
+func (s *suite) createInFailureDomain() {
 	info, err := s.driver.Probe(s.Context())
 	if err != nil {
 		s.Fatalf("Probe: %v", err)
@@ -52,7 +52,7 @@ func (s *suite) createWhereAsked() {
 		req := s.request(s.token())
 		req.FailureDomain = domain
 		if made := s.ensure(req); made.FailureDomain != domain {
-			s.Errorf("asked for %q, made in %q", domain, made.FailureDomain)
+			s.Errorf("requested failure domain %q, got %q", domain, made.FailureDomain)
 		}
 	}
 }
@@ -63,13 +63,13 @@ func (s *suite) createIsIdempotent() {
 	made := s.ensure(req)
 	s.wantCalls("Ensure of what exists", s.net.count(func() {
 		if again := s.ensure(req); again.ID != made.ID {
-			s.Errorf("made %s, then %s", made.ID, again.ID)
+			s.Errorf("Ensure returned instance %s, then %s for the same token", made.ID, again.ID)
 		}
 	}), s.Calls.Again)
 	other := s.request(req.Token)
 	other.Name, other.UserData = "another-name", []byte("#cloud-config\nhostname: other\n")
 	if again := s.ensure(other); again.ID != made.ID {
-		s.Errorf("made %s, then for a changed request %s: the token alone decides", made.ID, again.ID)
+		s.Errorf("Ensure returned instance %s, then %s for a changed request with the same token", made.ID, again.ID)
 	}
 	s.wantOne(req.Token, made.ID)
 }
@@ -90,7 +90,7 @@ func (s *suite) createInParallel() {
 	made := s.ensure(req)
 	for _, id := range ids {
 		if id != "" && id != made.ID {
-			s.Errorf("made %s and %s", id, made.ID)
+			s.Errorf("parallel calls of Ensure created instances %s and %s", id, made.ID)
 		}
 	}
 	s.wantOne(req.Token, made.ID)
@@ -98,26 +98,26 @@ func (s *suite) createInParallel() {
 
 // createAfterLostAnswer makes each network fault happen to the create, and repeats the create.
 func (s *suite) createAfterLostAnswer() {
-	for _, trouble := range troubles() {
+	for _, f := range networkFaults() {
 		req := s.request(s.token())
-		happened, err := s.during(cloud.ClassCreate, 0, trouble.do, func(ctx context.Context) error {
+		happened, err := s.during(cloud.ClassCreate, 0, f.do, func(ctx context.Context) error {
 			_, err := s.driver.Ensure(ctx, req)
 			return err
 		})
 		if !happened {
-			s.Errorf("%s: Ensure made no call of class create", trouble.name)
+			s.Errorf("%s: Ensure made no call of class create", f.name)
 		}
 		if code := cloud.CodeOf(err); code != cloud.Unavailable && code != cloud.Unknown {
-			s.Errorf("%s: got %v; whether something was made is open, so the code must be Unavailable or Unknown", trouble.name, err)
+			s.Errorf("%s: got %v; the outcome is unknown, so the code must be Unavailable or Unknown", f.name, err)
 		}
 		made := s.ensure(req)
 		s.wantOne(req.Token, made.ID)
 	}
 }
 
-// neverMadeAgain repeats the create of a terminated instance. Ensure must return that instance, and
-// not make a new one.
-func (s *suite) neverMadeAgain() {
+// terminatedIsNotRecreated repeats the create of a terminated instance. Ensure must return that
+// instance, and not make a new one.
+func (s *suite) terminatedIsNotRecreated() {
 	req := s.request(s.token())
 	made := s.ensure(req)
 	s.untilGone(s.Context(), []cloud.Reference{s.reference(made)})
@@ -127,7 +127,7 @@ func (s *suite) neverMadeAgain() {
 		return
 	}
 	if again := s.ensure(req); again.ID != made.ID || again.State != cloud.StateTerminated {
-		s.Errorf("made %s again, as %s (%s)", made.ID, again.ID, again.State)
+		s.Errorf("Ensure created terminated instance %s again, as %s (%s)", made.ID, again.ID, again.State)
 	}
 }
 
@@ -141,7 +141,7 @@ func (s *suite) names() {
 		req.Name = name
 		made := s.ensure(req)
 		if other, ok := seen[made.ID]; ok {
-			s.Errorf("%q and %q became one instance", name, other)
+			s.Errorf("names %q and %q lead to the same instance", name, other)
 		}
 		seen[made.ID] = name
 	}
@@ -151,7 +151,7 @@ func (s *suite) names() {
 func (s *suite) largest(data []byte) int {
 	n := sort.Search(len(data), func(n int) bool { return s.Cloud.CheckUserData(data[:n+1]) != nil })
 	if n == 0 || n == len(data) {
-		s.Fatalf("CheckUserData takes %d of %d bytes", n, len(data))
+		s.Fatalf("CheckUserData accepts %d of %d bytes", n, len(data))
 	}
 	return n
 }
@@ -168,7 +168,7 @@ func (s *suite) userData() {
 	_, err := s.driver.Ensure(s.Context(), req)
 	s.wantCode(err, cloud.InvalidSpec)
 	if found := s.instances(req.Token); len(found) > 0 {
-		s.Errorf("refused, but made: %+v", found)
+		s.Errorf("Ensure failed, but created %+v", found)
 	}
 }
 
@@ -182,7 +182,7 @@ func (s *suite) refused() {
 			s.Errorf("%s: got %v, want %s", name, err, refused.Code)
 		}
 		if found := s.instances(req.Token); len(found) > 0 {
-			s.Errorf("%s: refused, but made: %+v", name, found)
+			s.Errorf("%s: Ensure failed, but created %+v", name, found)
 		}
 	}
 }
@@ -207,6 +207,6 @@ func (s *suite) injected() {
 		s.wantOne(s.ensure(req).Token, "")
 	}
 	if s.Inject == nil {
-		s.leaveOut("errors of the endpoint")
+		s.omitCredential("injected errors")
 	}
 }

@@ -16,7 +16,7 @@ import (
 func (s *suite) delete() {
 	var batch []cloud.Resource
 	var refs []cloud.Reference
-	for _, made := range s.makeMany(min(5, s.Cloud.Batch.Delete)) {
+	for _, made := range s.createMany(min(5, s.Cloud.Batch.Delete)) {
 		batch = append(batch, made)
 		refs = append(refs, s.reference(made))
 	}
@@ -36,7 +36,7 @@ func (s *suite) delete() {
 	s.wantCalls("Delete of a batch", calls, s.Calls.Delete)
 	for _, err := range s.driver.Delete(s.Context(), batch) {
 		if err != nil {
-			s.Errorf("Delete of what is being deleted: %v", err)
+			s.Errorf("Delete of a resource that is being deleted: %v", err)
 		}
 	}
 	s.untilGone(s.Context(), refs)
@@ -54,28 +54,28 @@ func (s *suite) delete() {
 	}
 	for _, r := range found {
 		if r.State != cloud.StateTerminated {
-			s.Errorf("gone, and yet there: %+v", r)
+			s.Errorf("deleted, but Describe returns %+v", r)
 		}
 	}
 	s.wantOne(survivor.Token, survivor.ID)
 	if errs := s.driver.Delete(s.Context(), nil); len(errs) != 0 {
-		s.Errorf("Delete of nothing: %v", errs)
+		s.Errorf("Delete without resources: %v", errs)
 	}
 }
 
-// deleteInTrouble makes each network fault happen to the delete. It must return an error for each
+// deleteWithFaults makes each network fault happen to the delete. It must return an error for each
 // resource, and do no harm.
-func (s *suite) deleteInTrouble() {
-	for _, trouble := range troubles() {
+func (s *suite) deleteWithFaults() {
+	for _, f := range networkFaults() {
 		made := s.ensure(s.request(s.token()))
-		happened, err := s.during(cloud.ClassDelete, 0, trouble.do, func(ctx context.Context) error {
+		happened, err := s.during(cloud.ClassDelete, 0, f.do, func(ctx context.Context) error {
 			return s.driver.Delete(ctx, []cloud.Resource{made})[0]
 		})
 		if !happened {
-			s.Errorf("%s: Delete made no call of class delete", trouble.name)
+			s.Errorf("%s: Delete made no call of class delete", f.name)
 		}
 		if code := cloud.CodeOf(err); code != cloud.Unavailable && code != cloud.Unknown {
-			s.Errorf("%s: got %v, want Unavailable or Unknown", trouble.name, err)
+			s.Errorf("%s: got %v, want Unavailable or Unknown", f.name, err)
 		}
 		s.untilGone(s.Context(), []cloud.Reference{s.reference(made)})
 	}
@@ -84,7 +84,7 @@ func (s *suite) deleteInTrouble() {
 // foreign checks that resources of others are neither listed nor touched.
 func (s *suite) foreign() {
 	if s.Foreign == nil {
-		s.leaveOut("a foreign instance")
+		s.omitCredential("a foreign instance")
 		return
 	}
 	alive := s.Foreign(s.T)
@@ -95,12 +95,12 @@ func (s *suite) foreign() {
 	}
 	for _, r := range found {
 		if r.Token != made.Token {
-			s.Errorf("listed %+v, which nobody made", r)
+			s.Errorf("List returned %+v, which the suite did not create", r)
 		}
 	}
 	s.untilGone(s.Context(), []cloud.Reference{s.reference(made)})
 	if !alive() {
-		s.Error("the foreign instance was touched")
+		s.Error("the foreign instance was changed")
 	}
 }
 
@@ -141,20 +141,20 @@ func (s *suite) context() {
 func (s *suite) endDuring(name string, method func(context.Context) error) {
 	for _, class := range []cloud.Class{cloud.ClassCreate, cloud.ClassDelete, cloud.ClassRead} {
 		for how, giveUp := range map[string]func(cancel func()){
-			"cancelled": func(cancel func()) { cancel() },
-			"deadline":  func(func()) {},
+			"canceled": func(cancel func()) { cancel() },
+			"deadline": func(func()) {},
 		} {
 			ctx, cancel := context.WithCancel(s.Context())
 			if how == "deadline" {
 				ctx, cancel = context.WithTimeout(s.Context(), time.Second)
 			}
-			end := s.net.play(fault{class: class, do: hang, giveUp: func() { giveUp(cancel) }})
+			end := s.net.inject(fault{class: class, do: hang, giveUp: func() { giveUp(cancel) }})
 			done := make(chan error, 1)
 			go func() { done <- method(ctx) }()
 			var err error
 			select {
 			case err = <-done:
-			case <-time.After(s.Patience):
+			case <-time.After(s.Timeout):
 				s.Fatalf("%s does not return after its context was %s", name, how)
 			}
 			cancel()

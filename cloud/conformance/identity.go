@@ -18,36 +18,36 @@ func (s *suite) row() {
 	calls := s.net.count(func() {
 		c := s.Cloud
 		if c.Name == "" || c.Batch.Read < 1 || c.Batch.Delete < 1 || c.CheckUserData == nil || c.Traits.ReadLag < 0 || c.Traits.CreateHorizon < 0 {
-			s.Errorf("the row lacks a name, a Batch or CheckUserData, or a duration in Traits is negative: %q %+v %+v", c.Name, c.Batch, c.Traits)
+			s.Errorf("Cloud lacks Name, Batch or CheckUserData, or a duration in Traits is negative: %q %+v %+v", c.Name, c.Batch, c.Traits)
 		}
 		for class, limit := range map[cloud.Class]cloud.Limit{
 			cloud.ClassCreate: c.Limits.Create, cloud.ClassDelete: c.Limits.Delete, cloud.ClassRead: c.Limits.Read,
 		} {
 			if limit.PerSecond <= 0 || limit.Burst < 1 {
-				s.Errorf("the rate limit of %s is %+v", class, limit)
+				s.Errorf("Limits of class %s are invalid: %+v", class, limit)
 			}
 		}
 		if !c.Union.InAccount(s.Account) || c.Union.InAccount(&infrav1.CloudAccountSpec{}) {
-			s.Error("InAccount can't tell its account")
+			s.Error("InAccount is wrong")
 		}
 		if !c.Union.InMachine(s.Machine) || c.Union.InMachine(&infrav1.CloudMachineFields{}) {
-			s.Error("InMachine can't tell its machine")
+			s.Error("InMachine is wrong")
 		}
 		if errs := c.Union.ValidateAccount(s.Account, field.NewPath("spec")); len(errs) > 0 {
-			s.Errorf("ValidateAccount refuses the account: %v", errs)
+			s.Errorf("ValidateAccount rejects the account: %v", errs)
 		}
 		if errs := c.Union.ValidateMachine(s.Machine, field.NewPath("spec")); len(errs) > 0 {
-			s.Errorf("ValidateMachine refuses the machine: %v", errs)
+			s.Errorf("ValidateMachine rejects the machine: %v", errs)
 		}
 		if c.ProviderID != nil {
 			if id := c.ProviderID(s.Account); !strings.Contains(id, "{{") {
-				s.Errorf("ProviderID says %q for all machines", id)
+				s.Errorf("ProviderID is %q for all machines", id)
 			}
 		}
 		s.newDriver(s.Credentials)
 	})
 	if calls != 0 {
-		s.Errorf("the row and New made %d calls; they must make none", calls)
+		s.Errorf("Cloud and New made %d calls, want none", calls)
 	}
 }
 
@@ -95,7 +95,7 @@ func (s *suite) probe() {
 	})
 	s.wantCalls("Probe", calls, s.Calls.Probe)
 	if !slices.IsSorted(info.FailureDomains) || slices.Contains(info.FailureDomains, "") {
-		s.Errorf("the failure domains are not sorted, or one has no name: %q", info.FailureDomains)
+		s.Errorf("FailureDomains are not sorted, or one is empty: %q", info.FailureDomains)
 	}
 }
 
@@ -109,10 +109,10 @@ func (s *suite) offering() {
 	})
 	s.wantCalls("Offering", calls, s.Calls.Offering)
 	if offering.Capacity.Cpu().Sign() <= 0 || offering.Capacity.Memory().Sign() <= 0 {
-		s.Errorf("an autoscaler needs at least CPU and memory, got %v", offering.Capacity)
+		s.Errorf("Capacity must have at least CPU and memory, got %v", offering.Capacity)
 	}
 	if !slices.Contains([]string{"amd64", "arm64", "s390x", "ppc64le"}, offering.Architecture) || offering.OperatingSystem == "" {
-		s.Errorf("architecture %q, operating system %q", offering.Architecture, offering.OperatingSystem)
+		s.Errorf("Architecture %q or OperatingSystem %q is invalid", offering.Architecture, offering.OperatingSystem)
 	}
 	for name, refused := range s.Refused {
 		if !refused.OfferingToo {

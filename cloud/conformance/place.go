@@ -22,16 +22,16 @@ func (s *suite) place() {
 		s.Fatalf("Probe: %v", err)
 	}
 	if first.Place == "" || strings.ContainsFunc(first.Place, func(r rune) bool { return r <= ' ' || r > '~' }) || len(first.Place) > 512 {
-		s.Errorf("the place is %q; it must be up to 512 printable characters", first.Place)
+		s.Errorf("Place is %q, want 1 to 512 printable characters", first.Place)
 	}
 	s.driver.(*checked).noSecret("Place", first.Place)
 	for name, driver := range map[string]cloud.Driver{"Probe again": s.driver, "a driver of the same account": s.newDriver(s.Credentials)} {
 		if again, err := driver.Probe(s.Context()); err != nil || again.Place != first.Place {
-			s.Errorf("%s: the place is %q, then %q (%v)", name, first.Place, again.Place, err)
+			s.Errorf("%s: Place is %q, then %q (%v)", name, first.Place, again.Place, err)
 		}
 	}
 	if s.OtherPlace == nil {
-		s.leaveOut("credentials of another place")
+		s.omitCredential("credentials of another place")
 		return
 	}
 	elsewhere := *s
@@ -40,13 +40,13 @@ func (s *suite) place() {
 	}
 	other, err := elsewhere.newDriver(s.OtherPlace.Credentials).Probe(s.Context())
 	if err != nil || other.Place == "" || other.Place == first.Place {
-		s.Errorf("credentials of another place lead to %q, as the account's lead to %q (%v)", other.Place, first.Place, err)
+		s.Errorf("credentials of another place: Place is %q, and the account's is %q (%v)", other.Place, first.Place, err)
 	}
 }
 
-// turnTooLate makes the transport refuse a call whose turn in the rate limit comes too late. The
-// engine must find the *Queued in the error's chain.
-func (s *suite) turnTooLate() {
+// turnAfterDeadline makes the transport refuse a call whose turn in the rate limit comes too late.
+// The engine must find the *Queued in the error's chain.
+func (s *suite) turnAfterDeadline() {
 	made := s.ensure(s.request(s.token()))
 	late := func(req *http.Request, _ func() (*http.Response, error), _ func()) (*http.Response, error) {
 		closeBody(req)
@@ -67,7 +67,7 @@ func (s *suite) turnTooLate() {
 		happened, err := s.during(step.class, 0, late, step.do)
 		var queued *cloud.Queued
 		if happened && (!errors.As(err, &queued) || queued.After != time.Minute) {
-			s.Errorf("%s: the carrier's *Queued is not in the chain of %T: %v", name, err, err)
+			s.Errorf("%s: the transport's *Queued is not in the error chain of %T: %v", name, err, err)
 		}
 	}
 }
@@ -75,18 +75,18 @@ func (s *suite) turnTooLate() {
 // createInProgress makes the endpoint leave a create without an answer and carry it out later. A
 // create that is repeated meanwhile must make no second instance.
 func (s *suite) createInProgress() {
-	if s.Late == nil {
-		s.leaveOut("a create that takes effect after its answer was lost")
+	if s.LateCreates == nil {
+		s.omitCredential("a create that takes effect after its response was lost")
 		return
 	}
 	req := s.request(s.token())
-	undo := s.Late(s.T)
+	undo := s.LateCreates(s.T)
 	_, err := s.driver.Ensure(s.Context(), req)
 	undo()
 	s.wantCode(err, cloud.Unavailable, cloud.Unknown)
 	req.MaybeSent = true
 	made := s.ensure(req)
-	s.eventually("the instance is shown", func() bool {
+	s.eventually("List returns the instance", func() bool {
 		found, err := s.driver.Describe(s.Context(), []cloud.Reference{s.reference(made)})
 		return err == nil && len(found) > 0
 	})
@@ -101,7 +101,7 @@ const callTime = 3 * time.Second
 func (s *suite) deadConnection() {
 	base, ok := s.net.shared.(*http.Transport)
 	if !ok {
-		s.leaveOut("a connection that goes dead")
+		s.omitCredential("a dead connection")
 		return
 	}
 	lines := &lines{dial: base.DialContext}
@@ -122,13 +122,13 @@ func (s *suite) deadConnection() {
 		_, err := driver.List(ctx)
 		return err
 	}
-	s.eventually("the account is listed", func() bool { return list() == nil })
+	s.eventually("List succeeds", func() bool { return list() == nil })
 	lines.cut()
 	if err := list(); err != nil {
 		s.wantCode(err, cloud.Unavailable, cloud.Unknown)
 	}
 	if err := list(); err != nil {
-		s.Errorf("a call after the one that was lost: %v", err)
+		s.Errorf("the call after the lost one: %v", err)
 	}
 }
 

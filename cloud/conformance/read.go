@@ -12,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// makeMany makes n machines, 8 at a time, and returns them by token.
-func (s *suite) makeMany(n int) map[string]cloud.Resource {
+// createMany makes n machines, 8 at a time, and returns them by token.
+func (s *suite) createMany(n int) map[string]cloud.Resource {
 	s.Helper()
 	var mu sync.Mutex
 	all := map[string]cloud.Resource{}
@@ -43,7 +43,7 @@ func (s *suite) makeMany(n int) map[string]cloud.Resource {
 	close(requests)
 	wg.Wait()
 	if len(all) != n {
-		s.Fatalf("made %d machines of %d", len(all), n)
+		s.Fatalf("created %d of %d machines", len(all), n)
 	}
 	return all
 }
@@ -56,7 +56,7 @@ func (s *suite) ours() ([]cloud.Resource, error) {
 
 // list makes many machines. The listing must show every one, and cost no more calls than its pages.
 func (s *suite) list() {
-	made := s.makeMany(s.Machines)
+	made := s.createMany(s.Machines)
 	var found []cloud.Resource
 	s.eventually("the listing shows every machine", func() bool {
 		var err error
@@ -74,36 +74,36 @@ func (s *suite) list() {
 			}
 		}
 		if instances > len(made) {
-			s.Fatalf("made %d machines, listed %d", len(made), instances)
+			s.Fatalf("created %d machines, listed %d", len(made), instances)
 		}
 		return instances == len(made)
 	})
 	for _, r := range found {
 		if r.Kind == cloud.KindInstance && r.ID != made[r.Token].ID {
-			s.Errorf("token %s was made as %s and is listed as %s", r.Token, made[r.Token].ID, r.ID)
+			s.Errorf("token %s: created instance %s, but List returned %s", r.Token, made[r.Token].ID, r.ID)
 		}
 		if _, ok := made[r.Token]; !ok {
-			s.Errorf("nobody made %s %s", r.Kind, r.ID)
+			s.Errorf("the suite did not create %s %s", r.Kind, r.ID)
 		}
 	}
-	s.listIsWholeOrAnError()
+	s.listIsCompleteOrFails()
 	s.describeMany(made)
 }
 
-// listIsWholeOrAnError makes the first, the middle and the last page fail.
-func (s *suite) listIsWholeOrAnError() {
+// listIsCompleteOrFails makes the first, the middle and the last page fail.
+func (s *suite) listIsCompleteOrFails() {
 	pages := s.net.count(func() { _, _ = s.driver.List(s.Context()) }, cloud.ClassRead)
 	if pages < 2 {
-		s.Log("the listing takes one call: no second page could be spoilt")
+		s.Log("the listing takes one call: no second page to inject a fault into")
 	}
 	for _, page := range slices.Compact([]int{0, pages / 2, pages - 1}) {
-		for _, trouble := range troubles() {
-			happened, err := s.during(cloud.ClassRead, page, trouble.do, func(ctx context.Context) error {
+		for _, f := range networkFaults() {
+			happened, err := s.during(cloud.ClassRead, page, f.do, func(ctx context.Context) error {
 				_, err := s.driver.List(ctx)
 				return err
 			})
 			if happened && err == nil {
-				s.Errorf("page %d of %d, %s: no error", page+1, pages, trouble.name)
+				s.Errorf("page %d of %d, %s: no error", page+1, pages, f.name)
 			}
 		}
 	}
@@ -127,13 +127,13 @@ func (s *suite) describeMany(made map[string]cloud.Resource) {
 	s.wantCalls("Describe", calls, s.Calls.Describe*(len(found)/s.Calls.Page+1))
 	instances := slices.DeleteFunc(found, func(r cloud.Resource) bool { return r.Kind != cloud.KindInstance })
 	if len(instances) != len(refs) {
-		s.Errorf("asked for %d machines, got %d", len(refs), len(instances))
+		s.Errorf("Describe of %d machines returned %d", len(refs), len(instances))
 	}
 }
 
-// readsInTrouble makes each network fault happen to each read. No read may return an empty answer
+// readsWithFaults makes each network fault happen to each read. No read may return an empty answer
 // without an error.
-func (s *suite) readsInTrouble() {
+func (s *suite) readsWithFaults() {
 	made := s.ensure(s.request(s.token()))
 	reads := map[string]func(context.Context) error{
 		"List": func(ctx context.Context) error { _, err := s.driver.List(ctx); return err },
@@ -145,21 +145,21 @@ func (s *suite) readsInTrouble() {
 		"Offering": func(ctx context.Context) error { _, err := s.driver.Offering(ctx, s.Machine); return err },
 	}
 	for name, read := range reads {
-		for _, trouble := range troubles() {
-			happened, err := s.during(cloud.ClassRead, 0, trouble.do, read)
+		for _, f := range networkFaults() {
+			happened, err := s.during(cloud.ClassRead, 0, f.do, read)
 			if !happened {
 				continue // it made no call
 			}
 			if code := cloud.CodeOf(err); code != cloud.Unavailable && code != cloud.Unknown {
-				s.Errorf("%s, %s: got %v, want Unavailable or Unknown", name, trouble.name, err)
+				s.Errorf("%s, %s: got %v, want Unavailable or Unknown", name, f.name, err)
 			}
 		}
 	}
 }
 
-// notYet reports whether the driver can't yet know that a token is unused, because an earlier
-// process may have sent it. It can know when a create can no longer take effect.
-func (s *suite) notYet(err error) bool {
+// beforeReadLag reports whether the driver can't yet know that a token is unused, because an
+// earlier process may have sent it. It can know when a create can no longer take effect.
+func (s *suite) beforeReadLag(err error) bool {
 	var e *cloud.Error
 	return errors.As(err, &e) && e.Code == cloud.Unavailable && e.RetryAfter > 0 && e.RetryAfter <= s.Cloud.Traits.CreateHorizon
 }
@@ -174,7 +174,7 @@ func (s *suite) describe() {
 		{{Token: s.token(), OwnershipID: s.owner}},
 	} {
 		found, err := s.driver.Describe(s.Context(), refs)
-		if refs[len(refs)-1].ProviderID == "" && s.notYet(err) {
+		if refs[len(refs)-1].ProviderID == "" && s.beforeReadLag(err) {
 			continue
 		}
 		if err != nil {
@@ -182,11 +182,11 @@ func (s *suite) describe() {
 		}
 		for _, r := range found {
 			if r.Token != made.Token || len(refs) == 1 && refs[0].ProviderID == "" {
-				s.Errorf("got %s %s of token %s", r.Kind, r.ID, r.Token)
+				s.Errorf("Describe returned %s %s of another token, %s", r.Kind, r.ID, r.Token)
 			}
 		}
 	}
 	if found, err := s.driver.Describe(s.Context(), nil); err != nil || len(found) > 0 {
-		s.Errorf("nothing asked for: got %v, %v", found, err)
+		s.Errorf("Describe without references: got %v, %v", found, err)
 	}
 }

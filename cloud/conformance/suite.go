@@ -24,8 +24,8 @@ func Run(t *testing.T, target Target) {
 	if target.Machines == 0 {
 		target.Machines = 250
 	}
-	if target.Patience == 0 {
-		target.Patience = time.Minute
+	if target.Timeout == 0 {
+		target.Timeout = time.Minute
 	}
 	if target.Transport == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
@@ -48,20 +48,20 @@ func Run(t *testing.T, target Target) {
 		{"delete", alone, (*suite).delete},
 		{"probe", together, (*suite).probe},
 		{"place", together, (*suite).place},
-		{"turn too late", together, (*suite).turnTooLate},
+		{"turn after deadline", together, (*suite).turnAfterDeadline},
 		{"dead connection", together, (*suite).deadConnection},
 		{"offering", together, (*suite).offering},
-		{"create where asked", together, (*suite).createWhereAsked},
+		{"create in failure domain", together, (*suite).createInFailureDomain},
 		{"create in parallel", together, (*suite).createInParallel},
-		{"create after a lost answer", together, (*suite).createAfterLostAnswer},
-		{"never made again", together, (*suite).neverMadeAgain},
+		{"create after lost response", together, (*suite).createAfterLostAnswer},
+		{"terminated is not recreated", together, (*suite).terminatedIsNotRecreated},
 		{"names", together, (*suite).names},
 		{"user data", together, (*suite).userData},
-		{"refused", together, (*suite).refused},
-		{"reads in a bad network", together, (*suite).readsInTrouble},
+		{"rejected requests", together, (*suite).refused},
+		{"reads with network faults", together, (*suite).readsWithFaults},
 		{"describe", together, (*suite).describe},
 		{"console", together, (*suite).console},
-		{"delete in a bad network", together, (*suite).deleteInTrouble},
+		{"delete with network faults", together, (*suite).deleteWithFaults},
 		{"foreign resources", together, (*suite).foreign},
 		{"context", together, (*suite).context},
 	} {
@@ -117,21 +117,21 @@ func (s *suite) newDriver(credentials map[string][]byte) cloud.Driver {
 // cleanUp deletes all that the subtest made, and checks that nothing is left.
 func (s *suite) cleanUp() {
 	// The test's own context has ended by now.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), 2*s.Patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), 2*s.Timeout)
 	defer cancel()
-	s.net.play(fault{})()
+	s.net.inject(fault{})()
 	s.untilGone(ctx, nil)
-	if s.Left == nil {
+	if s.Remaining == nil {
 		return
 	}
-	s.eventually("nothing is left at the endpoint", func() bool { return len(s.Left(s.T, s.owner)) == 0 })
+	s.eventually("no resource is left at the endpoint", func() bool { return len(s.Remaining(s.T, s.owner)) == 0 })
 }
 
 // untilGone deletes what the references name, or all that the subtest made, until it is gone.
 func (s *suite) untilGone(ctx context.Context, refs []cloud.Reference) {
 	s.Helper()
 	s.sleep(s.Cloud.Traits.ReadLag) // what was just made may not be shown yet
-	s.eventually("instances and all that belongs to them are gone", func() bool { return s.deleteStep(ctx, refs) == 0 })
+	s.eventually("instances and their dependants are gone", func() bool { return s.deleteStep(ctx, refs) == 0 })
 }
 
 // deleteStep takes one step of a deletion, as fleet.Account does: first instances, then their
@@ -171,9 +171,9 @@ func (s *suite) deleteStep(ctx context.Context, refs []cloud.Reference) int {
 // during calls step while a fault happens to one of its calls: of the class, after skip others.
 func (s *suite) during(class cloud.Class, skip int, do effect, step func(context.Context) error) (happened bool, err error) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), s.Patience)
+	ctx, cancel := context.WithTimeout(s.Context(), s.Timeout)
 	defer cancel()
-	end := s.net.play(fault{class: class, skip: skip, do: do, giveUp: cancel})
+	end := s.net.inject(fault{class: class, skip: skip, do: do, giveUp: cancel})
 	err = step(ctx)
 	return end(), err
 }
@@ -196,7 +196,7 @@ func (s *suite) reference(made cloud.Resource) cloud.Reference {
 func (s *suite) ensure(req cloud.Request) cloud.Resource {
 	s.Helper()
 	var made cloud.Resource
-	s.eventually("a machine is made", func() bool {
+	s.eventually("Ensure creates the machine", func() bool {
 		var err error
 		made, err = s.driver.Ensure(s.Context(), req)
 		switch cloud.CodeOf(err) {
@@ -210,7 +210,7 @@ func (s *suite) ensure(req cloud.Request) cloud.Resource {
 		}
 	})
 	if made.Kind != cloud.KindInstance || made.Token != req.Token || made.OwnershipID != req.OwnershipID {
-		s.Fatalf("Ensure made %+v, asked for token %s of %s", made, req.Token, req.OwnershipID)
+		s.Fatalf("Ensure returned %+v, want token %s and ownership ID %s", made, req.Token, req.OwnershipID)
 	}
 	return made
 }
@@ -224,7 +224,7 @@ func (s *suite) instances(token string) []cloud.Resource {
 	}
 	refs := []cloud.Reference{{Token: token, OwnershipID: s.owner}}
 	found, err := s.driver.Describe(s.Context(), refs)
-	if s.notYet(err) {
+	if s.beforeReadLag(err) {
 		s.sleep(s.Cloud.Traits.CreateHorizon)
 		found, err = s.driver.Describe(s.Context(), refs)
 	}
@@ -255,17 +255,17 @@ func (s *suite) wantCode(err error, want ...cloud.Code) {
 func (s *suite) wantCalls(step string, got, most int) {
 	s.Helper()
 	if got > most {
-		s.Errorf("%s took %d wire calls, at most %d are promised", step, got, most)
+		s.Errorf("%s made %d calls, want at most %d", step, got, most)
 	}
 }
 
-// eventually waits until ok, for the target's patience.
+// eventually waits until ok, for at most the target's Timeout.
 func (s *suite) eventually(what string, ok func() bool) {
 	s.Helper()
-	deadline := time.Now().Add(s.Patience)
+	deadline := time.Now().Add(s.Timeout)
 	for wait := 10 * time.Millisecond; !ok(); wait = min(2*wait, 2*time.Second) {
 		if time.Now().After(deadline) {
-			s.Fatalf("not within %s: %s", s.Patience, what)
+			s.Fatalf("timed out after %s: %s", s.Timeout, what)
 		}
 		s.sleep(wait)
 	}
@@ -277,8 +277,10 @@ func (s *suite) sleep(d time.Duration) {
 	<-timer.C
 }
 
-// leaveOut logs what could not be tested for lack of a hook.
-func (s *suite) leaveOut(what string) { s.Logf("left out: %s (the target has no hook for it)", what) }
+// omitCredential logs what could not be tested for lack of a hook.
+func (s *suite) omitCredential(what string) {
+	s.Logf("skipped: %s (the target has no hook for it)", what)
+}
 
 func asError(err error) *cloud.Error {
 	var e *cloud.Error

@@ -36,8 +36,8 @@ type Target struct {
 
 	// Machines is how many machines the listing test makes; 0: 250.
 	Machines int
-	// Patience is how long a machine may take to run, or to be gone; 0: 1 minute.
-	Patience time.Duration
+	// Timeout is how long a machine may take to run, or to be gone; 0: 1 minute.
+	Timeout time.Duration
 	// Calls are the wire calls that a step may cost at most.
 	Calls Calls
 
@@ -46,15 +46,15 @@ type Target struct {
 	Inject map[cloud.Code]func(testing.TB) (undo func())
 	// OtherPlace is where other credentials lead, such as another account's at the same endpoint.
 	OtherPlace *Place
-	// Late makes the endpoint leave creates without an answer, and carry them out some time later,
-	// until undo is called.
-	Late func(testing.TB) (undo func())
+	// LateCreates makes the endpoint leave creates without an answer, and carry them out some time
+	// later, until undo is called.
+	LateCreates func(testing.TB) (undo func())
 	// Foreign makes an instance without Drover's tags, without the driver. alive reports whether it
 	// still exists unchanged.
 	Foreign func(testing.TB) (alive func() bool)
-	// Left lists, without the driver, all that exists and carries the ownership ID, except
+	// Remaining lists, without the driver, all that exists and carries the ownership ID, except
 	// terminated instances.
-	Left func(t testing.TB, ownershipID string) []string
+	Remaining func(t testing.TB, ownershipID string) []string
 }
 
 // Place is another place.

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// network carries a driver's calls, counts them, plays faults, and checks that the driver makes its
-// calls as promised.
+// network carries a driver's calls, counts them, injects faults, and checks that the driver makes
+// its calls as promised.
 type network struct {
 	shared http.RoundTripper // connections of the drivers are made from it
 	t      testing.TB
@@ -61,7 +61,7 @@ func (n connection) RoundTrip(req *http.Request) (*http.Response, error) {
 		n.t.Errorf("%s %s was not named by WithOperation", req.Method, req.URL.Path)
 	}
 	if req.Response != nil {
-		n.t.Errorf("%s followed a redirect to %s: credentials would follow too", name, req.URL.Host)
+		n.t.Errorf("%s followed a redirect to %s, which sends the credentials there", name, req.URL.Host)
 	}
 	if err := req.Context().Err(); err != nil {
 		n.t.Errorf("%s was called after its context had ended", name)
@@ -108,9 +108,9 @@ func (n *network) total(classes []cloud.Class) int {
 	return sum
 }
 
-// play sets a fault for the next call of its class after skip others. happened reports whether the
-// fault happened, and removes it.
-func (n *network) play(f fault) (happened func() bool) {
+// inject sets a fault for the next call of its class after skip others. happened reports whether
+// the fault happened, and removes it.
+func (n *network) inject(f fault) (happened func() bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.fault = &f
@@ -122,15 +122,16 @@ func (n *network) play(f fault) (happened func() bool) {
 	}
 }
 
-// trouble is what networks and their proxies do to a call.
-type trouble struct {
+// networkFault is what networks and their proxies do to a call.
+type networkFault struct {
 	name string
 	do   effect
 }
 
-// troubles returns faults that leave open whether the call took effect. The driver must do so too.
-func troubles() []trouble {
-	return []trouble{
+// networkFaults returns faults that leave open whether the call took effect. The driver must do so
+// too.
+func networkFaults() []networkFault {
+	return []networkFault{
 		{"cut before the effect", func(req *http.Request, _ func() (*http.Response, error), _ func()) (*http.Response, error) {
 			closeBody(req)
 			return nil, io.ErrUnexpectedEOF
@@ -141,16 +142,16 @@ func troubles() []trouble {
 			}
 			return nil, io.ErrUnexpectedEOF
 		}},
-		{"answer cut in the middle", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
+		{"cut within the response", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
 			resp, err := send()
 			if err != nil {
 				return nil, err
 			}
 			body := drain(resp)
-			resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body[:len(body)/2]), broken{}))
+			resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body[:len(body)/2]), brokenBody{}))
 			return resp, nil
 		}},
-		{"answer truncated", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
+		{"truncated response", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
 			resp, err := send()
 			if err != nil {
 				return nil, err
@@ -160,7 +161,7 @@ func troubles() []trouble {
 		}},
 		{"HTML with 200", html(http.StatusOK)},
 		{"HTML with 502", html(http.StatusBadGateway)},
-		{"redirect to elsewhere", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
+		{"redirect to another host", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
 			resp, err := send()
 			if err != nil {
 				return nil, err
@@ -170,7 +171,7 @@ func troubles() []trouble {
 			resp.Header.Set("Location", "http://127.0.0.1:1/elsewhere")
 			return resp, nil
 		}},
-		{"hangs after the effect", func(req *http.Request, send func() (*http.Response, error), giveUp func()) (*http.Response, error) {
+		{"hang after the effect", func(req *http.Request, send func() (*http.Response, error), giveUp func()) (*http.Response, error) {
 			if resp, err := send(); err == nil {
 				drain(resp)
 			}
@@ -212,9 +213,9 @@ func closeBody(req *http.Request) {
 	}
 }
 
-type broken struct{}
+type brokenBody struct{}
 
-func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+func (brokenBody) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 // hang sends nothing, and gives up or waits for the deadline.
 func hang(req *http.Request, _ func() (*http.Response, error), giveUp func()) (*http.Response, error) {

@@ -34,11 +34,11 @@ func TestNoAnswer(t *testing.T) {
 	g := NewWithT(t)
 	r := NewRedactor("secret")
 	own, queued := cloud.Errorf(cloud.Conflict, "own"), &cloud.Queued{After: time.Second}
-	g.Expect(r.NoAnswer("Op", nil)).To(Succeed())
-	g.Expect(r.NoAnswer("Op", fmt.Errorf("wrapped: %w", own))).To(BeIdenticalTo(own))
-	g.Expect(r.NoAnswer("Op", fmt.Errorf("wrapped: %w", queued))).To(BeIdenticalTo(queued))
+	g.Expect(r.NoResponse("Op", nil)).To(Succeed())
+	g.Expect(r.NoResponse("Op", fmt.Errorf("wrapped: %w", own))).To(BeIdenticalTo(own))
+	g.Expect(r.NoResponse("Op", fmt.Errorf("wrapped: %w", queued))).To(BeIdenticalTo(queued))
 	for _, err := range []error{context.Canceled, context.DeadlineExceeded, io.ErrUnexpectedEOF, errors.New("dial secret: refused")} {
-		typed := r.NoAnswer("Op", err)
+		typed := r.NoResponse("Op", err)
 		g.Expect(cloud.CodeOf(typed)).To(Equal(cloud.Unavailable))
 		g.Expect(typed.Error()).To(ContainSubstring("Op: "))
 		g.Expect(typed.Error()).NotTo(ContainSubstring("secret"))
@@ -60,11 +60,11 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-func TestForeignStatus(t *testing.T) {
+func TestCodeOfStatus(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]cloud.Code{200: cloud.Unknown, 302: cloud.Unknown, 401: cloud.Unauthorized, 403: cloud.Unauthorized,
 		404: cloud.Unknown, 429: cloud.Throttled, 500: cloud.Unavailable, 503: cloud.Unavailable} {
-		if got := ForeignStatus(status); got != want {
+		if got := CodeOfStatus(status); got != want {
 			t.Errorf("%d: %s, want %s", status, got, want)
 		}
 	}
@@ -113,7 +113,7 @@ func TestLoginGuard(t *testing.T) {
 		g.Expect(guard.Allow()).To(Succeed())
 		guard.Done(cloud.Errorf(cloud.Unauthorized, "no"))
 		g.Expect(guard.Allow()).To(MatchError(ContainSubstring("no")))
-		time.Sleep(loginPause)
+		time.Sleep(loginCooldown)
 		g.Expect(guard.Allow()).To(Succeed())
 		guard.Done(nil)
 		g.Expect(guard.Allow()).To(Succeed())

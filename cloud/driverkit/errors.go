@@ -42,11 +42,11 @@ func (r Redactor) Clean(text string, n int) string {
 // maxCause is how many bytes of a network error are shown.
 const maxCause = 256
 
-// NoAnswer types the error of a call without an answer from the cloud. The transport's own errors
+// NoResponse types the error of a call without an answer from the cloud. The transport's own errors
 // (*cloud.Error, *cloud.Queued) pass unchanged. Everything else is Unavailable, because the call
 // may have had an effect.
-func (r Redactor) NoAnswer(operation string, err error) error {
-	var own *cloud.Error
+func (r Redactor) NoResponse(operation string, err error) error {
+	var typed *cloud.Error
 	var queued *cloud.Queued
 	unavailable := func(what string, cause error) error {
 		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": " + what, Err: cause}
@@ -56,19 +56,19 @@ func (r Redactor) NoAnswer(operation string, err error) error {
 		return nil
 	case errors.As(err, &queued):
 		return queued
-	case errors.As(err, &own):
-		return own
+	case errors.As(err, &typed):
+		return typed
 	case errors.Is(err, context.DeadlineExceeded):
-		return unavailable("no answer in time", context.DeadlineExceeded)
+		return unavailable("no response in time", context.DeadlineExceeded)
 	case errors.Is(err, context.Canceled):
-		return unavailable("canceled before its answer", context.Canceled)
+		return unavailable("canceled before a response", context.Canceled)
 	}
-	return unavailable("no answer: "+r.Clean(cloud.Plain(err), maxCause), nil)
+	return unavailable("no response: "+r.Clean(cloud.Plain(err), maxCause), nil)
 }
 
-// ForeignStatus returns the code of an answer that the cloud did not write, such as a proxy's page.
+// CodeOfStatus returns the code of an answer that the cloud did not write, such as a proxy's page.
 // The text of such an answer is never shown, because it may hold anything.
-func ForeignStatus(status int) cloud.Code {
+func CodeOfStatus(status int) cloud.Code {
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return cloud.Unauthorized

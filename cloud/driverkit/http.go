@@ -14,9 +14,9 @@ import (
 
 // Client returns an HTTP client for the transport of Config.Connect. It follows no redirect,
 // because a redirect would send the credentials elsewhere.
-func Client(carrier http.RoundTripper) *http.Client {
+func Client(transport http.RoundTripper) *http.Client {
 	return &http.Client{
-		Transport:     carrier,
+		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -28,9 +28,9 @@ func (r Redactor) ReadBody(operation string, body io.ReadCloser, limit int) ([]b
 	text, err := io.ReadAll(io.LimitReader(body, int64(limit)+1))
 	switch {
 	case err != nil:
-		return nil, r.NoAnswer(operation, err)
+		return nil, r.NoResponse(operation, err)
 	case len(text) > limit:
-		return nil, cloud.Errorf(cloud.Unknown, "%s: the answer is larger than %s", operation, sizeOf(limit))
+		return nil, cloud.Errorf(cloud.Unknown, "%s: the response is larger than %s", operation, sizeOf(limit))
 	}
 	return text, nil
 }
@@ -48,21 +48,21 @@ const maxPages = 10_000
 
 // Pages reads a listing to its end. page returns the items after a mark, and the next mark; "" ends
 // the listing. The first mark is "". A listing that does not end is Unknown.
-func Pages[T any](ctx context.Context, operation string, page func(ctx context.Context, mark string) (items []T, next string, err error)) ([]T, error) {
+func Pages[T any](ctx context.Context, operation string, page func(ctx context.Context, cursor string) (items []T, next string, err error)) ([]T, error) {
 	var all []T
-	mark := ""
+	cursor := ""
 	for range maxPages {
-		items, next, err := page(ctx, mark)
+		items, next, err := page(ctx, cursor)
 		if err != nil {
 			return nil, err
 		}
 		if all = append(all, items...); next == "" {
 			return all, nil
 		}
-		if next == mark {
+		if next == cursor {
 			break
 		}
-		mark = next
+		cursor = next
 	}
 	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", operation)
 }
@@ -74,7 +74,7 @@ func CertPool(bundle string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(bundle)) {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "caBundle holds no certificate in PEM")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "caBundle contains no PEM certificate")
 	}
 	return pool, nil
 }

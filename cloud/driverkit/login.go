@@ -9,10 +9,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// loginPause is how long refused credentials are not tried again. Identity services lock a user out
-// after a few failures within minutes (vCenter: 5 within 3 minutes by default). Changed credentials
-// make a new driver, which tries at once.
-const loginPause = time.Minute
+// loginCooldown is how long refused credentials are not tried again. Identity services lock a user
+// out after a few failures within minutes (vCenter: 5 within 3 minutes by default). Changed
+// credentials make a new driver, which tries at once.
+const loginCooldown = time.Minute
 
 // LoginGuard remembers that credentials were refused, so that they are not tried once for each
 // machine. The zero value is ready for use.
@@ -26,7 +26,7 @@ type LoginGuard struct {
 func (g *LoginGuard) Allow() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.refused != nil && time.Since(g.at) < loginPause {
+	if g.refused != nil && time.Since(g.at) < loginCooldown {
 		return g.refused
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// memoKept is how many answers a Memo keeps at most.
-const memoKept = 1000
+// maxMemoEntries is how many answers a Memo keeps at most.
+const maxMemoEntries = 1000
 
 // Memo caches a driver's answers to questions that all machines of a template ask, such as which
 // image a name means. If several callers want the same answer, the first asks and the others wait
@@ -25,7 +25,7 @@ type Memo[T any] struct {
 }
 
 type answer[T any] struct {
-	turn  chan struct{} // a lock: one caller at a time may look and ask
+	lock  chan struct{} // a lock: one caller at a time may look and ask
 	value T
 	until time.Time
 }
@@ -33,12 +33,12 @@ type answer[T any] struct {
 // Get returns the cached answer, or asks. It returns Unavailable if ctx ends while another caller
 // asks.
 func (m *Memo[T]) Get(ctx context.Context, key string, ask func(context.Context) (T, error)) (none T, err error) {
-	a := m.of(key)
+	a := m.answer(key)
 	select {
-	case a.turn <- struct{}{}:
-		defer func() { <-a.turn }()
+	case a.lock <- struct{}{}:
+		defer func() { <-a.lock }()
 	case <-ctx.Done():
-		return none, &cloud.Error{Code: cloud.Unavailable, Message: "waited for another's answer until the time was up", Err: ctx.Err()}
+		return none, &cloud.Error{Code: cloud.Unavailable, Message: "timed out while another caller made the same lookup", Err: ctx.Err()}
 	}
 	if time.Now().Before(a.until) {
 		return a.value, nil
@@ -51,16 +51,16 @@ func (m *Memo[T]) Get(ctx context.Context, key string, ask func(context.Context)
 	return value, nil
 }
 
-func (m *Memo[T]) of(key string) *answer[T] {
+func (m *Memo[T]) answer(key string) *answer[T] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a := m.answers[key]; a != nil {
 		return a
 	}
-	if m.answers == nil || len(m.answers) >= memoKept {
+	if m.answers == nil || len(m.answers) >= maxMemoEntries {
 		m.answers = map[string]*answer[T]{}
 	}
-	a := &answer[T]{turn: make(chan struct{}, 1)}
+	a := &answer[T]{lock: make(chan struct{}, 1)}
 	m.answers[key] = a
 	return a
 }

@@ -14,36 +14,36 @@ import (
 )
 
 const (
-	// fewMissing and shareMissing are how many of an account's recorded machines may be missing at
-	// once, without a record of their end, and still be believed to be gone: the larger of the two.
-	// If there are more, a wrong answer is more likely than their end.
-	fewMissing   = 3
-	shareMissing = 0.2
-	// missingWindow is how long a machine that was believed to be gone still counts among those
+	// minMissingLimit and shareMissing are how many of an account's recorded machines may be
+	// missing at once, without a record of their end, and still be taken for gone: the larger of
+	// the two. If there are more, a wrong answer is more likely than their end.
+	minMissingLimit = 3
+	missingShare    = 0.2
+	// missingWindow is how long a machine that was taken for gone still counts among those
 	// that are missing at once.
 	missingWindow = 5 * time.Minute
 )
 
-// Doubt reports that more machines are missing at once than the account believes to be gone.
-type Doubt struct {
+// MassAbsence reports that more machines are missing at once than the account accepts as gone.
+type MassAbsence struct {
 	// Missing is how many of the Of recorded machines are missing without a record of their end.
 	Missing, Of int
 	// Digest identifies the set of missing machines, for Account.Confirm.
 	Digest string
 }
 
-// absences is an account's only code that believes a machine to be gone because nothing of it is
-// found. The inventory's lock guards it.
+// absences is an account's only code that accepts a machine as gone because nothing of it is found.
+// The inventory's lock guards it.
 type absences struct {
 	recorded  map[string]struct{}  // tokens of all machines that are known to have been made
 	missing   map[string]struct{}  // those that are not found, and whose end nothing records
-	believed  map[string]time.Time // those that were believed to be gone, and when
+	accepted  map[string]time.Time // those that were accepted as gone, and when
 	confirmed map[string]struct{}  // those that a person has confirmed
-	doubting  bool                 // as of the last call of flipped
+	reported  bool                 // as of the last call of flipped
 }
 
 func newAbsences() absences {
-	return absences{recorded: map[string]struct{}{}, missing: map[string]struct{}{}, believed: map[string]time.Time{}, confirmed: map[string]struct{}{}}
+	return absences{recorded: map[string]struct{}{}, missing: map[string]struct{}{}, accepted: map[string]time.Time{}, confirmed: map[string]struct{}{}}
 }
 
 // record notes a machine that was made.
@@ -59,7 +59,7 @@ func (a *absences) miss(token string) {
 // found drops what was recorded of a machine that is there, or whose end the cloud records.
 func (a *absences) found(token string) {
 	delete(a.missing, token)
-	delete(a.believed, token)
+	delete(a.accepted, token)
 	delete(a.confirmed, token)
 }
 
@@ -68,65 +68,65 @@ func (a *absences) forget(token string) {
 	delete(a.recorded, token)
 }
 
-// believe decides whether a machine that live reads do not find is gone.
-func (a *absences) believe(token string, now time.Time) bool {
+// accept decides whether a machine that live reads do not find is gone.
+func (a *absences) accept(token string, now time.Time) bool {
 	a.missing[token] = struct{}{}
-	if _, ok := a.confirmed[token]; !ok && a.tooMany(now) {
+	if _, ok := a.confirmed[token]; !ok && a.exceedsLimit(now) {
 		return false
 	}
 	delete(a.missing, token)
-	a.believed[token] = now
+	a.accepted[token] = now
 	return true
 }
 
-// tooMany reports whether more machines are missing than are believed to be gone at once.
-func (a *absences) tooMany(now time.Time) bool {
+// exceedsLimit reports whether more machines are missing than are accepted as gone at once.
+func (a *absences) exceedsLimit(now time.Time) bool {
 	n := 0
 	for token := range a.missing {
 		if _, ok := a.confirmed[token]; !ok {
 			n++
 		}
 	}
-	for token, at := range a.believed {
+	for token, at := range a.accepted {
 		if _, ok := a.confirmed[token]; !ok && now.Sub(at) < missingWindow {
 			n++
 		}
 	}
-	return float64(n) > max(fewMissing, shareMissing*float64(len(a.recorded)))
+	return float64(n) > max(minMissingLimit, missingShare*float64(len(a.recorded)))
 }
 
-// doubt returns the current Doubt; nil if there is none.
-func (a *absences) doubt(now time.Time) *Doubt {
-	open := a.open()
-	if len(open) == 0 || !a.tooMany(now) {
+// massAbsence returns the current Doubt; nil if there is none.
+func (a *absences) massAbsence(now time.Time) *MassAbsence {
+	missing := a.unconfirmed()
+	if len(missing) == 0 || !a.exceedsLimit(now) {
 		return nil
 	}
-	return &Doubt{Missing: len(open), Of: max(len(a.recorded), len(open)), Digest: Digest(open)}
+	return &MassAbsence{Missing: len(missing), Of: max(len(a.recorded), len(missing)), Digest: Digest(missing)}
 }
 
-// open returns the missing machines that nobody has confirmed, sorted.
-func (a *absences) open() []string {
+// unconfirmed returns the missing machines that nobody has confirmed, sorted.
+func (a *absences) unconfirmed() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(a.missing)), func(token string) bool {
 		_, ok := a.confirmed[token]
 		return ok
 	})
 }
 
-// flipped reports whether doubt has begun or ended since its last call.
-func (a *absences) flipped(now time.Time) bool {
-	doubting := a.doubt(now) != nil
-	was := a.doubting
-	a.doubting = doubting
+// changed reports whether doubt has begun or ended since its last call.
+func (a *absences) changed(now time.Time) bool {
+	doubting := a.massAbsence(now) != nil
+	was := a.reported
+	a.reported = doubting
 	return was != doubting
 }
 
 // confirm marks the missing machines as confirmed, and reports true, if their digest is of.
-func (a *absences) confirm(of string) bool {
-	open := a.open()
-	if len(open) == 0 || Digest(open) != of {
+func (a *absences) confirm(digest string) bool {
+	missing := a.unconfirmed()
+	if len(missing) == 0 || Digest(missing) != digest {
 		return false
 	}
-	for _, token := range open {
+	for _, token := range missing {
 		a.confirmed[token] = struct{}{}
 	}
 	return true
@@ -138,91 +138,91 @@ func Digest(set []string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// concludeAbsence applies a live read to a machine that is missing, or whose create had no answer.
+// resolveAbsence applies a live read to a machine that is missing, or whose create had no answer.
 // A machine is gone when the cloud says that its instance is terminated, or when two reads find
 // nothing that are further apart than the cloud's read lag.
-func (v *inventory) concludeAbsence(m *machine, began time.Time, found []cloud.Resource) {
+func (v *inventory) resolveAbsence(m *machine, began time.Time, found []cloud.Resource) {
 	if m.phase != settling && !m.isMissing() {
 		return // it was seen, or its deletion began, meanwhile
 	}
 	own := ownedBy(found, m.ref.OwnershipID)
 	switch {
-	case len(living(own)) > 0:
-		v.reappeared(m)
-		v.sight(m, own, began)
+	case len(liveInstances(own)) > 0:
+		v.markPresent(m)
+		v.addSighting(m, own, began)
 		return
 	case m.phase == settling && len(own) > 0:
-		m.phase = watched // it was made and has ended, as the next create will report
-		v.sight(m, own, began)
+		m.phase = tracked // it was made and has ended, as the next create will report
+		v.addSighting(m, own, began)
 		return
-	case recorded(own, m.ref):
+	case hasInstance(own, m.ref):
 		v.absences.found(m.ref.Token)
 		m.phase = ended
-		v.sight(m, own, began)
+		v.addSighting(m, own, began)
 		return
 	}
-	m.nothing = earlier(m.nothing, began)
+	m.emptySince = earlier(m.emptySince, began)
 	idle, _ := v.intervals()
-	switch proven := v.provenAt(m, own); {
-	case began.Before(proven):
-		m.due = proven
+	switch proofAt := v.proofAt(m, own); {
+	case began.Before(proofAt):
+		m.due = proofAt
 	case m.phase == settling:
 		m.phase = settled
-	case !m.seen:
+	case !m.wasSeen:
 		m.phase, m.due = neverSeen, time.Now().Add(idle)
-	case v.absences.believe(m.ref.Token, time.Now()):
-		m.phase, m.listed, m.sighted = vanished, nil, nil
+	case v.absences.accept(m.ref.Token, time.Now()):
+		m.phase, m.listed, m.sightings = vanished, nil, nil
 	default:
 		m.due = time.Now().Add(idle)
 	}
 }
 
-// concludeDeletion applies a live read to a machine that is being deleted.
-func (v *inventory) concludeDeletion(t *task, began time.Time, found []cloud.Resource) {
+// resolveDeletion applies a live read to a machine that is being deleted.
+func (v *inventory) resolveDeletion(t *task, began time.Time, found []cloud.Resource) {
 	m := t.machine
 	own := ownedBy(found, t.ref.OwnershipID)
-	t.see(own)
-	m.left = slices.DeleteFunc(slices.Clone(found), func(x cloud.Resource) bool {
+	t.noteInstance(own)
+	m.remaining = slices.DeleteFunc(slices.Clone(found), func(x cloud.Resource) bool {
 		return x.Kind == cloud.KindInstance && x.State == cloud.StateTerminated && find(own, x) >= 0
 	})
-	if len(m.left) > 0 {
-		m.nothing = time.Time{}
+	if len(m.remaining) > 0 {
+		m.emptySince = time.Time{}
 		v.absences.found(t.ref.Token)
-		v.aim(t, found)
+		v.selectTargets(t, found)
 		return
 	}
-	m.left = nil
-	m.nothing = earlier(m.nothing, began)
-	if t.proven = v.provenAt(m, own); began.Before(t.proven) {
+	m.remaining = nil
+	m.emptySince = earlier(m.emptySince, began)
+	if t.proofAt = v.proofAt(m, own); began.Before(t.proofAt) {
 		return
 	}
-	// Nothing but silence says that the machine is gone: the instance was recorded, the cloud shows
-	// no end of it, and no deletion of it was ever sent.
-	silent := m.ref.ProviderID != "" && !recorded(own, m.ref) && !m.before && !m.lost && len(m.accepted) == 0
-	if silent && !v.absences.believe(t.ref.Token, time.Now()) {
-		t.err = cloud.Errorf(cloud.Conflict, "nothing of the machine is found, and too many others are missing at the same time for that to be believed: see the CloudAccount")
+	// Only empty reads say that the machine is gone: the instance was recorded, the cloud shows no
+	// end of it, and no deletion of it was ever sent.
+	unexplained := m.ref.ProviderID != "" && !hasInstance(own, m.ref) && !m.resumed && !m.wasGone && len(m.accepted) == 0
+	if unexplained && !v.absences.accept(t.ref.Token, time.Now()) {
+		t.err = cloud.Errorf(cloud.Conflict, "no resource of the machine is found, but too many machines are missing at once to accept that: check the CloudAccount's conditions")
 		return
 	}
-	m.phase, m.listed, m.sighted = deleted, nil, nil
+	m.phase, m.listed, m.sightings = deleted, nil, nil
 }
 
-// provenAt returns the earliest start of a live read that, by finding nothing, proves that nothing
+// proofAt returns the earliest start of a live read that, by finding nothing, proves that nothing
 // is there.
-func (v *inventory) provenAt(m *machine, own []cloud.Resource) time.Time {
+func (v *inventory) proofAt(m *machine, own []cloud.Resource) time.Time {
 	traits := v.account().cloud.Traits
-	made := m.known
+	made := m.knownSince
 	if made.IsZero() {
-		made = m.asked
+		made = m.requested
 	}
 	switch {
-	case recorded(own, m.ref) && traits.CascadesDelete:
-		return m.nothing // the cloud shows its end, and has deleted all that belonged to it
-	case recorded(own, m.ref):
+	case hasInstance(own, m.ref) && traits.CascadesDelete:
+		return m.emptySince // the cloud shows its end, and has deleted all that belonged to it
+	case hasInstance(own, m.ref):
 		return made.Add(traits.ReadLag) // a dependant may still be hidden
 	case m.ref.ProviderID != "":
-		return later(made, m.nothing).Add(traits.ReadLag)
+		return later(made, m.emptySince).Add(traits.ReadLag)
 	default:
 		// A create without an answer may take effect until its horizon has passed.
-		return later(m.asked.Add(v.account().createHorizon()), m.nothing).Add(traits.ReadLag)
+		return later(m.requested.Add(v.account().createHorizon()), m.emptySince).Add(traits.ReadLag)
 	}
 }

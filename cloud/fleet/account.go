@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// invalidOfferingMemory is how long an InvalidSpec answer of Offering is cached. It is short
+	// invalidOfferingTTL is how long an InvalidSpec answer of Offering is cached. It is short
 	// because images and types appear while people set things up.
-	invalidOfferingMemory = time.Minute
-	// offeringsKept is how many Offerings an account caches at most.
-	offeringsKept = 1000
+	invalidOfferingTTL = time.Minute
+	// maxOfferings is how many Offerings an account caches at most.
+	maxOfferings = 1000
 	// nextDomainDelay is the delay before another failure domain is tried after one had no
 	// capacity.
 	nextDomainDelay = 10 * time.Millisecond
@@ -51,12 +51,12 @@ type Account struct {
 	limiter atomic.Pointer[limiter]
 	times   Times
 	meter   *meter
-	*ledger
+	*accountState
 	place place
-	// admitted is called when the credentials are proved to lead to the account's place.
-	admitted func(*Account)
-	creates  creates
-	console  sync.Mutex // held while a console is read
+	// onPlaceProved is called when the credentials are proved to lead to the account's place.
+	onPlaceProved func(*Account)
+	creates       creates
+	console       sync.Mutex // held while a console is read
 
 	offeringsMu sync.Mutex
 	offerings   map[[sha256.Size]byte]offering
@@ -68,13 +68,13 @@ type offering struct {
 	until time.Time // zero: for the account's life
 }
 
-// ledger is what is known of an account's machines. It outlives the credentials: an Account that
-// replaces another one takes it over.
-type ledger struct {
+// accountState is what is known of an account's machines. It outlives the credentials: an Account
+// that replaces another one takes it over.
+type accountState struct {
 	current   atomic.Pointer[Account] // the loops use its driver
 	inventory *inventory
-	news      *source
-	changes   *source
+	events    *source
+	watch     *source
 	capacity  *capacity
 	stop      context.CancelFunc // ends the loops; nil while they do not run
 }
@@ -90,11 +90,11 @@ type InventoryState struct {
 	Fresh bool
 	// Instances counts the instances with Drover's tags, of any cluster, without terminated ones.
 	Instances int
-	// SourceErr is the error of the queue or watch through which the cloud reports changes; nil if
-	// it works, or if the cloud has none.
-	SourceErr error
-	// Doubt is what the engine does not believe although the cloud says so; nil for nothing.
-	Doubt *Doubt
+	// HasSource is true if the driver is an EventSource or Watcher, Received once it has reported.
+	HasSource, Received bool
+	ReceiveErr          error // why nothing is received; nil if the cloud reports or need not
+	// MassAbsence is set while more machines are missing than the engine accepts as gone; else nil.
+	MassAbsence *MassAbsence
 }
 
 // Observation is what is known of one machine without a call to the cloud.
@@ -118,8 +118,8 @@ type Deletion struct {
 	// Gone is true if a live read found nothing left: no living instance and no dependant. It stays
 	// true until Forget.
 	Gone bool
-	// Left is what the last live read found that must still be deleted; nil before the first.
-	Left []cloud.Resource
+	// Remaining is what the last live read found that must still be deleted; nil before the first.
+	Remaining []cloud.Resource
 	// Instance is the machine's instance as last seen; nil if none was seen. If the creation was
 	// not recorded, this is the only way to learn the provider ID. Nothing is deleted then until
 	// the Reference carries it.
@@ -136,7 +136,7 @@ func (a *Account) Cloud() cloud.Cloud { return a.cloud }
 // domains that it returns are sorted and unique.
 func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	var info cloud.Info
-	err := a.do(ctx, "Probe", a.times.Call, &step{}, func(ctx context.Context) (err error) {
+	err := a.callAnywhere(ctx, "Probe", a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
 		info, err = a.driver.Probe(ctx)
 		return err
 	})
@@ -144,12 +144,12 @@ func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 		return cloud.Info{}, err
 	}
 	if !fits(info.Place, maxPlace) {
-		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "the cloud does not say where the credentials lead: check the account's endpoint")
+		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "the response does not identify where the credentials lead: check the account's endpoint")
 	}
 	if info.FailureDomains, err = zones(info.FailureDomains); err != nil {
 		return cloud.Info{}, err
 	}
-	return info, a.proved(info.Place)
+	return info, a.recordPlace(info.Place)
 }
 
 // Offering returns what a machine of this kind will be as a Node. A success is cached for the
@@ -163,7 +163,7 @@ func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields
 		return o.Offering, o.err
 	}
 	var o offering
-	o.err = a.step(ctx, "Offering", a.times.Call, &step{}, func(ctx context.Context) (err error) {
+	o.err = a.call(ctx, "Offering", a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
 		o.Offering, err = a.driver.Offering(ctx, spec)
 		return err
 	})
@@ -171,11 +171,11 @@ func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields
 		if cloud.CodeOf(o.err) != cloud.InvalidSpec {
 			return cloud.Offering{}, o.err
 		}
-		o.until = time.Now().Add(invalidOfferingMemory)
+		o.until = time.Now().Add(invalidOfferingTTL)
 	}
 	a.offeringsMu.Lock()
 	defer a.offeringsMu.Unlock()
-	if len(a.offerings) >= offeringsKept {
+	if len(a.offerings) >= maxOfferings {
 		clear(a.offerings)
 	}
 	a.offerings[shape] = o
@@ -204,9 +204,9 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 //     the machine is already gone or being deleted.
 func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []string) (cloud.Resource, error) {
 	if req.Token == "" || req.OwnershipID == "" {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: it has no token or no owner, and could not be found again", req.Namespace, req.Name)
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: spec.creationToken or its cluster's spec.ownershipID is empty", req.Namespace, req.Name)
 	}
-	if found, err := a.inventory.adopt(req); found != nil || err != nil {
+	if found, err := a.inventory.findExisting(req); found != nil || err != nil {
 		a.limiter.Load().create.drop(req.Token)
 		if err != nil {
 			return cloud.Resource{}, err
@@ -218,15 +218,15 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 		return cloud.Resource{}, err
 	}
 	if a.cloud.Traits.ZonalIdempotency && len(domains) != 1 {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: it has no failure domain on record", req.Namespace, req.Name)
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: status records no failure domain", req.Namespace, req.Name)
 	}
-	if err := a.place.admits(); err != nil {
+	if err := a.place.check(); err != nil {
 		return cloud.Resource{}, err
 	}
-	if err := a.creates.enter(); err != nil {
+	if err := a.creates.begin(); err != nil {
 		return cloud.Resource{}, err
 	}
-	defer a.creates.leave()
+	defer a.creates.end()
 	if len(domains) == 0 {
 		domains = []string{req.FailureDomain}
 	}
@@ -257,13 +257,13 @@ func (a *Account) Domain(spec *infrav1.CloudMachineFields, domains []string) (st
 // create calls the driver, after the turn has come.
 func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.Size]byte, domains []string) (cloud.Resource, error) {
 	var made cloud.Resource
-	s := &step{prepaid: true}
+	s := &driverCall{prepaid: true}
 	asked := time.Now()
-	err := a.step(ctx, "Ensure", a.times.Call, s, func(ctx context.Context) (err error) {
+	err := a.call(ctx, "Ensure", a.times.Call, s, func(ctx context.Context) (err error) {
 		made, err = a.driver.Ensure(ctx, req)
 		return err
 	})
-	a.creates.answered(err == nil || time.Since(asked) < a.times.Call)
+	a.creates.recordAnswer(err == nil || time.Since(asked) < a.times.Call)
 	if s.unused() {
 		a.limiter.Load().create.giveBack()
 	}
@@ -274,34 +274,34 @@ func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.S
 		return cloud.Resource{}, err
 	}
 	if made.OwnershipID != req.OwnershipID {
-		return cloud.Resource{}, foreign(req.Token, []cloud.Resource{made})
+		return cloud.Resource{}, otherOwnerError(req.Token, []cloud.Resource{made})
 	}
-	if made = tame(made); !fits(made.ProviderID, maxProviderID) {
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "create machine %s/%s: the cloud answers with a provider ID of %d bytes, which can't be recorded: is it a cloud?",
+	if made = sanitize(made); !fits(made.ProviderID, maxProviderID) {
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "create machine %s/%s: the response holds a provider ID of %d bytes, which is too long: check the account's endpoint",
 			req.Namespace, req.Name, len(made.ProviderID))
 	}
-	a.inventory.made(req, made)
+	a.inventory.recordCreate(req, made)
 	return made, nil
 }
 
-// Observe returns what is known of the machine, and watches it until Forget: OnMachines reports
+// Observe returns what is known of the machine, and tracks it until Forget: OnMachines reports
 // changes. seen means that the machine's object records that its instance was seen before. It never
 // calls the cloud.
 func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
 	o := a.inventory.observe(ref, seen)
-	a.news.wake()
-	a.changes.wake()
+	a.events.wake()
+	a.watch.wake()
 	return o
 }
 
-// Joined records that the machine works as a Node of its cluster while Observe still shows it
+// NodeJoined records that the machine works as a Node of its cluster while Observe still shows it
 // Pending. When all starting machines have joined, the account is listed at once instead of a
 // little later. It never calls the cloud.
-func (a *Account) Joined(token string) { a.inventory.joins(token) }
+func (a *Account) NodeJoined(token string) { a.inventory.nodeJoined(token) }
 
-// Recorded records that the controller has stored the instance's Notice, Ending and Imminent, as
+// AckEvent records that the controller has stored the instance's Notice, Ending and Imminent, as
 // Observe returned them, so the cloud need not report them again. It never calls the cloud.
-func (a *Account) Recorded(token string, seen *cloud.Resource) { a.inventory.record(token, seen) }
+func (a *Account) AckEvent(token string, seen *cloud.Resource) { a.inventory.ackEvent(token, seen) }
 
 // Delete starts the deletion of the machine and all that belongs to it, and returns its progress.
 // It never calls the cloud and never blocks. The deletion continues in the background, batched with
@@ -311,59 +311,60 @@ func (a *Account) Recorded(token string, seen *cloud.Resource) { a.inventory.rec
 // requested before this process began does not wait again to be collected into a batch.
 func (a *Account) Delete(ref cloud.Reference, asked time.Time) Deletion {
 	a.limiter.Load().create.drop(ref.Token)
-	defer a.changes.wake() // it may have been the last machine that needed the Follower
+	defer a.watch.wake() // it may have been the last machine that needed the Watcher
 	return a.inventory.delete(ref, asked)
 }
 
-// Forget stops watching a machine, and stops its deletion if one is under way.
+// Forget stops tracking a machine, and stops its deletion if one is under way.
 func (a *Account) Forget(token string) {
 	a.limiter.Load().create.drop(token)
 	a.inventory.forget(token)
-	a.changes.wake()
+	a.watch.wake()
 }
 
-// Confirm believes that the machines in doubt are gone, and reports whether their set still has
-// this digest; if not, it does nothing. Only a person may decide this, see Doubt.
+// Confirm accepts that the missing machines are gone, and reports whether their set still has
+// this digest; if not, it does nothing. Only a person may decide this, see MassAbsence.
 func (a *Account) Confirm(digest string) bool { return a.inventory.confirm(digest) }
 
 // createHorizon returns how long a create without an answer may still take effect.
 func (a *Account) createHorizon() time.Duration {
-	return cmp.Or(a.cloud.Traits.CreateHorizon, a.times.Settle)
+	return cmp.Or(a.cloud.Traits.CreateHorizon, a.times.CreateHorizon)
 }
 
-// Settled reports whether live reads have proved that a create, which an earlier process may have
-// sent, made nothing and never will. It starts those reads, and OnMachines reports when they have
-// proved it. It never calls the cloud itself.
-func (a *Account) Settled(ref cloud.Reference) bool { return a.inventory.settle(ref) }
+// SettleCreate reports whether live reads have proved that a create, which an earlier process may
+// have sent, made nothing and never will. It starts those reads, and OnMachines reports when they
+// have proved it. It never calls the cloud itself.
+func (a *Account) SettleCreate(ref cloud.Reference) bool { return a.inventory.settleCreate(ref) }
 
 // Listing returns everything in the account that carries Drover's tags, of any cluster, as of the
 // last complete listing, and when that began; zero before the first. It never calls the cloud. From
 // then on, the account is listed at least this often, even while no machine is observed.
-func (a *Account) Listing(atLeast time.Duration) (began time.Time, all []cloud.Resource) {
-	defer a.changes.wake()
-	return a.inventory.listing(atLeast)
+func (a *Account) Listing(maxInterval time.Duration) (began time.Time, all []cloud.Resource) {
+	defer a.watch.wake()
+	return a.inventory.listing(maxInterval)
 }
 
 // Living counts the machine's known instances that are not terminated. It never calls the cloud.
-func (a *Account) Living(token string) int { return len(living(a.inventory.known(token))) }
+func (a *Account) Living(token string) int { return len(liveInstances(a.inventory.resources(token))) }
 
 // Inventory returns how current the inventory is.
 func (a *Account) Inventory() InventoryState {
 	s := a.inventory.state()
-	if s.SourceErr = a.news.failure(); s.SourceErr == nil {
-		s.SourceErr = a.changes.failure()
-	}
+	events, eventsErr := a.events.state(a)
+	watched, watchErr := a.watch.state(a)
+	s.HasSource = a.events.isSupported(a.driver) || a.watch.isSupported(a.driver)
+	s.Received, s.ReceiveErr = events || watched, cmp.Or(eventsErr, watchErr)
 	return s
 }
 
 // list makes a complete listing within a time limit.
-func (a *Account) list(ctx context.Context, limit time.Duration) ([]cloud.Resource, error) {
+func (a *Account) list(ctx context.Context, timeout time.Duration) ([]cloud.Resource, error) {
 	var all []cloud.Resource
-	err := a.step(ctx, "List", limit, &step{}, func(ctx context.Context) (err error) {
+	err := a.call(ctx, "List", timeout, &driverCall{}, func(ctx context.Context) (err error) {
 		all, err = a.driver.List(ctx)
 		return err
 	})
-	return tameAll(all), err
+	return sanitizeAll(all), err
 }
 
 // Read is a live read of everything that carries the tokens of any number of references. It returns
@@ -392,7 +393,7 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 		batch := batches[0]
 		batches = batches[1:]
 		var read []cloud.Resource
-		err := a.step(ctx, "Describe", a.times.Call, &step{}, func(ctx context.Context) (err error) {
+		err := a.call(ctx, "Describe", a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
 			read, err = a.driver.Describe(ctx, batch)
 			return err
 		})
@@ -407,7 +408,7 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 				failed[ref.Token] = err
 			}
 		}
-		for _, r := range tameAll(read) {
+		for _, r := range sanitizeAll(read) {
 			found[r.Token] = append(found[r.Token], r)
 		}
 		if code == cloud.Unavailable && !answered { // it would not answer the others either
@@ -426,7 +427,7 @@ func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []erro
 	var all []error
 	for batch := range slices.Chunk(resources, max(a.cloud.Batch.Delete, 1)) {
 		var errs []error
-		err := a.step(ctx, "Delete", a.times.Call, &step{}, func(ctx context.Context) error {
+		err := a.call(ctx, "Delete", a.times.Call, &driverCall{}, func(ctx context.Context) error {
 			errs = a.driver.Delete(ctx, batch)
 			return worst(errs)
 		})
@@ -437,7 +438,7 @@ func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []erro
 			case err != nil:
 				all = append(all, err)
 			default:
-				all = append(all, cloud.Errorf(cloud.Unknown, "Delete: the driver answered for %d of %d resources", len(errs), len(batch)))
+				all = append(all, cloud.Errorf(cloud.Unknown, "Delete: the driver returned %d results for %d resources", len(errs), len(batch)))
 			}
 		}
 		if cloud.CodeOf(err) == cloud.Unavailable && len(all) < len(resources) { // it would not answer the others either
@@ -462,25 +463,25 @@ func worst(errs []error) error {
 	return nil
 }
 
-// step calls do if the credentials are proved to lead to the account's place.
-func (a *Account) step(ctx context.Context, method string, limit time.Duration, s *step, call func(context.Context) error) error {
-	if err := a.place.admits(); err != nil {
+// call calls do if the credentials are proved to lead to the account's place.
+func (a *Account) call(ctx context.Context, method string, limit time.Duration, s *driverCall, call func(context.Context) error) error {
+	if err := a.place.check(); err != nil {
 		return err
 	}
-	return a.do(ctx, method, limit, s, call)
+	return a.callAnywhere(ctx, method, limit, s, call)
 }
 
 // maxRetryAfter is the longest RetryAfter that is respected. A maintenance page that asks for a day
 // may be gone in a minute, and may not be the cloud's own.
 const maxRetryAfter = 5 * time.Minute
 
-// do makes one call of a driver's method. It sets a deadline, types and counts the error, and
-// reports throttling to the rate limit.
-func (a *Account) do(ctx context.Context, method string, limit time.Duration, s *step, call func(context.Context) error) error {
+// callAnywhere makes one call of a driver's method. It sets a deadline, types and counts the error,
+// and reports throttling to the rate limit.
+func (a *Account) callAnywhere(ctx context.Context, method string, limit time.Duration, s *driverCall, call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return typed(method, err)
 	}
-	ctx, cancel := context.WithTimeout(withStep(ctx, s), limit)
+	ctx, cancel := context.WithTimeout(withDriverCall(ctx, s), limit)
 	defer cancel()
 	err := typed(method, call(ctx))
 	var e *cloud.Error
@@ -494,7 +495,7 @@ func (a *Account) do(ctx context.Context, method string, limit time.Duration, s 
 	}
 	a.meter.failed(method, e.Code)
 	if e.Code == cloud.Throttled {
-		a.limiter.Load().of(s.lastClass()).throttled(e.RetryAfter)
+		a.limiter.Load().bucket(s.lastClass()).throttled(e.RetryAfter)
 	}
 	return err
 }
@@ -512,11 +513,11 @@ func typed(method string, err error) error {
 	case errors.As(err, &e):
 		return e
 	case errors.Is(err, context.DeadlineExceeded):
-		return &cloud.Error{Code: cloud.Unavailable, Message: method + ": no answer in time", Err: err}
+		return &cloud.Error{Code: cloud.Unavailable, Message: method + ": no response in time", Err: err}
 	case errors.Is(err, context.Canceled):
-		return &cloud.Error{Code: cloud.Unavailable, Message: method + ": cut off before its answer", Err: err}
+		return &cloud.Error{Code: cloud.Unavailable, Message: method + ": canceled before a response", Err: err}
 	default:
-		return &cloud.Error{Code: cloud.Unknown, Message: method + ": failed in a way that its driver does not know", Err: err}
+		return &cloud.Error{Code: cloud.Unknown, Message: method + ": the driver returned an unexpected error", Err: err}
 	}
 }
 
@@ -534,14 +535,14 @@ func retryAfter(err error) time.Duration {
 	}
 }
 
-// foreign returns the error for resources with a machine's token and another cluster's ownership.
-func foreign(token string, resources []cloud.Resource) error {
+// otherOwnerError returns the error for resources with the token and another cluster's ownership.
+func otherOwnerError(token string, resources []cloud.Resource) error {
 	ids := make([]string, 0, len(resources))
 	for _, r := range resources {
 		ids = append(ids, string(r.Kind)+" "+r.ID)
 	}
 	slices.Sort(ids)
-	return cloud.Errorf(cloud.Conflict, "token %s: %v carries it and belongs to another cluster; it is left alone", token, ids)
+	return cloud.Errorf(cloud.Conflict, "token %s: %v have this token and another cluster's ownership ID; Drover does not change them", token, ids)
 }
 
 // shapeOf returns a digest of the kind of a machine: of what the cloud is asked for, without the
@@ -551,16 +552,16 @@ func shapeOf(spec *infrav1.CloudMachineFields) ([sha256.Size]byte, error) {
 	fields.AccountRef = infrav1.LocalReference{}
 	text, err := json.Marshal(fields)
 	if err != nil {
-		return [sha256.Size]byte{}, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be read", Err: err}
+		return [sha256.Size]byte{}, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be encoded", Err: err}
 	}
 	return sha256.Sum256(text), nil
 }
 
 // capacity remembers which failure domains had no capacity for which kind of machine.
 type capacity struct {
-	memory time.Duration
-	mu     sync.Mutex
-	until  map[shortage]time.Time
+	ttl       time.Duration
+	mu        sync.Mutex
+	noneUntil map[shortage]time.Time
 }
 
 type shortage struct {
@@ -574,11 +575,11 @@ func (c *capacity) choose(shape [sha256.Size]byte, domains []string) (string, er
 	defer c.mu.Unlock()
 	now := time.Now()
 	for _, d := range domains {
-		if !now.Before(c.until[shortage{d, shape}]) {
+		if !now.Before(c.noneUntil[shortage{d, shape}]) {
 			return d, nil
 		}
 	}
-	return "", c.none(shape, domains, now, nil)
+	return "", c.exhausted(shape, domains, now, nil)
 }
 
 // remember records that a domain had no capacity, and returns the error for the caller.
@@ -586,28 +587,28 @@ func (c *capacity) remember(shape [sha256.Size]byte, domain string, domains []st
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	for s, until := range c.until {
+	for s, until := range c.noneUntil {
 		if !now.Before(until) {
-			delete(c.until, s)
+			delete(c.noneUntil, s)
 		}
 	}
-	c.until[shortage{domain, shape}] = now.Add(c.memory)
-	return c.none(shape, domains, now, cause)
+	c.noneUntil[shortage{domain, shape}] = now.Add(c.ttl)
+	return c.exhausted(shape, domains, now, cause)
 }
 
-func (c *capacity) none(shape [sha256.Size]byte, domains []string, now time.Time, cause error) error {
-	wait := c.memory
+func (c *capacity) exhausted(shape [sha256.Size]byte, domains []string, now time.Time, cause error) error {
+	wait := c.ttl
 	for _, d := range domains {
-		wait = min(wait, max(c.until[shortage{d, shape}].Sub(now), nextDomainDelay))
+		wait = min(wait, max(c.noneUntil[shortage{d, shape}].Sub(now), nextDomainDelay))
 	}
 	var e *cloud.Error
 	if errors.As(cause, &e) {
 		return &cloud.Error{Code: cloud.NoCapacity, Message: e.Message, RetryAfter: wait, Err: cause}
 	}
 	if len(domains) == 1 && domains[0] == "" {
-		return &cloud.Error{Code: cloud.NoCapacity, Message: "the cloud had no capacity for this kind of machine a short while ago", RetryAfter: wait}
+		return &cloud.Error{Code: cloud.NoCapacity, Message: "the cloud recently had no capacity for this kind of machine", RetryAfter: wait}
 	}
-	e = cloud.Errorf(cloud.NoCapacity, "none of the failure domains %v had capacity for this kind of machine a short while ago", domains)
+	e = cloud.Errorf(cloud.NoCapacity, "none of the failure domains %v recently had capacity for this kind of machine", domains)
 	e.RetryAfter = wait
 	return e
 }
@@ -620,7 +621,7 @@ func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.CloudMachine
 		return nil, nil
 	}
 	var allowed []string
-	err := a.step(ctx, "FailureDomains", a.times.Call, &step{}, func(ctx context.Context) (err error) {
+	err := a.call(ctx, "FailureDomains", a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
 		allowed, err = driver.FailureDomains(ctx, spec)
 		return err
 	})

@@ -215,8 +215,9 @@ func TestThrottledCreates(t *testing.T) {
 	})
 }
 
-// TestSilentCloud: a cloud that does not answer holds all callers at first, and then one at a time.
-func TestSilentCloud(t *testing.T) {
+// TestUnresponsiveCloud: a cloud that does not answer holds all callers at first, and then one at a
+// time.
+func TestUnresponsiveCloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		a := c.begin(t).account(t, func(cfg *AccountConfig) {
@@ -226,7 +227,7 @@ func TestSilentCloud(t *testing.T) {
 		// waited for an answer that did not come.
 		ask := func(round string, want cloud.Code) (held int) {
 			var wg sync.WaitGroup
-			took := make([]time.Duration, createsUnderWay)
+			took := make([]time.Duration, maxConcurrentCreates)
 			for i := range took {
 				wg.Go(func() {
 					begin := time.Now()
@@ -245,8 +246,8 @@ func TestSilentCloud(t *testing.T) {
 			return held
 		}
 		c.with(func() { c.latency = time.Hour })
-		if n := ask("first", cloud.Unavailable); n != createsUnderWay {
-			t.Errorf("%d creates waited for a cloud that nobody knew to be silent, want %d", n, createsUnderWay)
+		if n := ask("first", cloud.Unavailable); n != maxConcurrentCreates {
+			t.Errorf("%d creates waited for a cloud that nobody knew to be silent, want %d", n, maxConcurrentCreates)
 		}
 		if n := ask("second", cloud.Unavailable); n != 1 {
 			t.Errorf("%d creates waited for a cloud that is known to be silent, want 1", n)
@@ -374,7 +375,7 @@ func TestSet(t *testing.T) {
 		s.account(t, func(cfg *AccountConfig) {
 			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "7", Burst: 9}}
 		})
-		if got := b.limiter.Load().create.limit; got != below(cloud.Limit{PerSecond: 7, Burst: 9}) {
+		if got := b.limiter.Load().create.limit; got != withHeadroom(cloud.Limit{PerSecond: 7, Burst: 9}) {
 			t.Errorf("a lone account's new limits: %v", got)
 		}
 		if n := len(s.limiters.all["test|"+testPlace].users); n != 1 {
@@ -402,7 +403,7 @@ func TestOffering(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		}
-		time.Sleep(invalidOfferingMemory)
+		time.Sleep(invalidOfferingTTL)
 		for range 10 {
 			a.Offering(t.Context(), known)   //nolint:errcheck // seen above
 			a.Offering(t.Context(), unknown) //nolint:errcheck // seen above
@@ -428,15 +429,15 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-			# HELP drover_cloud_calls_total Calls on the wire, by the cloud's name of the operation and the class of the answer: 2xx, 3xx, 4xx, 429, 5xx, timeout, cancelled or error.
+			# HELP drover_cloud_calls_total HTTP calls, by the cloud's name of the operation and the class of the response: 2xx, 3xx, 4xx, 429, 5xx, timeout, canceled or error.
 			# TYPE drover_cloud_calls_total counter
 			drover_cloud_calls_total{account="team/account",cloud="test",code="2xx",operation="list"} 2
 			drover_cloud_calls_total{account="team/account",cloud="test",code="2xx",operation="run"} 1
 			drover_cloud_calls_total{account="team/account",cloud="test",code="4xx",operation="run"} 1
-			# HELP drover_cloud_errors_total Failures of what Drover asked a cloud to do, by the driver's method and the error's code. One may be several calls on the wire.
+			# HELP drover_cloud_errors_total Failed calls of a driver's method, by method and error code. One method may make several HTTP calls.
 			# TYPE drover_cloud_errors_total counter
 			drover_cloud_errors_total{account="team/account",cloud="test",code="QuotaExceeded",method="Ensure"} 1
-			# HELP drover_inventory_instances Instances with Drover's tags in the account's last complete listing, terminated ones apart.
+			# HELP drover_inventory_instances Instances with Drover's tags in the account's last complete listing, without terminated ones.
 			# TYPE drover_inventory_instances gauge
 			drover_inventory_instances{account="team/account",cloud="test"} 1
 		`), "drover_cloud_calls_total", "drover_cloud_errors_total", "drover_inventory_instances"); err != nil {
@@ -476,8 +477,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// TestForeignErrors: an untyped error of a driver gets a type, and its text is not shown.
-func TestForeignErrors(t *testing.T) {
+// TestUntypedErrors: an untyped error of a driver gets a type, and its text is not shown.
+func TestUntypedErrors(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want cloud.Code

@@ -41,7 +41,7 @@ type Options struct {
 	// OnMachines is called when these machines have changed. It must not block.
 	OnMachines func(account types.NamespacedName, tokens []string)
 	// OnAccount is called when a state of the account begins or ends: a stale inventory, refused
-	// credentials, machines in doubt, or news that can't be received. It must not block.
+	// credentials, a mass absence, or events that can't be received. It must not block.
 	OnAccount func(account types.NamespacedName)
 
 	// random returns a number from 0 to 1, for jitter. Tests fix it.
@@ -96,11 +96,11 @@ func (s *Accounts) Start(ctx context.Context) error {
 	s.mu.Lock()
 	if s.running != nil {
 		s.mu.Unlock()
-		return errors.New("start the accounts: they were started already")
+		return errors.New("start the accounts: they are started already")
 	}
 	s.running = ctx
 	for _, a := range s.accounts {
-		s.run(a.ledger)
+		s.run(a.accountState)
 	}
 	s.mu.Unlock()
 	<-ctx.Done()
@@ -148,17 +148,17 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 		old = nil
 	}
 	if old == nil {
-		a.ledger = s.newLedger(a)
+		a.accountState = s.newState(a)
 	} else {
-		a.ledger = old.ledger
+		a.accountState = old.accountState
 	}
 	a.current.Store(a)
 	s.accounts[key] = a
 	if old == nil {
-		s.run(a.ledger)
+		s.run(a.accountState)
 	} else {
-		a.news.wake()
-		a.changes.wake()
+		a.events.wake()
+		a.watch.wake()
 	}
 	return a, nil
 }
@@ -186,7 +186,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 	cfg = copyOf(cfg)
 	i := slices.IndexFunc(s.options.Clouds, func(c cloud.Cloud) bool { return c.Union.InAccount(&cfg.Spec) })
 	if i < 0 {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "connect account %s: it names no cloud that this Drover knows", key)
+		return nil, cloud.Errorf(cloud.InvalidSpec, "connect account %s: spec names no cloud that this version of Drover supports", key)
 	}
 	c := s.options.Clouds[i]
 	limits, err := limitsOf(c.Limits, cfg.Spec.RateLimits)
@@ -195,22 +195,22 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 	}
 	a := &Account{
 		key: key, cloud: c, config: cfg, limits: limits,
-		times:     s.options.Times,
-		meter:     &meter{metrics: s.metrics, cloud: c.Name, account: key.String()},
-		offerings: map[[sha256.Size]byte]offering{},
-		place:     place{pinned: cfg.Place},
-		admitted:  s.admitted,
+		times:         s.options.Times,
+		meter:         &meter{metrics: s.metrics, cloud: c.Name, account: key.String()},
+		offerings:     map[[sha256.Size]byte]offering{},
+		place:         place{pinned: cfg.Place},
+		onPlaceProved: s.placeProved,
 	}
 	a.limiter.Store(newLimiter(limits)) // its own, until its place is proved
-	carrier := &transport{times: a.times, meter: a.meter, limiter: &a.limiter}
+	transport := &transport{times: a.times, meter: a.meter, limiter: &a.limiter}
 	a.driver, err = c.New(cloud.Config{Account: &a.config.Spec, Credentials: a.config.Credentials,
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
 			base := s.options.Transport
 			if cfg.Credentials == nil {
 				base = s.options.Ambient
 			}
-			carrier.base, err = cloud.Connect(base, trust)
-			return carrier, err
+			transport.base, err = cloud.Connect(base, trust)
+			return transport, err
 		}})
 	if err != nil {
 		return nil, typed("connect", err)
@@ -218,37 +218,37 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 	return a, nil
 }
 
-// admitted continues an account whose credentials are proved to lead to its place.
-func (s *Accounts) admitted(a *Account) {
+// placeProved continues an account whose credentials are proved to lead to its place.
+func (s *Accounts) placeProved(a *Account) {
 	s.limiters.join(a)
-	if a.ledger == nil {
+	if a.accountState == nil {
 		return // the account is still being made
 	}
 	a.inventory.retry()
-	a.news.wake()
-	a.changes.wake()
+	a.events.wake()
+	a.watch.wake()
 }
 
-func (s *Accounts) newLedger(a *Account) *ledger {
-	l := &ledger{capacity: &capacity{memory: a.times.NoCapacityMemory, until: map[shortage]time.Time{}}}
-	changed := func(tokens []string) {
+func (s *Accounts) newState(a *Account) *accountState {
+	l := &accountState{capacity: &capacity{ttl: a.times.NoCapacityMemory, noneUntil: map[shortage]time.Time{}}}
+	onMachinesChange := func(tokens []string) {
 		if len(tokens) > 0 {
 			s.options.OnMachines(a.key, tokens)
 		}
 	}
-	l.inventory = newInventory(l.current.Load, changed, func() { s.options.OnAccount(a.key) }, s.options.random)
-	l.news, l.changes = newNews(l.inventory), newChanges(l.inventory)
+	l.inventory = newInventory(l.current.Load, onMachinesChange, func() { s.options.OnAccount(a.key) }, s.options.random)
+	l.events, l.watch = newEventLoop(l.inventory), newWatchLoop(l.inventory)
 	return l
 }
 
 // run starts the loops of one account, if Start is running.
-func (s *Accounts) run(l *ledger) {
+func (s *Accounts) run(l *accountState) {
 	if s.running == nil || s.ended {
 		return
 	}
 	ctx, stop := context.WithCancel(s.running)
 	l.stop = stop
-	for _, run := range []func(context.Context){l.inventory.runListings, l.inventory.runWork, l.news.run, l.changes.run} {
+	for _, run := range []func(context.Context){l.inventory.runListings, l.inventory.runWork, l.events.run, l.watch.run} {
 		s.loops.Go(func() { run(ctx) })
 	}
 }

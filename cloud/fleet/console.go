@@ -9,8 +9,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// maxConsole is how many bytes of a console are kept: the most that EC2 returns.
-const maxConsole = 64 << 10
+// maxConsoleBytes is how many bytes of a console are kept: the most that EC2 returns.
+const maxConsoleBytes = 64 << 10
 
 // Console returns the end of what the machine's instance has written to its console. It returns
 // nothing if the cloud has none (yet), or if the machine does not have exactly one living instance.
@@ -18,7 +18,7 @@ const maxConsole = 64 << 10
 // and returns *Queued to other callers.
 func (a *Account) Console(ctx context.Context, ref cloud.Reference) ([]byte, error) {
 	driver, able := a.driver.(cloud.Console)
-	alive := living(ownedBy(a.inventory.known(ref.Token), ref.OwnershipID))
+	alive := liveInstances(ownedBy(a.inventory.resources(ref.Token), ref.OwnershipID))
 	if !able || len(alive) != 1 {
 		return nil, nil
 	}
@@ -27,9 +27,9 @@ func (a *Account) Console(ctx context.Context, ref cloud.Reference) ([]byte, err
 	}
 	defer a.console.Unlock()
 	var text []byte
-	err := a.step(ctx, "Console", a.times.Call, &step{}, func(ctx context.Context) (err error) {
+	err := a.call(ctx, "Console", a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
 		text, err = driver.Console(ctx, alive[0])
 		return err
 	})
-	return text[max(0, len(text)-maxConsole):], err
+	return text[max(0, len(text)-maxConsoleBytes):], err
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// talking is a driver whose cloud keeps consoles.
-type talking struct {
+// consoleDriver is a driver whose cloud keeps consoles.
+type consoleDriver struct {
 	cloud.Driver
 	console func(context.Context, cloud.Resource) ([]byte, error)
 }
 
-func (d talking) Console(ctx context.Context, instance cloud.Resource) ([]byte, error) {
+func (d consoleDriver) Console(ctx context.Context, instance cloud.Resource) ([]byte, error) {
 	return d.console(ctx, instance)
 }
 
@@ -41,7 +41,7 @@ func TestConsole(t *testing.T) {
 		}
 		asked, goOn := make(chan cloud.Resource, 10), make(chan struct{}, 10)
 		with := func(console func(context.Context, cloud.Resource) ([]byte, error)) *Account { // it shares the loops of silent
-			talks := &Account{cloud: silent.cloud, driver: talking{silent.driver, console}, times: silent.times, meter: silent.meter, ledger: silent.ledger,
+			talks := &Account{cloud: silent.cloud, driver: consoleDriver{silent.driver, console}, times: silent.times, meter: silent.meter, accountState: silent.accountState,
 				place: place{pinned: testPlace, proved: testPlace}}
 			talks.limiter.Store(silent.limiter.Load())
 			return talks
@@ -49,7 +49,7 @@ func TestConsole(t *testing.T) {
 		a = with(func(ctx context.Context, instance cloud.Resource) ([]byte, error) {
 			asked <- instance
 			<-goOn
-			return append(bytes.Repeat([]byte("."), maxConsole), "end"...), ctx.Err()
+			return append(bytes.Repeat([]byte("."), maxConsoleBytes), "end"...), ctx.Err()
 		})
 		for name, other := range map[string]cloud.Reference{
 			"nobody's":             {Token: "nobody"},
@@ -67,7 +67,7 @@ func TestConsole(t *testing.T) {
 			}
 			goOn <- struct{}{}
 		}()
-		if got := read(ref); len(got) != maxConsole || got[len(got)-3:] != "end" {
+		if got := read(ref); len(got) != maxConsoleBytes || got[len(got)-3:] != "end" {
 			t.Errorf("%d bytes, which end with %q", len(got), got[len(got)-3:])
 		}
 

@@ -77,10 +77,10 @@ func TestListingsAreShared(t *testing.T) {
 	})
 }
 
-// TestJoinedAreListed: when all starting machines have become Nodes, the account is listed at once
-// instead of at the next frequent listing. If the listing does not show a machine running yet, the
-// next one is not made early.
-func TestJoinedAreListed(t *testing.T) {
+// TestListingAfterNodesJoined: when all starting machines have become Nodes, the account is listed
+// at once instead of at the next frequent listing. If the listing does not show a machine running
+// yet, the next one is not made early.
+func TestListingAfterNodesJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.start = 7 * time.Second // listings every 5 s see it after 10 s
@@ -95,12 +95,12 @@ func TestJoinedAreListed(t *testing.T) {
 			return c.count("list") - before
 		}
 		time.Sleep(6500 * time.Millisecond)
-		a.Joined("one")
-		a.Joined("nobody's")
+		a.NodeJoined("one")
+		a.NodeJoined("nobody's")
 		if n := listings(time.Second); n != 0 {
 			t.Errorf("%d listings although one machine is still to join", n)
 		}
-		a.Joined("two")
+		a.NodeJoined("two")
 		if n := listings(500 * time.Millisecond); n != 1 {
 			t.Errorf("%d listings when all have joined", n)
 		}
@@ -113,21 +113,21 @@ func TestJoinedAreListed(t *testing.T) {
 		c.with(func() { c.start = time.Hour })
 		a.Observe(ensure(t, a, "three"), true)
 		listings(5500 * time.Millisecond)
-		a.Joined("three")
+		a.NodeJoined("three")
 		if n := listings(3 * time.Second); n != 1 {
 			t.Errorf("%d listings for a machine that the cloud does not show running yet", n)
 		}
 	})
 }
 
-// TestStartingPatience: a machine that never runs keeps listings frequent for only 15 minutes.
-func TestStartingPatience(t *testing.T) {
+// TestMaxStartTime: a machine that never runs keeps listings frequent for only 15 minutes.
+func TestMaxStartTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.start = 24 * time.Hour
 		a := c.begin(t).account(t)
 		a.Observe(ensure(t, a, "m"), true)
-		time.Sleep(startingPatience)
+		time.Sleep(maxStartTime)
 		before := c.count("list")
 		if before < 150 {
 			t.Errorf("%d listings while it starts", before)
@@ -194,16 +194,16 @@ func TestFailedListingIsNotAbsence(t *testing.T) {
 				if f.code == string(cloud.Unauthorized) {
 					told = 2 // and one before for the refused credentials
 				}
-				if state.Fresh || cloud.CodeOf(state.Err) == "" || state.Instances != 150 || s.flips() != told {
-					t.Errorf("%+v, told %d times", state, s.flips())
+				if state.Fresh || cloud.CodeOf(state.Err) == "" || state.Instances != 150 || s.accountChanges() != told {
+					t.Errorf("%+v, told %d times", state, s.accountChanges())
 				}
 				if n := c.count("list"); n > 60 {
 					t.Errorf("%d listings while they fail", n)
 				}
 				c.setFault(nil)
 				time.Sleep(70 * time.Second)
-				if state := a.Inventory(); !state.Fresh || state.Err != nil || s.flips() != told+1 {
-					t.Errorf("%+v, told %d times", state, s.flips())
+				if state := a.Inventory(); !state.Fresh || state.Err != nil || s.accountChanges() != told+1 {
+					t.Errorf("%+v, told %d times", state, s.accountChanges())
 				}
 			})
 		})
@@ -238,7 +238,7 @@ func TestVanished(t *testing.T) {
 					t.Errorf("%d live reads", n)
 				}
 				if n := s.count("0") - told; n < 1 || n > 2 {
-					t.Errorf("told %d times", n)
+					t.Errorf("notified %d times", n)
 				}
 				n := s.count("0")
 				time.Sleep(10 * time.Minute)

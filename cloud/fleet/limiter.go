@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// turnHeld is how long others wait for the owner of a turn that has come: about as long as a
+	// turnGrace is how long others wait for the owner of a turn that has come: about as long as a
 	// busy work queue delays a reconcile.
-	turnHeld = 5 * time.Second
-	// turnKept is how long a late owner still gets the next token before those whose turns have not
+	turnGrace = 5 * time.Second
+	// turnTTL is how long a late owner still gets the next token before those whose turns have not
 	// come. An owner that has not come by then was most likely deleted.
-	turnKept = 10 * time.Minute
-	// throttleHold is how long no call is made if the cloud throttles and does not say for how
+	turnTTL = 10 * time.Minute
+	// defaultThrottle is how long no call is made if the cloud throttles and does not say for how
 	// long.
-	throttleHold = time.Second
-	// recovery is how long a rate takes from zero to the configured one. Clouds refill their own
-	// buckets within about a minute. A halved rate recovers in half of that time.
-	recovery = time.Minute
-	// rateFloor is the smallest share of the configured rate to which throttling reduces it.
-	rateFloor = 1.0 / 16
-	// almost is the tolerance for rounding errors in token counts.
-	almost = 1e-6
+	defaultThrottle = time.Second
+	// recoveryTime is how long a rate takes from zero to the configured one. Clouds refill their
+	// own buckets within about a minute. A halved rate recovers in half of that time.
+	recoveryTime = time.Minute
+	// minRateShare is the smallest share of the configured rate to which throttling reduces it.
+	minRateShare = 1.0 / 16
+	// epsilon is the tolerance for rounding errors in token counts.
+	epsilon = 1e-6
 )
 
 // limiter is the rate limit for all calls that the cloud throttles together: one bucket for each
@@ -42,16 +42,16 @@ type limiter struct {
 }
 
 func newLimiter(l cloud.Limits) *limiter {
-	return &limiter{create: newBucket(below(l.Create)), delete: newBucket(below(l.Delete)), read: newBucket(below(l.Read))}
+	return &limiter{create: newBucket(withHeadroom(l.Create)), delete: newBucket(withHeadroom(l.Delete)), read: newBucket(withHeadroom(l.Read))}
 }
 
-// below returns a limit that keeps calls within l, the cloud's own limit. Calls do not arrive at
-// the exact pace in which they were sent. The token left out here is for those that arrive early.
-func below(l cloud.Limit) cloud.Limit {
+// withHeadroom returns a limit that keeps calls within l, the cloud's own limit. Calls arrive not
+// exactly at the pace in which they were sent: one token is left out for those that arrive early.
+func withHeadroom(l cloud.Limit) cloud.Limit {
 	return cloud.Limit{PerSecond: l.PerSecond, Burst: max(l.Burst-1, 1)}
 }
 
-func (l *limiter) of(class cloud.Class) *bucket {
+func (l *limiter) bucket(class cloud.Class) *bucket {
 	switch class {
 	case cloud.ClassCreate:
 		return l.create
@@ -63,9 +63,9 @@ func (l *limiter) of(class cloud.Class) *bucket {
 }
 
 func (l *limiter) configure(limits cloud.Limits) {
-	l.create.configure(below(limits.Create))
-	l.delete.configure(below(limits.Delete))
-	l.read.configure(below(limits.Read))
+	l.create.configure(withHeadroom(limits.Create))
+	l.delete.configure(withHeadroom(limits.Delete))
+	l.read.configure(withHeadroom(limits.Read))
 }
 
 // sharedLimiters holds one limiter for all accounts that have proved the same place, because the
@@ -88,14 +88,14 @@ func (s *sharedLimiters) join(a *Account) {
 	if s.all == nil {
 		s.all = map[string]*sharedLimiter{}
 	}
-	key := a.cloud.Name + "|" + a.place.where()
+	key := a.cloud.Name + "|" + a.place.provedPlace()
 	shared := s.all[key]
 	if shared == nil {
 		shared = &sharedLimiter{limiter: newLimiter(a.limits), users: map[types.NamespacedName]cloud.Limits{}}
 		s.all[key] = shared
 	}
 	shared.users[a.key] = a.limits
-	shared.agree()
+	shared.applyLargest()
 	a.limiter.Store(shared.limiter)
 }
 
@@ -110,13 +110,13 @@ func (s *sharedLimiters) leave(account types.NamespacedName) {
 		if delete(shared.users, account); len(shared.users) == 0 {
 			delete(s.all, key)
 		} else {
-			shared.agree()
+			shared.applyLargest()
 		}
 	}
 }
 
-// agree applies the largest of the users' limits.
-func (s *sharedLimiter) agree() {
+// applyLargest applies the largest of the users' limits.
+func (s *sharedLimiter) applyLargest() {
 	var most cloud.Limits
 	larger := func(a *cloud.Limit, b cloud.Limit) {
 		a.PerSecond, a.Burst = max(a.PerSecond, b.PerSecond), max(a.Burst, b.Burst)
@@ -134,21 +134,21 @@ func (s *sharedLimiter) agree() {
 // in order. A place is not a token: only callers that come back take tokens, so the cloud never
 // sees more than rate and burst.
 type bucket struct {
-	mu     sync.Mutex
-	limit  cloud.Limit // as configured
-	rate   float64     // in force: below limit.PerSecond for a while after throttling
-	tokens float64     // 0 to the burst
-	at     time.Time   // when rate and tokens were computed
-	held   time.Time   // no new tokens before this time
-	halved time.Time   // when throttling last halved the rate
-	queue  []*turn     // urgent turns first, each kind in order of arrival
+	mu        sync.Mutex
+	limit     cloud.Limit // as configured
+	rate      float64     // in force: below limit.PerSecond for a while after throttling
+	tokens    float64     // 0 to the burst
+	updatedAt time.Time   // when rate and tokens were computed
+	heldUntil time.Time   // no new tokens before this time
+	halvedAt  time.Time   // when throttling last halved the rate
+	queue     []*turn     // urgent turns first, each kind in order of arrival
 }
 
 // turn is a place in the queue.
 type turn struct {
-	key   string
-	asked time.Time
-	due   time.Time // when the owner is to come back
+	key     string
+	arrived time.Time
+	due     time.Time // when the owner is to come back
 	// urgent turns are calls under way in the transport. In the create bucket, they belong to steps
 	// that already had a turn. They go before new turns, so that what was begun is finished.
 	urgent bool
@@ -157,7 +157,7 @@ type turn struct {
 func newBucket(l cloud.Limit) *bucket {
 	b := &bucket{}
 	b.configure(l)
-	b.tokens, b.at = float64(b.limit.Burst), time.Now()
+	b.tokens, b.updatedAt = float64(b.limit.Burst), time.Now()
 	return b
 }
 
@@ -186,10 +186,10 @@ func (b *bucket) turn(key string) (after, waited time.Duration) {
 	i := slices.IndexFunc(b.queue, func(t *turn) bool { return !t.urgent && t.key == key })
 	if i < 0 {
 		i = len(b.queue)
-		b.queue = append(b.queue, &turn{key: key, asked: now})
+		b.queue = append(b.queue, &turn{key: key, arrived: now})
 	}
-	asked := b.queue[i].asked
-	return b.take(i, now), now.Sub(asked)
+	arrived := b.queue[i].arrived
+	return b.serve(i, now), now.Sub(arrived)
 }
 
 // drop removes key's place from the queue.
@@ -202,19 +202,19 @@ func (b *bucket) drop(key string) {
 // wait takes a token, in order of arrival. It returns *Queued if ctx will end before the turn
 // comes, and ctx's error if ctx ends while it waits.
 func (b *bucket) wait(ctx context.Context) (time.Duration, error) {
-	mine := &turn{urgent: true, asked: time.Now()}
+	mine := &turn{urgent: true, arrived: time.Now()}
 	for {
 		if err := ctx.Err(); err != nil {
-			b.leave(mine)
-			return time.Since(mine.asked), err
+			b.cancel(mine)
+			return time.Since(mine.arrived), err
 		}
-		after := b.ask(mine)
+		after := b.poll(mine)
 		if after == 0 {
-			return time.Since(mine.asked), nil
+			return time.Since(mine.arrived), nil
 		}
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < after {
-			b.leave(mine)
-			return time.Since(mine.asked), &cloud.Queued{After: after}
+			b.cancel(mine)
+			return time.Since(mine.arrived), &cloud.Queued{After: after}
 		}
 		timer := time.NewTimer(after)
 		select {
@@ -225,7 +225,7 @@ func (b *bucket) wait(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-func (b *bucket) ask(mine *turn) time.Duration {
+func (b *bucket) poll(mine *turn) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
@@ -238,10 +238,10 @@ func (b *bucket) ask(mine *turn) time.Duration {
 		}
 		b.queue = slices.Insert(b.queue, i, mine)
 	}
-	return b.take(i, now)
+	return b.serve(i, now)
 }
 
-func (b *bucket) leave(mine *turn) {
+func (b *bucket) cancel(mine *turn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.queue = slices.DeleteFunc(b.queue, func(t *turn) bool { return t == mine })
@@ -258,19 +258,19 @@ func (b *bucket) giveBack() {
 // steadily. Calls that are throttled together halve it once.
 func (b *bucket) throttled(retryAfter time.Duration) {
 	if retryAfter <= 0 {
-		retryAfter = throttleHold
+		retryAfter = defaultThrottle
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
 	b.advance(now)
 	b.tokens = 0
-	if until := now.Add(retryAfter); until.After(b.held) {
-		b.held = until
+	if until := now.Add(retryAfter); until.After(b.heldUntil) {
+		b.heldUntil = until
 	}
-	if now.Sub(b.halved) >= throttleHold {
-		b.halved = now
-		b.rate = max(b.rate/2, b.limit.PerSecond*rateFloor)
+	if now.Sub(b.halvedAt) >= defaultThrottle {
+		b.halvedAt = now
+		b.rate = max(b.rate/2, b.limit.PerSecond*minRateShare)
 	}
 }
 
@@ -282,25 +282,25 @@ func (b *bucket) load() (queue int, share float64) {
 	return len(b.queue), b.rate / b.limit.PerSecond
 }
 
-// take serves place i, or returns when to come back. Late owners ahead block nobody: an owner whose
-// turn has come takes a token that is there, and late owners get the next ones.
-func (b *bucket) take(i int, now time.Time) time.Duration {
+// serve serves place i, or returns when to come back. Late owners ahead block nobody: an owner
+// whose turn has come takes a token that is there, and late owners get the next ones.
+func (b *bucket) serve(i int, now time.Time) time.Duration {
 	t, need := b.queue[i], 1.0
 	for _, ahead := range b.queue[:i] {
-		if now.Sub(ahead.due) < turnHeld {
+		if now.Sub(ahead.due) < turnGrace {
 			need++
 		}
 	}
 	if t.due.IsZero() {
-		t.due = now.Add(b.until(need, now))
+		t.due = now.Add(b.timeUntil(need, now))
 	}
-	if b.tokens+almost >= need || (b.tokens+almost >= 1 && !now.Before(t.due)) {
+	if b.tokens+epsilon >= need || (b.tokens+epsilon >= 1 && !now.Before(t.due)) {
 		b.queue = slices.Delete(b.queue, i, i+1)
 		b.tokens = max(b.tokens-1, 0)
 		return 0
 	}
 	if !now.Before(t.due) {
-		t.due = now.Add(max(b.until(need, now), time.Millisecond))
+		t.due = now.Add(max(b.timeUntil(need, now), time.Millisecond))
 	}
 	return t.due.Sub(now)
 }
@@ -308,13 +308,13 @@ func (b *bucket) take(i int, now time.Time) time.Duration {
 // advance brings tokens and rate to now, and drops turns whose owners did not come.
 func (b *bucket) advance(now time.Time) {
 	b.queue = slices.DeleteFunc(b.queue, func(t *turn) bool {
-		return !t.urgent && now.Sub(t.due) > turnKept
+		return !t.urgent && now.Sub(t.due) > turnTTL
 	})
-	from := b.at
-	if b.held.After(from) {
-		from = b.held
+	from := b.updatedAt
+	if b.heldUntil.After(from) {
+		from = b.heldUntil
 	}
-	b.at = now
+	b.updatedAt = now
 	elapsed := now.Sub(from).Seconds()
 	if elapsed <= 0 {
 		return
@@ -326,11 +326,11 @@ func (b *bucket) advance(now time.Time) {
 	b.tokens = min(b.tokens, float64(b.limit.Burst))
 }
 
-// until returns how long it takes until n tokens are available, with those that are there now.
-func (b *bucket) until(n float64, now time.Time) time.Duration {
-	hold := max(b.held.Sub(now), 0)
+// timeUntil returns how long it takes until n tokens are available, with those that are there now.
+func (b *bucket) timeUntil(n float64, now time.Time) time.Duration {
+	hold := max(b.heldUntil.Sub(now), 0)
 	n -= b.tokens
-	if n <= almost {
+	if n <= epsilon {
 		return hold
 	}
 	full := b.limit.PerSecond
@@ -345,7 +345,7 @@ func (b *bucket) until(n float64, now time.Time) time.Duration {
 }
 
 // slope returns how much a reduced rate gains per second.
-func (b *bucket) slope() float64 { return b.limit.PerSecond / recovery.Seconds() }
+func (b *bucket) slope() float64 { return b.limit.PerSecond / recoveryTime.Seconds() }
 
 // limitsOf returns the cloud's limits, overridden by those of the account.
 func limitsOf(defaults cloud.Limits, spec *infrav1.RateLimits) (cloud.Limits, error) {

@@ -94,7 +94,7 @@ func TestLoad(t *testing.T) {
 		if queue, share := b.load(); queue != 1 || share != 0.5 {
 			t.Errorf("%d wait at %g of the rate, want 1 at 0.5", queue, share)
 		}
-		time.Sleep(2 * recovery)
+		time.Sleep(2 * recoveryTime)
 		b.turn("second")
 		if queue, share := b.load(); queue != 0 || share != 1 {
 			t.Errorf("%d wait at %g of the rate, want none at 1", queue, share)
@@ -116,7 +116,7 @@ func TestUnusedTurns(t *testing.T) {
 		}
 		b.turn("dropped")
 		b.drop("dropped")
-		time.Sleep(turnKept + time.Minute)
+		time.Sleep(turnTTL + time.Minute)
 		if after, _ := b.turn("new"); after != 0 || len(b.queue) != 0 {
 			t.Errorf("after a pause: wait %s, queue %d", after, len(b.queue))
 		}
@@ -193,8 +193,9 @@ func TestThrottleRecovery(t *testing.T) {
 	})
 }
 
-// TestWaitHeedsContext: a caller whose turn comes too late learns that at once, and takes no turn.
-func TestWaitHeedsContext(t *testing.T) {
+// TestWaitEndsWithContext: a caller whose turn comes too late learns that at once, and takes no
+// turn.
+func TestWaitEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(cloud.Limit{PerSecond: 0.1, Burst: 1})
 		b.turn("now")
@@ -258,7 +259,7 @@ func TestSharedBucket(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := two.proved(testPlace); err != nil {
+		if err := two.recordPlace(testPlace); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()

@@ -12,43 +12,43 @@ import (
 )
 
 const (
-	// startingPatience is how long a machine that does not start keeps the listings frequent.
-	startingPatience = 15 * time.Minute
+	// maxStartTime is how long a machine that does not start keeps the listings frequent.
+	maxStartTime = 15 * time.Minute
 	// staleAfter is the shortest time without a complete listing after which the inventory is
 	// stale. One slow listing among frequent ones does not make it stale.
 	staleAfter = time.Minute
-	// backoffCap is the longest time between failed attempts.
-	backoffCap = time.Minute
-	// joinedPause is the shortest time between a listing and one that follows because Nodes joined.
-	joinedPause = time.Second
-	// longestListing bounds the time for one complete listing.
-	longestListing = 30 * time.Minute
-	// judgedAtOnce is how many machines are compared with a listing under one hold of the lock.
-	judgedAtOnce = 500
+	// maxBackoff is the longest time between failed attempts.
+	maxBackoff = time.Minute
+	// listAfterJoinInterval is the least time between a listing and one that joined Nodes cause.
+	listAfterJoinInterval = time.Second
+	// maxListTime bounds the time for one complete listing.
+	maxListTime = 30 * time.Minute
+	// compareBatch is how many machines are compared with a listing under one hold of the lock.
+	compareBatch = 500
 )
 
 // pace holds when the account is listed and how its listings went. The inventory's lock guards it.
 type pace struct {
-	began    time.Time     // when the latest listing began, complete or not; zero: list now
-	complete time.Time     // when the last complete one began
-	took     time.Duration // how long that one took
-	urgent   time.Time     // since when listings are frequent; zero: they are not
-	limit    time.Duration // of time for the next listing; 0: the default
-	failures int           // since the last complete one
-	retryAt  time.Time     // no listing before, after a failure
-	err      error
-	atLeast  time.Duration // longest interval while no machine is observed; 0: no listing then
-	asked    time.Time     // since when the Follower is expected to report; zero: it is not
-	heard    time.Time     // when the Follower last reported
-	unheard  bool          // the Follower has failed
-	jitter   float64       // factor for the next interval
-	fresh    bool          // as last reported
-	refused  bool          // as last reported: the credentials are refused
+	began           time.Time     // when the latest listing began, complete or not; zero: list now
+	complete        time.Time     // when the last complete one began
+	took            time.Duration // how long that one took
+	activeSince     time.Time     // since when listings are frequent; zero: they are not
+	timeout         time.Duration // of time for the next listing; 0: the default
+	failures        int           // since the last complete one
+	retryAt         time.Time     // no listing before, after a failure
+	err             error
+	maxInterval     time.Duration // longest interval while no machine is observed; 0: no listing then
+	watchBegan      time.Time     // since when the Watcher is expected to report; zero: it is not
+	watchUpdated    time.Time     // when the Watcher last reported
+	watchFailed     bool          // the Watcher has failed
+	jitter          float64       // factor for the next interval
+	reportedFresh   bool          // as last reported
+	reportedRefused bool          // as last reported: the credentials are refused
 }
 
 func (p *pace) retry() {
 	p.began, p.retryAt, p.failures = time.Time{}, time.Time{}, 0
-	p.asked, p.unheard = time.Time{}, false
+	p.watchBegan, p.watchFailed = time.Time{}, false
 }
 
 // isRefused reports whether the credentials are refused. This is reported at once, not only when
@@ -63,10 +63,10 @@ func (v *inventory) runListings(ctx context.Context) {
 		due, next := v.nextListing()
 		if due {
 			v.list(ctx)
-		} else if !sleepUntil(ctx, next, v.lists) {
+		} else if !sleepUntil(ctx, next, v.listWakeup) {
 			continue // woken: the next action may be another one
 		}
-		v.tellFreshness()
+		v.reportHealth()
 	}
 }
 
@@ -76,14 +76,14 @@ func (v *inventory) nextListing() (due bool, next time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	if v.account().place.admits() == nil {
+	if v.account().place.check() == nil {
 		if next = v.listAt(now); !next.IsZero() && !now.Before(next) {
 			return true, next
 		}
 	}
-	if v.pace.fresh != v.isFresh(now) || v.pace.refused != v.pace.isRefused() {
+	if v.pace.reportedFresh != v.isFresh(now) || v.pace.reportedRefused != v.pace.isRefused() {
 		next = now
-	} else if v.pace.fresh && v.isObserved() {
+	} else if v.pace.reportedFresh && v.isObserved() {
 		next = earlier(next, v.staleAt(now))
 	}
 	return false, next
@@ -95,22 +95,22 @@ func (v *inventory) listAt(now time.Time) time.Time {
 	switch {
 	case !v.isWanted():
 		return time.Time{}
-	case v.isFollowed(now):
-		return later(p.asked, p.heard).Add(streamSilence)
+	case v.isWatched(now):
+		return later(p.watchBegan, p.watchUpdated).Add(streamTimeout)
 	case !p.retryAt.IsZero():
 		return p.retryAt
 	case p.began.IsZero():
 		return now
 	case !v.isObserved():
-		return p.began.Add(p.jittered(p.atLeast))
+		return p.began.Add(p.jittered(p.maxInterval))
 	}
 	idle, active := v.intervals()
 	at := p.began.Add(p.jittered(idle))
 	if starting, allJoined := v.starting(now); starting {
-		// The interval starts when listings become frequent: a listing right then has no news.
-		at = earlier(at, later(p.began, p.urgent).Add(p.jittered(active)))
-		if allJoined { // a listing brings news of every machine that starts
-			at = earlier(at, p.began.Add(joinedPause))
+		// The interval starts when listings become frequent: a listing right then is of no use.
+		at = earlier(at, later(p.began, p.activeSince).Add(p.jittered(active)))
+		if allJoined { // every machine that starts has changed
+			at = earlier(at, p.began.Add(listAfterJoinInterval))
 		}
 	}
 	return at
@@ -126,7 +126,7 @@ func (v *inventory) intervals() (idle, active time.Duration) {
 	if active <= 0 {
 		active = 5 * time.Second
 	}
-	return idle, min(idle, max(active, (1+cloud.RestTimes)*v.pace.took))
+	return idle, min(idle, max(active, (1+cloud.CooldownFactor)*v.pace.took))
 }
 
 // starting reports whether a machine is about to change, which makes listings frequent, and whether
@@ -134,14 +134,14 @@ func (v *inventory) intervals() (idle, active time.Duration) {
 func (v *inventory) starting(now time.Time) (starting, allJoined bool) {
 	allJoined = true
 	for _, m := range v.machines {
-		if !m.starting.IsZero() && m.isObserved() && now.Sub(m.starting) < startingPatience {
+		if !m.startingSince.IsZero() && m.isObserved() && now.Sub(m.startingSince) < maxStartTime {
 			starting, allJoined = true, allJoined && m.joined
 		}
 	}
 	if !starting {
-		v.pace.urgent = time.Time{}
-	} else if v.pace.urgent.IsZero() {
-		v.pace.urgent = now
+		v.pace.activeSince = time.Time{}
+	} else if v.pace.activeSince.IsZero() {
+		v.pace.activeSince = now
 	}
 	return starting, allJoined
 }
@@ -150,14 +150,14 @@ func (v *inventory) starting(now time.Time) (starting, allJoined bool) {
 func (v *inventory) staleAt(now time.Time) time.Time {
 	p := &v.pace
 	switch {
-	case v.isAwaited(now):
-		return p.asked.Add(streamSilence)
-	case v.isFollowed(now):
-		return p.complete.Add(streamLag + streamSilence + staleAfter)
+	case v.isWatchStarting(now):
+		return p.watchBegan.Add(streamTimeout)
+	case v.isWatched(now):
+		return p.complete.Add(streamLag + streamTimeout + staleAfter)
 	}
 	idle, active := v.intervals()
 	if starting, _ := v.starting(now); starting {
-		return later(p.complete, p.urgent).Add(max(3*active, staleAfter))
+		return later(p.complete, p.activeSince).Add(max(3*active, staleAfter))
 	}
 	return p.complete.Add(max(3*idle, staleAfter))
 }
@@ -166,8 +166,8 @@ func (v *inventory) isFresh(now time.Time) bool {
 	switch {
 	case !v.isObserved():
 		return true
-	case v.isAwaited(now), v.pace.complete.IsZero() && v.account().place.admits() != nil:
-		return v.pace.fresh
+	case v.isWatchStarting(now), v.pace.complete.IsZero() && v.account().place.check() != nil:
+		return v.pace.reportedFresh
 	}
 	return !v.pace.complete.IsZero() && now.Before(v.staleAt(now))
 }
@@ -183,19 +183,19 @@ func (v *inventory) isObserved() bool {
 }
 
 // isWanted reports whether anyone needs the account's resources.
-func (v *inventory) isWanted() bool { return v.pace.atLeast != 0 || v.isObserved() }
+func (v *inventory) isWanted() bool { return v.pace.maxInterval != 0 || v.isObserved() }
 
-// tellFreshness reports a change between fresh and stale, refused and accepted credentials, doubt
+// reportHealth reports a change between fresh and stale, refused and accepted credentials, doubt
 // and none. It takes the lock.
-func (v *inventory) tellFreshness() {
+func (v *inventory) reportHealth() {
 	v.mu.Lock()
 	now := time.Now()
 	fresh, refused := v.isFresh(now), v.pace.isRefused()
-	flip := v.absences.flipped(now) || fresh != v.pace.fresh || refused != v.pace.refused
-	v.pace.fresh, v.pace.refused = fresh, refused
+	changed := v.absences.changed(now) || fresh != v.pace.reportedFresh || refused != v.pace.reportedRefused
+	v.pace.reportedFresh, v.pace.reportedRefused = fresh, refused
 	v.mu.Unlock()
-	if flip {
-		v.flipped()
+	if changed {
+		v.onHealthChange()
 	}
 }
 
@@ -203,9 +203,9 @@ func (v *inventory) tellFreshness() {
 func (v *inventory) list(ctx context.Context) {
 	a, began := v.account(), time.Now()
 	v.mu.Lock()
-	limit := max(v.pace.limit, a.times.List)
+	timeout := max(v.pace.timeout, a.times.List)
 	v.mu.Unlock()
-	resources, err := a.list(ctx, limit)
+	resources, err := a.list(ctx, timeout)
 	if ctx.Err() != nil {
 		return
 	}
@@ -213,10 +213,10 @@ func (v *inventory) list(ctx context.Context) {
 	v.mu.Lock()
 	p := &v.pace
 	// The next listing gets three times what this one took, and more after one that was cut off.
-	if p.limit = a.times.List; err == nil {
-		p.limit = max(p.limit, 3*took)
-	} else if took >= limit {
-		p.limit = min(2*limit, longestListing)
+	if p.timeout = a.times.List; err == nil {
+		p.timeout = max(p.timeout, 3*took)
+	} else if took >= timeout {
+		p.timeout = min(2*timeout, maxListTime)
 	}
 	var queued *cloud.Queued
 	if errors.As(err, &queued) { // nothing failed: its turn in the rate limit has not come
@@ -235,12 +235,12 @@ func (v *inventory) list(ctx context.Context) {
 	}
 	p.failures, p.took = 0, took
 	v.mu.Unlock()
-	v.take(began, resources)
+	v.applyListing(began, resources)
 }
 
-// take replaces the listing, and compares every machine with it. It takes the lock, and releases it
-// between batches of machines.
-func (v *inventory) take(began time.Time, resources []cloud.Resource) {
+// applyListing replaces the listing, and compares every machine with it. It takes the lock, and
+// releases it between batches of machines.
+func (v *inventory) applyListing(began time.Time, resources []cloud.Resource) {
 	listed := byToken(resources)
 	v.mu.Lock()
 	v.pace.complete = began
@@ -253,11 +253,11 @@ func (v *inventory) take(began time.Time, resources []cloud.Resource) {
 		tokens = append(tokens, token)
 	}
 	v.mu.Unlock()
-	for some := range slices.Chunk(tokens, judgedAtOnce) {
+	for some := range slices.Chunk(tokens, compareBatch) {
 		v.mu.Lock()
 		changed := v.compare(began, some)
 		v.mu.Unlock()
-		v.changed(changed)
+		v.onMachinesChange(changed)
 	}
 }
 
@@ -277,61 +277,61 @@ func (v *inventory) compare(began time.Time, tokens []string) (changed []string)
 		if m == nil {
 			continue // forgotten meanwhile
 		}
-		for n, s := range m.sighted {
+		for n, s := range m.sightings {
 			if i := find(m.listed, s.Resource); i >= 0 && !s.at.After(began) {
-				m.sighted[n].Resource = m.listed[i]
+				m.sightings[n].Resource = m.listed[i]
 			}
 		}
-		if v.reconsider(m, began) {
+		if v.reassess(m, began) {
 			changed = append(changed, token)
 		}
 	}
 	return changed
 }
 
-// reconsider drops sightings from before a time as of which everything is known, judges the machine
-// again, and reports whether it changed.
-func (v *inventory) reconsider(m *machine, at time.Time) (changed bool) {
+// reassess drops sightings from before a time as of which everything is known, checks the machine's
+// presence again, and reports whether it changed.
+func (v *inventory) reassess(m *machine, at time.Time) (changed bool) {
 	lag := v.account().cloud.Traits.ReadLag
-	m.sighted = slices.DeleteFunc(m.sighted, func(s sighting) bool { return !s.at.Add(lag).After(at) })
-	if len(m.sighted) == 0 {
+	m.sightings = slices.DeleteFunc(m.sightings, func(s sighting) bool { return !s.at.Add(lag).After(at) })
+	if len(m.sightings) == 0 {
 		delete(v.recent, m.ref.Token)
 	}
-	if m.phase == unwatched {
-		if len(m.listed)+len(m.sighted) == 0 {
+	if m.phase == untracked {
+		if len(m.listed)+len(m.sightings) == 0 {
 			delete(v.machines, m.ref.Token)
 		}
 		return false
 	}
-	v.judge(m)
+	v.checkPresence(m)
 	return m.update()
 }
 
-// judge decides whether live reads must look for a recorded instance.
-func (v *inventory) judge(m *machine) {
+// checkPresence decides whether live reads must search for a recorded instance.
+func (v *inventory) checkPresence(m *machine) {
 	if !m.isObserved() || m.ref.ProviderID == "" {
 		return
 	}
 	own := m.own()
-	absent := len(living(own)) == 0
-	m.seen = m.seen || len(own) > 0
+	absent := len(liveInstances(own)) == 0
+	m.wasSeen = m.wasSeen || len(own) > 0
 	switch {
 	case m.phase == ended || m.phase == vanished && absent: // a listing does not undo an end that the cloud has recorded
 	case !absent:
-		v.reappeared(m)
+		v.markPresent(m)
 	default:
 		if !m.isMissing() {
-			v.miss(m)
+			v.markMissing(m)
 		}
-		if m.seen && !recorded(own, m.ref) {
+		if m.wasSeen && !hasInstance(own, m.ref) {
 			v.absences.miss(m.ref.Token)
 		}
 	}
 }
 
-// reappeared undoes all that followed from a machine's absence.
-func (v *inventory) reappeared(m *machine) {
-	m.phase, m.nothing, m.seen = watched, time.Time{}, true
+// markPresent undoes all that followed from a machine's absence.
+func (v *inventory) markPresent(m *machine) {
+	m.phase, m.emptySince, m.wasSeen = tracked, time.Time{}, true
 	v.absences.found(m.ref.Token)
 }
 
@@ -351,6 +351,6 @@ func later(a, b time.Time) time.Time {
 
 // backoff returns the wait after this many failures in a row: 1 second to 1 minute, with jitter.
 func backoff(failures int, random float64) time.Duration {
-	d := min(time.Second<<min(failures-1, 10), backoffCap)
+	d := min(time.Second<<min(failures-1, 10), maxBackoff)
 	return time.Duration(float64(d) * (0.75 + 0.25*random))
 }

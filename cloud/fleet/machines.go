@@ -16,10 +16,10 @@ import (
 type phase int
 
 const (
-	// unwatched: a listing shows it, and no controller has asked for it.
-	unwatched phase = iota
-	// watched: a controller is notified of its changes.
-	watched
+	// untracked: a listing shows it, and no controller has asked for it.
+	untracked phase = iota
+	// tracked: a controller is notified of its changes.
+	tracked
 	// settling: live reads are to prove that a create without an answer made nothing.
 	settling
 	// settled: they have proved it.
@@ -31,7 +31,7 @@ const (
 	neverSeen
 	// ended: the cloud has recorded the instance's end.
 	ended
-	// vanished: live reads find nothing of it. It becomes watched again when it is seen again.
+	// vanished: live reads find nothing of it. It becomes tracked again when it is seen again.
 	vanished
 	// deleting: the machine and all that belongs to it are being deleted.
 	deleting
@@ -44,36 +44,36 @@ type machine struct {
 	ref   cloud.Reference
 	phase phase
 
-	listed   []cloud.Resource // by the last complete listing, or by a later Change
-	sighted  []sighting       // newer than listed
-	last     *cloud.Resource  // the instance as last seen
-	seen     bool             // this process or an earlier one saw something of it
-	known    time.Time        // when this process learned that the instance exists; zero: it has not
-	starting time.Time        // since when it has been about to change by itself; zero: it is not
-	joined   bool             // its Node appeared after the last listing
+	listed        []cloud.Resource // by the last complete listing, or by a later Update
+	sightings     []sighting       // newer than listed
+	last          *cloud.Resource  // the instance as last seen
+	wasSeen       bool             // this process or an earlier one saw something of it
+	knownSince    time.Time        // when this process learned that the instance exists; zero: it has not
+	startingSince time.Time        // since when it has been about to change by itself; zero: it is not
+	joined        bool             // its Node appeared after the last listing
 
-	reported    Observation
-	toldSettled bool        // the controller was notified that it is settled
-	news        *cloud.News // what the cloud announced of the instance
-	recorded    bool        // the controller has recorded the news
+	reported        Observation
+	reportedSettled bool         // the controller was notified that it is settled
+	event           *cloud.Event // what the cloud announced of the instance
+	eventRecorded   bool         // the controller has recorded the event
 
-	asked   time.Time // when this process was asked to settle the create or to delete the machine
-	due     time.Time // when the next live read or deletion step is due
-	nothing time.Time // the first of the latest live reads in a row that found nothing; zero: none
+	requested  time.Time // when this process was asked to settle the create or to delete the machine
+	due        time.Time // when the next live read or deletion step is due
+	emptySince time.Time // the first of the latest live reads in a row that found nothing; zero: none
 
 	deletion
 }
 
 // deletion is the part of the record that only a deletion uses.
 type deletion struct {
-	before   bool // it was requested before this process began, so it may have been sent already
-	lost     bool // the instance was gone before the deletion
-	begun    bool // a step was taken
-	accepted map[string]acceptance
-	first    time.Time // when the cloud first accepted something
-	failures int       // in a row
-	err      error
-	left     []cloud.Resource
+	resumed       bool // it was requested before this process began, so it may have been sent already
+	wasGone       bool // the instance was gone before the deletion
+	started       bool // a step was taken
+	accepted      map[string]acceptance
+	firstAccepted time.Time // when the cloud first accepted something
+	failures      int       // in a row
+	err           error
+	remaining     []cloud.Resource
 }
 
 // acceptance is the last step of a resource's deletion that the cloud has accepted.
@@ -92,31 +92,31 @@ type sighting struct {
 // listing serves all of them. A machine that a listing misses is not gone: only live reads can
 // prove that.
 type inventory struct {
-	account func() *Account
-	changed func(tokens []string) // called without the lock; must not block
-	flipped func()                // the same
-	random  func() float64
-	began   time.Time // when this process began to delete
-	lists   wakeup
-	works   wakeup
+	account          func() *Account
+	onMachinesChange func(tokens []string) // called without the lock; must not block
+	onHealthChange   func()                // the same
+	random           func() float64
+	began            time.Time // when this process began to delete
+	listWakeup       wakeup
+	workWakeup       wakeup
 
-	mu       sync.Mutex
-	machines map[string]*machine // by token
-	recent   map[string]*machine // machines with sightings, and those not yet compared with anything complete
-	absences absences
-	pace     pace
-	rested   time.Time // no live read for deletions before this time
-	lastEnd  time.Time // when a deleted instance was last seen to have ended
+	mu           sync.Mutex
+	machines     map[string]*machine // by token
+	recent       map[string]*machine // machines with sightings, and those not yet compared with anything complete
+	absences     absences
+	pace         pace
+	noReadBefore time.Time // no live read for deletions before this time
+	lastEnd      time.Time // when a deleted instance was last seen to have ended
 }
 
-func newInventory(account func() *Account, changed func([]string), flipped func(), random func() float64) *inventory {
+func newInventory(account func() *Account, onMachinesChange func([]string), onHealthChange func(), random func() float64) *inventory {
 	return &inventory{
-		account: account, changed: changed, flipped: flipped, random: random,
-		began: time.Now(), lists: newWakeup(), works: newWakeup(),
+		account: account, onMachinesChange: onMachinesChange, onHealthChange: onHealthChange, random: random,
+		began: time.Now(), listWakeup: newWakeup(), workWakeup: newWakeup(),
 		machines: map[string]*machine{},
 		recent:   map[string]*machine{},
 		absences: newAbsences(),
-		pace:     pace{fresh: true, jitter: 1},
+		pace:     pace{reportedFresh: true, jitter: 1},
 	}
 }
 
@@ -143,22 +143,22 @@ func (v *inventory) machine(token string) *machine {
 	return m
 }
 
-// watch marks a machine as one that a controller has asked for, by this reference.
-func (v *inventory) watch(m *machine, ref cloud.Reference) {
-	if m.phase == unwatched {
-		m.phase, m.ref = watched, ref
-		v.lists.wake()
+// track marks a machine as one that a controller has asked for, by this reference.
+func (v *inventory) track(m *machine, ref cloud.Reference) {
+	if m.phase == untracked {
+		m.phase, m.ref = tracked, ref
+		v.listWakeup.wake()
 	}
 }
 
-// miss makes live reads decide what became of a machine.
-func (v *inventory) miss(m *machine) {
-	m.phase, m.due, m.nothing = missing, time.Now(), time.Time{}
-	v.works.wake()
+// markMissing makes live reads decide what became of a machine.
+func (v *inventory) markMissing(m *machine) {
+	m.phase, m.due, m.emptySince = missing, time.Now(), time.Time{}
+	v.workWakeup.wake()
 }
 
-// adopt returns the request's instance if it is known. It takes the lock.
-func (v *inventory) adopt(req cloud.Request) (*cloud.Resource, error) {
+// findExisting returns the request's instance if it is known. It takes the lock.
+func (v *inventory) findExisting(req cloud.Request) (*cloud.Resource, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	m := v.machines[req.Token]
@@ -169,22 +169,22 @@ func (v *inventory) adopt(req cloud.Request) (*cloud.Resource, error) {
 	case deleting, deleted:
 		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: it is being deleted", req.Namespace, req.Name)
 	case ended, vanished:
-		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: its instance is gone, and is not made again", req.Namespace, req.Name)
+		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: its instance is gone, and is not created again", req.Namespace, req.Name)
 	case settling, settled: // the create that follows proves more than live reads
-		m.phase, m.toldSettled = watched, false
+		m.phase, m.reportedSettled = tracked, false
 	}
 	all := m.resources()
 	own := ownedBy(all, req.OwnershipID)
 	if len(own) < len(all) {
-		return nil, foreign(req.Token, slices.DeleteFunc(all, func(r cloud.Resource) bool { return r.OwnershipID == req.OwnershipID }))
+		return nil, otherOwnerError(req.Token, slices.DeleteFunc(all, func(r cloud.Resource) bool { return r.OwnershipID == req.OwnershipID }))
 	}
-	alive := living(own)
+	alive := liveInstances(own)
 	if len(alive) > 1 {
 		ids := make([]string, 0, len(alive))
 		for _, r := range alive {
 			ids = append(ids, r.ID)
 		}
-		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: instances %s all carry its token", req.Namespace, req.Name, strings.Join(ids, ", "))
+		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: instances %s all have its token", req.Namespace, req.Name, strings.Join(ids, ", "))
 	}
 	i := slices.IndexFunc(own, func(r cloud.Resource) bool {
 		return r.Kind == cloud.KindInstance && (len(alive) == 0 || r.ID == alive[0].ID)
@@ -192,77 +192,77 @@ func (v *inventory) adopt(req cloud.Request) (*cloud.Resource, error) {
 	if i < 0 {
 		return nil, nil
 	}
-	v.exists(m, req)
+	v.markExisting(m, req)
 	return &own[i], nil
 }
 
-// made records a new instance. It takes the lock.
-func (v *inventory) made(req cloud.Request, r cloud.Resource) {
+// recordCreate records a new instance. It takes the lock.
+func (v *inventory) recordCreate(req cloud.Request, r cloud.Resource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	m := v.machine(req.Token)
-	v.sight(m, []cloud.Resource{r}, time.Now())
-	v.exists(m, req)
-	v.lists.wake()
+	v.addSighting(m, []cloud.Resource{r}, time.Now())
+	v.markExisting(m, req)
+	v.listWakeup.wake()
 }
 
-// exists watches a machine whose instance is known to exist.
-func (v *inventory) exists(m *machine, req cloud.Request) {
-	v.watch(m, cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID})
-	if m.known.IsZero() {
-		m.known = time.Now()
+// markExisting tracks a machine whose instance is known to exist.
+func (v *inventory) markExisting(m *machine, req cloud.Request) {
+	v.track(m, cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID})
+	if m.knownSince.IsZero() {
+		m.knownSince = time.Now()
 	}
 	m.update()
 }
 
-// observe returns what is known of a machine, and watches it. seen means that this or an earlier
+// observe returns what is known of a machine, and tracks it. seen means that this or an earlier
 // process saw its instance. It takes the lock.
 func (v *inventory) observe(ref cloud.Reference, seen bool) Observation {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	m := v.machine(ref.Token)
-	v.watch(m, ref)
-	m.ref, m.seen = ref, m.seen || seen
+	v.track(m, ref)
+	m.ref, m.wasSeen = ref, m.wasSeen || seen
 	if ref.ProviderID != "" {
 		v.absences.record(ref.Token)
 		if m.phase == settling || m.phase == settled {
-			m.phase = watched
+			m.phase = tracked
 		}
-		if m.known.IsZero() {
-			m.known = time.Now()
+		if m.knownSince.IsZero() {
+			m.knownSince = time.Now()
 			v.recent[ref.Token] = m
 		}
 	}
-	wasStarting := !m.starting.IsZero()
-	m.reported, m.toldSettled = m.refresh(), m.phase == settled
-	if !wasStarting && !m.starting.IsZero() {
-		v.lists.wake()
+	wasStarting := !m.startingSince.IsZero()
+	m.reported, m.reportedSettled = m.refresh(), m.phase == settled
+	if !wasStarting && !m.startingSince.IsZero() {
+		v.listWakeup.wake()
 	}
 	return m.reported
 }
 
-// settle reports whether live reads have proved that a create without an answer made nothing. It
-// starts those reads if need be. It takes the lock.
-func (v *inventory) settle(ref cloud.Reference) bool {
+// settleCreate reports whether live reads have proved that a create without an answer made nothing.
+// It starts those reads if need be. It takes the lock.
+func (v *inventory) settleCreate(ref cloud.Reference) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	m := v.machine(ref.Token)
-	v.watch(m, ref)
-	if m.phase == watched && len(m.resources()) == 0 {
-		m.phase, m.asked, m.nothing = settling, time.Now(), time.Time{}
-		m.due = m.asked.Add(v.account().createHorizon())
-		v.works.wake()
+	v.track(m, ref)
+	if m.phase == tracked && len(m.resources()) == 0 {
+		m.phase, m.requested, m.emptySince = settling, time.Now(), time.Time{}
+		m.due = m.requested.Add(v.account().createHorizon())
+		v.workWakeup.wake()
 	}
 	return m.phase == settled
 }
 
-// joins records that the machine's Node has appeared. It takes the lock.
-func (v *inventory) joins(token string) {
+// nodeJoined records that the machine's Node has appeared. It takes the lock.
+func (v *inventory) nodeJoined(token string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if m := v.machines[token]; m != nil && !m.starting.IsZero() && !m.joined {
+	if m := v.machines[token]; m != nil && !m.startingSince.IsZero() && !m.joined {
 		m.joined = true
-		v.lists.wake()
+		v.listWakeup.wake()
 	}
 }
 
@@ -273,22 +273,22 @@ func (v *inventory) delete(ref cloud.Reference, asked time.Time) Deletion {
 	defer v.mu.Unlock()
 	m := v.machine(ref.Token)
 	if m.phase < deleting {
-		m.deletion = deletion{before: asked.Before(v.began), lost: m.isGone(), accepted: map[string]acceptance{}}
-		m.phase, m.asked, m.nothing = deleting, time.Now(), time.Time{}
-		v.works.wake()
+		m.deletion = deletion{resumed: asked.Before(v.began), wasGone: m.isGone(), accepted: map[string]acceptance{}}
+		m.phase, m.requested, m.emptySince = deleting, time.Now(), time.Time{}
+		v.workWakeup.wake()
 	}
-	if m.begun && m.ref.ProviderID == "" && ref.ProviderID != "" {
+	if m.started && m.ref.ProviderID == "" && ref.ProviderID != "" {
 		m.due = time.Now() // the deletion waited for the provider ID
-		v.works.wake()
+		v.workWakeup.wake()
 	}
 	m.ref = ref
 	if ref.ProviderID != "" {
 		v.absences.record(ref.Token)
-		if m.known.IsZero() {
-			m.known = time.Now()
+		if m.knownSince.IsZero() {
+			m.knownSince = time.Now()
 		}
 	}
-	return Deletion{Gone: m.phase == deleted, Left: slices.Clone(m.left), Instance: m.last, Err: m.err}
+	return Deletion{Gone: m.phase == deleted, Remaining: slices.Clone(m.remaining), Instance: m.last, Err: m.err}
 }
 
 // forget drops what a controller has asked for. It takes the lock.
@@ -305,8 +305,8 @@ func (v *inventory) forget(token string) {
 	if len(m.listed) > 0 { // in a new record: a step under way must not write to it
 		v.machine(token).listed = m.listed
 	}
-	v.lists.wake()
-	v.works.wake()
+	v.listWakeup.wake()
+	v.workWakeup.wake()
 }
 
 // retry makes all attempts due at once, after a change of credentials. It takes the lock.
@@ -314,18 +314,18 @@ func (v *inventory) retry() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.pace.retry()
-	v.rested = time.Time{}
+	v.noReadBefore = time.Time{}
 	for _, m := range v.machines {
 		m.failures = 0
-		if m.begun || m.phase < deleting {
+		if m.started || m.phase < deleting {
 			m.due = time.Now()
 		}
 	}
-	v.lists.wake()
-	v.works.wake()
+	v.listWakeup.wake()
+	v.workWakeup.wake()
 }
 
-// confirm believes that the machines with this digest are gone. It takes the lock.
+// confirm accepts that the machines with this digest are gone. It takes the lock.
 func (v *inventory) confirm(digest string) bool {
 	v.mu.Lock()
 	confirmed := v.absences.confirm(digest)
@@ -336,8 +336,8 @@ func (v *inventory) confirm(digest string) bool {
 	return confirmed
 }
 
-// known returns the known resources with the token. It takes the lock.
-func (v *inventory) known(token string) []cloud.Resource {
+// resources returns the known resources with the token. It takes the lock.
+func (v *inventory) resources(token string) []cloud.Resource {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if m := v.machines[token]; m != nil {
@@ -351,21 +351,21 @@ func (v *inventory) state() InventoryState {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	s := InventoryState{LastComplete: v.pace.complete, Err: v.pace.err, Fresh: v.isFresh(now), Doubt: v.absences.doubt(now)}
+	s := InventoryState{LastComplete: v.pace.complete, Err: v.pace.err, Fresh: v.isFresh(now), MassAbsence: v.absences.massAbsence(now)}
 	for _, m := range v.machines {
-		s.Instances += len(living(m.listed))
+		s.Instances += len(liveInstances(m.listed))
 	}
 	return s
 }
 
 // listing returns the last complete listing and when it began; zero before the first. From then on,
 // the account is listed at least this often, even while no machine is observed. It takes the lock.
-func (v *inventory) listing(atLeast time.Duration) (began time.Time, all []cloud.Resource) {
+func (v *inventory) listing(maxInterval time.Duration) (began time.Time, all []cloud.Resource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.pace.atLeast != atLeast {
-		v.pace.atLeast = atLeast
-		v.lists.wake()
+	if v.pace.maxInterval != maxInterval {
+		v.pace.maxInterval = maxInterval
+		v.listWakeup.wake()
 	}
 	for _, m := range v.machines {
 		all = append(all, m.listed...)
@@ -374,7 +374,7 @@ func (v *inventory) listing(atLeast time.Duration) (began time.Time, all []cloud
 }
 
 // isObserved reports whether a controller needs the machine's state. A deletion does its own reads.
-func (m *machine) isObserved() bool { return m.phase != unwatched && m.phase < deleting }
+func (m *machine) isObserved() bool { return m.phase != untracked && m.phase < deleting }
 
 func (m *machine) isGone() bool { return m.phase == ended || m.phase == vanished }
 
@@ -383,7 +383,7 @@ func (m *machine) isMissing() bool { return m.phase == missing || m.phase == nev
 // resources returns everything with the machine's token, listed or seen since, by kind and ID.
 func (m *machine) resources() []cloud.Resource {
 	all := slices.Clone(m.listed)
-	for _, s := range m.sighted {
+	for _, s := range m.sightings {
 		if i := find(all, s.Resource); i >= 0 {
 			all[i] = s.Resource
 		} else {
@@ -402,22 +402,22 @@ func (m *machine) resources() []cloud.Resource {
 // own returns the resources that belong to the machine's cluster.
 func (m *machine) own() []cloud.Resource { return ownedBy(m.resources(), m.ref.OwnershipID) }
 
-// sight records resources that were seen outside a listing.
-func (v *inventory) sight(m *machine, resources []cloud.Resource, at time.Time) {
+// addSighting records resources that were seen outside a listing.
+func (v *inventory) addSighting(m *machine, resources []cloud.Resource, at time.Time) {
 	for _, r := range resources {
 		s := sighting{r, at}
-		if i := slices.IndexFunc(m.sighted, func(o sighting) bool { return o.Kind == r.Kind && o.ID == r.ID }); i >= 0 {
-			m.sighted[i] = s
+		if i := slices.IndexFunc(m.sightings, func(o sighting) bool { return o.Kind == r.Kind && o.ID == r.ID }); i >= 0 {
+			m.sightings[i] = s
 		} else {
-			m.sighted = append(m.sighted, s)
+			m.sightings = append(m.sightings, s)
 		}
 	}
 	v.recent[m.ref.Token] = m
 }
 
-// look derives the machine's state from its resources.
-func (m *machine) look() Observation {
-	gone := m.isGone() || m.lost
+// observation derives the machine's state from its resources.
+func (m *machine) observation() Observation {
+	gone := m.isGone() || m.wasGone
 	o := Observation{Gone: gone, NeverSeen: m.phase == neverSeen}
 	instances := slices.DeleteFunc(m.own(), func(r cloud.Resource) bool {
 		return r.Kind != cloud.KindInstance || gone && r.State != cloud.StateTerminated
@@ -428,7 +428,7 @@ func (m *machine) look() Observation {
 		}
 		return o
 	}
-	alive := living(instances)
+	alive := liveInstances(instances)
 	pick := instances[0]
 	if len(alive) > 0 {
 		pick = alive[0]
@@ -436,7 +436,7 @@ func (m *machine) look() Observation {
 	if i := slices.IndexFunc(instances, func(r cloud.Resource) bool { return m.ref.ProviderID != "" && r.ProviderID == m.ref.ProviderID }); i >= 0 {
 		pick = instances[i]
 	}
-	m.announce(&pick)
+	m.addEvent(&pick)
 	o.Instance, m.last = &pick, &pick
 	if len(alive) > 1 || (len(alive) == 1 && alive[0].ID != pick.ID) {
 		for _, r := range alive {
@@ -448,13 +448,13 @@ func (m *machine) look() Observation {
 
 // refresh derives the machine's state again, and records whether it is about to change by itself.
 func (m *machine) refresh() Observation {
-	now := m.look()
+	now := m.observation()
 	switch {
 	case now.Instance == nil:
 	case now.Gone || (now.Instance.State != cloud.StatePending && now.Instance.State != cloud.StateStopping):
-		m.starting = time.Time{}
-	case m.starting.IsZero():
-		m.starting = time.Now()
+		m.startingSince = time.Time{}
+	case m.startingSince.IsZero():
+		m.startingSince = time.Now()
 	}
 	return now
 }
@@ -462,9 +462,9 @@ func (m *machine) refresh() Observation {
 // update refreshes a machine, and reports whether its controller must be notified.
 func (m *machine) update() bool {
 	now, isSettled := m.refresh(), m.phase == settled
-	if !m.isObserved() || (now.Gone && m.reported.Gone) || (reflect.DeepEqual(now, m.reported) && isSettled == m.toldSettled) {
+	if !m.isObserved() || (now.Gone && m.reported.Gone) || (reflect.DeepEqual(now, m.reported) && isSettled == m.reportedSettled) {
 		return false
 	}
-	m.reported, m.toldSettled = now, isSettled
+	m.reported, m.reportedSettled = now, isSettled
 	return true
 }

@@ -24,14 +24,14 @@ var (
 	inventoryAge = prometheus.NewDesc("drover_inventory_age_seconds",
 		"Time since the account's last complete listing began; absent before the first.", []string{"cloud", "account"}, nil)
 	inventoryInstances = prometheus.NewDesc("drover_inventory_instances",
-		"Instances with Drover's tags in the account's last complete listing, terminated ones apart.", []string{"cloud", "account"}, nil)
+		"Instances with Drover's tags in the account's last complete listing, without terminated ones.", []string{"cloud", "account"}, nil)
 	machinesMissing = prometheus.NewDesc("drover_machines_missing",
-		"Machines that are missing from the account, so many at once that none of them is believed to be gone until a person confirms it; 0 as a rule.", []string{"cloud", "account"}, nil)
+		"Machines that are missing at once in the account, if they are too many to be taken for gone without a confirmation; otherwise 0.", []string{"cloud", "account"}, nil)
 	limiterQueue = prometheus.NewDesc("drover_cloud_limiter_queue",
-		"Calls that wait for their turn in the account's rate limit, by class: create, delete or read. Accounts that the cloud throttles together share a limit, and each shows it.",
+		"Calls that wait for the account's rate limit, by class: create, delete or read. Accounts in the same place share a limit, and each reports it.",
 		[]string{"cloud", "account", "class"}, nil)
 	limiterRate = prometheus.NewDesc("drover_cloud_limiter_rate_ratio",
-		"Share of the configured rate that is in force, by class: 1, and less for a minute after the cloud has throttled.",
+		"Share of the configured rate that is in force, by class: 1, or less for a minute after the cloud has throttled.",
 		[]string{"cloud", "account", "class"}, nil)
 )
 
@@ -39,20 +39,20 @@ func newMetrics() *metrics {
 	return &metrics{
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "drover_cloud_calls_total",
-			Help: "Calls on the wire, by the cloud's name of the operation and the class of the answer: 2xx, 3xx, 4xx, 429, 5xx, timeout, cancelled or error.",
+			Help: "HTTP calls, by the cloud's name of the operation and the class of the response: 2xx, 3xx, 4xx, 429, 5xx, timeout, canceled or error.",
 		}, []string{"cloud", "account", "operation", "code"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "drover_cloud_errors_total",
-			Help: "Failures of what Drover asked a cloud to do, by the driver's method and the error's code. One may be several calls on the wire.",
+			Help: "Failed calls of a driver's method, by method and error code. One method may make several HTTP calls.",
 		}, []string{"cloud", "account", "method", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "drover_cloud_call_seconds",
-			Help:    "Time from sending a call to the head of its answer, without the wait for the rate limit.",
+			Help:    "Time from sending an HTTP call to the response's header, without the wait for the rate limit.",
 			Buckets: []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30},
 		}, []string{"cloud", "operation"}),
 		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "drover_cloud_limiter_wait_seconds",
-			Help:    "Time that a call waited for its turn in the account's rate limit, by class: create, delete or read.",
+			Help:    "Time that a call waited for the account's rate limit, by class: create, delete or read.",
 			Buckets: []float64{0.001, 0.1, 0.5, 1, 5, 15, 60, 300, 1800},
 		}, []string{"cloud", "class"}),
 	}
@@ -115,7 +115,7 @@ func (s *Accounts) Describe(ch chan<- *prometheus.Desc) {
 func (s *Accounts) Collect(ch chan<- prometheus.Metric) {
 	for _, a := range s.all() {
 		for _, class := range []cloud.Class{cloud.ClassCreate, cloud.ClassDelete, cloud.ClassRead} {
-			queue, share := a.limiter.Load().of(class).load()
+			queue, share := a.limiter.Load().bucket(class).load()
 			ch <- prometheus.MustNewConstMetric(limiterQueue, prometheus.GaugeValue, float64(queue), a.cloud.Name, a.key.String(), string(class))
 			ch <- prometheus.MustNewConstMetric(limiterRate, prometheus.GaugeValue, share, a.cloud.Name, a.key.String(), string(class))
 		}
@@ -125,8 +125,8 @@ func (s *Accounts) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(inventoryAge, prometheus.GaugeValue, time.Since(state.LastComplete).Seconds(), a.cloud.Name, a.key.String())
 		missing := 0
-		if state.Doubt != nil {
-			missing = state.Doubt.Missing
+		if state.MassAbsence != nil {
+			missing = state.MassAbsence.Missing
 		}
 		ch <- prometheus.MustNewConstMetric(machinesMissing, prometheus.GaugeValue, float64(missing), a.cloud.Name, a.key.String())
 		ch <- prometheus.MustNewConstMetric(inventoryInstances, prometheus.GaugeValue, float64(state.Instances), a.cloud.Name, a.key.String())

@@ -21,13 +21,13 @@ type place struct {
 	proved string // by a Probe with these credentials
 }
 
-// admits returns nil if the credentials are proved to lead to the account's place.
-func (p *place) admits() error {
+// check returns nil if the credentials are proved to lead to the account's place.
+func (p *place) check() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.proved == "":
-		return &cloud.Error{Code: cloud.Unavailable, Message: "waiting for the proof of where the credentials lead", RetryAfter: time.Second}
+		return &cloud.Error{Code: cloud.Unavailable, Message: "waiting for a probe to verify where the credentials lead", RetryAfter: time.Second}
 	case p.pinned == "":
 		return &cloud.Error{Code: cloud.Unavailable, Message: "waiting for the account's place to be recorded", RetryAfter: time.Second}
 	}
@@ -39,22 +39,22 @@ func (p *place) conflict() error {
 	if p.pinned == "" || p.proved == p.pinned {
 		return nil
 	}
-	return cloud.Errorf(cloud.Conflict, "the credentials lead to %q, and the account's machines are in %q: nothing is listed, made or deleted with them; "+
-		"restore the credentials of %q, or make another CloudAccount for %q", p.proved, p.pinned, p.pinned, p.proved)
+	return cloud.Errorf(cloud.Conflict, "the credentials lead to %q, and the account's machines are in %q: nothing is listed, created or deleted with them; "+
+		"restore the credentials of %q, or create another CloudAccount for %q", p.proved, p.pinned, p.pinned, p.proved)
 }
 
-// proved records where a Probe has led, and continues the account if that is its place.
-func (a *Account) proved(to string) error {
+// recordPlace records where a Probe has led, and continues the account if that is its place.
+func (a *Account) recordPlace(to string) error {
 	a.place.mu.Lock()
-	news := a.place.proved != to
+	changed := a.place.proved != to
 	a.place.proved = to
 	err, pinned := a.place.conflict(), a.place.pinned != ""
 	a.place.mu.Unlock()
 	if err != nil || !pinned {
 		return err
 	}
-	if news {
-		a.admitted(a)
+	if changed {
+		a.onPlaceProved(a)
 	}
 	return nil
 }
@@ -64,13 +64,13 @@ func (a *Account) pin(to string) {
 	a.place.mu.Lock()
 	a.place.pinned = to
 	a.place.mu.Unlock()
-	if a.place.admits() == nil {
-		a.admitted(a)
+	if a.place.check() == nil {
+		a.onPlaceProved(a)
 	}
 }
 
-// where returns the place that was proved.
-func (p *place) where() string {
+// provedPlace returns the place that was proved.
+func (p *place) provedPlace() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.proved

@@ -16,7 +16,7 @@ func TestPlan(t *testing.T) {
 	now := time.Now()
 	at := func(d time.Duration) time.Time { return now.Add(d) }
 	deletes := func(begun bool, change func(*machine)) *machine {
-		m := &machine{phase: deleting, asked: now, due: now, deletion: deletion{begun: begun}}
+		m := &machine{phase: deleting, requested: now, due: now, deletion: deletion{started: begun}}
 		change(m)
 		return m
 	}
@@ -37,7 +37,7 @@ func TestPlan(t *testing.T) {
 		next      time.Duration
 	}{
 		"nobody":                              {next: none},
-		"listed, watched, settled, and ended": {machines: []*machine{{}, {phase: watched}, {phase: settled}, {phase: ended}, {phase: vanished}, {phase: deleted}}, next: none},
+		"listed, watched, settled, and ended": {machines: []*machine{{}, {phase: tracked}, {phase: settled}, {phase: ended}, {phase: vanished}, {phase: deleted}}, next: none},
 		"missing, and due":                    {machines: []*machine{{phase: missing, due: now}}, tasks: 1, reads: 1, next: none},
 		"missing, and not due":                {machines: []*machine{{phase: missing, due: at(time.Second)}}, next: time.Second},
 		"never seen, and an open create": {machines: []*machine{{phase: neverSeen, due: at(time.Minute)}, {phase: settling, due: at(2 * time.Second)}},
@@ -46,9 +46,9 @@ func TestPlan(t *testing.T) {
 		"elsewhere":                     {machines: []*machine{{phase: missing, due: now}, deletes(true, nothing)}, elsewhere: true, next: none},
 
 		"a deletion is collected":    {machines: []*machine{deletes(false, nothing)}, next: time.Second},
-		"its window is over":         {machines: []*machine{deletes(false, func(m *machine) { m.asked = at(-time.Second) })}, tasks: 1, reads: 1, next: none},
-		"what is known is not read":  {machines: []*machine{deletes(false, func(m *machine) { m.asked, m.listed = at(-time.Second), instance })}, tasks: 1, next: none},
-		"asked for before a restart": {machines: []*machine{deletes(false, func(m *machine) { m.before = true })}, tasks: 1, reads: 1, next: none},
+		"its window is over":         {machines: []*machine{deletes(false, func(m *machine) { m.requested = at(-time.Second) })}, tasks: 1, reads: 1, next: none},
+		"what is known is not read":  {machines: []*machine{deletes(false, func(m *machine) { m.requested, m.listed = at(-time.Second), instance })}, tasks: 1, next: none},
+		"asked for before a restart": {machines: []*machine{deletes(false, func(m *machine) { m.resumed = true })}, tasks: 1, reads: 1, next: none},
 		"many are collected longer":  {machines: many(manyDeletions, func() *machine { return deletes(false, nothing) }), next: 3500 * time.Millisecond},
 		"the next read":              {machines: []*machine{deletes(true, func(m *machine) { m.due = at(3 * time.Second) })}, next: 3 * time.Second},
 		"the cloud is left alone":    {machines: []*machine{deletes(true, nothing)}, rested: 5 * time.Second, next: 5 * time.Second},
@@ -67,7 +67,7 @@ func TestPlan(t *testing.T) {
 				a.place.proved = "elsewhere"
 			}
 			v := newInventory(func() *Account { return a }, func([]string) {}, func() {}, func() float64 { return 0 })
-			v.rested = at(c.rested)
+			v.noReadBefore = at(c.rested)
 			for i, m := range c.machines {
 				m.ref.Token = fmt.Sprint("m", i)
 				v.machines[m.ref.Token] = m
@@ -96,9 +96,9 @@ func TestMissingBeginsAnew(t *testing.T) {
 	a := &Account{times: TimesFor(DefaultCall), place: place{pinned: testPlace, proved: testPlace}}
 	v := newInventory(func() *Account { return a }, func([]string) {}, func() {}, func() float64 { return 0 })
 	m := v.machine("m")
-	m.phase, m.ref.ProviderID, m.nothing = watched, "p://m", time.Now().Add(-time.Hour)
-	v.judge(m)
-	if m.phase != missing || !m.nothing.IsZero() {
-		t.Errorf("phase %d, nothing found since %s", m.phase, m.nothing)
+	m.phase, m.ref.ProviderID, m.emptySince = tracked, "p://m", time.Now().Add(-time.Hour)
+	v.checkPresence(m)
+	if m.phase != missing || !m.emptySince.IsZero() {
+		t.Errorf("phase %d, nothing found since %s", m.phase, m.emptySince)
 	}
 }

@@ -27,7 +27,7 @@ func TestNeverGoneWhileAlive(t *testing.T) {
 	for seed := range *seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { newHistory(t, uint64(seed)).play() })
+			synctest.Test(t, func(t *testing.T) { newHistory(t, uint64(seed)).run() })
 		})
 	}
 }
@@ -73,14 +73,14 @@ func newHistory(t *testing.T, seed uint64) *history {
 	c.with(func() {
 		c.make("foreign", "foreign", "a")
 		c.make("token-0", "foreign", "a") // a duplicate of a token that should be unique
-		c.fault = h.trouble
+		c.fault = h.randomFault
 	})
 	h.restart()
 	return h
 }
 
-// trouble returns what goes wrong with a call. It needs the cloud's lock.
-func (h *history) trouble(op string) fault {
+// randomFault returns what goes wrong with a call. It needs the cloud's lock.
+func (h *history) randomFault(op string) fault {
 	r := h.cloud.rand
 	switch n := r.IntN(20); {
 	case n < 2:
@@ -109,7 +109,7 @@ func (h *history) restart() {
 	h.Cleanup(h.cancel)
 	var change []func(*Options)
 	if h.stream != nil {
-		change = append(change, h.cloud.tellingBy(h.stream))
+		change = append(change, h.cloud.withStreamOption(h.stream))
 	}
 	h.session = h.cloud.begin(h.T, change...)
 	h.credentials()
@@ -122,7 +122,7 @@ func (h *history) credentials() {
 	h.session.account(h.T, func(cfg *AccountConfig) { cfg.Credentials = map[string][]byte{"token": []byte(now)} })
 }
 
-func (h *history) play() {
+func (h *history) run() {
 	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); {
 		h.event()
 		time.Sleep(time.Duration(h.rand.IntN(2000)) * time.Millisecond)
@@ -144,7 +144,7 @@ func (h *history) play() {
 		}
 		h.work.Wait()
 		if a := h.session.Get(testKey); a != nil { // a person confirms what is in doubt
-			if doubt := a.Inventory().Doubt; doubt != nil {
+			if doubt := a.Inventory().MassAbsence; doubt != nil {
 				a.Confirm(doubt.Digest)
 			}
 		}
@@ -177,7 +177,7 @@ func (h *history) event() {
 	case n < 10 && h.stream != nil:
 		mute, breaks := h.rand.IntN(3) == 0, h.rand.IntN(3) == 0
 		h.stream.set(func() {
-			h.stream.mute, h.stream.err = mute, nil
+			h.stream.silent, h.stream.err = mute, nil
 			if breaks {
 				h.stream.err = cloud.Errorf(cloud.Unavailable, "cut")
 			}
@@ -208,7 +208,7 @@ func (h *history) reconcile(m *object) {
 			if gone(a, &m.ref) {
 				m.done = true
 				a.Forget(m.ref.Token)
-				h.cloud.with(func() { h.dead(m) })
+				h.cloud.with(func() { h.hasEnded(m) })
 			}
 		case m.ref.ProviderID == "":
 			made, err := a.Ensure(ctx, request(m.ref.Token), nil)
@@ -233,16 +233,16 @@ func (h *history) reconcile(m *object) {
 func (h *history) check() {
 	h.cloud.with(func() {
 		for _, m := range h.machines[1:] {
-			h.dead(m)
+			h.hasEnded(m)
 		}
-		if ids := h.foreign(); !slices.Equal(ids, []string{"i-0001", "i-0002"}) {
+		if ids := h.otherClusters(); !slices.Equal(ids, []string{"i-0001", "i-0002"}) {
 			h.Errorf("of another cluster's machines there are %v", ids)
 		}
 	})
 }
 
-// dead checks that nothing of a machine is alive.
-func (h *history) dead(m *object) {
+// hasEnded checks that nothing of a machine is alive.
+func (h *history) hasEnded(m *object) {
 	for id, r := range h.cloud.resources {
 		if r.Token == m.ref.Token && r.State != cloud.StateTerminated {
 			h.Errorf("%s is said to be deleted, and %s is %s", m.ref.Token, id, r.State)
@@ -250,7 +250,7 @@ func (h *history) dead(m *object) {
 	}
 }
 
-func (h *history) foreign() (alive []string) {
+func (h *history) otherClusters() (alive []string) {
 	for id, r := range h.cloud.resources {
 		if r.OwnershipID == "foreign" && r.Kind == cloud.KindInstance && r.State == cloud.StateRunning {
 			alive = append(alive, id)

@@ -24,8 +24,8 @@ const (
 	maxAddresses  = 100
 )
 
-// tame drops or cuts values that no real cloud returns, and keeps the rest.
-func tame(r cloud.Resource) cloud.Resource {
+// sanitize drops or cuts values that no real cloud returns, and keeps the rest.
+func sanitize(r cloud.Resource) cloud.Resource {
 	if !fits(r.FailureDomain, maxZoneName) {
 		r.FailureDomain = ""
 	}
@@ -43,9 +43,9 @@ func tame(r cloud.Resource) cloud.Resource {
 	return r
 }
 
-func tameAll(resources []cloud.Resource) []cloud.Resource {
+func sanitizeAll(resources []cloud.Resource) []cloud.Resource {
 	for i := range resources {
-		resources[i] = tame(resources[i])
+		resources[i] = sanitize(resources[i])
 	}
 	return resources
 }
@@ -54,11 +54,11 @@ func tameAll(resources []cloud.Resource) []cloud.Resource {
 func zones(all []string) ([]string, error) {
 	set := slices.Compact(slices.Sorted(slices.Values(all)))
 	if len(set) > maxZones {
-		return nil, cloud.Errorf(cloud.Unknown, "the endpoint names %d zones, more than the %d that any cloud has: does it belong to one?", len(set), maxZones)
+		return nil, cloud.Errorf(cloud.Unknown, "unexpected response: %d zones, at most %d are possible: check the account's endpoint", len(set), maxZones)
 	}
 	for _, zone := range set {
 		if !fits(zone, maxZoneName) {
-			return nil, cloud.Errorf(cloud.Unknown, "the endpoint names a zone of %d bytes: does it belong to a cloud?", len(zone))
+			return nil, cloud.Errorf(cloud.Unknown, "unexpected response: a zone's name has %d bytes: check the account's endpoint", len(zone))
 		}
 	}
 	return set, nil
@@ -75,8 +75,8 @@ func find(resources []cloud.Resource, r cloud.Resource) int {
 	return slices.IndexFunc(resources, func(o cloud.Resource) bool { return o.Kind == r.Kind && o.ID == r.ID })
 }
 
-// living returns the instances that are not terminated.
-func living(resources []cloud.Resource) (alive []cloud.Resource) {
+// liveInstances returns the instances that are not terminated.
+func liveInstances(resources []cloud.Resource) (alive []cloud.Resource) {
 	for _, r := range resources {
 		if r.Kind == cloud.KindInstance && r.State != cloud.StateTerminated {
 			alive = append(alive, r)
@@ -95,8 +95,8 @@ func ownedBy(resources []cloud.Resource, ownershipID string) (own []cloud.Resour
 	return own
 }
 
-// recorded reports whether the resources hold the reference's instance, as it was recorded.
-func recorded(resources []cloud.Resource, ref cloud.Reference) bool {
+// hasInstance reports whether the resources hold the reference's instance, as it was recorded.
+func hasInstance(resources []cloud.Resource, ref cloud.Reference) bool {
 	return slices.ContainsFunc(resources, func(r cloud.Resource) bool {
 		return r.Kind == cloud.KindInstance && (ref.ProviderID == "" || r.ProviderID == ref.ProviderID)
 	})

@@ -12,29 +12,29 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestTame: values that a status can't hold are dropped, and nothing else.
-func TestTame(t *testing.T) {
+// TestSanitize: values that a status can't hold are dropped, and nothing else.
+func TestSanitize(t *testing.T) {
 	ip := func(text string) clusterv1.MachineAddress {
 		return clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: text}
 	}
 	good := cloud.Resource{Kind: cloud.KindInstance, ID: "i-1", FailureDomain: "zone-a", Addresses: []clusterv1.MachineAddress{ip("10.0.0.1"), ip("fd00::1")}}
-	if got := tame(good); !reflect.DeepEqual(got, good) {
+	if got := sanitize(good); !reflect.DeepEqual(got, good) {
 		t.Errorf("%+v became %+v", good, got)
 	}
 	for what, zone := range map[string]string{"long": strings.Repeat("z", maxZoneName+1), "no text": "\xff\xfe", "none": ""} {
-		if got := tame(cloud.Resource{FailureDomain: zone}).FailureDomain; got != "" {
+		if got := sanitize(cloud.Resource{FailureDomain: zone}).FailureDomain; got != "" {
 			t.Errorf("a zone that is %s became %q", what, got)
 		}
 	}
 	bad := cloud.Resource{Addresses: []clusterv1.MachineAddress{ip(""), ip("\xff"), ip(strings.Repeat("1", maxAddress+1)), ip("10.0.0.1")}}
-	if got := tame(bad).Addresses; !reflect.DeepEqual(got, []clusterv1.MachineAddress{ip("10.0.0.1")}) || len(bad.Addresses) != 4 {
+	if got := sanitize(bad).Addresses; !reflect.DeepEqual(got, []clusterv1.MachineAddress{ip("10.0.0.1")}) || len(bad.Addresses) != 4 {
 		t.Errorf("bad addresses became %v", got)
 	}
 	many := cloud.Resource{}
 	for range 10_000 {
 		many.Addresses = append(many.Addresses, ip("10.0.0.1"))
 	}
-	if n := len(tame(many).Addresses); n != maxAddresses {
+	if n := len(sanitize(many).Addresses); n != maxAddresses {
 		t.Errorf("%d addresses became %d", len(many.Addresses), n)
 	}
 }

@@ -157,8 +157,8 @@ func TestMassAbsence(t *testing.T) {
 		c.with(func() { fleet, c.resources = c.resources, map[string]*testResource{} })
 		time.Sleep(10 * time.Minute)
 		state := a.Inventory()
-		if n := goneOf(a, refs); n != 0 || state.Doubt == nil || state.Doubt.Missing != 50 || state.Doubt.Of != 50 {
-			t.Fatalf("%d gone, %+v", n, state.Doubt)
+		if n := goneOf(a, refs); n != 0 || state.MassAbsence == nil || state.MassAbsence.Missing != 50 || state.MassAbsence.Of != 50 {
+			t.Fatalf("%d gone, %+v", n, state.MassAbsence)
 		}
 		if a.Delete(refs[0], time.Now()); true {
 			time.Sleep(10 * time.Minute)
@@ -168,19 +168,19 @@ func TestMassAbsence(t *testing.T) {
 		}
 		c.with(func() { c.resources = fleet })
 		time.Sleep(10 * time.Minute)
-		if n := goneOf(a, refs[1:]); n != 0 || a.Inventory().Doubt != nil {
-			t.Errorf("all are back: %d gone, %+v", n, a.Inventory().Doubt)
+		if n := goneOf(a, refs[1:]); n != 0 || a.Inventory().MassAbsence != nil {
+			t.Errorf("all are back: %d gone, %+v", n, a.Inventory().MassAbsence)
 		}
 		until(t, time.Minute, "the deletion is done", func() bool { return a.Delete(refs[0], time.Now()).Gone })
 		c.with(func() { c.resources = map[string]*testResource{} })
 		time.Sleep(10 * time.Minute)
-		doubt := a.Inventory().Doubt
+		doubt := a.Inventory().MassAbsence
 		if doubt == nil || a.Confirm("another") || !a.Confirm(doubt.Digest) {
 			t.Fatalf("%+v can't be confirmed", doubt)
 		}
 		until(t, 10*time.Minute, "all are gone", func() bool { return goneOf(a, refs[1:]) == 49 })
-		if a.Inventory().Doubt != nil {
-			t.Errorf("doubted still: %+v", a.Inventory().Doubt)
+		if a.Inventory().MassAbsence != nil {
+			t.Errorf("doubted still: %+v", a.Inventory().MassAbsence)
 		}
 	})
 }
@@ -202,7 +202,7 @@ func TestFewAbsent(t *testing.T) {
 				}
 			})
 			if time.Sleep(6 * time.Minute); goneOf(a, refs) != i+1 {
-				t.Fatalf("%d gone instead of %d: %+v", goneOf(a, refs), i+1, a.Inventory().Doubt)
+				t.Fatalf("%d gone instead of %d: %+v", goneOf(a, refs), i+1, a.Inventory().MassAbsence)
 			}
 		}
 		c.with(func() {
@@ -285,25 +285,25 @@ func TestLateCreate(t *testing.T) {
 	})
 }
 
-// TestSettled: live reads settle a create of an earlier process once its horizon has passed.
-func TestSettled(t *testing.T) {
+// TestSettleCreate: live reads settle a create of an earlier process once its horizon has passed.
+func TestSettleCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.lag = 10 * time.Second
 		s := c.begin(t)
 		a := s.account(t)
 		open := cloud.Reference{Token: "open", OwnershipID: "own"}
-		if a.Settled(open) {
+		if a.SettleCreate(open) {
 			t.Error("settled without a look")
 		}
-		took := until(t, 5*time.Minute, "settled", func() bool { return a.Settled(open) })
+		took := until(t, 5*time.Minute, "settled", func() bool { return a.SettleCreate(open) })
 		if took < 2*DefaultCall || s.count("open") == 0 {
 			t.Errorf("settled after %s, told %d times", took, s.count("open"))
 		}
 		c.with(func() { c.made["there"] = c.make("there", "own", "a") })
 		there := cloud.Reference{Token: "there", OwnershipID: "own"}
 		for range 600 {
-			if a.Settled(there) {
+			if a.SettleCreate(there) {
 				t.Fatal("what exists is called settled")
 			}
 			time.Sleep(time.Second)
@@ -336,7 +336,7 @@ func TestCreatesAreCapped(t *testing.T) {
 			})
 		}
 		time.Sleep(10 * time.Second)
-		if n := under.Load(); n > createsUnderWay {
+		if n := under.Load(); n > maxConcurrentCreates {
 			t.Errorf("%d creates hold a worker each", n)
 		}
 		all.Wait()
@@ -385,7 +385,7 @@ func TestLimitsOfAnother(t *testing.T) {
 			return a
 		}
 		other("unproven", testPlace)
-		other("proven", testPlace).proved(testPlace)
+		other("proven", testPlace).recordPlace(testPlace)
 		a := s.account(t)
 		time.Sleep(5 * time.Second) // until the burst is available
 		for i := range 5 {
@@ -572,13 +572,13 @@ func TestDeadConnection(t *testing.T) {
 	}
 }
 
-// TestSignOfLife: a sign of life costs only the machines with sightings since the listing, not all
+// TestHeartbeat: a heartbeat costs only the machines with sightings since the listing, not all
 // machines.
-func TestSignOfLife(t *testing.T) {
+func TestHeartbeat(t *testing.T) {
 	o := Options{Clouds: []cloud.Cloud{{Name: "x", Union: driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{
 		Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
 		New: func(cloud.Config) (cloud.Driver, error) {
-			return telling{testDriver: &testDriver{region: "r"}, stream: &stream{}}, nil
+			return watchDriver{testDriver: &testDriver{region: "r"}, stream: &stream{}}, nil
 		}}}, Times: TimesFor(DefaultCall)}
 	a, err := NewAccounts(o).Set(testKey, AccountConfig{Spec: infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{}}})
 	if err != nil {
@@ -590,8 +590,8 @@ func TestSignOfLife(t *testing.T) {
 		all = append(all, cloud.Resource{Kind: cloud.KindInstance, ID: "i-" + token, Token: token, OwnershipID: "own", ProviderID: "p://" + token, State: cloud.StateRunning})
 		a.inventory.observe(cloud.Reference{Token: token, OwnershipID: "own", ProviderID: "p://" + token}, true)
 	}
-	a.inventory.follow(cloud.Change{At: time.Now(), All: true, Resources: slices.Clone(all)})
-	if n := testing.AllocsPerRun(5, func() { a.inventory.follow(cloud.Change{At: time.Now()}) }); n > 50 {
+	a.inventory.applyUpdate(cloud.Update{At: time.Now(), All: true, Resources: slices.Clone(all)})
+	if n := testing.AllocsPerRun(5, func() { a.inventory.applyUpdate(cloud.Update{At: time.Now()}) }); n > 50 {
 		t.Errorf("%v allocations for a sign of life", n)
 	}
 }

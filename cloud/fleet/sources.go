@@ -13,35 +13,36 @@ import (
 )
 
 const (
-	// newsKept is how long news that no controller has recorded is kept. Older news is dismissed.
-	// It is far longer than any cloud's notice of an instance's end, and keeps the queue short.
-	newsKept = 10 * time.Minute
-	// newsRest is the shortest time between two calls of Hear if the first brought nothing.
-	newsRest = time.Second
-	// streamSilence is how long a Follower may be silent before the account is listed again: a bit
-	// more than twice the minute between two bookmarks of a Kubernetes watch.
-	streamSilence = 150 * time.Second
-	// streamLag is how far a Follower may be behind its cloud. Sightings that are no older than
-	// this are kept although the Follower did not report them.
+	// maxEventAge is how long an event that no controller has recorded is kept. Older events are
+	// acknowledged. It is far longer than any cloud's notice period, and keeps the queue short.
+	maxEventAge = 10 * time.Minute
+	// minReceiveInterval is the shortest time between two calls of Receive if the first is empty.
+	minReceiveInterval = time.Second
+	// streamTimeout is how long a Watcher may report nothing before the account is listed again: a
+	// bit more than twice the minute between two bookmarks of a Kubernetes watch.
+	streamTimeout = 150 * time.Second
+	// streamLag is how far a Watcher may be behind its cloud. Sightings that are no older than
+	// this are kept although the Watcher did not report them.
 	streamLag = 10 * time.Second
-	// streamTrials is how many failures in a row are reported: a restart of an API server causes
-	// one or two.
-	streamTrials = 3
+	// streamFailureThreshold is how many failures in a row are reported: a restart of an API server
+	// causes one or two.
+	streamFailureThreshold = 3
 )
 
 // source is a loop that receives what a cloud reports by itself, while anyone needs it.
 type source struct {
 	inventory *inventory
 	wakeup    // the driver, or the need for the source, has changed
-	// ask receives until it fails, or until nothing needs it any more, which is no error. It is
-	// called only where able and wanted return true.
-	ask    func(context.Context, *Account) error
-	able   func(cloud.Driver) bool
-	wanted func() bool
-	trials int // how many failures in a row are reported
+	// receive runs until it fails, or until nothing needs it any more, which is no error. It is
+	// called only if isSupported and isNeeded return true.
+	receive          func(context.Context, *Account) error
+	isSupported      func(cloud.Driver) bool
+	isNeeded         func() bool
+	failureThreshold int // how many failures in a row are reported
 
-	mu  sync.Mutex
-	err error // why nothing is received
+	mu         sync.Mutex
+	receivedBy *Account // the account that received last; nil after a failure
+	err        error    // why nothing is received
 }
 
 // run receives until ctx ends.
@@ -49,293 +50,293 @@ func (s *source) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
 		a, began := s.inventory.account(), time.Now()
-		if !s.able(a.driver) || !s.wanted() || a.place.admits() != nil {
+		if !s.isSupported(a.driver) || !s.isNeeded() || a.place.check() != nil {
 			failures = 0
-			s.tell(nil)
+			s.setState(s.receivedBy, nil)
 			sleepUntil(ctx, time.Time{}, s.wakeup)
 			continue
 		}
-		err := s.ask(ctx, a)
+		err := s.receive(ctx, a)
 		if ctx.Err() != nil {
 			return
 		}
-		if err == nil || time.Since(began) > streamSilence {
+		if err == nil || time.Since(began) > streamTimeout {
 			failures = 0
 		}
 		if err == nil {
 			continue
 		}
 		failures++
-		if failures >= s.trials || cloud.CodeOf(err) == cloud.Unauthorized {
-			s.tell(err)
+		if failures >= s.failureThreshold || cloud.CodeOf(err) == cloud.Unauthorized {
+			s.setState(nil, err)
 		}
 		sleepUntil(ctx, time.Now().Add(max(retryAfter(err), backoff(failures, s.inventory.random()))), nil)
 	}
 }
 
-// tell records whether the source works, and reports a change.
-func (s *source) tell(err error) {
+// setState records which account has received, or why none can, and reports a change.
+func (s *source) setState(by *Account, err error) {
 	s.mu.Lock()
-	flip := cloud.CodeOf(err) != cloud.CodeOf(s.err)
-	s.err = err
+	changed := cloud.CodeOf(err) != cloud.CodeOf(s.err) || by != nil && by != s.receivedBy
+	s.receivedBy, s.err = by, err
 	s.mu.Unlock()
-	if flip {
-		s.inventory.flipped()
+	if changed {
+		s.inventory.onHealthChange()
 	}
 }
 
-// failure returns why nothing is received; nil while the source works.
-func (s *source) failure() error {
+// state reports whether an account has received, or why it cannot.
+func (s *source) state(a *Account) (received bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.err
+	return s.receivedBy == a, s.err
 }
 
-// newNews makes the source for a Herald.
-func newNews(v *inventory) *source {
-	s := &source{inventory: v, wakeup: newWakeup(), trials: 1}
-	s.able = func(d cloud.Driver) bool { _, able := d.(cloud.Herald); return able }
-	s.wanted = func() bool {
+// newEventLoop makes the source for an EventSource.
+func newEventLoop(v *inventory) *source {
+	s := &source{inventory: v, wakeup: newWakeup(), failureThreshold: 1}
+	s.isSupported = func(d cloud.Driver) bool { _, able := d.(cloud.EventSource); return able }
+	s.isNeeded = func() bool {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		return v.isObserved()
 	}
-	s.ask = func(ctx context.Context, a *Account) error {
-		err := v.hear(ctx, a, a.driver.(cloud.Herald))
+	s.receive = func(ctx context.Context, a *Account) error {
+		err := v.receiveEvents(ctx, a, a.driver.(cloud.EventSource))
 		if err == nil {
-			s.tell(nil)
+			s.setState(a, nil)
 		}
 		return err
 	}
 	return s
 }
 
-// hear receives news once, and dismisses what is done.
-func (v *inventory) hear(ctx context.Context, a *Account, driver cloud.Herald) error {
+// receiveEvents makes one call of Receive, and acknowledges the events that are done.
+func (v *inventory) receiveEvents(ctx context.Context, a *Account, driver cloud.EventSource) error {
 	began := time.Now()
-	var news []cloud.News
-	err := a.step(ctx, "Hear", a.times.Call, &step{}, func(ctx context.Context) (err error) {
-		news, err = driver.Hear(ctx)
+	var events []cloud.Event
+	err := a.call(ctx, "Receive", a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
+		events, err = driver.Receive(ctx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if len(news) == 0 {
-		sleepUntil(ctx, began.Add(newsRest), nil)
+	if len(events) == 0 {
+		sleepUntil(ctx, began.Add(minReceiveInterval), nil)
 		return nil
 	}
-	settled := v.notify(news)
-	if len(settled) == 0 {
+	done := v.applyEvents(events)
+	if len(done) == 0 {
 		return nil
 	}
-	return a.step(ctx, "Dismiss", a.times.Call, &step{}, func(ctx context.Context) error { return driver.Dismiss(ctx, settled) })
+	return a.call(ctx, "Ack", a.times.Call, &driverCall{}, func(ctx context.Context) error { return driver.Ack(ctx, done) })
 }
 
-// notify passes news to their machines, and returns those that can be dismissed. News that a
-// controller has not recorded yet is not dismissed, so it survives a restart. It takes the lock.
-func (v *inventory) notify(news []cloud.News) (settled []cloud.News) {
+// applyEvents passes events to their machines, and returns those to acknowledge. An event that a
+// controller has not recorded yet is not acknowledged, so it survives a restart. It takes the lock.
+func (v *inventory) applyEvents(events []cloud.Event) (done []cloud.Event) {
 	v.mu.Lock()
 	of := map[string]*machine{}
 	for _, m := range v.machines {
-		if m.phase != unwatched && m.last != nil {
+		if m.phase != untracked && m.last != nil {
 			of[m.last.ID] = m
 		}
 	}
 	var changed []string
-	for _, n := range news {
-		m := of[n.InstanceID]
-		told, done := false, true
-		if n.InstanceID != "" && time.Since(n.At) < newsKept {
-			told, done = v.put(m, n)
+	for _, e := range events {
+		m := of[e.InstanceID]
+		notify, ack := false, true
+		if e.InstanceID != "" && time.Since(e.At) < maxEventAge {
+			notify, ack = v.applyEvent(m, e)
 		}
-		if told {
+		if notify {
 			changed = append(changed, m.ref.Token)
 		}
-		if done {
-			settled = append(settled, n)
+		if ack {
+			done = append(done, e)
 		}
 	}
 	v.mu.Unlock()
-	v.changed(changed)
-	return settled
+	v.onMachinesChange(changed)
+	return done
 }
 
-// put records news of a machine. told means that its controller must reconcile it; done means that
-// the news can be dismissed.
-func (v *inventory) put(m *machine, n cloud.News) (told, done bool) {
+// applyEvent records an event of a machine. notify means that its controller must reconcile it; ack
+// means that the event can be acknowledged.
+func (v *inventory) applyEvent(m *machine, e cloud.Event) (notify, ack bool) {
 	switch {
 	case m == nil:
-		return false, !n.Ending // an Ending may concern a machine that is not known yet
+		return false, !e.Ending // an Ending may concern a machine that is not known yet
 	case !m.isObserved() || m.isGone():
 		return false, true
-	case n.Changed:
+	case e.Changed:
 		if m.ref.ProviderID != "" && !m.isMissing() {
-			v.miss(m) // as after a listing without it
+			v.markMissing(m) // as after a listing without it
 		}
 		return false, true
 	}
-	n.Notice = cloud.Clip(strings.ToValidUTF8(n.Notice, ""), maxNotice)
-	same := m.news != nil && m.news.Notice == n.Notice && m.news.Ending == n.Ending && m.news.Imminent == n.Imminent
-	if m.news != nil && (m.news.Ending && !n.Ending || m.news.Imminent && !n.Imminent) {
+	e.Notice = cloud.Clip(strings.ToValidUTF8(e.Notice, ""), maxNotice)
+	same := m.event != nil && m.event.Notice == e.Notice && m.event.Ending == e.Ending && m.event.Imminent == e.Imminent
+	if m.event != nil && (m.event.Ending && !e.Ending || m.event.Imminent && !e.Imminent) {
 		return false, true // something worse is known
 	}
-	if same && m.recorded {
+	if same && m.eventRecorded {
 		return false, true
 	}
 	if !same {
-		m.news, m.recorded = &n, false
+		m.event, m.eventRecorded = &e, false
 	}
-	m.reported = m.look()
+	m.reported = m.observation()
 	return true, false
 }
 
-// record notes that the controller has recorded the news in seen, unless newer ones have come. It
-// takes the lock.
-func (v *inventory) record(token string, seen *cloud.Resource) {
+// ackEvent notes that the controller has recorded the event that seen shows, unless a newer
+// one has come. It takes the lock.
+func (v *inventory) ackEvent(token string, seen *cloud.Resource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	m := v.machines[token]
 	if m == nil {
 		return
 	}
-	if now := m.look().Instance; now != nil && now.Notice == seen.Notice && now.Ending == seen.Ending && now.Imminent == seen.Imminent {
-		m.recorded = true
+	if now := m.observation().Instance; now != nil && now.Notice == seen.Notice && now.Ending == seen.Ending && now.Imminent == seen.Imminent {
+		m.eventRecorded = true
 	}
 }
 
-// announce adds the news of an instance to what a listing says.
-func (m *machine) announce(r *cloud.Resource) {
-	if m.news == nil || m.news.InstanceID != r.ID || (r.State != cloud.StateRunning && r.State != cloud.StatePending) {
+// addEvent adds the machine's event to the instance as a listing shows it.
+func (m *machine) addEvent(r *cloud.Resource) {
+	if m.event == nil || m.event.InstanceID != r.ID || (r.State != cloud.StateRunning && r.State != cloud.StatePending) {
 		return
 	}
-	r.Ending = m.news.Ending && r.Interruptible
-	r.Imminent = m.news.Imminent && r.Ending
+	r.Ending = m.event.Ending && r.Interruptible
+	r.Imminent = m.event.Imminent && r.Ending
 	if r.Notice == "" {
-		r.Notice = m.news.Notice
-	} else if m.news.Notice != "" {
-		r.Notice = cloud.Clip(m.news.Notice+"; "+r.Notice, maxNotice)
+		r.Notice = m.event.Notice
+	} else if m.event.Notice != "" {
+		r.Notice = cloud.Clip(m.event.Notice+"; "+r.Notice, maxNotice)
 	}
 }
 
-// newChanges makes the source for a Follower.
-func newChanges(v *inventory) *source {
-	s := &source{inventory: v, wakeup: newWakeup(), trials: streamTrials}
-	s.able = func(d cloud.Driver) bool { _, able := d.(cloud.Follower); return able }
-	s.wanted = func() bool {
+// newWatchLoop makes the source for a Watcher.
+func newWatchLoop(v *inventory) *source {
+	s := &source{inventory: v, wakeup: newWakeup(), failureThreshold: streamFailureThreshold}
+	s.isSupported = func(d cloud.Driver) bool { _, able := d.(cloud.Watcher); return able }
+	s.isNeeded = func() bool {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		return v.isWanted()
 	}
-	s.ask = func(ctx context.Context, a *Account) error {
-		err := s.follow(ctx, a, a.driver.(cloud.Follower))
+	s.receive = func(ctx context.Context, a *Account) error {
+		err := s.watch(ctx, a, a.driver.(cloud.Watcher))
 		if ctx.Err() == nil {
-			v.unfollowed(err != nil)
+			v.watchEnded(err != nil)
 		}
 		return err
 	}
 	return s
 }
 
-// follow receives changes until the driver fails, or until nothing needs them any more, which is no
+// watch receives changes until the driver fails, or until nothing needs them any more, which is no
 // error.
-func (s *source) follow(ctx context.Context, a *Account, driver cloud.Follower) error {
+func (s *source) watch(ctx context.Context, a *Account, driver cloud.Watcher) error {
 	ctx, cut := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer cut()
 	watching.Go(func() {
 		for ctx.Err() == nil {
-			if s.inventory.account() != a || !s.wanted() {
+			if s.inventory.account() != a || !s.isNeeded() {
 				cut()
 			}
 			sleepUntil(ctx, time.Time{}, s.wakeup)
 		}
 	})
-	err := typed("Follow", driver.Follow(withStep(ctx, &step{}), func(c cloud.Change) {
+	err := typed("Watch", driver.Watch(withDriverCall(ctx, &driverCall{}), func(u cloud.Update) {
 		if ctx.Err() != nil {
 			return
 		}
-		c.Resources = tameAll(c.Resources)
-		if s.inventory.follow(c); !c.All {
-			s.tell(nil)
+		u.Resources = sanitizeAll(u.Resources)
+		if s.inventory.applyUpdate(u); !u.All {
+			s.setState(a, nil)
 		}
 	}))
 	if ctx.Err() != nil {
 		return nil
 	}
 	if err == nil {
-		err = cloud.Errorf(cloud.Unknown, "Follow: the driver has stopped without a reason")
+		err = cloud.Errorf(cloud.Unknown, "Watch: the driver returned without an error before its context ended")
 	}
-	a.meter.failed("Follow", cloud.CodeOf(err))
+	a.meter.failed("Watch", cloud.CodeOf(err))
 	return err
 }
 
-// isFollowed reports whether a Follower makes listings unnecessary.
-func (v *inventory) isFollowed(now time.Time) bool {
+// isWatched reports whether a Watcher makes listings unnecessary.
+func (v *inventory) isWatched(now time.Time) bool {
 	p := &v.pace
-	if _, able := v.account().driver.(cloud.Follower); !able || p.unheard || !v.isWanted() {
+	if _, ok := v.account().driver.(cloud.Watcher); !ok || p.watchFailed || !v.isWanted() {
 		return false
 	}
-	if p.asked.IsZero() {
-		p.asked = now
+	if p.watchBegan.IsZero() {
+		p.watchBegan = now
 	}
-	return now.Before(later(p.asked, p.heard).Add(streamSilence))
+	return now.Before(later(p.watchBegan, p.watchUpdated).Add(streamTimeout))
 }
 
-// isAwaited reports whether a Follower is about to report everything.
-func (v *inventory) isAwaited(now time.Time) bool {
-	return v.isFollowed(now) && v.pace.complete.Before(v.pace.asked)
+// isWatchStarting reports whether a Watcher is about to report everything.
+func (v *inventory) isWatchStarting(now time.Time) bool {
+	return v.isWatched(now) && v.pace.complete.Before(v.pace.watchBegan)
 }
 
-// unfollowed records that the Follower has ended, because it failed or because nothing needs it. It
+// watchEnded records that the Watcher has ended, because it failed or because nothing needs it. It
 // takes the lock.
-func (v *inventory) unfollowed(failed bool) {
+func (v *inventory) watchEnded(failed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.pace.asked, v.pace.unheard = time.Time{}, failed
-	v.lists.wake()
+	v.pace.watchBegan, v.pace.watchFailed = time.Time{}, failed
+	v.listWakeup.wake()
 }
 
-// follow applies a Change. It takes the lock.
-func (v *inventory) follow(c cloud.Change) {
+// applyUpdate applies an Update. It takes the lock.
+func (v *inventory) applyUpdate(u cloud.Update) {
 	v.mu.Lock()
 	p := &v.pace
-	p.heard, p.unheard = time.Now(), false
+	p.watchUpdated, p.watchFailed = time.Now(), false
 	var changed []string
 	switch {
-	case c.All:
-		if p.asked.IsZero() || c.At.Before(p.asked) {
-			p.asked = c.At
+	case u.All:
+		if p.watchBegan.IsZero() || u.At.Before(p.watchBegan) {
+			p.watchBegan = u.At
 		}
-		p.began, p.err, p.retryAt, p.failures = c.At, nil, time.Time{}, 0
-	case c.Token != "":
-		changed = v.replace(c)
+		p.began, p.err, p.retryAt, p.failures = u.At, nil, time.Time{}, 0
+	case u.Token != "":
+		changed = v.applyMachineUpdate(u)
 	case !p.complete.IsZero(): // before the first complete one, there is nothing to confirm
-		at := c.At.Add(-streamLag)
+		at := u.At.Add(-streamLag)
 		p.complete = later(p.complete, at)
 		for token, m := range v.recent { // other machines have nothing new
-			if v.reconsider(m, at) {
+			if v.reassess(m, at) {
 				changed = append(changed, token)
 			}
 		}
 	}
 	v.mu.Unlock()
-	if c.All {
-		v.take(c.At, c.Resources)
+	if u.All {
+		v.applyListing(u.At, u.Resources)
 	}
-	v.lists.wake()
-	v.changed(changed)
+	v.listWakeup.wake()
+	v.onMachinesChange(changed)
 }
 
-// replace sets all that a machine has now. It replaces sightings of the same resources: if those
-// are newer, another Change follows.
-func (v *inventory) replace(c cloud.Change) (changed []string) {
-	m := v.machine(c.Token)
-	m.listed = c.Resources
-	m.sighted = slices.DeleteFunc(m.sighted, func(s sighting) bool { return find(c.Resources, s.Resource) >= 0 })
-	if v.reconsider(m, time.Time{}) {
-		changed = []string{c.Token}
+// applyMachineUpdate sets all that a machine has now. It replaces sightings of the same resources:
+// if those are newer, another Update follows.
+func (v *inventory) applyMachineUpdate(u cloud.Update) (changed []string) {
+	m := v.machine(u.Token)
+	m.listed = u.Resources
+	m.sightings = slices.DeleteFunc(m.sightings, func(s sighting) bool { return find(u.Resources, s.Resource) >= 0 })
+	if v.reassess(m, time.Time{}) {
+		changed = []string{u.Token}
 	}
 	return changed
 }

@@ -41,10 +41,10 @@ type testCloud struct {
 	dependants   int           // NICs of each machine, which outlive it
 	noCapacity   map[string]bool
 	zonal        bool          // a token is valid in one zone only
-	doubt        time.Duration // ReadLag, where it is more than lag
+	readLag      time.Duration // ReadLag, where it is more than lag
 	ending       time.Duration // TerminationTime
 	horizon      time.Duration // CreateHorizon
-	whole        bool          // CascadesDelete: a machine leaves nothing behind
+	cascades     bool          // CascadesDelete: a machine leaves nothing behind
 	inSteps      bool          // one call stops a machine, and the next removes it
 	credential   string        // the only one that is accepted
 	place        string        // what a probe answers
@@ -373,7 +373,7 @@ func (c *testCloud) count(ops ...string) (n int) {
 	return n
 }
 
-// alive returns the IDs of the token's resources that are not terminated.
+// liveInstances returns the IDs of the token's resources that are not terminated.
 func (c *testCloud) alive(token string) (ids []string) {
 	c.with(func() {
 		for id, r := range c.resources {

@@ -46,7 +46,7 @@ func (d *testDriver) call(ctx context.Context, op string, in wireRequest) (wireA
 	case errors.As(err, &queued):
 		return out, queued
 	case err != nil:
-		return out, &cloud.Error{Code: cloud.Unavailable, Message: op + ": no answer", Err: err}
+		return out, &cloud.Error{Code: cloud.Unavailable, Message: op + ": no response", Err: err}
 	}
 	defer resp.Body.Close()
 	text, err = io.ReadAll(resp.Body)
@@ -144,17 +144,17 @@ func (c *testCloud) row() cloud.Cloud {
 		Name:   "test",
 		Union:  driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
 		Limits: cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}},
-		Traits: cloud.Traits{CreateHorizon: c.horizon, ReadLag: max(c.lag, c.doubt), TerminationTime: c.ending, CascadesDelete: c.whole, ZonalIdempotency: c.zonal},
+		Traits: cloud.Traits{CreateHorizon: c.horizon, ReadLag: max(c.lag, c.readLag), TerminationTime: c.ending, CascadesDelete: c.cascades, ZonalIdempotency: c.zonal},
 		Batch:  cloud.Batch{Read: 100, Delete: 100},
 		New: func(cfg cloud.Config) (cloud.Driver, error) {
 			if len(cfg.Credentials["token"]) == 0 {
 				return nil, cloud.Errorf(cloud.Unauthorized, "the Secret lacks the key token")
 			}
-			carrier, err := cfg.Connect(nil)
+			transport, err := cfg.Connect(nil)
 			if err != nil {
 				return nil, err
 			}
-			return &testDriver{region: cfg.Account.Simulated.Region, credential: string(cfg.Credentials["token"]), http: http.Client{Transport: carrier}}, nil
+			return &testDriver{region: cfg.Account.Simulated.Region, credential: string(cfg.Credentials["token"]), http: http.Client{Transport: transport}}, nil
 		},
 	}
 }
@@ -164,35 +164,35 @@ const testPlace = "test:here"
 
 var testKey = types.NamespacedName{Namespace: "team", Name: "account"}
 
-// heard records the calls of the callbacks.
-type heard struct {
-	mu       sync.Mutex
-	machines map[string]int
-	stale    int // calls of OnAccount
+// notifications records the calls of the callbacks.
+type notifications struct {
+	mu            sync.Mutex
+	machines      map[string]int
+	healthChanges int // calls of OnAccount
 }
 
-func (h *heard) count(token string) int {
+func (h *notifications) count(token string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.machines[token]
 }
 
-func (h *heard) flips() int {
+func (h *notifications) accountChanges() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.stale
+	return h.healthChanges
 }
 
 // session is the Accounts of one process, from start to end.
 type session struct {
 	*Accounts
-	*heard
+	*notifications
 	end func()
 }
 
 // begin starts Accounts for the cloud. They end with the test at the latest.
 func (c *testCloud) begin(t *testing.T, change ...func(*Options)) *session {
-	h := &heard{machines: map[string]int{}}
+	h := &notifications{machines: map[string]int{}}
 	o := Options{
 		Clouds: []cloud.Cloud{c.row()}, Times: TimesFor(DefaultCall), Transport: c.transport,
 		OnMachines: func(_ types.NamespacedName, tokens []string) {
@@ -205,7 +205,7 @@ func (c *testCloud) begin(t *testing.T, change ...func(*Options)) *session {
 		OnAccount: func(types.NamespacedName) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.stale++
+			h.healthChanges++
 		},
 	}
 	source := rand.New(rand.NewPCG(2, 2))
@@ -218,7 +218,7 @@ func (c *testCloud) begin(t *testing.T, change ...func(*Options)) *session {
 	for _, f := range change {
 		f(&o)
 	}
-	s := &session{Accounts: NewAccounts(o), heard: h}
+	s := &session{Accounts: NewAccounts(o), notifications: h}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -254,7 +254,7 @@ func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account
 		t.Fatal(err)
 	}
 	if cfg.Place == testPlace {
-		a.proved(testPlace) // as a probe does, without a call
+		a.recordPlace(testPlace) // as a probe does, without a call
 	}
 	return a
 }

@@ -17,10 +17,10 @@ type Times struct {
 	Call time.Duration
 	// List bounds one complete listing with all its pages.
 	List time.Duration
-	// Settle is how long a create without an answer may still take effect: Call, after which the
-	// connection is certainly given up, and the same time again, for which a slow cloud may hold a
-	// request. Until then, a machine whose creation was not recorded is not believed to be absent.
-	Settle time.Duration
+	// CreateHorizon is how long a create without an answer may still take effect: Call, after which
+	// the connection is certainly given up, and the same time again, for which a slow cloud may
+	// hold a request. Until then, a machine whose creation was not recorded is not absent.
+	CreateHorizon time.Duration
 	// NoCapacityMemory is how long a failure domain without capacity is not tried: long enough that
 	// a thousand machines do not all try in vain, short enough to retry soon (Karpenter uses the
 	// same).
@@ -35,7 +35,7 @@ func TimesFor(call time.Duration) Times {
 	return Times{
 		Call:             call,
 		List:             2 * time.Minute,
-		Settle:           2 * call,
+		CreateHorizon:    2 * call,
 		NoCapacityMemory: 3 * time.Minute,
 		DeleteWindow:     time.Second,
 		DeleteWindowMax:  7 * time.Second,

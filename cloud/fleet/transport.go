@@ -41,21 +41,21 @@ type transport struct {
 	meter   *meter
 }
 
-// step is one call of a Driver's method. The contexts of the method's wire calls carry it.
-type step struct {
+// driverCall is one call of a Driver's method. The contexts of the method's wire calls carry it.
+type driverCall struct {
 	mu      sync.Mutex
 	prepaid bool        // it holds a token of the create bucket, not used yet
 	last    cloud.Class // of the latest wire call
 }
 
-type stepKey struct{}
+type driverCallKey struct{}
 
-func withStep(ctx context.Context, s *step) context.Context {
-	return context.WithValue(ctx, stepKey{}, s)
+func withDriverCall(ctx context.Context, s *driverCall) context.Context {
+	return context.WithValue(ctx, driverCallKey{}, s)
 }
 
-// enter records a wire call, and reports whether its token was already taken.
-func (s *step) enter(class cloud.Class) (paid bool) {
+// begin records a wire call, and reports whether its token was already taken.
+func (s *driverCall) begin(class cloud.Class) (paid bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = class
@@ -65,13 +65,13 @@ func (s *step) enter(class cloud.Class) (paid bool) {
 	return paid
 }
 
-func (s *step) unused() bool {
+func (s *driverCall) unused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.prepaid
 }
 
-func (s *step) lastClass() cloud.Class {
+func (s *driverCall) lastClass() cloud.Class {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
@@ -83,7 +83,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if op.Name == "" {
 		op = cloud.Operation{Name: "other", Class: cloud.ClassRead}
 	}
-	if err := t.admit(req, op); err != nil {
+	if err := t.waitForTurn(req, op); err != nil {
 		if req.Body != nil {
 			req.Body.Close() // a RoundTripper must close it, even if it fails
 		}
@@ -105,21 +105,21 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// admit waits for the call's turn.
-func (t *transport) admit(req *http.Request, op cloud.Operation) error {
+// waitForTurn waits for the call's turn.
+func (t *transport) waitForTurn(req *http.Request, op cloud.Operation) error {
 	// A client follows a redirect with a new request that names the answer which redirected it. The
 	// credentials would follow too.
 	if from := req.Response; from != nil && from.Request != nil && from.Request.URL.Host != req.URL.Host {
-		return cloud.Errorf(cloud.Unavailable, "%s: %s answered with a redirect to %s, which is not followed", op.Name, from.Request.URL.Host, req.URL.Host)
+		return cloud.Errorf(cloud.Unavailable, "%s: %s redirected to %s; Drover does not follow redirects", op.Name, from.Request.URL.Host, req.URL.Host)
 	}
 	ctx := req.Context()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if s, ok := ctx.Value(stepKey{}).(*step); ok && s.enter(op.Class) {
+	if s, ok := ctx.Value(driverCallKey{}).(*driverCall); ok && s.begin(op.Class) {
 		return nil
 	}
-	waited, err := t.limiter.Load().of(op.Class).wait(ctx)
+	waited, err := t.limiter.Load().bucket(op.Class).wait(ctx)
 	t.meter.waited(op.Class, waited)
 	return err
 }
@@ -130,7 +130,7 @@ func outcome(resp *http.Response, err error) string {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "timeout"
 	case errors.Is(err, context.Canceled):
-		return "cancelled"
+		return "canceled"
 	case err != nil:
 		return "error"
 	case resp.StatusCode == http.StatusTooManyRequests:

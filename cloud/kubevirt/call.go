@@ -43,8 +43,8 @@ type client struct {
 	http *http.Client
 }
 
-func newClient(to endpoint, carrier http.RoundTripper) *client {
-	return &client{endpoint: to, http: driverkit.Client(carrier)}
+func newClient(to endpoint, transport http.RoundTripper) *client {
+	return &client{endpoint: to, http: driverkit.Client(transport)}
 }
 
 // call makes one call. It sends body as JSON, or unchanged if body is a patch. answer may be nil.
@@ -57,7 +57,7 @@ func (c *client) call(ctx context.Context, op operation, path string, query url.
 	if err != nil {
 		return err
 	}
-	return understood(op, text, answer)
+	return decode(op, text, answer)
 }
 
 // reply is a successful response whose body is not read yet.
@@ -75,7 +75,7 @@ func (c *client) send(ctx context.Context, op operation, path string, query url.
 	}
 	redactor := driverkit.NewRedactor(token)
 	if err := ctx.Err(); err != nil {
-		return nil, redactor.NoAnswer(op.name, err)
+		return nil, redactor.NoResponse(op.name, err)
 	}
 	req, err := c.request(ctx, op, path, query, body)
 	if err != nil {
@@ -86,7 +86,7 @@ func (c *client) send(ctx context.Context, op operation, path string, query url.
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, redactor.NoAnswer(op.name, err)
+		return nil, redactor.NoResponse(op.name, err)
 	}
 	if resp.StatusCode >= 200 && resp.StatusCode <= 299 {
 		return &reply{resp.Body, redactor}, nil
@@ -108,7 +108,7 @@ func (c *client) request(ctx context.Context, op operation, path string, query u
 	default:
 		text, err := json.Marshal(body)
 		if err != nil {
-			return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: op.name + ": the machine's fields can't be written as JSON", Err: err}
+			return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: op.name + ": the machine's fields can't be encoded", Err: err}
 		}
 		content = bytes.NewReader(text)
 	}
@@ -116,7 +116,7 @@ func (c *client) request(ctx context.Context, op operation, path string, query u
 	to.RawQuery = query.Encode()
 	req, err := http.NewRequestWithContext(ctx, op.method, to.String(), content)
 	if err != nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "%s: the server of the kubeconfig is not a URL", op.name)
+		return nil, cloud.Errorf(cloud.InvalidSpec, "%s: the kubeconfig's server is not a URL", op.name)
 	}
 	req.Header.Set("Accept", op.accept)
 	req.Header.Set("User-Agent", "drover")
@@ -129,20 +129,20 @@ func (c *client) request(ctx context.Context, op operation, path string, query u
 // patch is a JSON patch, which is sent unchanged.
 type patch []byte
 
-// understood decodes a successful answer. The answer to a delete may be a Status or the deleted
+// decode decodes a successful answer. The answer to a delete may be a Status or the deleted
 // object.
-func understood(op operation, text []byte, answer any) error {
+func decode(op operation, text []byte, answer any) error {
 	var is metav1.TypeMeta
 	err := json.Unmarshal(text, &is)
 	status := op.method == http.MethodDelete && is.Kind == "Status"
 	if err != nil || is.Kind != op.kind && !status {
-		return cloud.Errorf(cloud.Unknown, "%s: the answer is no %s: does the endpoint belong to a Kubernetes API server?", op.name, op.kind)
+		return cloud.Errorf(cloud.Unknown, "%s: unexpected response, not a %s: check the kubeconfig's server", op.name, op.kind)
 	}
 	if answer == nil {
 		return nil
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
-		return cloud.Errorf(cloud.Unknown, "%s: the answer is a %s that can't be read", op.name, op.kind)
+		return cloud.Errorf(cloud.Unknown, "%s: the response is a %s that can't be decoded", op.name, op.kind)
 	}
 	return nil
 }

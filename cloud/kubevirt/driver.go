@@ -34,34 +34,34 @@ const (
 // driver is the driver of one account.
 type driver struct {
 	*client
-	namespace string
-	domains   []infrav1.KubeVirtFailureDomain
-	place     place
-	followed  atomic.Bool // Follow has started before
-	page      int
-	// silence and lookForCDI hold the constants of these names. Tests shorten them.
-	silence, lookForCDI time.Duration
-	shapes              driverkit.Memo[shape]
+	namespace     string
+	domains       []infrav1.KubeVirtFailureDomain
+	place         place
+	watchedBefore atomic.Bool // Watch was called before
+	page          int
+	// streamTimeout and lookForCDI hold the constants of these names. Tests shorten them.
+	streamTimeout, cdiInterval time.Duration
+	shapes                     driverkit.Memo[shape]
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.KubeVirt == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe a namespace with KubeVirt")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the account's spec.kubeVirt is not set")
 	}
 	to, err := endpointOf(cfg.Credentials)
 	if err != nil {
 		return nil, err
 	}
-	carrier, err := cfg.Connect(to.tls)
+	transport, err := cfg.Connect(to.tls)
 	if err != nil {
 		return nil, err
 	}
 	return &driver{
-		client:    newClient(to, carrier),
-		namespace: cfg.Account.KubeVirt.Namespace,
-		domains:   slices.Clone(cfg.Account.KubeVirt.FailureDomains),
-		page:      pageSize,
-		silence:   silence, lookForCDI: lookForCDI,
+		client:        newClient(to, transport),
+		namespace:     cfg.Account.KubeVirt.Namespace,
+		domains:       slices.Clone(cfg.Account.KubeVirt.FailureDomains),
+		page:          pageSize,
+		streamTimeout: streamTimeout, cdiInterval: cdiInterval,
 		shapes: driverkit.Memo[shape]{TTL: shapeTTL},
 	}, nil
 }
@@ -89,9 +89,9 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	if err := d.call(ctx, op, d.path(virtualMachines, ""), url.Values{"limit": {"1"}}, nil, nil); err != nil {
 		return cloud.Info{}, err
 	}
-	info := cloud.Info{Place: d.place.known()}
+	info := cloud.Info{Place: d.place.verified()}
 	if info.Place == "" {
-		where, err := d.prove(ctx)
+		where, err := d.verifyPlace(ctx)
 		if where == "" {
 			return cloud.Info{}, err
 		}
@@ -113,17 +113,17 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	if err := checkTags(req); err != nil {
 		return cloud.Resource{}, err
 	}
-	if err := d.place.admits(); err != nil {
+	if err := d.place.check(); err != nil {
 		return cloud.Resource{}, err
 	}
 	if n := len(req.UserData); n > maxUserData {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, and at most %d are taken", n, maxUserData)
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, at most %d are possible", n, maxUserData)
 	}
 	domain, err := d.domain(req.FailureDomain)
 	if err != nil {
 		return cloud.Resource{}, err
 	}
-	if err := d.known(ctx, req.Spec.KubeVirt); err != nil {
+	if err := d.checkInstancetype(ctx, req.Spec.KubeVirt); err != nil {
 		if found, missing := d.adopt(ctx, req); missing == nil {
 			return found, nil // it was created while its instancetype existed
 		}
@@ -131,7 +131,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	}
 	create := operation{"CreateSecret", cloud.ClassCreate, http.MethodPost, metadataOfOne, "PartialObjectMetadata"}
 	var secret metav1.PartialObjectMetadata
-	err = d.call(ctx, create, d.path(secrets, ""), strictly(), newSecret(req, d.namespace), &secret)
+	err = d.call(ctx, create, d.path(secrets, ""), strict(), newSecret(req, d.namespace), &secret)
 	if alreadyExists(err) {
 		found, err := d.adopt(ctx, req)
 		if cloud.CodeOf(err) != cloud.NotFound {
@@ -146,8 +146,8 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	return d.createVM(ctx, req, domain, &secret)
 }
 
-// surelyRefused reports whether no VM was created, and an immediate retry would create none.
-func surelyRefused(err error) bool {
+// isRefused reports whether no VM was created, and an immediate retry would create none.
+func isRefused(err error) bool {
 	switch cloud.CodeOf(err) {
 	case cloud.InvalidSpec, cloud.QuotaExceeded, cloud.Unauthorized, cloud.NotFound, cloud.Conflict:
 		return true
@@ -155,19 +155,19 @@ func surelyRefused(err error) bool {
 	return false
 }
 
-// strictly makes the API server refuse unknown fields, which an older KubeVirt would drop silently.
-func strictly() url.Values { return url.Values{"fieldValidation": {metav1.FieldValidationStrict}} }
+// strict makes the API server refuse unknown fields, which an older KubeVirt would drop silently.
+func strict() url.Values { return url.Values{"fieldValidation": {metav1.FieldValidationStrict}} }
 
 // createVM creates the VM. If the API server refuses it, createVM deletes the unchanged Secret.
 func (d *driver) createVM(ctx context.Context, req cloud.Request, domain infrav1.KubeVirtFailureDomain, secret *metav1.PartialObjectMetadata) (cloud.Resource, error) {
 	create := operation{"CreateVirtualMachine", cloud.ClassCreate, http.MethodPost, wholeObject, virtualMachines.kind}
 	var made kubevirtv1.VirtualMachine
-	err := d.call(ctx, create, d.path(virtualMachines, ""), strictly(), newVM(req, d.namespace, domain), &made)
+	err := d.call(ctx, create, d.path(virtualMachines, ""), strict(), newVM(req, d.namespace, domain), &made)
 	if alreadyExists(err) {
 		return d.adopt(ctx, req)
 	}
 	// Keep the Secret if an earlier create may have made a VM, because that VM would read it.
-	if surelyRefused(err) && !req.MaybeSent {
+	if isRefused(err) && !req.MaybeSent {
 		// A Secret that stays is deleted with the machine.
 		is := &metav1.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion}
 		_ = d.removeSecrets(ctx, req.OwnershipID, []string{req.Token}, is)
@@ -175,7 +175,7 @@ func (d *driver) createVM(ctx context.Context, req cloud.Request, domain infrav1
 	if err != nil {
 		return cloud.Resource{}, err
 	}
-	return ours(req, &made)
+	return toOwned(req, &made)
 }
 
 // adopt returns the VM that is named after the token, or NotFound if there is none.
@@ -185,13 +185,13 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, 
 	if err := d.call(ctx, get, d.path(virtualMachines, req.Token), nil, nil, &found); err != nil {
 		return cloud.Resource{}, err
 	}
-	return ours(req, &found)
+	return toOwned(req, &found)
 }
 
-// ours returns the VM as a resource. It returns Conflict for a VM that only shares the name.
-func ours(req cloud.Request, vm *kubevirtv1.VirtualMachine) (cloud.Resource, error) {
+// toOwned returns the VM as a resource. It returns Conflict for a VM that only shares the name.
+func toOwned(req cloud.Request, vm *kubevirtv1.VirtualMachine) (cloud.Resource, error) {
 	if vm.Name != req.Token || vm.UID == "" || vm.Labels[cloud.TagToken] != req.Token || vm.Labels[cloud.TagOwnership] != req.OwnershipID {
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "a VirtualMachine %q exists in namespace %q, and is not this machine's", req.Token, vm.Namespace)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "VirtualMachine %q in namespace %q does not belong to this machine", req.Token, vm.Namespace)
 	}
 	return instance(vm, nil, nil), nil
 }
@@ -211,13 +211,13 @@ func (d *driver) renewSecret(ctx context.Context, req cloud.Request) (now metav1
 		{"replace", "/data", secretData(req)},
 	})
 	if err != nil {
-		return now, &cloud.Error{Code: cloud.InvalidSpec, Message: "the user data can't be written as JSON", Err: err}
+		return now, &cloud.Error{Code: cloud.InvalidSpec, Message: "the user data can't be encoded", Err: err}
 	}
 	op := operation{"PatchSecret", cloud.ClassCreate, http.MethodPatch, metadataOfOne, "PartialObjectMetadata"}
 	err = d.call(ctx, op, d.path(secrets, req.Token), nil, patch(steps), &now)
 	var answer statusError
 	if errors.As(err, &answer) && answer.http == http.StatusUnprocessableEntity {
-		return now, cloud.Errorf(cloud.Conflict, "a Secret %q exists in namespace %q, and is not this machine's", req.Token, d.namespace)
+		return now, cloud.Errorf(cloud.Conflict, "Secret %q in namespace %q does not belong to this machine", req.Token, d.namespace)
 	}
 	return now, err
 }
@@ -269,27 +269,27 @@ type versions struct{ vms, vmis, volumes, secrets string }
 // read lists each kind in pages, in reverse order of creation. That way, an object that is created
 // meanwhile is found together with the object that it was created from.
 func (d *driver) read(ctx context.Context, selector string) (o objects, v versions, err error) {
-	if err := d.place.admits(); err != nil {
+	if err := d.place.check(); err != nil {
 		return o, v, err
 	}
-	if o.vmis, v.vmis, err = list[kubevirtv1.VirtualMachineInstance](ctx, d, virtualInstances, wholeObject, selector, keepVMI); err != nil {
+	if o.vmis, v.vmis, err = list[kubevirtv1.VirtualMachineInstance](ctx, d, virtualInstances, wholeObject, selector, pruneVMI); err != nil {
 		return objects{}, v, err
 	}
-	if o.volumes, v.volumes, err = list[cdiv1.DataVolume](ctx, d, dataVolumes, wholeObject, selector, keepVolume); err != nil && !withoutCDI(err) {
+	if o.volumes, v.volumes, err = list[cdiv1.DataVolume](ctx, d, dataVolumes, wholeObject, selector, pruneVolume); err != nil && !isNotInstalled(err) {
 		return objects{}, v, err
 	}
-	if o.vms, v.vms, err = list[kubevirtv1.VirtualMachine](ctx, d, virtualMachines, wholeObject, selector, keepVM); err != nil {
+	if o.vms, v.vms, err = list[kubevirtv1.VirtualMachine](ctx, d, virtualMachines, wholeObject, selector, pruneVM); err != nil {
 		return objects{}, v, err
 	}
-	if o.secrets, v.secrets, err = list[metav1.PartialObjectMetadata](ctx, d, secrets, metadataOfMany, selector, keepSecret); err != nil {
+	if o.secrets, v.secrets, err = list[metav1.PartialObjectMetadata](ctx, d, secrets, metadataOfMany, selector, pruneSecret); err != nil {
 		return objects{}, v, err
 	}
 	return o, v, nil
 }
 
-// withoutCDI reports whether the cluster has no DataVolume API. The VMs of such a cluster use
+// isNotInstalled reports whether the cluster has no DataVolume API. The VMs of such a cluster use
 // container disks.
-func withoutCDI(err error) bool {
+func isNotInstalled(err error) bool {
 	var answer statusError
 	return errors.As(err, &answer) && answer.http == http.StatusNotFound
 }
@@ -314,7 +314,7 @@ func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selecto
 			return nil, "", err
 		}
 		if page.Metadata == nil {
-			return nil, "", cloud.Errorf(cloud.Unknown, "%s: the answer has no metadata: does the endpoint belong to a Kubernetes API server?", op.name)
+			return nil, "", cloud.Errorf(cloud.Unknown, "%s: unexpected response without metadata: check the kubeconfig's server", op.name)
 		}
 		for i := range page.Items {
 			kept = append(kept, keep(&page.Items[i]))
@@ -329,7 +329,7 @@ func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selecto
 // machines with one call. What a VM has created is deleted with it.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
-	if err := d.place.admits(); err != nil {
+	if err := d.place.check(); err != nil {
 		for i := range errs {
 			errs[i] = err
 		}
@@ -364,7 +364,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 // remove deletes one object. It returns nil if the object is gone or another one has its name.
 func (d *driver) remove(ctx context.Context, k resourceKind, name string, uid types.UID) error {
 	op := operation{"Delete" + k.kind, cloud.ClassDelete, http.MethodDelete, wholeObject, k.kind}
-	err := d.call(ctx, op, d.path(k, name), nil, only(&metav1.Preconditions{UID: &uid}), nil)
+	err := d.call(ctx, op, d.path(k, name), nil, deleteOptions(&metav1.Preconditions{UID: &uid}), nil)
 	switch cloud.CodeOf(err) {
 	case cloud.NotFound, cloud.Conflict: // it is gone, or another object has its name
 		return nil
@@ -372,8 +372,8 @@ func (d *driver) remove(ctx context.Context, k resourceKind, name string, uid ty
 	return err
 }
 
-// only returns options that delete an object only if the preconditions hold. nil means always.
-func only(is *metav1.Preconditions) metav1.DeleteOptions {
+// deleteOptions returns options that delete an object if the preconditions hold; nil: always.
+func deleteOptions(is *metav1.Preconditions) metav1.DeleteOptions {
 	return metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, Preconditions: is}
 }
 
@@ -382,5 +382,5 @@ func only(is *metav1.Preconditions) metav1.DeleteOptions {
 func (d *driver) removeSecrets(ctx context.Context, owner string, tokens []string, is *metav1.Preconditions) error {
 	op := operation{"DeleteSecrets", cloud.ClassDelete, http.MethodDelete, metadataOfMany, "PartialObjectMetadataList"}
 	selector := cloud.TagToken + " in (" + strings.Join(tokens, ",") + ")," + cloud.TagOwnership + "=" + owner
-	return d.call(ctx, op, d.path(secrets, ""), url.Values{"labelSelector": {selector}}, only(is), nil)
+	return d.call(ctx, op, d.path(secrets, ""), url.Values{"labelSelector": {selector}}, deleteOptions(is), nil)
 }

@@ -45,7 +45,7 @@ func endpointOf(credentials map[string][]byte) (endpoint, error) {
 	}
 	config, err := kubeconfig.Parse(data)
 	if err != nil {
-		return endpoint{}, cloud.Errorf(cloud.InvalidSpec, "the kubeconfig in the credentials Secret is refused: %v", err)
+		return endpoint{}, cloud.Errorf(cloud.InvalidSpec, "the kubeconfig in the credentials Secret is not allowed: %v", err)
 	}
 	return endpoint{
 		server: config.Server, tls: config.TLS(), ca: config.CA(),
@@ -56,7 +56,7 @@ func endpointOf(credentials map[string][]byte) (endpoint, error) {
 // podEndpoint returns the API server of the pod's cluster, with the pod's service account.
 func podEndpoint(folder, host, port string) (endpoint, error) {
 	if host == "" || port == "" {
-		return endpoint{}, cloud.Errorf(cloud.Unauthorized, "the manager does not run in a cluster, so there is no management cluster to make VMs in: set credentialsRef")
+		return endpoint{}, cloud.Errorf(cloud.Unauthorized, "the manager does not run in a cluster: set credentialsRef")
 	}
 	ca, err := os.ReadFile(filepath.Join(folder, "ca.crt"))
 	if err != nil {
@@ -64,7 +64,7 @@ func podEndpoint(folder, host, port string) (endpoint, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
-		return endpoint{}, cloud.Errorf(cloud.Unauthorized, "the manager's service account has no certificate of the API server's authority")
+		return endpoint{}, cloud.Errorf(cloud.Unauthorized, "the manager's service account has no CA certificate of the API server")
 	}
 	return endpoint{
 		server: &url.URL{Scheme: "https", Host: net.JoinHostPort(host, port)},

@@ -23,10 +23,10 @@ const maxWords = 1024
 func refused(op operation, resp *http.Response, text []byte, redactor driverkit.Redactor) error {
 	var said metav1.Status
 	if json.Unmarshal(text, &said) != nil || said.Kind != "Status" {
-		code := driverkit.ForeignStatus(resp.StatusCode)
+		code := driverkit.CodeOfStatus(resp.StatusCode)
 		return &cloud.Error{
 			Code:       code,
-			Message:    op.name + ": status " + strconv.Itoa(resp.StatusCode) + ", and not in Kubernetes' words",
+			Message:    op.name + ": status " + strconv.Itoa(resp.StatusCode) + ", unexpected response (not Kubernetes)",
 			RetryAfter: driverkit.RetryAfter(code, resp.Header),
 			Err:        statusError{http: resp.StatusCode},
 		}
@@ -39,7 +39,7 @@ func refusedBy(op operation, status int, said *metav1.Status, header http.Header
 	code := codeOf(op.class, status, said)
 	return &cloud.Error{
 		Code:       code,
-		Message:    op.name + ": " + redactor.Clean(words(said), maxWords),
+		Message:    op.name + ": " + redactor.Clean(messageOf(said), maxWords),
 		RetryAfter: driverkit.RetryAfter(code, header),
 		Err:        statusError{http: status, reason: said.Reason},
 	}
@@ -53,8 +53,8 @@ type statusError struct {
 
 func (e statusError) Error() string { return strconv.Itoa(e.http) + " " + string(e.reason) }
 
-// words returns the message, with the fields that a webhook names in the causes alone.
-func words(said *metav1.Status) string {
+// messageOf returns the message, with the fields that a webhook names in the causes alone.
+func messageOf(said *metav1.Status) string {
 	text := said.Message
 	if text == "" {
 		text = strconv.Itoa(int(said.Code)) + " " + string(said.Reason)

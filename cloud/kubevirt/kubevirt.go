@@ -119,7 +119,7 @@ func validateNetworks(networks []infrav1.KubeVirtNetwork, path *field.Path) (all
 			continue
 		}
 		if pods++; pods > 1 {
-			all = append(all, field.Invalid(path.Index(i), network.Name, "only one interface can be in the pod network: the others need multus"))
+			all = append(all, field.Invalid(path.Index(i), network.Name, "only one interface can be in the pod network: set multus for the others"))
 		}
 	}
 	return all

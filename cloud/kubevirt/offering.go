@@ -57,9 +57,9 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 	return o, nil
 }
 
-// known refuses a machine whose instancetype does not exist. KubeVirt accepts such a VM, but never
-// starts it.
-func (d *driver) known(ctx context.Context, spec *infrav1.KubeVirtMachine) error {
+// checkInstancetype refuses a machine whose instancetype does not exist. KubeVirt accepts such a
+// VM, but never starts it.
+func (d *driver) checkInstancetype(ctx context.Context, spec *infrav1.KubeVirtMachine) error {
 	if spec.Instancetype == nil {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (d *driver) instancetype(ctx context.Context, i *infrav1.KubeVirtInstancety
 	var found instancetypev1.VirtualMachineClusterInstancetype // the two kinds differ only in name
 	err := d.call(ctx, operation{"GetInstancetype", cloud.ClassRead, http.MethodGet, wholeObject, kind}, path, nil, nil, &found)
 	if cloud.CodeOf(err) == cloud.NotFound {
-		return shape{}, &cloud.Error{Code: cloud.InvalidSpec, Message: fmt.Sprintf("there is no %s %q", kind, i.Name), Err: err}
+		return shape{}, &cloud.Error{Code: cloud.InvalidSpec, Message: fmt.Sprintf("%s %q does not exist", kind, i.Name), Err: err}
 	}
 	return shape{cpus: int64(found.Spec.CPU.Guest), memory: found.Spec.Memory.Guest}, err
 }

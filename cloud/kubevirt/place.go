@@ -19,49 +19,49 @@ import (
 // place is the cluster and namespace that the account's calls reach, as the API server has proved.
 type place struct {
 	mu    sync.Mutex
-	where string // "" until it is known
+	id    string // "" until it is known
 	moved error  // set while another cluster's API server answers
 }
 
-// known returns the place that was proved before, or "" if it must be proved first.
-func (p *place) known() string {
+// verified returns the place that was proved before, or "" if it must be proved first.
+func (p *place) verified() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.moved != nil {
 		return ""
 	}
-	return p.where
+	return p.id
 }
 
-// admits returns Conflict while another cluster answers, because its answers prove nothing about
+// check returns Conflict while another cluster answers, because its answers prove nothing about
 // machines.
-func (p *place) admits() error {
+func (p *place) check() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.moved
 }
 
-// prove asks which place the calls reach, and returns Conflict if it is not the same as before.
-func (d *driver) prove(ctx context.Context) (string, error) {
-	where, err := d.ask(ctx)
+// verifyPlace reads which place the calls reach, and returns Conflict if it is another than before.
+func (d *driver) verifyPlace(ctx context.Context) (string, error) {
+	where, err := d.identify(ctx)
 	if err != nil {
 		return "", err
 	}
 	p := &d.place
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.where == "" {
-		p.where = where
+	if p.id == "" {
+		p.id = where
 	}
-	if p.moved = nil; where != p.where {
-		p.moved = cloud.Errorf(cloud.Conflict, "the API server answers as %q, and was %q: nothing is read, made or deleted there", where, p.where)
+	if p.moved = nil; where != p.id {
+		p.moved = cloud.Errorf(cloud.Conflict, "the API server is now %q instead of %q: Drover does not use it", where, p.id)
 	}
 	return where, p.moved
 }
 
-// ask identifies the cluster by the UID of its namespace kube-system, which is unique. If the
-// account may not read that, ask uses the authority of the API server's certificate.
-func (d *driver) ask(ctx context.Context) (string, error) {
+// identify identifies the cluster by the UID of its namespace kube-system, which is unique. If the
+// account may not read that, identify uses the authority of the API server's certificate.
+func (d *driver) identify(ctx context.Context) (string, error) {
 	op := operation{"GetNamespace", cloud.ClassRead, http.MethodGet, metadataOfOne, "PartialObjectMetadata"}
 	var system metav1.PartialObjectMetadata
 	err := d.call(ctx, op, "api/v1/namespaces/"+metav1.NamespaceSystem, nil, nil, &system)

@@ -57,12 +57,12 @@ func newCluster(t *testing.T, uid string) *cluster {
 			write(w, 200, map[string]any{"kind": listKind(req), "metadata": map[string]any{"resourceVersion": "10"}, "items": []any{}})
 		}
 	})
-	c.silence, c.lookForCDI = time.Hour, time.Hour
+	c.streamTimeout, c.cdiInterval = time.Hour, time.Hour
 	return c
 }
 
 func (c *cluster) follow(t *testing.T) error {
-	return c.Follow(t.Context(), func(cloud.Change) {})
+	return c.Watch(t.Context(), func(cloud.Update) {})
 }
 
 // TestPlace: the cluster itself identifies the place. It is asked once, and again after the watches

@@ -86,7 +86,7 @@ func object(r cloud.Resource) (k resourceKind, name string, uid types.UID, err e
 	case r.Kind == cloud.KindInstance:
 		return virtualMachines, r.Token, types.UID(r.ID), nil
 	}
-	return k, "", "", cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing with KubeVirt", r.Kind, cloud.Clip(r.ID, 256))
+	return k, "", "", cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on KubeVirt", r.Kind, cloud.Clip(r.ID, 256))
 }
 
 func instance(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) cloud.Resource {
@@ -98,13 +98,13 @@ func instance(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInsta
 		Token: vm.Labels[cloud.TagToken], OwnershipID: vm.Labels[cloud.TagOwnership], CreatedAt: vm.CreationTimestamp.Time,
 		State: state, Code: code, Reason: cloud.Clip(reason, 512), FailureDomain: vm.Labels[labelDomain],
 		Addresses: all, GuestReported: guests,
-		Interruptible: givesWay(vm, vmi), Notice: notice, Ending: ending,
+		Interruptible: isPreemptible(vm, vmi), Notice: notice, Ending: ending,
 	}
 }
 
-// givesWay reports whether the VM's eviction strategy is External. When the node of such a VM is
-// drained, the cluster that runs the VM takes it back, and waits until it is gone.
-func givesWay(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance) bool {
+// isPreemptible reports whether the VM's eviction strategy is External. When the node of such a VM
+// is drained, the cluster that runs the VM takes it back, and waits until it is gone.
+func isPreemptible(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance) bool {
 	var strategy *kubevirtv1.EvictionStrategy
 	switch {
 	case vmi != nil: // it keeps the strategy that it was started with
@@ -124,10 +124,10 @@ func evacuation(vmi *kubevirtv1.VirtualMachineInstance) (notice string, ending b
 		return "", false
 	}
 	node := cloud.Clip(vmi.Status.EvacuationNodeName, 253)
-	if givesWay(nil, vmi) {
-		return "its node " + node + " is being drained, which waits until the VM is gone", true
+	if isPreemptible(nil, vmi) {
+		return "its node " + node + " is being drained, and waits until the VM is gone", true
 	}
-	return "its node " + node + " is being drained: KubeVirt moves the VM to another", false
+	return "its node " + node + " is being drained: KubeVirt migrates the VM", false
 }
 
 // beingDeleted is the reason of a VM whose deletion the API server has accepted. Deleting it again
@@ -148,7 +148,7 @@ func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstan
 	case vmi == nil && stopped:
 		return cloud.StateStopped, "", "its run strategy was changed to " + string(strategy)
 	case vmi == nil:
-		return waiting(vm, volumes)
+		return startingState(vm, volumes)
 	case !vmi.DeletionTimestamp.IsZero():
 		return cloud.StateStopping, "", ""
 	}
@@ -160,9 +160,9 @@ func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstan
 		return cloud.StateRunning, "", ""
 	case kubevirtv1.Succeeded, kubevirtv1.Failed:
 		if strategy == kubevirtv1.RunStrategyAlways || strategy == kubevirtv1.RunStrategyRerunOnFailure && vmi.Status.Phase == kubevirtv1.Failed {
-			return cloud.StatePending, "", "the guest has ended, and is started again"
+			return cloud.StatePending, "", "the guest has shut down and is restarting"
 		}
-		return cloud.StateStopped, "", strings.TrimSpace("the guest has ended " + vmi.Status.Reason)
+		return cloud.StateStopped, "", strings.TrimSpace("the guest has shut down " + vmi.Status.Reason)
 	}
 	code, reason := startingReason(vm, vmi)
 	return cloud.StatePending, code, reason
@@ -178,8 +178,8 @@ var (
 	volumeConditions = []cdiv1.DataVolumeConditionType{cdiv1.DataVolumeRunning, cdiv1.DataVolumeReady}
 )
 
-// waiting returns the state of a VM that has not started yet. Most often it waits for its volumes.
-func waiting(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
+// startingState returns the state of a VM that has not started yet, mostly for lack of volumes.
+func startingState(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
 	for _, v := range volumes {
 		said := ""
 		for _, c := range v.Status.Conditions {
@@ -189,9 +189,9 @@ func waiting(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.
 		}
 		switch {
 		case v.Status.Phase == cdiv1.Failed:
-			return cloud.StateFailed, "", "the volume " + v.Name + " could not be filled: " + cmp.Or(said, "CDI does not say why")
+			return cloud.StateFailed, "", "the volume " + v.Name + " could not be populated: " + cmp.Or(said, "CDI gives no reason")
 		case said != "" && v.Status.Phase != cdiv1.Succeeded:
-			return cloud.StatePending, "", "the volume " + v.Name + " is not filled yet: " + said
+			return cloud.StatePending, "", "the volume " + v.Name + " is not populated yet: " + said
 		}
 	}
 	for _, c := range vm.Status.Conditions {

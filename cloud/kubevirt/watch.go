@@ -4,227 +4,250 @@ package kubevirt
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 	"net/url"
-	"strconv"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/apimachinery/pkg/watch"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-const (
-	// maxEvent is the largest event, in bytes. An API server accepts no object larger than 3 MiB.
-	maxEvent = 8 << 20
-	// leastStream is how long a working stream lasts at least. A single stream may be cut off
-	// earlier. If two in a row end sooner, streams don't work, and each new one would cost a call.
-	leastStream = time.Second
-)
+// streamTimeout is how long a stream may send nothing. An API server sends a bookmark within a
+// minute of a stream's start and of the previous bookmark, so a stream that is cut off and
+// restarted needs at most two of these intervals.
+const streamTimeout = 130 * time.Second
 
-// eventReader decodes an event's object. It returns the resource version and, if the event is a
-// change, the change.
-type eventReader func(kind watch.EventType, object []byte) (version string, change func() []string, err error)
+// cdiInterval is the interval between checks for CDI where it is not installed. A watch of its
+// volumes would cost a call as often.
+const cdiInterval = cloud.StreamTime
 
-// stream is the watch of one kind.
-type stream struct {
-	op   operation
-	path string
-	read eventReader
+// heartbeatInterval is the least interval of heartbeats. The engine checks all machines for each.
+const heartbeatInterval = time.Second
 
-	// The fields below belong to the reader of the news.
-
-	version string    // the latest that it has reported
-	sign    time.Time // when it last sent anything
-}
-
-// news is what a stream reports: its version and what has changed, or why it can't continue.
-type news struct {
-	of      *stream
-	at      time.Time
-	version string
-	// change returns the tokens of the machines that changed. nil means that nothing has changed.
-	change func() []string
-	err    error
-}
-
-// watch reports changes of a kind's objects after a version, until ctx ends or streams fail. A
-// stream that has ended, as planned or cut off, is restarted from its last version.
-func (d *driver) watch(ctx context.Context, s *stream, version string, tell func(news)) error {
-	for worked := true; ; {
-		began := time.Now()
-		err := d.watchOnce(ctx, s, &version, tell)
-		lasted := time.Since(began) >= leastStream
-		switch {
-		case err != nil:
-			return err
-		case ctx.Err() != nil:
-			return driverkit.Redactor{}.NoAnswer(s.op.name, ctx.Err())
-		case !worked && !lasted:
-			return cloud.Errorf(cloud.Unavailable, "%s: the stream has ended before its time, twice", s.op.name)
-		}
-		if time.Since(began) < cloud.StreamTime-time.Second { // cut off: another cluster may answer now
-			if _, err := d.prove(ctx); err != nil {
-				return err
-			}
-		}
-		worked = lasted
-	}
-}
-
-// watchOnce reads one stream to its end, which is no error, and stores the last version in version.
-// The request asks for an end in time and for bookmarks: the current version, about once a minute
-// and right before the end ("Watch bookmarks" in the Kubernetes API concepts).
-func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell func(news)) error {
-	query := url.Values{
-		"watch": {"true"}, "labelSelector": {ofDrover}, "resourceVersion": {*version}, "allowWatchBookmarks": {"true"},
-		"timeoutSeconds": {strconv.Itoa(int(cloud.StreamTime / time.Second))},
-	}
-	answer, err := d.send(cloud.WithStream(ctx, s.op.name, s.op.class), s.op, s.path, query, nil)
-	if err != nil {
-		return err
-	}
-	defer answer.Close()
-	bounded := &io.LimitedReader{R: answer}
-	for events := json.NewDecoder(bounded); ; {
-		bounded.N = maxEvent
-		var e metav1.WatchEvent
-		err := events.Decode(&e)
-		var garbled *json.SyntaxError
-		var other *json.UnmarshalTypeError
-		switch {
-		case bounded.N <= 0:
-			return cloud.Errorf(cloud.Unknown, "%s: an event of more than %d bytes", s.op.name, maxEvent)
-		case errors.As(err, &garbled), errors.As(err, &other):
-			return cloud.Errorf(cloud.Unknown, "%s: the answer is no stream of events: does the endpoint belong to a Kubernetes API server?", s.op.name)
-		case err != nil: // the stream has ended; a partial event is sent again
-			return nil
-		}
-		n, err := s.hear(e, *version, answer.redactor)
-		if err != nil {
+// Watch implements cloud.Watcher: it lists, and then watches each kind from that version. If a
+// watch can't continue because the API server no longer has the events in between, it lists again.
+func (d *driver) Watch(ctx context.Context, report func(cloud.Update)) error {
+	for {
+		if err := d.checkPlace(ctx); err != nil {
 			return err
 		}
-		*version = n.version
-		tell(n)
-	}
-}
-
-// hear turns an event that follows a version into news.
-func (s *stream) hear(e metav1.WatchEvent, after string, redactor driverkit.Redactor) (news, error) {
-	n := news{of: s, at: time.Now()}
-	kind := watch.EventType(e.Type)
-	if kind == watch.Error {
-		var said metav1.Status
-		if json.Unmarshal(e.Object.Raw, &said) != nil || said.Kind != "Status" {
-			return n, cloud.Errorf(cloud.Unknown, "%s: the stream ends with an error that can't be read", s.op.name)
+		received, err := d.watchOnce(ctx, report)
+		if !isOutdated(err) || !received {
+			return err
 		}
-		return n, refusedBy(s.op, int(said.Code), &said, http.Header{}, redactor)
 	}
-	var err error
-	if n.version, n.change, err = s.read(kind, e.Object.Raw); err != nil {
-		return n, err
-	}
-	order, err := resourceversion.CompareResourceVersion(n.version, after)
-	switch {
-	case err != nil:
-		return n, cloud.Errorf(cloud.Unknown, "%s: versions of the API server's can't be compared", s.op.name)
-	case order < 0: // the API server's store is older now: earlier reads are void
-		return n, outdated(s.op, "the API server has gone back in time")
-	}
-	return n, nil
 }
 
-// outdated returns the error of a stream that can't continue: everything must be read again.
-func outdated(op operation, why string) error {
-	return &cloud.Error{Code: cloud.Unavailable, Message: op.name + ": " + why, Err: statusError{http: http.StatusGone}}
-}
-
-func isOutdated(err error) bool {
-	var answer statusError
-	return errors.As(err, &answer) && answer.http == http.StatusGone
-}
-
-// kept is an object type of the API server.
-type kept[T any] interface {
-	*T
-	metav1.Object
-	runtime.Object
-}
-
-// shelf holds the objects of one kind that carry Drover's tags.
-type shelf[T any, P kept[T]] struct {
-	kind   string
-	keep   func(*T) T        // returns the needed part of an object
-	tokens map[string]string // by object name
-	all    map[string]map[string]P
-}
-
-func newShelf[T any, P kept[T]](kind string, keep func(*T) T, found []T) *shelf[T, P] {
-	s := &shelf[T, P]{kind: kind, keep: keep, tokens: map[string]string{}, all: map[string]map[string]P{}}
-	for _, o := range found { // copies, so that a deleted object does not stay in memory with its page
-		s.put(&o)
-	}
-	return s
-}
-
-// put stores an object, and returns the tokens of the machines that it belonged and belongs to.
-func (s *shelf[T, P]) put(o P) []string {
-	token := o.GetLabels()[cloud.TagToken]
-	was := s.remove(o.GetName())
-	if token == "" {
-		return was
-	}
-	s.tokens[o.GetName()] = token
-	if s.all[token] == nil {
-		s.all[token] = map[string]P{}
-	}
-	s.all[token][o.GetName()] = o
-	if len(was) == 1 && was[0] == token {
-		return was
-	}
-	return append(was, token)
-}
-
-// remove deletes an object, and returns the token of the machine that it belonged to.
-func (s *shelf[T, P]) remove(name string) []string {
-	token, ok := s.tokens[name]
-	if !ok {
+// checkPlace checks again which cluster answers, if earlier watches have ended.
+func (d *driver) checkPlace(ctx context.Context) error {
+	if !d.watchedBefore.Swap(true) {
 		return nil
 	}
-	delete(s.tokens, name)
-	if delete(s.all[token], name); len(s.all[token]) == 0 {
-		delete(s.all, token)
-	}
-	return []string{token}
+	_, err := d.verifyPlace(ctx)
+	return err
 }
 
-// of returns a machine's objects.
-func (s *shelf[T, P]) of(token string) (all []T) {
-	for _, o := range s.all[token] {
-		all = append(all, *o)
+// watchOnce lists everything and reports changes until one of the streams ends for good. received
+// is false if no stream has reported anything by then.
+func (d *driver) watchOnce(ctx context.Context, report func(cloud.Update)) (received bool, err error) {
+	began := time.Now()
+	found, versions, err := d.read(ctx, ofDrover)
+	if err != nil {
+		return false, err
 	}
-	return all
+	report(cloud.Update{At: began, All: true, Resources: found.resources()})
+	ctx, cancel := context.WithCancel(ctx)
+	var streams sync.WaitGroup
+	defer streams.Wait()
+	defer cancel()
+	f := newWatchState(found, report)
+	f.vmStream = d.stream(virtualMachines, wholeObject, f.vms.toChange)
+	events := make(chan streamEvent)
+	send := func(n streamEvent) {
+		select {
+		case events <- n:
+		case <-ctx.Done():
+		}
+	}
+	start := func(s *stream, version string) {
+		f.add(s, version)
+		streams.Go(func() { send(streamEvent{stream: s, err: d.watchKind(ctx, s, version, send)}) })
+	}
+	start(f.vmStream, versions.vms)
+	start(d.stream(virtualInstances, wholeObject, f.vmis.toChange), versions.vmis)
+	start(d.stream(secrets, metadataOfOne, f.secrets.toChange), versions.secrets)
+	volumes := d.stream(dataVolumes, wholeObject, f.volumes.toChange)
+	if versions.volumes != "" {
+		start(volumes, versions.volumes)
+	} else {
+		streams.Go(func() { send(streamEvent{stream: volumes, err: d.awaitCDI(ctx, volumes.op)}) })
+	}
+	err = f.run(ctx, events, d.streamTimeout)
+	return f.received, err
 }
 
-// read turns an event's object into a change.
-func (s *shelf[T, P]) read(kind watch.EventType, object []byte) (version string, change func() []string, err error) {
-	o := P(new(T))
-	if json.Unmarshal(object, o) != nil || o.GetObjectKind().GroupVersionKind().Kind != s.kind {
-		return "", nil, cloud.Errorf(cloud.Unknown, "an event's object is no %s: does the endpoint belong to a Kubernetes API server?", s.kind)
+func (d *driver) stream(k resourceKind, accept string, read eventReader) *stream {
+	return &stream{
+		op:   operation{"Watch" + k.kind + "s", cloud.ClassRead, http.MethodGet, accept, k.kind},
+		path: d.path(k, ""), read: read,
 	}
-	switch kind {
-	case watch.Added, watch.Modified:
-		slim := s.keep(o)
-		change = func() []string { return s.put(&slim) }
-	case watch.Deleted:
-		change = func() []string { return s.remove(o.GetName()) }
+}
+
+// awaitCDI polls for DataVolumes. It returns an "outdated" error once CDI is installed.
+func (d *driver) awaitCDI(ctx context.Context, op operation) error {
+	ticks := time.NewTicker(d.cdiInterval)
+	defer ticks.Stop()
+	probe := operation{"ListDataVolumes", cloud.ClassRead, http.MethodGet, wholeObject, "DataVolumeList"}
+	for {
+		select {
+		case <-ticks.C:
+		case <-ctx.Done():
+			return driverkit.Redactor{}.NoResponse(op.name, ctx.Err())
+		}
+		err := d.call(ctx, probe, d.path(dataVolumes, ""), url.Values{"limit": {"1"}}, nil, nil)
+		switch {
+		case err == nil:
+			return outdated(op, "CDI was installed meanwhile")
+		case !isNotInstalled(err):
+			return err
+		}
 	}
-	return o.GetResourceVersion(), change, nil
+}
+
+// watchState holds what the streams have reported so far.
+type watchState struct {
+	vms     *store[kubevirtv1.VirtualMachine, *kubevirtv1.VirtualMachine]
+	vmis    *store[kubevirtv1.VirtualMachineInstance, *kubevirtv1.VirtualMachineInstance]
+	volumes *store[cdiv1.DataVolume, *cdiv1.DataVolume]
+	secrets *store[metav1.PartialObjectMetadata, *metav1.PartialObjectMetadata]
+
+	report      func(cloud.Update)
+	streams     []*stream
+	vmStream    *stream
+	early       map[string]bool // tokens whose guests or volumes were reported before their VMs
+	received    bool
+	heartbeatAt time.Time // when a heartbeat was last reported
+}
+
+func newWatchState(found objects, report func(cloud.Update)) *watchState {
+	return &watchState{
+		vms:     newStore[kubevirtv1.VirtualMachine](virtualMachines.kind, pruneVM, found.vms),
+		vmis:    newStore[kubevirtv1.VirtualMachineInstance](virtualInstances.kind, pruneVMI, found.vmis),
+		volumes: newStore[cdiv1.DataVolume](dataVolumes.kind, pruneVolume, found.volumes),
+		secrets: newStore[metav1.PartialObjectMetadata]("PartialObjectMetadata", pruneSecret, found.secrets),
+		report:  report, early: map[string]bool{}, heartbeatAt: time.Now(),
+	}
+}
+
+func (f *watchState) add(s *stream, version string) {
+	s.version, s.lastEvent = version, f.heartbeatAt
+	f.streams = append(f.streams, s)
+}
+
+// run processes events until a stream can't continue, or a stream sends nothing for too long.
+func (f *watchState) run(ctx context.Context, events <-chan streamEvent, timeout time.Duration) error {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	heartbeat := time.NewTimer(timeout)
+	defer heartbeat.Stop()
+	for {
+		select {
+		case n := <-events:
+			if n.err != nil {
+				return n.err
+			}
+			f.apply(n)
+			if f.oldestStream().lastEvent.After(f.heartbeatAt) {
+				heartbeat.Reset(time.Until(f.heartbeatAt.Add(heartbeatInterval)))
+			}
+		case <-heartbeat.C:
+			f.heartbeat()
+		case <-timer.C:
+			oldest := f.oldestStream()
+			if time.Since(oldest.lastEvent) >= timeout {
+				return cloud.Errorf(cloud.Unavailable, "%s: the stream has stopped sending events", oldest.op.name)
+			}
+			timer.Reset(time.Until(oldest.lastEvent.Add(timeout)))
+		case <-ctx.Done():
+			return driverkit.Redactor{}.NoResponse(f.vmStream.op.name, ctx.Err())
+		}
+	}
+}
+
+func (f *watchState) oldestStream() *stream {
+	oldest := f.streams[0]
+	for _, s := range f.streams[1:] {
+		if s.lastEvent.Before(oldest.lastEvent) {
+			oldest = s
+		}
+	}
+	return oldest
+}
+
+// apply processes one event and reports the resulting changes.
+func (f *watchState) apply(n streamEvent) {
+	f.received = true
+	n.stream.version, n.stream.lastEvent = n.version, n.at
+	if n.change != nil {
+		for _, token := range n.change() {
+			f.reportMachine(token, n.at)
+		}
+	}
+	if n.stream == f.vmStream {
+		for token := range f.early {
+			f.reportMachine(token, n.at)
+		}
+	}
+}
+
+// reportMachine reports what a machine has now. What arrives before the event of its VM is reported
+// with that event, because events are ordered only within one stream.
+func (f *watchState) reportMachine(token string, at time.Time) {
+	o := objects{vms: f.vms.byToken(token), vmis: f.vmis.byToken(token), volumes: f.volumes.byToken(token), secrets: f.secrets.byToken(token)}
+	if f.isEarly(o) {
+		f.early[token] = true
+		return
+	}
+	delete(f.early, token)
+	f.report(cloud.Update{At: at, Token: token, Resources: o.resources()})
+}
+
+// isEarly reports whether the VM stream may still deliver the VM of these objects. All three kinds
+// are custom resources, which an API server keeps in one store, so their versions share one
+// sequence.
+func (f *watchState) isEarly(o objects) bool {
+	if len(o.vms) > 0 {
+		return false
+	}
+	for _, vmi := range o.vmis {
+		if newer(vmi.ResourceVersion, f.vmStream.version) {
+			return true
+		}
+	}
+	for _, v := range o.volumes {
+		if newer(v.ResourceVersion, f.vmStream.version) {
+			return true
+		}
+	}
+	return false
+}
+
+func newer(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order > 0
+}
+
+// heartbeat reports a heartbeat if each stream has sent something since the last one. Its time is
+// that of the stream that was heard from least recently.
+func (f *watchState) heartbeat() {
+	if oldest := f.oldestStream().lastEvent; oldest.After(f.heartbeatAt) {
+		f.heartbeatAt = time.Now()
+		f.report(cloud.Update{At: oldest})
+	}
 }

@@ -21,10 +21,10 @@ import (
 // unknownStatus is the status of a server whose cell is down.
 const unknownStatus = "UNKNOWN"
 
-// unseen checks machines without a server in the listings before they are reported as absent. It
-// returns servers that exist nevertheless, and an error if a server may exist or may still be
+// checkAbsent checks machines without a server in the listings before they are reported as absent.
+// It returns servers that exist nevertheless, and an error if a server may exist or may still be
 // created.
-func (d *driver) unseen(ctx context.Context, refs []cloud.Reference, found []cloud.Resource) ([]cloud.Resource, error) {
+func (d *driver) checkAbsent(ctx context.Context, refs []cloud.Reference, found []cloud.Resource) ([]cloud.Resource, error) {
 	hasServer, hasAny := map[string]bool{}, map[string]bool{}
 	for _, r := range found {
 		hasAny[r.Token] = true
@@ -42,36 +42,36 @@ func (d *driver) unseen(ctx context.Context, refs []cloud.Reference, found []clo
 			recordless = append(recordless, ref.Token)
 		}
 	}
-	if err := d.settled(ctx, recordless); err != nil {
+	if err := d.checkPending(ctx, recordless); err != nil {
 		return nil, err
 	}
 	return d.byID(ctx, recorded)
 }
 
-// settled returns an error while a create for one of the tokens may still take effect, including
-// one that an earlier process may have sent.
-func (d *driver) settled(ctx context.Context, tokens []string) error {
-	left, inherited := time.Duration(0), false
+// checkPending returns an error while a create for one of the tokens may still take effect,
+// including one that an earlier process may have sent.
+func (d *driver) checkPending(ctx context.Context, tokens []string) error {
+	pending, inherited := time.Duration(0), false
 	for _, token := range tokens {
-		left = max(left, d.creating.left(token))
+		pending = max(pending, d.creating.pendingFor(token))
 		inherited = inherited || !d.gone.has(token)
 	}
 	if inherited {
-		left = max(left, time.Until(d.inherited))
+		pending = max(pending, time.Until(d.inheritedUntil))
 	}
 	switch {
-	case left > 0:
-		return stillOpen(left)
+	case pending > 0:
+		return pendingCreate(pending)
 	case inherited:
 		return d.cellsAnswer(ctx)
 	}
 	return nil
 }
 
-// stillOpen returns the error for a create that may still take effect.
-func stillOpen(left time.Duration) error {
-	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: left,
-		Message: "whether an earlier create makes a server is open: its answer was lost, or went to an earlier manager"}
+// pendingCreate returns the error for a create that may still take effect.
+func pendingCreate(pending time.Duration) error {
+	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: pending,
+		Message: "waiting to learn whether an earlier create makes a server: its response was lost"}
 }
 
 // cellsAnswer returns an error while the project has a server in a cell that is down, because the
@@ -85,10 +85,10 @@ func (d *driver) cellsAnswer(ctx context.Context) error {
 		}
 		err := d.call(ctx, op, "servers", nil, &page)
 		switch {
-		case tooOld(err):
+		case isTooOld(err):
 			return false, nil
 		case err == nil && page.Servers == nil:
-			err = foreign(op)
+			err = unexpectedResponse(op)
 		case err == nil:
 			for _, s := range *page.Servers {
 				if s.Status == unknownStatus {
@@ -99,7 +99,7 @@ func (d *driver) cellsAnswer(ctx context.Context) error {
 		return false, err
 	})
 	if err == nil && down {
-		err = cloud.Errorf(cloud.Unavailable, "a cell of Nova's does not answer: a server that no listing shows may be in it")
+		err = cloud.Errorf(cloud.Unavailable, "a Nova cell is down: it may hold a server that listings omit")
 	}
 	return err
 }
@@ -107,13 +107,13 @@ func (d *driver) cellsAnswer(ctx context.Context) error {
 // byID reads each server by ID, callsAtOnce in parallel, and returns those that exist.
 func (d *driver) byID(ctx context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
 	var mu sync.Mutex
-	var asking sync.WaitGroup
-	turns := make(chan struct{}, callsAtOnce)
+	var reads sync.WaitGroup
+	slots := make(chan struct{}, maxParallelCalls)
 	for _, ref := range refs {
-		turns <- struct{}{}
-		asking.Go(func() {
-			defer func() { <-turns }()
-			r, failed := d.recorded(ctx, ref)
+		slots <- struct{}{}
+		reads.Go(func() {
+			defer func() { <-slots }()
+			r, failed := d.readRecorded(ctx, ref)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -124,27 +124,27 @@ func (d *driver) byID(ctx context.Context, refs []cloud.Reference) (found []clou
 			}
 		})
 	}
-	asking.Wait()
+	reads.Wait()
 	return found, err
 }
 
-// recorded reads the server of a ProviderID. It returns none if that is gone or has other tags.
-func (d *driver) recorded(ctx context.Context, ref cloud.Reference) (cloud.Resource, error) {
+// readRecorded reads the server of a ProviderID. It returns none if that is gone or has other tags.
+func (d *driver) readRecorded(ctx context.Context, ref cloud.Reference) (cloud.Resource, error) {
 	id := serverID(ref.ProviderID)
 	s, err := d.getServer(ctx, computeStein, id)
-	if tooOld(err) {
+	if isTooOld(err) {
 		s, err = d.getServer(ctx, compute, id)
 	}
 	switch {
 	case cloud.CodeOf(err) == cloud.NotFound:
 		d.gone.add(id)
 		return cloud.Resource{}, nil
-	case err != nil && !broke(err):
+	case err != nil && !isServerError(err):
 		return cloud.Resource{}, err
 	case err != nil || s.Status == unknownStatus: // without metadata
 		return cloud.Resource{
 			Kind: cloud.KindInstance, ID: id, ProviderID: ref.ProviderID, Token: ref.Token, OwnershipID: ref.OwnershipID,
-			CreatedAt: s.Created, State: cloud.StateRunning, Notice: "Nova does not know the server's state: its cell does not answer",
+			CreatedAt: s.Created, State: cloud.StateRunning, Notice: "the server's state is unknown: its Nova cell is down",
 		}, nil
 	}
 	r := d.resource(&s)
@@ -161,22 +161,22 @@ func (d *driver) getServer(ctx context.Context, service, id string) (server, err
 	}
 	err := d.call(ctx, op, "servers/"+url.PathEscape(id), nil, &answer)
 	if err == nil && answer.Server.ID == "" {
-		err = foreign(op)
+		err = unexpectedResponse(op)
 	}
 	return answer.Server, err
 }
 
-// tooOld reports whether Nova does not support the microversion of the call.
-func tooOld(err error) bool {
-	var said refusal
-	return errors.As(err, &said) && said.status == http.StatusNotAcceptable
+// isTooOld reports whether Nova does not support the microversion of the call.
+func isTooOld(err error) bool {
+	var refusal refusal
+	return errors.As(err, &refusal) && refusal.status == http.StatusNotAcceptable
 }
 
-// broke reports whether Nova failed with status 500, as it does in older microversions if the cell
-// is down.
-func broke(err error) bool {
-	var said refusal
-	return errors.As(err, &said) && said.status == http.StatusInternalServerError
+// isServerError reports whether Nova failed with status 500, as it does in older microversions if
+// the cell is down.
+func isServerError(err error) bool {
+	var refusal refusal
+	return errors.As(err, &refusal) && refusal.status == http.StatusInternalServerError
 }
 
 // serverID returns the ID in an OpenStack ProviderID, or "" for another ProviderID.
@@ -188,8 +188,8 @@ func serverID(providerID string) string {
 	return rest[strings.LastIndex(rest, "/")+1:]
 }
 
-// goneKept is the maximum number of remembered IDs and tokens. Forgetting one only costs a call.
-const goneKept = 10_000
+// maxGone is the maximum number of remembered IDs and tokens. Forgetting one only costs a call.
+const maxGone = 10_000
 
 // gone holds servers that Nova did not find by ID, or whose deletion it accepted: neither happens
 // while the cell is down. They are stored by ID, and by token if known, because the create with
@@ -202,7 +202,7 @@ type gone struct {
 func (g *gone) add(ids ...string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.ids == nil || len(g.ids) >= goneKept {
+	if g.ids == nil || len(g.ids) >= maxGone {
 		g.ids = map[string]bool{}
 	}
 	for _, id := range ids {

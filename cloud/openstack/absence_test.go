@@ -30,7 +30,7 @@ func TestOpenCreateIsNotAbsent(t *testing.T) {
 		g := NewWithT(t)
 		p := ordinary(t)
 		d := connected(t, p)
-		time.Sleep(inheritedTTL) // no create of an earlier process is open
+		time.Sleep(inheritedPending) // no create of an earlier process is open
 		p.play("CreateServer", func() (*http.Response, error) { time.Sleep(30 * time.Second); return lost() })
 		req := requested(nil)
 		_, err := d.Ensure(t.Context(), req)
@@ -59,7 +59,7 @@ func TestCreateUnderWayIsNotAbsent(t *testing.T) {
 		g := NewWithT(t)
 		p := ordinary(t)
 		d := connected(t, slowly{p, "CreateServer", 10 * time.Second})
-		time.Sleep(inheritedTTL)
+		time.Sleep(inheritedPending)
 		req := requested(nil)
 		go func() { _, _ = d.Ensure(t.Context(), req) }()
 		time.Sleep(5 * time.Second)
@@ -81,8 +81,8 @@ func TestInheritedCreateIsNotAbsent(t *testing.T) {
 		recordless, known := []cloud.Reference{{Token: "a"}}, []cloud.Reference{{Token: "b", ProviderID: "openstack:///b"}}
 		g.Expect(d.Describe(t.Context(), known)).To(BeEmpty())
 		_, err := d.Describe(t.Context(), recordless)
-		g.Expect(waits(g, err)).To(Equal(inheritedTTL))
-		time.Sleep(inheritedTTL)
+		g.Expect(waits(g, err)).To(Equal(inheritedPending))
+		time.Sleep(inheritedPending)
 		g.Expect(d.Describe(t.Context(), recordless)).To(BeEmpty())
 	})
 }
@@ -116,7 +116,7 @@ func TestForeignPorts(t *testing.T) {
 	p.play("ListPorts", append(foreignPorts(g, 20), recorded(t, "ports-none"))...)
 	p.play("ListServers", listing(g, "servers", []server{{ID: "one", Metadata: map[string]string{cloud.TagOwnership: "owner-1", cloud.TagToken: "token-000"}}}, false))
 	d := connected(t, p)
-	d.inherited = time.Time{}
+	d.inheritedUntil = time.Time{}
 	_, err := d.List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(p.count("ListPorts")).To(Equal(20))
@@ -162,7 +162,7 @@ func TestSlowListing(t *testing.T) {
 		there := server{ID: "one", Metadata: map[string]string{cloud.TagOwnership: "owner-1", cloud.TagToken: "token-000"}}
 		p.play("ListServers", listing(g, "servers", []server{there}, false))
 		d := connected(t, slowWhole{p})
-		d.inherited = time.Time{}
+		d.inheritedUntil = time.Time{}
 		_, err := d.List(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, most := range []time.Duration{15 * time.Second, 0} {
@@ -187,7 +187,7 @@ func TestDownCell(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
 	d := connected(t, p)
-	d.inherited = time.Time{}
+	d.inheritedUntil = time.Time{}
 	ref := cloud.Reference{Token: "recorded-token-0001", OwnershipID: "owner-1", ProviderID: "openstack:///one"}
 	p.play("GetServer", madeUp(http.StatusOK, nil, `{"server": `+downCell+`}`))
 	found, err := d.Describe(t.Context(), []cloud.Reference{ref})
@@ -254,7 +254,7 @@ func TestDownCellHidesCreate(t *testing.T) {
 		d := connected(t, p)
 		_, err := d.Ensure(t.Context(), requested(nil))
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
-		time.Sleep(inheritedTTL)
+		time.Sleep(inheritedPending)
 		p.play("ListServerStates", madeUp(http.StatusOK, nil, `{"servers": [{"id": "x"}, `+downCell+`]}`))
 		_, err = d.Ensure(t.Context(), requested(nil))
 		g.Expect(err).To(MatchError(ContainSubstring("cell")))
@@ -265,7 +265,7 @@ func TestDownCellHidesCreate(t *testing.T) {
 
 		p.play("ListServerStates", madeUp(http.StatusOK, nil, `{"servers": [{"id": "x"}]}`))
 		p.play("CreateServer", recorded(t, "server-made"))
-		time.Sleep(openTTL)
+		time.Sleep(minPending)
 		g.Expect(d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0001"}})).To(BeEmpty())
 		_, err = d.Ensure(t.Context(), requested(nil))
 		g.Expect(err).NotTo(HaveOccurred())

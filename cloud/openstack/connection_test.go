@@ -56,9 +56,9 @@ func TestClientCertificate(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		carrier, err := cloud.Connect(&http.Transport{}, trust)
+		transport, err := cloud.Connect(&http.Transport{}, trust)
 		g.Expect(err).NotTo(HaveOccurred())
-		client := http.Client{Transport: carrier}
+		client := http.Client{Transport: transport}
 		t.Cleanup(client.CloseIdleConnections)
 		resp, err := client.Get(server.URL)
 		if err == nil {

@@ -31,7 +31,7 @@ func (d *driver) Console(ctx context.Context, instance cloud.Resource) ([]byte, 
 	case err != nil:
 		return nil, err
 	case answer.Output == nil:
-		return nil, foreign(op)
+		return nil, unexpectedResponse(op)
 	}
 	return []byte(*answer.Output), nil
 }

@@ -63,7 +63,7 @@ func (l *login) redactor(more ...string) driverkit.Redactor {
 // newLogin reads the Secret. Errors are InvalidSpec or Unauthorized.
 func newLogin(account *infrav1.OpenStackAccount, credentials map[string][]byte) (login, error) {
 	if len(credentials[cloudsKey]) == 0 {
-		return login{}, cloud.Errorf(cloud.Unauthorized, "the credentials Secret has no key %q", cloudsKey)
+		return login{}, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q is missing", cloudsKey)
 	}
 	entry, err := entryOf(credentials[cloudsKey], account.Cloud)
 	if err != nil {
@@ -86,7 +86,7 @@ func entryOf(file []byte, name string) (cloudEntry, error) {
 		Clouds map[string]cloudEntry `json:"clouds"`
 	}
 	if err := yaml.Unmarshal(file, &content); err != nil {
-		return cloudEntry{}, cloud.Errorf(cloud.InvalidSpec, "the credentials Secret's %s is not YAML of the known form", cloudsKey)
+		return cloudEntry{}, cloud.Errorf(cloud.InvalidSpec, "the credentials Secret's %s is not a valid clouds.yaml", cloudsKey)
 	}
 	if entry, ok := content.Clouds[name]; ok {
 		return entry, nil
@@ -96,7 +96,7 @@ func entryOf(file []byte, name string) (cloudEntry, error) {
 			return entry, nil
 		}
 	}
-	return cloudEntry{}, cloud.Errorf(cloud.InvalidSpec, "%s describes %d clouds, and none is named %q: say which by spec.openstack.cloud",
+	return cloudEntry{}, cloud.Errorf(cloud.InvalidSpec, "%s has %d clouds, and none is named %q: set spec.openstack.cloud",
 		cloudsKey, len(content.Clouds), name)
 }
 
@@ -107,13 +107,13 @@ func (e *cloudEntry) check(account *infrav1.OpenStackAccount) error {
 	}
 	switch {
 	case e.Verify != nil && !*e.Verify:
-		return refuse("verify: false would send the credentials to whoever answers: put the authority's certificate into spec.openstack.caBundle")
+		return refuse("verify: false is not allowed: put the CA certificate into spec.openstack.caBundle")
 	case e.CACert != "":
-		return refuse("cacert names a file, and none is read: put its content into spec.openstack.caBundle")
+		return refuse("cacert names a file, and Drover reads none: put its content into spec.openstack.caBundle")
 	case e.Cert != "" || e.Key != "":
-		return refuse("cert and key name files, and none is read: put their content into the Secret's keys %s and %s", certificateKey, privateKey)
+		return refuse("cert and key name files, and Drover reads none: put their content into the Secret's keys %s and %s", certificateKey, privateKey)
 	case e.Auth.AuthURL == "":
-		return refuse("auth_url is missing: it says whom the credentials are for, and must be the account's %s", account.AuthURL)
+		return refuse("auth_url is missing: it must be the account's %s", account.AuthURL)
 	case identityURL(e.Auth.AuthURL) != identityURL(account.AuthURL):
 		return refuse("auth_url is not the account's %s", account.AuthURL)
 	case e.RegionName != "" && account.Region != "" && e.RegionName != account.Region:
@@ -165,7 +165,7 @@ func (e *cloudEntry) options(project string) (tokens.AuthOptions, error) {
 		}
 		options.Password = a.Password
 	default:
-		return options, cloud.Errorf(cloud.InvalidSpec, "%s: auth_type %q is none of password, v3applicationcredential and token", cloudsKey, cloud.Clip(e.AuthType, 64))
+		return options, cloud.Errorf(cloud.InvalidSpec, "%s: auth_type %q is not supported: use password, v3applicationcredential or token", cloudsKey, cloud.Clip(e.AuthType, 64))
 	}
 	options.Scope.ProjectID = project
 	return options, nil

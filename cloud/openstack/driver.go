@@ -23,9 +23,9 @@ import (
 const (
 	// pageSize is the number of servers or ports requested per page: Nova's default maximum.
 	pageSize = 1000
-	// callsAtOnce is the number of parallel calls. With it a full batch of deletes, each of which
-	// takes a busy Nova a second, ends within one call's time.
-	callsAtOnce = 10
+	// maxParallelCalls is the number of parallel calls. With it a full batch of deletes, each of
+	// which takes a busy Nova a second, ends within one call's time.
+	maxParallelCalls = 10
 )
 
 type driver struct {
@@ -38,18 +38,18 @@ type driver struct {
 	ids     driverkit.Memo[string]
 	faults  driverkit.Memo[string] // of servers in ERROR
 
-	cells       driverkit.Memo[bool] // whether a cell is down
-	gone        gone
-	onePage     atomic.Bool // whether each part of the last full listing fit on one page
-	creating    creations
-	inherited   time.Time // until then a create of another driver may still take effect
-	serverLooks *shared[cloud.Resource]
-	portLooks   *shared[port]
+	cells          driverkit.Memo[bool] // whether a cell is down
+	gone           gone
+	onePage        atomic.Bool // whether each part of the last full listing fit on one page
+	creating       creations
+	inheritedUntil time.Time // until then a create of another driver may still take effect
+	serverReads    *shared[cloud.Resource]
+	portReads      *shared[port]
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.OpenStack == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe a project of OpenStack")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the account's spec.openstack is not set")
 	}
 	account := cfg.Account.OpenStack
 	login, err := newLogin(account, cfg.Credentials)
@@ -60,19 +60,19 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	carrier, err := cfg.Connect(trust)
+	transport, err := cfg.Connect(trust)
 	if err != nil {
 		return nil, err
 	}
 	d := &driver{
-		account: account, sessions: newSessions(account, login, carrier), pageSize: pageSize, inherited: time.Now().Add(inheritedTTL),
+		account: account, sessions: newSessions(account, login, transport), pageSize: pageSize, inheritedUntil: time.Now().Add(inheritedPending),
 		flavors: driverkit.Memo[[]flavor]{TTL: resolvedTTL}, images: driverkit.Memo[glanceImage]{TTL: resolvedTTL},
-		ids: driverkit.Memo[string]{TTL: resolvedTTL}, faults: driverkit.Memo[string]{TTL: resolvedTTL}, cells: driverkit.Memo[bool]{TTL: openTTL},
+		ids: driverkit.Memo[string]{TTL: resolvedTTL}, faults: driverkit.Memo[string]{TTL: resolvedTTL}, cells: driverkit.Memo[bool]{TTL: minPending},
 	}
-	d.serverLooks = newShared(func(ctx context.Context, tokens []string) ([]cloud.Resource, error) {
+	d.serverReads = newShared(func(ctx context.Context, tokens []string) ([]cloud.Resource, error) {
 		return d.servers(ctx, serversOf(tokens), nil)
 	})
-	d.portLooks = newShared(func(ctx context.Context, tokens []string) ([]port, error) {
+	d.portReads = newShared(func(ctx context.Context, tokens []string) ([]port, error) {
 		return d.ports(ctx, portsOf(tokens), nil)
 	})
 	return d, nil
@@ -102,7 +102,7 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 		return cloud.Info{}, err
 	}
 	if answer.Zones == nil {
-		return cloud.Info{}, foreign(op)
+		return cloud.Info{}, unexpectedResponse(op)
 	}
 	session, err := d.sessions.get(ctx, nil)
 	if err != nil {
@@ -139,7 +139,7 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 }
 
 // Describe reads by token: a server that has the Reference's ProviderID and tags also has its
-// token. A server that no listing shows may still exist, see unseen.
+// token. A server that no listing shows may still exist, see checkAbsent.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
 	wanted := map[string]bool{}
 	for _, ref := range refs {
@@ -147,23 +147,23 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []
 			wanted[ref.Token] = true
 		}
 	}
-	found, err = d.look(ctx, slices.Sorted(maps.Keys(wanted)))
+	found, err = d.readTokens(ctx, slices.Sorted(maps.Keys(wanted)))
 	if err != nil {
 		return nil, err
 	}
-	found = only(found, func(token string) bool { return wanted[token] })
-	more, err := d.unseen(ctx, refs, found)
+	found = filterByTokens(found, func(token string) bool { return wanted[token] })
+	more, err := d.checkAbsent(ctx, refs, found)
 	if err != nil {
 		return nil, err
 	}
 	return append(found, more...), nil
 }
 
-// look returns what carries the tokens, and maybe more. For many tokens it lists everything, if
-// each part of the last full listing fit on one page. A longer listing may exceed a call's time,
+// readTokens returns what carries the tokens, and maybe more. For many tokens it lists everything,
+// if each part of the last full listing fit on one page. A longer listing may exceed a call's time,
 // and listings by tokens do not. A slow cloud may exceed it with one page, so the full listing has
-// half of the time. If that is not enough, look lists by tokens until the next full listing.
-func (d *driver) look(ctx context.Context, tokens []string) ([]cloud.Resource, error) {
+// half of the time. If that is not enough, readTokens lists by tokens until the next full listing.
+func (d *driver) readTokens(ctx context.Context, tokens []string) ([]cloud.Resource, error) {
 	if len(tokens) <= maxTokens || !d.onePage.Load() {
 		return d.byTokens(ctx, tokens)
 	}
@@ -230,8 +230,8 @@ func (d *driver) dependants(ctx context.Context, ports []port, tokens []string, 
 	return all, nil
 }
 
-// only returns the resources whose token is wanted.
-func only(found []cloud.Resource, wanted func(token string) bool) []cloud.Resource {
+// filterByTokens returns the resources whose token is wanted.
+func filterByTokens(found []cloud.Resource, wanted func(token string) bool) []cloud.Resource {
 	return slices.DeleteFunc(slices.Clone(found), func(r cloud.Resource) bool { return !wanted(r.Token) })
 }
 
@@ -240,7 +240,7 @@ func only(found []cloud.Resource, wanted func(token string) bool) []cloud.Resour
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
 	var deletes sync.WaitGroup
-	turns := make(chan struct{}, callsAtOnce)
+	turns := make(chan struct{}, maxParallelCalls)
 	for i, r := range resources {
 		turns <- struct{}{}
 		deletes.Go(func() {
@@ -269,7 +269,7 @@ func (d *driver) delete(ctx context.Context, r cloud.Resource) (err error) {
 	case r.Kind == cloud.KindNIC:
 		err = remove("DeletePort", network, "ports")
 	default:
-		err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing on OpenStack", r.Kind, r.ID)
+		err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on OpenStack", r.Kind, r.ID)
 	}
 	if cloud.CodeOf(err) == cloud.NotFound { // already gone is success
 		err = nil
@@ -309,7 +309,7 @@ func (d *driver) servers(ctx context.Context, query url.Values, most *int) ([]cl
 		if err := d.call(ctx, op, "servers/detail?"+d.page(marker, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
-		return whole(op, page.Servers, page.Links)
+		return completePage(op, page.Servers, page.Links)
 	}, func(s server) string { return s.ID })
 	var all []cloud.Resource
 	for i := range found {
@@ -331,7 +331,7 @@ func (d *driver) fault(ctx context.Context, id string) string {
 	words, _ := d.faults.Get(ctx, id, func(ctx context.Context) (string, error) {
 		s, err := d.getServer(ctx, compute, id)
 		if err == nil && s.Fault.Message == "" {
-			err = cloud.Errorf(cloud.Unknown, "Nova does not say what is wrong with the server %s", id)
+			err = cloud.Errorf(cloud.Unknown, "Nova gives no reason for the error of server %s", id)
 		}
 		return s.Fault.Message, err
 	})
@@ -351,7 +351,7 @@ func (d *driver) ports(ctx context.Context, query url.Values, most *int) ([]port
 		if err := d.call(ctx, op, "ports?"+d.page(marker, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
-		return whole(op, page.Ports, page.Links)
+		return completePage(op, page.Ports, page.Links)
 	}, func(p port) string { return p.ID })
 	return slices.DeleteFunc(found, func(p port) bool { return p.ownership() == "" }), err
 }
@@ -361,11 +361,11 @@ type link struct {
 	Rel string `json:"rel"`
 }
 
-// whole returns a page's items and whether more pages follow, or an error if the answer is no page.
-// It does not follow the link, which may lead elsewhere than the catalogue.
-func whole[T any](op operation, items *[]T, links []link) ([]T, bool, error) {
+// completePage returns a page's items and whether more pages follow, or an error if the answer is
+// no page. It does not follow the link, which may lead elsewhere than the catalog.
+func completePage[T any](op operation, items *[]T, links []link) ([]T, bool, error) {
 	if items == nil {
-		return nil, false, foreign(op)
+		return nil, false, unexpectedResponse(op)
 	}
 	more := slices.ContainsFunc(links, func(l link) bool { return l.Rel == "next" })
 	return *items, more && len(*items) > 0, nil

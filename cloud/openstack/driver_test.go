@@ -147,13 +147,13 @@ func TestLostCreate(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred(), "no other machine waits")
 		_, err = d.Ensure(t.Context(), other)
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "what was made may be hidden for a moment")
-		time.Sleep(openTTL)
+		time.Sleep(minPending)
 		_, err = d.Ensure(t.Context(), requested(nil))
 		g.Expect(err).NotTo(HaveOccurred())
 		time.Sleep(consistency)
 		_, err = d.Ensure(t.Context(), other)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(d.creating.turns).To(HaveLen(1), "what has ended is forgotten")
+		g.Expect(d.creating.byToken).To(HaveLen(1), "what has ended is forgotten")
 		g.Expect(p.count("CreateServer")).To(Equal(4))
 	})
 }
@@ -166,7 +166,7 @@ func TestSlowCreate(t *testing.T) {
 		waits time.Duration
 	}{
 		"of this process":   {false, 150 * time.Second},
-		"of an earlier one": {true, inheritedTTL},
+		"of an earlier one": {true, inheritedPending},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestSlowCreate(t *testing.T) {
 					_, err := d.Ensure(t.Context(), req)
 					var waits *cloud.Error
 					g.Expect(errors.As(err, &waits)).To(BeTrue())
-					g.Expect(waits.RetryAfter).To(Equal(min(openTTL, time.Until(until))))
+					g.Expect(waits.RetryAfter).To(Equal(min(minPending, time.Until(until))))
 					time.Sleep(waits.RetryAfter - time.Nanosecond)
 					_, err = d.Ensure(t.Context(), req)
 					g.Expect(err).To(HaveOccurred())
@@ -301,7 +301,7 @@ func TestReplacedImage(t *testing.T) {
 	g.Expect(p.count("ListImages")).To(Equal(2))
 }
 
-// TestPages: a listing has all pages in order and uses only the catalogue's address. An invalid
+// TestPages: a listing has all pages in order and uses only the catalog's address. An invalid
 // page or an endless listing is an error.
 func TestPages(t *testing.T) {
 	g := NewWithT(t)
@@ -351,7 +351,7 @@ func TestListing(t *testing.T) {
 	d := connected(t, p)
 	found, err := d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0002"}})
 	g.Expect(err).NotTo(HaveOccurred(), "without its fault, too")
-	g.Expect(found[0].Reason).To(ContainSubstring("does not say why"))
+	g.Expect(found[0].Reason).To(ContainSubstring("gives no reason"))
 	found, err = d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0002"}, {}, {Token: "recorded-token-0002"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(HaveLen(3))
@@ -374,7 +374,7 @@ func TestDescribeMany(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
 	d := connected(t, p)
-	d.inherited = time.Time{}
+	d.inheritedUntil = time.Time{}
 	refs := many(101)
 	servers := []server{{ID: "one", Metadata: map[string]string{cloud.TagOwnership: "owner-1", cloud.TagToken: "token-100"}},
 		{ID: "other", Metadata: map[string]string{cloud.TagOwnership: "owner-1", cloud.TagToken: "other"}}}

@@ -37,11 +37,11 @@ func tokenTag(token string) string {
 func portName(token string) string { return cloud.TagToken + "=" + token }
 
 const (
-	// floatingWord marks the description of a port that has or will have a floating IP.
-	floatingWord = "drover-floating-ip"
-	// volumesWord marks the description of the first port of a machine that has or will have
+	// floatingMarker marks the description of a port that has or will have a floating IP.
+	floatingMarker = "drover-floating-ip"
+	// volumesMarker marks the description of the first port of a machine that has or will have
 	// volumes that Drover creates.
-	volumesWord = "drover-volumes"
+	volumesMarker = "drover-volumes"
 )
 
 // portDescription returns a description with the port's ownership ID, its index, its dependants,
@@ -50,10 +50,10 @@ func portDescription(req cloud.Request, index int) string {
 	machine := req.Spec.OpenStack
 	words := cloud.TagOwnership + "=" + req.OwnershipID + " drover-port=" + strconv.Itoa(index)
 	if machine.Ports[index].FloatingNetwork != "" {
-		words += " " + floatingWord + "=yes"
+		words += " " + floatingMarker + "=yes"
 	}
 	if index == 0 && len(ownVolumes(machine, "")) > 0 {
-		words += " " + volumesWord + "=yes"
+		words += " " + volumesMarker + "=yes"
 	}
 	return cloud.Clip(words+" "+cloud.TagMachine+"="+req.Namespace+"/"+req.Name, maxText)
 }
@@ -76,12 +76,12 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	if err != nil || made.ID != "" {
 		return made, err
 	}
-	open := mine.until()
-	if req.MaybeSent && d.inherited.After(open) {
-		open = d.inherited
+	open := mine.deadline()
+	if req.MaybeSent && d.inheritedUntil.After(open) {
+		open = d.inheritedUntil
 	}
 	if left := time.Until(open); left > 0 {
-		return cloud.Resource{}, stillOpen(min(left, openTTL)) // a server that appears is found soon
+		return cloud.Resource{}, pendingCreate(min(left, minPending)) // a server that appears is found soon
 	}
 	if !open.IsZero() {
 		if err := d.cellsAnswer(ctx); err != nil {
@@ -97,11 +97,11 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 
 // adopt returns the server with the token, or the zero Resource if there is none.
 func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
-	found, err := d.serverLooks.get(ctx, req.Token)
+	found, err := d.serverReads.get(ctx, req.Token)
 	if err != nil {
 		return cloud.Resource{}, err
 	}
-	found = only(found, func(token string) bool { return token == req.Token })
+	found = filterByTokens(found, func(token string) bool { return token == req.Token })
 	switch {
 	case len(found) == 0:
 		return cloud.Resource{}, nil
@@ -110,9 +110,9 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, 
 		for i := range found {
 			ids[i] = found[i].ID
 		}
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%d servers carry the token %s: %s", len(found), req.Token, strings.Join(ids, ", "))
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%d servers have the token %s: %s", len(found), req.Token, strings.Join(ids, ", "))
 	case found[0].OwnershipID != req.OwnershipID:
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "the server %s carries the token %s, and is another cluster's", found[0].ID, req.Token)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "server %s has the token %s and belongs to another cluster", found[0].ID, req.Token)
 	}
 	return found[0], nil
 }
@@ -121,7 +121,7 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, 
 // server. If the server was definitely refused, create deletes what it made.
 func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, mine *creation) (cloud.Resource, error) {
 	if len(req.UserData) > maxUserData {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, and Nova takes at most %d", len(req.UserData), maxUserData)
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, and Nova accepts at most %d", len(req.UserData), maxUserData)
 	}
 	size, err := d.flavor(ctx, machine.Flavor)
 	if err != nil {
@@ -136,17 +136,17 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 	if err == nil {
 		req.FailureDomain = cmp.Or(with.zone, req.FailureDomain)
 		made, err = d.createServer(ctx, req, serverBody(req, machine, size.ID, from.ID, with))
-		mine.note(err)
+		mine.recordError(err)
 	}
 	switch cloud.CodeOf(err) {
 	case "":
-		mine.keep(consistency)
+		mine.setPending(consistency)
 		return made, nil
 	case cloud.Unavailable, cloud.Unknown:
 		return made, err
 	case cloud.InvalidSpec:
 		if machine.Image.ID == "" && strings.Contains(err.Error(), from.ID) { // the next lookup finds another
-			err = cloud.Errorf(cloud.NotFound, "the image %s was found, and is refused: %v", from.ID, err)
+			err = cloud.Errorf(cloud.NotFound, "image %s exists, but Nova rejected it: %v", from.ID, err)
 		}
 	}
 	for _, r := range with.own {
@@ -171,7 +171,7 @@ func (d *driver) createServer(ctx context.Context, req cloud.Request, body newSe
 		return cloud.Resource{}, err
 	}
 	if answer.Server.ID == "" {
-		return cloud.Resource{}, foreign(op)
+		return cloud.Resource{}, unexpectedResponse(op)
 	}
 	return cloud.Resource{
 		Kind: cloud.KindInstance, ID: answer.Server.ID, Token: req.Token, OwnershipID: req.OwnershipID,
@@ -334,14 +334,14 @@ func (d *driver) ensurePorts(ctx context.Context, req cloud.Request, wanted []in
 	}
 	if len(bodies) > 0 {
 		err = d.createPorts(ctx, bodies, ports)
-		mine.note(err)
+		mine.recordError(err)
 	}
 	return ports, fresh, err
 }
 
 // adoptPorts returns n ports by index. Missing ones have no ID.
 func (d *driver) adoptPorts(ctx context.Context, req cloud.Request, n int) ([]port, error) {
-	found, err := d.portLooks.get(ctx, req.Token)
+	found, err := d.portReads.get(ctx, req.Token)
 	if err != nil {
 		return nil, err
 	}
@@ -352,7 +352,7 @@ func (d *driver) adoptPorts(ctx context.Context, req cloud.Request, n int) ([]po
 			continue
 		}
 		if ports[index].ID != "" {
-			return nil, cloud.Errorf(cloud.Conflict, "the ports %s and %s are both the machine's number %d", ports[index].ID, p.ID, index)
+			return nil, cloud.Errorf(cloud.Conflict, "ports %s and %s both have the machine's index %d", ports[index].ID, p.ID, index)
 		}
 		ports[index] = p
 	}
@@ -374,7 +374,7 @@ func (d *driver) createPorts(ctx context.Context, bodies []newPort, ports []port
 		}
 	}
 	if len(answer.Ports) != len(bodies) || slices.ContainsFunc(ports, func(p port) bool { return p.ID == "" }) {
-		return foreign(op)
+		return unexpectedResponse(op)
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ import (
 // ("forbidden") or Neutron's type ("OverQuota"), or "" if the answer has none. The words are
 // redacted, see typed.
 type refusal struct {
-	status      int
-	kind, words string
+	status        int
+	kind, message string
 }
 
 func (r refusal) Error() string { return strconv.Itoa(r.status) + " " + r.kind }
@@ -38,15 +38,15 @@ func refusalOf(status int, header http.Header, body []byte) (r refusal, ok bool)
 	var members map[string]fault
 	if json.Unmarshal(body, &members) == nil && len(members) == 1 {
 		for name, said := range members {
-			r.kind, r.words = cmp.Or(said.Type, name), said.Message
+			r.kind, r.message = cmp.Or(said.Type, name), said.Message
 		}
 	}
-	return r, r.words != "" || marked(header)
+	return r, r.message != "" || hasMarker(header)
 }
 
-// marked reports whether an answer has the request ID that all services set, or the header of
+// hasMarker reports whether an answer has the request ID that all services set, or the header of
 // Keystone's middleware in a 401: in front of Glance it answers in HTML without a request ID.
-func marked(header http.Header) bool {
+func hasMarker(header http.Header) bool {
 	return header.Get("X-Openstack-Request-Id") != "" || strings.HasPrefix(header.Get("Www-Authenticate"), "Keystone ")
 }
 
@@ -68,7 +68,7 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		return cloud.Unauthorized
 	case http.StatusForbidden:
 		// Nova uses 403 for quotas and for forbidden actions. Only the message differs.
-		if strings.HasPrefix(r.words, "Quota exceeded") || strings.HasPrefix(r.words, "Maximum number of ") {
+		if strings.HasPrefix(r.message, "Quota exceeded") || strings.HasPrefix(r.message, "Maximum number of ") {
 			return cloud.QuotaExceeded
 		}
 		return cloud.Unauthorized
@@ -86,7 +86,7 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		return cloud.Conflict
 	case http.StatusRequestEntityTooLarge:
 		switch {
-		case r.kind == "overLimit" && strings.Contains(r.words, "quota"): // Cinder's; only the message differs from a rate limit
+		case r.kind == "overLimit" && strings.Contains(r.message, "quota"): // Cinder's; only the message differs from a rate limit
 			return cloud.QuotaExceeded
 		case r.kind == "overLimit":
 			return cloud.Throttled
@@ -109,28 +109,28 @@ func typed(secrets driverkit.Redactor, op string, class cloud.Class, err error) 
 	var broken *json.SyntaxError
 	switch {
 	case errors.As(err, &answer):
-		return answered(secrets, op, class, answer)
+		return classify(secrets, op, class, answer)
 	case errors.As(err, &broken):
-		return cloud.Errorf(cloud.Unknown, "%s: the answer is not JSON: does the endpoint belong to OpenStack?", op)
+		return cloud.Errorf(cloud.Unknown, "%s: unexpected response, not JSON (not OpenStack): check spec.openstack.authURL", op)
 	}
-	return secrets.NoAnswer(op, err)
+	return secrets.NoResponse(op, err)
 }
 
-// answered classifies an answer by the original message, and redacts only what is shown.
-func answered(secrets driverkit.Redactor, op string, class cloud.Class, answer gophercloud.ErrUnexpectedResponseCode) error {
+// classify classifies an answer by the original message, and redacts only what is shown.
+func classify(secrets driverkit.Redactor, op string, class cloud.Class, answer gophercloud.ErrUnexpectedResponseCode) error {
 	said, ok := refusalOf(answer.Actual, answer.ResponseHeader, answer.Body)
 	if !ok {
-		code := driverkit.ForeignStatus(answer.Actual)
+		code := driverkit.CodeOfStatus(answer.Actual)
 		return &cloud.Error{
-			Code: code, Message: op + ": status " + strconv.Itoa(answer.Actual) + ", and not in OpenStack's words",
+			Code: code, Message: op + ": status " + strconv.Itoa(answer.Actual) + ", unexpected response (not OpenStack)",
 			RetryAfter: driverkit.RetryAfter(code, answer.ResponseHeader),
 		}
 	}
 	code := said.code(class)
-	said.words = secrets.Clean(said.words, maxWords)
+	said.message = secrets.Clean(said.message, maxWords)
 	message := op + ": " + strconv.Itoa(said.status)
-	if said.words != "" {
-		message += ": " + said.words
+	if said.message != "" {
+		message += ": " + said.message
 	}
 	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, answer.ResponseHeader), Err: said}
 }

@@ -45,7 +45,7 @@ func (d *driver) ensureFloatingIPs(ctx context.Context, req cloud.Request, wante
 			return there, err
 		}
 		made, err := d.createFloatingIP(ctx, req, pool, ports[i].ID)
-		mine.note(err)
+		mine.recordError(err)
 		if err != nil {
 			return there, err
 		}
@@ -65,7 +65,7 @@ func (d *driver) createFloatingIP(ctx context.Context, req cloud.Request, pool, 
 		"floating_network_id": pool, "port_id": port, "description": portName(req.Token),
 	}}, &answer)
 	if err == nil && answer.Made.ID == "" {
-		err = foreign(op)
+		err = unexpectedResponse(op)
 	}
 	return answer.Made, err
 }
@@ -83,7 +83,7 @@ func (d *driver) floatingIPs(ctx context.Context, query url.Values, most *int) (
 		if err := d.call(ctx, op, "floatingips?"+d.page(marker, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
-		return whole(op, page.FloatingIPs, page.Links)
+		return completePage(op, page.FloatingIPs, page.Links)
 	}, func(f floatingIP) string { return f.ID })
 }
 

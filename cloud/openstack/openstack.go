@@ -58,7 +58,7 @@ func Cloud() cloud.Cloud {
 			Delete: cloud.Limit{PerSecond: 5, Burst: 20},
 			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
 		},
-		Traits:        cloud.Traits{ReadLag: consistency, CreateHorizon: inheritedTTL},
+		Traits:        cloud.Traits{ReadLag: consistency, CreateHorizon: inheritedPending},
 		CheckUserData: driverkit.MaxUserData(maxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxDelete},
 		ProviderID: func(a *infrav1.CloudAccountSpec) string {
@@ -83,7 +83,7 @@ func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all fiel
 		all = append(all, field.Required(path.Child("credentialsRef"), "OpenStack has no ambient credentials: name a Secret with clouds.yaml"))
 	}
 	if _, err := driverkit.CertPool(a.CABundle); err != nil {
-		all = append(all, field.Invalid(path.Child("openstack", "caBundle"), "", "must hold certificates in PEM"))
+		all = append(all, field.Invalid(path.Child("openstack", "caBundle"), "", "must contain PEM certificates"))
 	}
 	return all
 }
@@ -96,12 +96,12 @@ func validateMachine(m *infrav1.OpenStackMachine, path *field.Path) (all field.E
 		case strings.HasPrefix(key, "drover-"):
 			all = append(all, field.Forbidden(at, `keys that begin with "drover-" are Drover's`))
 		case key == "" || len(key) > maxText || len(value) > maxText:
-			all = append(all, field.Invalid(at, cloud.Clip(value, maxText), "Nova takes keys of 1 to 255 bytes, and values of at most 255"))
+			all = append(all, field.Invalid(at, cloud.Clip(value, maxText), "keys must have 1 to 255 bytes, and values at most 255"))
 		}
 	}
 	for i, tag := range m.Tags {
 		if strings.HasPrefix(tag, "drover") {
-			all = append(all, field.Forbidden(path.Child("tags").Index(i), `tags that begin with "drover" are Drover's`))
+			all = append(all, field.Forbidden(path.Child("tags").Index(i), `the prefix "drover" is reserved`))
 		}
 	}
 	for i, port := range m.Ports {

@@ -82,12 +82,12 @@ func TestQueued(t *testing.T) {
 	var queued *cloud.Queued
 	g.Expect(errors.As(err, &queued)).To(BeTrue())
 	var mine creation
-	mine.note(err)
-	g.Expect(mine.until().IsZero()).To(BeTrue())
-	mine.note(cloud.Errorf(cloud.QuotaExceeded, "refused"))
-	g.Expect(mine.until().IsZero()).To(BeTrue())
-	mine.note(cloud.Errorf(cloud.Unknown, "lost"))
-	g.Expect(mine.until().IsZero()).To(BeFalse())
+	mine.recordError(err)
+	g.Expect(mine.deadline().IsZero()).To(BeTrue())
+	mine.recordError(cloud.Errorf(cloud.QuotaExceeded, "refused"))
+	g.Expect(mine.deadline().IsZero()).To(BeTrue())
+	mine.recordError(cloud.Errorf(cloud.Unknown, "lost"))
+	g.Expect(mine.deadline().IsZero()).To(BeFalse())
 }
 
 // TestRedactor: a secret that an endpoint repeats is removed, even where the text is cut.
@@ -116,7 +116,7 @@ func TestClouds(t *testing.T) {
 		"the right one of two":   {file: two, cloud: "b"},
 		"which of two":           {file: two, want: cloud.InvalidSpec, says: "spec.openstack.cloud"},
 		"none of that name":      {file: two, cloud: "c", want: cloud.InvalidSpec},
-		"no file":                {want: cloud.Unauthorized, says: "no key"},
+		"no file":                {want: cloud.Unauthorized, says: "is missing"},
 		"no YAML":                {file: "a: [", want: cloud.InvalidSpec},
 		"no password":            {file: "clouds: {a: {auth: {auth_url: 'https://keystone.example.com/v3', username: u}}}", want: cloud.Unauthorized},
 		"no secret":              {file: "clouds: {a: {auth_type: v3applicationcredential, auth: {auth_url: 'https://keystone.example.com/v3', application_credential_id: i}}}", want: cloud.Unauthorized},
@@ -212,17 +212,17 @@ func TestSharedRests(t *testing.T) {
 			wg.Go(func() {
 				came := time.Now()
 				began, err := s.get(t.Context(), strconv.Itoa(n))
-				if err != nil || began[0].Before(came) || time.Since(came) > (cloud.RestTimes+2)*takes {
+				if err != nil || began[0].Before(came) || time.Since(came) > (cloud.CooldownFactor+2)*takes {
 					t.Errorf("number %d came at %s, and got after %s: %s, %v", n, came, time.Since(came), began, err)
 				}
 			})
 			time.Sleep(every)
 		}
 		wg.Wait()
-		if most := int(100*every/(cloud.RestTimes*takes)) + 2; asked > most {
+		if most := int(100*every/(cloud.CooldownFactor*takes)) + 2; asked > most {
 			t.Errorf("%d questions, want at most %d", asked, most)
 		}
-		time.Sleep(restMost)
+		time.Sleep(maxCooldown)
 		came := time.Now()
 		if began, err := s.get(t.Context(), "alone"); err != nil || !began[0].Equal(came) {
 			t.Errorf("one alone got %s, %v", began, err)
@@ -293,7 +293,7 @@ func TestCreations(t *testing.T) {
 	_, _, err = c.begin(ctx, "a")
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
 	release()
-	g.Expect(c.turns).To(BeEmpty())
+	g.Expect(c.byToken).To(BeEmpty())
 }
 
 func TestTokenTag(t *testing.T) {

@@ -58,7 +58,7 @@ func (d *driver) flavor(ctx context.Context, wanted string) (flavor, error) {
 		}
 	}
 	d.flavors.Reset() // it may be created meanwhile
-	return flavor{}, cloud.Errorf(cloud.InvalidSpec, "the project has no flavor %q", wanted)
+	return flavor{}, cloud.Errorf(cloud.InvalidSpec, "flavor %q does not exist in the project", wanted)
 }
 
 func (d *driver) listFlavors(ctx context.Context) ([]flavor, error) {
@@ -71,7 +71,7 @@ func (d *driver) listFlavors(ctx context.Context) ([]flavor, error) {
 		if err := d.call(ctx, op, "flavors/detail?"+d.page(marker, nil).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
-		return whole(op, page.Flavors, page.Links)
+		return completePage(op, page.Flavors, page.Links)
 	}, func(f flavor) string { return f.ID })
 }
 
@@ -96,13 +96,13 @@ func (d *driver) getImage(ctx context.Context, id string) (glanceImage, error) {
 	err := d.call(ctx, op, "images/"+id, nil, &found)
 	switch {
 	case cloud.CodeOf(err) == cloud.NotFound:
-		return found, cloud.Errorf(cloud.InvalidSpec, "the project has no image %s", id)
+		return found, cloud.Errorf(cloud.InvalidSpec, "image %s does not exist in the project", id)
 	case err != nil:
 		return found, err
 	case found.ID != id:
-		return found, foreign(op)
+		return found, unexpectedResponse(op)
 	case found.Status != "active":
-		return found, cloud.Errorf(cloud.NotFound, "the image %s is %s, and not active", id, cloud.Clip(found.Status, 64))
+		return found, cloud.Errorf(cloud.NotFound, "image %s is %s, not active", id, cloud.Clip(found.Status, 64))
 	}
 	return found, nil
 }
@@ -116,7 +116,7 @@ func (d *driver) findImage(ctx context.Context, query url.Values) (glanceImage, 
 		return glanceImage{}, err
 	}
 	if page.Images == nil {
-		return glanceImage{}, foreign(op)
+		return glanceImage{}, unexpectedResponse(op)
 	}
 	if len(*page.Images) == 0 {
 		return glanceImage{}, cloud.Errorf(cloud.NotFound, "no active image has the name %q and the tags %q", query.Get("name"), query["tag"])
@@ -153,17 +153,17 @@ func (d *driver) neutronID(ctx context.Context, kind, wanted string, query url.V
 		found := page[strings.ReplaceAll(path.Base(kind), "-", "_")]
 		switch {
 		case found == nil:
-			return "", foreign(op)
+			return "", unexpectedResponse(op)
 		case len(*found) == 0:
 			return "", cloud.Errorf(cloud.NotFound, "%s: none has the name %q", kind, wanted)
 		case len(*found) > 1:
-			return "", cloud.Errorf(cloud.Conflict, "%s: %d have the name %q: say an ID", kind, len(*found), wanted)
+			return "", cloud.Errorf(cloud.Conflict, "%s: %d have the name %q: use an ID", kind, len(*found), wanted)
 		}
 		return (*found)[0].ID, nil
 	})
 }
 
-// foreign returns the error for an answer that lacks the requested content.
-func foreign(op operation) error {
-	return cloud.Errorf(cloud.Unknown, "%s: the answer does not hold what was asked for: does the endpoint belong to OpenStack?", op.name)
+// unexpectedResponse returns the error for an answer that lacks the requested content.
+func unexpectedResponse(op operation) error {
+	return cloud.Errorf(cloud.Unknown, "%s: unexpected response without the requested content (not OpenStack): check spec.openstack.authURL", op.name)
 }

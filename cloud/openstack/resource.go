@@ -63,7 +63,7 @@ func (s *server) state() (state cloud.State, code cloud.Code, reason string) {
 	case "BUILD":
 		return cloud.StatePending, "", ""
 	case "ERROR":
-		reason = cmp.Or(cloud.Clip(s.Fault.Message, maxWords), "the server is in ERROR, and Nova does not say why")
+		reason = cmp.Or(cloud.Clip(s.Fault.Message, maxWords), "the server is in ERROR, and Nova gives no reason")
 		if s.Launched == "" {
 			return cloud.StateFailed, faultCode(s.Fault.Message), reason
 		}
@@ -143,11 +143,11 @@ func tokenOf(name string) string {
 	return token
 }
 
-func (p *port) ownership() string { return p.word(cloud.TagOwnership) }
+func (p *port) ownership() string { return p.marker(cloud.TagOwnership) }
 
 // index returns the port's index in its machine, or -1.
 func (p *port) index() int {
-	index, err := strconv.Atoi(p.word("drover-port"))
+	index, err := strconv.Atoi(p.marker("drover-port"))
 	if err != nil {
 		return -1
 	}
@@ -155,12 +155,12 @@ func (p *port) index() int {
 }
 
 // floating reports whether the port has or will have a floating IP.
-func (p *port) floating() bool { return p.word(floatingWord) != "" }
+func (p *port) floating() bool { return p.marker(floatingMarker) != "" }
 
 // volumes reports whether the port's machine has or will have volumes that Drover creates.
-func (p *port) volumes() bool { return p.word(volumesWord) != "" }
+func (p *port) volumes() bool { return p.marker(volumesMarker) != "" }
 
-func (p *port) word(key string) string {
+func (p *port) marker(key string) string {
 	for word := range strings.FieldsSeq(p.Description) {
 		if value, ok := strings.CutPrefix(word, key+"="); ok {
 			return value

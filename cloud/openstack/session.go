@@ -19,7 +19,7 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// The services, by their type in the catalogue.
+// The services, by their type in the catalog.
 const (
 	compute = "compute"
 	network = "network"
@@ -30,13 +30,13 @@ const (
 	computeStein = "compute, of the release Stein"
 )
 
-// session is a token with its catalogue. It is immutable: a new token makes a new session.
+// session is a token with its catalog. It is immutable: a new token makes a new session.
 type session struct {
 	services map[string]*gophercloud.ServiceClient
 	token    string
 	until    time.Time
 	project  string // the token's project
-	region   string // region of Nova's endpoint in the catalogue
+	region   string // region of Nova's endpoint in the catalog
 }
 
 // sessions caches the account's token.
@@ -45,24 +45,24 @@ type sessions struct {
 	login   login
 	client  *http.Client
 
-	turn    chan struct{} // lock for the fields below and for logging in
+	lock    chan struct{} // lock for the fields below and for logging in
 	current *session
 	project string // of the first token
 	guard   driverkit.LoginGuard
 }
 
 func newSessions(account *infrav1.OpenStackAccount, login login, transport http.RoundTripper) *sessions {
-	return &sessions{account: account, login: login, turn: make(chan struct{}, 1), client: driverkit.Client(bounded{transport})}
+	return &sessions{account: account, login: login, lock: make(chan struct{}, 1), client: driverkit.Client(bounded{transport})}
 }
 
 // get returns the session. It logs in if there is none, if it expires soon, or if it is the refused
 // one. If many callers find it refused, only the first logs in.
 func (s *sessions) get(ctx context.Context, refused *session) (*session, error) {
 	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+	case s.lock <- struct{}{}:
+		defer func() { <-s.lock }()
 	case <-ctx.Done():
-		return nil, s.login.redactor().NoAnswer("CreateToken", ctx.Err())
+		return nil, s.login.redactor().NoResponse("CreateToken", ctx.Err())
 	}
 	if now := s.current; now != nil && now != refused && time.Until(now.until) > tokenEarly {
 		return now, nil
@@ -82,7 +82,7 @@ func (s *sessions) get(ctx context.Context, refused *session) (*session, error) 
 func (s *sessions) logIn(ctx context.Context) (*session, error) {
 	const op = "CreateToken"
 	if err := ctx.Err(); err != nil {
-		return nil, s.login.redactor().NoAnswer(op, err)
+		return nil, s.login.redactor().NoResponse(op, err)
 	}
 	provider := &gophercloud.ProviderClient{HTTPClient: *s.client}
 	provider.UserAgent.Prepend("drover")
@@ -93,24 +93,24 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 	}
 	token, err := answer.ExtractToken()
 	if err != nil || token.ID == "" {
-		return nil, cloud.Errorf(cloud.Unknown, "%s: the answer holds no token: is %s Keystone's address?", op, s.account.AuthURL)
+		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without a token (not Keystone): check spec.openstack.authURL (%s)", op, s.account.AuthURL)
 	}
 	project, err := answer.ExtractProject()
 	switch {
 	case err == nil && project != nil && s.project != "" && project.ID != s.project:
-		return nil, cloud.Errorf(cloud.Conflict, "%s: the credentials lead to the project %s now, and led to %s before: restore the credentials, or make a new CloudAccount",
+		return nil, cloud.Errorf(cloud.Conflict, "%s: the credentials are for project %s now, and were for %s before: restore the credentials, or create a new CloudAccount",
 			op, cloud.Clip(project.ID, maxTag), s.project)
 	case err != nil || project == nil || project.ID != s.account.ProjectID:
 		return nil, cloud.Errorf(cloud.Unauthorized, "%s: the credentials are not for the account's project %s", op, s.account.ProjectID)
 	}
-	catalogue, err := answer.ExtractServiceCatalog()
+	catalog, err := answer.ExtractServiceCatalog()
 	if err != nil {
-		return nil, cloud.Errorf(cloud.Unknown, "%s: the answer holds no service catalogue", op)
+		return nil, cloud.Errorf(cloud.Unknown, "%s: the response has no service catalog", op)
 	}
 	provider.TokenID = token.ID
 	made := &session{services: map[string]*gophercloud.ServiceClient{}, token: token.ID, until: token.ExpiresAt, project: project.ID}
 	for service, version := range map[string]string{compute: "", network: "v2.0/", image: "v2/"} {
-		address, region, err := s.endpoint(catalogue, service)
+		address, region, err := s.endpoint(catalog, service)
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +121,7 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 		made.services[service] = client
 	}
 	for _, kind := range []string{volumes, "block-storage"} { // not every cloud has Cinder
-		if address, _, err := s.endpoint(catalogue, kind); err == nil {
+		if address, _, err := s.endpoint(catalog, kind); err == nil {
 			made.services[volumes] = &gophercloud.ServiceClient{ProviderClient: provider, Type: kind, Endpoint: address}
 			break
 		}
@@ -133,12 +133,12 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 	return made, nil
 }
 
-// endpoint returns the service's endpoint from the catalogue, in the account's region. It does not
+// endpoint returns the service's endpoint from the catalog, in the account's region. It does not
 // query endpoints for their versions.
-func (s *sessions) endpoint(catalogue *tokens.ServiceCatalog, service string) (address, region string, err error) {
+func (s *sessions) endpoint(catalog *tokens.ServiceCatalog, service string) (address, region string, err error) {
 	kind := cmp.Or(s.account.Interface, "public")
 	found := map[string]string{} // by region
-	for _, entry := range catalogue.Entries {
+	for _, entry := range catalog.Entries {
 		for _, endpoint := range entry.Endpoints {
 			if entry.Type == service && endpoint.Interface == kind && (s.account.Region == "" || endpoint.Region == s.account.Region) {
 				found[endpoint.Region] = endpoint.URL
@@ -146,19 +146,19 @@ func (s *sessions) endpoint(catalogue *tokens.ServiceCatalog, service string) (a
 		}
 	}
 	if len(found) != 1 {
-		return "", "", cloud.Errorf(cloud.InvalidSpec, "the service catalogue has %d %s endpoints of the service %s in region %q: see spec.openstack.region and interface",
+		return "", "", cloud.Errorf(cloud.InvalidSpec, "the service catalog has %d %s endpoints of service %s in region %q, expected one: check spec.openstack.region and interface",
 			len(found), kind, service, s.account.Region)
 	}
 	for in, url := range found {
 		address, region = url, in
 	}
 	if !s.leadsTo(address) {
-		return "", "", cloud.Errorf(cloud.InvalidSpec, "the service catalogue's address of the service %s is refused: it must be one of HTTP, by https where authURL is, without user, query and fragment", service)
+		return "", "", cloud.Errorf(cloud.InvalidSpec, "the service catalog's URL of service %s is not allowed: it must be HTTP, or HTTPS if authURL is, without user, query and fragment", service)
 	}
 	return gophercloud.NormalizeURL(address), region, nil
 }
 
-// leadsTo reports whether the driver accepts an address from the catalogue: it appends paths to the
+// leadsTo reports whether the driver accepts an address from the catalog: it appends paths to the
 // address and sends the token there.
 func (s *sessions) leadsTo(address string) bool {
 	to, err := url.Parse(address)
@@ -197,19 +197,19 @@ func (d *driver) call(ctx context.Context, op operation, path string, body, answ
 func (d *driver) send(ctx context.Context, s *session, op operation, path string, body, answer any) error {
 	secrets := d.sessions.login.redactor(s.token)
 	if err := ctx.Err(); err != nil {
-		return secrets.NoAnswer(op.name, err)
+		return secrets.NoResponse(op.name, err)
 	}
 	service := s.services[op.service]
 	if service == nil {
-		return cloud.Errorf(cloud.InvalidSpec, "%s: the service catalogue has no %s", op.name, op.service)
+		return cloud.Errorf(cloud.InvalidSpec, "%s: the service catalog has no service %s", op.name, op.service)
 	}
 	resp, err := service.Request(cloud.WithOperation(ctx, op.name, op.class), op.method, service.Endpoint+path,
 		&gophercloud.RequestOpts{JSONBody: body, JSONResponse: answer, OkCodes: successes})
 	switch {
 	case err != nil && ctx.Err() != nil:
 		err = ctx.Err()
-	case err == nil && answer == nil && !marked(resp.Header):
-		err = foreign(op) // nothing else identifies an answer without content
+	case err == nil && answer == nil && !hasMarker(resp.Header):
+		err = unexpectedResponse(op) // nothing else identifies an answer without content
 	}
 	return typed(secrets, op.name, op.class, err)
 }

@@ -33,7 +33,7 @@ func replaced(t *testing.T, name, from, to string) func() (*http.Response, error
 	}
 }
 
-// TestPlace: the place comes from Keystone's token and catalogue, whether or not the account names
+// TestPlace: the place comes from Keystone's token and catalog, whether or not the account names
 // a region.
 func TestPlace(t *testing.T) {
 	g := NewWithT(t)
@@ -73,7 +73,7 @@ func TestRefusedLogin(t *testing.T) {
 			req.Token = fmt.Sprintf("recorded-token-%04d", i)
 			_, err := d.Ensure(t.Context(), req)
 			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
-			time.Sleep(restMost / 10)
+			time.Sleep(maxCooldown / 10)
 		}
 		g.Expect(p.count("CreateToken")).To(Equal(1))
 		other := connected(t, p)
@@ -85,9 +85,9 @@ func TestRefusedLogin(t *testing.T) {
 	})
 }
 
-// TestCatalogueAddresses: a catalogue's address is refused if the account's own address would be:
+// TestCatalogAddresses: a catalog's address is refused if the account's own address would be:
 // without encryption, or with a query.
-func TestCatalogueAddresses(t *testing.T) {
+func TestCatalogAddresses(t *testing.T) {
 	for _, test := range []struct {
 		auth, url string
 		want      cloud.Code
@@ -182,12 +182,12 @@ func TestProject(t *testing.T) {
 	g.Expect(p.ops()).To(Equal([]string{"CreateToken"}))
 }
 
-// TestCatalogue: if the catalogue has no matching endpoint or several, the driver does not guess.
-func TestCatalogue(t *testing.T) {
+// TestCatalog: if the catalog has no matching endpoint or several, the driver does not guess.
+func TestCatalog(t *testing.T) {
 	endpoint := func(kind, region, url string) tokens.Endpoint {
 		return tokens.Endpoint{Interface: kind, Region: region, URL: url}
 	}
-	catalogue := &tokens.ServiceCatalog{Entries: []tokens.CatalogEntry{
+	catalog := &tokens.ServiceCatalog{Entries: []tokens.CatalogEntry{
 		{Type: compute, Endpoints: []tokens.Endpoint{endpoint("public", "r1", "https://one"), endpoint("internal", "r1", "https://inner"), endpoint("public", "r2", "https://two")}},
 		{Type: network, Endpoints: []tokens.Endpoint{endpoint("public", "r2", "https://net")}},
 	}}
@@ -197,7 +197,7 @@ func TestCatalogue(t *testing.T) {
 	} {
 		g := NewWithT(t)
 		s := sessions{account: &infrav1.OpenStackAccount{Region: test.region, Interface: test.kind}}
-		url, _, err := s.endpoint(catalogue, test.service)
+		url, _, err := s.endpoint(catalog, test.service)
 		g.Expect(url).To(Equal(test.want), "%+v", test)
 		g.Expect(cloud.CodeOf(err)).To(Equal(map[bool]cloud.Code{true: cloud.InvalidSpec}[test.want == ""]))
 	}

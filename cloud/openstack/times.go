@@ -12,22 +12,22 @@ const (
 	// on. With a replicated database (Galera), a read may lag for a moment.
 	consistency = 2 * time.Second
 
-	// openTTL is the minimum time in which a create without an answer may still take effect: a
+	// minPending is the minimum time in which a create without an answer may still take effect: a
 	// proxy holds a request for some seconds, and Nova itself for one or two. Until then, a missing
 	// server may still appear.
-	openTTL = 20 * time.Second
+	minPending = 20 * time.Second
 
-	// openTimes is the same as a multiple of the time spent waiting for the answer, because a slow
-	// cloud also acts slowly. Nova on two processors took up to 160 s for a server when it was
+	// pendingFactor is the same as a multiple of the time spent waiting for the answer, because a
+	// slow cloud also acts slowly. Nova on two processors took up to 160 s for a server when it was
 	// asked for 300 at once. A call ends after 30 s by default.
-	openTimes = 5
+	pendingFactor = 5
 
-	// inheritedTTL is how long a create of any process may take effect after it was sent: the
+	// inheritedPending is how long a create of any process may take effect after it was sent: the
 	// longest call by default, 30 s, plus openTimes that. The 160 s above are within it.
-	inheritedTTL = 3 * time.Minute
+	inheritedPending = 3 * time.Minute
 
-	// restMost is the maximum rest after a read (cloud.RestTimes), out of the 30 s that a call has.
-	restMost = 5 * time.Second
+	// maxCooldown is the longest cooldown after a read, out of the 30 s that a call has.
+	maxCooldown = 5 * time.Second
 
 	// resolvedTTL is how long the driver caches flavors, images, networks and security groups: long
 	// enough that a thousand machines of one template ask once, short enough that a new image is

@@ -29,7 +29,7 @@ func (d *driver) ensureTrunks(ctx context.Context, req cloud.Request, wanted []i
 			continue
 		}
 		id, err := d.createTrunk(ctx, req, ports[i].ID)
-		mine.note(err)
+		mine.recordError(err)
 		if err != nil {
 			return err
 		}
@@ -49,9 +49,9 @@ func (d *driver) createTrunk(ctx context.Context, req cloud.Request, port string
 	err := d.call(ctx, op, "trunks", map[string]any{"trunk": map[string]string{"port_id": port, "name": portName(req.Token)}}, &answer)
 	switch {
 	case cloud.CodeOf(err) == cloud.NotFound:
-		return "", cloud.Errorf(cloud.InvalidSpec, "%v: a port shall be a trunk, and this Neutron has none (its service plugin is called trunk)", err)
+		return "", cloud.Errorf(cloud.InvalidSpec, "%v: a port is to be a trunk, but this Neutron does not have the service plugin \"trunk\"", err)
 	case err == nil && answer.Trunk.ID == "":
-		return "", foreign(op)
+		return "", unexpectedResponse(op)
 	}
 	return answer.Trunk.ID, err
 }

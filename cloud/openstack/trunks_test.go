@@ -66,7 +66,7 @@ func TestTrunkRefused(t *testing.T) {
 	p.play("CreateTrunk", madeUp(http.StatusNotFound, http.Header{"X-Openstack-Request-Id": {"req-1"}}, `{"message": "The resource could not be found."}`))
 	_, err = connected(t, p).Ensure(t.Context(), requested(withTrunk))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
-	g.Expect(err).To(MatchError(ContainSubstring("this Neutron has none")))
+	g.Expect(err).To(MatchError(ContainSubstring("does not have the service plugin")))
 	g.Expect(p.count("DeletePort")).To(Equal(2))
 
 	p = ordinary(t)

@@ -114,7 +114,7 @@ func (d *driver) adoptVolumes(ctx context.Context, req cloud.Request, machine *i
 			continue
 		}
 		if other, twice := there[index]; twice {
-			return nil, cloud.Errorf(cloud.Conflict, "the volumes %s and %s are both the machine's number %d", other.ID, v.ID, index)
+			return nil, cloud.Errorf(cloud.Conflict, "volumes %s and %s both have the machine's index %d", other.ID, v.ID, index)
 		}
 		there[index] = v
 	}
@@ -140,7 +140,7 @@ func (d *driver) ensureVolumes(ctx context.Context, req cloud.Request, machine *
 			body.Image = image
 		}
 		made, err := d.createVolume(ctx, req, index, body)
-		mine.note(err)
+		mine.recordError(err)
 		if err != nil {
 			return "", err
 		}
@@ -174,7 +174,7 @@ func (d *driver) createVolume(ctx context.Context, req cloud.Request, index int,
 	}
 	err := d.call(ctx, op, "volumes", map[string]any{"volume": body}, &answer)
 	if err == nil && answer.Made.ID == "" {
-		err = foreign(op)
+		err = unexpectedResponse(op)
 	}
 	return answer.Made, err
 }
@@ -186,9 +186,9 @@ func (v *volume) usable() error {
 	case "available":
 		return nil
 	case "error", "error_deleting", "error_managing", "error_restoring":
-		return cloud.Errorf(cloud.NoCapacity, "Cinder could not make the volume %s in the zone %s: its status is %s", v.ID, v.Zone, v.Status)
+		return cloud.Errorf(cloud.NoCapacity, "Cinder failed to create volume %s in zone %s: its status is %s", v.ID, v.Zone, v.Status)
 	}
-	return cloud.Errorf(cloud.Unavailable, "waits for the volume %s, whose status is %s", v.ID, cmp.Or(cloud.Clip(v.Status, maxTag), "not told"))
+	return cloud.Errorf(cloud.Unavailable, "waiting for volume %s, whose status is %s", v.ID, cmp.Or(cloud.Clip(v.Status, maxTag), "unknown"))
 }
 
 // disks returns the volumes that the ports announce.
@@ -240,6 +240,6 @@ func (d *driver) volumes(ctx context.Context, query url.Values, most *int) ([]vo
 		if err := d.call(ctx, op, "volumes/detail?"+d.page(marker, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
-		return whole(op, page.Volumes, page.Links)
+		return completePage(op, page.Volumes, page.Links)
 	}, func(v volume) string { return v.ID })
 }

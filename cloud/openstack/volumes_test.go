@@ -109,7 +109,7 @@ func TestOwnVolumes(t *testing.T) {
 	d := connected(t, p)
 	_, err := d.Ensure(t.Context(), inZone("near"))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
-	g.Expect(err).To(MatchError(ContainSubstring("waits for the volume")))
+	g.Expect(err).To(MatchError(ContainSubstring("waiting for volume")))
 	g.Expect(slices.DeleteFunc(p.ops(), func(op string) bool {
 		return !slices.Contains([]string{"CreatePorts", "ListVolumes", "CreateVolume", "CreateServer"}, op)
 	})).To(Equal([]string{"CreatePorts", "CreateVolume", "CreateVolume"}))
@@ -193,7 +193,7 @@ func TestOwnVolumesRefused(t *testing.T) {
 	delete(session.services, volumes)
 	_, err = d.Ensure(t.Context(), inZone("near"))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
-	g.Expect(err).To(MatchError(ContainSubstring("no volumev3")))
+	g.Expect(err).To(MatchError(ContainSubstring("no service volumev3")))
 }
 
 // TestOwnVolumesGo: a port that leads to volumes is reported only after they are gone. Without such

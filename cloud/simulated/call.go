@@ -29,17 +29,17 @@ func (d *driver) call(ctx context.Context, op string, class cloud.Class, in, out
 	}
 	body, err := json.Marshal(in)
 	if err != nil {
-		return &cloud.Error{Code: cloud.InvalidSpec, Message: op + ": the request can't be written as JSON", Err: err}
+		return &cloud.Error{Code: cloud.InvalidSpec, Message: op + ": the request can't be encoded", Err: err}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.endpoint+wire.Prefix+op, bytes.NewReader(body))
 	if err != nil {
-		return &cloud.Error{Code: cloud.InvalidSpec, Message: op + ": the endpoint is no address", Err: err}
+		return &cloud.Error{Code: cloud.InvalidSpec, Message: op + ": the endpoint is not a URL", Err: err}
 	}
 	req.Header.Set("Authorization", "Bearer "+d.token)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := d.client.Do(req)
 	if err != nil {
-		return d.secrets.NoAnswer(op, err)
+		return d.secrets.NoResponse(op, err)
 	}
 	answer, err := d.secrets.ReadBody(op, resp.Body, maxAnswer)
 	switch {
@@ -48,10 +48,10 @@ func (d *driver) call(ctx context.Context, op string, class cloud.Class, in, out
 	case resp.StatusCode != http.StatusOK:
 		return d.statusError(op, resp, answer)
 	case !isJSON(resp):
-		return cloud.Errorf(cloud.Unknown, "%s: the answer is %s, not JSON: does the endpoint belong to a simulated cloud?", op, contentType(resp))
+		return cloud.Errorf(cloud.Unknown, "%s: unexpected response of type %s (not a simulated cloud): check spec.simulated.endpoint", op, contentType(resp))
 	}
 	if err := json.Unmarshal(answer, out); err != nil {
-		return cloud.Errorf(cloud.Unavailable, "%s: the answer is not whole JSON (%d bytes)", op, len(answer))
+		return cloud.Errorf(cloud.Unavailable, "%s: the response is not complete JSON (%d bytes)", op, len(answer))
 	}
 	return nil
 }
@@ -62,11 +62,11 @@ func (d *driver) statusError(op string, resp *http.Response, answer []byte) erro
 	if isJSON(resp) && json.Unmarshal(answer, &e) == nil && e.Code != "" {
 		return d.toError(op, &e, resp.Header)
 	}
-	code, status := driverkit.ForeignStatus(resp.StatusCode), resp.StatusCode
+	code, status := driverkit.CodeOfStatus(resp.StatusCode), resp.StatusCode
 	if status >= 300 && status < 400 {
-		return cloud.Errorf(code, "%s: the endpoint answers with a redirect (%d), which is not followed", op, status)
+		return cloud.Errorf(code, "%s: the endpoint redirected (%d); Drover does not follow redirects", op, status)
 	}
-	message := fmt.Sprintf("%s: status %d with %s instead of the cloud's own words", op, status, contentType(resp))
+	message := fmt.Sprintf("%s: unexpected response with status %d and type %s (not a simulated cloud)", op, status, contentType(resp))
 	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, resp.Header)}
 }
 
@@ -120,7 +120,7 @@ func isJSON(resp *http.Response) bool { return contentType(resp) == "application
 func contentType(resp *http.Response) string {
 	t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil || t == "" {
-		return "something unnamed"
+		return "an unknown type"
 	}
 	return cloud.Clip(t, 64)
 }

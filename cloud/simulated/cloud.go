@@ -69,7 +69,7 @@ func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.Err
 		return field.ErrorList{field.Invalid(path, a.Endpoint, msg)}
 	}
 	if spec.CredentialsRef == nil {
-		return field.ErrorList{field.Forbidden(path, "an endpoint of one's own needs credentials of one's own: set credentialsRef")}
+		return field.ErrorList{field.Forbidden(path, "a custom endpoint needs its own credentials: set credentialsRef")}
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func endpointFault(endpoint string) string {
 	case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
 		return "must be http://host:port or https://host:port"
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "":
-		return "must be an address alone: no user, path, query or fragment"
+		return "must be a URL without user, path, query and fragment"
 	}
 	return ""
 }
@@ -104,17 +104,17 @@ func endpointFault(endpoint string) string {
 // without one.
 func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.Simulated == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe a simulated cloud")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the account's spec.simulated is not set")
 	}
 	endpoint := cfg.Account.Simulated.Endpoint
 	if endpoint != "" && cfg.Credentials == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "an endpoint of one's own needs credentials of one's own")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "a custom endpoint needs its own credentials")
 	}
 	if endpoint == "" {
 		endpoint = operator
 	}
 	if endpoint == "" {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "no endpoint: neither the account nor the operator (--simulated-endpoint) names one")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "no endpoint: set spec.simulated.endpoint or the flag --simulated-endpoint")
 	}
 	if msg := endpointFault(endpoint); msg != "" {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "the endpoint %s", msg)
@@ -123,7 +123,7 @@ func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	carrier, err := cfg.Connect(nil)
+	transport, err := cfg.Connect(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 		endpoint: strings.TrimRight(endpoint, "/"),
 		region:   region,
 		token:    token,
-		client:   driverkit.Client(carrier),
+		client:   driverkit.Client(transport),
 		secrets:  driverkit.NewRedactor(token),
 	}, nil
 }
@@ -161,7 +161,7 @@ func tokenOf(credentials map[string][]byte) (string, error) {
 		return "", cloud.Errorf(cloud.Unauthorized, "%s is missing or empty", from)
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", cloud.Errorf(cloud.Unauthorized, "%s holds characters that no token has", from)
+		return "", cloud.Errorf(cloud.Unauthorized, "%s contains invalid characters", from)
 	}
 	return token, nil
 }

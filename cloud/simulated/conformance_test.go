@@ -53,17 +53,17 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 			"wrong CPU":     {Machine: machine(func(m *infrav1.SimulatedMachine) { m.Image = "node-image-arm64" }), Code: cloud.InvalidSpec},
 		},
 		Machines:   machines,
-		Patience:   20 * time.Second,
+		Timeout:    20 * time.Second,
 		Calls:      conformance.Calls{Page: 100},
 		Inject:     injections(admin),
 		OtherPlace: &conformance.Place{Credentials: map[string][]byte{"token": []byte(otherSecret)}},
-		Late: func(t testing.TB) func() {
+		LateCreates: func(t testing.TB) func() {
 			id, err := admin.AddFault(t.Context(), simulator.Fault{Kind: simulator.Late, Operation: wire.RunInstances, Delay: ms(100)})
 			must(t, err)
 			return func() { must(t, admin.RemoveFault(t.Context(), id)) }
 		},
-		Foreign: func(t testing.TB) func() bool { return foreign(t, admin) },
-		Left:    func(t testing.TB, owner string) []string { return left(t, admin, owner) },
+		Foreign:   func(t testing.TB) func() bool { return foreign(t, admin) },
+		Remaining: func(t testing.TB, owner string) []string { return left(t, admin, owner) },
 	})
 }
 

@@ -37,7 +37,7 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 		return cloud.Info{}, err
 	}
 	if !accountID.MatchString(catalog.Account) || d.secrets.Clean(catalog.Account, len(catalog.Account)) != catalog.Account {
-		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "%s: the answer does not say whose account this is: does the endpoint belong to a simulated cloud?", wire.DescribeCatalog)
+		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without an account (not a simulated cloud): check spec.simulated.endpoint", wire.DescribeCatalog)
 	}
 	slices.Sort(catalog.Zones)
 	return cloud.Info{Place: "simulated:" + catalog.Account + ":" + d.region, FailureDomains: catalog.Zones}, nil
@@ -58,7 +58,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	}
 	made := toResource(answer.Instance)
 	if made.Kind != cloud.KindInstance || made.ID == "" || made.Token != req.Token {
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: the answer names no instance with the token that was sent", wire.RunInstances)
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response: no instance has the token of the request", wire.RunInstances)
 	}
 	return made, nil
 }
@@ -104,13 +104,13 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, 
 		return found[0], nil
 	case 0:
 		return cloud.Resource{}, cloud.Errorf(cloud.Unavailable,
-			"%s: an instance was made with this token already, and the cloud does not show it yet", wire.RunInstances)
+			"%s: an instance with this token exists already, but the cloud does not show it yet", wire.RunInstances)
 	}
 	ids := make([]string, len(found))
 	for i := range found {
 		ids[i] = found[i].ID
 	}
-	return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%d instances carry the token %s: %s", len(found), req.Token, strings.Join(ids, ", "))
+	return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%d instances have the token %s: %s", len(found), req.Token, strings.Join(ids, ", "))
 }
 
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
@@ -183,7 +183,7 @@ func (d *driver) remove(ctx context.Context, op string, resources []cloud.Resour
 	var answer wire.BatchResponse
 	err := d.call(ctx, op, cloud.ClassDelete, req, &answer)
 	if err == nil && len(answer.Results) != len(which) {
-		err = cloud.Errorf(cloud.Unknown, "%s: the answer has %d results for %d resources", op, len(answer.Results), len(which))
+		err = cloud.Errorf(cloud.Unknown, "%s: unexpected response with %d results for %d resources", op, len(answer.Results), len(which))
 	}
 	for n, i := range which {
 		if err != nil {
@@ -193,7 +193,7 @@ func (d *driver) remove(ctx context.Context, op string, resources []cloud.Resour
 		result := answer.Results[n]
 		switch {
 		case result.ID != resources[i].ID:
-			errs[i] = cloud.Errorf(cloud.Unknown, "%s: the answer does not speak of %s", op, resources[i].ID)
+			errs[i] = cloud.Errorf(cloud.Unknown, "%s: unexpected response without a result for %s", op, resources[i].ID)
 		case result.Error == nil, result.Error.Code == wire.InstanceNotFound, result.Error.Code == wire.ResourceNotFound:
 		default:
 			errs[i] = d.toError(op+" "+resources[i].ID, result.Error, nil)
@@ -212,11 +212,11 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 	}
 	t := slices.IndexFunc(catalog.InstanceTypes, func(t wire.InstanceType) bool { return t.Name == spec.InstanceType })
 	if t < 0 {
-		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "region %s has no instance type %q", d.region, spec.InstanceType)
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "instance type %[2]q does not exist in region %[1]s", d.region, spec.InstanceType)
 	}
 	i := slices.IndexFunc(catalog.Images, func(i wire.Image) bool { return i.Name == spec.Image })
 	if i < 0 {
-		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "region %s has no image %q", d.region, spec.Image)
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "image %[2]q does not exist in region %[1]s", d.region, spec.Image)
 	}
 	return offering(catalog.InstanceTypes[t], catalog.Images[i], diskGiB(spec)), nil
 }

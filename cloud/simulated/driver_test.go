@@ -315,8 +315,8 @@ func TestOffering(t *testing.T) {
 	g.Expect(info.FailureDomains).To(Equal([]string{"sim-1a", "sim-1b", "sim-1c"}))
 }
 
-// TestStrangeServers: endpoints that are not a simulated cloud.
-func TestStrangeServers(t *testing.T) {
+// TestUnexpectedServers: endpoints that are not a simulated cloud.
+func TestUnexpectedServers(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect was followed") }))
 	defer elsewhere.Close()
 	for name, c := range map[string]struct {

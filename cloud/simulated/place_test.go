@@ -32,7 +32,7 @@ func TestPlace(t *testing.T) {
 	g.Expect(place(admin, "token-a")).To(Equal(here))
 	g.Expect(place(admin, "token-a2")).To(Equal(here), "another token of the same customer")
 	g.Expect(admin.SetAccount(t.Context(), accounts[0])).To(Succeed())
-	g.Expect(place(admin, "token-a")).To(Equal(here), "the customer's settings were written anew")
+	g.Expect(place(admin, "token-a")).To(Equal(here), "the customer's settings were written again")
 	g.Expect(place(admin, "token-b")).NotTo(Equal(here))
 	g.Expect(place(other, "token-a")).NotTo(Equal(here), "another simulated cloud with the same seed")
 }

@@ -21,37 +21,37 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// settled holds the VMs that already have their tags or custom attributes. The listing that finds
-// new VMs handles all of them at once. A new process starts with none, so a VM may be given the
-// same values again.
-type settled struct {
-	mu  sync.Mutex
-	all map[types.ManagedObjectReference]bool
+// updatedVMs holds the VMs that already have their tags or custom attributes. The listing that
+// finds new VMs handles all of them at once. A new process starts with none, so a VM may be given
+// the same values again.
+type updatedVMs struct {
+	mu   sync.Mutex
+	done map[types.ManagedObjectReference]bool
 }
 
-// waiting returns the running VMs that have the option and are not settled. It forgets VMs that are
+// pending returns the running VMs that have the option and are not done. It forgets VMs that are
 // gone.
-func (s *settled) waiting(vms []vm, key string) (waiting []vm) {
+func (s *updatedVMs) pending(vms []vm, key string) (pending []vm) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	there := map[types.ManagedObjectReference]bool{}
 	for _, m := range vms {
 		switch {
 		case m.text(option(key)) == "" || m.identity() == "":
-		case s.all[m.ref]:
+		case s.done[m.ref]:
 			there[m.ref] = true
 		case stateOf(m.properties["runtime.powerState"]) == cloud.StateRunning: // its creation is complete
-			waiting = append(waiting, m)
+			pending = append(pending, m)
 		}
 	}
-	s.all = there
-	return waiting
+	s.done = there
+	return pending
 }
 
-func (s *settled) settle(ref types.ManagedObjectReference) {
+func (s *updatedVMs) markDone(ref types.ManagedObjectReference) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all[ref] = true
+	s.done[ref] = true
 }
 
 // marks returns the options that record which tags and custom attributes the VM gets.
@@ -62,7 +62,7 @@ func (p *plan) marks() (all []types.BaseOptionValue, err error) {
 	if len(p.attributes) > 0 {
 		text, err := json.Marshal(p.attributes)
 		if err != nil {
-			return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "customAttributes can't be written as JSON", Err: err}
+			return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "customAttributes can't be encoded", Err: err}
 		}
 		all = append(all, &types.OptionValue{Key: optionAttributes, Value: string(text)})
 	}
@@ -75,9 +75,9 @@ func (s *session) attributeKeys(ctx context.Context, page int32, wanted []infrav
 		return nil, nil
 	}
 	if s.content.CustomFieldsManager == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "customAttributes: the server has none")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "customAttributes: the server does not support them")
 	}
-	found, err := s.these(ctx, page, []types.ManagedObjectReference{*s.content.CustomFieldsManager}, []string{"field"})
+	found, err := s.readObjects(ctx, page, []types.ManagedObjectReference{*s.content.CustomFieldsManager}, []string{"field"})
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (s *session) attributeKeys(ctx context.Context, page int32, wanted []infrav
 			return f.Name == attribute.Name && (f.ManagedObjectType == "" || f.ManagedObjectType == "VirtualMachine")
 		})
 		if at < 0 {
-			return nil, cloud.Errorf(cloud.NotFound, "customAttributes[%d]: there is no attribute %q for VMs, or the account's user may not see it", i, cloud.Clip(attribute.Name, 80))
+			return nil, cloud.Errorf(cloud.NotFound, "customAttributes[%d]: attribute %q for VMs does not exist, or the account's user may not see it", i, cloud.Clip(attribute.Name, 80))
 		}
 		values[strconv.Itoa(int(known.CustomFieldDef[at].Key))] = attribute.Value
 	}
@@ -102,13 +102,13 @@ func (s *session) attributeKeys(ctx context.Context, page int32, wanted []infrav
 // listing handles the rest. A failure is shown with the machine and retried. setAttributes returns
 // an error only if the session has ended.
 func (d *driver) setAttributes(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) error {
-	waiting := d.noted.waiting(vms, optionAttributes)
+	waiting := d.annotated.pending(vms, optionAttributes)
 	waiting = waiting[:min(len(waiting), maxBatch)]
 	texts := map[types.ManagedObjectReference]string{}
 	for _, m := range waiting {
 		texts[m.ref] = m.text(option(optionAttributes))
 	}
-	found, err := s.these(ctx, d.page, slices.Collect(maps.Keys(texts)), []string{"customValue"})
+	found, err := s.readObjects(ctx, d.page, slices.Collect(maps.Keys(texts)), []string{"customValue"})
 	errs := map[types.ManagedObjectReference]error{}
 	for _, m := range found {
 		errs[m.ref] = s.setOf(ctx, m, texts[m.ref])
@@ -118,11 +118,11 @@ func (d *driver) setAttributes(ctx context.Context, s *session, vms []vm, shown 
 		var queued *cloud.Queued
 		switch {
 		case err == nil:
-			d.noted.settle(m.ref)
-		case faulted[*types.NotAuthenticated](err):
+			d.annotated.markDone(m.ref)
+		case isFault[*types.NotAuthenticated](err):
 			return err
 		case !errors.As(err, &queued):
-			note(shown, []vm{m}, fmt.Sprintf("its custom attributes are not all set: %v", err))
+			addNotice(shown, []vm{m}, fmt.Sprintf("not all custom attributes are set: %v", err))
 		}
 	}
 	return nil
@@ -132,7 +132,7 @@ func (d *driver) setAttributes(ctx context.Context, s *session, vms []vm, shown 
 func (s *session) setOf(ctx context.Context, m vm, text string) error {
 	values := map[int32]string{}
 	if err := json.Unmarshal([]byte(text), &values); err != nil {
-		return cloud.Errorf(cloud.Conflict, "VM %s: its option %s is not as Drover wrote it", m.ref.Value, optionAttributes)
+		return cloud.Errorf(cloud.Conflict, "VM %s: its option %s was changed", m.ref.Value, optionAttributes)
 	}
 	is, _ := m.properties["customValue"].(types.ArrayOfCustomFieldValue)
 	for _, v := range is.CustomFieldValue {
@@ -142,7 +142,7 @@ func (s *session) setOf(ctx context.Context, m vm, text string) error {
 	}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		_, err := methods.SetField(ctx, s, &types.SetField{This: *s.content.CustomFieldsManager, Entity: m.ref, Key: key, Value: values[key]})
-		if err != nil && !gone(err) {
+		if err != nil && !isGone(err) {
 			return err
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // attribute creates a custom attribute for objects of the kind, and returns its key.
 func (v *vcsim) attribute(t testing.TB, d *driver, name, kind string) (key int32) {
 	t.Helper()
-	err := d.vcenter.with(t.Context(), func(s *session) error {
+	err := d.vcenter.withSession(t.Context(), func(s *session) error {
 		made, err := methods.AddCustomFieldDef(t.Context(), s, &types.AddCustomFieldDef{This: *s.content.CustomFieldsManager, Name: name, MoType: kind})
 		if err == nil {
 			key = made.Returnval.Key
@@ -115,13 +115,13 @@ func TestAttributesThatFail(t *testing.T) {
 		_, err := d.Ensure(t.Context(), request(token, withAttributes(name, "value")))
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+	g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
 		_, err := methods.RemoveCustomFieldDef(t.Context(), s, &types.RemoveCustomFieldDef{This: *s.content.CustomFieldsManager, Key: first})
 		return err
 	})).To(Succeed())
 	for range 2 {
 		g.Expect(d.List(t.Context())).To(ConsistOf(
-			And(HaveField("Token", "m"), HaveField("Notice", ContainSubstring("its custom attributes are not all set: InvalidSpec: SetField: InvalidArgument (key)"))),
+			And(HaveField("Token", "m"), HaveField("Notice", ContainSubstring("not all custom attributes are set: InvalidSpec: SetField: InvalidArgument (key)"))),
 			And(HaveField("Token", "n"), HaveField("Notice", ""))))
 	}
 	g.Expect(v.values("n")).To(Equal(map[int32]string{second: "value"}))
@@ -131,7 +131,7 @@ func TestAttributesThatFail(t *testing.T) {
 	for _, name := range []string{"first", "of hosts"} {
 		_, err := d.Ensure(t.Context(), request("o", withAttributes("second", "value", name, "value")))
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
-		g.Expect(err).To(MatchError(ContainSubstring(`customAttributes[1]: there is no attribute "` + name + `" for VMs`)))
+		g.Expect(err).To(MatchError(ContainSubstring(`customAttributes[1]: attribute "` + name + `" for VMs does not exist`)))
 	}
 	g.Expect(v.with(cloud.TagToken, "o")).To(BeEmpty())
 }

@@ -27,7 +27,7 @@ var errNoSession = errors.New("no session")
 // libraries and tags and does not accept SOAP sessions. The first caller that needs it creates it,
 // all callers share it, and it ends as the SOAP session does.
 type automation struct {
-	turn    chan struct{} // held while the session is created
+	lock    chan struct{} // held while the session is created
 	mu      sync.Mutex
 	current *rest.Client
 }
@@ -37,7 +37,7 @@ type automation struct {
 func (v *vcenter) automate(ctx context.Context, operation string, class cloud.Class, f func(context.Context, *rest.Client) error) error {
 	for again := false; ; again = true {
 		if err := ctx.Err(); err != nil {
-			return notSent(operation, err)
+			return notSentError(operation, err)
 		}
 		c, err := v.automated(ctx)
 		if err != nil {
@@ -57,15 +57,15 @@ func (v *vcenter) automate(ctx context.Context, operation string, class cloud.Cl
 // refused are not retried at once.
 func (v *vcenter) automated(ctx context.Context) (*rest.Client, error) {
 	select {
-	case v.automation.turn <- struct{}{}:
-		defer func() { <-v.automation.turn }()
+	case v.automation.lock <- struct{}{}:
+		defer func() { <-v.automation.lock }()
 	case <-ctx.Done():
-		return nil, notSent("CreateSession", ctx.Err())
+		return nil, notSentError("CreateSession", ctx.Err())
 	}
 	if c := v.automation.session(); c != nil {
 		return c, nil
 	}
-	if err := v.logins.Allow(); err != nil {
+	if err := v.guard.Allow(); err != nil {
 		return nil, err
 	}
 	c := &rest.Client{Client: v.client(v.refusal)}
@@ -73,7 +73,7 @@ func (v *vcenter) automated(ctx context.Context) (*rest.Client, error) {
 	if err != nil {
 		err = v.callError("CreateSession", err)
 	}
-	v.logins.Done(err)
+	v.guard.Done(err)
 	if err != nil {
 		return nil, err
 	}

@@ -24,17 +24,17 @@ import (
 // earlier process started, or whose answer was lost, may belong to any machine whose create may
 // have been sent, until the clone ends.
 type clones struct {
-	most int // maximum number of running clones; 0: no limit
+	limit int // maximum number of running clones; 0: no limit
 
-	mu     sync.Mutex
-	asking map[string]bool // machines with an Ensure under way; true: it may clone
-	tasks  map[string]*clone
-	looked time.Time // when all tasks were last read
-	// lost holds the machines whose clone call got no answer, with the tasks that may be theirs.
-	// nil means that the tasks were not read yet.
-	lost map[string]map[types.ManagedObjectReference]bool
-	// settled is true once no clone of an earlier process runs.
-	settled bool
+	mu       sync.Mutex
+	ensuring map[string]bool // machines with an Ensure under way; true: it may clone
+	tasks    map[string]*clone
+	readAt   time.Time // when all tasks were last read
+	// unanswered holds the machines whose clone call got no answer, with the tasks that may be
+	// theirs. nil means that the tasks were not read yet.
+	unanswered map[string]map[types.ManagedObjectReference]bool
+	// noEarlierClones is true once no clone of an earlier process runs.
+	noEarlierClones bool
 	// templates holds the templates that this process has used.
 	templates map[types.ManagedObjectReference]bool
 }
@@ -50,13 +50,13 @@ type clone struct {
 func (c *clones) begin(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.asking == nil {
-		c.asking, c.tasks, c.lost = map[string]bool{}, map[string]*clone{}, map[string]map[types.ManagedObjectReference]bool{}
+	if c.ensuring == nil {
+		c.ensuring, c.tasks, c.unanswered = map[string]bool{}, map[string]*clone{}, map[string]map[types.ManagedObjectReference]bool{}
 	}
-	if _, under := c.asking[id]; under {
+	if _, under := c.ensuring[id]; under {
 		return false
 	}
-	c.asking[id] = false
+	c.ensuring[id] = false
 	return true
 }
 
@@ -65,8 +65,8 @@ func (c *clones) begin(id string) bool {
 func (c *clones) admit(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, lost := c.lost[id]
-	if c.most == 0 || lost || c.tasks[id] != nil {
+	_, unanswered := c.unanswered[id]
+	if c.limit == 0 || unanswered || c.tasks[id] != nil {
 		return true
 	}
 	running := 0
@@ -75,22 +75,22 @@ func (c *clones) admit(id string) bool {
 			running++
 		}
 	}
-	for other, admitted := range c.asking {
+	for other, admitted := range c.ensuring {
 		if admitted && c.tasks[other] == nil {
 			running++
 		}
 	}
-	c.asking[id] = running < c.most
-	return c.asking[id]
+	c.ensuring[id] = running < c.limit
+	return c.ensuring[id]
 }
 
-// due returns the time until the tasks should be read again. If it is 0, the caller must read them.
-func (c *clones) due(pace time.Duration) time.Duration {
+// nextRead returns the time until the tasks are due for a read. If it is 0, the caller must read.
+func (c *clones) nextRead(pace time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	after := max(pace-time.Since(c.looked), 0)
+	after := max(pace-time.Since(c.readAt), 0)
 	if after == 0 {
-		c.looked = time.Now()
+		c.readAt = time.Now()
 	}
 	return after
 }
@@ -98,35 +98,35 @@ func (c *clones) due(pace time.Duration) time.Duration {
 func (c *clones) end(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.asking, id)
+	delete(c.ensuring, id)
 }
 
-// began records the result of the clone call.
-func (c *clones) began(id string, task types.ManagedObjectReference, r cloud.Resource, err error) {
+// record records the result of the clone call.
+func (c *clones) record(id string, task types.ManagedObjectReference, r cloud.Resource, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var answered vimFault
+	var fault vimFault
 	switch {
 	case err == nil:
 		c.tasks[id] = &clone{task: task, resource: r}
-		delete(c.lost, id)
-	case !errors.As(err, &answered): // a fault means that no clone was started
-		c.lost[id] = nil
+		delete(c.unanswered, id)
+	case !errors.As(err, &fault): // a fault means that no clone was started
+		c.unanswered[id] = nil
 	}
 }
 
-// met records a template that machines are cloned from.
-func (c *clones) met(template types.ManagedObjectReference) {
+// addTemplate records a template that machines are cloned from.
+func (c *clones) addTemplate(template types.ManagedObjectReference) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.templates == nil {
 		c.templates = map[types.ManagedObjectReference]bool{}
 	}
-	c.templates[bare(template)] = true
+	c.templates[withoutServer(template)] = true
 }
 
-// templatesSeen returns the templates that this process has used.
-func (c *clones) templatesSeen() map[types.ManagedObjectReference]bool {
+// knownTemplates returns the templates that this process has used.
+func (c *clones) knownTemplates() map[types.ManagedObjectReference]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := map[types.ManagedObjectReference]bool{}
@@ -134,12 +134,12 @@ func (c *clones) templatesSeen() map[types.ManagedObjectReference]bool {
 	return all
 }
 
-// unsent reports whether this process has started every create of the machine that may be running.
-func (c *clones) unsent(req cloud.Request, id string) bool {
+// isUnsent reports whether this process started every create of the machine that may be running.
+func (c *clones) isUnsent(req cloud.Request, id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, lost := c.lost[id]
-	return !lost && (!req.MaybeSent || c.settled)
+	_, unanswered := c.unanswered[id]
+	return !unanswered && (!req.MaybeSent || c.noEarlierClones)
 }
 
 // forget forgets a machine's clone and returns it, or nil if there is none.
@@ -181,11 +181,11 @@ func (c *clones) running(ids []string) map[types.ManagedObjectReference]string {
 	return tasks
 }
 
-// ask reads the state of the clones, and returns the machines whose clone is running or has failed.
-func (c *clones) ask(ctx context.Context, s *session, page int32, ids []string) (map[string]cloud.Resource, error) {
+// refresh reads the clones' state, and returns the machines whose clone is running or has failed.
+func (c *clones) refresh(ctx context.Context, s *session, page int32, ids []string) (map[string]cloud.Resource, error) {
 	if ids == nil {
 		c.mu.Lock()
-		c.looked = time.Now()
+		c.readAt = time.Now()
 		c.mu.Unlock()
 	}
 	tasks := c.running(ids)
@@ -196,20 +196,20 @@ func (c *clones) ask(ctx context.Context, s *session, page int32, ids []string) 
 	for ref := range tasks {
 		refs = append(refs, ref)
 	}
-	answers, err := s.these(ctx, page, refs, []string{"info.state", "info.error"})
+	answers, err := s.readObjects(ctx, page, refs, []string{"info.state", "info.error"})
 	if err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	pending, told := map[string]cloud.Resource{}, map[string]bool{}
+	pending, reported := map[string]cloud.Resource{}, map[string]bool{}
 	for _, task := range answers {
 		id := tasks[task.ref]
 		k := c.tasks[id]
 		if k == nil || k.task != task.ref {
 			continue
 		}
-		told[id] = true
+		reported[id] = true
 		switch task.properties["info.state"] {
 		case types.TaskInfoStateSuccess:
 			delete(c.tasks, id)
@@ -221,7 +221,7 @@ func (c *clones) ask(ctx context.Context, s *session, page int32, ids []string) 
 		pending[id] = k.resource
 	}
 	for ref, id := range tasks {
-		if k := c.tasks[id]; k != nil && k.task == ref && !told[id] { // vCenter forgets a task some minutes after it ends
+		if k := c.tasks[id]; k != nil && k.task == ref && !reported[id] { // vCenter forgets a task some minutes after it ends
 			delete(c.tasks, id)
 		}
 	}
@@ -234,14 +234,14 @@ func (v *vcenter) taskError(attempted string, task vm) *cloud.Error {
 	return v.faultError(attempted, f.Fault, f.LocalizedMessage)
 }
 
-// suspect returns an error while a clone runs that may be the machine's: one started by the
+// checkUnknown returns an error while a clone runs that may be the machine's: one started by the
 // session's own user, or of one of these templates. If templates is nil, any clone counts.
-func (c *clones) suspect(ctx context.Context, s *session, page int32, id string, templates map[types.ManagedObjectReference]bool) error {
+func (c *clones) checkUnknown(ctx context.Context, s *session, page int32, id string, templates map[types.ManagedObjectReference]bool) error {
 	c.mu.Lock()
-	_, lost := c.lost[id]
-	settled := c.settled
+	_, unanswered := c.unanswered[id]
+	noEarlierClones := c.noEarlierClones
 	c.mu.Unlock()
-	if settled && !lost {
+	if noEarlierClones && !unanswered {
 		return nil
 	}
 	running, err := s.cloning(ctx, page)
@@ -265,20 +265,20 @@ func (c *clones) suspect(ctx context.Context, s *session, page int32, id string,
 			unknown[ref] = true
 		default:
 			unknown[ref] = true
-			if c.lost[id][ref] {
+			if c.unanswered[id][ref] {
 				suspects++
 			}
 		}
 	}
-	c.settled = c.settled || earlier+foreign == 0
-	if lost && c.lost[id] == nil {
-		c.lost[id] = unknown
+	c.noEarlierClones = c.noEarlierClones || earlier+foreign == 0
+	if unanswered && c.unanswered[id] == nil {
+		c.unanswered[id] = unknown
 		suspects = len(unknown)
 	}
 	if suspects+earlier > 0 {
-		return cloud.Errorf(cloud.Unavailable, "%d clones run of which it is not known whether one of them is this machine; it is tried again when they have ended", suspects+earlier)
+		return cloud.Errorf(cloud.Unavailable, "%d running clones may be this machine; it is retried when they have ended", suspects+earlier)
 	}
-	delete(c.lost, id)
+	delete(c.unanswered, id)
 	return nil
 }
 
@@ -307,11 +307,11 @@ func (s *session) cloning(ctx context.Context, page int32) (map[types.ManagedObj
 		}
 		queued, ok := task.properties["info.queueTime"].(time.Time)
 		if !ok {
-			return nil, cloud.Errorf(cloud.Unknown, "RetrievePropertiesEx: a clone task without a time")
+			return nil, cloud.Errorf(cloud.Unknown, "RetrievePropertiesEx: unexpected response: a clone task has no queue time")
 		}
 		of := cloning{queued: queued}
 		if entity, ok := task.properties["info.entity"].(types.ManagedObjectReference); ok {
-			of.template = bare(entity)
+			of.template = withoutServer(entity)
 		}
 		switch by := task.properties["info.reason"].(type) {
 		case types.TaskReasonUser:
@@ -328,18 +328,18 @@ func (s *session) cloning(ctx context.Context, page int32) (map[types.ManagedObj
 // machine's. It clones the template only if there is none.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Resource, err error) {
 	if req.Spec == nil || req.Spec.VSphere == nil {
-		return made, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a VM of vSphere")
+		return made, cloud.Errorf(cloud.InvalidSpec, "the machine's spec.vsphere is not set")
 	}
 	if len(req.UserData) > maxUserData {
-		return made, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, %d at most fit", len(req.UserData), maxUserData)
+		return made, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, at most %d are possible", len(req.UserData), maxUserData)
 	}
 	id := identityOf(req.Token)
 	if !d.clones.begin(id) {
 		return made, cloud.Errorf(cloud.Unavailable, "a create with token %s is under way", req.Token)
 	}
 	defer d.clones.end(id)
-	err = d.vcenter.with(ctx, func(s *session) error {
-		if err := d.room(ctx, s, id); err != nil {
+	err = d.vcenter.withSession(ctx, func(s *session) error {
+		if err := d.awaitSlot(ctx, s, id); err != nil {
 			return err
 		}
 		found, err := d.existing(ctx, s, req, id)
@@ -354,15 +354,15 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Reso
 	return made, err
 }
 
-// room returns *cloud.Queued while the maximum number of clones runs. Listings and the stream
-// report finished clones. If nothing has read the tasks lately, room reads them.
-func (d *driver) room(ctx context.Context, s *session, id string) error {
+// awaitSlot returns *cloud.Queued while the maximum number of clones runs. Listings and the stream
+// report finished clones. If nothing has read the tasks lately, awaitSlot reads them.
+func (d *driver) awaitSlot(ctx context.Context, s *session, id string) error {
 	if d.clones.admit(id) {
 		return nil
 	}
-	after := d.clones.due(d.pace)
+	after := d.clones.nextRead(d.pace)
 	if after == 0 {
-		if _, err := d.clones.ask(ctx, s, d.page, nil); err != nil {
+		if _, err := d.clones.refresh(ctx, s, d.page, nil); err != nil {
 			return err
 		}
 		if d.clones.admit(id) {
@@ -375,7 +375,7 @@ func (d *driver) room(ctx context.Context, s *session, id string) error {
 
 // existing returns the machine if its VM exists or is being created.
 func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id string) (*cloud.Resource, error) {
-	pending, err := d.clones.ask(ctx, s, d.page, []string{id})
+	pending, err := d.clones.refresh(ctx, s, d.page, []string{id})
 	if err != nil {
 		return nil, err
 	}
@@ -396,14 +396,14 @@ func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id
 	case len(vms) == 0:
 		return nil, d.mayClone(ctx, s, req, id)
 	case len(vms) > 1:
-		return nil, cloud.Errorf(cloud.Conflict, "%d VMs carry the token %s: %s", len(vms), req.Token, names(vms))
+		return nil, cloud.Errorf(cloud.Conflict, "%d VMs have the token %s: %s", len(vms), req.Token, names(vms))
 	case vms[0].unreadable():
-		return nil, cloud.Errorf(cloud.Unavailable, "VM %s is there, and vCenter can't read its configuration now", vms[0].ref.Value)
+		return nil, cloud.Errorf(cloud.Unavailable, "VM %s exists, but vCenter can't read its configuration now", vms[0].ref.Value)
 	case vms[0].identity() == "":
-		if err := d.clones.suspect(ctx, s, d.page, id, nil); err != nil {
+		if err := d.clones.checkUnknown(ctx, s, d.page, id, nil); err != nil {
 			return nil, err
 		}
-		return nil, cloud.Errorf(cloud.Conflict, "VM %s has the UUID of token %s and is not tagged with it; it is left alone", vms[0].ref.Value, req.Token)
+		return nil, cloud.Errorf(cloud.Conflict, "VM %s has the UUID of token %s but not its tag; Drover does not use it", vms[0].ref.Value, req.Token)
 	}
 	return &d.merge(vms, pending)[0], nil
 }
@@ -412,18 +412,18 @@ func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id
 // create one.
 func (d *driver) mayClone(ctx context.Context, s *session, req cloud.Request, id string) error {
 	if req.MaybeSent {
-		if err := d.proveAbsent(ctx, s, []string{id}); err != nil {
+		if err := d.checkAbsent(ctx, s, []string{id}); err != nil {
 			return err
 		}
 	}
-	if d.clones.unsent(req, id) {
+	if d.clones.isUnsent(req, id) {
 		return nil
 	}
 	var templates map[types.ManagedObjectReference]bool
 	if p, err := d.plan(ctx, s, req.Spec.VSphere, req.FailureDomain); err == nil {
-		templates = map[types.ManagedObjectReference]bool{bare(p.template.ref): true}
+		templates = map[types.ManagedObjectReference]bool{withoutServer(p.template.ref): true}
 	}
-	return d.clones.suspect(ctx, s, d.page, id, templates)
+	return d.clones.checkUnknown(ctx, s, d.page, id, templates)
 }
 
 func names(vms []vm) string {
@@ -450,7 +450,7 @@ func (d *driver) clone(ctx context.Context, s *session, req cloud.Request, id st
 		Kind: cloud.KindInstance, ID: id, ProviderID: providerID(id), Token: req.Token, OwnershipID: req.OwnershipID,
 		State: cloud.StatePending, FailureDomain: req.FailureDomain,
 	}
-	d.seen.clone(id, bare(p.folder))
+	d.locations.recordClone(id, withoutServer(p.folder))
 	name := vmName(req.Name, req.Token)
 	if p.pod != nil {
 		if spec.Location.Datastore, err = s.recommended(ctx, p, name, spec); err != nil {
@@ -459,14 +459,14 @@ func (d *driver) clone(ctx context.Context, s *session, req cloud.Request, id st
 	}
 	answer, err := methods.CloneVM_Task(ctx, s, &types.CloneVM_Task{This: p.template.ref, Folder: p.folder, Name: name, Spec: *spec})
 	if err != nil {
-		d.clones.began(id, types.ManagedObjectReference{}, r, err)
+		d.clones.record(id, types.ManagedObjectReference{}, r, err)
 		d.plans.Reset() // the template may have been replaced by one of the same name
-		if gone(err) {
+		if isGone(err) {
 			d.zones.Reset() // so may the compute cluster
-			return nil, &cloud.Error{Code: cloud.Unavailable, Message: fmt.Sprintf("%v; it is looked for again", err), Err: err}
+			return nil, &cloud.Error{Code: cloud.Unavailable, Message: fmt.Sprintf("%v; the lookup is retried", err), Err: err}
 		}
 		return nil, err
 	}
-	d.clones.began(id, answer.Returnval, r, nil)
+	d.clones.record(id, answer.Returnval, r, nil)
 	return &r, nil
 }

@@ -33,11 +33,11 @@ func TestCrash(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(*vcsim)
 		code  cloud.Code // of the first Ensure
-		anew  bool       // a new manager takes over
+		other bool       // a new manager takes over
 	}{
-		"a new manager":                 {spoil: func(*vcsim) {}, anew: true},
+		"a new manager":                 {spoil: func(*vcsim) {}, other: true},
 		"a lost answer":                 {spoil: lost, code: cloud.Unavailable},
-		"a new one after a lost answer": {spoil: lost, code: cloud.Unavailable, anew: true},
+		"a new one after a lost answer": {spoil: lost, code: cloud.Unavailable, other: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -51,7 +51,7 @@ func TestCrash(t *testing.T) {
 			g.Expect(cloud.CodeOf(err)).To(Equal(test.code))
 			v.spoil(nil)
 			req.MaybeSent = true
-			if test.anew {
+			if test.other {
 				d = v.driver(t)
 			}
 			calls := v.counted(func() {
@@ -151,12 +151,12 @@ func TestCloneForgotten(t *testing.T) {
 	d.clones.tasks[id] = &clone{task: task("older")}
 	v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
 		if operation == "RetrievePropertiesEx" {
-			d.clones.began(id, task("newer"), cloud.Resource{}, nil)
+			d.clones.record(id, task("newer"), cloud.Resource{}, nil)
 		}
 		return send()
 	})
-	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
-		_, err := d.clones.ask(t.Context(), s, d.page, nil)
+	g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
+		_, err := d.clones.refresh(t.Context(), s, d.page, nil)
 		return err
 	})).To(Succeed())
 	g.Expect(d.clones.task(id)).NotTo(BeNil())
@@ -212,7 +212,7 @@ func TestDuplicates(t *testing.T) {
 	d, req := v.driver(t), request("twin")
 	id := identityOf(req.Token)
 	second := func(name string, edit func(*types.VirtualMachineConfigSpec)) {
-		g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+		g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
 			p, err := d.plan(t.Context(), s, req.Spec.VSphere, "")
 			g.Expect(err).NotTo(HaveOccurred())
 			spec, err := p.cloneSpec(req, id)
@@ -285,7 +285,7 @@ func TestReplacedTemplate(t *testing.T) {
 	d := v.driver(t)
 	_, err := d.Ensure(t.Context(), request("before"))
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+	g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
 		p, err := d.plan(t.Context(), s, machine().VSphere, "")
 		if err == nil {
 			p.template.ref.Value = "vm-0"
@@ -340,8 +340,8 @@ func (v *vcsim) endSessions(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = other.(*driver).vcenter.with(t.Context(), func(s *session) error {
-		managers, err := s.these(t.Context(), 0, []types.ManagedObjectReference{*s.content.SessionManager}, []string{"sessionList", "currentSession"})
+	err = other.(*driver).vcenter.withSession(t.Context(), func(s *session) error {
+		managers, err := s.readObjects(t.Context(), 0, []types.ManagedObjectReference{*s.content.SessionManager}, []string{"sessionList", "currentSession"})
 		if err != nil {
 			return err
 		}

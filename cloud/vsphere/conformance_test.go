@@ -73,7 +73,7 @@ func TestConformance(t *testing.T) {
 			theirs := v.named("DC0_C0_RP1_VM1")
 			return func() bool { return v.Context.Map.Get(theirs.Self) == theirs }
 		},
-		Left: func(_ testing.TB, owner string) []string {
+		Remaining: func(_ testing.TB, owner string) []string {
 			var left []string
 			for _, m := range v.with(cloud.TagOwnership, owner) {
 				left = append(left, m.Self.Value)

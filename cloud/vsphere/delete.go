@@ -27,8 +27,8 @@ type removals struct {
 }
 
 type removal struct {
-	task  types.ManagedObjectReference // the latest task
-	asked time.Time                    // when the guest was asked to shut down
+	task       types.ManagedObjectReference // the latest task
+	shutdownAt time.Time                    // when the guest was asked to shut down
 }
 
 func (r *removals) of(id string) removal {
@@ -59,7 +59,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 	if len(resources) == 0 {
 		return errs
 	}
-	err := d.vcenter.with(ctx, func(s *session) error {
+	err := d.vcenter.withSession(ctx, func(s *session) error {
 		wanted := map[string]cloud.Reference{}
 		for _, r := range resources {
 			id, _, _ := strings.Cut(r.ID, "/")
@@ -76,7 +76,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 		}
 		for i, r := range resources {
 			errs[i] = d.deleteOne(ctx, s, r, vms, failed[r.ID])
-			if faulted[*types.NotAuthenticated](errs[i]) {
+			if isFault[*types.NotAuthenticated](errs[i]) {
 				return errs[i] // every step can be repeated
 			}
 		}
@@ -99,7 +99,7 @@ func (d *driver) failedRemovals(ctx context.Context, s *session, resources []clo
 			of[task] = r.ID
 		}
 	}
-	answers, err := s.these(ctx, d.page, slices.Collect(maps.Keys(of)), []string{"info.state", "info.error", "info.descriptionId"})
+	answers, err := s.readObjects(ctx, d.page, slices.Collect(maps.Keys(of)), []string{"info.state", "info.error", "info.descriptionId"})
 	if err != nil {
 		return nil, err
 	}
@@ -117,28 +117,28 @@ func (d *driver) deleteOne(ctx context.Context, s *session, r cloud.Resource, vm
 	id, ref, further := strings.Cut(r.ID, "/")
 	i := slices.IndexFunc(vms, func(m vm) bool { return m.identity() == id && (!further || m.ref.Value == ref) })
 	if i < 0 {
-		return d.callOff(ctx, s, id)
+		return d.cancelClone(ctx, s, id)
 	}
 	m := vms[i]
 	if _, owner := m.tags(); owner != r.OwnershipID {
-		return cloud.Errorf(cloud.Conflict, "VM %s belongs to another cluster; it is left alone", m.ref.Value)
+		return cloud.Errorf(cloud.Conflict, "VM %s belongs to another cluster; Drover does not delete it", m.ref.Value)
 	}
 	was := d.removals.of(r.ID)
-	if failed != nil && !isState(failed) && !gone(failed) {
-		d.removals.set(r.ID, removal{asked: was.asked}) // reported once, then retried
+	if failed != nil && !isState(failed) && !isGone(failed) {
+		d.removals.set(r.ID, removal{shutdownAt: was.shutdownAt}) // reported once, then retried
 		return failed
 	}
-	now, err := d.step(ctx, s, m, was)
-	if gone(err) || isState(err) {
+	now, err := d.nextStep(ctx, s, m, was)
+	if isGone(err) || isState(err) {
 		err = nil
 	}
 	d.removals.set(r.ID, now)
 	return err
 }
 
-// callOff cancels a clone that has no VM yet. If the clone creates one anyway, the VM carries the
-// machine's tags and is found.
-func (d *driver) callOff(ctx context.Context, s *session, id string) error {
+// cancelClone cancels a clone that has no VM yet. If the clone creates one anyway, the VM carries
+// the machine's tags and is found.
+func (d *driver) cancelClone(ctx context.Context, s *session, id string) error {
 	k := d.clones.task(id)
 	switch {
 	case k == nil:
@@ -148,7 +148,7 @@ func (d *driver) callOff(ctx context.Context, s *session, id string) error {
 		return nil
 	}
 	_, err := methods.CancelTask(ctx, s, &types.CancelTask{This: k.task})
-	if gone(err) || cloud.CodeOf(err) == cloud.InvalidSpec || isState(err) {
+	if isGone(err) || cloud.CodeOf(err) == cloud.InvalidSpec || isState(err) {
 		return nil // it has ended or can't be canceled; its VM is deleted later
 	}
 	return err
@@ -157,28 +157,28 @@ func (d *driver) callOff(ctx context.Context, s *session, id string) error {
 // isState reports whether an operation came too late or too early: its object is already in another
 // state.
 func isState(err error) bool {
-	return faulted[types.BaseInvalidState](err) || faulted[*types.TaskInProgress](err)
+	return isFault[types.BaseInvalidState](err) || isFault[*types.TaskInProgress](err)
 }
 
-// step moves one VM's deletion one step on, and returns the state to remember.
-func (d *driver) step(ctx context.Context, s *session, m vm, was removal) (now removal, err error) {
-	now.asked = was.asked
-	patience, soft := m.patience()
-	waited := time.Since(was.asked)
+// nextStep moves one VM's deletion one step on, and returns the state to remember.
+func (d *driver) nextStep(ctx context.Context, s *session, m vm, was removal) (now removal, err error) {
+	now.shutdownAt = was.shutdownAt
+	limit, soft := m.limit()
+	waited := time.Since(was.shutdownAt)
 	switch {
-	case patience == 0 || (!soft && !was.asked.IsZero() && waited >= patience): // no shutdown is due, or its time is up
+	case limit == 0 || (!soft && !was.shutdownAt.IsZero() && waited >= limit): // no shutdown is due, or its time is up
 		now.task, err = d.remove(ctx, s, m)
 		return now, err
-	case !was.asked.IsZero() && waited < patience: // the guest still has time
+	case !was.shutdownAt.IsZero() && waited < limit: // the guest still has time
 		return now, nil
 	}
-	now.asked = time.Now()
+	now.shutdownAt = time.Now()
 	_, err = methods.ShutdownGuest(ctx, s, &types.ShutdownGuest{This: m.ref})
 	switch {
-	case !faulted[*types.ToolsUnavailable](err):
+	case !isFault[*types.ToolsUnavailable](err):
 		return now, err
 	case soft:
-		return removal{}, cloud.Errorf(cloud.Unavailable, "%v: powerOffMode is Soft, and no VMware Tools run that could pass it on: shut the guest down by hand", err)
+		return removal{}, cloud.Errorf(cloud.Unavailable, "%v: powerOffMode is Soft, but VMware Tools do not run: shut the guest down manually", err)
 	}
 	now.task, err = d.remove(ctx, s, m)
 	return now, err
@@ -187,7 +187,7 @@ func (d *driver) step(ctx context.Context, s *session, m vm, was removal) (now r
 // remove powers the VM off, detaches the disks that are not its own, or destroys it, whichever is
 // next.
 func (d *driver) remove(ctx context.Context, s *session, m vm) (task types.ManagedObjectReference, err error) {
-	disks := foreignDisks(m)
+	disks := detachCSIDisks(m)
 	switch {
 	case m.properties["runtime.powerState"] != types.VirtualMachinePowerStatePoweredOff:
 		answer, err := methods.PowerOffVM_Task(ctx, s, &types.PowerOffVM_Task{This: m.ref})
@@ -206,24 +206,24 @@ func (d *driver) remove(ctx context.Context, s *session, m vm) (task types.Manag
 	if err != nil {
 		return task, err
 	}
-	d.seen.destroy(m.ref)
+	d.locations.recordDestroy(m.ref)
 	return answer.Returnval, nil
 }
 
-// patience returns how long the guest has to shut down, 0 for none. soft means that the guest is
+// limit returns how long the guest has to shut down, 0 for none. soft means that the guest is
 // asked again after that and its power is never cut. A guest that does not run can't be asked.
-func (m vm) patience() (patience time.Duration, soft bool) {
+func (m vm) limit() (limit time.Duration, soft bool) {
 	text, soft := strings.CutPrefix(m.text(option(optionPowerOff)), softPrefix)
-	patience, err := time.ParseDuration(text)
+	limit, err := time.ParseDuration(text)
 	if err != nil || m.properties["runtime.powerState"] != types.VirtualMachinePowerStatePoweredOn {
 		return 0, false
 	}
-	return patience, soft
+	return limit, soft
 }
 
-// foreignDisks returns the changes that detach the disks of a CSI driver: first-class disks, which
-// outlive a VM, but which vCenter would destroy together with the VM.
-func foreignDisks(m vm) []types.BaseVirtualDeviceConfigSpec {
+// detachCSIDisks returns the changes that detach the disks of a CSI driver: first-class disks,
+// which outlive a VM, but which vCenter would destroy together with the VM.
+func detachCSIDisks(m vm) []types.BaseVirtualDeviceConfigSpec {
 	var all []types.BaseVirtualDeviceConfigSpec
 	devices, _ := m.properties["config.hardware.device"].(types.ArrayOfVirtualDevice)
 	for _, device := range devices.VirtualDevice {

@@ -84,7 +84,7 @@ func TestDeleteSoftInVain(t *testing.T) {
 	m := x.vm()
 	x.v.Context.WithLock(m, func() { m.Runtime.PowerState = types.VirtualMachinePowerStatePoweredOn }) // the guest ignores the shutdown
 	x.Expect(x.step()).To(BeEmpty(), "the guest has its time")
-	x.d.removals.set(x.made.ID, removal{asked: time.Now().Add(-301 * time.Second)})
+	x.d.removals.set(x.made.ID, removal{shutdownAt: time.Now().Add(-301 * time.Second)})
 	x.Expect(x.step()).To(Equal(one("PowerOffVM_Task")))
 	x.Expect(x.step()).To(Equal(one("Destroy_Task")))
 	x.wantGone()
@@ -118,7 +118,7 @@ func TestDeleteOnlySoft(t *testing.T) {
 	x.Expect(x.step()).To(Equal(one("ShutdownGuest")))
 	busy()
 	x.Expect(x.step()).To(BeEmpty(), "the guest has its time")
-	x.d.removals.set(x.made.ID, removal{asked: time.Now().Add(-301 * time.Second)})
+	x.d.removals.set(x.made.ID, removal{shutdownAt: time.Now().Add(-301 * time.Second)})
 	x.Expect(x.step()).To(Equal(one("ShutdownGuest")), "it is asked again")
 	x.Expect(x.step()).To(Equal(one("Destroy_Task")))
 	x.wantGone()

@@ -56,9 +56,9 @@ func nameOf(f types.BaseMethodFault) string {
 	return reflect.Indirect(reflect.ValueOf(f)).Type().Name()
 }
 
-// faulted reports whether vCenter answered with this fault or, if T is an interface, with one of
+// isFault reports whether vCenter answered with this fault or, if T is an interface, with one of
 // its subtypes.
-func faulted[T any](err error) bool {
+func isFault[T any](err error) bool {
 	var f vimFault
 	if !errors.As(err, &f) {
 		return false
@@ -70,7 +70,7 @@ func faulted[T any](err error) bool {
 // faultError returns the typed error of a call's or task's fault, with vCenter's message.
 func (v *vcenter) faultError(attempted string, f types.BaseMethodFault, words string) *cloud.Error {
 	if f == nil {
-		return cloud.Errorf(cloud.Unknown, "%s: failed, and vCenter does not say why", attempted)
+		return cloud.Errorf(cloud.Unknown, "%s: failed, and vCenter gives no reason", attempted)
 	}
 	e := &cloud.Error{Code: codeOf(f), Message: attempted + ": " + nameOf(f), Err: vimFault{f}}
 	switch f := f.(type) {
@@ -103,13 +103,13 @@ func (v *vcenter) callError(operation string, err error) error {
 	switch {
 	case soap.IsSoapFault(err):
 		f := soap.ToSoapFault(err)
-		return v.faultError(operation, pointed(f.VimFault()), f.String)
+		return v.faultError(operation, toPointer(f.VimFault()), f.String)
 	case errors.As(err, &own), errors.As(err, &queued), errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
-		return v.redactor.NoAnswer(operation, err)
+		return v.redactor.NoResponse(operation, err)
 	case errors.As(err, &syntax):
-		return cloud.Errorf(cloud.Unavailable, "%s: the answer is not whole XML", operation)
+		return cloud.Errorf(cloud.Unavailable, "%s: the response is not complete XML", operation)
 	}
-	return cloud.Errorf(cloud.Unknown, "%s: the answer is none of vCenter's", operation)
+	return cloud.Errorf(cloud.Unknown, "%s: unexpected response (not vCenter): check spec.vsphere.server", operation)
 }
 
 // statusError returns an error for an answer that is neither a result nor a fault, else nil.
@@ -118,13 +118,13 @@ func statusError(operation string, resp *http.Response) error {
 	if status == http.StatusOK || status == http.StatusInternalServerError { // a fault comes with 500
 		return nil
 	}
-	e := cloud.Errorf(driverkit.ForeignStatus(status), "%s: status %d instead of vCenter's own words", operation, status)
+	e := cloud.Errorf(driverkit.CodeOfStatus(status), "%s: unexpected response with status %d (not vCenter)", operation, status)
 	e.RetryAfter = driverkit.RetryAfter(e.Code, resp.Header)
 	return e
 }
 
-// pointed returns a pointer to a fault that a decoder made as a value.
-func pointed(v types.AnyType) types.BaseMethodFault {
+// toPointer returns a pointer to a fault that a decoder made as a value.
+func toPointer(v types.AnyType) types.BaseMethodFault {
 	if f, ok := v.(types.BaseMethodFault); ok || v == nil {
 		return f
 	}
@@ -134,9 +134,9 @@ func pointed(v types.AnyType) types.BaseMethodFault {
 	return f
 }
 
-func notSent(operation string, err error) error {
+func notSentError(operation string, err error) error {
 	return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": not sent: " + err.Error(), Err: err}
 }
 
-// gone reports whether the object of an operation no longer exists.
-func gone(err error) bool { return faulted[*types.ManagedObjectNotFound](err) }
+// isGone reports whether the object of an operation no longer exists.
+func isGone(err error) bool { return isFault[*types.ManagedObjectNotFound](err) }

@@ -153,7 +153,7 @@ func (l *life) lead(d *driver) error {
 	ref := []cloud.Reference{{Token: l.req.Token, OwnershipID: l.req.OwnershipID}}
 	for step := 0; !l.deleting; step++ {
 		r, err := d.Ensure(ctx, l.req)
-		if err != nil && (step > 1 || cloud.CodeOf(err) != cloud.Unavailable || !strings.Contains(err.Error(), "clones run")) {
+		if err != nil && (step > 1 || cloud.CodeOf(err) != cloud.Unavailable || !strings.Contains(err.Error(), "running clones")) {
 			return err
 		}
 		if step > 6 {

@@ -133,11 +133,11 @@ func TestClonesAtOnce(t *testing.T) {
 	t.Logf("calls: %v", calls)
 }
 
-// TestFollowedFleet: machines that are created while the account is followed cost three calls each,
+// TestWatchedFleet: machines that are created while the account is watched cost three calls each,
 // plus at most six for all together each time the changes are read. So 300 machines, at Drover's
 // default rate and pace, cost at most four calls each. After that, they cost only the call that
 // stays open. Verified to fail when changed VMs were read one by one.
-func TestFollowedFleet(t *testing.T) {
+func TestWatchedFleet(t *testing.T) {
 	const machines, look, first = 40, 6, 25
 	const pace = 3 * time.Second
 	limit := Cloud().Limits.Create

@@ -24,15 +24,15 @@ import (
 // from their rules.
 type groups struct {
 	mu sync.Mutex
-	// settled holds the VMs that need no further check until their group gets a new VM.
-	settled map[types.ManagedObjectReference]bool
+	// inRule holds the VMs that need no further check until their group gets a new VM.
+	inRule map[types.ManagedObjectReference]bool
 	// tasks holds the latest rule change of each compute cluster.
 	tasks map[types.ManagedObjectReference]types.ManagedObjectReference
 }
 
-// unsettled returns the groups with a VM that was not checked yet, by rule name. It forgets VMs
+// unchecked returns the groups with a VM that was not checked yet, by rule name. It forgets VMs
 // that are gone.
-func (g *groups) unsettled(vms []vm) map[string][]vm {
+func (g *groups) unchecked(vms []vm) map[string][]vm {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.tasks == nil {
@@ -47,23 +47,23 @@ func (g *groups) unsettled(vms []vm) map[string][]vm {
 		_, owner := m.tags()
 		rule := ruleName(owner, group)
 		all[rule] = append(all[rule], m)
-		if g.settled[m.ref] {
+		if g.inRule[m.ref] {
 			there[m.ref] = true
 		} else {
 			fresh[rule] = true
 		}
 	}
-	g.settled = there
+	g.inRule = there
 	maps.DeleteFunc(all, func(rule string, _ []vm) bool { return !fresh[rule] })
 	return all
 }
 
-// settle records that the VMs are in their rule, or need none.
-func (g *groups) settle(refs []types.ManagedObjectReference) {
+// markInRule records that the VMs are in their rule, or need none.
+func (g *groups) markInRule(refs []types.ManagedObjectReference) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, ref := range refs {
-		g.settled[ref] = true
+		g.inRule[ref] = true
 	}
 }
 
@@ -73,33 +73,33 @@ func ruleName(owner, group string) string {
 	return fmt.Sprintf("drover-%s-%x", group, sha256.Sum256([]byte(owner)))[:len("drover--")+len(group)+12]
 }
 
-// keepApart makes each group's rule name all its VMs. A failure is shown with the machines and does
-// not fail the listing.
-func (d *driver) keepApart(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) error {
-	waiting := d.groups.unsettled(vms)
+// applyAntiAffinity makes each group's rule name all its VMs. A failure is shown with the machines
+// and does not fail the listing.
+func (d *driver) applyAntiAffinity(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) error {
+	waiting := d.groups.unchecked(vms)
 	if len(waiting) == 0 {
 		return nil
 	}
-	err := d.keepRules(ctx, s, waiting)
+	err := d.updateRules(ctx, s, waiting)
 	var queued *cloud.Queued
 	switch {
 	case err == nil, errors.As(err, &queued): // the next listing tries again
 		return nil
-	case faulted[*types.NotAuthenticated](err):
+	case isFault[*types.NotAuthenticated](err):
 		return err
 	}
-	var troubled []vm
+	var affected []vm
 	for _, members := range waiting {
-		troubled = append(troubled, members...)
+		affected = append(affected, members...)
 	}
-	note(shown, troubled, fmt.Sprintf("its anti-affinity rule is not in force: %v", err))
+	addNotice(shown, affected, fmt.Sprintf("the anti-affinity rule is not in force: %v", err))
 	return nil
 }
 
-// note adds a notice to the machines of the VMs.
-func note(shown []cloud.Resource, troubled []vm, what string) {
+// addNotice adds a notice to the machines of the VMs.
+func addNotice(shown []cloud.Resource, affected []vm, what string) {
 	ours := map[string]bool{}
-	for _, m := range troubled {
+	for _, m := range affected {
 		token, _ := m.tags()
 		ours[token] = true
 	}
@@ -114,14 +114,14 @@ func note(shown []cloud.Resource, troubled []vm, what string) {
 	}
 }
 
-// keepRules compares the rules of the compute clusters with the groups that have VMs there, and
+// updateRules compares the rules of the compute clusters with the groups that have VMs there, and
 // changes what differs. The next run checks whether the change was made.
-func (d *driver) keepRules(ctx context.Context, s *session, waiting map[string][]vm) error {
-	placed, err := d.placed(ctx, s, waiting)
+func (d *driver) updateRules(ctx context.Context, s *session, waiting map[string][]vm) error {
+	placed, err := d.ruleMembers(ctx, s, waiting)
 	if err != nil {
 		return err
 	}
-	clusters, err := s.these(ctx, d.page, slices.Collect(maps.Keys(placed)), []string{"configurationEx"})
+	clusters, err := s.readObjects(ctx, d.page, slices.Collect(maps.Keys(placed)), []string{"configurationEx"})
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (d *driver) keepRules(ctx context.Context, s *session, waiting map[string][
 			if change := changeOf(config.Rule, rule, members); change != nil {
 				changes = append(changes, *change)
 			} else {
-				d.groups.settle(members)
+				d.groups.markInRule(members)
 			}
 		}
 		if len(changes) > 0 {
@@ -143,15 +143,15 @@ func (d *driver) keepRules(ctx context.Context, s *session, waiting map[string][
 	return errors.Join(errs...)
 }
 
-// placed returns the members of each rule in each compute cluster.
-func (d *driver) placed(ctx context.Context, s *session, waiting map[string][]vm) (map[types.ManagedObjectReference]map[string][]types.ManagedObjectReference, error) {
+// ruleMembers returns the members of each rule in each compute cluster.
+func (d *driver) ruleMembers(ctx context.Context, s *session, waiting map[string][]vm) (map[types.ManagedObjectReference]map[string][]types.ManagedObjectReference, error) {
 	rules := map[types.ManagedObjectReference]string{}
 	for rule, members := range waiting {
 		for _, m := range members {
 			rules[m.ref] = rule
 		}
 	}
-	vms, err := s.these(ctx, d.page, slices.Collect(maps.Keys(rules)), []string{"resourcePool"})
+	vms, err := s.readObjects(ctx, d.page, slices.Collect(maps.Keys(rules)), []string{"resourcePool"})
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (d *driver) placed(ctx context.Context, s *session, waiting map[string][]vm
 			}
 			all[owner][rules[ref]] = append(all[owner][rules[ref]], ref)
 		case "ComputeResource": // a standalone host: there is no other host to choose
-			d.groups.settle([]types.ManagedObjectReference{ref})
+			d.groups.markInRule([]types.ManagedObjectReference{ref})
 		}
 	}
 	return all, nil
@@ -226,7 +226,7 @@ func (d *driver) changeRules(ctx context.Context, s *session, cluster types.Mana
 	d.groups.mu.Unlock()
 	var failed error
 	if known {
-		answers, err := s.these(ctx, d.page, []types.ManagedObjectReference{task}, []string{"info.state", "info.error"})
+		answers, err := s.readObjects(ctx, d.page, []types.ManagedObjectReference{task}, []string{"info.state", "info.error"})
 		if err != nil {
 			return err
 		}

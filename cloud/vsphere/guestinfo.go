@@ -46,7 +46,7 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	set := func(key, value string) { all = append(all, &types.OptionValue{Key: key, Value: value}) }
 	for _, o := range spec.ExtraConfig {
 		if reserved(o.Key) {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "extraConfig: %q is Drover's own", cloud.Clip(o.Key, 256))
+			return nil, cloud.Errorf(cloud.InvalidSpec, "extraConfig: %q is reserved for Drover", cloud.Clip(o.Key, 256))
 		}
 		set(o.Key, o.Value)
 	}
@@ -72,12 +72,12 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	userData := "userdata"
 	if isIgnition(req.UserData) {
 		if i := slices.IndexFunc(spec.Networks, configured); i >= 0 {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "networks[%d]: an Ignition configuration sets its network up itself; name and macAddress alone can be set with it", i)
+			return nil, cloud.Errorf(cloud.InvalidSpec, "networks[%d]: only name and macAddress can be set with an Ignition configuration, which sets up the network itself", i)
 		}
 		userData = "ignition.config.data"
 	}
 	for name, data := range map[string][]byte{userData: req.UserData, "metadata": metadata} {
-		text, err := packed(data)
+		text, err := compress(data)
 		if err != nil {
 			return nil, err
 		}
@@ -87,8 +87,8 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	return all, nil
 }
 
-// packed returns the data in gzip+base64.
-func packed(data []byte) (string, error) {
+// compress returns the data in gzip+base64.
+func compress(data []byte) (string, error) {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
 	_, err := w.Write(data)
@@ -96,7 +96,7 @@ func packed(data []byte) (string, error) {
 		err = w.Close()
 	}
 	if err != nil {
-		return "", &cloud.Error{Code: cloud.InvalidSpec, Message: "the user data can't be packed", Err: err}
+		return "", &cloud.Error{Code: cloud.InvalidSpec, Message: "the user data can't be compressed", Err: err}
 	}
 	return base64.StdEncoding.EncodeToString(b.Bytes()), nil
 }
@@ -114,7 +114,7 @@ func metadata(req cloud.Request) ([]byte, error) {
 	}
 	text, err := json.Marshal(data)
 	if err != nil {
-		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be written as JSON", Err: err}
+		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be encoded", Err: err}
 	}
 	return text, nil
 }

@@ -23,7 +23,7 @@ func (t template) upgradeOf(wanted string) (*types.ScheduledHardwareUpgradeInfo,
 	}
 	to, err := types.ParseHardwareVersion(wanted)
 	if err != nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "hardwareVersion: %q is none, such as vmx-21", cloud.Clip(wanted, 16))
+		return nil, cloud.Errorf(cloud.InvalidSpec, "hardwareVersion: %q is invalid, use for example vmx-21", cloud.Clip(wanted, 16))
 	}
 	if is, err := types.ParseHardwareVersion(t.version); err == nil && is >= to {
 		return nil, nil
@@ -47,7 +47,7 @@ func (v *vcenter) outdated(m vm) string {
 	if schedule, ok := m.properties["config.scheduledHardwareUpgradeInfo"].(types.ScheduledHardwareUpgradeInfo); ok && schedule.Fault != nil {
 		why = ": " + v.faultError("the upgrade", schedule.Fault.Fault, schedule.Fault.LocalizedMessage).Message
 	}
-	return fmt.Sprintf("its hardware version is %s, and %s was asked for%s; upgrade the template, and replace the machine", cloud.Clip(is, 16), cloud.Clip(wanted, 16), why)
+	return fmt.Sprintf("the hardware version is %s instead of %s%s; upgrade the template, and replace the machine", cloud.Clip(is, 16), cloud.Clip(wanted, 16), why)
 }
 
 // bootOptions returns the boot options that the machine's fields set, or nil for none.

@@ -65,7 +65,7 @@ func TestHardwareOutdated(t *testing.T) {
 	}
 	m := v.with(cloud.TagToken, "m-vmx-21")[0]
 	is := m.Config.Version
-	g.Expect(notice()).To(And(ContainSubstring(is), ContainSubstring("vmx-21 was asked for; upgrade the template")))
+	g.Expect(notice()).To(And(ContainSubstring(is), ContainSubstring("instead of vmx-21; upgrade the template")))
 	v.Context.WithLock(m, func() {
 		m.Config.ScheduledHardwareUpgradeInfo = &types.ScheduledHardwareUpgradeInfo{
 			UpgradePolicy: "always", VersionKey: "vmx-21", ScheduledHardwareUpgradeStatus: "failed",

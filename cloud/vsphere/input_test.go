@@ -22,7 +22,7 @@ func TestTwoTemplatesOfOneName(t *testing.T) {
 	v := start(t)
 	d := v.driver(t)
 	original := v.named("DC0_C0_RP1_VM0")
-	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+	g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
 		root, err := s.child(t.Context(), "folder", "vm", "", "Folder")
 		g.Expect(err).NotTo(HaveOccurred())
 		folder, err := methods.CreateFolder(t.Context(), s, &types.CreateFolder{This: root, Name: "old"})
@@ -33,7 +33,7 @@ func TestTwoTemplatesOfOneName(t *testing.T) {
 	})).To(Succeed())
 	found := map[types.ManagedObjectReference]bool{}
 	for _, name := range []string{original.Name, "old/" + original.Name} {
-		g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+		g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
 			p, err := d.plan(t.Context(), s, machine(func(m *infrav1.VSphereMachine) { m.Template = name }).VSphere, "")
 			if err == nil {
 				found[p.template.ref] = true
@@ -53,7 +53,7 @@ func TestOtherDatacenter(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
 	d := v.driver(t)
-	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+	g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
 		made, err := methods.CreateDatacenter(t.Context(), s, &types.CreateDatacenter{This: v.model.ServiceContent.RootFolder, Name: "DC1"})
 		g.Expect(err).NotTo(HaveOccurred())
 		datacenter := v.Context.Map.Get(made.Returnval).(*simulator.Datacenter)

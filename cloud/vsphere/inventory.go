@@ -19,9 +19,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// fewLookups is the largest number of machines that are looked up one by one in vCenter's index of
+// maxLookups is the largest number of machines that are looked up one by one in vCenter's index of
 // UUIDs. For more, one read of all VMs in the datacenter is cheaper.
-const fewLookups = 4
+const maxLookups = 4
 
 // These VM options hold data for when the machine's spec is not available. A guest can't change
 // them, because it can set only options that begin with "guestinfo.".
@@ -170,8 +170,8 @@ func (s *session) allVMs() types.ObjectSpec {
 	}
 }
 
-// these reads properties of objects of one kind.
-func (s *session) these(ctx context.Context, page int32, refs []types.ManagedObjectReference, paths []string) ([]vm, error) {
+// readObjects reads properties of objects of one kind.
+func (s *session) readObjects(ctx context.Context, page int32, refs []types.ManagedObjectReference, paths []string) ([]vm, error) {
 	if len(refs) == 0 {
 		return nil, nil
 	}
@@ -190,8 +190,8 @@ type located struct {
 
 // locate finds the VMs of the machines with these UUIDs.
 func (d *driver) locate(ctx context.Context, s *session, ids []string) ([]located, error) {
-	if len(ids) <= fewLookups {
-		return s.lookUp(ctx, ids)
+	if len(ids) <= maxLookups {
+		return s.findByUUID(ctx, ids)
 	}
 	all, err := s.scan(ctx, d.page, identityProperties())
 	if err != nil {
@@ -208,15 +208,15 @@ func (d *driver) locate(ctx context.Context, s *session, ids []string) ([]locate
 	}
 	if unreadable { // the index knows VMs whose configuration can't be read now
 		unseen := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return seen[id] })
-		more, err := s.lookUp(ctx, unseen)
+		more, err := s.findByUUID(ctx, unseen)
 		return append(found, more...), err
 	}
 	return found, nil
 }
 
-// lookUp searches the index for the instance UUID and, if vCenter had to replace that, for the BIOS
-// UUID.
-func (s *session) lookUp(ctx context.Context, ids []string) ([]located, error) {
+// findByUUID searches the index for the instance UUID and, if vCenter had to replace that, for the
+// BIOS UUID.
+func (s *session) findByUUID(ctx context.Context, ids []string) ([]located, error) {
 	var found []located
 	for _, id := range ids {
 		for _, instance := range []bool{true, false} {
@@ -238,26 +238,26 @@ func (s *session) lookUp(ctx context.Context, ids []string) ([]located, error) {
 }
 
 // machines reads the VMs of the wanted machines, by UUID. It looks up few machines in vCenter's
-// index, and reads many where they were last seen. It looks for the rest in the other way.
+// index, and reads many where they were last seen. It finds the rest in the other way.
 func (d *driver) machines(ctx context.Context, s *session, wanted map[string]cloud.Reference, paths []string) (vms []vm, err error) {
 	ids := slices.Sorted(maps.Keys(wanted))
-	if len(ids) <= fewLookups {
+	if len(ids) <= maxLookups {
 		if vms, err = d.search(ctx, s, wanted, ids, paths); err == nil {
-			vms, err = d.remembered(ctx, s, wanted, vms, paths, false)
+			vms, err = d.readAtLocations(ctx, s, wanted, vms, paths, false)
 		}
-		d.seen.note(vms)
+		d.locations.record(vms)
 		return vms, err
 	}
-	if vms, err = d.remembered(ctx, s, wanted, nil, paths, true); err != nil {
+	if vms, err = d.readAtLocations(ctx, s, wanted, nil, paths, true); err != nil {
 		return nil, err
 	}
 	found := identities(vms)
-	for _, at := range d.seen.of(ids) {
+	for _, at := range d.locations.of(ids) {
 		found[at.id] = found[at.id] || at.destroyed // by Drover, so it has no other VM
 	}
 	more, err := d.search(ctx, s, wanted, slices.DeleteFunc(ids, func(id string) bool { return found[id] }), paths)
 	vms = append(vms, more...)
-	d.seen.note(vms)
+	d.locations.record(vms)
 	return vms, err
 }
 
@@ -271,25 +271,25 @@ func (d *driver) search(ctx context.Context, s *session, wanted map[string]cloud
 	for _, f := range found {
 		byRef[f.ref] = f.id
 	}
-	vms, err := s.these(ctx, d.page, slices.Collect(maps.Keys(byRef)), paths)
+	vms, err := s.readObjects(ctx, d.page, slices.Collect(maps.Keys(byRef)), paths)
 	for i := range vms {
 		vms[i].indexed = wanted[byRef[vms[i].ref]]
 	}
 	return vms, err
 }
 
-// remembered reads the VMs of machines that have none in vms, where they were last seen, and adds
-// them to vms. If destroyed is true, it includes VMs that Drover has destroyed.
-func (d *driver) remembered(ctx context.Context, s *session, wanted map[string]cloud.Reference, vms []vm, paths []string, destroyed bool) ([]vm, error) {
+// readAtLocations reads the VMs of machines that have none in vms, where they were last seen, and
+// adds them to vms. If destroyed is true, it includes VMs that Drover has destroyed.
+func (d *driver) readAtLocations(ctx context.Context, s *session, wanted map[string]cloud.Reference, vms []vm, paths []string, destroyed bool) ([]vm, error) {
 	found := identities(vms)
-	at := d.seen.of(slices.Collect(maps.Keys(wanted)))
-	maps.DeleteFunc(at, func(_ types.ManagedObjectReference, at sighting) bool {
+	at := d.locations.of(slices.Collect(maps.Keys(wanted)))
+	maps.DeleteFunc(at, func(_ types.ManagedObjectReference, at location) bool {
 		return found[at.id] || at.destroyed && !destroyed
 	})
-	more, err := s.these(ctx, d.page, slices.SortedFunc(maps.Keys(at), byValue), paths)
+	more, err := s.readObjects(ctx, d.page, slices.SortedFunc(maps.Keys(at), byValue), paths)
 	for _, m := range more {
 		if m.unreadable() {
-			m.indexed = wanted[at[bare(m.ref)].id]
+			m.indexed = wanted[at[withoutServer(m.ref)].id]
 		}
 		vms = append(vms, m)
 	}
@@ -311,7 +311,7 @@ func identities(vms []vm) map[string]bool {
 // Probe reads vCenter's time, which needs a session, and the failure domains.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	var info cloud.Info
-	err := d.vcenter.with(ctx, func(s *session) error {
+	err := d.vcenter.withSession(ctx, func(s *session) error {
 		_, err := methods.CurrentTime(ctx, s, &types.CurrentTime{This: vim25.ServiceInstance})
 		if err == nil {
 			info.Place = fmt.Sprintf("vsphere:%s:%s", s.content.About.InstanceUuid, s.datacenter.Value)
@@ -324,10 +324,10 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 
 // List reads all VMs of the datacenter, and then more properties of its own.
 func (d *driver) List(ctx context.Context) (all []cloud.Resource, err error) {
-	err = d.vcenter.with(ctx, func(s *session) error {
+	err = d.vcenter.withSession(ctx, func(s *session) error {
 		pending, vms, err := d.list(ctx, s)
 		if err == nil {
-			all, err = d.judge(ctx, s, vms, pending)
+			all, err = d.evaluate(ctx, s, vms, pending)
 		}
 		return err
 	})
@@ -337,50 +337,50 @@ func (d *driver) List(ctx context.Context) (all []cloud.Resource, err error) {
 // list reads the running clones and the machines' VMs. It reads the clones first, so that it misses
 // none.
 func (d *driver) list(ctx context.Context, s *session) (pending map[string]cloud.Resource, vms []vm, err error) {
-	if pending, err = d.clones.ask(ctx, s, d.page, nil); err != nil {
+	if pending, err = d.clones.refresh(ctx, s, d.page, nil); err != nil {
 		return nil, nil, err
 	}
 	all, err := s.scan(ctx, d.page, identityProperties())
 	if err != nil {
 		return nil, nil, err
 	}
-	remembered := d.seen.all()
+	remembered := d.locations.all()
 	refs := map[types.ManagedObjectReference]bool{}
 	for ref := range remembered {
 		refs[ref] = true
 	}
 	for _, m := range all {
 		if m.identity() != "" {
-			refs[bare(m.ref)] = true
+			refs[withoutServer(m.ref)] = true
 		}
 	}
-	vms, err = d.look(ctx, s, slices.SortedFunc(maps.Keys(refs), byValue), remembered)
+	vms, err = d.readVMs(ctx, s, slices.SortedFunc(maps.Keys(refs), byValue), remembered)
 	return pending, vms, err
 }
 
-// look reads VMs, and proves that VMs that were seen before and are not found are gone.
-func (d *driver) look(ctx context.Context, s *session, refs []types.ManagedObjectReference, seen map[types.ManagedObjectReference]sighting) ([]vm, error) {
-	vms, err := s.these(ctx, d.page, refs, stateProperties())
+// readVMs reads VMs, and proves that VMs that were seen before and are not found are gone.
+func (d *driver) readVMs(ctx context.Context, s *session, refs []types.ManagedObjectReference, seen map[types.ManagedObjectReference]location) ([]vm, error) {
+	vms, err := s.readObjects(ctx, d.page, refs, stateProperties())
 	if err != nil {
 		return nil, err
 	}
 	vanished := maps.Clone(seen)
 	for i := range vms {
-		vms[i].indexed = seen[bare(vms[i].ref)].tags
-		delete(vanished, bare(vms[i].ref))
+		vms[i].indexed = seen[withoutServer(vms[i].ref)].tags
+		delete(vanished, withoutServer(vms[i].ref))
 	}
-	d.seen.note(vms)
-	return vms, d.proveGone(ctx, s, vanished)
+	d.locations.record(vms)
+	return vms, d.checkGone(ctx, s, vanished)
 }
 
-// judge returns the resources of all machines, and updates their groups, tags and attributes.
-func (d *driver) judge(ctx context.Context, s *session, vms []vm, pending map[string]cloud.Resource) ([]cloud.Resource, error) {
+// evaluate returns the resources of all machines, and updates their groups, tags and attributes.
+func (d *driver) evaluate(ctx context.Context, s *session, vms []vm, pending map[string]cloud.Resource) ([]cloud.Resource, error) {
 	all := d.merge(vms, pending)
 	d.attachTags(ctx, s, vms, all)
 	if err := d.setAttributes(ctx, s, vms, all); err != nil {
 		return nil, err
 	}
-	return all, d.keepApart(ctx, s, vms, all)
+	return all, d.applyAntiAffinity(ctx, s, vms, all)
 }
 
 // Describe returns an error if a machine has no VM yet and a clone runs whose machine is unknown.
@@ -394,8 +394,8 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 	if len(wanted) == 0 {
 		return nil, nil
 	}
-	err = d.vcenter.with(ctx, func(s *session) error {
-		pending, err := d.clones.ask(ctx, s, d.page, slices.Collect(maps.Keys(wanted)))
+	err = d.vcenter.withSession(ctx, func(s *session) error {
+		pending, err := d.clones.refresh(ctx, s, d.page, slices.Collect(maps.Keys(wanted)))
 		if err != nil {
 			return err
 		}
@@ -404,7 +404,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 			return err
 		}
 		found := d.merge(vms, pending)
-		if err := d.concludeAbsent(ctx, s, wanted, found); err != nil {
+		if err := d.resolveAbsent(ctx, s, wanted, found); err != nil {
 			return err
 		}
 		all = slices.DeleteFunc(found, func(r cloud.Resource) bool { return wanted[identityOf(r.Token)].Token == "" })
@@ -413,14 +413,14 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 	return all, err
 }
 
-// concludeAbsent returns an error while a machine that was not found may have a VM, or get one.
-func (d *driver) concludeAbsent(ctx context.Context, s *session, wanted map[string]cloud.Reference, found []cloud.Resource) error {
+// resolveAbsent returns an error while a machine that was not found may have a VM, or get one.
+func (d *driver) resolveAbsent(ctx context.Context, s *session, wanted map[string]cloud.Reference, found []cloud.Resource) error {
 	there := map[string]bool{}
 	for _, r := range found {
 		there[identityOf(r.Token)] = true
 	}
 	var absent, recorded []string
-	known := d.seen.known(slices.Collect(maps.Keys(wanted)))
+	known := d.locations.known(slices.Collect(maps.Keys(wanted)))
 	for _, id := range slices.Sorted(maps.Keys(wanted)) {
 		switch {
 		case there[id]:
@@ -431,11 +431,11 @@ func (d *driver) concludeAbsent(ctx context.Context, s *session, wanted map[stri
 		absent = append(absent, id)
 	}
 	for _, id := range absent {
-		if err := d.clones.suspect(ctx, s, d.page, id, d.clones.templatesSeen()); err != nil {
+		if err := d.clones.checkUnknown(ctx, s, d.page, id, d.clones.knownTemplates()); err != nil {
 			return err
 		}
 	}
-	if err := d.proveAbsent(ctx, s, recorded); err != nil {
+	if err := d.checkAbsent(ctx, s, recorded); err != nil {
 		return err
 	}
 	for _, id := range absent {

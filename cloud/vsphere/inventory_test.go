@@ -124,14 +124,14 @@ func TestAddresses(t *testing.T) {
 	m.properties["guest.net"] = types.ArrayOfGuestNicInfo{GuestNicInfo: append(nics, types.GuestNicInfo{
 		DeviceConfigId: 4001, Network: "nodes", IpAddress: []string{"198.51.100.10", "198.51.100.100"},
 	})}
-	chosen, err := choiceOf(&infrav1.VSphereNodeAddresses{Network: "nodes", Exclude: []string{"2001:db8::/32", "198.51.100.100/32"}})
+	chosen, err := newChoice(&infrav1.VSphereNodeAddresses{Network: "nodes", Exclude: []string{"2001:db8::/32", "198.51.100.100/32"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(m.addresses(chosen)).To(Equal([]clusterv1.MachineAddress{
 		{Type: clusterv1.MachineInternalIP, Address: "198.51.100.10"},
 		{Type: clusterv1.MachineInternalIP, Address: "192.0.2.10"},
 		{Type: clusterv1.MachineInternalDNS, Address: "node-1"},
 	}), "the network's first, and none of those that move")
-	_, err = choiceOf(&infrav1.VSphereNodeAddresses{Exclude: []string{"all"}})
+	_, err = newChoice(&infrav1.VSphereNodeAddresses{Exclude: []string{"all"}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
 }
 
@@ -215,10 +215,10 @@ func TestTrust(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		carrier, err := cloud.Connect(&http.Transport{}, config)
+		transport, err := cloud.Connect(&http.Transport{}, config)
 		g.Expect(err).NotTo(HaveOccurred())
-		t.Cleanup(carrier.(*http.Transport).CloseIdleConnections)
-		d, err := newDriver(cloud.Config{Account: account, Credentials: credentials(), Connect: conformance.Through(carrier)})
+		t.Cleanup(transport.(*http.Transport).CloseIdleConnections)
+		d, err := newDriver(cloud.Config{Account: account, Credentials: credentials(), Connect: conformance.Through(transport)})
 		g.Expect(err).NotTo(HaveOccurred())
 		_, err = d.Probe(t.Context())
 		return err
@@ -239,7 +239,7 @@ func TestTrust(t *testing.T) {
 	account.VSphere.Thumbprint = hex.EncodeToString(right[:])
 	err = ask()
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "a bundle that vouches for it does not help")
-	g.Expect(err).To(MatchError(ContainSubstring("which is not the account's")))
+	g.Expect(err).To(MatchError(ContainSubstring("which differs from spec.vsphere.thumbprint")))
 	old := sha1.Sum(block.Bytes)
 	account.VSphere.Thumbprint = hex.EncodeToString(old[:])
 	g.Expect(cloud.CodeOf(ask())).To(Equal(cloud.InvalidSpec), "SHA-1")

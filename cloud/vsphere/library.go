@@ -41,7 +41,7 @@ func (s *session) libraryTemplate(ctx context.Context, from *infrav1.VSphereLibr
 		return vapi.NewManager(c).GetLibraryTemplateInfo(ctx, items[0])
 	})
 	if code := cloud.CodeOf(err); code == cloud.InvalidSpec || err == nil && (found == nil || found.VmTemplate == "") {
-		return ref, cloud.Errorf(cloud.InvalidSpec, "contentLibrary.item: %q is no VM template; make one of an OVF once, by deploying it and cloning the VM to a template in the library", cloud.Clip(from.Item, 255))
+		return ref, cloud.Errorf(cloud.InvalidSpec, "contentLibrary.item: %q is not a VM template; for an OVF, deploy it once and clone the VM to a template in the library", cloud.Clip(from.Item, 255))
 	}
 	if err != nil {
 		return ref, err
@@ -53,11 +53,11 @@ func (s *session) libraryTemplate(ctx context.Context, from *infrav1.VSphereLibr
 func onlyOne(ids []string, field, name string) error {
 	switch len(ids) {
 	case 0:
-		return cloud.Errorf(cloud.NotFound, "%s: there is no %q, or the account's user may not see it", field, cloud.Clip(name, 255))
+		return cloud.Errorf(cloud.NotFound, "%s: %q does not exist, or the account's user may not see it", field, cloud.Clip(name, 255))
 	case 1:
 		return nil
 	}
-	return cloud.Errorf(cloud.Conflict, "%s: %d are called %q; rename one, or name the template by its path", field, len(ids), cloud.Clip(name, 255))
+	return cloud.Errorf(cloud.Conflict, "%s: %d have the name %q; rename one, or set template to a path", field, len(ids), cloud.Clip(name, 255))
 }
 
 // query makes one read call to the Automation API.

@@ -136,11 +136,11 @@ func TestContentLibraryRefused(t *testing.T) {
 		code          cloud.Code
 		words         string
 	}{
-		{"nothing", "ubuntu", cloud.NotFound, `contentLibrary.library: there is no "nothing"`},
-		{"images", "ubuntu", cloud.NotFound, `contentLibrary.item: there is no "ubuntu"`},
-		{"twins", "ubuntu", cloud.Conflict, `contentLibrary.library: 2 are called "twins"`},
-		{"images", "appliance", cloud.InvalidSpec, `contentLibrary.item: "appliance" is no VM template`},
-		{"empty", "ubuntu", cloud.InvalidSpec, `contentLibrary.item: "ubuntu" is no VM template`},
+		{"nothing", "ubuntu", cloud.NotFound, `contentLibrary.library: "nothing" does not exist`},
+		{"images", "ubuntu", cloud.NotFound, `contentLibrary.item: "ubuntu" does not exist`},
+		{"twins", "ubuntu", cloud.Conflict, `contentLibrary.library: 2 have the name "twins"`},
+		{"images", "appliance", cloud.InvalidSpec, `contentLibrary.item: "appliance" is not a VM template`},
+		{"empty", "ubuntu", cloud.InvalidSpec, `contentLibrary.item: "ubuntu" is not a VM template`},
 	} {
 		_, err := d.Ensure(t.Context(), request("m", fromLibrary(test.library, test.item)))
 		g.Expect(cloud.CodeOf(err)).To(Equal(test.code), test.words)

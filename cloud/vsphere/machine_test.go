@@ -125,7 +125,7 @@ func TestLinkedClone(t *testing.T) {
 	d := v.driver(t)
 	original := v.named("DC0_C0_RP1_VM0")
 	snapshots := map[int]types.ManagedObjectReference{}
-	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+	g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
 		for i, name := range []string{"base", "patched", "base"} { // each is a child of the previous one
 			if _, err := methods.CreateSnapshot_Task(t.Context(), s, &types.CreateSnapshot_Task{This: original.Self, Name: name}); err != nil {
 				return err
@@ -141,7 +141,7 @@ func TestLinkedClone(t *testing.T) {
 		req := request("linked", func(m *infrav1.VSphereMachine) { m.CloneMode, m.Snapshot = infrav1.VSphereCloneLinked, name })
 		var spec *types.VirtualMachineCloneSpec
 		var from template
-		g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+		g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
 			p, err := d.plan(t.Context(), s, req.Spec.VSphere, "")
 			g.Expect(err).NotTo(HaveOccurred())
 			from = p.template

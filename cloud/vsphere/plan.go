@@ -21,10 +21,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// planMemory is how long resolved names and templates are cached: long enough for a pool's machines
+// planTTL is how long resolved names and templates are cached: long enough for a pool's machines
 // to share the look-ups, short enough for a changed template. If the cache is wrong, a clone fails
 // and resets it.
-const planMemory = 5 * time.Minute
+const planTTL = 5 * time.Minute
 
 // plan holds what the names in a machine's fields resolve to.
 type plan struct {
@@ -61,11 +61,11 @@ func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMach
 	kind, err := json.Marshal([]any{spec.Template, spec.ContentLibrary, spec.CloneMode, spec.Snapshot, spec.Folder, spec.ResourcePool, spec.Host, spec.Datastore,
 		spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, spec.Tags, spec.CustomAttributes, where})
 	if err != nil {
-		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be read", Err: err}
+		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be encoded", Err: err}
 	}
 	p, err := d.plans.Get(ctx, string(kind), func(ctx context.Context) (*plan, error) { return d.resolve(ctx, s, where.of(spec), where) })
 	if err == nil {
-		d.clones.met(p.template.ref)
+		d.clones.addTemplate(p.template.ref)
 	}
 	return p, err
 }
@@ -80,7 +80,7 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 	case where.Pool != nil:
 		p.pool = *where.Pool
 	case spec.ResourcePool == "":
-		return nil, cloud.Errorf(cloud.InvalidSpec, "resourcePool is missing, and no failure domain has one")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "resourcePool is not set, and no failure domain has one")
 	default:
 		if p.pool, err = s.child(ctx, "resource pool", "host", spec.ResourcePool, "ResourcePool", "VirtualApp"); err != nil {
 			return nil, err
@@ -120,7 +120,7 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 func (s *session) child(ctx context.Context, what, folder, name string, kinds ...string) (types.ManagedObjectReference, error) {
 	ref, err := s.find(ctx, what, path.Join(s.vcenter.datacenter, folder)+strings.TrimSuffix("/"+name, "/"))
 	if err == nil && !slices.Contains(kinds, ref.Type) {
-		return ref, cloud.Errorf(cloud.InvalidSpec, "%q is a %s and no %s", cloud.Clip(name, 512), ref.Type, what)
+		return ref, cloud.Errorf(cloud.InvalidSpec, "%q is a %s, not a %s", cloud.Clip(name, 512), ref.Type, what)
 	}
 	return ref, err
 }
@@ -139,9 +139,9 @@ func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphere
 		return t, err
 	}
 	read := func(ref types.ManagedObjectReference, paths ...string) (vm, error) {
-		found, err := s.these(ctx, d.page, []types.ManagedObjectReference{ref}, append(paths, "config.hardware", "config.guestId", "config.version"))
+		found, err := s.readObjects(ctx, d.page, []types.ManagedObjectReference{ref}, append(paths, "config.hardware", "config.guestId", "config.version"))
 		if err == nil && len(found) == 0 {
-			err = cloud.Errorf(cloud.NotFound, "%s, or its snapshot, has just been removed", t.name)
+			err = cloud.Errorf(cloud.NotFound, "%s, or its snapshot, was just removed", t.name)
 		}
 		return append(found, vm{})[0], err
 	}
@@ -152,7 +152,7 @@ func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphere
 	if spec.CloneMode == infrav1.VSphereCloneLinked {
 		all, _ := found.properties["snapshot"].(types.VirtualMachineSnapshotInfo)
 		if t.snapshot, err = snapshotOf(all, spec.Snapshot); err != nil {
-			return t, cloud.Errorf(cloud.InvalidSpec, "%s has %v, and a linked clone needs one", t.name, err)
+			return t, cloud.Errorf(cloud.InvalidSpec, "%s has %v, but a linked clone needs one", t.name, err)
 		}
 		if found, err = read(*t.snapshot); err != nil {
 			return t, err
@@ -200,7 +200,7 @@ func snapshotOf(all types.VirtualMachineSnapshotInfo, name string) (*types.Manag
 	case 1:
 		return &ending[0], nil
 	}
-	return nil, fmt.Errorf("%d snapshots %q, which longer paths or other names must tell apart", len(ending), cloud.Clip(name, 512))
+	return nil, fmt.Errorf("%d snapshots %q: use a longer path, or rename one", len(ending), cloud.Clip(name, 512))
 }
 
 // network returns the backing of an adapter in a network.
@@ -210,9 +210,9 @@ func (d *driver) network(ctx context.Context, s *session, name string) (types.Ba
 		return nil, err
 	}
 	read := func(ref types.ManagedObjectReference, paths ...string) (vm, error) {
-		found, err := s.these(ctx, d.page, []types.ManagedObjectReference{ref}, paths)
+		found, err := s.readObjects(ctx, d.page, []types.ManagedObjectReference{ref}, paths)
 		if err == nil && len(found) == 0 {
-			err = cloud.Errorf(cloud.NotFound, "network %q has just been removed", cloud.Clip(name, 512))
+			err = cloud.Errorf(cloud.NotFound, "network %q was just removed", cloud.Clip(name, 512))
 		}
 		return append(found, vm{})[0], err
 	}
@@ -315,7 +315,7 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 	}
 	if spec.DiskGiB > 0 {
 		if root.CapacityInKB > int64(spec.DiskGiB)<<20 {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "diskGiB is %d, and %s has %d: disks don't shrink", spec.DiskGiB, t.name, root.CapacityInKB>>20)
+			return nil, cloud.Errorf(cloud.InvalidSpec, "diskGiB is %d, but the disk of %s has %d: disks can't shrink", spec.DiskGiB, t.name, root.CapacityInKB>>20)
 		}
 		larger := *root
 		larger.CapacityInKB, larger.CapacityInBytes = int64(spec.DiskGiB)<<20, int64(spec.DiskGiB)<<30
@@ -327,7 +327,7 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 			unit++
 		}
 		if unit > 15 {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "the controller of %s has no room for %d further disks", t.name, len(spec.DataDisksGiB))
+			return nil, cloud.Errorf(cloud.InvalidSpec, "the disk controller of %s has no free slot for %d more disks", t.name, len(spec.DataDisksGiB))
 		}
 		units[unit] = true
 		change(types.VirtualDeviceConfigSpecOperationAdd, &types.VirtualDisk{
@@ -400,9 +400,9 @@ func (t template) disks() (root *types.VirtualDisk, units map[int32]bool) {
 // Offering returns the template's capacity, with the changes that the machine's own fields make.
 func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (o cloud.Offering, err error) {
 	if fields == nil || fields.VSphere == nil {
-		return o, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a VM of vSphere")
+		return o, cloud.Errorf(cloud.InvalidSpec, "the machine's spec.vsphere is not set")
 	}
-	err = d.vcenter.with(ctx, func(s *session) error {
+	err = d.vcenter.withSession(ctx, func(s *session) error {
 		t, err := d.template(ctx, s, fields.VSphere)
 		if cloud.CodeOf(err) == cloud.NotFound {
 			return &cloud.Error{Code: cloud.InvalidSpec, Message: fmt.Sprintf("no offering: %v", err), Err: err}

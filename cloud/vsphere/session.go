@@ -36,12 +36,12 @@ type vcenter struct {
 	redactor                       driverkit.Redactor
 	transport                      http.RoundTripper
 	automation                     automation
-	logins                         driverkit.LoginGuard
+	guard                          driverkit.LoginGuard
 
-	turn    chan struct{} // held while the session is created
-	mu      sync.Mutex
-	current *session
-	first   time.Time // time of the first login, by vCenter's clock
+	lock         chan struct{} // held while the session is created
+	mu           sync.Mutex
+	current      *session
+	firstLoginAt time.Time // time of the first login, by vCenter's clock
 	// instance and place are the vCenter's UUID and the datacenter of the first session.
 	instance string
 	place    types.ManagedObjectReference
@@ -56,31 +56,31 @@ type session struct {
 	datacenter types.ManagedObjectReference
 	// view contains all VMs of the datacenter.
 	view types.ManagedObjectReference
-	// collector is the property collector that serves Follow, or served it last.
+	// collector is the property collector that serves Watch, or served it last.
 	collector types.ManagedObjectReference
 }
 
 func newVCenter(a *infrav1.VSphereAccount, username, password string, transport http.RoundTripper) (*vcenter, error) {
 	u, err := url.Parse("https://" + a.Server + vim25.Path)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.Path != vim25.Path {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "server is no host name or address")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "server is not a host name or address")
 	}
 	return &vcenter{
 		url: u, username: username, password: password, datacenter: a.Datacenter,
 		redactor:  driverkit.NewRedactor(password, username),
-		transport: transport, turn: make(chan struct{}, 1), automation: automation{turn: make(chan struct{}, 1)},
+		transport: transport, lock: make(chan struct{}, 1), automation: automation{lock: make(chan struct{}, 1)},
 	}, nil
 }
 
-// with runs f in the session. If vCenter has ended the session, with creates a new one, once, and
-// runs f again, because the refused call had no effect. f must be safe to run twice.
-func (v *vcenter) with(ctx context.Context, f func(*session) error) error {
+// withSession runs f in the session. If vCenter has ended the session, with creates a new one,
+// once, and runs f again, because the refused call had no effect. f must be safe to run twice.
+func (v *vcenter) withSession(ctx context.Context, f func(*session) error) error {
 	for again := false; ; again = true {
 		s, err := v.connect(ctx)
 		if err == nil {
 			err = f(s)
 		}
-		if again || !faulted[*types.NotAuthenticated](err) {
+		if again || !isFault[*types.NotAuthenticated](err) {
 			return err
 		}
 		v.drop(s)
@@ -90,14 +90,14 @@ func (v *vcenter) with(ctx context.Context, f func(*session) error) error {
 // connect returns the session, and creates it if there is none. An error may come with a session.
 func (v *vcenter) connect(ctx context.Context) (*session, error) {
 	select {
-	case v.turn <- struct{}{}:
-		defer func() { <-v.turn }()
+	case v.lock <- struct{}{}:
+		defer func() { <-v.lock }()
 	case <-ctx.Done():
-		return nil, notSent("Login", ctx.Err())
+		return nil, notSentError("Login", ctx.Err())
 	}
 	s := v.session()
 	if s == nil {
-		if err := v.logins.Allow(); err != nil {
+		if err := v.guard.Allow(); err != nil {
 			return nil, err
 		}
 		var err error
@@ -121,7 +121,7 @@ func (v *vcenter) session() *session {
 func (v *vcenter) firstLogin() time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.first
+	return v.firstLoginAt
 }
 
 // drop forgets a session unless another one has replaced it.
@@ -134,7 +134,7 @@ func (v *vcenter) drop(s *session) {
 }
 
 // client returns a client with its own cookie jar, because vCenter refuses a login with another
-// session's cookie. judge returns an error for a refusal or an answer that is not vCenter's.
+// session's cookie. check returns an error for a refusal or an answer that is not vCenter's.
 func (v *vcenter) client(judge func(operation string, resp *http.Response) error) *soap.Client {
 	client := soap.NewClient(v.url, false)
 	plain := driverkit.Client(answers{v.transport, judge})
@@ -154,21 +154,21 @@ func (v *vcenter) login(ctx context.Context) (*session, error) {
 	s.content = content.Returnval
 	if c := s.content; c.SessionManager == nil || c.SearchIndex == nil || c.ViewManager == nil || c.TaskManager == nil ||
 		c.AuthorizationManager == nil || c.About.InstanceUuid == "" {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the server is no vCenter")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the server is not a vCenter")
 	}
 	if err := v.sameInstance(s.content.About.InstanceUuid); err != nil {
 		return nil, err
 	}
 	answer, err := methods.Login(ctx, s, &types.Login{This: *s.content.SessionManager, UserName: v.username, Password: v.password, Locale: "en_US"})
-	v.logins.Done(err)
+	v.guard.Done(err)
 	if err != nil {
 		return nil, err
 	}
 	s.user = answer.Returnval
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.first.IsZero() {
-		v.first, v.instance = s.user.LoginTime, s.content.About.InstanceUuid
+	if v.firstLoginAt.IsZero() {
+		v.firstLoginAt, v.instance = s.user.LoginTime, s.content.About.InstanceUuid
 	}
 	v.current = s
 	return s, nil
@@ -182,7 +182,7 @@ func (v *vcenter) sameInstance(id string) error {
 	if v.instance == "" || v.instance == id {
 		return nil
 	}
-	return cloud.Errorf(cloud.Conflict, "the server is now the vCenter instance %s, and was %s: machines of the one can't be seen in the other; make a CloudAccount for the new one",
+	return cloud.Errorf(cloud.Conflict, "the server is now the vCenter instance %s, and was %s: neither shows the other's machines; create a CloudAccount for the new one",
 		v.redactor.Clean(id, 64), v.redactor.Clean(v.instance, 64))
 }
 
@@ -196,7 +196,7 @@ func (v *vcenter) sameDatacenter(ref types.ManagedObjectReference) error {
 	if v.place == ref {
 		return nil
 	}
-	return cloud.Errorf(cloud.Conflict, "datacenter %q is now %s, and was %s: machines of the one can't be seen in the other; make a CloudAccount for the new one",
+	return cloud.Errorf(cloud.Conflict, "datacenter %q is now %s, and was %s: neither shows the other's machines; create a CloudAccount for the new one",
 		cloud.Clip(v.datacenter, 512), v.redactor.Clean(ref.Value, 64), v.place.Value)
 }
 
@@ -206,7 +206,7 @@ func (s *session) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.sameDatacenter(bare(datacenter)); err != nil {
+	if err := s.sameDatacenter(withoutServer(datacenter)); err != nil {
 		return err
 	}
 	view, err := methods.CreateContainerView(ctx, s, &types.CreateContainerView{
@@ -227,7 +227,7 @@ func (s *session) find(ctx context.Context, what, path string) (types.ManagedObj
 		return types.ManagedObjectReference{}, err
 	}
 	if answer.Returnval == nil {
-		return types.ManagedObjectReference{}, cloud.Errorf(cloud.NotFound, "there is no %s %q, or the account's user may not see it", what, cloud.Clip(path, 512))
+		return types.ManagedObjectReference{}, cloud.Errorf(cloud.NotFound, "%s %q does not exist, or the account's user may not see it", what, cloud.Clip(path, 512))
 	}
 	return *answer.Returnval, nil
 }
@@ -237,7 +237,7 @@ func (s *session) find(ctx context.Context, what, path string) (types.ManagedObj
 func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 	operation := strings.TrimSuffix(reflect.TypeOf(req).Elem().Name(), "Body")
 	if err := ctx.Err(); err != nil {
-		return notSent(operation, err)
+		return notSentError(operation, err)
 	}
 	named := cloud.WithOperation(ctx, operation, classOf(operation))
 	if operation == "WaitForUpdatesEx" {
@@ -248,7 +248,7 @@ func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 		return s.callError(operation, err)
 	}
 	if reflect.ValueOf(res).Elem().FieldByName("Res").IsNil() {
-		return cloud.Errorf(cloud.Unknown, "%s: the answer is none of vCenter's", operation)
+		return cloud.Errorf(cloud.Unknown, "%s: unexpected response (not vCenter): check spec.vsphere.server", operation)
 	}
 	return nil
 }
@@ -267,7 +267,7 @@ func classOf(operation string) cloud.Class {
 // is no such answer, because it would send the session elsewhere.
 type answers struct {
 	http.RoundTripper
-	judge func(operation string, resp *http.Response) error
+	check func(operation string, resp *http.Response) error
 }
 
 func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -276,7 +276,7 @@ func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	operation := cloud.OperationOf(req.Context()).Name
-	if err := a.judge(operation, resp); err != nil {
+	if err := a.check(operation, resp); err != nil {
 		_ = resp.Body.Close()
 		return nil, err
 	}
@@ -289,7 +289,7 @@ type boundedBody struct {
 	left int
 }
 
-var errTooLarge = errors.New("the answer is too large")
+var errTooLarge = errors.New("the response is too large")
 
 func (b *boundedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 {

@@ -55,7 +55,7 @@ func (s *session) recommended(ctx context.Context, p *plan, name string, clone *
 			}
 		}
 	}
-	return nil, cloud.Errorf(cloud.NoCapacity, "RecommendDatastores: Storage DRS finds no datastore for the machine in the datastore cluster; it may be full, or Storage DRS off")
+	return nil, cloud.Errorf(cloud.NoCapacity, "RecommendDatastores: Storage DRS finds no datastore for the machine in the datastore cluster: it may be full, or Storage DRS may be off")
 }
 
 // policy returns the ID of a storage policy. It asks vCenter's policy service, which takes the
@@ -88,5 +88,5 @@ func (s *session) policy(ctx context.Context, name string) (string, error) {
 			return p.ProfileId.UniqueId, nil
 		}
 	}
-	return "", cloud.Errorf(cloud.NotFound, "there is no storage policy %q, or the account's user may not see it", cloud.Clip(name, 80))
+	return "", cloud.Errorf(cloud.NotFound, "storage policy %q does not exist, or the account's user may not see it", cloud.Clip(name, 80))
 }

@@ -33,7 +33,7 @@ func (d *driver) tagIDs(ctx context.Context, s *session, wanted []infrav1.VSpher
 		}
 		id, ok := known[tag.Name]
 		if !ok {
-			return nil, cloud.Errorf(cloud.NotFound, "tags[%d]: category %q has no tag %q, or the account's user may not see it", i, cloud.Clip(tag.Category, 256), cloud.Clip(tag.Name, 256))
+			return nil, cloud.Errorf(cloud.NotFound, "tags[%d]: tag %q of category %q does not exist, or the account's user may not see it", i, cloud.Clip(tag.Name, 256), cloud.Clip(tag.Category, 256))
 		}
 		ids = append(ids, id)
 	}
@@ -92,14 +92,14 @@ func (s *session) category(ctx context.Context, name string) (string, error) {
 			return id, nil
 		}
 	}
-	return "", cloud.Errorf(cloud.NotFound, "there is no category of tags %q, or the account's user may not see it", cloud.Clip(name, 256))
+	return "", cloud.Errorf(cloud.NotFound, "tag category %q does not exist, or the account's user may not see it", cloud.Clip(name, 256))
 }
 
 // attachTags attaches missing tags, with one call for each tag and batch. A failure is shown with
 // the machines, does not fail the listing, and is retried by the next one.
 func (d *driver) attachTags(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) {
 	waiting := map[string][]vm{}
-	for _, m := range d.tagged.waiting(vms, optionTags) {
+	for _, m := range d.tagged.pending(vms, optionTags) {
 		for _, id := range strings.Fields(m.text(option(optionTags))) {
 			waiting[id] = append(waiting[id], m)
 		}
@@ -115,14 +115,14 @@ func (d *driver) attachTags(ctx context.Context, s *session, vms []vm, shown []c
 				failed[m.ref] = true
 			}
 			if queued := (*cloud.Queued)(nil); !errors.As(err, &queued) {
-				note(shown, batch, fmt.Sprintf("it lacks a tag of vSphere's: %v", err))
+				addNotice(shown, batch, fmt.Sprintf("a vSphere tag is missing: %v", err))
 			}
 		}
 	}
 	for _, batch := range waiting {
 		for _, m := range batch {
 			if !failed[m.ref] {
-				d.tagged.settle(m.ref)
+				d.tagged.markDone(m.ref)
 			}
 		}
 	}

@@ -162,8 +162,8 @@ func TestUnknownTags(t *testing.T) {
 	v.tags(t, "team", "blue")
 	d := v.driver(t)
 	for words, edit := range map[string]func(*infrav1.VSphereMachine){
-		`tags[1]: category "team" has no tag "red"`:  withTags("team", "blue", "team", "red"),
-		`there is no category of tags "environment"`: withTags("environment", "blue"),
+		`tags[1]: tag "red" of category "team" does not exist`: withTags("team", "blue", "team", "red"),
+		`tag category "environment" does not exist`:            withTags("environment", "blue"),
 	} {
 		_, err := d.Ensure(t.Context(), request("m", edit))
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
@@ -215,7 +215,7 @@ func TestZonesByTag(t *testing.T) {
 	calls = v.counted(func() { g.Expect(place("n", "zone-a")).To(Succeed()) })
 	g.Expect(calls).To(Equal(map[string]int{"FindAllByUuid": 2, "CloneVM_Task": 1}), "what a machine costs to make")
 
-	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+	g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
 		for zone, cluster := range map[string]*simulator.ClusterComputeResource{"zone-a": hosted, "zone-b": v.Context.Map.Get(empty).(*simulator.ClusterComputeResource)} {
 			p, err := d.plan(t.Context(), s, machine(func(m *infrav1.VSphereMachine) { m.Datastore = "" }).VSphere, zone)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -247,7 +247,7 @@ func (v *vcsim) addClusters(t testing.TB, d *driver) (here, abroad types.Managed
 		}
 		return made.Returnval, nil
 	}
-	err := d.vcenter.with(t.Context(), func(s *session) error {
+	err := d.vcenter.withSession(t.Context(), func(s *session) error {
 		folder, err := methods.CreateFolder(t.Context(), s, &types.CreateFolder{This: v.Context.Map.Get(s.datacenter).(*simulator.Datacenter).HostFolder, Name: "racks"})
 		if err != nil {
 			return err

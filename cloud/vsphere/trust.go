@@ -42,10 +42,10 @@ func pinned(wanted [sha256.Size]byte) *tls.Config {
 		InsecureSkipVerify: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 {
-				return errors.New("the server shows no certificate")
+				return errors.New("the server presents no certificate")
 			}
 			if found := sha256.Sum256(state.PeerCertificates[0].Raw); found != wanted {
-				return fmt.Errorf("the server's certificate has the thumbprint %s, which is not the account's", strings.ToUpper(hex.EncodeToString(found[:])))
+				return fmt.Errorf("the server's certificate has the thumbprint %s, which differs from spec.vsphere.thumbprint", strings.ToUpper(hex.EncodeToString(found[:])))
 			}
 			return nil
 		},
@@ -60,7 +60,7 @@ func thumbprintOf(text string) (*[sha256.Size]byte, error) {
 	}
 	digits, err := hex.DecodeString(strings.ReplaceAll(text, ":", ""))
 	if err != nil || len(digits) != sha256.Size {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "thumbprint is not SHA-256: 64 hexadecimal digits")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "thumbprint is not SHA-256 (64 hexadecimal digits)")
 	}
 	return (*[sha256.Size]byte)(digits), nil
 }

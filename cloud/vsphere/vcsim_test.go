@@ -36,10 +36,10 @@ const (
 // and each call waits for its tasks, unless a test holds them.
 type vcsim struct {
 	*simulator.Service
-	model   *simulator.Model
-	account *infrav1.CloudAccountSpec
-	carrier http.RoundTripper
-	stop    func()
+	model     *simulator.Model
+	account   *infrav1.CloudAccountSpec
+	transport http.RoundTripper
+	stop      func()
 
 	turn    sync.Mutex                   // held during a call
 	held    bool                         // clones are held
@@ -98,12 +98,12 @@ func startAt(t testing.TB, address string, vms int) *vcsim {
 	if err != nil {
 		t.Fatal(err)
 	}
-	carrier, err := cloud.Connect(base, config)
+	transport, err := cloud.Connect(base, config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(carrier.(*http.Transport).CloseIdleConnections)
-	v.carrier = carrier
+	t.Cleanup(transport.(*http.Transport).CloseIdleConnections)
+	v.transport = transport
 	return v
 }
 
@@ -138,7 +138,7 @@ func (v *vcsim) RoundTrip(req *http.Request) (*http.Response, error) {
 func (v *vcsim) send(req *http.Request, class cloud.Class) (*http.Response, error) {
 	v.turn.Lock()
 	defer v.turn.Unlock()
-	resp, err := v.carrier.RoundTrip(req)
+	resp, err := v.transport.RoundTrip(req)
 	if class != cloud.ClassRead && !v.held {
 		v.wait()
 	}

@@ -87,7 +87,7 @@ func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.Err
 		all = append(all, field.Required(path.Child("credentialsRef"), "vSphere has no ambient credentials: name a Secret with username and password"))
 	}
 	if _, err := driverkit.CertPool(a.CABundle); err != nil {
-		all = append(all, field.Invalid(path.Child("vsphere", "caBundle"), "", "must hold certificates in PEM"))
+		all = append(all, field.Invalid(path.Child("vsphere", "caBundle"), "", "must contain PEM certificates"))
 	}
 	if _, err := thumbprintOf(a.Thumbprint); err != nil {
 		all = append(all, field.Invalid(path.Child("vsphere", "thumbprint"), a.Thumbprint, "must be SHA-256: 64 hexadecimal digits"))
@@ -95,7 +95,7 @@ func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.Err
 	if n := a.NodeAddresses; n != nil {
 		for i, text := range n.Exclude {
 			if _, err := netip.ParsePrefix(text); err != nil {
-				all = append(all, field.Invalid(path.Child("vsphere", "nodeAddresses", "exclude").Index(i), text, "must be a range of addresses, such as 192.0.2.0/24"))
+				all = append(all, field.Invalid(path.Child("vsphere", "nodeAddresses", "exclude").Index(i), text, "must be an address range, such as 192.0.2.0/24"))
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func validateMachine(m *infrav1.VSphereMachine, path *field.Path) field.ErrorLis
 	path = path.Child("vsphere")
 	for i, option := range m.ExtraConfig {
 		if reserved(option.Key) {
-			all = append(all, field.Forbidden(path.Child("extraConfig").Index(i).Child("key"), "is Drover's own"))
+			all = append(all, field.Forbidden(path.Child("extraConfig").Index(i).Child("key"), "is reserved for Drover"))
 		}
 	}
 	for i, network := range m.Networks {
@@ -147,19 +147,19 @@ func validateNetwork(n infrav1.VSphereNetwork, path *field.Path) field.ErrorList
 
 // driver is the driver of one account.
 type driver struct {
-	vcenter  *vcenter
-	domains  []infrav1.VSphereFailureDomain
-	category string // the category whose tags are the failure domains instead; "" for none
-	choice   choice
-	page     int32
-	pace     time.Duration // between two reads of machines that change
-	idle     time.Duration // how long one call waits if no machine changes
-	clones   clones
-	seen     sightings
-	removals removals
-	groups   groups
-	tagged   settled // VMs that have their tags
-	noted    settled // VMs that have their custom attributes
+	vcenter   *vcenter
+	domains   []infrav1.VSphereFailureDomain
+	category  string // the category whose tags are the failure domains instead; "" for none
+	choice    choice
+	page      int32
+	pace      time.Duration // between two reads of machines that change
+	idle      time.Duration // how long one call waits if no machine changes
+	clones    clones
+	locations locations
+	removals  removals
+	groups    groups
+	tagged    updatedVMs // VMs that have their tags
+	annotated updatedVMs // VMs that have their custom attributes
 
 	plans driverkit.Memo[*plan]             // by the machine's fields that they depend on
 	tags  driverkit.Memo[map[string]string] // tag IDs by name, for each category
@@ -168,7 +168,7 @@ type driver struct {
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.VSphere == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe a vCenter")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the account's spec.vsphere is not set")
 	}
 	account := cfg.Account.VSphere
 	username, password := string(cfg.Credentials[usernameKey]), string(cfg.Credentials[passwordKey])
@@ -181,15 +181,15 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	carrier, err := cfg.Connect(config)
+	transport, err := cfg.Connect(config)
 	if err != nil {
 		return nil, err
 	}
-	v, err := newVCenter(account, username, password, carrier)
+	v, err := newVCenter(account, username, password, transport)
 	if err != nil {
 		return nil, err
 	}
-	chosen, err := choiceOf(account.NodeAddresses)
+	chosen, err := newChoice(account.NodeAddresses)
 	if err != nil {
 		return nil, err
 	}
@@ -199,15 +199,15 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}
 	return &driver{
 		vcenter: v,
-		clones:  clones{most: most},
+		clones:  clones{limit: most},
 		domains: slices.Clone(account.FailureDomains), category: account.ZoneCategory,
 		choice: chosen,
 		page:   pageSize,
-		plans:  driverkit.Memo[*plan]{TTL: planMemory},
-		tags:   driverkit.Memo[map[string]string]{TTL: planMemory},
-		zones:  driverkit.Memo[map[string]zone]{TTL: planMemory},
+		plans:  driverkit.Memo[*plan]{TTL: planTTL},
+		tags:   driverkit.Memo[map[string]string]{TTL: planTTL},
+		zones:  driverkit.Memo[map[string]zone]{TTL: planTTL},
 		pace:   cmp.Or(time.Duration(cfg.Account.Inventory.ActiveSeconds)*time.Second, defaultPace),
-		idle:   idleWait,
+		idle:   maxWait,
 	}, nil
 }
 

@@ -81,9 +81,9 @@ func (d *driver) placeByTag(ctx context.Context, s *session, name string) (p pla
 	case !known:
 		return p, cloud.Errorf(cloud.NotFound, "zoneCategory: no compute cluster of the datacenter has a tag %q of category %q", shown, d.category)
 	case len(z.pools) > 1:
-		return p, cloud.Errorf(cloud.Conflict, "zoneCategory: %d compute clusters have the tag %q: leave it to one of them, or list the account's failureDomains", len(z.pools), shown)
+		return p, cloud.Errorf(cloud.Conflict, "zoneCategory: %d compute clusters have the tag %q: only one may have it, or set the account's failureDomains", len(z.pools), shown)
 	case len(z.stores) > 1:
-		return p, cloud.Errorf(cloud.Conflict, "zoneCategory: %d datastores have the tag %q: leave it to one of them, or to none", len(z.stores), shown)
+		return p, cloud.Errorf(cloud.Conflict, "zoneCategory: %d datastores have the tag %q: at most one may have it", len(z.stores), shown)
 	}
 	p.Name, p.Pool = name, &z.pools[0]
 	if len(z.stores) == 1 {

@@ -30,12 +30,12 @@ type shared[T any] struct {
 
 // get returns a response to a request that was sent after asked. Passes that wait while the request
 // of another pass is in flight share the next response.
-func (s *shared[T]) get(asked time.Time, question func() (T, error)) (T, error) {
+func (s *shared[T]) get(asked time.Time, read func() (T, error)) (T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.begun.After(asked) {
 		s.begun = time.Now()
-		s.value, s.err = question()
+		s.value, s.err = read()
 	}
 	return s.value, s.err
 }
@@ -123,15 +123,15 @@ func (f *facts) own(account *infrav1.CloudAccount, owners []owner, paused map[st
 			delete(f.clusters, id)
 			f.elsewhere[id] = true
 		case len(all) > 1:
-			f.clusters[id] = cluster{leave: "more than one CloudCluster has its ownership ID"}
+			f.clusters[id] = cluster{skipReason: "more than one CloudCluster has its ownership ID"}
 		default:
-			f.clusters[id] = cluster{leave: leftBecause(all[i], paused)}
+			f.clusters[id] = cluster{skipReason: skipReasonOf(all[i], paused)}
 		}
 	}
 }
 
-// leftBecause returns why the resources of a CloudCluster are not judged now, or "" if they are.
-func leftBecause(o owner, paused map[string]bool) string {
+// skipReasonOf returns why the resources of a CloudCluster are not judged now, or "" if they are.
+func skipReasonOf(o owner, paused map[string]bool) string {
 	clusterPaused, here := paused[o.name]
 	switch {
 	case !here:
@@ -151,7 +151,7 @@ func (r *OrphanReconciler) readClusters(ctx context.Context) (all clusterList, e
 		return eachItem(ctx, r.APIReader, &infrav1.CloudClusterList{}, func(o runtime.Object) {
 			c := o.(*infrav1.CloudCluster)
 			all.owners = append(all.owners, owner{
-				namespace: c.Namespace, name: c.Name, ownershipID: c.Spec.OwnershipID,
+				namespace: c.Namespace, name: c.Name, ownershipID: c.Spec.Creation.OwnershipID,
 				paused: annotations.HasPaused(c), unreachable: c.Annotations[infrav1.UnreachableAnnotation] != "",
 			})
 		}, client.InNamespace(namespace))
@@ -187,7 +187,7 @@ func (r *OrphanReconciler) readTenant(ctx context.Context, namespace string) (t 
 func (r *OrphanReconciler) readClaims(ctx context.Context, namespace string) (claims []claim, err error) {
 	err = eachItem(ctx, r.APIReader, &infrav1.CloudMachineList{}, func(o runtime.Object) {
 		m := o.(*infrav1.CloudMachine)
-		claims = append(claims, claim{m.Namespace, m.Spec.AccountRef.Name, m.Spec.CreationToken, m.Spec.ProviderID})
+		claims = append(claims, claim{m.Namespace, m.Spec.AccountRef.Name, m.Spec.Creation.Token, m.Spec.ProviderID})
 	}, client.InNamespace(namespace))
 	return claims, err
 }

@@ -48,10 +48,10 @@ type facts struct {
 
 // cluster is a cluster whose resources may be orphans.
 type cluster struct {
-	// leave says why the cluster is not judged now: it is paused, it moves to or from another
+	// skipReason says why the cluster is not judged now: it is paused, it moves to or from another
 	// management cluster, its API server does not answer, or another CloudCluster has its ownership
 	// ID. If empty, the cluster is judged.
-	leave string
+	skipReason string
 	// former: the CloudCluster was deleted.
 	former bool
 }
@@ -76,11 +76,11 @@ type memory struct {
 	since          map[string]time.Time // of orphans, by name
 	empty          map[string]time.Time // since when a former cluster has had no resources, by ownership ID
 	// machines is the number of CloudMachines at the last pass without doubt. doubted: the last
-	// pass doubted its orphans. calm is when the API server answered in the first pass after a
-	// doubted one that had no doubt.
-	machines int
-	doubted  bool
-	calm     time.Time
+	// pass doubted its orphans. undoubtedSince is when the API server answered in the first pass
+	// after a doubted one that had no doubt.
+	machines       int
+	doubted        bool
+	undoubtedSince time.Time
 	// begun contains the deletions requested for the remains of machines, by token and name, with
 	// the time of the request.
 	begun map[string]map[string]time.Time
@@ -96,29 +96,29 @@ type report struct {
 	// of.
 	orphans []orphan
 	tokens  int
-	// foreign are resources of a cluster that is here, which belong to none of its machines and
-	// were made by another management cluster. That cluster has a copy of the CloudCluster, or had
-	// it before a move. Drover never touches them.
-	foreign []orphan
+	// otherManager are resources of a cluster that is here, which belong to none of its machines
+	// and were made by another management cluster. That cluster has a copy of the CloudCluster, or
+	// had it before a move. Drover never touches them.
+	otherManager []orphan
 	// fleet is the number of machines, by token, that have any resource in the listing, including
 	// orphans.
 	fleet int
-	// strangers is the number of resources without an ownership ID, or with one that no cluster
+	// unknownOwner is the number of resources without an ownership ID, or with one that no cluster
 	// here has. Drover never touches them.
-	strangers int
+	unknownOwner int
 	// machines is the number of CloudMachines here.
 	machines int
 	// confined: a resource may have an owner that this manager may not read.
 	confined bool
-	// twins are the tokens with more than one living instance of which none is recorded. A person
-	// must choose one.
-	twins []string
+	// duplicates are the tokens with more than one living instance of which none is recorded. A
+	// person must choose one.
+	duplicates []string
 	// read is when the API server answered.
 	read time.Time
-	// settled are former clusters that have had no resources for the grace period.
-	settled []string
-	// ended are the tokens whose deletion was begun and that have nothing left.
-	ended []string
+	// forgotten are former clusters that have had no resources for the grace period.
+	forgotten []string
+	// deleted are the tokens whose deletion was begun and that have nothing left.
+	deleted []string
 }
 
 func name(r cloud.Resource) string { return string(r.Kind) + "/" + r.ID }
@@ -152,12 +152,12 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 		c, here := f.clusters[x.OwnershipID]
 		if !here {
 			if !f.elsewhere[x.OwnershipID] {
-				r.strangers++
+				r.unknownOwner++
 			}
 			continue
 		}
 		fleet[x.Token], owners[x.OwnershipID] = true, true
-		if c.leave != "" || !f.unowned(x, living) {
+		if c.skipReason != "" || !f.unowned(x, living) {
 			continue
 		}
 		first := m.since[name(x)]
@@ -169,7 +169,7 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 		old := x.CreatedAt.IsZero() || f.listed.Sub(x.CreatedAt) >= grace
 		o := orphan{Resource: x, since: first, confirmed: old && f.listed.Sub(first) >= grace}
 		if !strings.HasPrefix(x.Token, f.identity) {
-			r.foreign = append(r.foreign, o)
+			r.otherManager = append(r.otherManager, o)
 			continue
 		}
 		lost[x.Token] = true
@@ -177,17 +177,17 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 	}
 	byName := func(a, b orphan) int { return strings.Compare(name(a.Resource), name(b.Resource)) }
 	slices.SortFunc(r.orphans, byName)
-	slices.SortFunc(r.foreign, byName)
+	slices.SortFunc(r.otherManager, byName)
 	r.fleet, r.tokens = len(fleet), len(lost)
-	r.twins = twins(f, living)
-	r.settled = m.settle(f, owners, grace)
+	r.duplicates = duplicates(f, living)
+	r.forgotten = m.forgettable(f, owners, grace)
 	for token := range m.begun {
 		if !lost[token] {
-			r.ended = append(r.ended, token)
+			r.deleted = append(r.deleted, token)
 			delete(m.begun, token)
 		}
 	}
-	slices.Sort(r.ended)
+	slices.Sort(r.deleted)
 	m.listed, m.since = f.listed, since
 	return r, true
 }
@@ -208,7 +208,7 @@ func (f *facts) suspects() bool {
 	living := instances(*f)
 	return slices.ContainsFunc(f.resources, func(x cloud.Resource) bool {
 		c, here := f.clusters[x.OwnershipID]
-		return here && c.leave == "" && strings.HasPrefix(x.Token, f.identity) && f.unowned(x, living)
+		return here && c.skipReason == "" && strings.HasPrefix(x.Token, f.identity) && f.unowned(x, living)
 	})
 }
 
@@ -226,8 +226,9 @@ func (f *facts) unowned(x cloud.Resource, living map[string][]cloud.Resource) bo
 		slices.ContainsFunc(living[x.Token], func(o cloud.Resource) bool { return o.ProviderID == recorded })
 }
 
-// twins returns the tokens of CloudMachines with several living instances, none of them recorded.
-func twins(f facts, living map[string][]cloud.Resource) (tokens []string) {
+// duplicates returns the tokens of CloudMachines with several living instances, none of them
+// recorded.
+func duplicates(f facts, living map[string][]cloud.Resource) (tokens []string) {
 	for token, all := range living {
 		recorded, known := f.machines[token]
 		if known && len(all) > 1 && !slices.ContainsFunc(all, func(o cloud.Resource) bool { return o.ProviderID == recorded }) {
@@ -238,10 +239,10 @@ func twins(f facts, living map[string][]cloud.Resource) (tokens []string) {
 	return tokens
 }
 
-// settle returns the former clusters that have had no resources in any listing for the grace
+// forgettable returns the former clusters that have had no resources in any listing for the grace
 // period. The period starts when they are known to be former. Until it ends, a create call of their
 // last machine may still show a result.
-func (m *memory) settle(f facts, owners map[string]bool, grace time.Duration) (settled []string) {
+func (m *memory) forgettable(f facts, owners map[string]bool, grace time.Duration) (ids []string) {
 	empty := map[string]time.Time{}
 	for id, c := range f.clusters {
 		if !c.former || owners[id] {
@@ -252,12 +253,12 @@ func (m *memory) settle(f facts, owners map[string]bool, grace time.Duration) (s
 			first = f.read
 		}
 		if empty[id] = first; f.listed.Sub(first) >= grace {
-			settled = append(settled, id)
+			ids = append(ids, id)
 		}
 	}
 	m.empty = empty
-	slices.Sort(settled)
-	return settled
+	slices.Sort(ids)
+	return ids
 }
 
 // limits define when there are too many orphans to be believed.
@@ -282,8 +283,8 @@ func (m *memory) doubt(r report, l limits) string {
 
 // allow records a person's confirmation, given as the digest of the current set. It reports whether
 // this or an earlier confirmation covers all orphans.
-func (m *memory) allow(r report, word string) bool {
-	if word != "" && word == r.digest() {
+func (m *memory) allow(r report, confirmation string) bool {
+	if confirmation != "" && confirmation == r.digest() {
 		m.allowed = map[string]bool{}
 		for _, o := range r.orphans {
 			m.allowed[name(o.Resource)] = true
@@ -307,18 +308,18 @@ func (r report) digest() string {
 // one by one. The remaining orphans then wait for the grace period once more. It counts from the
 // first pass without doubts, because the last pass with doubts may be long ago.
 func (m *memory) due(r report, n int, grace time.Duration) map[string][]orphan {
-	waits, of := map[string]bool{}, map[string][]orphan{}
+	blocked, of := map[string]bool{}, map[string][]orphan{}
 	if m.doubted {
-		m.doubted, m.calm = false, r.read
+		m.doubted, m.undoubtedSince = false, r.read
 	}
-	recovering := !m.calm.IsZero() && m.listed.Sub(m.calm) < grace
+	recovering := !m.undoubtedSince.IsZero() && m.listed.Sub(m.undoubtedSince) < grace
 	for _, o := range r.orphans {
-		waits[o.Token] = waits[o.Token] || !o.confirmed || recovering && !m.allowed[name(o.Resource)]
+		blocked[o.Token] = blocked[o.Token] || !o.confirmed || recovering && !m.allowed[name(o.Resource)]
 		of[o.Token] = append(of[o.Token], o)
 	}
 	for _, token := range slices.Sorted(maps.Keys(of)) {
 		switch {
-		case waits[token]:
+		case blocked[token]:
 			delete(of, token)
 		case m.begun[token] != nil:
 		case n > 0:

@@ -32,7 +32,7 @@ func disk(id, owner, token string) cloud.Resource {
 // have recorded x:///i-1.
 func knows(tokens ...string) facts {
 	f := facts{
-		identity: self, clusters: map[string]cluster{"ours": {}}, elsewhere: map[string]bool{"neighbour": true},
+		identity: self, clusters: map[string]cluster{"ours": {}}, elsewhere: map[string]bool{"neighbor": true},
 		machines: map[string]string{},
 	}
 	for _, t := range tokens {
@@ -43,7 +43,7 @@ func knows(tokens ...string) facts {
 
 // TestJudge checks each kind of resource. It failed when one of these rules was removed: a paused
 // cluster is left alone. A CloudMachine owns the resources with its token. A token of another
-// management cluster is not ours. A cluster of another namespace is no stranger. A second VM is
+// management cluster is not ours. A cluster of another namespace is no unknown owner. A second VM is
 // deleted only while the recorded one lives, and the recorded one never. A terminated instance
 // counts as gone. The grace period applies. One listing counts as one sighting.
 func TestJudge(t *testing.T) {
@@ -56,7 +56,7 @@ func TestJudge(t *testing.T) {
 	ended := vm("i-ended", "ours", lost)
 	ended.State = cloud.StateTerminated
 	paused := knows()
-	paused.clusters["ours"] = cluster{leave: "it is paused"}
+	paused.clusters["ours"] = cluster{skipReason: "it is paused"}
 	former := knows()
 	former.clusters["ours"] = cluster{former: true}
 	pending := knows()
@@ -68,8 +68,8 @@ func TestJudge(t *testing.T) {
 		known     facts
 		orphans   int // in the second listing
 		due       int // of those, how many may be deleted then
-		strangers int
-		foreign   int
+		unknown   int
+		other     int
 		twins     int
 	}
 	for _, c := range []row{
@@ -78,16 +78,16 @@ func TestJudge(t *testing.T) {
 		{what: "nobody's", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: knows(token), orphans: 1, due: 1},
 		{what: "nobody's disk", resources: []cloud.Resource{disk("d-1", "ours", lost)}, known: knows(token), orphans: 1, due: 1},
 		{what: "a machine's disk", resources: []cloud.Resource{disk("d-1", "ours", token)}, known: knows(token)},
-		{what: "another cluster's", resources: []cloud.Resource{vm("i-1", "theirs", lost)}, known: knows(token), strangers: 1},
-		{what: "without an owner", resources: []cloud.Resource{vm("i-1", "", lost)}, known: knows(token), strangers: 1},
-		{what: "another namespace's", resources: []cloud.Resource{vm("i-1", "neighbour", lost)}, known: knows(token)},
+		{what: "another cluster's", resources: []cloud.Resource{vm("i-1", "theirs", lost)}, known: knows(token), unknown: 1},
+		{what: "without an owner", resources: []cloud.Resource{vm("i-1", "", lost)}, known: knows(token), unknown: 1},
+		{what: "another namespace's", resources: []cloud.Resource{vm("i-1", "neighbor", lost)}, known: knows(token)},
 		{what: "a paused cluster's", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: paused},
 		{what: "a deleted cluster's", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: former, orphans: 1, due: 1},
 		{what: "one that has ended", resources: []cloud.Resource{ended}, known: knows()},
 		{what: "one that is younger than the grace", resources: []cloud.Resource{young}, known: knows(), orphans: 1},
 		{what: "one that is old, and was seen for the grace", resources: []cloud.Resource{aged}, known: knows(), orphans: 1, due: 1},
-		{what: "another management cluster's", resources: []cloud.Resource{vm("i-1", "ours", "00000002lost")}, known: knows(), foreign: 1},
-		{what: "one without a token", resources: []cloud.Resource{vm("i-1", "ours", "")}, known: knows(), foreign: 1},
+		{what: "another management cluster's", resources: []cloud.Resource{vm("i-1", "ours", "00000002lost")}, known: knows(), other: 1},
+		{what: "one without a token", resources: []cloud.Resource{vm("i-1", "ours", "")}, known: knows(), other: 1},
 		{what: "a second VM beside the recorded one", resources: []cloud.Resource{first, second}, known: knows(token), orphans: 1, due: 1},
 		{what: "a second VM, while the recorded one is not there", resources: []cloud.Resource{second}, known: knows(token)},
 		{what: "two VMs, none recorded", resources: []cloud.Resource{first, second}, known: pending, twins: 1},
@@ -108,7 +108,7 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s was confirmed within the grace: %+v", c.what, early)
 		}
 		two, _ := look(begin.Add(grace))
-		if len(two.orphans) != c.orphans || len(m.due(two, 10, grace)) != c.due || two.strangers != c.strangers || len(two.foreign) != c.foreign || len(two.twins) != c.twins {
+		if len(two.orphans) != c.orphans || len(m.due(two, 10, grace)) != c.due || two.unknownOwner != c.unknown || len(two.otherManager) != c.other || len(two.duplicates) != c.twins {
 			t.Errorf("%s, later: %+v; due %v", c.what, two, m.due(two, 10, grace))
 		}
 	}
@@ -310,8 +310,8 @@ func TestSettle(t *testing.T) {
 	}{{nil, false}, {left, false}, {nil, false}, {nil, false}, {nil, true}} {
 		listed := begin.Add(time.Duration(i) * grace)
 		f := facts{listed: listed, read: listed.Add(grace / 2), resources: c.resources, clusters: map[string]cluster{"ours": {former: true}}}
-		if r, _ := m.judge(f, grace); (len(r.settled) > 0) != c.settled {
-			t.Errorf("listing %d: settled %v", i, r.settled)
+		if r, _ := m.judge(f, grace); (len(r.forgotten) > 0) != c.settled {
+			t.Errorf("listing %d: settled %v", i, r.forgotten)
 		}
 	}
 }
@@ -328,7 +328,7 @@ func TestBlind(t *testing.T) {
 		f.resources, f.listed = resources, begin.Add(time.Duration(i)*grace)
 		f.read = f.listed
 		r, ok := m.judge(f, grace)
-		if ok != (resources != nil) || r.confirmed() != 0 || len(r.settled) > 0 || len(r.ended) > 0 {
+		if ok != (resources != nil) || r.confirmed() != 0 || len(r.forgotten) > 0 || len(r.deleted) > 0 {
 			t.Errorf("listing %d: %+v, judged: %v", i, r, ok)
 		}
 	}
@@ -336,7 +336,7 @@ func TestBlind(t *testing.T) {
 	for i := range 2 {
 		f.listed = begin.Add(time.Duration(4+i) * grace)
 		f.read = f.listed
-		if r, ok := m.judge(f, grace); !ok || len(r.ended) != 1-i || len(r.settled) != 1 {
+		if r, ok := m.judge(f, grace); !ok || len(r.deleted) != 1-i || len(r.forgotten) != 1 {
 			t.Errorf("without machines, listing %d: %+v, judged: %v", i, r, ok)
 		}
 	}
@@ -389,9 +389,9 @@ func (w *world) happen() {
 				w.machines[x.Token] = ""
 			}
 		}
-	case 7: // another management cluster with a copy of the CloudCluster, or a stranger, creates a VM
+	case 7: // another management cluster with a copy of the CloudCluster, or someone unknown, creates a VM
 		w.made++
-		x := vm(fmt.Sprint("i-", w.made), []string{"ours", "theirs", "neighbour"}[w.IntN(3)], fmt.Sprintf("00000002m%d", w.made))
+		x := vm(fmt.Sprint("i-", w.made), []string{"ours", "theirs", "neighbor"}[w.IntN(3)], fmt.Sprintf("00000002m%d", w.made))
 		w.resources[name(x)] = x
 	case 8:
 		w.paused = !w.paused
@@ -408,7 +408,7 @@ func (w *world) facts(lies bool) facts {
 	f := knows()
 	f.listed, f.read, f.machines = w.at, w.at, maps.Clone(w.machines)
 	if w.paused {
-		f.clusters["ours"] = cluster{leave: "it is paused"}
+		f.clusters["ours"] = cluster{skipReason: "it is paused"}
 	}
 	missing := -1
 	if lies {
@@ -433,7 +433,7 @@ func (w *world) owned(x cloud.Resource) bool {
 func (w *world) note(f facts) {
 	lost := map[string]time.Time{}
 	for _, x := range f.resources {
-		if !w.owned(x) && f.clusters["ours"].leave == "" {
+		if !w.owned(x) && f.clusters["ours"].skipReason == "" {
 			lost[name(x)] = f.listed
 			if since, ok := w.lostSince[name(x)]; ok {
 				lost[name(x)] = since
@@ -507,7 +507,7 @@ func (w *world) pass(t *testing.T, seed uint64, m *memory, lies bool) {
 			}
 		}
 		for _, x := range step(orphans, read) {
-			m.ask(x)
+			m.recordRequest(x)
 			delete(w.resources, name(x))
 		}
 	}

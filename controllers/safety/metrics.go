@@ -23,15 +23,15 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		orphans: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "drover_orphans",
-			Help: "Resources in the cloud at the last pass over the account, by state: found (of a cluster here, and of no machine), confirmed (so for the whole grace), foreign (found, but made by another management cluster) or stranger (of no cluster here).",
+			Help: "Resources in the cloud at the last pass over the account, by state: found (of a cluster here, and of no machine), confirmed (so for the whole grace), other_manager (found, but created by another management cluster) or unknown_owner (of no cluster here).",
 		}, []string{"account", "state"}),
 		blocked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "drover_orphans_blocked",
-			Help: "1 while the account's orphans are too many to be believed, and a person must confirm them.",
+			Help: "1 while a person must confirm the account's orphans, because there are too many.",
 		}, []string{"account"}),
 		deleted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "drover_orphans_deleted_total",
-			Help: "Machines of which something was left, and was deleted.",
+			Help: "Machines whose remaining resources were deleted.",
 		}, []string{"account"}),
 		frozen: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "drover_frozen",
@@ -39,7 +39,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"namespace", "kind", "name"}),
 		unreachable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "drover_unreachable",
-			Help: "1 while nothing of a cluster is replaced, because its API server does not answer or its Nodes have not reported to it since; 0 while all is well.",
+			Help: "1 while no machine of a cluster is replaced, because its API server does not answer or its Nodes have not reported to it since; 0 otherwise.",
 		}, []string{"namespace", "name"}),
 	}
 	registry.MustRegister(m.orphans, m.blocked, m.deleted, m.frozen, m.unreachable)
@@ -50,8 +50,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 func (m *Metrics) found(account string, r report, blocked bool) {
 	m.orphans.WithLabelValues(account, "found").Set(float64(len(r.orphans)))
 	m.orphans.WithLabelValues(account, "confirmed").Set(float64(r.confirmed()))
-	m.orphans.WithLabelValues(account, "foreign").Set(float64(len(r.foreign)))
-	m.orphans.WithLabelValues(account, "stranger").Set(float64(r.strangers))
+	m.orphans.WithLabelValues(account, "other_manager").Set(float64(len(r.otherManager)))
+	m.orphans.WithLabelValues(account, "unknown_owner").Set(float64(r.unknownOwner))
 	value := 0.0
 	if blocked {
 		value = 1

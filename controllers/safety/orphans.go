@@ -21,7 +21,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	"sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,26 +30,27 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 const (
 	// leastDoubt is the minimum number of machines with orphans for MaxShare to apply.
 	leastDoubt = 3
-	// followEvery is the longest time between two looks at a deletion in progress.
-	followEvery = time.Minute
-	// askAgain is how long to wait before the deletion of a resource is requested again.
-	askAgain = time.Minute
-	// listingPatience is when to check again for a listing that has not arrived.
-	listingPatience = 10 * time.Second
-	// shown is how many orphans the status lists, and maxID the maximum length of an ID in bytes. A
-	// tenant's endpoint may send any ID, and a status that the API server rejects would show
-	// nothing at all.
-	shown = 20
-	maxID = 512
-	// fewTokens is how many tokens an Event names. An Event's note holds 1,024 bytes.
-	fewTokens = 10
-	// blind says why a listing that arrived is not judged.
-	blind = "the cloud's listing has nothing of any cluster here, although CloudMachines have recorded their VMs: the credentials may have lost the right to list"
+	// deletionRecheck is the longest time between two checks of a deletion in progress.
+	deletionRecheck = time.Minute
+	// deletionRetry is how long to wait before the deletion of a resource is requested again.
+	deletionRetry = time.Minute
+	// listingRecheck is when to check again for a listing that has not arrived.
+	listingRecheck = 10 * time.Second
+	// maxObserved is how many orphans the status lists, and maxID the maximum length of an ID in
+	// bytes. A tenant's endpoint may send any ID, and a status that the API server rejects would
+	// show nothing at all.
+	maxObserved = 20
+	maxID       = 512
+	// maxTokens is how many tokens an Event names. An Event's note holds 1,024 bytes.
+	maxTokens = 10
+	// emptyListing says why a listing that arrived is not judged.
+	emptyListing = "the cloud's listing contains no resource of any cluster here, although CloudMachines have recorded their VMs: check that the credentials still permit listing"
 )
 
 // OrphanReconciler finds, for each account, resources that carry the ownership ID of a cluster here
@@ -126,12 +126,12 @@ func (r *OrphanReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	switch {
 	case !account.DeletionTimestamp.IsZero() || annotations.HasPaused(account):
 		return reconcile.Result{}, nil
-	case !watched(account, r.WatchFilterValue):
+	case !predicates.Watched(account, r.WatchFilterValue):
 		return reconcile.Result{}, nil
 	}
 	live := r.Accounts.Get(req.NamespacedName)
 	if live == nil {
-		return reconcile.Result{RequeueAfter: min(r.Period, listingPatience)}, nil
+		return reconcile.Result{RequeueAfter: min(r.Period, listingRecheck)}, nil
 	}
 	m := r.memory(account)
 	if left := m.every(r.Period) - time.Since(m.passed); left > 0 {
@@ -139,7 +139,7 @@ func (r *OrphanReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	}
 	listed, resources := live.Listing(m.every(r.Period))
 	if !listed.After(m.listed) {
-		return reconcile.Result{RequeueAfter: min(r.Period, listingPatience)}, nil // the listing is in progress, or fails
+		return reconcile.Result{RequeueAfter: min(r.Period, listingRecheck)}, nil // the listing is in progress, or fails
 	}
 	return r.pass(ctx, account, live, m, listed, resources)
 }
@@ -157,7 +157,7 @@ func (r *OrphanReconciler) memory(account *infrav1.CloudAccount) *memory {
 // every returns the time between two passes. It is shorter while deletions are in progress.
 func (m *memory) every(period time.Duration) time.Duration {
 	if len(m.begun) > 0 || m.unread {
-		return min(period, followEvery)
+		return min(period, deletionRecheck)
 	}
 	return period
 }
@@ -173,24 +173,24 @@ func (r *OrphanReconciler) pass(
 	found, ok := m.judge(f, r.Grace)
 	m.passed = time.Now()
 	if !ok {
-		ctrl.LoggerFrom(ctx).Info("The listing is not believed", "reason", blind)
+		ctrl.LoggerFrom(ctx).Info("The listing is ignored", "reason", emptyListing)
 		return reconcile.Result{RequeueAfter: m.every(r.Period)}, nil
 	}
 	before := account.DeepCopy()
 	key := client.ObjectKeyFromObject(account).String()
-	if n := len(found.ended); n > 0 { // one Event for all: the API merges further Events of the same kind
+	if n := len(found.deleted); n > 0 { // one Event for all: the API merges further Events of the same kind
 		r.Metrics.deleted.WithLabelValues(key).Add(float64(n))
 		r.Recorder.Eventf(account, nil, corev1.EventTypeNormal, "OrphanDeleted", "CollectOrphans",
-			"What was left of %d machines is deleted, for it belonged to no CloudMachine. Their tokens: %s", n, strings.Join(found.ended[:min(n, fewTokens)], ", "))
+			"Deleted the remaining resources of %d machines, which belonged to no CloudMachine. Their tokens: %s", n, strings.Join(found.deleted[:min(n, maxTokens)], ", "))
 	}
 	due, blocked := r.decide(account, m, found)
 	if err := r.remove(ctx, live, m, due); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "The cloud did not delete an orphan; it is asked again")
+		ctrl.LoggerFrom(ctx).Error(err, "Deleting an orphan failed and will be retried")
 	}
-	r.show(account, m, found)
-	r.tell(before, account)
+	r.updateStatus(account, m, found)
+	r.emitEvent(before, account)
 	account.Status.FormerOwners = slices.DeleteFunc(account.Status.FormerOwners, func(o infrav1.FormerOwner) bool {
-		return slices.Contains(found.settled, o.OwnershipID)
+		return slices.Contains(found.forgotten, o.OwnershipID)
 	})
 	r.Metrics.found(key, found, blocked)
 	if err := r.patch(ctx, before, account); err != nil {
@@ -204,31 +204,31 @@ func (r *OrphanReconciler) pass(
 // limits allow to be deleted now, by token. blocked means that a person must decide.
 func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, found report) (due map[string][]orphan, blocked bool) {
 	doubt := m.doubt(found, limits{share: r.MaxShare, least: leastDoubt})
-	word := account.Annotations[infrav1.ConfirmOrphansAnnotation]
+	confirmation := account.Annotations[infrav1.ConfirmOrphansAnnotation]
 	counts := fmt.Sprintf("%d resources of %d machines, of %d in the cloud, belong to no CloudMachine", len(found.orphans), found.tokens, found.fleet)
 	switch {
-	case len(found.twins) > 0:
-		say(account, infrav1.OrphansDoubtedReason, fmt.Sprintf(
-			"the CloudMachine with token %s has recorded none of its several VMs, so nothing is deleted: delete all but one of them in the cloud", found.twins[0]))
+	case len(found.duplicates) > 0:
+		setCondition(account, infrav1.OrphansConfirmationRequiredReason, fmt.Sprintf(
+			"The CloudMachine with token %s has several VMs and has recorded none of them, so nothing is deleted: delete all but one of them in the cloud", found.duplicates[0]))
 		return nil, true
-	case len(found.orphans) == 0 && len(found.foreign) == 0:
-		say(account, infrav1.NoOrphansReason, "")
+	case len(found.orphans) == 0 && len(found.otherManager) == 0:
+		setCondition(account, infrav1.NoOrphansReason, "")
 	case len(found.orphans) == 0:
-		say(account, infrav1.OrphansReportedReason, fmt.Sprintf("%d resources of clusters here were made by another "+
-			"management cluster and belong to no CloudMachine here: look there whether they are in use, or delete them in the cloud", len(found.foreign)))
+		setCondition(account, infrav1.OrphansReportOnlyReason, fmt.Sprintf("%d resources of clusters here were made by another "+
+			"management cluster and belong to no CloudMachine here: check there whether they are in use, or delete them in the cloud", len(found.otherManager)))
 	case found.confined:
-		say(account, infrav1.OrphansReportedReason, fmt.Sprintf("%s; they are only reported, because this manager may read namespace %q alone, "+
+		setCondition(account, infrav1.OrphansReportOnlyReason, fmt.Sprintf("%s; they are only reported, because this manager may read only namespace %q, "+
 			"and a CloudCluster or CloudMachine elsewhere may own them", counts, r.Namespace))
-	case doubt != "" && !m.allow(found, word):
+	case doubt != "" && !m.allow(found, confirmation):
 		m.doubted = true
-		say(account, infrav1.OrphansDoubtedReason, fmt.Sprintf(
-			"%s: %s, so none is deleted; look at them (status.orphans), and if they may go, annotate this account with %s=%s",
+		setCondition(account, infrav1.OrphansConfirmationRequiredReason, fmt.Sprintf(
+			"%s: %s, so none is deleted; check them in status.orphans, and to permit their deletion, annotate this account with %s=%s",
 			counts, doubt, infrav1.ConfirmOrphansAnnotation, found.digest()))
 		return nil, true
 	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete:
-		say(account, infrav1.OrphansReportedReason, counts+"; they are only reported, because orphanPolicy is not Delete")
+		setCondition(account, infrav1.OrphansReportOnlyReason, counts+"; they are only reported, because spec.orphanPolicy is not Delete")
 	default:
-		say(account, infrav1.OrphansDeletingReason, fmt.Sprintf("%s; they are deleted once that has been so for %s", counts, r.Grace))
+		setCondition(account, infrav1.OrphansDeletingReason, fmt.Sprintf("%s; each is deleted after %s without a machine", counts, r.Grace))
 		due = m.due(found, r.MaxDeletions, r.Grace)
 	}
 	return due, false
@@ -239,7 +239,7 @@ func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, foun
 func (r *OrphanReconciler) remove(ctx context.Context, live *fleet.Account, m *memory, due map[string][]orphan) error {
 	var refs []cloud.Reference
 	for token, orphans := range due {
-		if slices.ContainsFunc(orphans, func(o orphan) bool { return m.mayAsk(o.Resource) }) {
+		if slices.ContainsFunc(orphans, func(o orphan) bool { return m.mayRequest(o.Resource) }) {
 			refs = append(refs, cloud.Reference{Token: token, OwnershipID: orphans[0].OwnershipID})
 		}
 	}
@@ -251,13 +251,13 @@ func (r *OrphanReconciler) remove(ctx context.Context, live *fleet.Account, m *m
 	var targets []cloud.Resource
 	for _, ref := range refs {
 		if failed[ref.Token] == nil { // a failed read shows neither absence nor presence
-			targets = append(targets, slices.DeleteFunc(step(due[ref.Token], found[ref.Token]), func(x cloud.Resource) bool { return !m.mayAsk(x) })...)
+			targets = append(targets, slices.DeleteFunc(step(due[ref.Token], found[ref.Token]), func(x cloud.Resource) bool { return !m.mayRequest(x) })...)
 		}
 	}
 	slices.SortFunc(targets, func(a, b cloud.Resource) int { return strings.Compare(name(a), name(b)) })
 	var refused error
 	for i, err := range live.Remove(ctx, targets) {
-		m.ask(targets[i])
+		m.recordRequest(targets[i])
 		if err != nil {
 			refused = err
 		}
@@ -265,14 +265,15 @@ func (r *OrphanReconciler) remove(ctx context.Context, live *fleet.Account, m *m
 	return refused
 }
 
-// mayAsk reports whether no deletion was requested yet, or the last request was askAgain ago.
-func (m *memory) mayAsk(x cloud.Resource) bool {
+// mayRequest reports whether no deletion was requested yet, or the last request was deletionRetry
+// ago.
+func (m *memory) mayRequest(x cloud.Resource) bool {
 	at, asked := m.begun[x.Token][name(x)]
-	return !asked || time.Since(at) >= askAgain
+	return !asked || time.Since(at) >= deletionRetry
 }
 
-// ask records that the deletion of the resource was requested.
-func (m *memory) ask(x cloud.Resource) {
+// recordRequest records that the deletion of the resource was requested.
+func (m *memory) recordRequest(x cloud.Resource) {
 	if m.begun[x.Token] == nil {
 		m.begun[x.Token] = map[string]time.Time{}
 	}
@@ -298,25 +299,25 @@ func step(orphans []orphan, read []cloud.Resource) (targets []cloud.Resource) {
 	return targets
 }
 
-// show writes the result to the status. The next process uses the number of machines.
-func (r *OrphanReconciler) show(account *infrav1.CloudAccount, m *memory, found report) {
+// updateStatus writes the result to the status. The next process uses the number of machines.
+func (r *OrphanReconciler) updateStatus(account *infrav1.CloudAccount, m *memory, found report) {
 	status := &infrav1.OrphansStatus{Machines: ptr.To(int32(m.machines))}
-	if found.strangers > 0 {
-		status.Strangers = ptr.To(int32(found.strangers))
+	if found.unknownOwner > 0 {
+		status.UnknownOwner = ptr.To(int32(found.unknownOwner))
 	}
-	if len(found.foreign) > 0 {
-		status.Foreign = ptr.To(int32(len(found.foreign)))
+	if len(found.otherManager) > 0 {
+		status.OtherManager = ptr.To(int32(len(found.otherManager)))
 	}
 	if len(found.orphans) > 0 {
 		status.Found, status.Confirmed = ptr.To(int32(len(found.orphans))), ptr.To(int32(found.confirmed()))
 		status.Digest = found.digest()
 	}
-	for i, o := range slices.Concat(found.orphans, found.foreign) {
+	for i, o := range slices.Concat(found.orphans, found.otherManager) {
 		next := r.next(account, m, o, found.confined)
 		if i >= len(found.orphans) {
-			next = "was made by another management cluster, and is only reported"
+			next = "was created by another management cluster, and is only reported"
 		}
-		if i < shown {
+		if i < maxObserved {
 			status.Observed = append(status.Observed, infrav1.Orphan{Kind: string(o.Kind), ID: shorten(o.ID), Since: metav1.NewTime(o.since), Next: next})
 		}
 	}
@@ -348,23 +349,23 @@ func (r *OrphanReconciler) next(account *infrav1.CloudAccount, m *memory, o orph
 	case m.begun[o.Token] != nil:
 		return "is being deleted"
 	}
-	return "waits for its turn to be deleted"
+	return "will be deleted in one of the next passes"
 }
 
-// say sets the condition.
-func say(account *infrav1.CloudAccount, reason, message string) {
+// setCondition sets the condition.
+func setCondition(account *infrav1.CloudAccount, reason, message string) {
 	status := metav1.ConditionFalse
 	if reason == infrav1.NoOrphansReason {
 		status = metav1.ConditionTrue
 	}
 	conditions.Set(account, metav1.Condition{
-		Type: infrav1.AccountNoOrphansCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: account.Generation,
+		Type: infrav1.AccountOrphansResolvedCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: account.Generation,
 	})
 }
 
-// tell emits an Event if the condition is False for a new reason.
-func (r *OrphanReconciler) tell(before, account *infrav1.CloudAccount) {
-	was, is := conditions.GetReason(before, infrav1.AccountNoOrphansCondition), conditions.Get(account, infrav1.AccountNoOrphansCondition)
+// emitEvent emits an Event if the condition is False for a new reason.
+func (r *OrphanReconciler) emitEvent(before, account *infrav1.CloudAccount) {
+	was, is := conditions.GetReason(before, infrav1.AccountOrphansResolvedCondition), conditions.Get(account, infrav1.AccountOrphansResolvedCondition)
 	if is.Status == metav1.ConditionFalse && is.Reason != was {
 		r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, "Orphans"+is.Reason, "CollectOrphans", "%s", is.Message)
 	}
@@ -376,7 +377,7 @@ func (r *OrphanReconciler) tell(before, account *infrav1.CloudAccount) {
 func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAccount) error {
 	live := r.Accounts.Get(client.ObjectKeyFromObject(account))
 	if live == nil {
-		return errors.New("the account can't be connected: look at its condition Ready")
+		return errors.New("the account can't be connected: check its Ready condition")
 	}
 	var listed time.Time
 	var resources []cloud.Resource
@@ -400,23 +401,17 @@ func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAcc
 	}
 	found, ok := m.judge(f, r.Grace)
 	if !ok {
-		return errors.New(blind)
+		return errors.New(emptyListing)
 	}
 	due, _ := r.decide(account, m, found)
 	m.begun = map[string]map[string]time.Time{}
 	for _, orphans := range due {
 		for _, x := range step(orphans, resources) {
-			m.ask(x)
+			m.recordRequest(x)
 		}
 	}
-	r.show(account, m, found)
+	r.updateStatus(account, m, found)
 	return nil
-}
-
-// watched reports whether this manager is responsible for an object, by Cluster API's watch filter.
-// The filter "" matches all objects.
-func watched(o client.Object, filter string) bool {
-	return filter == "" || labels.HasWatchLabel(o, filter)
 }
 
 // patch writes the status with an optimistic lock, because other reconcilers write it too.
@@ -426,7 +421,7 @@ func (r *OrphanReconciler) patch(ctx context.Context, before, account *infrav1.C
 	}
 	err := r.Client.Status().Patch(ctx, account, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("writing what was found: %w", err)
+		return fmt.Errorf("writing the result to the status: %w", err)
 	}
 	return nil
 }

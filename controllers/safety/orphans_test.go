@@ -80,7 +80,7 @@ func (d *driver) accounts(t *testing.T) (*fleet.Accounts, *fleet.Account) {
 // newCluster returns a Cluster with its CloudCluster, whose ownership ID is "ours".
 func newCluster(namespace, name string) []client.Object {
 	infra := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	infra.Spec.OwnershipID = "ours"
+	infra.Spec.Creation.OwnershipID = "ours"
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
 		APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: name,
@@ -106,9 +106,9 @@ func TestCopiedOwnership(t *testing.T) {
 		reason         string
 	}{
 		{what: "two managers, each with a namespace, and a copy", confinedTo: "big", mayList: "big",
-			inBig: []string{"blue"}, inSmall: []string{"blue"}, reason: infrav1.OrphansReportedReason},
+			inBig: []string{"blue"}, inSmall: []string{"blue"}, reason: infrav1.OrphansReportOnlyReason},
 		{what: "two managers, each with a namespace, and the original is lost", confinedTo: "big", mayList: "big",
-			inBig: []string{"blue"}, reason: infrav1.OrphansReportedReason},
+			inBig: []string{"blue"}, reason: infrav1.OrphansReportOnlyReason},
 		{what: "a manager with a namespace that may look further, and a copy", confinedTo: "big",
 			inBig: []string{"blue"}, inSmall: []string{"blue"}, reason: infrav1.NoOrphansReason},
 		{what: "a manager with a namespace that may look further, and the original is lost", confinedTo: "big",
@@ -126,7 +126,7 @@ func TestCopiedOwnership(t *testing.T) {
 			for i := range n {
 				x := vm(fmt.Sprint(namespace, i), "ours", fmt.Sprint(self, namespace, i))
 				m := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: x.ID}}
-				m.Spec.AccountRef.Name, m.Spec.CreationToken, m.Spec.ProviderID = "cloud", x.Token, x.ProviderID
+				m.Spec.AccountRef.Name, m.Spec.Creation.Token, m.Spec.ProviderID = "cloud", x.Token, x.ProviderID
 				objects, d.resources = append(objects, m), append(d.resources, x)
 			}
 		}
@@ -157,8 +157,8 @@ func TestCopiedOwnership(t *testing.T) {
 		if !slices.Equal(d.deleted, c.deleted) {
 			t.Errorf("%s: %d VMs were deleted, want %v: %v", c.what, len(d.deleted), c.deleted, d.deleted)
 		}
-		if got := conditions.GetReason(account, infrav1.AccountNoOrphansCondition); got != c.reason {
-			t.Errorf("%s: the account says %q (%s), want %q", c.what, got, conditions.GetMessage(account, infrav1.AccountNoOrphansCondition), c.reason)
+		if got := conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition); got != c.reason {
+			t.Errorf("%s: the account says %q (%s), want %q", c.what, got, conditions.GetMessage(account, infrav1.AccountOrphansResolvedCondition), c.reason)
 		}
 		// All CloudMachines are read only if something looks like an orphan.
 		if n := served.asked["*v1alpha1.CloudMachineList "]; c.confinedTo == "" && (n > 0) != (c.deleted != nil) {

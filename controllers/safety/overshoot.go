@@ -29,14 +29,15 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
-// frozenByUs is the value that this controller gives Cluster API's paused annotation. A pause by a
-// user has another value, and stays.
-const frozenByUs = "frozen-by-drover"
+// pausedByOvershoot is the value that this controller gives Cluster API's paused annotation. A
+// pause by a user has another value, and stays.
+const pausedByOvershoot = "frozen-by-drover"
 
 // OvershootReconciler freezes pools that have far more machines than they should, whatever the
-// cause. A mistake then costs a few machines, not a fleet. It thaws only what it froze.
+// cause. A mistake then costs a few machines, not a fleet. It unfreezes only what it froze.
 //
 // Cluster API's MachineDeployment controller reverts disable-machine-create on a MachineSet at
 // every reconcile, so a MachineDeployment is paused as well. MachineSets still delete excess
@@ -47,7 +48,7 @@ type OvershootReconciler struct {
 	Recorder events.EventRecorder
 
 	// Period is the time between two passes over a namespace. A pool is frozen if it has more than
-	// desired + surge + Up machines in two passes. It is thawed at that bound minus Down or below.
+	// desired + surge + Up machines in two passes. It is unfrozen at that bound minus Down or below.
 	Period           time.Duration
 	Up, Down         int
 	Metrics          *Metrics
@@ -147,10 +148,10 @@ func (p *pool) have() int { return max(p.objects, p.instances) }
 
 func (p *pool) frozen() bool { return p.owner.GetLabels()[infrav1.FreezeLabel] == "True" }
 
-// holdTo applies the size that Cluster API knows to a pool, and returns the size to remember. While
-// Cluster API is behind or down, a scale-down that it has not observed is no overshoot. If the
-// controller paused the MachineDeployment then, nothing would scale it down.
-func (p *pool) holdTo(last map[string]size) size {
+// applyKnownSize applies the size that Cluster API knows to a pool, and returns the size to
+// remember. While Cluster API is behind or down, a scale-down that it has not observed is no
+// overshoot. If the controller paused the MachineDeployment then, nothing would scale it down.
+func (p *pool) applyKnownSize(last map[string]size) size {
 	known, ok := last[p.key()]
 	if !ok {
 		known.surge = p.surge
@@ -168,17 +169,17 @@ func (p *pool) holdTo(last map[string]size) size {
 	return p.size
 }
 
-// judge freezes a pool, thaws it, or leaves it alone.
+// judge freezes a pool, unfreezes it, or leaves it alone.
 func (r *OvershootReconciler) judge(ctx context.Context, p *pool, last, now *lastPass) error {
-	now.sizes[p.key()] = p.holdTo(last.sizes)
+	now.sizes[p.key()] = p.applyKnownSize(last.sizes)
 	if p.have() > r.bound(p) {
 		now.over[p.key()] = p.have()
 	}
 	switch r.verdict(p, last) {
 	case freeze:
 		return r.freeze(ctx, p)
-	case thaw:
-		return r.thaw(ctx, p)
+	case unfreeze:
+		return r.unfreeze(ctx, p)
 	}
 	return nil
 }
@@ -190,57 +191,57 @@ func (r *OvershootReconciler) bound(p *pool) int { return p.desired + p.surge + 
 type verdict int
 
 const (
-	leave verdict = iota
+	noAction verdict = iota
 	freeze
-	thaw
+	unfreeze
 )
 
 // verdict decides what to do with a pool. One pass over the bound is not enough, because a
 // scale-down takes a moment to begin. Two are not enough if the second has fewer machines than the
 // first.
 func (r *OvershootReconciler) verdict(p *pool, last *lastPass) verdict {
-	cutOff := slices.ContainsFunc(p.sets, func(s *clusterv1.MachineSet) bool { return s.Labels[infrav1.FreezeLabel] == "True" })
+	interrupted := slices.ContainsFunc(p.sets, func(s *clusterv1.MachineSet) bool { return s.Labels[infrav1.FreezeLabel] == "True" })
 	before, err := strconv.Atoi(p.owner.GetAnnotations()[infrav1.FrozenReplicasAnnotation])
-	lately, over := last.over[p.key()]
+	lastCount, over := last.over[p.key()]
 	switch {
 	case p.frozen() && !p.owner.GetDeletionTimestamp().IsZero():
-		return thaw // Cluster API deletes nothing that is paused
+		return unfreeze // Cluster API deletes nothing that is paused
 	case p.frozen() && p.have() <= r.bound(p)-r.Down:
-		return thaw
+		return unfreeze
 	case p.frozen() && err == nil && p.desired < before:
-		return thaw // a scale-down, which a paused MachineDeployment would ignore
+		return unfreeze // a scale-down, which a paused MachineDeployment would ignore
 	case p.frozen():
 		return freeze // again, in case a part of the freeze was reverted
-	case cutOff:
-		return thaw
-	case p.have() > r.bound(p) && over && p.have() >= lately:
+	case interrupted:
+		return unfreeze
+	case p.have() > r.bound(p) && over && p.have() >= lastCount:
 		return freeze
 	}
-	return leave
+	return noAction
 }
 
 func (r *OvershootReconciler) reason(p *pool) string {
 	bound := r.bound(p)
-	return fmt.Sprintf("there are %d Machines and %d VMs, more than %d (%d desired, %d surge, %d to spare): no more are made until there are %d; "+
-		"delete those that are too many, or ask for more replicas", p.objects, p.instances, bound, p.desired, p.surge, r.Up, bound-r.Down)
+	return fmt.Sprintf("%d Machines / %d VMs exceed the limit of %d (%d desired + %d surge + %d tolerance): creation is paused until there are at most %d; "+
+		"delete the surplus machines, or raise the number of replicas", p.objects, p.instances, bound, p.desired, p.surge, r.Up, bound-r.Down)
 }
 
 // freeze pauses the MachineDeployment first. Otherwise its controller would revert the changes to
 // its MachineSets.
 func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
 	err := patchMetadata(ctx, r.Client, p.owner, func() {
-		label(p.owner)
+		addFreezeLabel(p.owner)
 		if p.owner.GetAnnotations()[infrav1.FrozenReplicasAnnotation] == "" {
 			annotations.AddAnnotations(p.owner, map[string]string{infrav1.FrozenReplicasAnnotation: strconv.Itoa(p.desired)})
 		}
 		if p.kind == deployment && !annotations.HasPaused(p.owner) {
-			annotations.AddAnnotations(p.owner, map[string]string{clusterv1.PausedAnnotation: frozenByUs})
+			annotations.AddAnnotations(p.owner, map[string]string{clusterv1.PausedAnnotation: pausedByOvershoot})
 		}
 	})
 	for _, s := range p.sets {
 		if err == nil && s.Annotations[clusterv1.DisableMachineCreateAnnotation] != "true" {
 			err = patchMetadata(ctx, r.Client, s, func() {
-				label(s)
+				addFreezeLabel(s)
 				annotations.AddAnnotations(s, map[string]string{clusterv1.DisableMachineCreateAnnotation: "true"})
 			})
 		}
@@ -248,18 +249,18 @@ func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
 	if err != nil {
 		return fmt.Errorf("freezing %s: %w", p.key(), err)
 	}
-	told, err := r.tell(ctx, p, metav1.Condition{
+	changed, err := r.setCondition(ctx, p, metav1.Condition{
 		Type: infrav1.FrozenCondition, Status: metav1.ConditionTrue, Reason: infrav1.OvershootingReason, Message: r.reason(p),
 	})
-	if told {
+	if changed {
 		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeWarning, "Frozen", "Freeze", "%s", r.reason(p))
 	}
 	return err
 }
 
-// thaw reverts freeze in reverse order. It removes the label last, so that the next pass continues
-// an interrupted thaw.
-func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
+// unfreeze reverts freeze in reverse order. It removes the label last, so that the next pass continues
+// an interrupted unfreeze.
+func (r *OvershootReconciler) unfreeze(ctx context.Context, p *pool) error {
 	var err error
 	for _, s := range p.sets {
 		if err == nil && p.kind == deployment && s.Labels[infrav1.FreezeLabel] == "True" {
@@ -269,13 +270,13 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 			})
 		}
 	}
-	told := false
+	changed := false
 	if err == nil {
-		told, err = r.tell(ctx, p, metav1.Condition{Type: infrav1.FrozenCondition, Status: metav1.ConditionFalse, Reason: infrav1.NotFrozenReason})
+		changed, err = r.setCondition(ctx, p, metav1.Condition{Type: infrav1.FrozenCondition, Status: metav1.ConditionFalse, Reason: infrav1.NotFrozenReason})
 	}
-	if told {
-		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeNormal, "Thawed", "Thaw",
-			"there are %d Machines and %d VMs, %d are desired: machines are made again", p.objects, p.instances, p.desired)
+	if changed {
+		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeNormal, "Unfrozen", "Unfreeze",
+			"%d Machines / %d VMs, %d desired: machines are created again", p.objects, p.instances, p.desired)
 	}
 	if err == nil {
 		err = patchMetadata(ctx, r.Client, p.owner, func() {
@@ -284,13 +285,13 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 			if p.kind == set {
 				delete(p.owner.GetAnnotations(), clusterv1.DisableMachineCreateAnnotation)
 			}
-			if p.owner.GetAnnotations()[clusterv1.PausedAnnotation] == frozenByUs {
+			if p.owner.GetAnnotations()[clusterv1.PausedAnnotation] == pausedByOvershoot {
 				delete(p.owner.GetAnnotations(), clusterv1.PausedAnnotation)
 			}
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("thawing %s: %w", p.key(), err)
+		return fmt.Errorf("unfreezing %s: %w", p.key(), err)
 	}
 	return nil
 }
@@ -306,8 +307,8 @@ func patchMetadata(ctx context.Context, c client.Client, o client.Object, change
 	return c.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
-// label marks a frozen object, for people and for thaw.
-func label(o client.Object) {
+// addFreezeLabel marks a frozen object, for people and for unfreeze.
+func addFreezeLabel(o client.Object) {
 	all := maps.Clone(o.GetLabels())
 	if all == nil {
 		all = map[string]string{}
@@ -316,9 +317,9 @@ func label(o client.Object) {
 	o.SetLabels(all)
 }
 
-// tell sets the condition Frozen if its reason changes, and reports whether it did. Users get one
-// Event, even if an earlier pass wrote the labels and was interrupted before this point.
-func (r *OvershootReconciler) tell(ctx context.Context, p *pool, c metav1.Condition) (bool, error) {
+// setCondition sets the condition Frozen if its reason changes, and reports whether it did. Users
+// get one Event, even if an earlier pass wrote the labels and was interrupted before this point.
+func (r *OvershootReconciler) setCondition(ctx context.Context, p *pool, c metav1.Condition) (bool, error) {
 	if conditions.GetReason(p.owner, c.Type) == c.Reason {
 		return false, nil
 	}
@@ -327,7 +328,7 @@ func (r *OvershootReconciler) tell(ctx context.Context, p *pool, c metav1.Condit
 	conditions.Set(p.owner, c)
 	err := r.Client.Status().Patch(ctx, p.owner, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("saying that %s is %s: %w", p.key(), c.Reason, err)
+		return false, fmt.Errorf("setting the condition Frozen of %s to %s: %w", p.key(), c.Reason, err)
 	}
 	return err == nil, nil
 }
@@ -378,9 +379,9 @@ func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*p
 		paused[clusters.Items[i].Name] = ptr.Deref(clusters.Items[i].Spec.Paused, false)
 	}
 	skip := func(o client.Object, cluster string, template clusterv1.MachineTemplateSpec) bool {
-		going := !o.GetDeletionTimestamp().IsZero()
-		return !makesCloudMachines(template) || paused[cluster] || (going && o.GetLabels()[infrav1.FreezeLabel] == "") ||
-			!watched(o, r.WatchFilterValue)
+		deleting := !o.GetDeletionTimestamp().IsZero()
+		return !makesCloudMachines(template) || paused[cluster] || (deleting && o.GetLabels()[infrav1.FreezeLabel] == "") ||
+			!predicates.Watched(o, r.WatchFilterValue)
 	}
 	var all []*pool
 	ofSet := map[string]*pool{}
@@ -433,8 +434,8 @@ func (r *OvershootReconciler) count(ofSet map[string]*pool, machines []clusterv1
 		m := &ours[i]
 		p := ofMachine[m.Name]
 		account := r.Accounts.Get(client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.AccountRef.Name})
-		if p != nil && account != nil && m.DeletionTimestamp.IsZero() && m.Spec.CreationToken != "" {
-			p.instances += account.Living(m.Spec.CreationToken)
+		if p != nil && account != nil && m.DeletionTimestamp.IsZero() && m.Spec.Creation.Token != "" {
+			p.instances += account.Living(m.Spec.Creation.Token)
 		}
 	}
 }

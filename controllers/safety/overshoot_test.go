@@ -39,7 +39,7 @@ func TestSurge(t *testing.T) {
 
 // TestVerdict checks the verdict for each state of a pool.
 func TestVerdict(t *testing.T) {
-	r := &OvershootReconciler{Up: 2, Down: 1} // 3 desired, 1 surge: the bound is 6, and 5 thaws
+	r := &OvershootReconciler{Up: 2, Down: 1} // 3 desired, 1 surge: the bound is 6, and 5 unfreezes
 	for _, c := range []struct {
 		what               string
 		objects, instances int
@@ -48,18 +48,18 @@ func TestVerdict(t *testing.T) {
 		cutOff, going      bool
 		want               verdict
 	}{
-		{what: "as it should be", objects: 3, instances: 3, want: leave},
-		{what: "a surge and what is to spare", objects: 6, instances: 6, last: 6, want: leave},
-		{what: "too many, at first", objects: 7, instances: 3, want: leave},
+		{what: "as it should be", objects: 3, instances: 3, want: noAction},
+		{what: "a surge and what is to spare", objects: 6, instances: 6, last: 6, want: noAction},
+		{what: "too many, at first", objects: 7, instances: 3, want: noAction},
 		{what: "too many, again", objects: 7, instances: 3, last: 7, want: freeze},
 		{what: "too many VMs, again", objects: 3, instances: 7, last: 7, want: freeze},
-		{what: "too many, and becoming fewer", objects: 7, instances: 7, last: 9, want: leave},
+		{what: "too many, and becoming fewer", objects: 7, instances: 7, last: 9, want: noAction},
 		{what: "frozen, and still too many", objects: 6, frozen: "3", want: freeze},
-		{what: "frozen, and few enough", objects: 5, frozen: "3", want: thaw},
-		{what: "frozen, and fewer are asked for", objects: 9, frozen: "5", want: thaw},
-		{what: "frozen, and being deleted", objects: 9, frozen: "3", going: true, want: thaw},
-		{what: "being deleted", objects: 9, last: 0, going: true, want: leave},
-		{what: "a thaw that was cut off", objects: 5, cutOff: true, want: thaw},
+		{what: "frozen, and few enough", objects: 5, frozen: "3", want: unfreeze},
+		{what: "frozen, and fewer are asked for", objects: 9, frozen: "5", want: unfreeze},
+		{what: "frozen, and being deleted", objects: 9, frozen: "3", going: true, want: unfreeze},
+		{what: "being deleted", objects: 9, last: 0, going: true, want: noAction},
+		{what: "a unfreeze that was cut off", objects: 5, cutOff: true, want: unfreeze},
 	} {
 		d := &clusterv1.MachineDeployment{}
 		p := &pool{kind: deployment, owner: d, size: size{3, 1}, objects: c.objects, instances: c.instances}
@@ -112,7 +112,7 @@ func TestHoldTo(t *testing.T) {
 		if c.last != nil {
 			last[p.key()] = *c.last
 		}
-		if kept := p.holdTo(last); kept != c.kept || p.size != c.judged {
+		if kept := p.applyKnownSize(last); kept != c.kept || p.size != c.judged {
 			t.Errorf("%s: judged by %v, and %v kept; want %v and %v", c.what, p.size, kept, c.judged, c.kept)
 		}
 	}

@@ -105,7 +105,7 @@ func TestSilentInPages(t *testing.T) {
 		ClusterCache: clustercache.NewFakeClusterCache(live, client.ObjectKeyFromObject(cluster)),
 		Timeout:      grace,
 	}
-	got, err := r.silent(t.Context(), cluster)
+	got, err := r.nodesNotReporting(t.Context(), cluster)
 	slices.Sort(got)
 	slices.Sort(want)
 	if err != nil || !slices.Equal(got, want) {

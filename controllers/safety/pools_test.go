@@ -96,17 +96,17 @@ func TestOtherProvidersPools(t *testing.T) {
 }
 
 // TestOtherProvidersPoolsInOutage: an outage of a workload cluster's API server pauses only
-// Drover's pools. Pools that an earlier version has paused are thawed.
+// Drover's pools. Pools that an earlier version has paused are unfrozen.
 func TestOtherProvidersPoolsInOutage(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		template, before, want string
 	}{
-		{"CloudMachineTemplate", "", frozenInOutage},
+		{"CloudMachineTemplate", "", pausedByReachability},
 		{"CloudMachineTemplate", "mine", "mine"},
 		{"AWSMachineTemplate", "", ""},
 		{"AWSMachineTemplate", "mine", "mine"},
-		{"AWSMachineTemplate", frozenInOutage, ""},
+		{"AWSMachineTemplate", pausedByReachability, ""},
 	} {
 		d, s, objects := newPool(c.template, "", 0)
 		if c.before != "" {

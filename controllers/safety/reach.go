@@ -31,21 +31,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
-// frozenInOutage is the value that this controller gives Cluster API's paused annotation. A pause
-// by a user or by the overshoot controller has another value, and stays.
-const frozenInOutage = "frozen-by-drover-in-outage"
+// pausedByReachability is the value that this controller gives Cluster API's paused annotation. A
+// pause by a user or by the overshoot controller has another value, and stays.
+const pausedByReachability = "frozen-by-drover-in-outage"
 
 const (
-	// connectPatience is how long a new process waits for its first connection before it treats a
+	// connectTimeout is how long a new process waits for its first connection before it treats a
 	// missing connection as an outage. Cluster API retries connections every half minute.
-	connectPatience = 2 * time.Minute
-	// nodePatience is how many periods the Nodes have to report after their API server answers
+	connectTimeout = 2 * time.Minute
+	// nodeReportPeriods is how many periods the Nodes have to report after their API server answers
 	// again. Nodes that have not reported by then are unhealthy for another reason.
-	nodePatience = 5
-	// named is how many Machines a message names.
-	named = 5
+	nodeReportPeriods = 5
+	// maxNamed is how many Machines a message names.
+	maxNamed = 5
 )
 
 // ReachabilityReconciler stops the replacement of machines while their health is unknown. If the
@@ -66,15 +67,16 @@ type ReachabilityReconciler struct {
 	Metrics          *Metrics
 	WatchFilterValue string
 
-	contacts sync.Map // CloudCluster → *contact
+	probeStates sync.Map // CloudCluster → *probeState
 }
 
-// contact is what the controller keeps between two requests. It is lost with the process, which
+// probeState is what the controller keeps between two requests. It is lost with the process, which
 // costs only time.
-type contact struct {
+type probeState struct {
 	begun time.Time
-	// failing is when answers stopped, back when they resumed. Each is zero if it does not apply.
-	failing, back time.Time
+	// failing is when answers stopped, recovered when they resumed. Each is zero if it does not
+	// apply.
+	failing, recovered time.Time
 	// answered: this process has had an answer.
 	answered bool
 }
@@ -120,7 +122,7 @@ func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !watched(infra, r.WatchFilterValue) {
+	if !predicates.Watched(infra, r.WatchFilterValue) {
 		r.forget(req)
 		return reconcile.Result{}, nil
 	}
@@ -132,71 +134,71 @@ func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		ptr.Deref(cluster.Spec.Paused, false) || annotations.HasPaused(infra) {
 		return reconcile.Result{RequeueAfter: r.Period}, nil // no API server yet, or the cluster moves, or is paused
 	}
-	known, _ := r.contacts.LoadOrStore(req.NamespacedName, &contact{begun: time.Now()})
-	after, err := r.look(ctx, infra, cluster, known.(*contact))
+	known, _ := r.probeStates.LoadOrStore(req.NamespacedName, &probeState{begun: time.Now()})
+	after, err := r.probe(ctx, infra, cluster, known.(*probeState))
 	r.Metrics.reachable(infra, !conditions.IsFalse(infra, infrav1.ClusterReachableCondition))
 	return reconcile.Result{RequeueAfter: wait.Jitter(after, .1)}, err
 }
 
 // forget drops the state of a CloudCluster that is gone, or that another manager handles.
 func (r *ReachabilityReconciler) forget(req reconcile.Request) {
-	r.contacts.Delete(req.NamespacedName)
+	r.probeStates.Delete(req.NamespacedName)
 	r.Metrics.unreachable.DeleteLabelValues(req.Namespace, req.Name)
 }
 
-// look probes the API server and acts on the result. It returns when to probe again.
-func (r *ReachabilityReconciler) look(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, c *contact) (time.Duration, error) {
+// probe probes the API server and acts on the result. It returns when to probe again.
+func (r *ReachabilityReconciler) probe(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, c *probeState) (time.Duration, error) {
 	if !cluster.DeletionTimestamp.IsZero() { // Cluster API deletes nothing that is paused
 		return r.Period, r.pause(ctx, cluster, false)
 	}
-	soon, begin := r.Period/6, time.Now()
-	err := r.ask(ctx, cluster)
+	shortly, begin := r.Period/6, time.Now()
+	err := r.readNode(ctx, cluster)
 	switch {
-	case errors.Is(err, clustercache.ErrClusterNotConnected) && !c.answered && time.Since(c.begun) < connectPatience:
-		return soon, nil
+	case errors.Is(err, clustercache.ErrClusterNotConnected) && !c.answered && time.Since(c.begun) < connectTimeout:
+		return shortly, nil
 	case err != nil:
-		c.back = time.Time{}
+		c.recovered = time.Time{}
 		if c.failing.IsZero() {
 			c.failing = begin
 		}
 		marked := infra.Annotations[infrav1.UnreachableAnnotation] != ""
 		if left := r.Timeout - time.Since(c.failing); left > 0 && !marked {
-			return min(left, soon), nil
+			return min(left, shortly), nil
 		}
 		if !marked {
-			ctrl.LoggerFrom(ctx).Info("The workload cluster is frozen: its API server does not answer", "since", c.failing, "reason", err.Error())
+			ctrl.LoggerFrom(ctx).Info("Froze the workload cluster, because its API server does not answer", "since", c.failing, "reason", err.Error())
 		}
-		return soon, r.freeze(ctx, infra, cluster, c.failing)
+		return shortly, r.freeze(ctx, infra, cluster, c.failing)
 	}
-	if c.failing, c.answered = (time.Time{}), true; c.back.IsZero() {
-		c.back = time.Now()
+	if c.failing, c.answered = (time.Time{}), true; c.recovered.IsZero() {
+		c.recovered = time.Now()
 	}
 	if conditions.IsTrue(infra, infrav1.ClusterReachableCondition) && infra.Annotations[infrav1.UnreachableAnnotation] == "" {
-		return r.Period, r.pause(ctx, cluster, false) // objects that the cache did not yet show as frozen at the last thaw
+		return r.Period, r.pause(ctx, cluster, false) // objects that the cache did not yet show as frozen at the last unfreeze
 	}
-	// A CloudCluster without the condition was never frozen, or comes from another management
+	// A CloudCluster whose condition is Unknown was never frozen, or comes from another management
 	// cluster: a move does not copy the status.
-	frozen := conditions.Has(infra, infrav1.ClusterReachableCondition) || infra.Annotations[infrav1.UnreachableAnnotation] != ""
+	frozen := !conditions.IsUnknown(infra, infrav1.ClusterReachableCondition) || infra.Annotations[infrav1.UnreachableAnnotation] != ""
 	if err := r.mark(ctx, infra, ""); err != nil { // VMs may be made again
 		return 0, err
 	}
-	silent, err := r.silent(ctx, cluster)
+	notReporting, err := r.nodesNotReporting(ctx, cluster)
 	if err != nil {
 		return 0, err
 	}
-	until := c.back.Add(nodePatience * r.Period)
-	if frozen && len(silent) > 0 && time.Now().Before(until) {
-		return soon, r.tell(ctx, infra, metav1.ConditionFalse, infrav1.WaitingForNodesReason, fmt.Sprintf(
-			"the API server answers; nothing is replaced until %d Machines' Nodes have reported to it, or until %s: %s",
-			len(silent), until.UTC().Format(time.RFC3339), enumerate(silent)))
+	until := c.recovered.Add(nodeReportPeriods * r.Period)
+	if frozen && len(notReporting) > 0 && time.Now().Before(until) {
+		return shortly, r.setCondition(ctx, infra, metav1.ConditionFalse, infrav1.WaitingForNodesReason, fmt.Sprintf(
+			"The API server answers; no machine is replaced until the Nodes of %d Machines have reported to it, or until %s: %s",
+			len(notReporting), until.UTC().Format(time.RFC3339), enumerate(notReporting)))
 	}
-	return r.Period, r.thaw(ctx, infra, cluster)
+	return r.Period, r.unfreeze(ctx, infra, cluster)
 }
 
-// ask reads a Node past every cache. An API server that has lost its storage can't answer, because
-// it serves a list without a resource version only from etcd (Kubernetes API Concepts, "Resource
-// versions").
-func (r *ReachabilityReconciler) ask(ctx context.Context, cluster *clusterv1.Cluster) error {
+// readNode reads a Node past every cache. An API server that has lost its storage can't answer,
+// because it serves a list without a resource version only from etcd (Kubernetes API Concepts,
+// "Resource versions").
+func (r *ReachabilityReconciler) readNode(ctx context.Context, cluster *clusterv1.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	live, err := r.ClusterCache.GetUncachedClient(ctx, client.ObjectKeyFromObject(cluster))
@@ -204,14 +206,15 @@ func (r *ReachabilityReconciler) ask(ctx context.Context, cluster *clusterv1.Clu
 		err = live.List(ctx, &corev1.NodeList{}, client.Limit(1))
 	}
 	if err != nil {
-		return fmt.Errorf("asking the API server of Cluster %q: %w", cluster.Name, err)
+		return fmt.Errorf("reading from the API server of Cluster %q: %w", cluster.Name, err)
 	}
 	return nil
 }
 
-// silent returns the names of the Machines whose Nodes have unknown health. The Node's Ready is
-// Unknown, or Cluster API has not read the Node since the outage, or a Machine has no Node.
-func (r *ReachabilityReconciler) silent(ctx context.Context, cluster *clusterv1.Cluster) (names []string, err error) {
+// nodesNotReporting returns the names of the Machines whose Nodes have unknown health. The Node's
+// Ready is Unknown, or Cluster API has not read the Node since the outage, or a Machine has no
+// Node.
+func (r *ReachabilityReconciler) nodesNotReporting(ctx context.Context, cluster *clusterv1.Cluster) (names []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	machines := &clusterv1.MachineList{}
@@ -247,20 +250,20 @@ func (r *ReachabilityReconciler) silent(ctx context.Context, cluster *clusterv1.
 // enumerate returns the first few names, and how many more there are.
 func enumerate(names []string) string {
 	slices.Sort(names)
-	if len(names) > named {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:named], ", "), len(names)-named)
+	if len(names) > maxNamed {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
 	}
 	return strings.Join(names, ", ")
 }
 
 // freeze sets the condition before it freezes anything. If it is interrupted, and the API server
-// then answers, thaw reverts what was frozen so far. freeze marks the CloudCluster, and pauses what
+// then answers, unfreeze reverts what was frozen so far. freeze marks the CloudCluster, and pauses what
 // may replace machines. It runs again for the whole outage, so it continues after an interruption,
 // and covers new objects.
 func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, since time.Time) error {
 	began := cmp.Or(infra.Annotations[infrav1.UnreachableAnnotation], since.UTC().Format(time.RFC3339))
-	if err := r.tell(ctx, infra, metav1.ConditionFalse, infrav1.UnreachableReason, fmt.Sprintf(
-		"the API server has not answered since %s, or can't read its storage: no VM is made and nothing is replaced until it does; what users delete goes",
+	if err := r.setCondition(ctx, infra, metav1.ConditionFalse, infrav1.UnreachableReason, fmt.Sprintf(
+		"The API server has not answered since %s, or can't read its storage: until it does, no VM is created and no machine is replaced; deletions by users continue",
 		began)); err != nil {
 		return err
 	}
@@ -275,14 +278,14 @@ func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.Clou
 	return nil
 }
 
-// thaw reverts freeze, except for the mark, which the first answer removes. It sets the condition
-// last. As long as the condition is not True, the next reconcile continues an interrupted thaw,
+// unfreeze reverts freeze, except for the mark, which the first answer removes. It sets the condition
+// last. As long as the condition is not True, the next reconcile continues an interrupted unfreeze,
 // also for a cluster that has moved here from another management cluster.
-func (r *ReachabilityReconciler) thaw(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
+func (r *ReachabilityReconciler) unfreeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
 	if err := r.pause(ctx, cluster, false); err != nil {
-		return fmt.Errorf("thawing Cluster %q: %w", cluster.Name, err)
+		return fmt.Errorf("unfreezing Cluster %q: %w", cluster.Name, err)
 	}
-	return r.tell(ctx, infra, metav1.ConditionTrue, infrav1.ReachableReason, "")
+	return r.setCondition(ctx, infra, metav1.ConditionTrue, infrav1.ReachableReason, "")
 }
 
 // pause sets or removes this controller's pause on everything in a cluster that may replace
@@ -329,12 +332,12 @@ func ofControlPlane(c *clusterv1.MachineHealthCheck) bool {
 
 func (r *ReachabilityReconciler) pauseOne(ctx context.Context, o client.Object, on bool) error {
 	value, paused := o.GetAnnotations()[clusterv1.PausedAnnotation]
-	if on == paused || (paused && value != frozenInOutage) {
+	if on == paused || (paused && value != pausedByReachability) {
 		return nil
 	}
-	err := patchMetadata(ctx, r.Client, o, func() { annotate(o, clusterv1.PausedAnnotation, frozenInOutage, on) })
+	err := patchMetadata(ctx, r.Client, o, func() { annotate(o, clusterv1.PausedAnnotation, pausedByReachability, on) })
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("pausing, or not, %T %q: %w", o, o.GetName(), err)
+		return fmt.Errorf("changing the pause of %T %q: %w", o, o.GetName(), err)
 	}
 	return nil
 }
@@ -357,10 +360,10 @@ func (r *ReachabilityReconciler) mark(ctx context.Context, infra *infrav1.CloudC
 	return nil
 }
 
-// tell sets the condition if its reason changes, and emits an Event.
-func (r *ReachabilityReconciler) tell(ctx context.Context, infra *infrav1.CloudCluster, status metav1.ConditionStatus, reason, message string) error {
-	was := conditions.GetReason(infra, infrav1.ClusterReachableCondition)
-	if was == reason {
+// setCondition sets the condition if its reason changes, and emits an Event.
+func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav1.CloudCluster, status metav1.ConditionStatus, reason, message string) error {
+	known := !conditions.IsUnknown(infra, infrav1.ClusterReachableCondition)
+	if conditions.GetReason(infra, infrav1.ClusterReachableCondition) == reason {
 		return nil
 	}
 	before := infra.DeepCopy()
@@ -369,13 +372,13 @@ func (r *ReachabilityReconciler) tell(ctx context.Context, infra *infrav1.CloudC
 	})
 	// Others write the status too, so use an optimistic lock.
 	if err := r.Client.Status().Patch(ctx, infra, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("saying that Cluster %q is %s: %w", infra.Name, reason, err)
+		return fmt.Errorf("setting the condition Reachable of Cluster %q to %s: %w", infra.Name, reason, err)
 	}
 	switch {
 	case status == metav1.ConditionFalse:
 		r.Recorder.Eventf(infra, nil, corev1.EventTypeWarning, reason, "Freeze", "%s", message)
-	case was != "":
-		r.Recorder.Eventf(infra, nil, corev1.EventTypeNormal, reason, "Thaw", "the API server answers, and the Nodes have reported: machines are made and replaced again")
+	case known:
+		r.Recorder.Eventf(infra, nil, corev1.EventTypeNormal, reason, "Unfreeze", "The API server answers, and the Nodes have reported: machines are created and replaced again")
 	}
 	return nil
 }

@@ -22,14 +22,14 @@ import (
 func TestWatchLabelComes(t *testing.T) {
 	t.Parallel()
 	before := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "blue", Generation: 1}}
-	labelled, changed, told := before.DeepCopy(), before.DeepCopy(), before.DeepCopy()
-	labelled.Labels = map[string]string{clusterv1.WatchLabel: "drover"}
+	labeled, changed, told := before.DeepCopy(), before.DeepCopy(), before.DeepCopy()
+	labeled.Labels = map[string]string{clusterv1.WatchLabel: "drover"}
 	changed.Generation = 2
 	told.Status.Conditions = []metav1.Condition{{Type: infrav1.ClusterReachableCondition}}
 	for what, c := range map[string]struct {
 		after *infrav1.CloudCluster
 		want  bool
-	}{"the label": {labelled, true}, "the spec": {changed, true}, "the status": {told, false}} {
+	}{"the label": {labeled, true}, "the spec": {changed, true}, "the status": {told, false}} {
 		if got := specOrLabelsChanged.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: c.after}); got != c.want {
 			t.Errorf("%s changed: reconciled is %v, want %v", what, got, c.want)
 		}

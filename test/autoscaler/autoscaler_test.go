@@ -162,8 +162,8 @@ func (s *stage) shortage(small, large *group) {
 }
 
 // freeze tests that Drover freezes a pool with far more VMs than machines. This version of the
-// autoscaler does not recognise this and requests machines, but none is created. After the pool is
-// thawed, the requested machines are created once.
+// autoscaler does not recognize this and requests machines, but none is created. After the pool is
+// unfrozen, the requested machines are created once.
 func (s *stage) freeze(g *group) {
 	web := s.app("web", 1, 6000, nil)
 	s.until("there is a machine", s.on(g, web))
@@ -206,7 +206,7 @@ func (s *stage) freeze(g *group) {
 			s.Fatal(err)
 		}
 	}
-	s.until("the pool is thawed", s.frozen(g, false))
+	s.until("the pool is unfrozen", s.frozen(g, false))
 	s.until("the second application runs too", scenario.All(s.on(g, web), s.on(g, more)))
 	if n := s.made(g) - before; n != 1 {
 		s.Errorf("%d VMs were made, want 1", n)

@@ -78,7 +78,7 @@ func TestCallsOfAFleet(t *testing.T) {
 	atMost(t, "calls in ten idle minutes", sum(idle), machines/10)
 
 	list(infrav1.InventorySpec{}) // the defaults
-	s.Until("the account has been looked at anew", func(context.Context) (string, error) { return missing(1, calls()["DescribeInstances"]), nil })
+	s.Until("the account has been listed again", func(context.Context) (string, error) { return missing(1, calls()["DescribeInstances"]), nil })
 	scenario.Pause(s.Ctx, period*time.Second) // instance types are read again too
 	calls()
 	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, pool.Deployment()))

@@ -41,15 +41,15 @@ var badMachines = []struct {
 	{"processor", "Image.id", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0c" }, invalid, []string{"arm64", "image, instanceType: choose both"}},
 	{"parameter", "Image.ssmParameter", func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/none"} },
 		notFound, []string{"/none", "image.ssmParameter: name a parameter"}},
-	{"lookup-owner", "ImageLookup.owners", lookup("111111111111", "node-*", "", nil), notFound, []string{"no AMI of 111111111111", "image.lookup: ask for another"}},
-	{"lookup-name", "ImageLookup.name", lookup("099720109477", "none", "", nil), notFound, []string{"none", "image.lookup: ask for another"}},
+	{"lookup-owner", "ImageLookup.owners", lookup("111111111111", "node-*", "", nil), notFound, []string{"no available AMI of 111111111111", "check image.lookup"}},
+	{"lookup-name", "ImageLookup.name", lookup("099720109477", "none", "", nil), notFound, []string{"none", "check image.lookup"}},
 	{"lookup-processor", "ImageLookup.architecture", lookup("099720109477", "node-*", "arm64", nil), invalid, []string{"arm64", "image, instanceType: choose both"}},
-	{"lookup-tags", "ImageLookup.tags", lookup("099720109477", "node-*", "", map[string]string{"release": "none"}), notFound, []string{"image.lookup: ask for another"}},
+	{"lookup-tags", "ImageLookup.tags", lookup("099720109477", "node-*", "", map[string]string{"release": "none"}), notFound, []string{"check image.lookup"}},
 
 	{"subnet", "Selector.ids", func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0dead"}} },
 		notFound, []string{"subnet-0dead", "subnets: name subnets"}},
 	{"subnet-tags", "Selector.tags", func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{Tags: map[string]string{"role": "none"}} },
-		notFound, []string{"no subnet has the tags", "subnets.tags: put them"}},
+		notFound, []string{"no subnet of this region has the tags", "subnets.tags"}},
 	{"vpc", "Selector.ids", func(m *infrav1.AWSMachine) {
 		m.Subnets, m.SecurityGroups = infrav1.AWSSelector{IDs: []string{"subnet-0d1"}}, &infrav1.AWSSelector{IDs: []string{"sg-01"}}
 	}, invalid, []string{"sg-01", "subnet-0d1", "different networks", "securityGroups: name groups"}},
@@ -57,13 +57,13 @@ var badMachines = []struct {
 		notFound, []string{"sg-0dead", "securityGroups: name groups"}},
 	{"group-tags", "Selector.tags", func(m *infrav1.AWSMachine) {
 		m.SecurityGroups = &infrav1.AWSSelector{Tags: map[string]string{"role": "none"}}
-	}, notFound, []string{"vpc-01", "securityGroups.tags: put them"}},
+	}, notFound, []string{"vpc-01", "securityGroups.tags"}},
 
 	{"ipv6", "Machine.ipv6AddressCount Machine.primaryIPv6", func(m *infrav1.AWSMachine) { m.IPv6AddressCount, m.PrimaryIPv6 = 1, true },
-		invalid, []string{"subnet-0", "ipv6AddressCount, subnets: name subnets that have IPv6"}},
+		invalid, []string{"subnet-0", "ipv6AddressCount, subnets: use subnets with IPv6"}},
 	{"efa", "Machine.efa", func(m *infrav1.AWSMachine) { m.EFA = true }, invalid, []string{"t3.small", "efa, networkInterfaces: choose an instanceType"}},
 	{"interfaces", "Machine.instanceType", interfaces(infrav1.AWSNetworkInterface{DeviceIndex: 1}, infrav1.AWSNetworkInterface{DeviceIndex: 2},
-		infrav1.AWSNetworkInterface{DeviceIndex: 3}), invalid, []string{"Interface count 4", "t3.small", "volumes, networkInterfaces: ask for fewer"}},
+		infrav1.AWSNetworkInterface{DeviceIndex: 3}), invalid, []string{"Interface count 4", "t3.small", "volumes, networkInterfaces: use fewer"}},
 	{"interface-type", "NetworkInterface.type", interfaces(infrav1.AWSNetworkInterface{Type: "efa-only", DeviceIndex: 1}),
 		invalid, []string{"t3.small", "efa, networkInterfaces: choose an instanceType"}},
 	{"interface-card", "NetworkInterface.networkCard", interfaces(infrav1.AWSNetworkInterface{NetworkCard: 1, DeviceIndex: 1}),
@@ -71,21 +71,21 @@ var badMachines = []struct {
 	{"interface-device", "NetworkInterface.deviceIndex", interfaces(infrav1.AWSNetworkInterface{DeviceIndex: 0}),
 		invalid, []string{"unique device index", "networkInterfaces.deviceIndex: give each its own"}},
 
-	{"root-size", "Volume.sizeGiB", root(infrav1.AWSVolume{SizeGiB: 4}), invalid, []string{"size 4GB", "rootVolume, volumes: ask for no less"}},
-	{"root-type", "Volume.type", root(infrav1.AWSVolume{Type: "st1"}), invalid, []string{"st1", "rootVolume.type: choose one that a machine can boot from"}},
+	{"root-size", "Volume.sizeGiB", root(infrav1.AWSVolume{SizeGiB: 4}), invalid, []string{"size 4GB", "rootVolume, volumes: use at least"}},
+	{"root-type", "Volume.type", root(infrav1.AWSVolume{Type: "st1"}), invalid, []string{"st1", "rootVolume.type: use a bootable type"}},
 	{"iops", "Volume.iops", root(infrav1.AWSVolume{Type: "io1", SizeGiB: 8, IOPS: 10000}),
 		invalid, []string{"ratio of 1250", "rootVolume, volumes: choose a type, sizeGiB, iops"}},
 	{"throughput", "Volume.throughputMiBps", root(infrav1.AWSVolume{Type: "gp3", SizeGiB: 8, ThroughputMiBps: 1000}),
 		invalid, []string{"ratio of 0.333", "rootVolume, volumes: choose a type, sizeGiB, iops and throughputMiBps"}},
 	{"encryption", "Volume.encrypted", func(m *infrav1.AWSMachine) { m.InstanceType = "m1.small" },
-		invalid, []string{"m1.small", "choose one that takes encrypted disks; or set encrypted to false"}},
+		invalid, []string{"m1.small", "use one that supports encrypted disks, or set encrypted to false"}},
 	{"key", "Volume.kmsKeyID", root(infrav1.AWSVolume{KMSKeyID: ec2stub.DeniedKey}),
 		infrav1.InstanceGoneReason, []string{"Client error on launch", "rootVolume.kmsKeyID"}},
 	{"volumes", "DataVolume.deviceName", func(m *infrav1.AWSMachine) {
 		for i := range 27 {
 			m.Volumes = append(m.Volumes, infrav1.AWSDataVolume{DeviceName: fmt.Sprintf("/dev/sd%c%c", 'f'+i/10, 'a'+i%10), AWSVolume: infrav1.AWSVolume{SizeGiB: 1}})
 		}
-	}, invalid, []string{"volumes, networkInterfaces: ask for fewer"}},
+	}, invalid, []string{"volumes, networkInterfaces: use fewer"}},
 	{"device", "DataVolume.deviceName", func(m *infrav1.AWSMachine) {
 		m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sda1", AWSVolume: infrav1.AWSVolume{SizeGiB: 1}}} // the image's root
 	}, invalid, []string{"/dev/sda1", "rootVolume, volumes:", "each device once"}},
@@ -94,7 +94,7 @@ var badMachines = []struct {
 	}, notFound, []string{"snap-0dead", "volumes: name snapshots"}},
 	{"size", "Volume.sizeGiB", func(m *infrav1.AWSMachine) {
 		m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-01", AWSVolume: infrav1.AWSVolume{SizeGiB: 1}}}
-	}, invalid, []string{"snap-01", "volumes: ask for no less than the snapshot holds"}},
+	}, invalid, []string{"snap-01", "volumes: use at least the snapshot's size"}},
 
 	{"login", "Machine.keyName", func(m *infrav1.AWSMachine) { m.KeyName = ec2stub.Nobody }, notFound, []string{"keyName: name a key pair"}},
 	{"profile", "Machine.instanceProfile", func(m *infrav1.AWSMachine) { m.InstanceProfile = ec2stub.Nobody }, invalid, []string{"instanceProfile: name one"}},
@@ -106,10 +106,10 @@ var badMachines = []struct {
 	{"placement", "PlacementGroup.name", func(m *infrav1.AWSMachine) { m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: ec2stub.Nobody} },
 		notFound, []string{"placementGroup: name one"}},
 	{"strategy", "PlacementGroup.name", func(m *infrav1.AWSMachine) { m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: ec2stub.ClusterGroup} },
-		invalid, []string{"t3.small", "placementGroup: name one whose strategy"}},
+		invalid, []string{"t3.small", "placementGroup: use one whose strategy"}},
 	{"partition", "PlacementGroup.partition", func(m *infrav1.AWSMachine) {
 		m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: "spread", Partition: 3}
-	}, invalid, []string{"spread", "placementGroup: name one whose strategy the instanceType and partition go with"}},
+	}, invalid, []string{"spread", "placementGroup: use one whose strategy supports the instanceType and partition"}},
 	{"reservation", "CapacityReservation.id", func(m *infrav1.AWSMachine) {
 		m.CapacityReservation = &infrav1.AWSCapacityReservation{ID: "cr-" + ec2stub.Nobody}
 	}, notFound, []string{"capacityReservation: name one"}},
@@ -121,7 +121,7 @@ var badMachines = []struct {
 	}, noCapacity, []string{"capacityReservation: enlarge it"}},
 	{"cores", "CPUOptions.coreCount CPUOptions.threadsPerCore", func(m *infrav1.AWSMachine) {
 		m.InstanceType, m.CPUOptions = "t2.small", &infrav1.AWSCPUOptions{CoreCount: 1, ThreadsPerCore: 1}
-	}, invalid, []string{"t2.small", "cpuOptions: leave them out"}},
+	}, invalid, []string{"t2.small", "cpuOptions: remove them"}},
 	{"memory", "CPUOptions.amdSEVSNP", func(m *infrav1.AWSMachine) { m.CPUOptions = &infrav1.AWSCPUOptions{AMDSEVSNP: true} },
 		invalid, []string{"t3.small", "cpuOptions.amdSEVSNP: choose"}},
 	{"nesting", "CPUOptions.nestedVirtualization", func(m *infrav1.AWSMachine) { m.CPUOptions = &infrav1.AWSCPUOptions{NestedVirtualization: true} },
@@ -130,7 +130,7 @@ var badMachines = []struct {
 		noCapacity, []string{"0.001", "market.maxPriceUSD: raise it"}},
 	{"block", "Market.type", func(m *infrav1.AWSMachine) {
 		m.Market, m.CapacityReservation = &infrav1.AWSMarket{Type: "capacity-block"}, &infrav1.AWSCapacityReservation{ID: "cr-0a"}
-	}, noCapacity, []string{"capacityReservation: the Capacity Block has not begun"}},
+	}, noCapacity, []string{"capacityReservation: the Capacity Block has not started"}},
 }
 
 const (
@@ -327,7 +327,7 @@ func TestBadAccounts(t *testing.T) {
 			string(cloud.Unauthorized), []string{"SignatureDoesNotMatch", "credentialsRef: put the access key's own secret"}},
 		{"role", func(a *infrav1.CloudAccountSpec) { a.AWS.AssumeRole = foreign },
 			string(cloud.Unauthorized), []string{"AccessDenied", "assumeRole: let the role's trust policy"}},
-		{"site", func(a *infrav1.CloudAccountSpec) { a.AWS.Endpoint = site.URL }, string(cloud.Unknown), []string{"does the endpoint belong to AWS?"}},
+		{"site", func(a *infrav1.CloudAccountSpec) { a.AWS.Endpoint = site.URL }, string(cloud.Unknown), []string{"check spec.aws.endpoint"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}

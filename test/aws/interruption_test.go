@@ -54,7 +54,7 @@ func TestInterruption(t *testing.T) {
 			if err := s.Rig.Nodes.Get(ctx, client.ObjectKey{Name: m.Name}, node); err != nil {
 				return "", err
 			}
-			if _, labelled := node.Labels[clusterv1.InterruptibleLabel]; !labelled || !ptr.Deref(m.Status.Interruptible, false) {
+			if _, labeled := node.Labels[clusterv1.InterruptibleLabel]; !labeled || !ptr.Deref(m.Status.Interruptible, false) {
 				return fmt.Sprintf("%s: status.interruptible %v, its Node's labels are %v", m.Name, m.Status.Interruptible, node.Labels), nil
 			}
 		}
@@ -62,12 +62,12 @@ func TestInterruption(t *testing.T) {
 	})
 	s.Until("the account says that there is no such queue", s.account(account, metav1.ConditionFalse, "interruptionQueue.url"))
 	listen(s.AWS.QueueURL())
-	s.Until("the account hears", s.account(account, metav1.ConditionUnknown, ""))
+	s.Until("the account hears", s.account(account, metav1.ConditionTrue, ""))
 
 	s.AWS.Send("Dear Sir or Madam", 0)
 	all := s.machines()
 	s.AWS.Send(ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", map[string]any{"instance-id": instanceOf(all[0])}), 0)
-	s.Until("the recommendation is shown", s.troubled(all[0], "likely to be taken back"))
+	s.Until("the recommendation is shown", s.troubled(all[0], "elevated risk of interruption"))
 	s.Until("and the queue is empty", s.queue(0))
 
 	s.AWS.Announce(instanceOf(all[1]), "instance-retirement", "The instance is running on degraded hardware")
@@ -102,7 +102,7 @@ func TestInterruption(t *testing.T) {
 	metav1.SetMetaDataAnnotation(&owner.ObjectMeta, clusterv1.PausedAnnotation, "")
 	s.Do(s.Rig.Client.Patch(s.Ctx, owner, client.MergeFrom(before)))
 	s.AWS.Warn(instanceOf(all[2]))
-	s.Until("the third says what happens to it", s.troubled(all[2], "takes the spot instance back"))
+	s.Until("the third says what happens to it", s.troubled(all[2], "will interrupt the spot instance"))
 	s.AWS.Warn("i-0dead") // an unknown instance
 	asked := s.AWS.Calls()["ReceiveMessage"]
 	s.Until("both have come twice", func(context.Context) (string, error) {
@@ -146,14 +146,14 @@ func (s *stage) owner(m *infrav1.CloudMachine) *clusterv1.Machine {
 	return machine
 }
 
-// account checks the condition NewsHeard of the account. Unknown stands for an absent condition.
+// account checks the condition EventStreamConnected of the account.
 func (s *stage) account(account *infrav1.CloudAccount, want metav1.ConditionStatus, words string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 			return "", err
 		}
 		status, message := metav1.ConditionUnknown, ""
-		if c := conditions.Get(account, infrav1.AccountNewsHeardCondition); c != nil {
+		if c := conditions.Get(account, infrav1.AccountEventStreamConnectedCondition); c != nil {
 			status, message = c.Status, c.Message
 		}
 		if status != want || !strings.Contains(message, words) {
@@ -169,7 +169,7 @@ func (s *stage) troubled(m *infrav1.CloudMachine, words string) scenario.Check {
 		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(m), now); err != nil {
 			return "", err
 		}
-		if message := conditions.GetMessage(now, infrav1.MachineUntroubledCondition); !strings.Contains(message, words) {
+		if message := conditions.GetMessage(now, infrav1.MachineInstanceHealthyCondition); !strings.Contains(message, words) {
 			return "it says " + message, nil
 		}
 		return "", nil

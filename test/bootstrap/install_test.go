@@ -65,7 +65,7 @@ func (e *environment) secrets(t *testing.T, cluster *clusterv1.Cluster) {
 	again := func(why string) { // triggers a reconcile before the next retry
 		e.patch(g, config, func() { metav1.SetMetaDataAnnotation(&config.ObjectMeta, "test", why) })
 	}
-	expect(`the Secret "motd"`)
+	expect(`Secret "motd" to exist`)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: "motd"}, StringData: map[string]string{"text": "marked"}}
 	g.Expect(e.Create(t.Context(), secret)).To(Succeed())
 	again("made")

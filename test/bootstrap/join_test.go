@@ -264,7 +264,7 @@ func TestMove(t *testing.T) {
 	g.Expect(metav1.IsControlledBy(after, moved)).To(BeTrue())
 	g.Expect(moved.Finalizers).To(ContainElement(bootstrapv1.ConfigFinalizer))
 	e.eventually(g, secret, func(g Gomega) {
-		g.Expect(secret.Annotations).To(HaveKeyWithValue(token.MachineUIDAnnotation, string(machine.UID)), "the token is bound anew")
+		g.Expect(secret.Annotations).To(HaveKeyWithValue(token.MachineUIDAnnotation, string(machine.UID)), "the token is bound again")
 	})
 }
 

@@ -40,8 +40,8 @@ func TestStolenToken(t *testing.T) {
 		g.Consistently(func(g Gomega) { e.leftAlone(g, name) }, quiet).Should(Succeed())
 		g.Expect(e.events(g, a)).To(HaveLen(1))
 		g.Expect(e.events(g, b)).To(BeEmpty())
-		e.says(t, a, infrav1.CertificateNotApprovedReason, name, "another name than the machine's Node")
-		e.says(t, b, infrav1.NoCertificateRequestReason, "look at /var/log/drover-bootstrap.log")
+		e.says(t, a, infrav1.CertificateNotApprovedReason, name, "not that of the machine's Node")
+		e.says(t, b, infrav1.NoCertificateRequestReason, "check /var/log/drover-bootstrap.log")
 	})
 	t.Run("a serving certificate", func(t *testing.T) {
 		g := NewWithT(t)
@@ -216,7 +216,7 @@ func (e *environment) progress(t *testing.T, cluster *clusterv1.Cluster) {
 		e.patch(g, config, func() { metav1.SetMetaDataAnnotation(&config.ObjectMeta, "test", why) })
 	}
 	healthy := func() {
-		e.says(t, machine, infrav1.NoCertificateRequestReason, cluster.Spec.ControlPlaneEndpoint.String(), "look at /var/log/drover-bootstrap.log")
+		e.says(t, machine, infrav1.NoCertificateRequestReason, cluster.Spec.ControlPlaneEndpoint.String(), "check /var/log/drover-bootstrap.log")
 	}
 	healthy()
 
@@ -244,7 +244,7 @@ func (e *environment) progress(t *testing.T, cluster *clusterv1.Cluster) {
 	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theft-c"}}
 	g.Expect(e.Create(t.Context(), other)).To(Succeed())
 	name, _ := kubeletFrom(t, data, "theft-c").ask(t, clientSigner, "theft-c", nil)
-	e.says(t, machine, infrav1.CertificateNotApprovedReason, name, "waits to be approved")
+	e.says(t, machine, infrav1.CertificateNotApprovedReason, name, "is waiting for approval")
 	csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	g.Expect(e.Get(t.Context(), clientKey(csr), csr)).To(Succeed())
 	csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{

@@ -48,8 +48,8 @@ func (m *manager) keep(ctx context.Context, running func()) {
 	}
 }
 
-// signal sends a signal to the process. thaw continues the same process if it was stopped.
-func (m *manager) signal(s syscall.Signal) (thaw func()) {
+// signal sends a signal to the process. resume continues the same process if it was stopped.
+func (m *manager) signal(s syscall.Signal) (resume func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.process

@@ -95,7 +95,7 @@ func (x *tenant) setUp(ctx context.Context) error {
 	}
 	for _, o := range objects {
 		if c, ok := o.(*infrav1.CloudCluster); ok {
-			c.Spec.OwnershipID = x.ownership()
+			c.Spec.Creation.OwnershipID = x.ownership()
 		}
 	}
 	if err := scenario.Create(ctx, x.rig.Client, objects...); err != nil {
@@ -298,7 +298,7 @@ func (x *tenant) harm(ctx context.Context, n int, act simulator.InstanceAction) 
 	recorded := map[string]bool{}
 	for i := range machines.Items {
 		if m := &machines.Items[i]; m.Spec.ProviderID != "" {
-			recorded[m.Spec.CreationToken] = true
+			recorded[m.Spec.Creation.Token] = true
 		}
 	}
 	snapshot, err := x.rig.Snapshot(ctx)
@@ -350,7 +350,7 @@ func (x *tenant) confirm(ctx context.Context, r client.Reader) error {
 		return err
 	}
 	orphans := account.Status.Orphans
-	if conditions.GetReason(account, infrav1.AccountNoOrphansCondition) != infrav1.OrphansDoubtedReason || orphans == nil ||
+	if conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition) != infrav1.OrphansConfirmationRequiredReason || orphans == nil ||
 		account.Annotations[infrav1.ConfirmOrphansAnnotation] == orphans.Digest {
 		return nil
 	}
@@ -468,7 +468,7 @@ func (x *tenant) owned(ctx context.Context, r client.Reader, wanted int) (string
 	}
 	byToken := map[string]*infrav1.CloudMachine{}
 	for i := range machines.Items {
-		byToken[machines.Items[i].Spec.CreationToken] = &machines.Items[i]
+		byToken[machines.Items[i].Spec.Creation.Token] = &machines.Items[i]
 	}
 	snapshot, err := x.rig.Snapshot(ctx)
 	if err != nil {

@@ -178,9 +178,9 @@ func (w *wave) do(ctx context.Context, a action) error {
 	case "terminate manager":
 		m.signal(syscall.SIGTERM)
 	case "freeze manager":
-		thaw := m.signal(syscall.SIGSTOP)
+		resume := m.signal(syscall.SIGSTOP)
 		waitUntil(ctx, time.Now().Add(a.lasts))
-		thaw()
+		resume()
 	case "webhooks down":
 		for _, m := range w.managers {
 			m.signal(syscall.SIGKILL)

@@ -35,7 +35,7 @@ var _ = Describe("The cluster-autoscaler scales a pool", func() {
 	})
 })
 
-// autoscaled returns the flavour of a ClusterClass with the changes that the autoscaler's spec
+// autoscaled returns the flavor of a ClusterClass with the changes that the autoscaler's spec
 // needs.
 func autoscaled(topology string) string {
 	return strings.Replace(topology, "        replicas: ${WORKER_MACHINE_COUNT}\n", `        metadata:

@@ -39,7 +39,7 @@ func newSpec(name string) *spec {
 	return s
 }
 
-// apply creates a cluster from the flavour, and waits for its workers.
+// apply creates a cluster from the flavor, and waits for its workers.
 func (s *spec) apply(ctx context.Context, flavor string, workers int64) {
 	clusterctl.ApplyClusterTemplateAndWait(ctx, clusterctl.ApplyClusterTemplateAndWaitInput{
 		ClusterProxy: s.proxy,

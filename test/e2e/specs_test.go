@@ -33,7 +33,7 @@ var waiters = clusterctl.ControlPlaneWaiters{
 
 var _ = Describe("A cluster", func() {
 	for _, flavor := range []string{"adopted", "topology"} {
-		Context("of the flavour "+flavor, func() {
+		Context("of the flavor "+flavor, func() {
 			e2e.QuickStartSpec(context.Background(), func() e2e.QuickStartSpecInput {
 				return e2e.QuickStartSpecInput{
 					E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,

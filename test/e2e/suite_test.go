@@ -153,7 +153,7 @@ func (s *stage) options() playground.DroverOptions {
 	return playground.DroverOptions{Args: []string{"--simulated-endpoint=" + s.cloud.URL, "--leader-elect=false"}}
 }
 
-// release writes a release of Drover with the flavours that some specs need, and a next release
+// release writes a release of Drover with the flavors that some specs need, and a next release
 // with the same image. It returns the path of the clusterctl configuration.
 func (s *stage) release(ctx context.Context, folder string) string {
 	for _, version := range []string{version, nextVersion} {
@@ -172,7 +172,7 @@ func (s *stage) release(ctx context.Context, folder string) string {
       timeoutSeconds: 1
 `, 1)
 	sick = strings.Replace(sick, "unhealthyLessThanOrEqualTo: 40%", "unhealthyLessThanOrEqualTo: 100%", 1)
-	Expect(strings.Count(sick, "e2e.remediation")+strings.Count(sick, "100%")).To(Equal(2), "the flavour has its MachineHealthCheck")
+	Expect(strings.Count(sick, "e2e.remediation")+strings.Count(sick, "100%")).To(Equal(2), "the flavor has its MachineHealthCheck")
 	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-md-remediation.yaml"), []byte(sick), 0o600)).To(Succeed())
 	topology, err := os.ReadFile(filepath.Join(repository, "cluster-template-topology.yaml"))
 	Expect(err).NotTo(HaveOccurred())

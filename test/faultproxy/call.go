@@ -35,7 +35,7 @@ type Call struct {
 	// is read from the object. For a cloud, only Name is set: the name of the created machine.
 	Group, Resource, Subresource, Namespace, Name string
 	// Fields are the fields that a patch changes, two levels deep and sorted:
-	// "metadata.finalizers", "spec.creationToken".
+	// "metadata.finalizers", "spec.creation".
 	Fields []string
 
 	// Status is the status code from upstream, or 0 while there is no answer.

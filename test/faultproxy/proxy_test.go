@@ -323,10 +323,10 @@ func TestCloud(t *testing.T) {
 // TestFields checks the fields that are read from patches.
 func TestFields(t *testing.T) {
 	for patch, want := range map[string]string{
-		`{"metadata":{"finalizers":["x"],"resourceVersion":"1"},"spec":{"creationToken":"t"}}`: "metadata.finalizers spec.creationToken",
-		`{"status":{"conditions":[],"addresses":null}}`:                                        "status.addresses status.conditions",
-		`[{"op":"add","path":"/metadata/labels/x","value":"y"}]`:                               "metadata.labels",
-		`{"apiVersion":"v1","kind":"X","metadata":{"name":"n"},"type":"Opaque"}`:               "type",
+		`{"metadata":{"finalizers":["x"],"resourceVersion":"1"},"spec":{"creation":{"token":"t"}}}`: "metadata.finalizers spec.creation",
+		`{"status":{"conditions":[],"addresses":null}}`:                                             "status.addresses status.conditions",
+		`[{"op":"add","path":"/metadata/labels/x","value":"y"}]`:                                    "metadata.labels",
+		`{"apiVersion":"v1","kind":"X","metadata":{"name":"n"},"type":"Opaque"}`:                    "type",
 		`not json`: "",
 	} {
 		if got := strings.Join(fields([]byte(patch)), " "); got != want {

@@ -57,15 +57,21 @@ func forbidden(from, path string) string {
 	switch {
 	case ours && to == ".":
 		return "nothing imports main"
+	case ours && under(to, "cmd") && from != ".":
+		return "only main imports cmd"
+	case from == ".":
+		if client || (ours && !under(to, "cmd")) {
+			return "main imports only cmd"
+		}
 	case ours && under(to, "test") && !under(from, "test"):
 		return "only tests import test"
 	case under(from, "api"):
 		if ours {
 			return "api imports nothing of ours"
 		}
-	case under(from, "kubeconfig"), under(from, "naming"):
+	case under(from, "internal"), under(from, "kubeconfig"), under(from, "naming"):
 		if ours {
-			return "kubeconfig and naming import nothing of ours"
+			return "internal, kubeconfig and naming import nothing of ours"
 		}
 	case driverOf(from) != "":
 		if client && !simulator {
@@ -114,12 +120,16 @@ func forbidden(from, path string) string {
 			return "what renders user data imports only api and naming"
 		}
 	case under(from, "bootstrap"):
-		if ours && !under(to, "api") && !under(to, "bootstrap") && !under(to, "kubeconfig") && !under(to, "naming") {
-			return "bootstrap imports only api, kubeconfig and naming"
+		if ours && !under(to, "api") && !under(to, "bootstrap") && !under(to, "internal") && !under(to, "kubeconfig") && !under(to, "naming") {
+			return "bootstrap imports only api, internal, kubeconfig and naming"
+		}
+	case under(from, "cmd"):
+		if d := driverOf(to); ours && d != "" && !under(to, "cloud/simulated/simulator") {
+			return "cmd knows no driver: the registry does"
 		}
 	case under(from, "controllers"):
-		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "controllers") && !under(to, "kubeconfig") && !under(to, "naming") {
-			return "controllers import only api, cloud, kubeconfig and naming"
+		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "controllers") && !under(to, "internal") && !under(to, "kubeconfig") && !under(to, "naming") {
+			return "controllers import only api, cloud, internal, kubeconfig and naming"
 		}
 		if d := driverOf(to); ours && d != "" {
 			return "controllers know no driver: the registry does"
@@ -201,7 +211,21 @@ func TestForbidden(t *testing.T) {
 		{"controllers", module, false},
 		{"controllers", module + "/cloud/simulated", false},
 		{"controllers", module + "/test/playground", false},
-		{".", module + "/controllers", true},
+		{"controllers", module + "/internal/predicates", true},
+		{"controllers", module + "/cmd", false},
+		{"bootstrap", module + "/internal/validation", true},
+		{"internal/validation", module + "/api/infrastructure/v1alpha1", false},
+		{"cloud", module + "/internal/egress", false},
+		{".", module + "/cmd", true},
+		{".", module + "/controllers", false},
+		{"cmd", module + "/controllers", true},
+		{"cmd", module + "/bootstrap", true},
+		{"cmd", module + "/cloud/registry", true},
+		{"cmd", module + "/cloud/simulated/simulator", true},
+		{"cmd", module + "/cloud/aws", false},
+		{"cmd", module + "/internal/egress", true},
+		{"cmd", module + "/test/playground", false},
+		{"test/rig", module + "/cmd", false},
 	} {
 		if reason := forbidden(c.from, c.to); (reason == "") != c.allowed {
 			t.Errorf("%s → %s: allowed should be %t, got %q", c.from, c.to, c.allowed, reason)

@@ -107,8 +107,8 @@ func TestAdoptRefuses(t *testing.T) {
 		reason     string
 		words      string
 	}{
-		"no-secret": {func(*tenant) []byte { return nil }, controlplanev1.KubeconfigMissingReason, `waits for Secret "prod-adopted"`},
-		"empty":     {func(*tenant) []byte { return []byte{} }, controlplanev1.KubeconfigRefusedReason, "it is empty"},
+		"no-secret": {func(*tenant) []byte { return nil }, controlplanev1.KubeconfigMissingReason, `Waiting for Secret "prod-adopted"`},
+		"empty":     {func(*tenant) []byte { return []byte{} }, controlplanev1.KubeconfigRefusedReason, "the kubeconfig is empty"},
 		"malformed": {func(*tenant) []byte { return []byte(marked + ": [") }, controlplanev1.KubeconfigRefusedReason, "can't be parsed"},
 		"exec": {func(s *tenant) []byte {
 			return s.edited(func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
@@ -119,7 +119,7 @@ func TestAdoptRefuses(t *testing.T) {
 			return s.edited(func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
 				u.TokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 			})
-		}, controlplanev1.KubeconfigRefusedReason, "tokenFile names a file"},
+		}, controlplanev1.KubeconfigRefusedReason, "tokenFile refers to a file"},
 		"insecure": {func(s *tenant) []byte {
 			return s.edited(func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
 				c.InsecureSkipTLSVerify, c.CertificateAuthorityData = true, nil
@@ -301,7 +301,7 @@ func TestAdoptedEndpoint(t *testing.T) {
 	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
 
 	update(s, adopted, func(a *controlplanev1.AdoptedControlPlane) { a.Spec.Version = "v9.9.9" })
-	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "spec.version says v9.9.9")
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "spec.version is v9.9.9")
 }
 
 // TestAdoptedTakesClusterEndpoint tests that an endpoint set on the Cluster takes precedence.

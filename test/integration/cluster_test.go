@@ -25,7 +25,7 @@ func TestCluster(t *testing.T) {
 	s.create(s.kubeconfigSecret(s.Kubeconfig), s.credentials(), s.Account(), infra, s.ControlPlane(), cluster)
 	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
 
-	id := infra.Spec.OwnershipID
+	id := infra.Spec.Creation.OwnershipID
 	s.Expect(id).To(MatchRegexp(`^[a-z0-9]{26}$`))
 	s.Expect(infra.Status.Initialization.Provisioned).To(Equal(ptr.To(true)))
 	s.Expect(conditions.IsFalse(infra, clusterv1.PausedCondition)).To(BeTrue())
@@ -47,19 +47,19 @@ func TestCluster(t *testing.T) {
 	}).Should(Succeed())
 
 	for _, other := range []string{"somebody-else", ""} {
-		s.refusesChange(infra, func() { infra.Spec.OwnershipID = other }, "ownershipID is set once")
+		s.refusesChange(infra, func() { infra.Spec.Creation.OwnershipID = other }, "ownershipID is set once")
 	}
 	s.atRest(infra, 3*time.Second)
-	s.Expect(infra.Spec.OwnershipID).To(Equal(id))
+	s.Expect(infra.Spec.Creation.OwnershipID).To(Equal(id))
 
 	// "clusterctl move" keeps the spec, drops the status and changes the UID.
 	s.Expect(env.client.Delete(s.ctx, cluster)).To(Succeed())
 	s.isGone(cluster)
 	moved := s.CloudCluster()
-	moved.Spec.OwnershipID = id
+	moved.Spec.Creation.OwnershipID = id
 	s.create(moved, s.ControlPlane(), s.Cluster())
 	s.says(moved, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
-	s.Expect(moved.Spec.OwnershipID).To(Equal(id))
+	s.Expect(moved.Spec.Creation.OwnershipID).To(Equal(id))
 	s.Expect(moved.Status.FailureDomains).To(HaveLen(3))
 }
 
@@ -70,11 +70,11 @@ func TestClusterWaitsForAccount(t *testing.T) {
 	infra := s.CloudCluster()
 	s.create(infra)
 	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForOwnerReason, "infrastructureRef")
-	s.Expect(infra.Spec.OwnershipID).To(BeEmpty())
+	s.Expect(infra.Spec.Creation.OwnershipID).To(BeEmpty())
 	s.create(s.kubeconfigSecret(s.Kubeconfig), s.ControlPlane(), s.Cluster())
-	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `"prod", which does not exist`)
+	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `Waiting for CloudAccount "prod" to exist`)
 	s.Expect(infra.Status.Initialization.Provisioned).To(BeNil())
-	s.Expect(infra.Spec.OwnershipID).NotTo(BeEmpty())
+	s.Expect(infra.Spec.Creation.OwnershipID).NotTo(BeEmpty())
 
 	account := s.Account()
 	s.create(s.credentials(), account)
@@ -98,7 +98,7 @@ func TestClusterWaitsForAdoption(t *testing.T) {
 	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAPIServerReason, `AdoptedControlPlane "prod"`)
 	s.Eventually(func() []clusterv1.FailureDomain { return read(s, infra).Status.FailureDomains }).Should(HaveLen(3))
 	s.Expect(infra.Status.Initialization.Provisioned).To(BeNil())
-	s.Expect(infra.Spec.OwnershipID).NotTo(BeEmpty())
+	s.Expect(infra.Spec.Creation.OwnershipID).NotTo(BeEmpty())
 
 	s.create(s.kubeconfigSecret(s.Kubeconfig))
 	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
@@ -120,7 +120,7 @@ func TestClusterSeesOwnNamespaceOnly(t *testing.T) {
 		other := newTenant(t)
 		infra := other.CloudCluster()
 		other.create(infra, other.kubeconfigSecret(other.Kubeconfig), other.ControlPlane(), other.Cluster())
-		other.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, "does not exist in this namespace")
+		other.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, "to exist in this namespace")
 	})
 }
 
@@ -135,7 +135,7 @@ func TestClusterManagedByOthers(t *testing.T) {
 	s.Eventually(func() *bool { return read(s, adopted).Status.Initialization.ControlPlaneInitialized }).ShouldNot(BeNil())
 	s.atRest(infra, 2*time.Second)
 	s.Expect(infra.Finalizers).To(BeEmpty())
-	s.Expect(infra.Spec.OwnershipID).To(BeEmpty())
+	s.Expect(infra.Spec.Creation.OwnershipID).To(BeEmpty())
 	s.Expect(infra.Status).To(BeZero())
 
 	// When the cluster is handed over later, Drover removes its finalizer.
@@ -159,14 +159,14 @@ func TestClusterPaused(t *testing.T) {
 	s.create(cluster)
 	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil }) // so that Cluster API links the parts
 	s.Eventually(func() int { return len(read(s, infra).OwnerReferences) }).Should(Equal(1))
-	s.Consistently(func() string { return read(s, infra).Spec.OwnershipID }, 2*time.Second).Should(BeEmpty())
+	s.Consistently(func() string { return read(s, infra).Spec.Creation.OwnershipID }, 2*time.Second).Should(BeEmpty())
 
 	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused is set to true, the object has") // before the annotation is removed
 	update(s, infra, func(i *infrav1.CloudCluster) { i.Annotations = nil })
 	s.Eventually(func() string { return conditions.GetMessage(read(s, infra), clusterv1.PausedCondition) }).Should(Equal("Cluster spec.paused is set to true"))
 	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused")
-	s.Expect(infra.Spec.OwnershipID).To(BeEmpty())
+	s.Expect(infra.Spec.Creation.OwnershipID).To(BeEmpty())
 
 	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
 	s.says(infra, clusterv1.PausedCondition, clusterv1.NotPausedReason, "")
@@ -186,7 +186,7 @@ func TestClusterIsKeptForItsMachines(t *testing.T) {
 	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod"}
 	s.create(machine)
 	s.Expect(env.client.Delete(s.ctx, infra)).To(Succeed())
-	s.says(infra, clusterv1.ReadyCondition, infrav1.InUseReason, "waits for 1 CloudMachines")
+	s.says(infra, clusterv1.ReadyCondition, infrav1.InUseReason, "Waiting for 1 CloudMachines")
 	s.Expect(env.client.Delete(s.ctx, machine)).To(Succeed())
 	s.isGone(infra)
 }
@@ -200,6 +200,6 @@ func TestClusterOddEndpoint(t *testing.T) {
 	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "a_b", Port: 443}
 	s.create(s.kubeconfigSecret(s.Kubeconfig), infra, s.ControlPlane(), cluster)
 	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
-	s.Expect(infra.Spec.OwnershipID).NotTo(BeEmpty())
+	s.Expect(infra.Spec.Creation.OwnershipID).NotTo(BeEmpty())
 	s.says(s.ControlPlane(), clusterv1.AvailableCondition, controlplanev1.EndpointMismatchReason, "the Cluster's is a_b:443")
 }

@@ -30,7 +30,7 @@ func TestTemplate(t *testing.T) {
 	arm := template(s, "arm", infrav1.SimulatedMachine{InstanceType: "small-arm", Image: "node-image-arm64", DiskGiB: 50})
 	unknown := template(s, "unknown", infrav1.SimulatedMachine{InstanceType: "enormous"})
 	s.create(small, arm, unknown)
-	s.says(small, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `"prod", which does not exist`)
+	s.says(small, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `Waiting for CloudAccount "prod" to exist`)
 
 	account := s.Account()
 	s.create(account)
@@ -42,7 +42,7 @@ func TestTemplate(t *testing.T) {
 	s.Expect(small.Status.NodeInfo).To(Equal(infrav1.NodeInfo{Architecture: "amd64", OperatingSystem: "linux"}))
 	s.says(arm, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
 	s.Expect(arm.Status.NodeInfo.Architecture).To(Equal("arm64"))
-	s.says(unknown, clusterv1.ReadyCondition, infrav1.InvalidSpecReason, `no instance type "enormous"`)
+	s.says(unknown, clusterv1.ReadyCondition, infrav1.InvalidSpecReason, `instance type "enormous" does not exist`)
 	s.Expect(unknown.Status.Capacity).To(BeEmpty())
 
 	s.atRest(small, 2*time.Second)

@@ -60,14 +60,6 @@ func TestAdmissionRefuses(t *testing.T) {
 		"endpoint without port": {&infrav1.CloudCluster{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterSpec{
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "a"},
 		}}, "spec.controlPlaneEndpoint.port: Required value"},
-		"identity in a template": {&infrav1.CloudClusterTemplate{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterTemplateSpec{
-			Template: infrav1.CloudClusterTemplateResource{Spec: infrav1.CloudClusterSpec{OwnershipID: "somebody-else"}},
-		}}, "each cluster gets its own"},
-		"endpoint in a template": {&infrav1.CloudClusterTemplate{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterTemplateSpec{
-			Template: infrav1.CloudClusterTemplateResource{Spec: infrav1.CloudClusterSpec{
-				ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "a b", Port: 443},
-			}},
-		}}, "spec.template.spec.controlPlaneEndpoint.host"},
 		"adopted endpoint": {&controlplanev1.AdoptedControlPlane{ObjectMeta: s.meta("x"), Spec: controlplanev1.AdoptedControlPlaneSpec{
 			KubeconfigRef:        controlplanev1.KubeconfigReference{Name: "a"},
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "a:6443", Port: 6443},
@@ -108,12 +100,12 @@ func TestTemplatesAreImmutable(t *testing.T) {
 		return try(m, func() { m.Spec.Template.Spec.Simulated.DiskGiB, m.Annotations = 99, annotations }, options...)
 	}
 	dry := map[string]string{clusterv1.TopologyDryRunAnnotation: ""}
-	refused := MatchError(ContainSubstring("a template can't be changed"))
+	refused := MatchError(ContainSubstring("a template is immutable"))
 	s.Expect(tryMachines(nil)).To(refused)
 	s.Expect(tryMachines(nil, client.DryRunAll)).To(refused)
 	c := read(s, clusters.DeepCopy())
 	s.Expect(try(c, func() {
-		c.Spec.Template.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "a", Port: 443}
+		c.Spec.Template.Spec.AccountRefs = []infrav1.LocalReference{{Name: "other"}}
 	})).To(refused)
 	s.Expect(tryMachines(dry, client.DryRunAll)).To(Succeed())
 	s.Expect(tryMachines(dry)).To(refused, "the annotation alone opens nothing")
@@ -154,6 +146,7 @@ func TestMachineIsImmutable(t *testing.T) {
 	} {
 		s.refusesChange(machine, func() { change(machine) }, want)
 	}
+	s.refusesChange(machine, func() { machine.Spec.Creation.Token = "0123456789abcdef01234567" }, "only Drover's manager may change it")
 	update(s, machine, func(m *infrav1.CloudMachine) { m.Spec.ProviderID = "simulated:///sim-1a/i-1" })
 	s.refusesChange(machine, func() { machine.Spec.ProviderID = "simulated:///sim-1a/i-2" }, "providerID is set once")
 }
@@ -170,11 +163,11 @@ func TestCopyIsRefused(t *testing.T) {
 		return m
 	}
 	s.create(machine("original", func(spec *infrav1.CloudMachineSpec) {
-		spec.CreationToken, spec.ProviderID = "0123456789abcdef01234567", "simulated:///sim-1a/i-1"
+		spec.Creation.Token, spec.ProviderID = "0123456789abcdef01234567", "simulated:///sim-1a/i-1"
 	}))
-	err := env.client.Create(s.ctx, machine("copy", func(spec *infrav1.CloudMachineSpec) { spec.CreationToken = "0123456789abcdef01234567" }))
-	s.Expect(err).To(MatchError(ContainSubstring("spec.creationToken")))
+	err := env.client.Create(s.ctx, machine("copy", func(spec *infrav1.CloudMachineSpec) { spec.Creation.Token = "0123456789abcdef01234567" }))
+	s.Expect(err).To(MatchError(ContainSubstring("spec.creation.token")))
 	err = env.client.Create(s.ctx, machine("copy", func(spec *infrav1.CloudMachineSpec) { spec.ProviderID = "simulated:///sim-1a/i-1" }))
 	s.Expect(err).To(MatchError(ContainSubstring("spec.providerID")))
-	s.create(machine("other", func(spec *infrav1.CloudMachineSpec) { spec.CreationToken = "0123456789abcdef01234568" }))
+	s.create(machine("other", func(spec *infrav1.CloudMachineSpec) { spec.Creation.Token = "0123456789abcdef01234568" }))
 }

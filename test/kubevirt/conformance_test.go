@@ -48,7 +48,7 @@ func TestConformance(t *testing.T) {
 			"unknown domain": {Machine: machine(nil), FailureDomain: "rack-z", Code: cloud.InvalidSpec},
 		},
 		Machines: 60,
-		Patience: 5 * time.Minute, // virt-controller is slow with many deletions on two busy cores
+		Timeout:  5 * time.Minute, // virt-controller is slow with many deletions on two busy cores
 		Calls: conformance.Calls{
 			Probe:    2, // the first probe also asks for the place
 			Create:   2, // the Secret and the VM
@@ -71,7 +71,7 @@ func TestConformance(t *testing.T) {
 				return err == nil && now.UID == theirs.UID && now.DeletionTimestamp == nil
 			}
 		},
-		Left: func(t testing.TB, owner string) []string { return infra.left(t, owner) },
+		Remaining: func(t testing.TB, owner string) []string { return infra.left(t, owner) },
 	})
 }
 

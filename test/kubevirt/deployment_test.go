@@ -68,7 +68,7 @@ func TestMachineDeployment(t *testing.T) {
 	g.Expect(machines.Items).To(HaveLen(3))
 	owned := &infrav1.CloudCluster{}
 	g.Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "blue"}, owned)).To(Succeed())
-	g.Expect(infra.left(t, owned.Spec.OwnershipID)).To(HaveLen(9), "three VMs, each with its instance and its Secret")
+	g.Expect(infra.left(t, owned.Spec.Creation.OwnershipID)).To(HaveLen(9), "three VMs, each with its instance and its Secret")
 	for _, n := range ready() {
 		g.Expect(n.Spec.ProviderID).To(HavePrefix("kubevirt://"))
 	}
@@ -88,12 +88,12 @@ func TestMachineDeployment(t *testing.T) {
 	lost := strings.TrimPrefix(machines.Items[0].Spec.ProviderID, "kubevirt://")
 	g.Expect(infra.Admin.Delete(t.Context(), &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: lost}})).To(Succeed())
 	until(t, "the machine whose VM was deleted is replaced", replaced(lost))
-	g.Expect(infra.left(t, owned.Spec.OwnershipID)).To(HaveLen(9))
+	g.Expect(infra.left(t, owned.Spec.Creation.OwnershipID)).To(HaveLen(9))
 
 	drained := strings.TrimPrefix(machines.Items[1].Spec.ProviderID, "kubevirt://")
 	infra.evict(t, drained)
 	until(t, "the machine whose VM was to be evicted has given way", replaced(drained))
-	g.Expect(infra.left(t, owned.Spec.OwnershipID)).To(HaveLen(9))
+	g.Expect(infra.left(t, owned.Spec.Creation.OwnershipID)).To(HaveLen(9))
 
 	g.Expect(pool.Scale(t.Context(), c, 0)).To(Succeed())
 	until(t, "no machine is left", func() bool {
@@ -101,7 +101,7 @@ func TestMachineDeployment(t *testing.T) {
 		g.Expect(c.List(t.Context(), now)).To(Succeed())
 		return len(now.Items) == 0
 	})
-	g.Expect(infra.left(t, owned.Spec.OwnershipID)).To(BeEmpty())
+	g.Expect(infra.left(t, owned.Spec.Creation.OwnershipID)).To(BeEmpty())
 }
 
 // upToDate reports whether Cluster API counts n machines of the pool as available.

@@ -110,7 +110,7 @@ func everything(m *infrav1.KubeVirtMachine) {
 	m.Tolerations = []infrav1.KubeVirtToleration{{Key: "dedicated", Operator: "Equal", Value: "vms", Effect: "NoExecute", Seconds: ptr.To(int64(300))}}
 	m.Firmware = &infrav1.KubeVirtFirmware{Bootloader: "UEFI", SecureBoot: ptr.To(true)}
 	m.TPM = infrav1.KubeVirtTPMEphemeral
-	m.Labels, m.Annotations = map[string]string{"team": "blue"}, map[string]string{"example.com/cost-centre": "42"}
+	m.Labels, m.Annotations = map[string]string{"team": "blue"}, map[string]string{"example.com/cost-center": "42"}
 }
 
 // TestMachine tests that the fields of a machine reach KubeVirt, that its webhooks accept them, and
@@ -130,7 +130,7 @@ func TestMachine(t *testing.T) {
 	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, vm)).To(Succeed())
 	spec := vm.Spec.Template.Spec
 	g.Expect(vm.Labels).To(HaveKeyWithValue("team", "blue"))
-	g.Expect(vm.Annotations).To(HaveKeyWithValue("example.com/cost-centre", "42"))
+	g.Expect(vm.Annotations).To(HaveKeyWithValue("example.com/cost-center", "42"))
 	g.Expect(vm.Annotations).To(HaveKeyWithValue(cloud.TagMachine, "team-a/"+req.Name))
 	g.Expect(*vm.Spec.RunStrategy).To(Equal(kubevirtv1.RunStrategyRerunOnFailure))
 	g.Expect(*spec.EvictionStrategy).To(Equal(kubevirtv1.EvictionStrategyExternal))
@@ -310,16 +310,16 @@ func TestReasons(t *testing.T) {
 		reason  string
 	}{
 		"no node":     {change: func(m *infrav1.KubeVirtMachine) { m.NodeSelector = map[string]string{virt.NoRoom: "true"} }, state: cloud.StatePending, code: cloud.NoCapacity, reason: virt.SchedulerSays},
-		"no image":    {change: onImage, failure: virt.NoImage, state: cloud.StatePending, reason: " is not filled yet: " + string(virt.NoImage)},
-		"wrong image": {change: onImage, failure: virt.WrongImage, state: cloud.StateFailed, reason: " could not be filled: " + string(virt.WrongImage)},
+		"no image":    {change: onImage, failure: virt.NoImage, state: cloud.StatePending, reason: " is not populated yet: " + string(virt.NoImage)},
+		"wrong image": {change: onImage, failure: virt.WrongImage, state: cloud.StateFailed, reason: " could not be populated: " + string(virt.WrongImage)},
 		"no such storage": {change: func(m *infrav1.KubeVirtMachine) {
 			onImage(m)
 			m.RootDisk.DataVolume.StorageClassName = "nothing"
-		}, state: cloud.StatePending, reason: " is not filled yet: PVC spec is missing accessMode and no storageClass to choose profile"},
+		}, state: cloud.StatePending, reason: " is not populated yet: PVC spec is missing accessMode and no storageClass to choose profile"},
 		"no such claim": {change: func(m *infrav1.KubeVirtMachine) {
 			onImage(m)
 			m.RootDisk.DataVolume.Source = infrav1.KubeVirtDataVolumeSource{PVC: &infrav1.KubeVirtObjectSource{Name: "nothing"}}
-		}, state: cloud.StatePending, reason: " is not filled yet: The source pvc nothing doesn't exist"},
+		}, state: cloud.StatePending, reason: " is not populated yet: The source pvc nothing doesn't exist"},
 		"no such preference": {change: func(m *infrav1.KubeVirtMachine) {
 			m.Preference = &infrav1.KubeVirtPreference{Name: "nothing", Kind: "VirtualMachinePreference"}
 		}, state: cloud.StatePending, reason: "nothing"},
@@ -410,7 +410,7 @@ func TestDrain(t *testing.T) {
 	infra.evict(t, moved.Token)
 	now = theInstance(t, d, moved.Token)
 	g.Expect(now.Ending).To(BeFalse())
-	g.Expect(now.Notice).To(ContainSubstring("KubeVirt moves the VM"))
+	g.Expect(now.Notice).To(ContainSubstring("KubeVirt migrates the VM"))
 	infra.change(t, moved.Token, func(vmi *kubevirtv1.VirtualMachineInstance) { // as the virt-handler of the new node does
 		vmi.Status.NodeName, vmi.Status.EvacuationNodeName = "node-2", ""
 		vmi.Labels[kubevirtv1.NodeNameLabel] = "node-2"

@@ -98,7 +98,7 @@ func TestMended(t *testing.T) {
 	until(t, "the machine waits for its image", func() bool {
 		now := theInstance(t, d, req.Token)
 		g.Expect(now.State).To(Equal(cloud.StatePending))
-		return now.Reason == "the volume "+req.Token+"-root is not filled yet: "+string(virt.NoImage)
+		return now.Reason == "the volume "+req.Token+"-root is not populated yet: "+string(virt.NoImage)
 	})
 	g.Expect(infra.Node.Mend(t.Context())).To(Succeed())
 	g.Expect(runs(t, d, req.Token).ID).To(Equal(made.ID))

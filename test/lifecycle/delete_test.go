@@ -219,7 +219,7 @@ func TestAbandon(t *testing.T) {
 	})
 	s.annotate(&machine, machine.Name)
 	s.until("the machine is let go", s.deleted(&machine))
-	s.until("an Event warns of it", s.event("Abandoned", machine.Spec.CreationToken))
+	s.until("an Event warns of it", s.event("Abandoned", machine.Spec.Creation.Token))
 	if n := len(s.live()); n != 1 {
 		t.Errorf("the cloud has %d VMs, want the one that was let go", n)
 	}

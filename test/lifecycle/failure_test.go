@@ -33,7 +33,7 @@ func TestRefusalsAreSaid(t *testing.T) {
 		{name: "image", machine: infrav1.SimulatedMachine{Image: "no-such-image"}, reason: infrav1.InvalidSpecReason, words: []string{"no-such-image"}},
 		{name: "zone", machine: infrav1.SimulatedMachine{Zone: "mars-1a"}, reason: infrav1.InvalidSpecReason, words: []string{"mars-1a"}},
 		{name: "quota", fault: simulator.Fault{Kind: simulator.ErrorBefore, Code: "InstanceLimitExceeded"}, reason: infrav1.QuotaExceededReason},
-		{name: "html", fault: simulator.Fault{Kind: simulator.HTML}, reason: infrav1.UnknownReason},
+		{name: "html", fault: simulator.Fault{Kind: simulator.HTML}, reason: infrav1.CloudErrorUnknownReason},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

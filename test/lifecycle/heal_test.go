@@ -48,7 +48,7 @@ func TestVanishedVMIsReplaced(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if n := audit.Machine(victim.Spec.CreationToken, "RunInstances"); n != 1 {
+			if n := audit.Machine(victim.Spec.Creation.Token, "RunInstances"); n != 1 {
 				t.Errorf("RunInstances was called %d times with the victim's token, want once", n)
 			}
 		})
@@ -91,7 +91,7 @@ func TestVanishedVMIsNotMadeAgain(t *testing.T) {
 func (s *stage) instanceOf(m *infrav1.CloudMachine) simulator.SnapshotResource {
 	s.Helper()
 	for _, r := range s.live() {
-		if r.Tags["drover-creation-token"] == m.Spec.CreationToken {
+		if r.Tags["drover-creation-token"] == m.Spec.Creation.Token {
 			return r
 		}
 	}

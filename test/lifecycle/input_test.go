@@ -62,7 +62,7 @@ func TestBadInputIsRefused(t *testing.T) {
 		"no account":               {machine(`{"simulated":{}}`), []string{"spec.accountRef", "Required"}},
 		"no spec":                  {machine(`null`), []string{"spec", "Required"}},
 		"two clouds, account":      {account(`"nimbus":{}`), []string{"unknown field", "spec.nimbus"}},
-		"misspelt field":           {simulated(`"instancetype":"small"`), []string{"unknown field", "spec.simulated.instancetype"}},
+		"misspelled field":         {simulated(`"instancetype":"small"`), []string{"unknown field", "spec.simulated.instancetype"}},
 		"zero disk":                {simulated(`"diskGiB":0`), []string{"spec.simulated.diskGiB"}},
 		"disk above all":           {simulated(`"diskGiB":65537`), []string{"spec.simulated.diskGiB"}},
 		"disk beyond 32 bits":      {simulated(`"diskGiB":4294967300`), []string{"spec.simulated.diskGiB"}},
@@ -76,7 +76,7 @@ func TestBadInputIsRefused(t *testing.T) {
 		"long account":             {machine(`{"accountRef":{"name":"` + long + `"},"simulated":{}}`), []string{"spec.accountRef.name"}},
 		"zero byte in type":        {simulated(`"instanceType":"a\u0000b"`), []string{"spec.simulated.instanceType"}},
 		"bad UTF-8 in type":        {simulated("\"instanceType\":\"a\xff\""), []string{"spec.simulated.instanceType"}},
-		"short token":              {machine(`{"accountRef":{"name":"a"},"simulated":{},"creationToken":"x"}`), []string{"spec.creationToken"}},
+		"short token":              {machine(`{"accountRef":{"name":"a"},"simulated":{},"creation":{"token":"x"}}`), []string{"spec.creation.token"}},
 		"long provider ID":         {machine(`{"accountRef":{"name":"a"},"simulated":{},"providerID":"` + long + `"}`), []string{"spec.providerID"}},
 		"long endpoint":            {[3]string{infra, "CloudAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"http://` + long + `"}}`}, []string{"spec.simulated.endpoint"}},
 		"endpoint with a password": {[3]string{infra, "CloudAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"http://a:b@c"}}`}, []string{"spec.simulated.endpoint"}},
@@ -187,7 +187,7 @@ func TestUserDataTooLarge(t *testing.T) {
 	s.create(pool.Objects()...)
 	s.soon("the machine waits", s.onlyMachine(infrav1.WaitingForBootstrapDataReason))
 	config := s.onlyConfig()
-	s.soon("its config says why", says(config, clusterv1.ReadyCondition, bootstrapv1.InvalidSpecReason, "bytes", "16384 at most", "shorten the commands"))
+	s.soon("its config says why", says(config, clusterv1.ReadyCondition, bootstrapv1.InvalidSpecReason, "bytes", "accepts at most 16384", "shorten the commands"))
 	if message := scenario.Message(config, clusterv1.ReadyCondition); strings.Contains(message, string(noise[:40])) {
 		t.Errorf("the message repeats the command: %s", message)
 	}
@@ -195,7 +195,7 @@ func TestUserDataTooLarge(t *testing.T) {
 	s.create(&corev1.Secret{ObjectMeta: s.meta("large"), Type: clusterv1.ClusterSecretType, Data: map[string][]byte{"value": noise}})
 	_, machine := s.byHand("large", "large")
 	s.soon("a machine of another provider's says so itself", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason,
-		"bytes", "16384 at most", "shorten files and commands"))
+		"bytes", "accepts at most 16384", "shorten the files and commands"))
 	if message := scenario.Message(machine, clusterv1.ReadyCondition); strings.Contains(message, string(noise[:40])) {
 		t.Errorf("the message repeats the user data: %s", message)
 	}
@@ -204,7 +204,7 @@ func TestUserDataTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range s.machines() {
-		if n := audit.Machine(m.Spec.CreationToken, ""); m.Spec.CreationToken != "" && n != 0 {
+		if n := audit.Machine(m.Spec.Creation.Token, ""); m.Spec.Creation.Token != "" && n != 0 {
 			t.Errorf("%d calls were made for %s, whose user data are too large", n, m.Name)
 		}
 	}
@@ -270,11 +270,11 @@ func TestBootstrapDataMissing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	owner, machine := s.byHand("by-hand", "data")
-	s.soon("the Secret is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `waits for Secret "data"`))
+	s.soon("the Secret is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `Waiting for Secret "data"`))
 	secret := &corev1.Secret{ObjectMeta: s.meta("data"), Data: map[string][]byte{"userdata": []byte("#cloud-config\n")}}
 	s.create(secret)
 	s.touch(machine) // it would come back by itself within a minute
-	s.soon("the key is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `"data" has no key "value"`))
+	s.soon("the key is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `"data" lacks the key "value"`))
 	if n := len(s.resources()); n != 0 {
 		t.Errorf("%d resources were made without bootstrap data", n)
 	}
@@ -304,20 +304,21 @@ func TestRunningMachineIsNotMoved(t *testing.T) {
 	machine := s.machines()[0]
 	key, vm := client.ObjectKeyFromObject(&machine), s.instanceOf(&machine)
 	for patch, words := range map[string]string{
-		`{"accountRef":{"name":"other"}}`:          "accountRef can't be changed",
-		`{"accountRef":null}`:                      "accountRef",
-		`{"simulated":null}`:                       "exactly one cloud must be set",
-		`{"simulated":{"instanceType":"large"}}`:   "can't be changed",
-		`{"simulated":{"image":"other"}}`:          "can't be changed",
-		`{"simulated":{"zone":"sim-1c"}}`:          "can't be changed",
-		`{"simulated":{"diskGiB":21}}`:             "can't be changed",
-		`{"simulated":{"dataDisksGiB":[6]}}`:       "can't be changed",
-		`{"simulated":{"dataDisksGiB":null}}`:      "can't be changed",
-		`{"simulated":{"spot":true}}`:              "can't be changed",
-		`{"providerID":"simulated:///sim-1a/i-1"}`: "providerID is set once",
-		`{"providerID":null}`:                      "providerID is set once",
-		`{"creationToken":"00000000000000000000"}`: "creationToken is set once",
-		`{"creationToken":null}`:                   "creationToken is set once",
+		`{"accountRef":{"name":"other"}}`:               "accountRef can't be changed",
+		`{"accountRef":null}`:                           "accountRef",
+		`{"simulated":null}`:                            "exactly one cloud must be set",
+		`{"simulated":{"instanceType":"large"}}`:        "can't be changed",
+		`{"simulated":{"image":"other"}}`:               "can't be changed",
+		`{"simulated":{"zone":"sim-1c"}}`:               "can't be changed",
+		`{"simulated":{"diskGiB":21}}`:                  "can't be changed",
+		`{"simulated":{"dataDisksGiB":[6]}}`:            "can't be changed",
+		`{"simulated":{"dataDisksGiB":null}}`:           "can't be changed",
+		`{"simulated":{"spot":true}}`:                   "can't be changed",
+		`{"providerID":"simulated:///sim-1a/i-1"}`:      "providerID is set once",
+		`{"creation":{"attempt":1}}`:                    "creation can't be changed once the VM is made",
+		`{"providerID":null}`:                           "providerID is set once",
+		`{"creation":{"token":"00000000000000000000"}}`: "creation.token is set once",
+		`{"creation":null}`:                             "creation.token is set once",
 	} {
 		err := env.client.Patch(s.ctx, machine.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":`+patch+`}`)))
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), words) {

@@ -40,8 +40,8 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 		s.fault(simulator.Fault{Kind: simulator.DeadBody, Count: 1})
 		pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
 		s.create(pool.Objects()...)
-		machine := s.late("VM runs since 2", "has asked "+env.management.URL+" for a certificate", "look at /var/log/drover-bootstrap.log")
-		if shown := s.shown(machine.Name); !strings.HasPrefix(shown, "VM runs since") {
+		machine := s.late("The VM has been running since 2", "has requested a certificate from "+env.management.URL, "check /var/log/drover-bootstrap.log")
+		if shown := s.shown(machine.Name); !strings.HasPrefix(shown, "The VM has been running since") {
 			t.Errorf("kubectl shows %q under \"Waiting for\"", shown)
 		}
 		s.touch(machine)
@@ -99,7 +99,7 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 			t.Fatal(err)
 		}
 		goOn()
-		machine := s.late("has asked "+env.management.URL+" for a certificate", "look at /var/log/drover-bootstrap.log",
+		machine := s.late("has requested a certificate from "+env.management.URL, "check /var/log/drover-bootstrap.log",
 			"its console ended with", "certificate signed by unknown authority")
 		s.asksSeldom(machine)
 		// Its user data stay wrong. The next machine's are right.
@@ -119,7 +119,7 @@ func (s *stage) asksSeldom(machine *infrav1.CloudMachine) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	asked := audit.Machine(machine.Spec.CreationToken, wire.GetConsoleOutput)
+	asked := audit.Machine(machine.Spec.Creation.Token, wire.GetConsoleOutput)
 	if most := 2 + int(math.Log2(max(1, runs.Seconds()/lateAfter.Seconds()))); asked < 1 || asked > most {
 		s.Errorf("its console was read %d times in %s: at least once, at most %d times", asked, runs, most)
 	}
@@ -173,7 +173,7 @@ func (s *stage) late(words ...string) *infrav1.CloudMachine {
 		return "", nil
 	})
 	machine := &s.machines()[0]
-	s.soon("the machine says how far it came", says(machine, infrav1.MachineNodeLinkedCondition, infrav1.NoCertificateRequestReason, words...))
+	s.soon("the machine says how far it came", says(machine, infrav1.MachineNodeJoinedCondition, infrav1.NoCertificateRequestReason, words...))
 	return machine
 }
 
@@ -183,17 +183,17 @@ func (s *stage) joins(pool scenario.Pool, machine *infrav1.CloudMachine) {
 	s.until("the machine is ready", pool.Ready(env.view, 1))
 	s.soon("the machine is content", func(ctx context.Context) (string, error) {
 		err := env.client.Get(ctx, client.ObjectKeyFromObject(machine), machine)
-		if c := conditions.Get(machine, infrav1.MachineNodeLinkedCondition); c != nil {
-			return c.Message, nil
+		if c := conditions.Get(machine, infrav1.MachineNodeJoinedCondition); c != nil && c.Status != metav1.ConditionTrue {
+			return c.Reason + ": " + c.Message, nil
 		}
 		return "", err
 	})
 	if shown := s.shown(machine.Name); shown != "" {
-		s.Errorf("kubectl shows %q under \"Waiting for\"", shown)
+		s.Errorf("kubectl shows %q under \"Message\"", shown)
 	}
 }
 
-// shown returns what "kubectl get cloudmachines" shows under "Waiting for".
+// shown returns what "kubectl get cloudmachines" shows under "Message" with -o wide.
 func (s *stage) shown(name string) string {
 	s.Helper()
 	c, err := kubernetes.NewForConfig(env.management.AdminConfig())
@@ -210,7 +210,7 @@ func (s *stage) shown(name string) string {
 		s.Fatalf("%s: %v", raw, err)
 	}
 	for i, column := range table.ColumnDefinitions {
-		if column.Name == "Waiting for" && table.Rows[0].Cells[i] != nil {
+		if column.Name == "Message" && table.Rows[0].Cells[i] != nil {
 			return fmt.Sprint(table.Rows[0].Cells[i])
 		}
 	}

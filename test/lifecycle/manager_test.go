@@ -187,8 +187,8 @@ func (h *house) oneEach(pool scenario.Pool, n int) {
 		h.Errorf("there are %d machines, and VMs with %d tokens; want %d", len(list.Items), len(byToken), n)
 	}
 	for _, m := range list.Items {
-		if byToken[m.Spec.CreationToken] != 1 {
-			h.Errorf("machine %s has %d VMs", m.Name, byToken[m.Spec.CreationToken])
+		if byToken[m.Spec.Creation.Token] != 1 {
+			h.Errorf("machine %s has %d VMs", m.Name, byToken[m.Spec.Creation.Token])
 		}
 	}
 }
@@ -289,7 +289,7 @@ func (h *house) leaderKilled() {
 			return "", err
 		}
 		for _, m := range machines.Items {
-			if m.Spec.CreationToken != "" && m.Spec.ProviderID == "" {
+			if m.Spec.Creation.Token != "" && m.Spec.ProviderID == "" {
 				return "", nil
 			}
 		}
@@ -419,7 +419,7 @@ func (h *house) askedToStop() {
 	if err != nil {
 		h.Fatal(err)
 	}
-	if n := audit.Machine(machines.Items[0].Spec.CreationToken, wire.RunInstances); n != 1 {
+	if n := audit.Machine(machines.Items[0].Spec.Creation.Token, wire.RunInstances); n != 1 {
 		h.Errorf("RunInstances was called %d times, want once", n)
 	}
 	h.delete(pool.Deployment())
@@ -515,8 +515,8 @@ func (h *house) dividedByLabel() {
 	one.Replicas, two.Replicas, other.Replicas = 1, 1, 1
 	first := h.start("--watch-filter=one")
 	second := h.start("--watch-filter=two")
-	h.createLabelled(one, "one")
-	h.createLabelled(two, "two")
+	h.createLabeled(one, "one")
+	h.createLabeled(two, "two")
 	h.create(append(other.Cluster.Objects(), other.Objects()...)...)
 	h.soon("a machine of each part is ready", scenario.All(one.Ready(h.client, 1), two.Ready(h.client, 1)))
 	h.only(one, other)
@@ -541,9 +541,9 @@ func (h *house) dividedByLabel() {
 	h.delete(other.Deployment(), other.Cluster.Cluster())
 }
 
-// createLabelled creates a cluster with its pool. All objects have the label that managers filter
+// createLabeled creates a cluster with its pool. All objects have the label that managers filter
 // by.
-func (h *house) createLabelled(pool scenario.Pool, value string) {
+func (h *house) createLabeled(pool scenario.Pool, value string) {
 	h.Helper()
 	label := map[string]string{clusterv1.WatchLabel: value}
 	for _, o := range append(pool.Cluster.Objects(), pool.Objects()...) {
@@ -574,7 +574,7 @@ func (h *house) behindTheWebhooks() {
 	h.soon("the account is taken", func(ctx context.Context) (string, error) { // the API server takes a moment to forget the webhooks
 		return "", client.IgnoreAlreadyExists(h.client.Create(ctx, account.DeepCopy()))
 	})
-	h.soon("the account is refused", h.says(account, clusterv1.ReadyCondition, infrav1.NotPermittedReason, "never sent to an endpoint of one's own"))
+	h.soon("the account is refused", h.says(account, clusterv1.ReadyCondition, infrav1.NotPermittedReason, "never sent to a custom endpoint"))
 	if n := calls.Load(); n != 0 {
 		h.Errorf("%d calls with the manager's own credentials reached a tenant's endpoint", n)
 	}

@@ -238,7 +238,7 @@ func TestAddressOfTwoMachines(t *testing.T) {
 	}
 	s.approve(node)
 	for _, m := range []*infrav1.CloudMachine{machine, twin} {
-		s.soon("both machines tell of each other", says(m, infrav1.MachineNodeLinkedCondition, infrav1.DuplicateNodesReason, node, "same address", "--provider-id="))
+		s.soon("both machines report each other", says(m, infrav1.MachineNodeJoinedCondition, infrav1.DuplicateNodesReason, node, "same address", "--provider-id="))
 	}
 	have := &corev1.Node{}
 	if err := env.client.Get(s.ctx, client.ObjectKey{Name: node}, have); err != nil || have.Spec.ProviderID != "" {
@@ -369,12 +369,16 @@ func (h *house) nodeGoneBeforeItsTrouble() {
 	machine := &list.Items[0]
 	troubled := func(ctx context.Context) (*metav1.Condition, error) {
 		err := h.client.Get(ctx, client.ObjectKeyFromObject(machine), machine)
-		return conditions.Get(machine, infrav1.MachineNodeLinkedCondition), err
+		c := conditions.Get(machine, infrav1.MachineNodeJoinedCondition)
+		if c == nil || c.Status != metav1.ConditionFalse {
+			return nil, err
+		}
+		return c, err
 	}
 	behind.Store(true)
 	impostor := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "impostor-for-a-moment"}, Spec: corev1.NodeSpec{ProviderID: machine.Spec.ProviderID}}
 	h.create(impostor)
-	h.soon("the machine tells of two Nodes", func(ctx context.Context) (string, error) {
+	h.soon("the machine reports two Nodes", func(ctx context.Context) (string, error) {
 		if c, err := troubled(ctx); c == nil || err != nil {
 			return "it does not", err
 		}
@@ -407,7 +411,7 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 		if err := env.client.Get(ctx, client.ObjectKeyFromObject(&machine), &machine); err != nil {
 			return "", err
 		}
-		if c := conditions.Get(&machine, infrav1.MachineNodeLinkedCondition); c != nil {
+		if c := conditions.Get(&machine, infrav1.MachineNodeJoinedCondition); c != nil && c.Status != metav1.ConditionTrue {
 			return "it still says: " + c.Message, nil
 		}
 		return "", nil
@@ -415,7 +419,7 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 	impostor := &corev1.Node{Spec: corev1.NodeSpec{ProviderID: machine.Spec.ProviderID}}
 	impostor.Name = "impostor-of-" + s.Name
 	s.create(impostor)
-	s.soon("the machine tells of two Nodes with its provider ID", says(&machine, infrav1.MachineNodeLinkedCondition,
+	s.soon("the machine reports two Nodes with its provider ID", says(&machine, infrav1.MachineNodeJoinedCondition,
 		infrav1.DuplicateNodesReason, machine.Name, impostor.Name))
 	if !conditions.IsTrue(&machine, clusterv1.ReadyCondition) {
 		t.Error("the VM runs on, and its machine is not ready")
@@ -462,8 +466,8 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 	if err := scenario.Delete(s.ctx, env.client, node); err != nil {
 		t.Fatal(err)
 	}
-	tells := says(&machine, infrav1.MachineNodeLinkedCondition, infrav1.DuplicateNodesReason, twins[0].Name, twins[1].Name, "address")
-	s.soon("the machine tells of both twins", func(ctx context.Context) (string, error) {
+	tells := says(&machine, infrav1.MachineNodeJoinedCondition, infrav1.DuplicateNodesReason, twins[0].Name, twins[1].Name, "address")
+	s.soon("the machine reports both twins", func(ctx context.Context) (string, error) {
 		s.touch(&machine) // the deletion of its only Node is no event for it, so Drover learns of it at the next reconcile
 		return tells(ctx)
 	})

@@ -41,7 +41,7 @@ func (s *stage) withMachine(replicas int32) (scenario.Pool, string, *infrav1.Clo
 		s.Fatal(err)
 	}
 	machine := s.machines()[0]
-	return pool, cluster.Spec.OwnershipID, &machine
+	return pool, cluster.Spec.Creation.OwnershipID, &machine
 }
 
 // byCloud creates a VM with a data disk without Drover, as a lost create does.
@@ -115,7 +115,7 @@ func (s *stage) dryRun(args ...string) string {
 // lost returns a token that this management cluster could have issued, besides the machine's own.
 // Its suffix is not hexadecimal, so it cannot be a real token.
 func lost(m *infrav1.CloudMachine, n int) string {
-	return fmt.Sprintf("%s-x%d", m.Spec.CreationToken[:24], n)
+	return fmt.Sprintf("%s-x%d", m.Spec.Creation.Token[:24], n)
 }
 
 // TestOrphanIsDeleted checks that the VM and the dependants that a machine left behind are deleted,
@@ -125,7 +125,7 @@ func TestOrphanIsDeleted(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, armed)
 	pool, owner, machine := s.withMachine(1)
-	s.soon("there are no orphans", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.NoOrphansReason))
+	s.soon("there are no orphans", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.NoOrphansReason))
 	token, disk := lost(machine, 1), lost(machine, 2)
 	made := time.Now()
 	s.byCloud(owner, token)
@@ -133,13 +133,13 @@ func TestOrphanIsDeleted(t *testing.T) {
 	if err := env.admin.Act(s.ctx, bare.ID, simulator.ActTerminate); err != nil {
 		t.Fatal(err)
 	}
-	s.soon("they are announced", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansDeletingReason, "resources of 2 machines"))
+	s.soon("they are announced", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansDeletingReason, "resources of 2 machines"))
 	s.soon("they are gone", scenario.All(s.noneTagged(token), s.noneTagged(disk)))
 	if took := time.Since(made); took < orphanGrace {
 		t.Errorf("they were gone after %s, within the grace of %s", took, orphanGrace)
 	}
 	s.soon("people are told", s.event("OrphanDeleted", "belonged to no CloudMachine"))
-	s.soon("there are none any more", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.NoOrphansReason))
+	s.soon("there are none any more", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.NoOrphansReason))
 	audit, err := env.admin.Audit(s.ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestOrphansThatStay(t *testing.T) {
 	_, owner, machine := reported.withMachine(1)
 	token := lost(machine, 1)
 	vm := reported.byCloud(owner, token)
-	reported.soon("it is reported", says(reported.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansReportedReason, "orphanPolicy"))
+	reported.soon("it is reported", says(reported.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansReportOnlyReason, "orphanPolicy"))
 	reported.soon("it is listed", func(ctx context.Context) (string, error) {
 		account := reported.Account()
 		if err := env.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
@@ -185,7 +185,7 @@ func TestOrphansThatStay(t *testing.T) {
 		return fmt.Sprintf("%s is not in %+v", vm.ID, o.Observed), nil
 	})
 	said := reported.dryRun()
-	for _, want := range []string{vm.ID, "is only reported", infrav1.OrphansReportedReason, "of 1 machines, of 2 in the cloud"} {
+	for _, want := range []string{vm.ID, "is only reported", infrav1.OrphansReportOnlyReason, "of 1 machines, of 2 in the cloud"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("drover orphans does not say %q:\n%s", want, said)
 		}
@@ -194,18 +194,18 @@ func TestOrphansThatStay(t *testing.T) {
 
 	s := newStage(t, armed)
 	_, owner, machine = s.withMachine(1)
-	foreign, stranger := "ffffffff"+lost(machine, 1)[8:], lost(machine, 2)
+	foreign, unknown := "ffffffff"+lost(machine, 1)[8:], lost(machine, 2)
 	s.byCloud(owner, foreign)
-	s.byCloud("no-cluster-here", stranger)
-	s.soon("the other manager's is shown", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansReportedReason, "made by another management cluster"))
-	s.keeps(foreign, stranger)
+	s.byCloud("no-cluster-here", unknown)
+	s.soon("the other manager's is shown", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansReportOnlyReason, "made by another management cluster"))
+	s.keeps(foreign, unknown)
 	s.pause(true)
 	own := lost(machine, 3)
 	s.byCloud(owner, own)
 	s.keeps(own)
 	s.pause(false)
 	s.soon("the cluster goes on, and its orphan is gone", s.noneTagged(own))
-	if s.tagged(foreign) == 0 || s.tagged(stranger) == 0 {
+	if s.tagged(foreign) == 0 || s.tagged(unknown) == 0 {
 		t.Error("what is not ours was deleted")
 	}
 }
@@ -237,7 +237,7 @@ func TestManyOrphansAreAsked(t *testing.T) {
 	}
 	s.pause(false)
 	account := s.Account()
-	s.soon("a person is asked", says(account, infrav1.AccountNoOrphansCondition, infrav1.OrphansDoubtedReason,
+	s.soon("a person is asked", says(account, infrav1.AccountOrphansResolvedCondition, infrav1.OrphansConfirmationRequiredReason,
 		"of 4 machines, of 4 in the cloud", infrav1.ConfirmOrphansAnnotation))
 	confirm := func(word string) {
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmOrphansAnnotation, word)
@@ -248,7 +248,7 @@ func TestManyOrphansAreAsked(t *testing.T) {
 	confirm("000000000000") // the digest of another set
 	var tokens []string
 	for i := range machines {
-		tokens = append(tokens, machines[i].Spec.CreationToken)
+		tokens = append(tokens, machines[i].Spec.Creation.Token)
 	}
 	s.keeps(tokens...)
 	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(account), account); err != nil {
@@ -316,7 +316,7 @@ func TestWhatAMachineHasStays(t *testing.T) {
 	s := newStage(t, armed)
 	pool, owner, machine := s.withMachine(1)
 	recorded := s.instanceOf(machine)
-	second := s.byCloud(owner, machine.Spec.CreationToken)
+	second := s.byCloud(owner, machine.Spec.Creation.Token)
 	s.soon("only the recorded VM is left", func(context.Context) (string, error) {
 		if live := s.live(); len(live) != 1 || live[0].ID != recorded.ID {
 			return fmt.Sprintf("%d VMs live", len(live)), nil
@@ -340,7 +340,7 @@ func TestWhatAMachineHasStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range s.machines() {
-		if n := audit.Machine(m.Spec.CreationToken, wire.RunInstances); n != 1 {
+		if n := audit.Machine(m.Spec.Creation.Token, wire.RunInstances); n != 1 {
 			t.Errorf("RunInstances was called %d times for %s, want once", n, m.Name)
 		}
 	}
@@ -366,14 +366,14 @@ func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 	if err := env.admin.RemoveFault(s.ctx, fault); err != nil {
 		t.Fatal(err)
 	}
-	s.soon("it is seen", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansDeletingReason))
+	s.soon("it is seen", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansDeletingReason))
 	env.drover.Kill()
 	restarted := time.Now().Truncate(time.Second) // the precision of times in the status
 	<-time.After(time.Second)
 	if env.drover, err = startDrover(s.ctx); err != nil {
 		t.Fatal(err)
 	}
-	s.soon("it is seen anew", func(ctx context.Context) (string, error) {
+	s.soon("it is seen again", func(ctx context.Context) (string, error) {
 		account := s.Account()
 		if err := env.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 			return "", err
@@ -385,7 +385,7 @@ func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 		return "", nil
 	})
 	if s.tagged(token) == 0 {
-		t.Error("it was gone as soon as it was seen anew")
+		t.Error("it was gone as soon as it was seen again")
 	}
 	s.soon("it is gone", s.noneTagged(token))
 	if took := time.Since(restarted); took < orphanGrace {
@@ -405,7 +405,7 @@ func (h *house) safetyApart() {
 	found := func(ctx context.Context) (string, error) {
 		account := pool.Cluster.Account()
 		err := h.client.Get(ctx, client.ObjectKeyFromObject(account), account)
-		if err != nil || conditions.GetReason(account, infrav1.AccountNoOrphansCondition) == infrav1.NoOrphansReason {
+		if err != nil || conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition) == infrav1.NoOrphansReason {
 			return "", err
 		}
 		return fmt.Sprintf("it says %+v", account.Status.Conditions), nil
@@ -421,14 +421,14 @@ func (h *house) safetyApart() {
 	}
 	_, err := env.admin.Run(h.ctx, "house-apart", wire.RunInstancesRequest{
 		Region: "sim-1", InstanceType: "small", Image: "node-image",
-		Tags: map[string]string{cloud.TagOwnership: cluster.Spec.OwnershipID, cloud.TagToken: lost(&list.Items[0], 1)},
+		Tags: map[string]string{cloud.TagOwnership: cluster.Spec.Creation.OwnershipID, cloud.TagToken: lost(&list.Items[0], 1)},
 	})
 	if err != nil {
 		h.Fatal(err)
 	}
 	h.soon("the orphan is gone, and the machine is not", func(context.Context) (string, error) {
 		live := slices.DeleteFunc(h.instances(pool), func(r simulator.SnapshotResource) bool { return r.State == wire.Terminated })
-		if len(live) != 1 || live[0].Tags[cloud.TagToken] != list.Items[0].Spec.CreationToken {
+		if len(live) != 1 || live[0].Tags[cloud.TagToken] != list.Items[0].Spec.Creation.Token {
 			return fmt.Sprintf("%d VMs live", len(live)), nil
 		}
 		return "", nil

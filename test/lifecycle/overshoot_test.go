@@ -27,7 +27,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestOvershootFreezes checks that surplus machines freeze their pool, that it thaws when they are
+// TestOvershootFreezes checks that surplus machines freeze their pool, that it unfreezes when they are
 // gone, and that a user's own pause stays. MCM's scenario: "machine objects made by hand freeze the
 // deployment". The test pauses the MachineSet, because Cluster API would delete the machines at
 // once.
@@ -45,7 +45,7 @@ func TestOvershootFreezes(t *testing.T) {
 			}
 			extra := s.extraMachines(set, 4)
 			s.soon("the pool is frozen", s.frozen(deployment, set, true))
-			s.soon("it says why", says(deployment, infrav1.FrozenCondition, infrav1.OvershootingReason, "5 Machines and 1 VMs", "more than 4"))
+			s.soon("it says why", says(deployment, infrav1.FrozenCondition, infrav1.OvershootingReason, "5 Machines / 1 VMs", "limit of 4"))
 			s.soon("people are told", s.event("Frozen", "5 Machines"))
 			if value, mine := deployment.Annotations[clusterv1.PausedAnnotation], "frozen-by-drover"; (value == mine) == pausedByUser {
 				t.Errorf("the MachineDeployment is paused by %q", value)
@@ -55,7 +55,7 @@ func TestOvershootFreezes(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s.soon("the pool is thawed", s.frozen(deployment, set, false))
+			s.soon("the pool is unfrozen", s.frozen(deployment, set, false))
 			s.soon("it says so", says(deployment, infrav1.FrozenCondition, infrav1.NotFrozenReason))
 			if _, paused := deployment.Annotations[clusterv1.PausedAnnotation]; paused != pausedByUser {
 				t.Errorf("the MachineDeployment's pause was taken away, or left: %v, want %v", paused, pausedByUser)
@@ -92,7 +92,7 @@ func TestOvershootIsDeleted(t *testing.T) {
 	if err := scenario.Delete(s.ctx, env.client, deployment); err != nil {
 		t.Fatal(err)
 	}
-	s.soon("the pool is thawed, to go", s.frozen(deployment, set, false))
+	s.soon("the pool is unfrozen, to go", s.frozen(deployment, set, false))
 	s.pauseObject(set, "null") // the pause of its user
 	s.soon("nothing is left", s.gone())
 }
@@ -123,24 +123,24 @@ func TestScaleDownIsNoOvershoot(t *testing.T) {
 }
 
 // TestOvershootOfVMs checks that VMs count as well as objects: one Machine with five VMs has four
-// too many. The pool thaws when they are gone.
+// too many. The pool unfreezes when they are gone.
 func TestOvershootOfVMs(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	pool, owner, machine := s.withMachine(1)
 	var extra []string
 	for range 4 {
-		extra = append(extra, s.byCloud(owner, machine.Spec.CreationToken).ID)
+		extra = append(extra, s.byCloud(owner, machine.Spec.Creation.Token).ID)
 	}
 	deployment, set := pool.Deployment(), s.onlySet()
 	s.soon("the pool is frozen", s.frozen(deployment, set, true))
-	s.soon("it says why", says(deployment, infrav1.FrozenCondition, infrav1.OvershootingReason, "1 Machines and 5 VMs", "more than 4"))
+	s.soon("it says why", says(deployment, infrav1.FrozenCondition, infrav1.OvershootingReason, "1 Machines / 5 VMs", "limit of 4"))
 	for _, id := range extra[:2] {
 		if err := env.admin.Act(s.ctx, id, simulator.ActTerminate); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s.soon("the pool is thawed", s.frozen(deployment, set, false))
+	s.soon("the pool is unfrozen", s.frozen(deployment, set, false))
 	for _, id := range extra[2:] {
 		if err := env.admin.Act(s.ctx, id, simulator.ActTerminate); err != nil {
 			t.Fatal(err)
@@ -189,7 +189,7 @@ func TestOvershootOfAMachineSet(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.soon("it is thawed", frozen(false))
+	s.soon("it is unfrozen", frozen(false))
 	if set.Annotations[clusterv1.PausedAnnotation] != "by its user" {
 		t.Error("the user's pause was taken away")
 	}
@@ -239,7 +239,7 @@ func (h *house) freezeInTwoPasses() {
 			h.Fatal(err)
 		}
 	}
-	h.soon("people hear of the thaw", eventIn(h.client, pool.Cluster.Namespace, "Thawed", "machines are made again"))
+	h.soon("an Event reports it", eventIn(h.client, pool.Cluster.Namespace, "Unfrozen", "machines are created again"))
 	h.delete(pool.Deployment())
 	h.soon("nothing is left", h.gone(pool))
 	drover.Kill()

@@ -25,8 +25,8 @@ func TestPoolComesUpAndGoes(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.until("the cluster is available", s.Available(env.view))
-	stranger := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "stranger-to-" + s.Name}, Spec: corev1.NodeSpec{ProviderID: "other://" + s.Name}}
-	s.create(stranger)
+	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other-to-" + s.Name}, Spec: corev1.NodeSpec{ProviderID: "other://" + s.Name}}
+	s.create(other)
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool"}
 	s.create(pool.Objects()...)
 	for _, n := range []int32{0, 1, 6, 2} {
@@ -52,10 +52,10 @@ func TestPoolComesUpAndGoes(t *testing.T) {
 	}
 	s.until("nothing is left", s.gone())
 	s.counts(0)
-	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(stranger), stranger); err != nil || stranger.Spec.Unschedulable {
-		t.Errorf("the Node that belongs to nobody is %+v (%v)", stranger.Spec, err)
+	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(other), other); err != nil || other.Spec.Unschedulable {
+		t.Errorf("the Node that is of another provider is %+v (%v)", other.Spec, err)
 	}
-	if err := scenario.Delete(s.ctx, env.client, stranger); err != nil {
+	if err := scenario.Delete(s.ctx, env.client, other); err != nil {
 		t.Fatal(err)
 	}
 }

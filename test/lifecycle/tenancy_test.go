@@ -104,7 +104,7 @@ func (s *stage) onlyMachine(reason string, words ...string) scenario.Check {
 func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 	t.Parallel()
 	rich := newStage(t)
-	rich.until("the neighbour's account works", rich.account(infrav1.ReadyReason))
+	rich.until("the neighbor's account works", rich.account(infrav1.ReadyReason))
 	poor := &stage{T: t, ctx: rich.ctx, Adopted: rich.Adopted}
 	poor.Namespace += "-poor"
 	cluster := poor.CloudCluster()
@@ -135,7 +135,7 @@ func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 		poor.Name+"-credentials", "in this namespace"))
 	poor.stays("the cloud", func() string {
 		if n := len(rich.live()); n != 0 {
-			return fmt.Sprintf("%d VMs were made in the neighbour's account", n)
+			return fmt.Sprintf("%d VMs were made in the neighbor's account", n)
 		}
 		return ""
 	})
@@ -275,17 +275,17 @@ func TestHostileEndpoints(t *testing.T) {
 	}{
 		"redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
-		}, infrav1.UnknownReason, "redirect"},
-		"moved": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere, http.StatusFound) }, infrav1.UnknownReason, "redirect"},
-		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, infrav1.UnavailableReason, "no answer"},
+		}, infrav1.CloudErrorUnknownReason, "redirect"},
+		"moved": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere, http.StatusFound) }, infrav1.CloudErrorUnknownReason, "redirect"},
+		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, infrav1.CloudUnavailableReason, "no response"},
 		"html": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "<html>"+inside)
-		}, infrav1.UnknownReason, "text/html, not JSON"},
+		}, infrav1.CloudErrorUnknownReason, "response of type text/html"},
 		"ten-megabytes": {func(w http.ResponseWriter, _ *http.Request) {
 			json(w)
 			_, _ = io.WriteString(w, strings.Repeat(inside, 10<<20/len(inside)))
-		}, infrav1.UnavailableReason, "not whole JSON"},
+		}, infrav1.CloudUnavailableReason, "not complete JSON"},
 		"endless": {func(w http.ResponseWriter, r *http.Request) {
 			json(w)
 			for r.Context().Err() == nil {
@@ -293,15 +293,15 @@ func TestHostileEndpoints(t *testing.T) {
 					return
 				}
 			}
-		}, infrav1.UnknownReason, "larger than 16 MiB"},
+		}, infrav1.CloudErrorUnknownReason, "larger than 16 MiB"},
 		"talkative": {func(w http.ResponseWriter, _ *http.Request) {
 			json(w)
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = fmt.Fprintf(w, `{"code":%q,"message":%q}`, strings.Repeat("c", 1<<20), strings.Repeat("m", 1<<20))
-		}, infrav1.UnknownReason, "ccc"},
-		"many-zones": {zones(many...), infrav1.UnknownReason, "500 zones"},
-		"long-zone":  {zones(strings.Repeat("z", 300)), infrav1.UnknownReason, "zone"},
-		"empty-zone": {zones("a", ""), infrav1.UnknownReason, "zone"},
+		}, infrav1.CloudErrorUnknownReason, "ccc"},
+		"many-zones": {zones(many...), infrav1.CloudErrorUnknownReason, "500 zones"},
+		"long-zone":  {zones(strings.Repeat("z", 300)), infrav1.CloudErrorUnknownReason, "zone"},
+		"empty-zone": {zones("a", ""), infrav1.CloudErrorUnknownReason, "zone"},
 		"same-zones": {zones("a", "a"), infrav1.ReadyReason, ""},
 	}
 	accounts, called := map[string]*infrav1.CloudAccount{}, map[string]*atomic.Int64{}

@@ -31,8 +31,8 @@ const (
 )
 
 var (
-	colours = []string{"#3274d9", "#e0752d", "#37872d", "#8f3bb8", "#c4162a", "#b58e00", "#0a95a4", "#7c4a2b", "#5c6b7a", "#d96aa3"}
-	named   = regexp.MustCompile(`{{(\w+)}}`)
+	colors = []string{"#3274d9", "#e0752d", "#37872d", "#8f3bb8", "#c4162a", "#b58e00", "#0a95a4", "#7c4a2b", "#5c6b7a", "#d96aa3"}
+	named  = regexp.MustCompile(`{{(\w+)}}`)
 )
 
 // series is one answer to a query over time: seconds since 1970, and a value as text.
@@ -136,7 +136,7 @@ func (p panel) draw(t *testing.T, w io.Writer, prometheus server, from, to time.
 	}
 	at := float64(left)
 	for i, s := range found {
-		fmt.Fprintf(w, `<path d="%s" fill="none" stroke="%s" stroke-width="1.5"/>`, s.path(x, y), colours[i%len(colours)])
+		fmt.Fprintf(w, `<path d="%s" fill="none" stroke="%s" stroke-width="1.5"/>`, s.path(x, y), colors[i%len(colors)])
 	}
 	for i, name := range names {
 		wide := float64(len(name))*legendWidth + 14
@@ -144,7 +144,7 @@ func (p panel) draw(t *testing.T, w io.Writer, prometheus server, from, to time.
 			fmt.Fprintf(w, `<text x="%.0f" y="%g" font-size="11">and %d more</text>`, at, height-gaps-6, len(names)-i)
 			break
 		}
-		fmt.Fprintf(w, `<text x="%.0f" y="%g" font-size="11" fill="%s">%s</text>`, at, height-gaps-6, colours[i%len(colours)], escaped(name))
+		fmt.Fprintf(w, `<text x="%.0f" y="%g" font-size="11" fill="%s">%s</text>`, at, height-gaps-6, colors[i%len(colors)], escaped(name))
 		at += wide
 	}
 	return shown

@@ -87,7 +87,7 @@ func (f facts) without(m infrav1.CloudMachine) facts {
 	}
 	delete(f.nodes, m.Name)
 	delete(f.tokens, m.Namespace+"/"+m.Name)
-	maps.DeleteFunc(f.vms, func(_, token string) bool { return token == m.Spec.CreationToken })
+	maps.DeleteFunc(f.vms, func(_, token string) bool { return token == m.Spec.Creation.Token })
 	return f
 }
 

@@ -96,7 +96,7 @@ func (s *stage) changes() {
 	s.until(s.target, "four machines run again", s.works(s.target, 4))
 	s.soon("the cloud has four VMs, and the old one is none of them", func() string {
 		vms := s.facts(s.target).vms
-		if slices.Contains(slices.Collect(maps.Values(vms)), old.Spec.CreationToken) || len(vms) != 4 {
+		if slices.Contains(slices.Collect(maps.Values(vms)), old.Spec.Creation.Token) || len(vms) != 4 {
 			return fmt.Sprintf("there are %v", vms)
 		}
 		return ""
@@ -148,8 +148,8 @@ func (s *stage) backWithOneHalfMade() {
 	s.until(s.source, "five machines run", s.works(s.source, 5))
 	s.wait()
 	s.oneEach(5)
-	if token := s.machines(s.source)[half.Name].Spec.CreationToken; token != half.Spec.CreationToken {
-		s.Errorf("the token of %s was %s and is %s", half.Name, half.Spec.CreationToken, token)
+	if token := s.machines(s.source)[half.Name].Spec.Creation.Token; token != half.Spec.Creation.Token {
+		s.Errorf("the token of %s was %s and is %s", half.Name, half.Spec.Creation.Token, token)
 	}
 	after := s.facts(s.source)
 	if calls := after.changes[wire.RunInstances] - before.changes[wire.RunInstances]; calls < 1 || calls > 2 {
@@ -263,7 +263,7 @@ func (s *stage) halfMade(at *site) infrav1.CloudMachine {
 	s.Helper()
 	var found []infrav1.CloudMachine
 	for _, m := range s.machines(at) {
-		if m.Spec.CreationToken != "" && m.Spec.ProviderID == "" {
+		if m.Spec.Creation.Token != "" && m.Spec.ProviderID == "" {
 			found = append(found, m)
 		}
 	}

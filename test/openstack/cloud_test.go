@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 // tenants holds the tenants that no test uses at the moment (TENANTS in
-// hack/openstack/catalogue.py).
+// hack/openstack/catalog.py).
 var tenants = make(chan string, 3)
 
 // newTenant waits for a tenant that no other test uses, so that the test can count its resources

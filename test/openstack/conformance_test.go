@@ -72,7 +72,7 @@ func TestConformance(t *testing.T) {
 		},
 		Machines:  12, // and as many ports; a server takes seconds of CPU time
 		Transport: &counted{before: pagesOf(5)},
-		Patience:  patience,
+		Timeout:   patience,
 		Calls: conformance.Calls{
 			Page:     5,
 			Probe:    2, // with the token
@@ -95,7 +95,7 @@ func TestConformance(t *testing.T) {
 				return now.Server.Status == "ACTIVE" || now.Server.Status == "BUILD"
 			}
 		},
-		Left: func(_ testing.TB, ownership string) []string { return who.left(ownership) },
+		Remaining: func(_ testing.TB, ownership string) []string { return who.left(ownership) },
 	})
 }
 

@@ -93,7 +93,7 @@ func ensureMade(t testing.TB, d cloud.Driver, req cloud.Request) (made cloud.Res
 	until(t, "it is made", func() bool {
 		var err error
 		made, err = d.Ensure(t.Context(), req)
-		if err != nil && !strings.Contains(err.Error(), "waits for the volume") {
+		if err != nil && !strings.Contains(err.Error(), "waiting for volume") {
 			t.Fatal(err)
 		}
 		return err == nil

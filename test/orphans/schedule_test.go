@@ -39,7 +39,7 @@ func events() []event {
 		{3, "many objects are lost, and brought back one by one", (*tenant).loseManyForAWhile},
 		{1, "many objects are lost, and given up", (*tenant).loseManyForGood},
 		{1, "another management cluster's VM, with a copy of the CloudCluster", (*tenant).foreignVM},
-		{1, "a stranger's VM", (*tenant).strangersVM},
+		{1, "a VM of an unknown owner", (*tenant).unknownOwnersVM},
 		{2, "a second VM for a machine", (*tenant).secondVM},
 		{1, "two VMs for a machine that has recorded none", (*tenant).twins},
 		{2, "a move that breaks off half-way", (*tenant).moveHalfWay},
@@ -90,7 +90,7 @@ func (x *tenant) giveUp(m *machine, since time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.machines = slices.DeleteFunc(x.machines, func(o *machine) bool { return o == m })
-	x.lost[m.object.Spec.CreationToken] = since
+	x.lost[m.object.Spec.Creation.Token] = since
 }
 
 func (x *tenant) delete(ctx context.Context, m *machine) error {
@@ -102,7 +102,7 @@ func (x *tenant) delete(ctx context.Context, m *machine) error {
 // that is too busy to do so at once the grace period may end meanwhile. Then the schedule proves
 // nothing.
 func (x *tenant) bringBack(ctx context.Context, m *machine) error {
-	o := x.object(m.object.Spec.CreationToken)
+	o := x.object(m.object.Spec.Creation.Token)
 	o.Spec.ProviderID = m.object.Spec.ProviderID
 	begin := time.Now()
 	err := scenario.Create(ctx, x.bench.client, o)
@@ -139,7 +139,7 @@ func (x *tenant) createLater(ctx context.Context) error {
 
 func (x *tenant) deleteMachine(ctx context.Context) error {
 	for _, m := range x.draw(1) {
-		err := x.terminate(ctx, m.vm, m.object.Spec.CreationToken)
+		err := x.terminate(ctx, m.vm, m.object.Spec.Creation.Token)
 		x.giveUp(m, time.Now())
 		if err := errors.Join(err, x.delete(ctx, m)); err != nil {
 			return err
@@ -155,7 +155,7 @@ func (x *tenant) deleteSlowly(ctx context.Context) error {
 		o := m.object.DeepCopy()
 		err := errors.Join(x.finalizers(ctx, o, infrav1.MachineFinalizer), x.delete(ctx, m))
 		scenario.Pause(ctx, between(x.rand, 0, long.Seconds()))
-		err = errors.Join(err, x.terminate(ctx, m.vm, m.object.Spec.CreationToken))
+		err = errors.Join(err, x.terminate(ctx, m.vm, m.object.Spec.Creation.Token))
 		x.giveUp(m, time.Now())
 		if err := errors.Join(err, x.unhold(ctx, o)); err != nil {
 			return err
@@ -178,7 +178,7 @@ func (x *tenant) foreignVM(ctx context.Context) error {
 	return err
 }
 
-func (x *tenant) strangersVM(ctx context.Context) error {
+func (x *tenant) unknownOwnersVM(ctx context.Context) error {
 	_, err := x.run(ctx, one(x, "", "another"+x.owner[7:]), x.token(x.bench.identity), true)
 	return err
 }
@@ -259,7 +259,7 @@ func (x *tenant) loseManyForGood(ctx context.Context) error {
 		if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil && ctx.Err() == nil {
 			return err
 		}
-		if conditions.GetReason(account, infrav1.AccountNoOrphansCondition) == infrav1.OrphansDoubtedReason {
+		if conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition) == infrav1.OrphansConfirmationRequiredReason {
 			break
 		}
 		if !scenario.Pause(ctx, 300*time.Millisecond) {
@@ -276,14 +276,14 @@ func (x *tenant) loseManyForGood(ctx context.Context) error {
 func (x *tenant) secondVM(ctx context.Context) error {
 	for _, m := range x.draw(1) {
 		since := time.Now()
-		vm, err := x.run(ctx, x.owner, m.object.Spec.CreationToken, false)
+		vm, err := x.run(ctx, x.owner, m.object.Spec.Creation.Token, false)
 		if err != nil {
 			return err
 		}
 		x.mu.Lock()
 		x.lostVM[vm.ID] = since
 		// Its dependants are deleted with it, and carry the machine's token.
-		x.touched[m.object.Spec.CreationToken] = true
+		x.touched[m.object.Spec.Creation.Token] = true
 		x.mu.Unlock()
 	}
 	return nil

@@ -120,7 +120,7 @@ func (x *tenant) setUp(ctx context.Context) error {
 // objects returns the namespace and everything in it except machines.
 func (x *tenant) objects() []client.Object {
 	infra, cluster := x.CloudCluster(), x.Cluster()
-	infra.Spec.OwnershipID = x.owner
+	infra.Spec.Creation.OwnershipID = x.owner
 	cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
 	var objects []client.Object
 	for _, o := range x.Adopted.Objects() {
@@ -137,7 +137,7 @@ func (x *tenant) objects() []client.Object {
 func (x *tenant) object(token string) *infrav1.CloudMachine {
 	m := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: "m-" + token[8:]}}
 	m.Labels = map[string]string{clusterv1.ClusterNameLabel: x.Name}
-	m.Spec.AccountRef.Name, m.Spec.CreationToken = x.Name, token
+	m.Spec.AccountRef.Name, m.Spec.Creation.Token = x.Name, token
 	m.Spec.Simulated = &infrav1.SimulatedMachine{}
 	return m
 }
@@ -279,7 +279,7 @@ func (x *tenant) says(ctx context.Context) string {
 	if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 		return err.Error()
 	}
-	c := conditions.Get(account, infrav1.AccountNoOrphansCondition)
+	c := conditions.Get(account, infrav1.AccountOrphansResolvedCondition)
 	return fmt.Sprintf("%+v, orphans %+v", c, account.Status.Orphans)
 }
 
@@ -290,8 +290,8 @@ func (x *tenant) answer(ctx context.Context) error {
 	if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 		return err
 	}
-	c, o := conditions.Get(account, infrav1.AccountNoOrphansCondition), account.Status.Orphans
-	if c == nil || c.Reason != infrav1.OrphansDoubtedReason || o == nil || o.Digest == "" || account.Annotations[infrav1.ConfirmOrphansAnnotation] == o.Digest {
+	c, o := conditions.Get(account, infrav1.AccountOrphansResolvedCondition), account.Status.Orphans
+	if c == nil || c.Reason != infrav1.OrphansConfirmationRequiredReason || o == nil || o.Digest == "" || account.Annotations[infrav1.ConfirmOrphansAnnotation] == o.Digest {
 		return nil
 	}
 	orphans := x.orphans()

@@ -18,10 +18,10 @@ import (
 
 // TestFreezeIsCutOff interrupts a freeze at each of its writes, and then the unreachable API server
 // answers again. Nothing may stay frozen, not even an object that Drover's cache did not show as
-// frozen when Drover thawed the rest.
+// frozen when Drover unfroze the rest.
 //
 // It failed when the condition was written last, and, with the lag, when nothing was checked again
-// after a thaw.
+// after a unfreeze.
 func TestFreezeIsCutOff(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	s := start(t, "freeze", 1, "--machine-safety-apiserver-statuscheck-period=6s", "--machine-safety-apiserver-statuscheck-timeout=1s")
@@ -62,7 +62,7 @@ func TestFreezeIsCutOff(t *testing.T) {
 	s.line(false)
 	s.until("all is frozen", s.frozen(true))
 	s.line(true)
-	s.until("it says that it is thawed", s.reachable(infrav1.ReachableReason))
+	s.until("it says that it is unfrozen", s.reachable(infrav1.ReachableReason))
 	s.seat.API.SetLag(nil)
 	s.until("nothing is frozen", s.frozen(false))
 }

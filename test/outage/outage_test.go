@@ -67,7 +67,7 @@ type stage struct {
 // down for a while. Then the workload cluster's etcd is.
 //
 // Without the controller (-off), Cluster API replaces every machine as soon as the connection is
-// back. The test also failed when the controller thawed at the first answer, and when it removed a
+// back. The test also failed when the controller unfroze at the first answer, and when it removed a
 // user's own pause.
 func TestOutage(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
@@ -120,7 +120,7 @@ func TestOutage(t *testing.T) {
 	delete(before, sick)
 	s.each(before, simulator.ActStart)
 	if !*off {
-		s.until("the cluster is thawed", s.frozen(false))
+		s.until("the cluster is unfrozen", s.frozen(false))
 		s.until("it says so", s.reachable(infrav1.ReachableReason))
 		if err := s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(own), own); err != nil || own.Annotations[clusterv1.PausedAnnotation] != "own" {
 			t.Errorf("a user's own pause has become %v (%v)", own.Annotations, err)
@@ -171,7 +171,7 @@ func TestOutage(t *testing.T) {
 	})
 	s.rig.Workload.Etcd().Signal(syscall.SIGCONT)
 	s.until("nothing is left", func(ctx context.Context) (string, error) { return s.Left(ctx, rig.Except{}) })
-	s.until("the cluster is thawed", s.reachable(infrav1.ReachableReason))
+	s.until("the cluster is unfrozen", s.reachable(infrav1.ReachableReason))
 }
 
 // managementOutage stops the management cluster's API server for longer than the MachineHealthCheck

@@ -70,7 +70,7 @@ func TestRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.startDrover()
-	s.until("a person is asked about the VMs that no object knows", s.orphans(infrav1.OrphansDoubtedReason))
+	s.until("a person is asked about the VMs that no object knows", s.orphans(infrav1.OrphansConfirmationRequiredReason))
 	s.until("the machine whose VM is gone is replaced", scenario.All(s.pool.Ready(s.rig.Client, before), func(context.Context) (string, error) {
 		if _, there := s.machines()[lost]; there {
 			return "it is there", nil
@@ -134,15 +134,15 @@ func (s *stage) keeps(what string, vms map[string]string) {
 	}
 }
 
-// orphans checks the reason of the account's NoOrphans condition.
+// orphans checks the reason of the account's OrphansResolved condition.
 func (s *stage) orphans(reason string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		account := s.Account()
 		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 			return "", err
 		}
-		if is := conditions.GetReason(account, infrav1.AccountNoOrphansCondition); is != reason {
-			return "it says " + is + ": " + conditions.GetMessage(account, infrav1.AccountNoOrphansCondition), nil
+		if is := conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition); is != reason {
+			return "it says " + is + ": " + conditions.GetMessage(account, infrav1.AccountOrphansResolvedCondition), nil
 		}
 		return "", nil
 	}

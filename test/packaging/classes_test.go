@@ -21,7 +21,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// classes tests that each cloud's ClusterClass and its flavour, given the same variables, lead to
+// classes tests that each cloud's ClusterClass and its flavor, given the same variables, lead to
 // the same objects. The clouds do not exist, and the pools have no machines.
 func (l *life) classes(t *testing.T) {
 	const namespace = "team-d"

@@ -32,13 +32,13 @@ import (
 type clusterctl struct {
 	path, config string
 	env          []string
-	ca           string // a PEM certificate for the flavours
+	ca           string // a PEM certificate for the flavors
 }
 
-// clouds are the real clouds. Each has a flavour of its name, and one with a ClusterClass.
+// clouds are the real clouds. Each has a flavor of its name, and one with a ClusterClass.
 var clouds = []string{"aws", "kubevirt", "openstack", "vsphere"}
 
-// flavors returns the flavours in templates/. The last one, "", is the default.
+// flavors returns the flavors in templates/. The last one, "", is the default.
 func flavors() []string {
 	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "aws-kubeadm", "kubevirt-kubeadm", "openstack-kubeadm", "vsphere-kubeadm"}
 	for _, cloud := range clouds {
@@ -47,7 +47,7 @@ func flavors() []string {
 	return append(all, "")
 }
 
-// kinds returns the kinds that a flavour must have besides the Cluster and the account: the parts
+// kinds returns the kinds that a flavor must have besides the Cluster and the account: the parts
 // of a cluster, or the class that holds them.
 func kinds(flavor string) []string {
 	switch {
@@ -84,7 +84,7 @@ func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
 	return clusterctl{path: path, config: config, ca: ca, env: []string{
 		"HOME=" + home, "XDG_CONFIG_HOME=" + home, "KUBECONFIG=" + home + "/none", "CLUSTERCTL_DISABLE_VERSIONCHECK=true",
 		"HTTP_PROXY=" + nowhere, "HTTPS_PROXY=" + nowhere, "http_proxy=" + nowhere, "https_proxy=" + nowhere,
-		// Variables for which the flavours have no default.
+		// Variables for which the flavors have no default.
 		"DROVER_SIMULATED_ENDPOINT_A=http://one.example.com", "DROVER_SIMULATED_ENDPOINT_B=http://two.example.com",
 		"DROVER_AWS_REGION=eu-central-1", "DROVER_AWS_IMAGE_ID=ami-0a1b",
 		"DROVER_SPOT_QUEUE_URL=https://sqs.eu-central-1.amazonaws.com/123456789012/drover",
@@ -157,10 +157,10 @@ func TestClusterctl(t *testing.T) {
 		})
 	}
 	t.Run("bad input is told", func(t *testing.T) { badInput(t, ctl) })
-	t.Run("every template is a flavour that is tested", func(t *testing.T) {
+	t.Run("every template is a flavor that is tested", func(t *testing.T) {
 		files, err := filepath.Glob(root(t) + "/templates/cluster-template*.yaml")
 		if err != nil || len(files) != len(flavors()) {
-			t.Errorf("there are %d templates, and %d flavours (%v)", len(files), len(flavors()), err)
+			t.Errorf("there are %d templates, and %d flavors (%v)", len(files), len(flavors()), err)
 		}
 	})
 }
@@ -196,7 +196,7 @@ func badInput(t *testing.T, ctl clusterctl) {
 	}
 }
 
-// flavorRules decodes the flavour strictly, so that an unknown field is an error. A certificate of
+// flavorRules decodes the flavor strictly, so that an unknown field is an error. A certificate of
 // several lines must stay unchanged.
 func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 	t.Helper()
@@ -241,7 +241,7 @@ func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 }
 
 // staticPodRules checks that each static pod decodes strictly, and that each host path that it
-// mounts is a file of the flavour, or the admin.conf that kubeadm writes.
+// mounts is a file of the flavor, or the admin.conf that kubeadm writes.
 func staticPodRules(t *testing.T, kcp *kcpv1.KubeadmControlPlane) {
 	written := map[string]bool{"/etc/kubernetes/admin.conf": true}
 	files := kcp.Spec.KubeadmConfigSpec.Files

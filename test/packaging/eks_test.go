@@ -18,7 +18,7 @@ import (
 )
 
 // nodeConfig returns the configuration that nodeadm, the bootstrap program of EKS images, finds in
-// the user data of the flavour's machines. It parses the user data as nodeadm does: a multipart
+// the user data of the flavor's machines. It parses the user data as nodeadm does: a multipart
 // message, of which only the part with EKS's content type counts
 // (nodeadm/internal/configprovider/userdata.go).
 func nodeConfig(t *testing.T, flavor []byte) *unstructured.Unstructured {

@@ -38,15 +38,18 @@ func oldKinds(t *testing.T, management *playground.Management, server client.Cli
 		}
 	}
 	var field any
-	change(func(fields map[string]any) { field = fields["creationAttempt"]; delete(fields, "creationAttempt") })
+	creation := func(fields map[string]any) map[string]any {
+		return fields["creation"].(map[string]any)["properties"].(map[string]any)
+	}
+	change(func(fields map[string]any) { field = creation(fields)["attempt"]; delete(creation(fields), "attempt") })
 	p, err := management.StartDrover(t.Context(), playground.DroverOptions{})
 	if err == nil {
 		p.Kill()
 		t.Error("the manager begins")
-	} else if said := err.Error(); !strings.Contains(said, "CloudMachine of infrastructure.cluster.x-k8s.io/v1alpha1 does not have the field spec.creationAttempt") {
+	} else if said := err.Error(); !strings.Contains(said, "CloudMachine of infrastructure.cluster.x-k8s.io/v1alpha1 does not have the field spec.creation.attempt") {
 		t.Error(said)
 	}
-	change(func(fields map[string]any) { fields["creationAttempt"] = field })
+	change(func(fields map[string]any) { creation(fields)["attempt"] = field })
 }
 
 // TestWithoutClusterAPI tests that the manager reports a missing Cluster API.

@@ -89,7 +89,7 @@ func (l *life) begin(t *testing.T) {
 	until(t, l.pool.Ready(l.admin, 3))
 }
 
-// create creates the objects of the flavour, with the given variables. Objects that the clusters of
+// create creates the objects of the flavor, with the given variables. Objects that the clusters of
 // a namespace share may already exist.
 func (l *life) create(t *testing.T, flavor, name, namespace string, variables ...string) {
 	t.Helper()
@@ -107,7 +107,7 @@ func (l *life) describe(t *testing.T) {
 	show := func(more ...string) string {
 		return string(l.ctl.run(t, append([]string{"describe", "cluster", "blue", "--namespace", team, "--color=false"}, more...)...))
 	}
-	until(t, func(context.Context) (string, error) { // conditions are summarised a moment after the machines are ready
+	until(t, func(context.Context) (string, error) { // conditions are summarized a moment after the machines are ready
 		out := show()
 		for _, line := range []string{"Cluster team-a/blue", "─CloudCluster team-a/blue", "─AdoptedControlPlane team-a/blue", "─MachineDeployment team-a/blue-md-0", "─3 Machines"} {
 			if found := grep([]byte(out), line); !strings.Contains(found, "True") {

@@ -89,7 +89,7 @@ func TestManagementCluster(t *testing.T) {
 	}
 	step("kinds of an older release are told", func(t *testing.T) { oldKinds(t, management, server) })
 	life := newLife(t, ctl, management)
-	step("every flavour, strictly", func(t *testing.T) {
+	step("every flavor, strictly", func(t *testing.T) {
 		for _, provider := range []string{"bootstrap", "controlplane"} {
 			installKinds(t, server, moduleDir(t, ".", "sigs.k8s.io/cluster-api")+"/"+provider+"/kubeadm/config/crd/bases/*.yaml")
 		}
@@ -102,17 +102,17 @@ func TestManagementCluster(t *testing.T) {
 	step("EKS's user data, strictly", func(t *testing.T) {
 		accept(t, server, nodeConfig(t, ctl.generate(t, "aws-eks", "blue", "default")), client.DryRunAll)
 	})
-	step("the adopted flavour makes machines", life.begin)
+	step("the adopted flavor makes machines", life.begin)
 	step("describe", life.describe)
 	step("upgrade", func(t *testing.T) {
 		releaseInto(t, repository, nextVersion)
 		life.upgrade(t, server)
 	})
-	step("the autoscaled flavour begins with its least", life.autoscaled)
+	step("the autoscaled flavor begins with its least", life.autoscaled)
 	step("the machines go", life.end)
 	step("one cluster has machines of two clouds", life.mixed)
 	step("a ClusterClass makes, changes and keeps machines", life.topology)
-	step("each cloud's ClusterClass says what its flavour says", life.classes)
+	step("each cloud's ClusterClass says what its flavor says", life.classes)
 	life.drover.Kill()
 	step("delete", func(t *testing.T) { deleteProvider(t, ctl, server) })
 }

@@ -76,7 +76,7 @@ func (l *life) topology(t *testing.T) {
 	if err := s.tryVariable(t, "diskGiB", `"much"`); err == nil {
 		t.Error("diskGiB may be a word")
 	}
-	if err := s.tryVariable(t, "colour", `"blue"`); err == nil {
+	if err := s.tryVariable(t, "color", `"blue"`); err == nil {
 		t.Error("the class takes a variable that it does not have")
 	}
 

@@ -40,7 +40,7 @@ func (r *Rig) Dump(ctx context.Context, namespace string) string {
 			}
 			fmt.Fprintf(&b, "%s/%s%s\n", strings.TrimPrefix(fmt.Sprintf("%T", o), "*"), o.GetName(), deleted)
 			if m, ok := o.(*infrav1.CloudMachine); ok {
-				fmt.Fprintf(&b, "  token %q, provider ID %q, instance %q\n", m.Spec.CreationToken, m.Spec.ProviderID, m.Status.InstanceState)
+				fmt.Fprintf(&b, "  token %q, provider ID %q, instance %q\n", m.Spec.Creation.Token, m.Spec.ProviderID, m.Status.InstanceState)
 			}
 			getter, ok := o.(conditions.Getter)
 			if !ok {

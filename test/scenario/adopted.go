@@ -90,7 +90,7 @@ func (a Adopted) Account() *infrav1.CloudAccount {
 // CloudCluster returns the CloudCluster, which offers the account's zones as failure domains.
 func (a Adopted) CloudCluster() *infrav1.CloudCluster {
 	return &infrav1.CloudCluster{ObjectMeta: a.meta(a.Name), Spec: infrav1.CloudClusterSpec{
-		AccountRefs: []infrav1.LocalReference{{Name: a.Name}},
+		CloudClusterFields: infrav1.CloudClusterFields{AccountRefs: []infrav1.LocalReference{{Name: a.Name}}},
 	}}
 }
 

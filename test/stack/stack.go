@@ -29,7 +29,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// hack/openstack/catalogue.py creates these.
+// hack/openstack/catalog.py creates these.
 const (
 	Region   = "RegionOne"
 	User     = "demo"
@@ -94,7 +94,7 @@ func (c *Cloud) Leave() {
 // Door returns the URL of one server for all services: Keystone is in its folder /identity.
 func (c *Cloud) Door() string { return c.door.URL }
 
-// newDoor starts a proxy to all services. It also rewrites Keystone's catalogue, so that the
+// newDoor starts a proxy to all services. It also rewrites Keystone's catalog, so that the
 // services' URLs there name the host of the request.
 func newDoor() *httptest.Server {
 	return httptest.NewServer(&httputil.ReverseProxy{

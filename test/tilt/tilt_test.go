@@ -84,13 +84,13 @@ func TestClusterAPIs(t *testing.T) {
 	if n := len(manager.ImageTargets); n != 1 || manager.ImageTargets[0].Selector != image {
 		t.Errorf("Tilt finds %d of its images in the Deployment, want %s", n, image)
 	}
-	flavours, err := filepath.Glob(filepath.Join(root(t), "templates", "cluster-template-*.yaml"))
-	if err != nil || len(flavours) == 0 {
-		t.Fatalf("no flavours are found: %v", err)
+	flavors, err := filepath.Glob(filepath.Join(root(t), "templates", "cluster-template-*.yaml"))
+	if err != nil || len(flavors) == 0 {
+		t.Fatalf("no flavors are found: %v", err)
 	}
 	all.get(t, "default")
 	all.get(t, "drover-adopted.clusterclass")
-	for _, file := range flavours {
+	for _, file := range flavors {
 		all.get(t, strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "cluster-template-"), ".yaml"))
 	}
 }

@@ -125,9 +125,9 @@ func TestConformanceOfAProcess(t *testing.T) {
 			"unknown template": {Machine: machine(func(m *infrav1.VSphereMachine) { m.Template = "nothing" }), Code: cloud.NotFound, OfferingToo: true},
 			"no snapshot":      {Machine: machine(func(m *infrav1.VSphereMachine) { m.CloneMode = infrav1.VSphereCloneLinked }), Code: cloud.InvalidSpec, OfferingToo: true},
 		},
-		Machines: 60,
-		Calls:    conformance.Calls{Probe: 5, Create: 16, Again: 3, Offering: 6, List: 3, Describe: 4, Page: 500, Delete: 9},
-		Left:     func(t testing.TB, owner string) []string { return owned(t, at, owner) },
+		Machines:  60,
+		Calls:     conformance.Calls{Probe: 5, Create: 16, Again: 3, Offering: 6, List: 3, Describe: 4, Page: 500, Delete: 9},
+		Remaining: func(t testing.TB, owner string) []string { return owned(t, at, owner) },
 	})
 }
 

@@ -87,7 +87,7 @@ func (s *stand) common() bootstrapv1.CloudInitConfigSpec {
 	return bootstrapv1.CloudInitConfigSpec{
 		Files:      []bootstrapv1.File{{Path: "/etc/cni/net.d/10-pods.conflist", Content: cniConfig}},
 		Containerd: bootstrapv1.Containerd{Registries: []bootstrapv1.Registry{{Host: "registry.k8s.io", Mirrors: []string{s.mirror.forGuests()}}}},
-		NodeLabels: map[string]string{"example.org/colour": "blue"},
+		NodeLabels: map[string]string{"example.org/color": "blue"},
 		NodeTaints: []corev1.Taint{{Key: "example.org/reserved", Value: "yes", Effect: corev1.TaintEffectNoSchedule}},
 	}
 }
@@ -258,7 +258,7 @@ func (s *stand) isWhatWasAsked(t *testing.T, machine *clusterv1.Machine) {
 	g := NewWithT(t)
 	node, guest := s.node(t, machine), s.guestOf(t, machine)
 	g.Expect(node.Name).To(Equal(machine.Name))
-	g.Expect(node.Labels).To(HaveKeyWithValue("example.org/colour", "blue"))
+	g.Expect(node.Labels).To(HaveKeyWithValue("example.org/color", "blue"))
 	g.Expect(node.Labels).To(HaveKeyWithValue(corev1.LabelHostname, machine.Name))
 	g.Eventually(func() []corev1.Taint { return s.node(t, machine).Spec.Taints }, time.Minute, time.Second).Should( // the not-ready taint is removed a moment later
 		ConsistOf(corev1.Taint{Key: "example.org/reserved", Value: "yes", Effect: corev1.TaintEffectNoSchedule}))

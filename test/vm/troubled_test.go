@@ -47,7 +47,7 @@ func (s *stand) badMirror(t *testing.T) {
 		return true
 	})
 	s.create(t, pool)
-	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has requested", "check "+render.LogPath)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "could not be fetched: curl: (28) Resolving timed out")
 	dns.answers.Store(true)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "/kubelet has not the SHA-256 that was given")
@@ -109,7 +109,7 @@ func (s *stand) badServer(t *testing.T) {
 	pool.Cluster = cluster
 
 	s.create(t, pool)
-	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has requested", "check "+render.LogPath)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "The API server can't be used: curl: (60)")
 	machine := s.machine(t, g, pool)
 	g.Eventually(s.guestOf(t, machine).console, patience, time.Second).Should(ContainSubstring("certificate signed by unknown authority"))
@@ -118,7 +118,7 @@ func (s *stand) badServer(t *testing.T) {
 
 	g.Expect(s.nodes.Delete(t.Context(), &tokens[0])).To(Succeed())
 	door.mended.Store(true)
-	s.says(t, pool, infrav1.NoCertificateRequestReason, "its bootstrap token has expired or was deleted, and is made good again within 15m0s")
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its bootstrap token has expired or was deleted, and is created again within 15m0s")
 	// The annotation triggers a reconcile earlier than that.
 	config := &bootstrapv1.CloudInitConfig{}
 	g.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}, config)).To(Succeed())
@@ -136,7 +136,7 @@ func (s *stand) says(t *testing.T, pool scenario.Pool, reason string, words ...s
 	t.Helper()
 	g := NewWithT(t)
 	g.Eventually(func(g Gomega) {
-		c := conditions.Get(s.cloudMachine(t, g, pool), infrav1.MachineNodeLinkedCondition)
+		c := conditions.Get(s.cloudMachine(t, g, pool), infrav1.MachineNodeJoinedCondition)
 		g.Expect(c).NotTo(BeNil())
 		g.Expect(c.Reason).To(Equal(reason), c.Message)
 		for _, w := range words {
@@ -145,12 +145,12 @@ func (s *stand) says(t *testing.T, pool scenario.Pool, reason string, words ...s
 	}, patience, time.Second).Should(Succeed())
 }
 
-// saysNothing waits until the condition is removed.
+// saysNothing waits until the condition is True.
 func (s *stand) saysNothing(t *testing.T, pool scenario.Pool) {
 	t.Helper()
 	g := NewWithT(t)
 	g.Eventually(func(g Gomega) {
-		g.Expect(conditions.Get(s.cloudMachine(t, g, pool), infrav1.MachineNodeLinkedCondition)).To(BeNil())
+		g.Expect(conditions.IsTrue(s.cloudMachine(t, g, pool), infrav1.MachineNodeJoinedCondition)).To(BeTrue())
 	}, time.Minute, time.Second).Should(Succeed())
 }
 

@@ -11,11 +11,11 @@ import (
 const (
 	// ConfigFinalizer keeps a CloudInitConfig until its bootstrap token is deleted from the
 	// workload cluster.
-	ConfigFinalizer = "cloudinitconfig.bootstrap.cluster.x-k8s.io"
+	ConfigFinalizer = "drover.io/cloudinitconfig"
 	// MachineSecretLabel, with any value, permits a Secret to be written to machines. Without the
 	// label, a user who may write CloudInitConfigs could send any Secret of the namespace to a
 	// machine of their own.
-	MachineSecretLabel = "bootstrap.cluster.x-k8s.io/machine-data"
+	MachineSecretLabel = "drover.io/machine-data"
 )
 
 // Reasons of the Ready condition of a CloudInitConfig. docs/conditions.md gives the remedy for
@@ -116,6 +116,7 @@ type CloudInitConfigSpec struct {
 	// Example: {"pool":"blue"}.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 317 && size(self[k]) <= 63)",message="a key has at most 317 characters, a value 63"
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
 
 	// nodeTaints are the taints that the Node registers with. Cluster API's taint
@@ -216,12 +217,13 @@ type CloudInitConfigStatus struct {
 // CloudInitConfig turns a machine image into a node, with user data for cloud-init or Ignition.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=cloudinitconfigs,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudinitconfigs,scope=Namespaced,categories=cluster-api,shortName=cic
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
-// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready",priority=1
 type CloudInitConfig struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -277,7 +279,7 @@ type CloudInitConfigTemplateSpec struct {
 
 // CloudInitConfigTemplate is the template from which MachineDeployments create CloudInitConfigs.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=cloudinitconfigtemplates,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudinitconfigtemplates,scope=Namespaced,categories=cluster-api,shortName=cict
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
 type CloudInitConfigTemplate struct {
@@ -289,7 +291,7 @@ type CloudInitConfigTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec CloudInitConfigTemplateSpec `json:"spec,omitempty"`
+	Spec CloudInitConfigTemplateSpec `json:"spec"`
 }
 
 // CloudInitConfigTemplateList is a list of CloudInitConfigTemplates.

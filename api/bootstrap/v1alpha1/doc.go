@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package v1alpha1 holds Drover's bootstrap kinds: CloudInitConfig turns a machine image into a
-// node of a cluster. The package contains only data: it has no behaviour and imports no other
+// node of a cluster. The package contains only data: it has no behavior and imports no other
 // package of Drover. The kinds follow Cluster API's v1beta2 contract for BootstrapConfig and its
 // template.
 //

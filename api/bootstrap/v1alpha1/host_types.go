@@ -20,32 +20,32 @@ const (
 )
 
 // SecretKey names one key of a Secret in the config's namespace. The Secret must have the label
-// "bootstrap.cluster.x-k8s.io/machine-data".
+// "drover.io/machine-data".
 type SecretKey struct {
 	// name is the name of the Secret.
 	// Example: "registry".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name,omitempty"`
+	Name string `json:"name"`
 
 	// key is the key in the Secret.
 	// Example: "motd".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Key string `json:"key,omitempty"`
+	Key string `json:"key"`
 }
 
 // SecretName names a Secret in the config's namespace. The Secret must have the label
-// "bootstrap.cluster.x-k8s.io/machine-data".
+// "drover.io/machine-data".
 type SecretName struct {
 	// name is the name of the Secret.
 	// Example: "registry".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name,omitempty"`
+	Name string `json:"name"`
 }
 
 // FileSource specifies where a file's content comes from.
@@ -53,7 +53,7 @@ type FileSource struct {
 	// secret is the key of a Secret that holds the content.
 	// Example: {"name":"motd","key":"text"}.
 	// +required
-	Secret SecretKey `json:"secret,omitempty,omitzero"`
+	Secret SecretKey `json:"secret"`
 }
 
 // File is a file on the machine.
@@ -81,6 +81,7 @@ type File struct {
 	// +optional
 	// +kubebuilder:default="0644"
 	// +kubebuilder:validation:Pattern=`^0[0-7]{3}$`
+	// +kubebuilder:validation:MaxLength=5
 	Permissions string `json:"permissions,omitempty"`
 
 	// owner is the owner of the file, as "user:group". Default: "root:root".
@@ -99,7 +100,7 @@ type User struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[a-z_][-a-z0-9_]*$`
-	Name string `json:"name,omitempty"`
+	Name string `json:"name"`
 
 	// sshAuthorizedKeys are the SSH public keys that can log in. Default: none.
 	// Example: ["ssh-ed25519 AAAA... alice@example.org"].
@@ -192,6 +193,7 @@ type Host struct {
 	// Example: {"fs.inotify.max_user_watches":"1048576"}.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 253 && size(self[k]) <= 1024)",message="a key has at most 253 characters, a value 1024"
 	Sysctls map[string]string `json:"sysctls,omitempty"`
 
 	// kernelModules are the kernel modules that are loaded at each boot. Default: overlay and

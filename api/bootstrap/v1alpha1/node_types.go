@@ -91,7 +91,7 @@ type BinariesInstall struct {
 
 	// kubelet is the file from dl.k8s.io at the Machine's version.
 	// +required
-	Kubelet Checksum `json:"kubelet,omitempty,omitzero"`
+	Kubelet Checksum `json:"kubelet"`
 
 	// kubeadm is the file from dl.k8s.io at the Machine's version. It is required with join.method
 	// Kubeadm, and can't be set otherwise.
@@ -100,15 +100,15 @@ type BinariesInstall struct {
 
 	// containerd is the archive of a containerd release.
 	// +required
-	Containerd Release `json:"containerd,omitempty,omitzero"`
+	Containerd Release `json:"containerd"`
 
 	// runc is the binary of a runc release.
 	// +required
-	Runc Release `json:"runc,omitempty,omitzero"`
+	Runc Release `json:"runc"`
 
 	// cniPlugins is the archive of a release of the CNI reference plugins.
 	// +required
-	CNIPlugins Release `json:"cniPlugins,omitempty,omitzero"`
+	CNIPlugins Release `json:"cniPlugins"`
 
 	// crictl is the archive of a cri-tools release. Default: none, crictl is not installed. A node
 	// does not need it.
@@ -125,7 +125,7 @@ type Checksum struct {
 	// +kubebuilder:validation:MinLength=64
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
-	SHA256 string `json:"sha256,omitempty"`
+	SHA256 string `json:"sha256"`
 }
 
 // Release is one file of a project's release.
@@ -136,7 +136,7 @@ type Release struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+\.[0-9]+\.[0-9]+(-[a-z0-9.]+)?$`
-	Version string `json:"version,omitempty"`
+	Version string `json:"version"`
 
 	// sha256 is the SHA-256 checksum of the file, in hexadecimal. It is verified before the file is
 	// used.
@@ -145,7 +145,7 @@ type Release struct {
 	// +kubebuilder:validation:MinLength=64
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
-	SHA256 string `json:"sha256,omitempty"`
+	SHA256 string `json:"sha256"`
 }
 
 // JoinMethod specifies how a machine joins its cluster.
@@ -214,6 +214,7 @@ type Kubelet struct {
 	// Example: {"cpu":"100m","memory":"200Mi"}.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 63 && size(self[k]) <= 63)",message="a key has at most 63 characters, a value 63"
 	SystemReserved map[string]string `json:"systemReserved,omitempty"`
 
 	// kubeReserved is reserved for the kubelet and containerd: cpu, memory, ephemeral-storage, pid.
@@ -221,6 +222,7 @@ type Kubelet struct {
 	// Example: {"cpu":"100m","memory":"300Mi"}.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 63 && size(self[k]) <= 63)",message="a key has at most 63 characters, a value 63"
 	KubeReserved map[string]string `json:"kubeReserved,omitempty"`
 
 	// evictionHard specifies the thresholds at which pods are evicted immediately: the name of a
@@ -228,18 +230,21 @@ type Kubelet struct {
 	// Example: {"memory.available":"200Mi","nodefs.available":"10%"}.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 63 && size(self[k]) <= 63)",message="a key has at most 63 characters, a value 63"
 	EvictionHard map[string]string `json:"evictionHard,omitempty"`
 
 	// evictionSoft specifies the thresholds at which pods are evicted after a grace period.
 	// Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 63 && size(self[k]) <= 63)",message="a key has at most 63 characters, a value 63"
 	EvictionSoft map[string]string `json:"evictionSoft,omitempty"`
 
 	// evictionSoftGracePeriod is the grace period of each signal in evictionSoft. Default: none.
 	// Example: {"memory.available":"1m30s"}.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 63 && size(self[k]) <= 63)",message="a key has at most 63 characters, a value 63"
 	EvictionSoftGracePeriod map[string]string `json:"evictionSoftGracePeriod,omitempty"`
 
 	// containerLogMaxSize is the size at which a container's log is rotated. Default: "10Mi".
@@ -273,7 +278,7 @@ type Registry struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^(_default|[a-z0-9]([-a-z0-9.]*[a-z0-9])?(:[0-9]{1,5})?)$`
-	Host string `json:"host,omitempty"`
+	Host string `json:"host"`
 
 	// mirrors are tried first, in order, and then the registry itself. A URL that contains "/v2" is
 	// used as it is.
@@ -285,7 +290,7 @@ type Registry struct {
 	// +kubebuilder:validation:items:MinLength=8
 	// +kubebuilder:validation:items:MaxLength=1024
 	// +kubebuilder:validation:items:Pattern=`^https?://[A-Za-z0-9._~:/\[\]-]+$`
-	Mirrors []string `json:"mirrors,omitempty"`
+	Mirrors []string `json:"mirrors"`
 }
 
 // Containerd holds settings of the container runtime.

@@ -125,13 +125,14 @@ type AdoptedControlPlaneStatus struct {
 // object is deleted, Drover releases the cluster, which continues to run.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=adoptedcontrolplanes,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=adoptedcontrolplanes,scope=Namespaced,categories=cluster-api,shortName=acp
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to"
 // +kubebuilder:printcolumn:name="Available",type="string",JSONPath=".status.conditions[?(@.type=='Available')].status"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Available')].reason",description="Why it is available or not"
 // +kubebuilder:printcolumn:name="Version",type="string",JSONPath=".status.version"
-// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Available')].message",description="What keeps it from being available"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type=='Available')].message",description="What keeps it from being available",priority=1
 type AdoptedControlPlane struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -141,7 +142,7 @@ type AdoptedControlPlane struct {
 
 	// spec specifies where the API server is.
 	// +required
-	Spec AdoptedControlPlaneSpec `json:"spec,omitempty"`
+	Spec AdoptedControlPlaneSpec `json:"spec"`
 
 	// status is the observed state of the API server.
 	// +optional
@@ -190,7 +191,7 @@ type AdoptedControlPlaneTemplateSpec struct {
 // AdoptedControlPlanes. Each of them needs its own kubeconfig, so a patch of the ClusterClass must
 // set its name from a variable.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=adoptedcontrolplanetemplates,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=adoptedcontrolplanetemplates,scope=Namespaced,categories=cluster-api,shortName=acpt
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
 type AdoptedControlPlaneTemplate struct {
@@ -202,7 +203,7 @@ type AdoptedControlPlaneTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec AdoptedControlPlaneTemplateSpec `json:"spec,omitempty"`
+	Spec AdoptedControlPlaneTemplateSpec `json:"spec"`
 }
 
 // AdoptedControlPlaneTemplateList is a list of AdoptedControlPlaneTemplates.

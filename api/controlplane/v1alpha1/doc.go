@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package v1alpha1 holds Drover's control plane kind: AdoptedControlPlane, which is an existing API
-// server, and its template. The package contains only data: it has no behaviour and imports no
+// server, and its template. The package contains only data: it has no behavior and imports no
 // other package of Drover. The kind follows Cluster API's v1beta2 contract for ControlPlane.
 //
 // +kubebuilder:object:generate=true

@@ -70,7 +70,7 @@ type AWSInterruptionQueue struct {
 
 	// rebalance specifies what happens when EC2 recommends leaving a spot instance because it is
 	// likely to be interrupted. "Report" shows the recommendation in the CloudMachine's condition
-	// Untroubled. "Replace" deletes the Machine, as for an interruption. Default: "Report".
+	// InstanceHealthy. "Replace" deletes the Machine, as for an interruption. Default: "Report".
 	// +optional
 	// +kubebuilder:default=Report
 	// +kubebuilder:validation:Enum=Report;Replace
@@ -230,6 +230,7 @@ type AWSMachine struct {
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=40
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 128 && size(self[k]) <= 256)",message="a key has at most 128 characters, a value 256"
 	Tags map[string]string `json:"tags,omitempty"`
 }
 
@@ -252,6 +253,7 @@ type AWSSelector struct {
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=10
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 128 && size(self[k]) <= 256)",message="a key has at most 128 characters, a value 256"
 	Tags map[string]string `json:"tags,omitempty"`
 }
 
@@ -314,6 +316,7 @@ type AWSImageLookup struct {
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=10
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 128 && size(self[k]) <= 256)",message="a key has at most 128 characters, a value 256"
 	Tags map[string]string `json:"tags,omitempty"`
 }
 

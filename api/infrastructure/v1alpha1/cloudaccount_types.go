@@ -25,8 +25,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.place) || !has(self.aws) || !has(self.aws.accountID) || self.place.contains(':' + self.aws.accountID + ':')",message="aws.accountID is not the AWS account that the place names: make a new CloudAccount for another one"
 type CloudAccountSpec struct {
 	// credentialsRef names the Secret with the credentials, in this namespace. The Secret must have
-	// the label infrastructure.cluster.x-k8s.io/cloud-credentials, whose value is the name of the
-	// cloud's field here, such as "aws". Each cloud documents which keys it reads. Drover picks up
+	// the label drover.io/cloud-credentials, whose value is the name of the cloud's field here,
+	// such as "aws". Each cloud documents which keys it reads. Drover picks up
 	// a change of the Secret immediately. Default: the manager's own (ambient) credentials. They
 	// are permitted only in namespaces that the operator lists in --ambient-credentials-namespaces,
 	// and never together with a custom endpoint.
@@ -140,9 +140,9 @@ type InventorySpec struct {
 // +kubebuilder:validation:MinProperties=1
 type CloudAccountStatus struct {
 	// conditions include Ready, which reports whether the credentials work; InventoryFresh, which
-	// reports whether the last complete listing is recent enough; and NoOrphans, which reports
-	// whether every resource belongs to a machine. docs/conditions.md lists every reason and its
-	// remedy.
+	// reports whether the last complete listing is recent enough; and OrphansResolved, which
+	// reports whether every resource belongs to a machine. docs/conditions.md lists every
+	// reason and its remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -153,6 +153,13 @@ type CloudAccountStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// cloud is the cloud of the account, as its field in spec is named.
+	// Example: "aws".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	Cloud string `json:"cloud,omitempty"`
 
 	// failureDomains are the zones in which this account can create machines.
 	// Example: ["sim-1a","sim-1b"].
@@ -215,21 +222,21 @@ type OrphansStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Confirmed *int32 `json:"confirmed,omitempty"`
 
-	// foreign is the number of resources of clusters here that another management cluster created
+	// otherManager is the number of resources of clusters here that another management cluster created
 	// and that belong to no CloudMachine here. That management cluster has a copy of the
 	// CloudCluster, or had it before a move. Drover never touches these resources.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	Foreign *int32 `json:"foreign,omitempty"`
+	OtherManager *int32 `json:"otherManager,omitempty"`
 
-	// strangers is the number of resources with Drover's tags whose ownership ID belongs to no
+	// unknownOwner is the number of resources with Drover's tags whose ownership ID belongs to no
 	// CloudCluster here, but to another management cluster. Drover never touches these resources.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	Strangers *int32 `json:"strangers,omitempty"`
+	UnknownOwner *int32 `json:"unknownOwner,omitempty"`
 
 	// digest identifies the current set of orphans. The annotation
-	// infrastructure.cluster.x-k8s.io/confirm-orphans with this value permits their deletion even
+	// drover.io/confirm-orphans with this value permits their deletion even
 	// though they are many.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -261,7 +268,7 @@ type Orphan struct {
 	// since is the time at which the first listing began that showed the resource without a
 	// machine.
 	// +required
-	Since metav1.Time `json:"since,omitempty"`
+	Since metav1.Time `json:"since"`
 
 	// next says what happens to the resource, and when.
 	// Example: "may be deleted if it is still without a machine after 2026-01-02T03:04:05Z".
@@ -271,66 +278,84 @@ type Orphan struct {
 	Next string `json:"next,omitempty"`
 }
 
-// AccountNoOrphansCondition is False while the account has resources that belong to no machine.
-const AccountNoOrphansCondition = "NoOrphans"
+// AccountOrphansResolvedCondition is False while the account has resources that belong to no
+// machine. It is Unknown before the first pass of the orphan collector.
+const AccountOrphansResolvedCondition = "OrphansResolved"
 
-// The reasons of the NoOrphans condition.
+// The reasons of the OrphansResolved condition.
 const (
 	// NoOrphansReason says that every resource belongs to a machine.
-	NoOrphansReason = "NoneFound"
-	// OrphansReportedReason says that the policy is to report orphans.
-	OrphansReportedReason = "Reported"
+	NoOrphansReason = "NoOrphans"
+	// OrphansReportOnlyReason says that there are orphans, and that Drover only reports them.
+	OrphansReportOnlyReason = "ReportOnly"
 	// OrphansDeletingReason says that orphans are deleted once they are confirmed.
 	OrphansDeletingReason = "Deleting"
-	// OrphansDoubtedReason says that a person must decide, as the message explains.
-	OrphansDoubtedReason = "Doubted"
+	// OrphansConfirmationRequiredReason says that a person must decide, as the message explains.
+	OrphansConfirmationRequiredReason = "ConfirmationRequired"
 )
 
 // CredentialsLabel on a Secret permits its use as the credentials of a CloudAccount. Its value is
 // the name of the account's cloud, as the field of the CloudAccount is named. Because of that, a
 // Secret is never sent to an endpoint of another cloud.
-const CredentialsLabel = "infrastructure.cluster.x-k8s.io/cloud-credentials"
+const CredentialsLabel = "drover.io/cloud-credentials"
 
 // ConfirmOrphansAnnotation on a CloudAccount permits deletion of exactly the set of orphans that
 // its value identifies.
-const ConfirmOrphansAnnotation = "infrastructure.cluster.x-k8s.io/confirm-orphans"
+const ConfirmOrphansAnnotation = "drover.io/confirm-orphans"
 
 // ConfirmMissingAnnotation on a CloudAccount confirms that exactly the set of missing machines that
 // its value identifies is gone.
-const ConfirmMissingAnnotation = "infrastructure.cluster.x-k8s.io/confirm-missing"
+const ConfirmMissingAnnotation = "drover.io/confirm-missing"
 
 // AccountMachinesFoundCondition is False while so many of the account's machines are missing at
 // once that Drover treats none of them as gone. Otherwise it is True, once the account has been
-// listed.
+// listed; before, it is Unknown.
 const AccountMachinesFoundCondition = "MachinesFound"
 
 const (
 	// MachinesFoundReason says that no machine's absence is in doubt.
-	MachinesFoundReason = "Found"
+	MachinesFoundReason = "MachinesFound"
 	// MassAbsenceReason says that so many machines are missing at once that a person must decide
 	// whether they are gone.
 	MassAbsenceReason = "MassAbsence"
 )
 
 // AccountInventoryFreshCondition is True while complete listings are as frequent as they should be.
+// It is Unknown while no machine refers to the account, because Drover does not list it then.
 const AccountInventoryFreshCondition = "InventoryFresh"
 
-// AccountNewsHeardCondition is False while Drover can't receive what the cloud announces: messages
-// from a place that the account names, such as a queue, or the changes of a cloud that Drover
-// watches. Otherwise it is absent.
-const AccountNewsHeardCondition = "NewsHeard"
+// InventoryFreshReason says that the last complete listing is recent enough.
+const InventoryFreshReason = "InventoryFresh"
+
+// AccountEventStreamConnectedCondition is False while Drover can't receive what the cloud
+// announces: messages from a place that the account names, such as a queue, or the changes of a
+// cloud that Drover watches. It is Unknown until something was received from there. Otherwise it is
+// True, also if the cloud announces nothing.
+const AccountEventStreamConnectedCondition = "EventStreamConnected"
+
+// The reasons of the EventStreamConnected condition, apart from the cloud's answers.
+const (
+	// EventStreamConnectedReason says that Drover has received what the cloud announces, and that
+	// nothing has failed since.
+	EventStreamConnectedReason = "EventStreamConnected"
+	// NoEventStreamReason says that the cloud announces nothing, or that the account names no
+	// source. Drover lists the account instead.
+	NoEventStreamReason = "NoEventStream"
+)
 
 // CloudAccount is one place where machines can be created: a cloud, its credentials and its limits.
 // All machines that refer to it share one client, one rate limit and one inventory.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=cloudaccounts,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudaccounts,scope=Namespaced,categories=cluster-api,shortName=cla
 // +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta2=v1alpha1","clusterctl.cluster.x-k8s.io/move-hierarchy="}
-// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status",description="Whether the credentials work"
+// +kubebuilder:printcolumn:name="Cloud",type="string",JSONPath=".status.cloud",description="The cloud"
+// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
 // +kubebuilder:printcolumn:name="Fresh",type="string",JSONPath=".status.conditions[?(@.type=='InventoryFresh')].status",description="Whether the listing of machines is recent"
-// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready"
-// +kubebuilder:printcolumn:name="Place",type="string",JSONPath=".spec.place",description="Where the credentials lead",priority=1
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Place",type="string",JSONPath=".spec.place",description="The place that the credentials give access to",priority=1
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready",priority=1
 type CloudAccount struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -340,7 +365,7 @@ type CloudAccount struct {
 
 	// spec describes the place and how to access it.
 	// +required
-	Spec CloudAccountSpec `json:"spec,omitempty"`
+	Spec CloudAccountSpec `json:"spec"`
 
 	// status is the observed state of the account.
 	// +optional

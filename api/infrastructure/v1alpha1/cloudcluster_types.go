@@ -7,23 +7,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// CloudClusterSpec specifies the infrastructure of a cluster.
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.ownershipID) || (has(self.ownershipID) && self.ownershipID == oldSelf.ownershipID)",message="ownershipID is set once: it is in the tags of every VM of this cluster"
-type CloudClusterSpec struct {
-	// controlPlaneEndpoint is the address of the cluster's API server. Default: copied from the
-	// control plane object, once that has it.
-	// +optional
-	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
-
-	// ownershipID marks everything in any cloud that belongs to this cluster. Drover sets it once,
-	// to a random value. It is in spec so that it survives "clusterctl move".
-	// Example: "d3x2k9q4m7w1".
-	// +optional
-	// +kubebuilder:validation:MinLength=8
-	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	OwnershipID string `json:"ownershipID,omitempty"`
-
+// CloudClusterFields are the fields of a cluster that a template can set.
+type CloudClusterFields struct {
 	// accountRefs names the CloudAccounts, in this namespace, whose zones are offered as failure
 	// domains. Machines may refer to other accounts as well. Default: none, and there are no
 	// failure domains.
@@ -32,6 +17,35 @@ type CloudClusterSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	AccountRefs []LocalReference `json:"accountRefs,omitempty"`
+}
+
+// CloudClusterSpec specifies the infrastructure of a cluster.
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || (has(self.creation) && self.creation == oldSelf.creation)",message="creation.ownershipID is set once: it is in the tags of every VM of this cluster"
+type CloudClusterSpec struct {
+	CloudClusterFields `json:",inline"`
+
+	// controlPlaneEndpoint is the address of the cluster's API server. Default: copied from the
+	// control plane object, once that has it.
+	// +optional
+	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
+
+	// creation is Drover's record of what everything in the clouds that belongs to this cluster is
+	// created with. Drover writes it once, before it creates anything. Only Drover may change it.
+	// It is in spec so that it survives "clusterctl move".
+	// +optional
+	Creation CloudClusterCreation `json:"creation,omitempty,omitzero"`
+}
+
+// CloudClusterCreation is the record of what a cluster's resources are created with.
+type CloudClusterCreation struct {
+	// ownershipID marks everything in any cloud that belongs to this cluster. Drover sets it to a
+	// random value.
+	// Example: "d3x2k9q4m7w1".
+	// +required
+	// +kubebuilder:validation:MinLength=8
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	OwnershipID string `json:"ownershipID"`
 }
 
 // CloudClusterInitialization holds the fields that Cluster API reads only once.
@@ -68,13 +82,14 @@ type CloudClusterStatus struct {
 // networks and no load balancers. The fields of each machine specify where it is placed.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=cloudclusters,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudclusters,scope=Namespaced,categories=cluster-api,shortName=clc
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to"
+// +kubebuilder:printcolumn:name="Endpoint",type="string",JSONPath=".spec.controlPlaneEndpoint.host",description="The address of the API server"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
-// +kubebuilder:printcolumn:name="Endpoint",type="string",JSONPath=".spec.controlPlaneEndpoint.host",description="Where the API server is"
-// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready",priority=1
 type CloudCluster struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -114,11 +129,9 @@ type CloudClusterTemplateResource struct {
 	// +optional
 	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
 
-	// spec is the spec of the CloudClusters. ownershipID must not be set: each cluster gets its
-	// own.
+	// spec is the part of the CloudClusters' spec that clusters of one class can share.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="!has(self.ownershipID)",message="ownershipID can't be set in a template: each cluster gets its own"
-	Spec CloudClusterSpec `json:"spec"`
+	Spec CloudClusterFields `json:"spec"`
 }
 
 // CloudClusterTemplateSpec wraps the template.
@@ -131,7 +144,7 @@ type CloudClusterTemplateSpec struct {
 
 // CloudClusterTemplate is the template from which a ClusterClass creates CloudClusters.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=cloudclustertemplates,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudclustertemplates,scope=Namespaced,categories=cluster-api,shortName=clct
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
 type CloudClusterTemplate struct {
@@ -143,7 +156,7 @@ type CloudClusterTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec CloudClusterTemplateSpec `json:"spec,omitempty"`
+	Spec CloudClusterTemplateSpec `json:"spec"`
 }
 
 // CloudClusterTemplateList is a list of CloudClusterTemplates.

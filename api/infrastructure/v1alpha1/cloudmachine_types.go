@@ -37,12 +37,11 @@ type CloudMachineFields struct {
 	VSphere *VSphereMachine `json:"vsphere,omitempty"`
 }
 
-// CloudMachineSpec specifies one machine. It is immutable, except for providerID and creationToken,
-// which Drover sets once, and creationDomain and creationAttempt, which Drover changes until the VM
-// is created. A changed machine is a new machine.
+// CloudMachineSpec specifies one machine. It is immutable, except for providerID and creation,
+// which Drover writes. A changed machine is a new machine.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)",message="providerID is set once"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creationToken) || (has(self.creationToken) && self.creationToken == oldSelf.creationToken)",message="creationToken is set once: it is in the tags of the VM"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.creationDomain) == has(oldSelf.creationDomain) && (!has(self.creationDomain) || self.creationDomain == oldSelf.creationDomain))",message="creationDomain is settled once the VM is made"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || (has(self.creation) && self.creation.token == oldSelf.creation.token)",message="creation.token is set once: it is in the tags of the VM"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || !has(oldSelf.creation) || (has(self.creation) && self.creation == oldSelf.creation)",message="creation can't be changed once the VM is made"
 // +kubebuilder:validation:XValidation:rule="self.accountRef == oldSelf.accountRef",message="accountRef can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.aws) == has(oldSelf.aws) && (!has(self.aws) || self.aws == oldSelf.aws)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.kubevirt) == has(oldSelf.kubevirt) && (!has(self.kubevirt) || self.kubevirt == oldSelf.kubevirt)",message="the machine's cloud fields can't be changed: make a new machine"
@@ -60,30 +59,39 @@ type CloudMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// creationToken is the machine's identity in the cloud. Drover sets it once, to a random value,
-	// before the first call. The create call contains it, so that a repeated call creates nothing,
-	// and it is in the tags of the VM and of all its dependants. It is in spec so that it survives
-	// "clusterctl move".
+	// creation is Drover's record of how it creates the VM. Drover writes it before the first call
+	// to the cloud, and until the VM exists. Only Drover may change it. It is in spec so that it
+	// survives "clusterctl move".
 	// +optional
+	Creation CloudMachineCreation `json:"creation,omitempty,omitzero"`
+}
+
+// CloudMachineCreation is the record of how a VM is created.
+type CloudMachineCreation struct {
+	// token is the machine's identity in the cloud. Drover sets it once, to a random value. The
+	// create call contains it, so that a repeated call creates nothing, and it is in the tags of
+	// the VM and of all its dependants.
+	// Example: "5f0c2a91d3b84e6f7a90c1d2e3f40516".
+	// +required
 	// +kubebuilder:validation:MinLength=16
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	CreationToken string `json:"creationToken,omitempty"`
+	Token string `json:"token"`
 
-	// creationDomain is the failure domain in which the VM is requested, on a cloud that would
-	// create a second VM for the same creationToken in another domain. Drover sets it before the
-	// create call, and changes it only after the cloud has refused the machine there.
+	// failureDomain is the failure domain in which the VM is requested, on a cloud that would
+	// create a second VM for the same token in another domain. Drover sets it before the create
+	// call, and changes it only after the cloud has refused the machine there.
 	// Example: "eu-central-1a".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	CreationDomain string `json:"creationDomain,omitempty"`
+	FailureDomain string `json:"failureDomain,omitempty"`
 
-	// creationAttempt is the number of create calls that such a cloud has refused. It is part of
-	// the token that the next call sends to the cloud, so that this token is a new one. Default: 0.
+	// attempt is the number of create calls that such a cloud has refused. It is part of the token
+	// that the next call sends to the cloud, so that this token is a new one. Default: 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	CreationAttempt int32 `json:"creationAttempt,omitempty"`
+	Attempt int32 `json:"attempt,omitempty"`
 }
 
 // CloudMachineInitialization holds the fields that Cluster API reads only once.
@@ -98,9 +106,9 @@ type CloudMachineInitialization struct {
 // the cloud.
 // +kubebuilder:validation:MinProperties=1
 type CloudMachineStatus struct {
-	// conditions include Ready, which reports whether the VM runs, or what it waits for; Paused;
-	// and NodeLinked, which is present if the Node can't be identified or is late.
-	// docs/conditions.md lists every reason and its remedy.
+	// conditions are Ready, which reports whether the VM runs, or what it waits for; Paused;
+	// InstanceHealthy, which reports what the cloud announces; and NodeJoined, which reports
+	// whether the VM has become a Node. docs/conditions.md lists every reason and its remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -148,6 +156,13 @@ type CloudMachineStatus struct {
 	// +optional
 	Interruptible *bool `json:"interruptible,omitempty"`
 
+	// cloud is the cloud of the machine's account, as its field in spec is named.
+	// Example: "aws".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	Cloud string `json:"cloud,omitempty"`
+
 	// instanceState is the VM's last observed state: Pending, Running, Stopping, Stopped, Failed,
 	// Terminated or Gone.
 	// +optional
@@ -155,31 +170,37 @@ type CloudMachineStatus struct {
 	InstanceState string `json:"instanceState,omitempty"`
 }
 
-// MachineNodeLinkedCondition is False if the machine's Node can't be identified or is late, and
-// then says how far the Node came. Otherwise it is absent. It is separate from Ready, which
-// describes the VM, because a MachineHealthCheck measures the Node's startup time from Ready.
-const MachineNodeLinkedCondition = "NodeLinked"
+// MachineNodeJoinedCondition is True once one Node has the machine's provider ID. It is False if
+// the Node can't be identified or is late, and then says how far the Node came. Until then it is
+// Unknown. It is separate from Ready, which describes the VM, because a MachineHealthCheck measures
+// the Node's startup time from Ready.
+const MachineNodeJoinedCondition = "NodeJoined"
 
-// MachineUntroubledCondition is False if the cloud announces something about the running VM, or
-// detects a problem with it. Otherwise it is absent. It is separate from Ready, because the VM
-// runs.
-const MachineUntroubledCondition = "Untroubled"
+// MachineInstanceHealthyCondition is True while the VM runs and the cloud announces nothing about
+// it. It is False if the cloud announces something, or detects a problem, or if the VM does not run
+// any more. Until the VM has run it is Unknown. It is separate from Ready, because a VM that the
+// cloud announces something about still runs.
+const MachineInstanceHealthyCondition = "InstanceHealthy"
 
 // CloudMachine is one VM, on any cloud.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=cloudmachines,scope=Namespaced,categories=cluster-api
-// +kubebuilder:selectablefield:JSONPath=`.spec.creationToken`
+// +kubebuilder:resource:path=cloudmachines,scope=Namespaced,categories=cluster-api,shortName=clm
+// +kubebuilder:selectablefield:JSONPath=`.spec.creation.token`
 // +kubebuilder:selectablefield:JSONPath=`.spec.providerID`
+// +kubebuilder:selectablefield:JSONPath=`.spec.accountRef.name`
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
-// +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to"
-// +kubebuilder:printcolumn:name="Account",type="string",JSONPath=".spec.accountRef.name",description="The CloudAccount that makes it"
-// +kubebuilder:printcolumn:name="State",type="string",JSONPath=".status.instanceState",description="The VM's state"
-// +kubebuilder:printcolumn:name="Zone",type="string",JSONPath=".status.failureDomain",description="The zone it is in"
+// +kubebuilder:printcolumn:name="Cloud",type="string",JSONPath=".status.cloud",description="The cloud of its account"
+// +kubebuilder:printcolumn:name="Type",type="string",JSONPath=".spec..['instanceType','flavor']",description="The instance type, on clouds that have types"
+// +kubebuilder:printcolumn:name="Zone",type="string",JSONPath=".status.failureDomain",description="The zone that the VM is in"
+// +kubebuilder:printcolumn:name="State",type="string",JSONPath=".status.instanceState",description="The state of the VM"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
-// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.message!=\"\")].message",description="What keeps it from being ready, or from being a Node"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to",priority=1
+// +kubebuilder:printcolumn:name="Account",type="string",JSONPath=".spec.accountRef.name",description="The CloudAccount that creates it",priority=1
 // +kubebuilder:printcolumn:name="ProviderID",type="string",JSONPath=".spec.providerID",priority=1
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.message!=\"\")].message",description="What keeps it from being ready, or from being a Node",priority=1
 type CloudMachine struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -189,7 +210,7 @@ type CloudMachine struct {
 
 	// spec is the desired state of the machine.
 	// +required
-	Spec CloudMachineSpec `json:"spec,omitempty"`
+	Spec CloudMachineSpec `json:"spec"`
 
 	// status is the observed state of the machine.
 	// +optional
@@ -274,13 +295,16 @@ type CloudMachineTemplateStatus struct {
 // CloudMachines.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=cloudmachinetemplates,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudmachinetemplates,scope=Namespaced,categories=cluster-api,shortName=clmt
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Account",type="string",JSONPath=".spec.template.spec.accountRef.name"
+// +kubebuilder:printcolumn:name="Type",type="string",JSONPath=".spec.template.spec..['instanceType','flavor']",description="The instance type, on clouds that have types"
 // +kubebuilder:printcolumn:name="CPU",type="string",JSONPath=".status.capacity.cpu"
 // +kubebuilder:printcolumn:name="Memory",type="string",JSONPath=".status.capacity.memory"
-// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message"
+// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready",priority=1
 type CloudMachineTemplate struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -290,7 +314,7 @@ type CloudMachineTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec CloudMachineTemplateSpec `json:"spec,omitempty"`
+	Spec CloudMachineTemplateSpec `json:"spec"`
 
 	// status is what the cloud reports about such machines.
 	// +optional

@@ -17,21 +17,21 @@ type LocalReference struct {
 const (
 	// MachineFinalizer keeps a CloudMachine until a live read of the cloud shows that nothing is
 	// left of its VM.
-	MachineFinalizer = "cloudmachine.infrastructure.cluster.x-k8s.io"
+	MachineFinalizer = "drover.io/cloudmachine"
 
 	// AccountFinalizer keeps a CloudAccount until no CloudMachine refers to it, so that their VMs
 	// can be deleted.
-	AccountFinalizer = "cloudaccount.infrastructure.cluster.x-k8s.io"
+	AccountFinalizer = "drover.io/cloudaccount"
 
 	// ClusterFinalizer keeps a CloudCluster until no CloudMachine of its cluster is left. Its
 	// ownershipID is needed to delete their VMs, and nothing else ensures the order when a whole
 	// namespace is deleted.
-	ClusterFinalizer = "cloudcluster.infrastructure.cluster.x-k8s.io"
+	ClusterFinalizer = "drover.io/cloudcluster"
 
 	// AbandonAnnotation on a CloudMachine that is being deleted releases its VM without deleting
 	// it. Its value must be the CloudMachine's own name, so that a template or a wildcard can't
 	// spread it. The VM continues to run and cost money, and a Warning Event says so.
-	AbandonAnnotation = "infrastructure.cluster.x-k8s.io/abandon"
+	AbandonAnnotation = "drover.io/abandon"
 )
 
 // Reasons of conditions, shared by the kinds of this group. docs/conditions.md gives the remedy for
@@ -72,7 +72,7 @@ const (
 	// DuplicateInstancesReason says that more than one VM has this machine's creation token. Drover
 	// changes nothing until a person has decided.
 	DuplicateInstancesReason = "DuplicateInstances"
-	// DuplicateTokenReason says that another CloudMachine has this one's creationToken: one of the
+	// DuplicateTokenReason says that another CloudMachine has this one's creation.token: one of the
 	// two is a copy. Drover creates and deletes nothing for either of them.
 	DuplicateTokenReason = "DuplicateToken"
 	// NeverSeenReason says that the account shows no VM with this machine's tags, and has never
@@ -93,6 +93,15 @@ const (
 	// NodeNotReadyReason says that the machine's Node has existed for a long time, but was never
 	// ready.
 	NodeNotReadyReason = "NodeNotReady"
+	// NodeJoinedReason says that one Node has the machine's provider ID.
+	NodeJoinedReason = "NodeJoined"
+	// WaitingForNodeReason says that no Node is known to be the machine's yet, and that it is not
+	// late.
+	WaitingForNodeReason = "WaitingForNode"
+	// InstanceHealthyReason says that the VM runs, and that the cloud announces nothing about it.
+	InstanceHealthyReason = "InstanceHealthy"
+	// NotCheckedReason says that Drover does not know yet, because it has not looked.
+	NotCheckedReason = "NotChecked"
 	// NotPermittedReason says that the operator has not permitted the request.
 	NotPermittedReason = "NotPermitted"
 	// PlaceMismatchReason says that the account's credentials give access to a place other than
@@ -108,7 +117,7 @@ const (
 	InUseReason = "InUse"
 )
 
-// Reasons that come from the cloud's answers. Each equals the cloud.Code of the same name.
+// Reasons that come from the cloud's answers. Each stands for one cloud.Code.
 const (
 	// ThrottledReason says that the cloud asked for fewer calls.
 	ThrottledReason = "Throttled"
@@ -123,24 +132,25 @@ const (
 	UnauthorizedReason = "Unauthorized"
 	// InvalidSpecReason says that the cloud will never accept this machine as specified.
 	InvalidSpecReason = "InvalidSpec"
-	// NotFoundReason says that something the machine refers to does not exist in the cloud.
-	NotFoundReason = "NotFound"
-	// ConflictReason says that the request contradicts the cloud's state.
-	ConflictReason = "Conflict"
-	// UnavailableReason says that the cloud did not answer, or answered that it can't work now.
-	UnavailableReason = "Unavailable"
-	// UnknownReason says that the cloud gave an answer that Drover does not know.
-	UnknownReason = "Unknown"
+	// CloudNotFoundReason says that something the machine refers to does not exist in the cloud.
+	CloudNotFoundReason = "CloudResourceNotFound"
+	// CloudConflictReason says that the request contradicts the cloud's state.
+	CloudConflictReason = "CloudConflict"
+	// CloudUnavailableReason says that the cloud did not answer, or answered that it can't work
+	// now.
+	CloudUnavailableReason = "CloudUnavailable"
+	// CloudErrorUnknownReason says that the cloud gave an answer that Drover does not know.
+	CloudErrorUnknownReason = "CloudErrorUnknown"
 )
 
 // The overshoot controller writes these on MachineDeployments and MachineSets that have far more
 // machines than they should.
 const (
-	// FreezeLabel is "True" on a frozen object. The name is that of machine-controller-manager.
-	FreezeLabel = "freeze"
+	// FreezeLabel is "True" on a frozen object.
+	FreezeLabel = "drover.io/freeze"
 	// FrozenReplicasAnnotation holds the number of desired replicas at the start of the freeze. A
 	// smaller number of desired replicas ends the freeze.
-	FrozenReplicasAnnotation = "infrastructure.cluster.x-k8s.io/frozen-replicas"
+	FrozenReplicasAnnotation = "drover.io/frozen-replicas"
 
 	// FrozenCondition is True while no machines are created for a pool, because it has too many.
 	FrozenCondition = "Frozen"
@@ -156,10 +166,10 @@ const (
 	// UnreachableAnnotation holds the time since which the API server of the workload cluster has
 	// not answered. While it is present, no VM is created for the cluster, except for its control
 	// plane.
-	UnreachableAnnotation = "infrastructure.cluster.x-k8s.io/unreachable-since"
+	UnreachableAnnotation = "drover.io/unreachable-since"
 
 	// ClusterReachableCondition is False while nothing of the cluster is replaced, because the
-	// health of its Nodes is unknown.
+	// health of its Nodes is unknown. It is Unknown until the API server has been asked.
 	ClusterReachableCondition = "Reachable"
 	// ReachableReason says that the API server answers, and that the health of the Nodes is known.
 	ReachableReason = "Reachable"

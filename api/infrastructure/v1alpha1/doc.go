@@ -2,7 +2,7 @@
 
 // Package v1alpha1 holds Drover's infrastructure kinds: CloudAccount is a place where machines can
 // be created, CloudCluster is a cluster's identity there, and CloudMachine is one machine. Each
-// cloud's own fields are in a separate file. The package contains only data: it has no behaviour
+// cloud's own fields are in a separate file. The package contains only data: it has no behavior
 // and imports no other package of Drover. The kinds follow Cluster API's v1beta2 contract for
 // InfraCluster, InfraMachine and their templates.
 //

@@ -15,7 +15,7 @@ type KubeVirtAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	Namespace string `json:"namespace,omitempty"`
+	Namespace string `json:"namespace"`
 
 	// failureDomains are groups of the cluster's nodes that fail independently of each other.
 	// Default: none, and each machine specifies where it is placed.
@@ -35,7 +35,7 @@ type KubeVirtFailureDomain struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	Name string `json:"name,omitempty"`
+	Name string `json:"name"`
 
 	// nodeSelector is the set of labels of the domain's nodes. It is added to the machine's own
 	// nodeSelector.
@@ -44,7 +44,7 @@ type KubeVirtFailureDomain struct {
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.size() <= 317 && self[k].size() <= 63)",message="a label's key has at most 317 characters, its value 63"
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	NodeSelector map[string]string `json:"nodeSelector"`
 }
 
 // KubeVirtRunStrategy specifies what happens to a VM whose guest has ended.
@@ -113,7 +113,7 @@ type KubeVirtMachine struct {
 
 	// rootDisk is the disk with the operating system.
 	// +required
-	RootDisk KubeVirtRootDisk `json:"rootDisk,omitzero"`
+	RootDisk KubeVirtRootDisk `json:"rootDisk"`
 
 	// dataDisks are additional disks, in the order in which the guest sees them. They are deleted
 	// with the machine. Default: none.
@@ -258,7 +258,7 @@ type KubeVirtMachine struct {
 
 	// annotations are added to the VM and its pod. Keys must not begin with "drover-". Default:
 	// none.
-	// Example: {"example.com/cost-centre": "42"}.
+	// Example: {"example.com/cost-center": "42"}.
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=32
@@ -274,7 +274,7 @@ type KubeVirtInstancetype struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	Name string `json:"name,omitempty"`
+	Name string `json:"name"`
 
 	// kind is the kind of the instancetype: that of the cluster, or that of the account's
 	// namespace. Default: "VirtualMachineClusterInstancetype".
@@ -292,7 +292,7 @@ type KubeVirtPreference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	Name string `json:"name,omitempty"`
+	Name string `json:"name"`
 
 	// kind is the kind of the preference: that of the cluster, or that of the account's namespace.
 	// Default: "VirtualMachineClusterPreference".
@@ -309,7 +309,7 @@ type KubeVirtCPU struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1024
-	Cores int32 `json:"cores,omitempty"`
+	Cores int32 `json:"cores"`
 
 	// sockets is the number of sockets. Default: 1.
 	// +optional
@@ -350,7 +350,7 @@ type KubeVirtNetwork struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	Name string `json:"name,omitempty"`
+	Name string `json:"name"`
 
 	// multus is the name of the NetworkAttachmentDefinition to connect to, as "name" or
 	// "namespace/name". Default: the pod network.
@@ -381,13 +381,13 @@ type KubeVirtNodeCondition struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
-	Key string `json:"key,omitempty"`
+	Key string `json:"key"`
 
 	// operator specifies how the label is compared with the values.
 	// Example: "In".
 	// +required
 	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
-	Operator string `json:"operator,omitempty"`
+	Operator string `json:"operator"`
 
 	// values are the values to compare the label with. Default: none.
 	// Example: ["zone-a", "zone-b"].
@@ -407,7 +407,7 @@ type KubeVirtSpread struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
-	TopologyKey string `json:"topologyKey,omitempty"`
+	TopologyKey string `json:"topologyKey"`
 
 	// maxSkew is the maximum difference between the numbers of machines of two values. Default: 1.
 	// +optional
@@ -473,7 +473,7 @@ type KubeVirtFirmware struct {
 	// bootloader is "BIOS" or "UEFI".
 	// +required
 	// +kubebuilder:validation:Enum=BIOS;UEFI
-	Bootloader string `json:"bootloader,omitempty"`
+	Bootloader string `json:"bootloader"`
 
 	// secureBoot allows only signed code to boot. Default: false.
 	// +optional

@@ -17,7 +17,7 @@ type OpenStackAccount struct {
 	// +kubebuilder:validation:MinLength=8
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https?://[^\s?#@]+$`
-	AuthURL string `json:"authURL,omitempty"`
+	AuthURL string `json:"authURL"`
 
 	// projectID is the ID of the project in which machines are created. Credentials for another
 	// project are rejected. It is immutable.
@@ -27,10 +27,10 @@ type OpenStackAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-]+$`
-	ProjectID string `json:"projectID,omitempty"`
+	ProjectID string `json:"projectID"`
 
 	// region is the region whose services are used. It is immutable. Default: the only region in
-	// the service catalogue.
+	// the service catalog.
 	// Example: "RegionOne".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -77,11 +77,11 @@ type OpenStackMachine struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	Flavor string `json:"flavor,omitempty"`
+	Flavor string `json:"flavor"`
 
 	// image is the image to boot.
 	// +required
-	Image OpenStackImage `json:"image,omitzero"`
+	Image OpenStackImage `json:"image"`
 
 	// networks are the IDs or names of the machine's networks, in the order of its interfaces. Nova
 	// creates a port in each network and deletes it with the machine. This needs the fewest calls.
@@ -139,6 +139,7 @@ type OpenStackMachine struct {
 	// Example: "616fb98f-46ca-475e-917e-2563e5a8cd19".
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MaxLength=64
 	ServerGroupID string `json:"serverGroupID,omitempty"`
 
 	// schedulerHints are additional hints for Nova's scheduler, as text.
@@ -147,6 +148,7 @@ type OpenStackMachine struct {
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="!('group' in self)",message="the hint group is serverGroupID's"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 255 && size(self[k]) <= 255)",message="a key has at most 255 characters, a value 255"
 	SchedulerHints map[string]string `json:"schedulerHints,omitempty"`
 
 	// keyName is the name of the key pair whose public key can log in. The key pair must belong to
@@ -168,6 +170,7 @@ type OpenStackMachine struct {
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 255 && size(self[k]) <= 255)",message="a key has at most 255 characters, a value 255"
 	Metadata map[string]string `json:"metadata,omitempty"`
 
 	// tags are the tags of the server. Tags that begin with "drover" are reserved for Drover.
@@ -191,6 +194,7 @@ type OpenStackImage struct {
 	// Example: "155d900f-4e14-4e4c-a73d-069cbf4541e6".
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id,omitempty"`
 
 	// name is the exact name of the image.
@@ -221,7 +225,7 @@ type OpenStackVolume struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
-	SizeGiB int32 `json:"sizeGiB,omitempty"`
+	SizeGiB int32 `json:"sizeGiB"`
 
 	// type is the ID or name of the volume type. It needs Nova of the release Stein (2019) or
 	// later. Default: the cloud's default type.
@@ -254,7 +258,7 @@ type OpenStackPort struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	Network string `json:"network,omitempty"`
+	Network string `json:"network"`
 
 	// subnetIDs are the IDs of subnets of the network. The port gets an address in each of them.
 	// Default: Neutron's choice.
@@ -262,6 +266,7 @@ type OpenStackPort struct {
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=5
+	// +kubebuilder:validation:items:MaxLength=36
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
 	SubnetIDs []string `json:"subnetIDs,omitempty"`
 
@@ -281,6 +286,7 @@ type OpenStackPort struct {
 	// Example: "fa:16:3e:00:00:01".
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`
+	// +kubebuilder:validation:MaxLength=17
 	MACAddress string `json:"macAddress,omitempty"`
 
 	// securityGroups are the IDs or names of the port's security groups. Default: the project's
@@ -332,6 +338,7 @@ type OpenStackPort struct {
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 255 && size(self[k]) <= 1024)",message="a key has at most 255 characters, a value 1024"
 	BindingProfile map[string]string `json:"bindingProfile,omitempty"`
 
 	// tags are the tags of the port. Neutron accepts them only if its operator has enabled the

@@ -28,7 +28,7 @@ type SimulatedAccount struct {
 
 // SimulatedMachine is a machine of the simulated cloud.
 type SimulatedMachine struct {
-	// instanceType is the name of an instance type in the cloud's catalogue. Default: "small".
+	// instanceType is the name of an instance type in the cloud's catalog. Default: "small".
 	// Example: "small" (2 CPUs, 4 GiB).
 	// +optional
 	// +kubebuilder:default=small
@@ -37,7 +37,7 @@ type SimulatedMachine struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
 	InstanceType string `json:"instanceType,omitempty"`
 
-	// image is the name of a disk image in the cloud's catalogue. Default: "node-image".
+	// image is the name of a disk image in the cloud's catalog. Default: "node-image".
 	// +optional
 	// +kubebuilder:default=node-image
 	// +kubebuilder:validation:MinLength=1

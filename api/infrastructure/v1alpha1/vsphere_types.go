@@ -14,7 +14,7 @@ type VSphereAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=260
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
-	Server string `json:"server,omitempty"`
+	Server string `json:"server"`
 
 	// caBundle holds the PEM certificates with which vCenter's certificate is verified: that of its
 	// authority, which vCenter offers at https://SERVER/certs/download.zip, or its own if it is
@@ -44,7 +44,7 @@ type VSphereAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
-	Datacenter string `json:"datacenter,omitempty"`
+	Datacenter string `json:"datacenter"`
 
 	// failureDomains are parts of the datacenter that fail independently of each other. Default:
 	// none, and each machine specifies where it is placed.
@@ -103,7 +103,7 @@ type VSphereFailureDomain struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	Name string `json:"name,omitempty"`
+	Name string `json:"name"`
 
 	// resourcePool is the resource pool of machines in this domain. It replaces that of the
 	// machine.
@@ -112,7 +112,7 @@ type VSphereFailureDomain struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
-	ResourcePool string `json:"resourcePool,omitempty"`
+	ResourcePool string `json:"resourcePool"`
 
 	// datastore is the datastore of machines in this domain. It replaces that of the machine.
 	// Example: "san-a".
@@ -392,14 +392,14 @@ type VSphereLibraryItem struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	Library string `json:"library,omitempty"`
+	Library string `json:"library"`
 
 	// item is the name of the template in the library.
 	// Example: "ubuntu-2404-kube-v1.36.3".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	Item string `json:"item,omitempty"`
+	Item string `json:"item"`
 }
 
 // VSphereTag is a tag of vSphere. The tag must exist.
@@ -409,14 +409,14 @@ type VSphereTag struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	Category string `json:"category,omitempty"`
+	Category string `json:"category"`
 
 	// name is the name of the tag in its category.
 	// Example: "blue".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	Name string `json:"name,omitempty"`
+	Name string `json:"name"`
 }
 
 // VSphereAttribute is the value of a custom attribute that vCenter defines for VMs, or for all
@@ -427,14 +427,14 @@ type VSphereAttribute struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=80
-	Name string `json:"name,omitempty"`
+	Name string `json:"name"`
 
 	// value is the value of the attribute.
 	// Example: "4711".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	Value string `json:"value,omitempty"`
+	Value string `json:"value"`
 }
 
 // VSphereBootOptions specifies how a VM starts.
@@ -517,13 +517,14 @@ type VSphereNetwork struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
-	Name string `json:"name,omitempty"`
+	Name string `json:"name"`
 
 	// macAddress is the MAC address of the adapter. All machines of a template would have the same
 	// address, so it is for a single machine. Default: vCenter's choice.
 	// Example: "00:50:56:00:00:07".
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{2}:){5}[0-9a-f]{2}$`
+	// +kubebuilder:validation:MaxLength=17
 	MACAddress string `json:"macAddress,omitempty"`
 
 	// dhcp4 requests an IPv4 address with DHCP. Default: true, unless addresses are given.
@@ -601,14 +602,14 @@ type VSphereRoute struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	To string `json:"to,omitempty"`
+	To string `json:"to"`
 
 	// via is the address of the gateway.
 	// Example: "192.0.2.254".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	Via string `json:"via,omitempty"`
+	Via string `json:"via"`
 
 	// metric orders routes to the same destination. The route with the lowest metric is used.
 	// Default: the guest's setting.
@@ -626,12 +627,12 @@ type VSphereOption struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	Key string `json:"key,omitempty"`
+	Key string `json:"key"`
 
 	// value is the value of the option.
 	// Example: "high".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
-	Value string `json:"value,omitempty"`
+	Value string `json:"value"`
 }

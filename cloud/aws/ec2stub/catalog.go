@@ -142,7 +142,7 @@ func (c *Cloud) describeAvailabilityZones(url.Values) (any, *failure) {
 func parameterName(body []byte) (string, *failure) {
 	var in struct{ Name string }
 	if err := json.Unmarshal(body, &in); err != nil {
-		return "", refuse("SerializationException", "the request is no JSON")
+		return "", refuse("SerializationException", "the request is not JSON")
 	}
 	return in.Name, nil
 }

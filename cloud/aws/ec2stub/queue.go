@@ -90,7 +90,7 @@ func (c *Cloud) serveQueue(ctx context.Context, in call) (any, *failure) {
 		Entries                                                 []struct{ Id, ReceiptHandle string } //nolint:revive,staticcheck // the same
 	}
 	if err := json.Unmarshal(in.json, &asked); err != nil {
-		return nil, refuse("SerializationException", "the request is no JSON")
+		return nil, refuse("SerializationException", "the request is not JSON")
 	}
 	if !strings.HasSuffix(asked.QueueUrl, queueOf) {
 		return nil, refuse("QueueDoesNotExist", "The specified queue does not exist.")

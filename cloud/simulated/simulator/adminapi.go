@@ -297,7 +297,7 @@ func (s *Server) act(r instanceActionRequest) (nothing, *wire.ErrorResponse) {
 		s.end(i, "Server.Terminated: somebody terminated it")
 	case ActReclaim:
 		if !i.res.Spot {
-			return nothing{}, refuse(wire.InvalidParameterValue, "%s is no spot instance", r.ID)
+			return nothing{}, refuse(wire.InvalidParameterValue, "%s is not a spot instance", r.ID)
 		}
 		s.end(i, reclaimed)
 	case ActVanish:

@@ -185,13 +185,13 @@ func (o Options) validate() error {
 		}
 		for zone := range r.Capacity {
 			if !slices.Contains(r.Zones, zone) {
-				return fmt.Errorf("region %q has capacity for %q, which is none of its zones", r.Name, zone)
+				return fmt.Errorf("region %q has capacity for %q, which is not one of its zones", r.Name, zone)
 			}
 		}
 	}
 	for _, n := range o.Networks {
 		if p, err := netip.ParsePrefix(n.CIDR); err != nil || !p.Addr().Is4() {
-			return fmt.Errorf("network %q: %q is no IPv4 prefix", n.Name, n.CIDR)
+			return fmt.Errorf("network %q: %q is not an IPv4 prefix", n.Name, n.CIDR)
 		}
 	}
 	return o.Settings.validate()

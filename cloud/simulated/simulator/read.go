@@ -27,7 +27,7 @@ func (s *Server) describe(op string, a *account, req wire.DescribeRequest, parti
 	}
 	after, err := base64.RawURLEncoding.DecodeString(req.NextToken)
 	if err != nil {
-		return nil, refuse(wire.InvalidParameterValue, "nextToken is none of ours")
+		return nil, refuse(wire.InvalidParameterValue, "nextToken is invalid")
 	}
 	if op == wire.DescribeInstances {
 		req.Kinds = []wire.Kind{wire.Instance}
@@ -183,7 +183,7 @@ func (s *Server) batch(req wire.BatchRequest, do func(id string) *wire.ErrorResp
 		return nil, refuse(wire.InvalidParameterValue, "there is no region %q", req.Region)
 	}
 	if len(req.IDs) == 0 || len(req.IDs) > wire.MaxBatch {
-		return nil, refuse(wire.InvalidParameterValue, "a call names 1 to %d IDs", wire.MaxBatch)
+		return nil, refuse(wire.InvalidParameterValue, "a call must have 1 to %d IDs", wire.MaxBatch)
 	}
 	out := &wire.BatchResponse{Results: make([]wire.BatchResult, 0, len(req.IDs))}
 	for _, id := range req.IDs {

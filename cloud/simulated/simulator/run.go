@@ -101,7 +101,7 @@ func (s *Server) check(region *Region, req *wire.RunInstancesRequest) (shape, *w
 	case s.pools[req.Network] == nil:
 		return out, refuse(wire.InvalidParameterValue, "there is no network %q", req.Network)
 	case req.Name != "" && !namePattern.MatchString(req.Name):
-		return out, refuse(wire.InvalidParameterValue, "the name is no host name of at most %d characters", wire.MaxName)
+		return out, refuse(wire.InvalidParameterValue, "the name is not a host name of at most %d characters", wire.MaxName)
 	case len(req.ClientToken) > wire.MaxClientToken:
 		return out, refuse(wire.InvalidParameterValue, "the client token is longer than %d characters", wire.MaxClientToken)
 	case len(req.UserData) > wire.MaxUserData:
@@ -177,7 +177,7 @@ func (s *Server) chooseZone(region *Region, req wire.RunInstancesRequest, now ti
 		if where == "" {
 			where = region.Name
 		}
-		return "", refuse(wire.InsufficientInstanceCapacity, "there is no capacity for %s in %s now", req.InstanceType, where)
+		return "", refuse(wire.InsufficientInstanceCapacity, "no capacity for %s in %s", req.InstanceType, where)
 	}
 	return best, nil
 }

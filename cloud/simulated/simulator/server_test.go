@@ -429,7 +429,7 @@ func TestActions(t *testing.T) {
 	spot, code := c.run(func(r *wire.RunInstancesRequest) { r.Spot = true })
 	g.Expect(code).To(BeEmpty())
 	other, _ := c.run(func(r *wire.RunInstancesRequest) { r.DataDisksGiB = []int32{7} })
-	g.Expect(c.Act(t.Context(), other.ID, simulator.ActReclaim)).NotTo(Succeed(), "no spot instance")
+	g.Expect(c.Act(t.Context(), other.ID, simulator.ActReclaim)).NotTo(Succeed(), "not a spot instance")
 	c.must(c.Act(t.Context(), spot.ID, simulator.ActReclaim))
 	g.Eventually(func() wire.State { return c.state(spot.ID) }).Should(Equal(wire.Terminated))
 	g.Eventually(func() wire.State { return c.state(other.ID) }).Should(Equal(wire.Running))

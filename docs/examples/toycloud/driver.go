@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package toycloud is the example of docs/adding-a-cloud.md: a whole driver, for a cloud that has
-// little more than servers with volumes. It passes the conformance suite.
+// Package toycloud is the example of docs/adding-a-cloud.md: a complete driver for a cloud that
+// has little more than servers with volumes. It passes the conformance suite.
 package toycloud
 
 import (
@@ -36,7 +36,7 @@ func Cloud() cloud.Cloud {
 			Delete: cloud.Limit{PerSecond: 5, Burst: 20},
 			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
 		},
-		// No Traits: the toy cloud reads its own writes, and nothing goes by itself.
+		// No Traits: the toy cloud reads its own writes, and deletes nothing by itself.
 		Batch:         cloud.Batch{Read: 50, Delete: 50},
 		CheckUserData: driverkit.MaxUserData(32 << 10),
 		ProviderID:    func(*infrav1.CloudAccountSpec) string { return "toy://{{ v1.instance_id }}" },
@@ -52,20 +52,20 @@ type driver struct {
 func newDriver(config cloud.Config) (cloud.Driver, error) {
 	account := accountOf(config.Account)
 	if account == nil || account.Endpoint == "" {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account names no endpoint")
+		return nil, cloud.Errorf(cloud.InvalidSpec, "endpoint is not set")
 	}
 	key := string(config.Credentials["token"])
 	if key == "" || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret has no usable key \"token\"")
+		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret has no valid key \"token\"")
 	}
-	carrier, err := config.Connect(nil)
+	transport, err := config.Connect(nil)
 	if err != nil {
 		return nil, err
 	}
-	return &driver{endpoint: account.Endpoint, key: key, client: driverkit.Client(carrier), secrets: driverkit.NewRedactor(key)}, nil
+	return &driver{endpoint: account.Endpoint, key: key, client: driverkit.Client(transport), secrets: driverkit.NewRedactor(key)}, nil
 }
 
-// What follows is the toy cloud's API.
+// The types of the toy cloud's API.
 
 type server struct {
 	Name     string            `json:"name"`
@@ -75,7 +75,7 @@ type server struct {
 	DiskGiB  int32             `json:"diskGiB,omitempty"`
 	UserData []byte            `json:"userData,omitempty"`
 	Labels   map[string]string `json:"labels"`
-	// In answers only.
+	// Only in responses.
 	State   string    `json:"state,omitempty"` // building, active, deleting, deleted
 	IP      string    `json:"ip,omitempty"`
 	Created time.Time `json:"created,omitzero"`
@@ -89,32 +89,32 @@ type volume struct {
 type page struct {
 	Servers []server `json:"servers"`
 	Volumes []volume `json:"volumes"`
-	Next    string   `json:"next"` // "": this was the last
+	Next    string   `json:"next"` // "" on the last page
 }
 
 type catalog struct {
-	Account string            `json:"account"` // whose key it is
+	Account string            `json:"account"` // the owner of the key
 	Zones   []string          `json:"zones"`
 	Sizes   map[string][2]int `json:"sizes"` // CPUs and GiB
 	Images  map[string]string `json:"images"`
 }
 
-type problem struct{ Problem string }
+type errorBody struct{ Problem string }
 
-// Probe reads the catalogue, which needs credentials, costs little, and says whose they are.
+// Probe reads the catalog, which needs credentials, costs little, and names their owner.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	var c catalog
 	if err := d.call(ctx, "GetCatalog", cloud.ClassRead, http.MethodGet, "/catalog", nil, &c); err != nil {
 		return cloud.Info{}, err
 	}
 	if c.Account == "" {
-		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "GetCatalog: the answer does not say whose account this is")
+		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "GetCatalog: unexpected response without an account: check the endpoint")
 	}
 	slices.Sort(c.Zones)
 	return cloud.Info{Place: "toy:" + c.Account, FailureDomains: c.Zones}, nil
 }
 
-// FailureDomains: a machine may name its zone.
+// FailureDomains returns the machine's zone, if it names one.
 func (d *driver) FailureDomains(_ context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
 	if m := machineOf(fields); m != nil && m.Zone != "" {
 		return []string{m.Zone}, nil
@@ -122,12 +122,12 @@ func (d *driver) FailureDomains(_ context.Context, fields *infrav1.CloudMachineF
 	return nil, nil
 }
 
-// Ensure: a server's name is unique in the toy cloud, for deleted ones too. With the token as its
-// name, the same create can never take effect twice.
+// Ensure creates the server with the token as its name. Names are unique in the toy cloud, also
+// among deleted servers, so the same create never takes effect twice.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	m := machineOf(req.Spec)
 	if m == nil {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the machine is not one of the toy cloud")
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the machine's spec has no fields for the toy cloud")
 	}
 	wanted := server{
 		Name: req.Token, Size: m.Size, Image: m.Image, Zone: cmp.Or(req.FailureDomain, m.Zone), DiskGiB: m.DiskGiB, UserData: req.UserData,
@@ -137,11 +137,11 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	}
 	var made server
 	err := d.call(ctx, "CreateServer", cloud.ClassCreate, http.MethodPost, "/servers", wanted, &made)
-	if cloud.CodeOf(err) == cloud.Conflict { // it was made before: adopt it, whatever it was made as
+	if cloud.CodeOf(err) == cloud.Conflict { // it exists already: return it, even if it was created differently
 		err = d.call(ctx, "GetServer", cloud.ClassRead, http.MethodGet, "/servers/"+url.PathEscape(req.Token), nil, &made)
 	}
 	if err == nil && (made.Labels[cloud.TagToken] != req.Token || made.Labels[cloud.TagOwnership] != req.OwnershipID) {
-		err = cloud.Errorf(cloud.Conflict, "server %s exists and is not ours", req.Token)
+		err = cloud.Errorf(cloud.Conflict, "server %s exists and does not belong to this machine", req.Token)
 	}
 	if err != nil {
 		return cloud.Resource{}, err
@@ -149,7 +149,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	return instance(made), nil
 }
 
-// List and Describe differ in the label only.
+// List and Describe differ only in the label.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	return d.read(ctx, url.Values{"label": {cloud.TagOwnership}})
 }
@@ -165,13 +165,13 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return d.read(ctx, query)
 }
 
-// read fetches all pages, of servers and then of volumes. What fails on the way fails the whole: a
-// part is never returned.
+// read fetches all pages of servers and then of volumes. If one page fails, it returns an error and
+// no partial result.
 func (d *driver) read(ctx context.Context, query url.Values) ([]cloud.Resource, error) {
 	var all []cloud.Resource
 	for _, kind := range []string{"/servers", "/volumes"} {
-		found, err := driverkit.Pages(ctx, "List"+kind, func(ctx context.Context, mark string) (found []cloud.Resource, next string, err error) {
-			query.Set("after", mark)
+		found, err := driverkit.Pages(ctx, "List"+kind, func(ctx context.Context, after string) (found []cloud.Resource, next string, err error) {
+			query.Set("after", after)
 			var p page
 			err = d.call(ctx, "List"+kind, cloud.ClassRead, http.MethodGet, kind+"?"+query.Encode(), nil, &p)
 			for _, s := range p.Servers {
@@ -191,7 +191,7 @@ func (d *driver) read(ctx context.Context, query url.Values) ([]cloud.Resource, 
 	return all, nil
 }
 
-// Delete has one call for each: the toy cloud knows no batches.
+// Delete makes one call for each resource, because the toy cloud has no batches.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
 	for i, r := range resources {
@@ -200,7 +200,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 			path = "/volumes/"
 		}
 		err := d.call(ctx, "Delete"+string(r.Kind), cloud.ClassDelete, http.MethodDelete, path+url.PathEscape(r.ID), nil, &struct{}{})
-		if cloud.CodeOf(err) != cloud.NotFound { // gone already is what was wanted
+		if cloud.CodeOf(err) != cloud.NotFound { // already gone is success
 			errs[i] = err
 		}
 	}
@@ -210,7 +210,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
 	m := machineOf(fields)
 	if m == nil {
-		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "the machine is not one of the toy cloud")
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "the machine's spec has no fields for the toy cloud")
 	}
 	var c catalog
 	if err := d.call(ctx, "GetCatalog", cloud.ClassRead, http.MethodGet, "/catalog", nil, &c); err != nil {
@@ -223,7 +223,7 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 			corev1.ResourceMemory: *resource.NewQuantity(int64(size[1])<<30, resource.BinarySI),
 		}}, nil
 	}
-	return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "the toy cloud has no size %q or no image %q", m.Size, m.Image)
+	return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "size %q or image %q does not exist", m.Size, m.Image)
 }
 
 func instance(s server) cloud.Resource {
@@ -238,54 +238,54 @@ func instance(s server) cloud.Resource {
 	return r
 }
 
-// call makes one attempt of one operation. Every error that leaves it is typed, and quotes only the
-// cloud's own words.
+// call makes one attempt of one operation. Every error that it returns is typed, and quotes only
+// messages of the cloud.
 func (d *driver) call(ctx context.Context, operation string, class cloud.Class, method, path string, in, out any) error {
 	if err := ctx.Err(); err != nil {
-		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": not sent, the time was up", Err: err}
+		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": not sent: the context has ended", Err: err}
 	}
 	var body io.Reader
 	if in != nil {
 		text, err := json.Marshal(in)
 		if err != nil {
-			return cloud.Errorf(cloud.InvalidSpec, "%s: the request can't be written as JSON", operation)
+			return cloud.Errorf(cloud.InvalidSpec, "%s: the request can't be encoded", operation)
 		}
 		body = bytes.NewReader(text)
 	}
 	req, err := http.NewRequestWithContext(cloud.WithOperation(ctx, operation, class), method, d.endpoint+path, body)
 	if err != nil {
-		return cloud.Errorf(cloud.InvalidSpec, "%s: the endpoint is no address", operation)
+		return cloud.Errorf(cloud.InvalidSpec, "%s: the endpoint is not a URL", operation)
 	}
 	req.Header.Set("Authorization", "Bearer "+d.key)
 	resp, err := d.client.Do(req)
 	if err != nil {
-		return d.secrets.NoAnswer(operation, err) // which leaves open whether something was done
+		return d.secrets.NoResponse(operation, err) // the call may have had an effect
 	}
 	answer, err := d.secrets.ReadBody(operation, resp.Body, 16<<20)
 	if err != nil {
 		return err
 	}
 	if resp.StatusCode >= 300 {
-		return d.refusal(operation, resp, answer)
+		return d.statusError(operation, resp, answer)
 	}
-	if json.Unmarshal(answer, out) != nil { // also what is no answer of the toy cloud at all
-		return cloud.Errorf(cloud.Unknown, "%s: the answer is not whole JSON (%d bytes)", operation, len(answer))
+	if json.Unmarshal(answer, out) != nil { // also any response that is not the toy cloud's
+		return cloud.Errorf(cloud.Unknown, "%s: the response is not complete JSON (%d bytes)", operation, len(answer))
 	}
 	return nil
 }
 
-// refusal turns a status into a code.
-func (d *driver) refusal(operation string, resp *http.Response, answer []byte) error {
+// statusError turns a status into an error.
+func (d *driver) statusError(operation string, resp *http.Response, answer []byte) error {
 	codes := map[int]cloud.Code{
 		401: cloud.Unauthorized, 403: cloud.QuotaExceeded, 404: cloud.NotFound, 409: cloud.Conflict,
 		422: cloud.InvalidSpec, 429: cloud.Throttled, 503: cloud.Unavailable, 507: cloud.NoCapacity,
 	}
 	code, known := codes[resp.StatusCode]
-	var p problem
-	if json.Unmarshal(answer, &p) != nil || !known {
-		return cloud.Errorf(cloud.Unknown, "%s: HTTP %d in words that are not the toy cloud's", operation, resp.StatusCode)
+	var body errorBody
+	if json.Unmarshal(answer, &body) != nil || !known {
+		return cloud.Errorf(cloud.Unknown, "%s: unexpected response with status %d (not the toy cloud): check the endpoint", operation, resp.StatusCode)
 	}
-	e := cloud.Errorf(code, "%s: %s", operation, d.secrets.Clean(p.Problem, 512))
+	e := cloud.Errorf(code, "%s: %s", operation, d.secrets.Clean(body.Problem, 512))
 	e.RetryAfter = driverkit.RetryAfter(code, resp.Header)
 	return e
 }

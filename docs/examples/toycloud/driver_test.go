@@ -15,7 +15,7 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-// TestConformance is all the test that a driver needs to begin with.
+// TestConformance is the only test that a new driver needs at first.
 func TestConformance(t *testing.T) {
 	toy, endpoint := startToy(t)
 	machine := func(size, image, zone string) *infrav1.CloudMachineFields {
@@ -32,9 +32,9 @@ func TestConformance(t *testing.T) {
 			"unknown image": {Machine: machine("small", "nothing", ""), Code: cloud.InvalidSpec, OfferingToo: true},
 			"unknown zone":  {Machine: machine("small", "node-image", "toy-z"), Code: cloud.InvalidSpec},
 		},
-		Patience: 20 * time.Second,
-		// An existing server costs a read more; a page holds 40 of servers or of volumes; there is
-		// no batched delete.
+		Timeout: 20 * time.Second,
+		// For an existing server, Ensure reads it too. A page holds 40 servers or volumes. Delete
+		// has no batches.
 		Calls: conformance.Calls{Again: 2, List: 2, Describe: 2, Page: toyPageSize, Delete: 5},
 		Inject: map[cloud.Code]func(testing.TB) func(){
 			cloud.Throttled:     toy.inject(429),
@@ -49,7 +49,7 @@ func TestConformance(t *testing.T) {
 			toy.servers["theirs"] = &toyServer{server: server{Name: "theirs", Labels: map[string]string{"team": "others"}}}
 			return func() bool { return len(toy.left("team", "others")) == 1 }
 		},
-		Left: func(_ testing.TB, owner string) []string { return toy.left(cloud.TagOwnership, owner) },
+		Remaining: func(_ testing.TB, owner string) []string { return toy.left(cloud.TagOwnership, owner) },
 	})
 }
 
@@ -65,8 +65,8 @@ func (c *toy) inject(status int) func(testing.TB) func() {
 	}
 }
 
-// TestGuide holds docs/adding-a-cloud.md to the code: each listing is found in it as it stands, and
-// it stays short.
+// TestGuide compares docs/adding-a-cloud.md with the code: the example contains each listing of the
+// guide, and stays short.
 func TestGuide(t *testing.T) {
 	read := func(name string) []byte {
 		text, err := os.ReadFile(name)

@@ -50,7 +50,7 @@ func startToy(t *testing.T) (*toy, string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if r.Header.Get("Authorization") != "Bearer "+toyKey {
-			say(w, 401, problem{"who are you?"})
+			respond(w, 401, errorBody{"the key is invalid"})
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -59,7 +59,7 @@ func startToy(t *testing.T) (*toy, string) {
 	return c, endpoint.URL
 }
 
-func say(w http.ResponseWriter, status int, answer any) {
+func respond(w http.ResponseWriter, status int, answer any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(answer)
@@ -74,12 +74,12 @@ func offered() catalog {
 	}
 }
 
-func (c *toy) catalog(w http.ResponseWriter, _ *http.Request) { say(w, 200, offered()) }
+func (c *toy) catalog(w http.ResponseWriter, _ *http.Request) { respond(w, 200, offered()) }
 
 func (c *toy) create(w http.ResponseWriter, r *http.Request) {
 	var s server
 	if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
-		say(w, 422, problem{"not JSON"})
+		respond(w, 422, errorBody{"not JSON"})
 		return
 	}
 	all := offered()
@@ -87,20 +87,20 @@ func (c *toy) create(w http.ResponseWriter, r *http.Request) {
 	s.Zone = cmp.Or(s.Zone, "toy-a")
 	switch {
 	case c.servers[s.Name] != nil:
-		say(w, 409, problem{"the name is taken"})
+		respond(w, 409, errorBody{"the name is in use"})
 	case !size || all.Images[s.Image] == "" || !slices.Contains(all.Zones, s.Zone):
-		say(w, 422, problem{"no such size, image or zone"})
+		respond(w, 422, errorBody{"no such size, image or zone"})
 	case len(s.UserData) > 32<<10:
-		say(w, 422, problem{"the user data is too large"})
+		respond(w, 422, errorBody{"the user data is too large"})
 	case c.refuse != nil:
 		status, after := c.refuse()
 		w.Header().Set("Retry-After", after)
-		say(w, status, problem{"not now"})
+		respond(w, status, errorBody{"injected"})
 	default:
 		s.Created, s.IP = time.Now(), fmt.Sprintf("10.0.%d.%d", len(c.servers)/250, len(c.servers)%250+1)
 		c.servers[s.Name] = &toyServer{server: s}
 		c.volumes[s.Name+"-root"] = volume{Name: s.Name + "-root", Labels: s.Labels}
-		say(w, 201, c.servers[s.Name].now())
+		respond(w, 201, c.servers[s.Name].now())
 	}
 }
 
@@ -123,10 +123,10 @@ func (s *toyServer) now() server {
 
 func (c *toy) get(w http.ResponseWriter, r *http.Request) {
 	if s := c.servers[r.PathValue("name")]; s != nil {
-		say(w, 200, s.now())
+		respond(w, 200, s.now())
 		return
 	}
-	say(w, 404, problem{"no such server"})
+	respond(w, 404, errorBody{"no such server"})
 }
 
 // list answers a page of what carries a label, with one of the values if there are any. A page
@@ -154,7 +154,7 @@ func (c *toy) list(w http.ResponseWriter, r *http.Request) {
 		}
 		p.Volumes, p.Next = cutPage(p.Volumes, func(v volume) string { return v.Name })
 	}
-	say(w, 200, p)
+	respond(w, 200, p)
 }
 
 // cutPage returns the first page, and the name after which the next begins.
@@ -169,26 +169,26 @@ func (c *toy) delete(w http.ResponseWriter, r *http.Request) {
 	s := c.servers[r.PathValue("name")]
 	switch {
 	case s == nil:
-		say(w, 404, problem{"no such server"})
+		respond(w, 404, errorBody{"no such server"})
 		return
 	case s.deleted.IsZero():
 		s.deleted = time.Now()
 	}
-	say(w, 202, struct{}{})
+	respond(w, 202, struct{}{})
 }
 
 func (c *toy) deleteVolume(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	if _, ok := c.volumes[name]; !ok {
-		say(w, 404, problem{"no such volume"})
+		respond(w, 404, errorBody{"no such volume"})
 		return
 	}
 	if s := c.servers[name[:len(name)-len("-root")]]; s != nil && s.now().State != "deleted" {
-		say(w, 409, problem{"the volume is attached"})
+		respond(w, 409, errorBody{"the volume is attached"})
 		return
 	}
 	delete(c.volumes, name)
-	say(w, 200, struct{}{})
+	respond(w, 200, struct{}{})
 }
 
 // left lists all that is not deleted and carries the label.

@@ -54,7 +54,7 @@ func (f *Fleet) clusterOf(k *kubelet) (*cluster, error) {
 	if len(k.ca) > 0 {
 		c.pool = x509.NewCertPool()
 		if !c.pool.AppendCertsFromPEM(k.ca) {
-			return nil, errors.New("the bootstrap kubeconfig's certificate authority is no certificate")
+			return nil, errors.New("the bootstrap kubeconfig's certificate authority is not a certificate")
 		}
 	}
 	c.anonymous = c.transport(nil)

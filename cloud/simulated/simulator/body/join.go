@@ -206,7 +206,7 @@ func pair(chain []byte, key *ecdsa.PrivateKey) (*tls.Certificate, error) {
 		}
 	}
 	if len(cert.Certificate) == 0 {
-		return nil, errors.New("the signing request was answered by something that is no certificate")
+		return nil, errors.New("the signed object is not a certificate")
 	}
 	return cert, nil
 }

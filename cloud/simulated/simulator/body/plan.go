@@ -206,7 +206,7 @@ func (k *kubelet) readBootstrap(disk userdata.Machine, name string) error {
 	}
 	config, err := clientcmd.Load(file.Content)
 	if err != nil {
-		return fmt.Errorf("unable to load the bootstrap kubeconfig %s: it is no kubeconfig", name)
+		return fmt.Errorf("unable to load the bootstrap kubeconfig %s: it is not a kubeconfig", name)
 	}
 	context := config.Contexts[config.CurrentContext]
 	if context == nil || config.Clusters[context.Cluster] == nil || config.AuthInfos[context.AuthInfo] == nil {

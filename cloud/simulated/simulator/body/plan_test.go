@@ -70,7 +70,7 @@ func TestPlan(t *testing.T) {
 func TestPlanRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ file, text, want string }{
 		"no kubeconfig":         {bootstrapKubeconfig, "", "there is no file"},
-		"kubeconfig is none":    {bootstrapKubeconfig, "][", "is no kubeconfig"},
+		"kubeconfig is none":    {bootstrapKubeconfig, "][", "is not a kubeconfig"},
 		"kubeconfig, no token":  {bootstrapKubeconfig, strings.ReplaceAll(kubeconfigText, "token: abcdef.0123456789abcdef", ""), "no token"},
 		"kubeconfig, no user":   {bootstrapKubeconfig, strings.ReplaceAll(kubeconfigText, "user: u", "user: v"), "no user"},
 		"no config":             {kubeletConfigFile, "", "there is no file"},

@@ -30,7 +30,7 @@ type listener struct {
 	known map[string][]cloud.Resource // by token
 	whole int                         // how often everything was reported
 	signs int
-	err   error // the error of Follow, once it has returned
+	err   error // the error of Watch, once it has returned
 	ended chan struct{}
 }
 
@@ -42,7 +42,7 @@ func listen(t testing.TB, d *driver) *listener {
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {
 		defer close(l.ended)
-		err := d.Follow(ctx, l.take)
+		err := d.Watch(ctx, l.take)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.err = err
@@ -55,7 +55,7 @@ func listen(t testing.TB, d *driver) *listener {
 	return l
 }
 
-func (l *listener) take(c cloud.Change) {
+func (l *listener) take(c cloud.Update) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -105,7 +105,7 @@ func (v *vcsim) theirs(t testing.TB, do func(*session) error) {
 	t.Helper()
 	other, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Connect: conformance.Through(bystander{v})})
 	if err == nil {
-		err = other.(*driver).vcenter.with(t.Context(), do)
+		err = other.(*driver).vcenter.withSession(t.Context(), do)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -138,10 +138,10 @@ func (v *vcsim) address(m *simulator.VirtualMachine, address string) {
 	})
 }
 
-// TestFollowFleet: 100 machines that nothing changes cost one waiting call and no listing. A VM
+// TestWatchFleet: 100 machines that nothing changes cost one waiting call and no listing. A VM
 // that is powered off, is destroyed or gets another address is reported after one read. Changes of
 // other VMs cause no read.
-func TestFollowFleet(t *testing.T) {
+func TestWatchFleet(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 101)
 	v.own()
@@ -192,10 +192,10 @@ func TestFollowFleet(t *testing.T) {
 	g.Expect(byToken(listed)).To(Equal(byToken(all)))
 }
 
-// TestFollowClones: a running clone is reported before it has a VM. Its end is reported, and so is
+// TestWatchClones: a running clone is reported before it has a VM. Its end is reported, and so is
 // its failure, which changes no VM. Verified to fail without the clones, and without the second
 // read for the VM of a clone that has just ended.
-func TestFollowClones(t *testing.T) {
+func TestWatchClones(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
 	d := v.driver(t)
@@ -236,9 +236,9 @@ func TestFollowClones(t *testing.T) {
 	g.Expect(whole).To(Equal(1))
 }
 
-// TestFollowGroups: followed machines are kept apart as listed ones are. A failure is reported, and
+// TestWatchGroups: watched machines are kept apart as listed ones are. A failure is reported, and
 // so is its end. Verified to fail without the check of groups.
-func TestFollowGroups(t *testing.T) {
+func TestWatchGroups(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
 	d := v.driver(t)
@@ -266,11 +266,11 @@ func TestFollowGroups(t *testing.T) {
 	g.Eventually(l.of("a2"), "30s").Should(ConsistOf(HaveField("Notice", "")))
 }
 
-// TestFollowLost: after vCenter ends a session or a collector, Follow reports everything again,
-// with one login, and misses no change. If vCenter does not answer, Follow returns an error, and
-// the next Follow follows a new vCenter. Verified to fail when a version unknown to vCenter was an
+// TestWatchRestarts: after vCenter ends a session or a collector, Watch reports everything again,
+// with one login, and misses no change. If vCenter does not answer, Watch returns an error, and
+// the next Watch watches a new vCenter. Verified to fail when a version unknown to vCenter was an
 // error at once.
-func TestFollowLost(t *testing.T) {
+func TestWatchRestarts(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 3)
 	v.own()
@@ -313,7 +313,7 @@ func TestFollowLost(t *testing.T) {
 	v.stop()
 	g.Eventually(l.ended, "60s").Should(BeClosed())
 	g.Expect(cloud.CodeOf(l.err)).To(Equal(cloud.Unavailable))
-	again := startAt(t, v.account.VSphere.Server, 3) // the simulator assigns references anew: with fewer VMs, they would collide
+	again := startAt(t, v.account.VSphere.Server, 3) // the simulator assigns new references: with fewer VMs, they would collide
 	again.own()
 	l = listen(t, d)
 	g.Eventually(l.wholes, "30s").Should(Equal(1))
@@ -321,10 +321,10 @@ func TestFollowLost(t *testing.T) {
 	g.Expect(all).To(HaveLen(3))
 }
 
-// TestFollowAsList: after each of many random changes, the reports match a listing. Verified to
+// TestWatchMatchesList: after each of many random changes, the reports match a listing. Verified to
 // fail when the test trusted what the simulator's collector says about VMs that left: it starts
 // over whenever a VM is created.
-func TestFollowAsList(t *testing.T) {
+func TestWatchMatchesList(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
 	d := v.driver(t)

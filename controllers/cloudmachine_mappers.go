@@ -17,39 +17,40 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// nodeMayBeFound passes our own writes that other events need to find a machine. A Node without
+// nodeLookupChanged passes our own writes that other events need to find a machine. A Node without
 // provider ID finds its machine by the addresses. A connection to the workload cluster finds
-// provisioned machines. A deleted Node finds machines whose NodeLinked reports a problem. Events
+// provisioned machines. A deleted Node finds machines whose NodeJoined reports a problem. Events
 // before these writes were in the cache found no machine, so it must be reconciled again.
-func nodeMayBeFound(before, after *infrav1.CloudMachine) bool {
+func nodeLookupChanged(before, after *infrav1.CloudMachine) bool {
 	return isProvisioned(before) != isProvisioned(after) || !slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
-		!conditions.Has(before, infrav1.MachineNodeLinkedCondition) && conditions.Has(after, infrav1.MachineNodeLinkedCondition)
+		!conditions.IsFalse(before, infrav1.MachineNodeJoinedCondition) && conditions.IsFalse(after, infrav1.MachineNodeJoinedCondition)
 }
 
-// machineMatters passes the changes of a Machine that a CloudMachine waits for.
-func machineMatters(before, after *clusterv1.Machine) bool {
+// machineInputsChanged passes the changes of a Machine that a CloudMachine waits for.
+func machineInputsChanged(before, after *clusterv1.Machine) bool {
 	return (before.Spec.Bootstrap.DataSecretName == nil) != (after.Spec.Bootstrap.DataSecretName == nil) ||
 		before.Spec.FailureDomain != after.Spec.FailureDomain ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 }
 
-// clusterMatters passes the changes of a Cluster that its CloudMachines wait for.
-func clusterMatters(before, after *clusterv1.Cluster) bool {
+// clusterInputsChanged passes the changes of a Cluster that its CloudMachines wait for.
+func clusterInputsChanged(before, after *clusterv1.Cluster) bool {
 	return ptr.Deref(before.Spec.Paused, false) != ptr.Deref(after.Spec.Paused, false) ||
 		ptr.Deref(before.Status.Initialization.InfrastructureProvisioned, false) != ptr.Deref(after.Status.Initialization.InfrastructureProvisioned, false)
 }
 
-// unmadeWaitFor passes the changes of a CloudCluster that machines without a VM wait for: its
-// ownership ID, and the beginning and the end of an outage of the workload cluster's API server.
-func unmadeWaitFor(before, after *infrav1.CloudCluster) bool {
+// cloudClusterInputsChanged passes the changes of a CloudCluster that machines without a VM wait
+// for: its ownership ID, and the beginning and the end of an outage of the workload cluster's API
+// server.
+func cloudClusterInputsChanged(before, after *infrav1.CloudCluster) bool {
 	return before.Annotations[infrav1.UnreachableAnnotation] != after.Annotations[infrav1.UnreachableAnnotation] ||
-		before.Spec.OwnershipID != after.Spec.OwnershipID
+		before.Spec.Creation.OwnershipID != after.Spec.Creation.OwnershipID
 }
 
-// cloudClusterToUnmade returns the machines of a cluster that have no VM yet.
-func (r *CloudMachineReconciler) cloudClusterToUnmade(ctx context.Context, o client.Object) []reconcile.Request {
-	unmade := func(m *infrav1.CloudMachine) bool { return m.Spec.ProviderID == "" }
-	return r.list(ctx, unmade, client.InNamespace(o.GetNamespace()),
+// cloudClusterToUncreated returns the machines of a cluster that have no VM yet.
+func (r *CloudMachineReconciler) cloudClusterToUncreated(ctx context.Context, o client.Object) []reconcile.Request {
+	uncreated := func(m *infrav1.CloudMachine) bool { return m.Spec.ProviderID == "" }
+	return r.list(ctx, uncreated, client.InNamespace(o.GetNamespace()),
 		client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetLabels()[clusterv1.ClusterNameLabel]})
 }
 
@@ -57,9 +58,9 @@ func (r *CloudMachineReconciler) clusterToMachines(ctx context.Context, o client
 	return r.list(ctx, nil, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 }
 
-// clusterToUnlinked returns the machines that wait for a Node, or for the removal of one, when the
-// connection to the workload cluster comes or goes.
-func (r *CloudMachineReconciler) clusterToUnlinked(ctx context.Context, o client.Object) []reconcile.Request {
+// clusterToMachinesWithoutNode returns the machines that wait for a Node, or for the removal of
+// one, when the connection to the workload cluster comes or goes.
+func (r *CloudMachineReconciler) clusterToMachinesWithoutNode(ctx context.Context, o client.Object) []reconcile.Request {
 	needsNode := func(m *infrav1.CloudMachine) bool {
 		if m.Status.InstanceState == stateGone {
 			return true

@@ -56,9 +56,9 @@ func TestDeleteOne(t *testing.T) {
 					t.Errorf("alive: %v", ids)
 				}
 				if s.count("m") != told+1 {
-					t.Errorf("told %d times", s.count("m")-told)
+					t.Errorf("notified %d times", s.count("m")-told)
 				}
-				if d := a.Delete(ref, time.Now()); !d.Gone || d.Left != nil || d.Err != nil {
+				if d := a.Delete(ref, time.Now()); !d.Gone || d.Remaining != nil || d.Err != nil {
 					t.Errorf("asked again: %+v", d)
 				}
 				if n := c.count("terminate", "describe"); n > 6+dependants {
@@ -127,7 +127,7 @@ func TestDeleteManySlowly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newTestCloud(t)
-				c.whole, c.ending, c.stop = true, 30*time.Second, stop
+				c.cascades, c.ending, c.stop = true, 30*time.Second, stop
 				a := c.begin(t).account(t)
 				refs := c.observed(a, 301)
 				time.Sleep(time.Minute)
@@ -176,7 +176,7 @@ func TestDeleteInSteps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newTestCloud(t)
-				c.doubt, c.inSteps, c.stop = 10*time.Second, true, test.stop
+				c.readLag, c.inSteps, c.stop = 10*time.Second, true, test.stop
 				a := c.begin(t).account(t)
 				ref := running(t, a, "m")
 				if test.off {
@@ -201,12 +201,12 @@ func TestDeleteYoung(t *testing.T) {
 		t.Run(fmt.Sprint("whole ", whole), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newTestCloud(t)
-				c.doubt, c.whole = 2*time.Minute, whole
+				c.readLag, c.cascades = 2*time.Minute, whole
 				a := c.begin(t).account(t)
 				begin := time.Now()
 				ref := running(t, a, "m")
 				took := remove(t, a, ref, 5*time.Minute)
-				if hidden := time.Since(begin) < c.doubt; hidden != whole {
+				if hidden := time.Since(begin) < c.readLag; hidden != whole {
 					t.Errorf("gone after %s", took)
 				}
 				if n := c.count("terminate", "describe"); n > 5 {
@@ -223,7 +223,7 @@ func TestDeleteYoung(t *testing.T) {
 func TestDeleteHesitantly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		c.doubt, c.whole = 2*time.Minute, true
+		c.readLag, c.cascades = 2*time.Minute, true
 		a := c.begin(t).account(t)
 		refs := c.observed(a, 301)
 		time.Sleep(30 * time.Second)
@@ -282,9 +282,9 @@ func TestDeleteAtOnce(t *testing.T) {
 	})
 }
 
-// TestSettle: a machine whose creation was not recorded is believed to be absent only when no
+// TestCreateHorizon: a machine whose creation was not recorded is taken to be absent only when no
 // create can still take effect. A machine whose create takes effect late is found and deleted.
-func TestSettle(t *testing.T) {
+func TestCreateHorizon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.lag = 5 * time.Second
@@ -301,7 +301,7 @@ func TestSettle(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.Delete(late, time.Now())
-		if took := remove(t, a, never, 2*time.Minute); took < a.times.Settle || took > a.times.Settle+10*time.Second {
+		if took := remove(t, a, never, 2*time.Minute); took < a.times.CreateHorizon || took > a.times.CreateHorizon+10*time.Second {
 			t.Errorf("never made: gone after %s", took)
 		}
 		remove(t, a, late, 2*time.Minute)
@@ -388,9 +388,9 @@ func TestForgottenRecorded(t *testing.T) {
 	}
 }
 
-// TestForeignIsNeverDeleted: a resource with the token and another cluster's ownership is not
-// deleted, and is an error. This cluster's resource is deleted.
-func TestForeignIsNeverDeleted(t *testing.T) {
+// TestOtherClustersResourcesAreNotDeleted: a resource with the token and another cluster's
+// ownership is not deleted, and is an error. This cluster's resource is deleted.
+func TestOtherClustersResourcesAreNotDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.dependants = 1
@@ -404,7 +404,7 @@ func TestForeignIsNeverDeleted(t *testing.T) {
 		a.Delete(ref, time.Now())
 		time.Sleep(10 * time.Minute)
 		d := a.Delete(ref, time.Now())
-		if d.Gone || cloud.CodeOf(d.Err) != cloud.Conflict || len(d.Left) != 2 || s.count("m") != 1 {
+		if d.Gone || cloud.CodeOf(d.Err) != cloud.Conflict || len(d.Remaining) != 2 || s.count("m") != 1 {
 			t.Errorf("%+v, told %d times", d, s.count("m"))
 		}
 		if ids := c.alive("m"); !slices.Equal(ids, []string{"i-0001", "nic-i-0001-0"}) {
@@ -498,7 +498,7 @@ func TestOneFailureAmongMany(t *testing.T) {
 			}
 		}
 		time.Sleep(5 * time.Minute)
-		if d := a.Delete(refs[3], time.Now()); d.Gone || cloud.CodeOf(d.Err) != cloud.InvalidSpec || len(d.Left) != 1 {
+		if d := a.Delete(refs[3], time.Now()); d.Gone || cloud.CodeOf(d.Err) != cloud.InvalidSpec || len(d.Remaining) != 1 {
 			t.Errorf("%+v", d)
 		}
 		if n := c.count("terminate"); n > 20 {
@@ -517,7 +517,7 @@ func TestSlowStop(t *testing.T) {
 		a := c.begin(t).account(t)
 		ref := running(t, a, "m")
 		took := remove(t, a, ref, time.Hour)
-		if took > c.stop+longestRead+2*time.Second || c.count("describe") > 40 || c.count("terminate") > 12 {
+		if took > c.stop+maxReadInterval+2*time.Second || c.count("describe") > 40 || c.count("terminate") > 12 {
 			t.Errorf("took %s, %d live reads, %d deletes", took, c.count("describe"), c.count("terminate"))
 		}
 	})
@@ -556,16 +556,16 @@ func TestBusyStop(t *testing.T) {
 		if n := asked(); n != 100 {
 			t.Errorf("asked %d times for 100 instances", n)
 		}
-		time.Sleep(busyPatience)
+		time.Sleep(resendStoppingBusy)
 		if n := asked(); n < 102 {
 			t.Errorf("asked %d times for 100 instances, one of which stays", n)
 		}
 	})
 }
 
-// TestSlowLooks: after a slow live read, the next one waits for nine times as long, but never
+// TestSlowReads: after a slow live read, the next one waits for nine times as long, but never
 // longer than half a minute.
-func TestSlowLooks(t *testing.T) {
+func TestSlowReads(t *testing.T) {
 	for took, most := range map[time.Duration]int{100 * time.Millisecond: 300, 2 * time.Second: 30, 10 * time.Second: 15} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newTestCloud(t)
@@ -590,12 +590,12 @@ func TestSlowLooks(t *testing.T) {
 }
 
 // TestDeletedAreNotListed: deletions do their own live reads. An account whose machines are all
-// being deleted is neither listed nor asked for news. With another machine, it is at once.
+// being deleted is neither listed nor asked for events. With another machine, it is at once.
 func TestDeletedAreNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.stop = 20 * time.Minute
-		s, p := c.listen(t)
+		s, p := c.withQueue(t)
 		a := s.account(t)
 		refs := c.observed(a, 10)
 		time.Sleep(time.Minute)
@@ -611,13 +611,13 @@ func TestDeletedAreNotListed(t *testing.T) {
 		if n := p.count() - heard; n != 0 {
 			t.Errorf("%d questions for news", n)
 		}
-		if state := a.Inventory(); !state.Fresh || s.flips() != 0 {
-			t.Errorf("%+v, told %d times", state, s.flips())
+		if state := a.Inventory(); !state.Fresh || s.accountChanges() != 1 { // the first answer about news
+			t.Errorf("%+v, told %d times", state, s.accountChanges())
 		}
 		a.Observe(ensure(t, a, "m"), true)
 		time.Sleep(10 * time.Second)
-		if c.count("list") == listed || p.count() == heard || s.flips() != 0 {
-			t.Errorf("another machine: %d listings, %d questions, told %d times", c.count("list")-listed, p.count()-heard, s.flips())
+		if c.count("list") == listed || p.count() == heard || s.accountChanges() != 1 {
+			t.Errorf("another machine: %d listings, %d questions, told %d times", c.count("list")-listed, p.count()-heard, s.accountChanges())
 		}
 		for _, ref := range refs {
 			remove(t, a, ref, 20*time.Minute)
@@ -638,7 +638,7 @@ func TestForgetWhileDeleting(t *testing.T) {
 		a.Forget("m")
 		n := len(c.log())
 		time.Sleep(10 * time.Minute)
-		if s.count("m") != told || len(c.log()) > n+1 || a.inventory.machines["m"].phase != unwatched {
+		if s.count("m") != told || len(c.log()) > n+1 || a.inventory.machines["m"].phase != untracked {
 			t.Errorf("told %d times, %d calls", s.count("m")-told, len(c.log())-n)
 		}
 	})

@@ -16,11 +16,11 @@ func TestOwnershipIDWakes(t *testing.T) {
 	t.Parallel()
 	before := &infrav1.CloudCluster{}
 	g := NewWithT(t)
-	g.Expect(unmadeWaitFor(before, before)).To(BeFalse())
+	g.Expect(cloudClusterInputsChanged(before, before)).To(BeFalse())
 	after := before.DeepCopy()
-	after.Spec.OwnershipID = "owner-1"
-	g.Expect(unmadeWaitFor(before, after)).To(BeTrue())
+	after.Spec.Creation.OwnershipID = "owner-1"
+	g.Expect(cloudClusterInputsChanged(before, after)).To(BeTrue())
 	after = before.DeepCopy()
 	after.Annotations = map[string]string{infrav1.UnreachableAnnotation: "now"}
-	g.Expect(unmadeWaitFor(before, after)).To(BeTrue())
+	g.Expect(cloudClusterInputsChanged(before, after)).To(BeTrue())
 }

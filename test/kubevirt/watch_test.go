@@ -100,7 +100,7 @@ func (a followed) quiet(t testing.TB) {
 	a.proxy.Reset()
 	NewWithT(t).Eventually(func() bool {
 		defer a.proxy.Reset()
-		return a.calls()["list"] == 0 && a.Inventory().Fresh && a.Inventory().SourceErr == nil
+		return a.calls()["list"] == 0 && a.Inventory().Fresh && a.Inventory().ReceiveErr == nil
 	}, "5m", "3s").Should(BeTrue(), "the account is followed")
 }
 
@@ -168,9 +168,9 @@ func TestPool(t *testing.T) {
 	g.Expect(a.calls()["deletecollection"]).To(BeNumerically("<", machines/10), "Secrets go many at a time, as their VMs are seen gone")
 }
 
-// TestFollowed tests that changes of machines are noticed whatever happens to the watches, and that
+// TestWatched tests that changes of machines are noticed whatever happens to the watches, and that
 // the account is listed if nothing can be watched.
-func TestFollowed(t *testing.T) {
+func TestWatched(t *testing.T) {
 	a := followAccount(t)
 	refs := a.makeAll(t, newOwner(t), 5)
 	next := func() (ref cloud.Reference) { ref, refs = refs[0], refs[1:]; return ref }
@@ -197,7 +197,7 @@ func TestFollowed(t *testing.T) {
 		g := NewWithT(t)
 		giveBack := withoutWatches(t)
 		a.proxy.CutStreams()
-		until(t, "the right is missed", func() bool { return cloud.CodeOf(a.Inventory().SourceErr) == cloud.Unauthorized })
+		until(t, "the right is missed", func() bool { return cloud.CodeOf(a.Inventory().ReceiveErr) == cloud.Unauthorized })
 		ref := next()
 		halt(t, ref.Token)
 		until(t, "a listing shows the stopped VM", func() bool { return a.state(ref) == cloud.StateStopped })
@@ -250,7 +250,7 @@ func withoutWatches(t testing.TB) (giveBack func()) {
 	return giveBack
 }
 
-// TestForgotten tests that the same Follow reads everything again if it missed changes that the API
+// TestForgotten tests that the same Watch reads everything again if it missed changes that the API
 // server no longer has.
 func TestForgotten(t *testing.T) {
 	g := NewWithT(t)
@@ -265,7 +265,7 @@ func TestForgotten(t *testing.T) {
 	}
 
 	var mu sync.Mutex
-	var told []cloud.Change
+	var told []cloud.Update
 	of := func(n int) (tokens []string) { // those of the nth complete change
 		mu.Lock()
 		defer mu.Unlock()
@@ -288,7 +288,7 @@ func TestForgotten(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- d.(cloud.Follower).Follow(ctx, func(c cloud.Change) {
+		ended <- d.(cloud.Watcher).Watch(ctx, func(c cloud.Update) {
 			mu.Lock()
 			defer mu.Unlock()
 			told = append(told, c)
@@ -301,7 +301,7 @@ func TestForgotten(t *testing.T) {
 	until(t, "the watches run", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return slices.ContainsFunc(told, func(c cloud.Change) bool {
+		return slices.ContainsFunc(told, func(c cloud.Update) bool {
 			return c.Token == kept.Token && slices.ContainsFunc(c.Resources, func(r cloud.Resource) bool { return r.State == cloud.StateStopped })
 		})
 	})

@@ -18,22 +18,22 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// maxProofs is how many VMs that vanished unexpectedly are checked in one step. Each one that is
-// gone costs a call.
-const maxProofs = 20
+// maxExistenceChecks is how many VMs that vanished unexpectedly are checked in one step. Each one
+// that is gone costs a call.
+const maxExistenceChecks = 20
 
-// sightings holds where the machines' VMs are. A reference leads to a VM without a search. It also
+// locations holds where the machines' VMs are. A reference leads to a VM without a search. It also
 // tells a VM that is gone from one that the account's user may no longer see, because vCenter
 // leaves both out of its answers.
-type sightings struct {
+type locations struct {
 	mu    sync.Mutex
-	byRef map[types.ManagedObjectReference]sighting
-	// made holds the folders of clones that were not seen yet, by the machine's UUID.
-	made map[string]types.ManagedObjectReference
+	byRef map[types.ManagedObjectReference]location
+	// cloneFolders holds the folders of clones that were not seen yet, by the machine's UUID.
+	cloneFolders map[string]types.ManagedObjectReference
 }
 
-// sighting is a VM as it was last seen.
-type sighting struct {
+// location is a VM as it was last seen.
+type location struct {
 	id     string                       // the machine's UUID
 	tags   cloud.Reference              // the machine's token and ownership ID
 	folder types.ManagedObjectReference // zero for a VM in a vApp
@@ -41,50 +41,50 @@ type sighting struct {
 	destroyed bool
 }
 
-// clone records that a machine is being created in a folder.
-func (s *sightings) clone(id string, folder types.ManagedObjectReference) {
+// recordClone records that a machine is being created in a folder.
+func (s *locations) recordClone(id string, folder types.ManagedObjectReference) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.made == nil {
-		s.made = map[string]types.ManagedObjectReference{}
+	if s.cloneFolders == nil {
+		s.cloneFolders = map[string]types.ManagedObjectReference{}
 	}
-	s.made[id] = folder
+	s.cloneFolders[id] = folder
 }
 
-// note records the VMs that were read. It forgets a VM that is no longer a machine.
-func (s *sightings) note(vms []vm) {
+// record records the VMs that were read. It forgets a VM that is no longer a machine.
+func (s *locations) record(vms []vm) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byRef == nil {
-		s.byRef = map[types.ManagedObjectReference]sighting{}
+		s.byRef = map[types.ManagedObjectReference]location{}
 	}
 	for _, m := range vms {
-		id, ref := m.identity(), bare(m.ref)
+		id, ref := m.identity(), withoutServer(m.ref)
 		was := s.byRef[ref]
 		switch {
 		case id != "":
 			folder, _ := m.properties["parent"].(types.ManagedObjectReference)
 			token, owner := m.tags()
-			s.byRef[ref] = sighting{id: id, tags: cloud.Reference{Token: token, OwnershipID: owner}, folder: cmp.Or(bare(folder), was.folder)}
-			delete(s.made, id)
+			s.byRef[ref] = location{id: id, tags: cloud.Reference{Token: token, OwnershipID: owner}, folder: cmp.Or(withoutServer(folder), was.folder)}
+			delete(s.cloneFolders, id)
 		case !m.unreadable():
 			delete(s.byRef, ref)
 		}
 	}
 }
 
-// destroy records that vCenter has accepted the call to destroy the VM.
-func (s *sightings) destroy(ref types.ManagedObjectReference) {
+// recordDestroy records that vCenter has accepted the call to destroy the VM.
+func (s *locations) recordDestroy(ref types.ManagedObjectReference) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if was, ok := s.byRef[bare(ref)]; ok {
+	if was, ok := s.byRef[withoutServer(ref)]; ok {
 		was.destroyed = true
-		s.byRef[bare(ref)] = was
+		s.byRef[withoutServer(ref)] = was
 	}
 }
 
 // forget forgets VMs that are proven to be gone.
-func (s *sightings) forget(gone map[types.ManagedObjectReference]sighting) {
+func (s *locations) forget(gone map[types.ManagedObjectReference]location) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for ref := range gone {
@@ -92,29 +92,29 @@ func (s *sightings) forget(gone map[types.ManagedObjectReference]sighting) {
 	}
 }
 
-// absent forgets machines that are proven to have no VM.
-func (s *sightings) absent(ids []string) {
+// forgetMachines forgets machines that are proven to have no VM.
+func (s *locations) forgetMachines(ids []string) {
 	s.forget(s.of(ids))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range ids {
-		delete(s.made, id)
+		delete(s.cloneFolders, id)
 	}
 }
 
 // all returns the remembered VMs.
-func (s *sightings) all() map[types.ManagedObjectReference]sighting {
+func (s *locations) all() map[types.ManagedObjectReference]location {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.byRef)
 }
 
 // of returns the remembered VMs of these machines.
-func (s *sightings) of(ids []string) map[types.ManagedObjectReference]sighting {
+func (s *locations) of(ids []string) map[types.ManagedObjectReference]location {
 	wanted := setOf(ids)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := map[types.ManagedObjectReference]sighting{}
+	found := map[types.ManagedObjectReference]location{}
 	for ref, at := range s.byRef {
 		if wanted[at.id] {
 			found[ref] = at
@@ -132,7 +132,7 @@ func setOf(ids []string) map[string]bool {
 }
 
 // known returns which of the machines this process has seen or cloned.
-func (s *sightings) known(ids []string) map[string]bool {
+func (s *locations) known(ids []string) map[string]bool {
 	known := map[string]bool{}
 	for _, at := range s.of(ids) {
 		known[at.id] = true
@@ -140,7 +140,7 @@ func (s *sightings) known(ids []string) map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range ids {
-		if _, made := s.made[id]; made {
+		if _, made := s.cloneFolders[id]; made {
 			known[id] = true
 		}
 	}
@@ -149,11 +149,11 @@ func (s *sightings) known(ids []string) map[string]bool {
 
 // folders returns where these machines were last seen or cloned. If that is unknown for one of
 // them, it returns all folders with machines.
-func (s *sightings) folders(ids []string) []types.ManagedObjectReference {
+func (s *locations) folders(ids []string) []types.ManagedObjectReference {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of, all := map[string]types.ManagedObjectReference{}, map[types.ManagedObjectReference]bool{}
-	maps.Copy(of, s.made)
+	maps.Copy(of, s.cloneFolders)
 	for _, at := range s.byRef {
 		of[at.id] = at.folder
 	}
@@ -173,26 +173,26 @@ func (s *sightings) folders(ids []string) []types.ManagedObjectReference {
 
 func byValue(a, b types.ManagedObjectReference) int { return strings.Compare(a.Value, b.Value) }
 
-// bare returns a reference without the vCenter's own ID, which some answers add, so that references
-// are comparable.
-func bare(ref types.ManagedObjectReference) types.ManagedObjectReference {
+// withoutServer returns a reference without the vCenter's own ID, which some answers add, so that
+// references are comparable.
+func withoutServer(ref types.ManagedObjectReference) types.ManagedObjectReference {
 	return types.ManagedObjectReference{Type: ref.Type, Value: ref.Value}
 }
 
-// proveAbsent returns nil if these machines, for which a read has found no VM, have none.
-func (d *driver) proveAbsent(ctx context.Context, s *session, ids []string) error {
+// checkAbsent returns nil if these machines, for which a read has found no VM, have none.
+func (d *driver) checkAbsent(ctx context.Context, s *session, ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	err := d.prove(ctx, s, d.seen.of(ids), d.seen.folders(ids))
+	err := d.checkVisible(ctx, s, d.locations.of(ids), d.locations.folders(ids))
 	if err == nil {
-		d.seen.absent(ids)
+		d.locations.forgetMachines(ids)
 	}
 	return err
 }
 
-// proveGone returns nil if these VMs, which a read has not found where they were, are gone.
-func (d *driver) proveGone(ctx context.Context, s *session, vanished map[types.ManagedObjectReference]sighting) error {
+// checkGone returns nil if these VMs, which a read has not found where they were, are gone.
+func (d *driver) checkGone(ctx context.Context, s *session, vanished map[types.ManagedObjectReference]location) error {
 	if len(vanished) == 0 {
 		return nil
 	}
@@ -200,19 +200,19 @@ func (d *driver) proveGone(ctx context.Context, s *session, vanished map[types.M
 	for _, at := range vanished {
 		ids = append(ids, at.id)
 	}
-	err := d.prove(ctx, s, vanished, d.seen.folders(ids))
+	err := d.checkVisible(ctx, s, vanished, d.locations.folders(ids))
 	if err == nil {
-		d.seen.forget(vanished)
+		d.locations.forget(vanished)
 	}
 	return err
 }
 
-// prove returns nil if no hidden object may be one of the VMs. vCenter silently leaves out what the
-// account's user may not see. So prove asks whether the user may see the datacenter, the folders
-// where the VMs were last, and the VMs themselves, which may have been moved. A VM that is gone
-// causes a fault that names it. prove does not ask for VMs that Drover destroyed. It can't detect a
-// VM in a place where this process has never seen it.
-func (d *driver) prove(ctx context.Context, s *session, vanished map[types.ManagedObjectReference]sighting, folders []types.ManagedObjectReference) error {
+// checkVisible returns nil if no hidden object may be one of the VMs. vCenter silently leaves out
+// what the account's user may not see. So checkVisible asks whether the user may see the
+// datacenter, the folders where the VMs were last, and the VMs themselves, which may have been
+// moved. A VM that is gone causes a fault that names it. It does not ask for VMs that Drover
+// destroyed. It can't detect a VM in a place where this process has never seen it.
+func (d *driver) checkVisible(ctx context.Context, s *session, vanished map[types.ManagedObjectReference]location, folders []types.ManagedObjectReference) error {
 	var suspects []types.ManagedObjectReference
 	for ref, at := range vanished {
 		if !at.destroyed {
@@ -220,14 +220,14 @@ func (d *driver) prove(ctx context.Context, s *session, vanished map[types.Manag
 		}
 	}
 	slices.SortFunc(suspects, byValue)
-	further := max(len(suspects)-maxProofs, 0)
+	further := max(len(suspects)-maxExistenceChecks, 0)
 	suspects = suspects[:len(suspects)-further]
-	asked := slices.Concat(suspects, folders, []types.ManagedObjectReference{bare(s.datacenter)})
-	gone := map[types.ManagedObjectReference]sighting{}
+	asked := slices.Concat(suspects, folders, []types.ManagedObjectReference{withoutServer(s.datacenter)})
+	gone := map[types.ManagedObjectReference]location{}
 	for {
 		hidden, err := s.hidden(ctx, asked)
 		missing, ok := missingOf(err)
-		if ok && missing != bare(s.datacenter) && slices.Contains(asked, missing) {
+		if ok && missing != withoutServer(s.datacenter) && slices.Contains(asked, missing) {
 			asked = slices.DeleteFunc(asked, func(ref types.ManagedObjectReference) bool { return ref == missing })
 			gone[missing] = vanished[missing]
 			continue
@@ -236,17 +236,17 @@ func (d *driver) prove(ctx context.Context, s *session, vanished map[types.Manag
 		case err != nil:
 			return err
 		case len(hidden) > 0:
-			return cloud.Errorf(cloud.Unauthorized, "the account's user may not see %s (System.View and System.Read are needed), where machines were: whether they are gone can't be told",
+			return cloud.Errorf(cloud.Unauthorized, "the account's user may not see %s (needs System.View and System.Read), where machines were: can't determine whether they are gone",
 				strings.Join(hidden, ", "))
 		}
 		break
 	}
-	d.seen.forget(gone)
+	d.locations.forget(gone)
 	switch {
 	case asked[0].Type == "VirtualMachine":
-		return cloud.Errorf(cloud.Unavailable, "VM %s is there, and was not found; it is looked for again", asked[0].Value)
+		return cloud.Errorf(cloud.Unavailable, "VM %s exists but was not found; the read is retried", asked[0].Value)
 	case further > 0:
-		return cloud.Errorf(cloud.Unavailable, "%d more VMs vanished at once; whether they are gone is asked next", further)
+		return cloud.Errorf(cloud.Unavailable, "%d more VMs vanished at once; they are checked next", further)
 	}
 	return nil
 }
@@ -261,7 +261,7 @@ func missingOf(err error) (ref types.ManagedObjectReference, ok bool) {
 	if !ok {
 		return ref, false
 	}
-	return bare(missing.Obj), true
+	return withoutServer(missing.Obj), true
 }
 
 // hidden returns the objects that the session's user may not see.
@@ -277,7 +277,7 @@ func (s *session) hidden(ctx context.Context, refs []types.ManagedObjectReferenc
 	for _, entity := range answer.Returnval {
 		for _, privilege := range entity.PrivAvailability {
 			if privilege.IsGranted && slices.Contains(needed, privilege.PrivId) {
-				granted[bare(entity.Entity)]++
+				granted[withoutServer(entity.Entity)]++
 			}
 		}
 	}

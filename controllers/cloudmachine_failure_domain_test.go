@@ -16,7 +16,7 @@ func zonalBench(t *testing.T, answer error) *bench {
 	t.Helper()
 	b := newBench(t, edit(fleetOf("m"), "m", func(m *infrav1.CloudMachine) {
 		unmade(m)
-		m.Spec.CreationDomain = "zone-d"
+		m.Spec.Creation.FailureDomain = "zone-d"
 	})...)
 	b.account.row.Traits.ZonalIdempotency = true
 	b.account.allowed = []string{"zone-a"}
@@ -36,9 +36,9 @@ func TestOpenAttemptIsSettled(t *testing.T) {
 			b.Expect(b.account.requests).To(HaveLen(1))
 			b.Expect(b.account.requests[0].MaybeSent).To(BeTrue())
 			m := b.machine("m")
-			b.Expect(m.Spec.CreationDomain).To(Equal("zone-d"), "while the attempt is open the machine stays")
-			b.Expect(m.Spec.CreationAttempt).To(BeZero())
-			b.Expect(readyReason(m)).To(Equal(string(code)))
+			b.Expect(m.Spec.Creation.FailureDomain).To(Equal("zone-d"), "while the attempt is open the machine stays")
+			b.Expect(m.Spec.Creation.Attempt).To(BeZero())
+			b.Expect(readyReason(m)).To(Equal(cloudReason(code)))
 
 			b.reconcile("m")
 			b.Expect(b.account.requests).To(HaveLen(1), "asked again, it would be open for longer")
@@ -46,8 +46,8 @@ func TestOpenAttemptIsSettled(t *testing.T) {
 			b.account.settled = true
 			b.reconcile("m")
 			m = b.machine("m")
-			b.Expect(m.Spec.CreationDomain).To(Equal("zone-a"))
-			b.Expect(m.Spec.CreationAttempt).To(BeEquivalentTo(1), "another token of the cloud's")
+			b.Expect(m.Spec.Creation.FailureDomain).To(Equal("zone-a"))
+			b.Expect(m.Spec.Creation.Attempt).To(BeEquivalentTo(1), "another token of the cloud's")
 
 			b.account.answers = nil
 			b.reconcile("m")
@@ -69,7 +69,7 @@ func TestOpenAttemptIsFound(t *testing.T) {
 	b.Expect(b.account.requests[1].MaybeSent).To(BeTrue())
 	m := b.machine("m")
 	b.Expect(m.Spec.ProviderID).To(Equal(testVM))
-	b.Expect(m.Spec.CreationDomain).To(Equal("zone-d"))
+	b.Expect(m.Spec.Creation.FailureDomain).To(Equal("zone-d"))
 }
 
 // TestOpenAttemptIsAskedAgain: without a definite answer, the attempt stays on record.
@@ -83,8 +83,8 @@ func TestOpenAttemptIsAskedAgain(t *testing.T) {
 			b.reconcile("m")
 			b.reconcile("m")
 			m := b.machine("m")
-			b.Expect(m.Spec.CreationDomain).To(Equal("zone-d"))
-			b.Expect(m.Spec.CreationAttempt).To(BeZero())
+			b.Expect(m.Spec.Creation.FailureDomain).To(Equal("zone-d"))
+			b.Expect(m.Spec.Creation.Attempt).To(BeZero())
 		})
 	}
 }
@@ -96,13 +96,13 @@ func TestRefusedAttemptIsCounted(t *testing.T) {
 	t.Parallel()
 	b := zonalBench(t, nil)
 	b.account.allowed = []string{"zone-d"}
-	b.r.fates.set(b.machine("m"), unsent)
+	b.r.attempts.set(b.machine("m"), attemptNotSent)
 	b.account.answers = []error{cloud.Errorf(cloud.QuotaExceeded, "no room"), cloud.Errorf(cloud.Throttled, "slowly"), nil}
 
 	b.Expect(b.reconcile("m").RequeueAfter).NotTo(BeZero())
-	b.Expect(b.machine("m").Spec.CreationAttempt).To(BeZero(), "it is written when it is needed")
+	b.Expect(b.machine("m").Spec.Creation.Attempt).To(BeZero(), "it is written when it is needed")
 	b.reconcile("m")
-	b.Expect(b.machine("m").Spec.CreationAttempt).To(BeEquivalentTo(1))
+	b.Expect(b.machine("m").Spec.Creation.Attempt).To(BeEquivalentTo(1))
 	b.reconcile("m")
 	b.Expect(b.account.requests[1].Attempt).To(Equal(1))
 	b.Expect(b.account.requests[1].MaybeSent).To(BeFalse())

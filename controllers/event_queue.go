@@ -11,20 +11,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Trigger enqueues objects for their reconciler from outside Kubernetes. Add never blocks. Requests
-// added before the reconciler starts wait for it. The zero value is ready for use.
-type Trigger struct {
+// EventQueue enqueues objects for their reconciler from outside Kubernetes. Add never blocks.
+// Requests added before the reconciler starts wait for it. The zero value is ready for use.
+type EventQueue struct {
 	mu      sync.Mutex
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
-	waiting []reconcile.Request
+	pending []reconcile.Request
 }
 
 // Add enqueues the requests.
-func (t *Trigger) Add(requests ...reconcile.Request) {
+func (t *EventQueue) Add(requests ...reconcile.Request) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.queue == nil {
-		t.waiting = append(t.waiting, requests...)
+		t.pending = append(t.pending, requests...)
 		return
 	}
 	for _, r := range requests {
@@ -33,15 +33,15 @@ func (t *Trigger) Add(requests ...reconcile.Request) {
 }
 
 // Source returns the source for the reconciler's builder.
-func (t *Trigger) Source() source.Source {
+func (t *EventQueue) Source() source.Source {
 	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.queue = queue
-		for _, r := range t.waiting {
+		for _, r := range t.pending {
 			queue.Add(r)
 		}
-		t.waiting = nil
+		t.pending = nil
 		return nil
 	})
 }

@@ -16,7 +16,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// lateMachine returns a machine whose VM has run for the given time. Its NodeLinked has the reason
+// lateMachine returns a machine whose VM has run for the given time. Its NodeJoined has the reason
 // told, if told is not empty.
 func lateMachine(runs time.Duration, told string) *machineScope {
 	s := &machineScope{CloudMachine: &infrav1.CloudMachine{}, owner: &clusterv1.Machine{}, cluster: &clusterv1.Cluster{}}
@@ -24,7 +24,7 @@ func lateMachine(runs time.Duration, told string) *machineScope {
 		Type: clusterv1.ReadyCondition, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-runs)),
 	}}
 	if told != "" {
-		setNodeProblem(s.CloudMachine, nodeProblem{told, "as before"})
+		setNodeJoined(s.CloudMachine, false, nodeIssue{told, "as before"})
 	}
 	return s
 }
@@ -75,11 +75,11 @@ func TestLate(t *testing.T) {
 				}
 				return c.progress, "and so on", nil
 			}}
-			problem, again, err := r.late(t.Context(), c.scope, c.hasNode)
+			problem, again, err := r.diagnoseNode(t.Context(), c.scope, c.hasNode)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(problem.reason).To(Equal(c.reason))
 			g.Expect(problem.message).To(ContainSubstring(c.words))
-			g.Expect(strings.HasPrefix(problem.message, "VM runs since ")).To(Equal(c.reason != ""))
+			g.Expect(strings.HasPrefix(problem.message, "The VM has been running since ")).To(Equal(c.reason != ""))
 			g.Expect(again > 0).To(Equal(c.looks), "%s", again)
 			g.Expect(asked == 1).To(Equal(c.asks), "asked %d times", asked)
 		})
@@ -92,7 +92,7 @@ func TestLateWhenAskingFails(t *testing.T) {
 	r := &CloudMachineReconciler{Progress: func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (string, string, error) {
 		return infrav1.NoCertificateRequestReason, "no kubelet has asked", errors.New("refused")
 	}}
-	problem, _, err := r.late(t.Context(), lateMachine(time.Hour, ""), false)
+	problem, _, err := r.diagnoseNode(t.Context(), lateMachine(time.Hour, ""), false)
 	g.Expect(err).To(MatchError("refused"))
 	g.Expect(problem.reason).To(Equal(infrav1.NoCertificateRequestReason))
 }

@@ -124,13 +124,13 @@ func TestRefusedLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestSignsAreRare: a fleet that changes all the time sends one sign of life per second, because
-// for each the engine looks at all machines.
-func TestSignsAreRare(t *testing.T) {
+// TestHeartbeatsAreRateLimited: a fleet that changes all the time sends one heartbeat per second,
+// because for each the engine looks at all machines.
+func TestHeartbeatsAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		var signs []time.Time
-		f := newFollowing(objects{}, func(c cloud.Change) {
+		f := newWatchState(objects{}, func(c cloud.Update) {
 			if !c.All && c.Token == "" {
 				signs = append(signs, time.Now())
 			}
@@ -140,13 +140,13 @@ func TestSignsAreRare(t *testing.T) {
 		f.add(a, "10")
 		f.add(b, "10")
 		ctx, cancel := context.WithCancel(t.Context())
-		incoming, ended := make(chan news), make(chan error, 1)
-		go func() { ended <- f.listen(ctx, incoming, time.Minute) }()
+		incoming, ended := make(chan streamEvent), make(chan error, 1)
+		go func() { ended <- f.run(ctx, incoming, time.Minute) }()
 		for range 100 { // ten seconds
 			time.Sleep(50 * time.Millisecond)
-			incoming <- news{of: a, at: time.Now(), version: "11"}
+			incoming <- streamEvent{stream: a, at: time.Now(), version: "11"}
 			time.Sleep(50 * time.Millisecond)
-			incoming <- news{of: b, at: time.Now(), version: "11"}
+			incoming <- streamEvent{stream: b, at: time.Now(), version: "11"}
 		}
 		last := time.Now()
 		time.Sleep(5 * time.Second)
@@ -205,7 +205,7 @@ func fatConditions() (all []any) {
 }
 
 // heapOf returns the heap, in bytes, of an account that follows the given number of machines. It
-// includes the resources that Follow reported first.
+// includes the resources that Watch reported first.
 func heapOf(t testing.TB, machines int) uint64 {
 	fats := map[string]func(int) map[string]any{"VirtualMachineList": fatVM, "VirtualMachineInstanceList": fatGuest}
 	heap := func() uint64 {
@@ -237,13 +237,13 @@ func heapOf(t testing.TB, machines int) uint64 {
 		}
 		write(w, 200, map[string]any{"kind": kind, "metadata": map[string]any{"resourceVersion": "10", "continue": next}, "items": items})
 	})
-	d.page, d.silence, d.lookForCDI = pageSize, time.Hour, time.Hour
+	d.page, d.streamTimeout, d.cdiInterval = pageSize, time.Hour, time.Hour
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	before := heap()
 	var resources []cloud.Resource
 	go func() {
-		ended <- d.Follow(ctx, func(c cloud.Change) { resources = c.Resources })
+		ended <- d.Watch(ctx, func(c cloud.Update) { resources = c.Resources })
 	}()
 	for range 4 {
 		<-watched

@@ -15,8 +15,8 @@ import (
 // A followed account keeps thousands of objects in memory. It keeps only what resources reads, in
 // KubeVirt's own types, which is about half of the 10 KiB of a VM.
 
-func keepVM(vm *kubevirtv1.VirtualMachine) (slim kubevirtv1.VirtualMachine) {
-	slim.TypeMeta, slim.ObjectMeta = vm.TypeMeta, keepMeta(&vm.ObjectMeta)
+func pruneVM(vm *kubevirtv1.VirtualMachine) (slim kubevirtv1.VirtualMachine) {
+	slim.TypeMeta, slim.ObjectMeta = vm.TypeMeta, pruneMeta(&vm.ObjectMeta)
 	slim.Spec.RunStrategy = vm.Spec.RunStrategy
 	if vm.Spec.Template != nil && vm.Spec.Template.Spec.EvictionStrategy != nil {
 		slim.Spec.Template = &kubevirtv1.VirtualMachineInstanceTemplateSpec{}
@@ -31,8 +31,8 @@ func keepVM(vm *kubevirtv1.VirtualMachine) (slim kubevirtv1.VirtualMachine) {
 	return slim
 }
 
-func keepVMI(vmi *kubevirtv1.VirtualMachineInstance) (slim kubevirtv1.VirtualMachineInstance) {
-	slim.TypeMeta, slim.ObjectMeta = vmi.TypeMeta, keepMeta(&vmi.ObjectMeta)
+func pruneVMI(vmi *kubevirtv1.VirtualMachineInstance) (slim kubevirtv1.VirtualMachineInstance) {
+	slim.TypeMeta, slim.ObjectMeta = vmi.TypeMeta, pruneMeta(&vmi.ObjectMeta)
 	slim.Spec.EvictionStrategy = vmi.Spec.EvictionStrategy
 	slim.Status.Phase, slim.Status.Reason = vmi.Status.Phase, vmi.Status.Reason
 	slim.Status.EvacuationNodeName = vmi.Status.EvacuationNodeName
@@ -51,8 +51,8 @@ func keepVMI(vmi *kubevirtv1.VirtualMachineInstance) (slim kubevirtv1.VirtualMac
 	return slim
 }
 
-func keepVolume(v *cdiv1.DataVolume) (slim cdiv1.DataVolume) {
-	slim.TypeMeta, slim.ObjectMeta = v.TypeMeta, keepMeta(&v.ObjectMeta)
+func pruneVolume(v *cdiv1.DataVolume) (slim cdiv1.DataVolume) {
+	slim.TypeMeta, slim.ObjectMeta = v.TypeMeta, pruneMeta(&v.ObjectMeta)
 	slim.Status.Phase = v.Status.Phase
 	for _, c := range v.Status.Conditions {
 		if slices.Contains(volumeConditions, c.Type) {
@@ -62,11 +62,11 @@ func keepVolume(v *cdiv1.DataVolume) (slim cdiv1.DataVolume) {
 	return slim
 }
 
-func keepSecret(s *metav1.PartialObjectMetadata) metav1.PartialObjectMetadata {
-	return metav1.PartialObjectMetadata{TypeMeta: s.TypeMeta, ObjectMeta: keepMeta(&s.ObjectMeta)}
+func pruneSecret(s *metav1.PartialObjectMetadata) metav1.PartialObjectMetadata {
+	return metav1.PartialObjectMetadata{TypeMeta: s.TypeMeta, ObjectMeta: pruneMeta(&s.ObjectMeta)}
 }
 
-func keepMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
+func pruneMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	slim := metav1.ObjectMeta{
 		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion,
 		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package cmd
 
 import (
 	"context"
@@ -66,7 +66,7 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 		"account-concurrency": func(c client.Client, e *endpoints) reconcile.Reconciler {
 			clouds := registry.WithSimulated("")
 			return &controllers.CloudAccountReconciler{
-				Client: c, APIReader: c, Clouds: clouds, Changed: &controllers.Trigger{}, Machines: &controllers.Trigger{}, ConnectOnly: true,
+				Client: c, APIReader: c, Clouds: clouds, Changed: &controllers.EventQueue{}, Machines: &controllers.EventQueue{}, ConnectOnly: true,
 				Accounts: fleet.NewAccounts(fleet.Options{
 					Clouds: clouds, Times: fleet.TimesFor(fleet.DefaultCall), Transport: fleet.NewTransport(e.dial),
 				}),
@@ -77,7 +77,7 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 		},
 	} {
 		t.Run(flag, func(t *testing.T) {
-			workers, err := command().Flags().GetInt(flag)
+			count, err := New("test").Flags().GetInt(flag)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +100,7 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 				c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 					WithStatusSubresource(&infrav1.CloudAccount{}, &controlplanev1.AdoptedControlPlane{}).Build()
 				e := &endpoints{end: make(chan struct{})}
-				options := controllerOptions[reconcile.Request](workers)
+				options := workers[reconcile.Request](count)
 				options.Reconciler = build(c, e)
 				it, err := controller.NewUnmanaged(flag, options)
 				if err != nil {
@@ -122,7 +122,7 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 				time.Sleep(9 * time.Second) // on the bubble's clock; a control plane probe ends after 10 seconds, a call after 30
 				e.mu.Lock()
 				if e.reached.IsZero() || e.reached.Sub(start) > time.Second {
-					t.Errorf("%d workers reached the healthy endpoint after %s, want within a second", workers, e.reached.Sub(start))
+					t.Errorf("%d workers reached the healthy endpoint after %s, want within a second", count, e.reached.Sub(start))
 				}
 				e.mu.Unlock()
 				stop()

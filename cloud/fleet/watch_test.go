@@ -22,7 +22,7 @@ type stream struct {
 	delay  time.Duration // before each report
 	err    error         // the stream fails with this error
 	refuse error         // the stream fails so after its first report
-	mute   bool          // the stream stays open and reports nothing
+	silent bool          // the stream stays open and reports nothing
 	begun  int
 	open   int
 }
@@ -39,15 +39,15 @@ func (s *stream) count() (begun, open int) {
 	return s.begun, s.open
 }
 
-// telling is a testDriver whose cloud has a stream.
-type telling struct {
+// watcher is a testDriver whose cloud has a stream.
+type watchDriver struct {
 	*testDriver
 	*stream
 	cloud *testCloud
 }
 
-// books returns the cloud's resources by token.
-func (d telling) books() map[string][]cloud.Resource {
+// resourcesByToken returns the cloud's resources by token.
+func (d watchDriver) resourcesByToken() map[string][]cloud.Resource {
 	all := map[string][]cloud.Resource{}
 	d.cloud.with(func() {
 		for _, id := range slices.Sorted(maps.Keys(d.cloud.resources)) {
@@ -61,7 +61,7 @@ func (d telling) books() map[string][]cloud.Resource {
 	return all
 }
 
-func (d telling) Follow(ctx context.Context, tell func(cloud.Change)) error {
+func (d watchDriver) Watch(ctx context.Context, report func(cloud.Update)) error {
 	d.set(func() { d.begun, d.open = d.begun+1, d.open+1 })
 	defer d.set(func() { d.open-- })
 	began := time.Now()
@@ -69,14 +69,14 @@ func (d telling) Follow(ctx context.Context, tell func(cloud.Change)) error {
 	if err != nil {
 		return err
 	}
-	tell(cloud.Change{At: began, All: true, Resources: all})
+	report(cloud.Update{At: began, All: true, Resources: all})
 	known := byToken(all)
-	sign := time.Now()
+	heartbeat := time.Now()
 	for {
-		var mute bool
+		var silent bool
 		var delay time.Duration
 		d.set(func() {
-			mute, delay = d.mute, d.delay
+			silent, delay = d.silent, d.delay
 			if err = d.err; d.refuse != nil {
 				err = d.refuse
 			}
@@ -84,32 +84,32 @@ func (d telling) Follow(ctx context.Context, tell func(cloud.Change)) error {
 		if err != nil {
 			return err
 		}
-		now := d.books()
+		now := d.resourcesByToken()
 		select {
 		case <-time.After(100*time.Millisecond + delay):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if mute {
+		if silent {
 			continue
 		}
 		tokens := maps.Clone(known)
 		maps.Copy(tokens, now)
 		for token := range tokens {
 			if !reflect.DeepEqual(known[token], now[token]) {
-				tell(cloud.Change{At: time.Now(), Token: token, Resources: now[token]})
+				report(cloud.Update{At: time.Now(), Token: token, Resources: now[token]})
 			}
 		}
 		known = now
-		if time.Since(sign) > time.Minute {
-			sign = time.Now()
-			tell(cloud.Change{At: sign})
+		if time.Since(heartbeat) > time.Minute {
+			heartbeat = time.Now()
+			report(cloud.Update{At: heartbeat})
 		}
 	}
 }
 
-// tellingBy returns a change of Options that gives the cloud this stream.
-func (c *testCloud) tellingBy(p *stream) func(*Options) {
+// withStreamOption returns a change of Options that gives the cloud this stream.
+func (c *testCloud) withStreamOption(p *stream) func(*Options) {
 	return func(o *Options) {
 		connect := o.Clouds[0].New
 		o.Clouds[0].New = func(cfg cloud.Config) (cloud.Driver, error) {
@@ -117,25 +117,25 @@ func (c *testCloud) tellingBy(p *stream) func(*Options) {
 			if err != nil {
 				return nil, err
 			}
-			return telling{d.(*testDriver), p, c}, nil
+			return watchDriver{d.(*testDriver), p, c}, nil
 		}
 	}
 }
 
-func (c *testCloud) tell(t *testing.T) (*session, *stream) {
+func (c *testCloud) withStream(t *testing.T) (*session, *stream) {
 	p := &stream{}
-	return c.begin(t, c.tellingBy(p)), p
+	return c.begin(t, c.withStreamOption(p)), p
 }
 
-// TestFollowedIsNotListed: the account is listed once, and then costs no call while changes are
+// TestWatchedIsNotListed: the account is listed once, and then costs no call while changes are
 // reported, whatever happens. Without observed machines there is no stream.
-func TestFollowedIsNotListed(t *testing.T) {
+func TestWatchedIsNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		s, p := c.tell(t)
+		s, p := c.withStream(t)
 		a := s.account(t)
 		time.Sleep(time.Hour)
-		if begun, _ := p.count(); begun != 0 || !a.Inventory().Fresh {
+		if begun, _ := p.count(); begun != 0 || !a.Inventory().Fresh || a.Inventory().Received {
 			t.Fatalf("followed %d times for no one; %+v", begun, a.Inventory())
 		}
 		refs := c.observed(a, 40)
@@ -150,8 +150,8 @@ func TestFollowedIsNotListed(t *testing.T) {
 		if n := c.count("list"); n != 1 || begun != 1 || open != 1 {
 			t.Errorf("%d listings, %d streams, %d open", n, begun, open)
 		}
-		if state := a.Inventory(); !state.Fresh || state.Err != nil || state.SourceErr != nil || state.Instances != 40 || time.Since(state.LastComplete) > 2*time.Minute || s.flips() != 0 {
-			t.Errorf("%+v, told %d times", state, s.flips())
+		if state := a.Inventory(); !state.Fresh || state.Err != nil || state.ReceiveErr != nil || !state.Received || state.Instances != 40 || time.Since(state.LastComplete) > 2*time.Minute || s.accountChanges() != 1 {
+			t.Errorf("%+v, told %d times", state, s.accountChanges())
 		}
 		if n := c.count("describe"); n != 0 {
 			t.Errorf("%d live reads", n)
@@ -172,21 +172,21 @@ func TestFollowedIsNotListed(t *testing.T) {
 	})
 }
 
-// TestFollowedVanishes: a machine that the stream reports as gone is gone once a live read confirms
+// TestWatchedVanishes: a machine that the stream reports as gone is gone once a live read confirms
 // it, within a second or two and without a listing.
-func TestFollowedVanishes(t *testing.T) {
+func TestWatchedVanishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		s, _ := c.tell(t)
+		s, _ := c.withStream(t)
 		a := s.account(t)
 		refs := c.observed(a, 10)
-		time.Sleep(80 * time.Second) // 20 after a sign of life
+		time.Sleep(80 * time.Second) // 20 after a heartbeat
 		c.vanish(refs[0].Token, true)
 		until(t, 2*time.Second, "gone", func() bool { return a.Observe(refs[0], true).Gone })
 		if l, d := c.count("list"), c.count("describe"); l != 1 || d != 1 {
 			t.Errorf("%d listings, %d live reads", l, d)
 		}
-		// Nothing is reported of what never existed: the next sign of life covers it.
+		// Nothing is reported of what never existed: the next heartbeat covers it.
 		lost := cloud.Reference{Token: "lost", OwnershipID: "own", ProviderID: "test:///i-9999"}
 		a.Observe(lost, true)
 		until(t, 2*time.Minute, "gone", func() bool { return a.Observe(lost, true).Gone })
@@ -196,24 +196,24 @@ func TestFollowedVanishes(t *testing.T) {
 	})
 }
 
-// TestSilenceIsNotHealth: if a stream is silent, the account is listed again, and never becomes
+// TestSilentStreamIsListed: if a stream is silent, the account is listed again, and never becomes
 // stale. When the stream reports again, the listings end.
-func TestSilenceIsNotHealth(t *testing.T) {
+func TestSilentStreamIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		s, p := c.tell(t)
+		s, p := c.withStream(t)
 		a := s.account(t)
 		refs := c.observed(a, 5)
 		time.Sleep(5 * time.Minute)
-		p.set(func() { p.mute = true })
+		p.set(func() { p.silent = true })
 		c.vanish(refs[0].Token, false)
-		until(t, streamSilence+time.Minute, "gone", func() bool { return a.Observe(refs[0], true).Gone })
+		until(t, streamTimeout+time.Minute, "gone", func() bool { return a.Observe(refs[0], true).Gone })
 		time.Sleep(10 * time.Minute)
 		n := c.count("list")
-		if n < 9 || n > 12 || !a.Inventory().Fresh || s.flips() != 0 {
-			t.Errorf("%d listings; %+v, told %d times", n, a.Inventory(), s.flips())
+		if n < 9 || n > 12 || !a.Inventory().Fresh || s.accountChanges() != 1 {
+			t.Errorf("%d listings; %+v, told %d times", n, a.Inventory(), s.accountChanges())
 		}
-		p.set(func() { p.mute = false })
+		p.set(func() { p.silent = false })
 		time.Sleep(2 * time.Minute)
 		n = c.count("list")
 		time.Sleep(time.Hour)
@@ -223,9 +223,9 @@ func TestSilenceIsNotHealth(t *testing.T) {
 	})
 }
 
-// TestBrokenStream: while the stream fails, the account is listed at its normal intervals. The
+// TestFailedStream: while the stream fails, the account is listed at its normal intervals. The
 // failure is reported after a while, and so is its end.
-func TestBrokenStream(t *testing.T) {
+func TestFailedStream(t *testing.T) {
 	for name, breaks := range map[string]func(p *stream){
 		"cut":     func(p *stream) { p.err = cloud.Errorf(cloud.Unavailable, "cut") },
 		"refused": func(p *stream) { p.refuse = cloud.Errorf(cloud.Unauthorized, "you may not watch") },
@@ -233,7 +233,7 @@ func TestBrokenStream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newTestCloud(t)
-				s, p := c.tell(t)
+				s, p := c.withStream(t)
 				a := s.account(t)
 				refs := c.observed(a, 5)
 				time.Sleep(time.Minute)
@@ -244,27 +244,27 @@ func TestBrokenStream(t *testing.T) {
 				if n := c.count("list"); n < 55 || n > 80 {
 					t.Errorf("%d listings in an hour", n)
 				}
-				if state := a.Inventory(); !state.Fresh || state.SourceErr == nil || s.flips() != 1 {
-					t.Errorf("%+v, told %d times", state, s.flips())
+				if state := a.Inventory(); !state.Fresh || state.ReceiveErr == nil || state.Received || s.accountChanges() != 2 {
+					t.Errorf("%+v, told %d times", state, s.accountChanges())
 				}
 				p.set(func() { p.err, p.refuse = nil, nil })
 				time.Sleep(5 * time.Minute)
 				n := c.count("list")
 				time.Sleep(time.Hour)
-				if more := c.count("list") - n; more != 0 || a.Inventory().SourceErr != nil || s.flips() != 2 {
-					t.Errorf("%d listings after it was back; %+v, told %d times", more, a.Inventory(), s.flips())
+				if more := c.count("list") - n; more != 0 || a.Inventory().ReceiveErr != nil || s.accountChanges() != 3 {
+					t.Errorf("%d listings after it was back; %+v, told %d times", more, a.Inventory(), s.accountChanges())
 				}
 			})
 		})
 	}
 }
 
-// TestFollowedAnew: when the credentials change, the new driver is followed at once, and the old
-// one is not followed any more.
-func TestFollowedAnew(t *testing.T) {
+// TestWatchAfterNewCredentials: when the credentials change, the new driver is watched at once, and
+// the old one is not followed any more.
+func TestWatchAfterNewCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		s, p := c.tell(t)
+		s, p := c.withStream(t)
 		a := s.account(t)
 		c.observed(a, 5)
 		for i := range 5 {
@@ -284,7 +284,7 @@ func TestStreamBehindACreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.start = time.Hour
-		s, p := c.tell(t)
+		s, p := c.withStream(t)
 		a := s.account(t)
 		c.observed(a, 1)
 		p.set(func() { p.delay = 3 * time.Second })

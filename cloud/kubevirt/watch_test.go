@@ -28,7 +28,7 @@ type streams struct {
 	*driver
 	mu      sync.Mutex
 	asked   map[string]int // number of calls, by "list " or "watch " and the kind
-	changes []cloud.Change
+	changes []cloud.Update
 	// say writes the nth watch of a kind, counted from 1. The watch ends when say returns.
 	say func(kind string, n int, w http.ResponseWriter, req *http.Request)
 	// noCDI makes the server answer as one without DataVolumes.
@@ -39,7 +39,7 @@ func newStreams(t *testing.T, say func(kind string, n int, w http.ResponseWriter
 	t.Helper()
 	s := &streams{say: say, asked: map[string]int{}}
 	s.driver = served(t, s.serve)
-	s.silence, s.lookForCDI = time.Minute, time.Hour
+	s.streamTimeout, s.cdiInterval = time.Minute, time.Hour
 	return s
 }
 
@@ -74,13 +74,13 @@ func (s *streams) count(call string) int {
 	return s.asked[call]
 }
 
-func (s *streams) told() []cloud.Change {
+func (s *streams) told() []cloud.Update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]cloud.Change(nil), s.changes...)
+	return append([]cloud.Update(nil), s.changes...)
 }
 
-func (s *streams) of(token string) (all []cloud.Change) {
+func (s *streams) of(token string) (all []cloud.Update) {
 	for _, c := range s.told() {
 		if c.Token == token {
 			all = append(all, c)
@@ -89,9 +89,9 @@ func (s *streams) of(token string) (all []cloud.Change) {
 	return all
 }
 
-// follow runs Follow until the streams end or ctx is done.
+// watch runs Watch until the streams end or ctx is done.
 func (s *streams) follow(ctx context.Context) error {
-	return s.Follow(ctx, func(c cloud.Change) {
+	return s.Watch(ctx, func(c cloud.Update) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.changes = append(s.changes, c)
@@ -125,26 +125,26 @@ func running(name, version string) kubevirtv1.VirtualMachineInstance {
 // untilGone keeps a stream open until its client disconnects.
 func untilGone(req *http.Request) { <-req.Context().Done() }
 
-// TestStrangeStreams: a response that is not a watch of an API server ends Follow with an error,
+// TestUnexpectedStreams: a response that is not a watch of an API server ends Watch with an error,
 // and nothing in it is reported.
-func TestStrangeStreams(t *testing.T) {
+func TestUnexpectedStreams(t *testing.T) {
 	for name, test := range map[string]struct {
 		say  func(w http.ResponseWriter, req *http.Request)
 		code cloud.Code
 		word string
 	}{
-		"HTML": {code: cloud.Unknown, word: "no stream of events", say: func(w http.ResponseWriter, req *http.Request) {
+		"HTML": {code: cloud.Unknown, word: "not a stream of events", say: func(w http.ResponseWriter, req *http.Request) {
 			for req.Context().Err() == nil {
 				if _, err := fmt.Fprintln(w, "<html><p>marked-page</p></html>"); err != nil {
 					return
 				}
 			}
 		}},
-		"another kind": {code: cloud.Unknown, word: "is no VirtualMachine", say: func(w http.ResponseWriter, req *http.Request) {
+		"another kind": {code: cloud.Unknown, word: "not a VirtualMachine", say: func(w http.ResponseWriter, req *http.Request) {
 			event(w, "ADDED", at("Pod", "token-1", "11"))
 			untilGone(req)
 		}},
-		"no object": {code: cloud.Unknown, word: "is no VirtualMachine", say: func(w http.ResponseWriter, req *http.Request) {
+		"no object": {code: cloud.Unknown, word: "not a VirtualMachine", say: func(w http.ResponseWriter, req *http.Request) {
 			fmt.Fprintln(w, `{"type":"ADDED"}`)
 		}},
 		"endless event": {code: cloud.Unknown, word: "more than 8388608 bytes", say: func(w http.ResponseWriter, _ *http.Request) {
@@ -162,12 +162,12 @@ func TestStrangeStreams(t *testing.T) {
 		"error": {code: cloud.Unauthorized, word: "not any more", say: func(w http.ResponseWriter, _ *http.Request) {
 			event(w, "ERROR", refusal(403, metav1.StatusReasonForbidden, "not any more marked-token"))
 		}},
-		"error of nobody's": {code: cloud.Unknown, word: "can't be read", say: func(w http.ResponseWriter, _ *http.Request) {
+		"error of nobody's": {code: cloud.Unknown, word: "can't be decoded", say: func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintln(w, `{"type":"ERROR","object":{"said":"marked-token"}}`)
 		}},
-		"end at once":   {code: cloud.Unavailable, word: "before its time", say: func(http.ResponseWriter, *http.Request) {}},
-		"half an event": {code: cloud.Unavailable, word: "before its time", say: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"type":"ADDED","object":{"ki`) }},
-		"silence":       {code: cloud.Unavailable, word: "says nothing any more", say: func(_ http.ResponseWriter, req *http.Request) { untilGone(req) }},
+		"end at once":   {code: cloud.Unavailable, word: "ended early", say: func(http.ResponseWriter, *http.Request) {}},
+		"half an event": {code: cloud.Unavailable, word: "ended early", say: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"type":"ADDED","object":{"ki`) }},
+		"silence":       {code: cloud.Unavailable, word: "stopped sending events", say: func(_ http.ResponseWriter, req *http.Request) { untilGone(req) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -181,7 +181,7 @@ func TestStrangeStreams(t *testing.T) {
 				}
 			})
 			if name == "silence" {
-				s.silence = 500 * time.Millisecond
+				s.streamTimeout = 500 * time.Millisecond
 			}
 			err := s.follow(t.Context())
 			g.Expect(cloud.CodeOf(err)).To(Equal(test.code), "%v", err)
@@ -215,7 +215,7 @@ func TestResume(t *testing.T) {
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- s.follow(ctx) }()
-	g.Eventually(func() []cloud.Change { return s.of("token-2") }, "10s").Should(HaveLen(1))
+	g.Eventually(func() []cloud.Update { return s.of("token-2") }, "10s").Should(HaveLen(1))
 	cancel()
 	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 	g.Expect(from).To(Equal([]string{"10", "11"}))
@@ -224,7 +224,7 @@ func TestResume(t *testing.T) {
 }
 
 // TestOutdated: if the API server no longer has a version, or does not have it yet, everything is
-// listed again. If that does not help, Follow returns an error.
+// listed again. If that does not help, Watch returns an error.
 func TestOutdated(t *testing.T) {
 	for name, outdate := range map[string]func(w http.ResponseWriter){
 		"expired":       func(w http.ResponseWriter) { event(w, "ERROR", refusal(410, metav1.StatusReasonExpired, "too old")) },
@@ -278,19 +278,19 @@ func TestOrder(t *testing.T) {
 	<-guests
 	g.Consistently(s.told, "300ms").Should(HaveLen(1), "only what was there at first")
 	close(machines)
-	g.Eventually(func() []cloud.Change { return s.of("token-1") }, "10s").Should(HaveLen(1))
+	g.Eventually(func() []cloud.Update { return s.of("token-1") }, "10s").Should(HaveLen(1))
 	g.Expect(s.of("token-1")[0].Resources).To(HaveExactElements(And(HaveField("ID", "uid-1"), HaveField("State", cloud.StateRunning))))
 	g.Expect(s.of("alone")).To(BeEmpty())
 	close(marks)
-	g.Eventually(func() []cloud.Change { return s.of("alone") }, "10s").Should(HaveLen(1))
+	g.Eventually(func() []cloud.Update { return s.of("alone") }, "10s").Should(HaveLen(1))
 	g.Expect(s.of("alone")[0].Resources).To(HaveExactElements(And(HaveField("ID", "vmi/uid-1"), HaveField("State", cloud.StateStopping))))
 	cancel()
 	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 }
 
-// TestSigns: a sign of life follows when every stream has sent one, also in a cluster without CDI.
-// Its time is that of the oldest.
-func TestSigns(t *testing.T) {
+// TestHeartbeats: a heartbeat follows when every stream has sent something, also in a cluster
+// without CDI. Its time is that of the oldest.
+func TestHeartbeats(t *testing.T) {
 	for _, noCDI := range []bool{false, true} {
 		g := NewWithT(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -330,14 +330,14 @@ func TestCDIComes(t *testing.T) {
 		untilGone(req)
 	})
 	s.noCDI.Store(true)
-	s.lookForCDI = 200 * time.Millisecond
+	s.cdiInterval = 200 * time.Millisecond
 	ended := make(chan error, 1)
 	go func() { ended <- s.follow(ctx) }()
 	g.Eventually(func() int { return s.count("list DataVolume") }, "10s").Should(BeNumerically(">=", 3), "it is looked for")
 	g.Expect(s.count("watch DataVolume")).To(BeZero())
 	s.noCDI.Store(false)
 	g.Eventually(func() int { return s.count("watch DataVolume") }, "10s").Should(Equal(1))
-	g.Expect(s.count("list VirtualMachine")).To(Equal(2), "everything is read anew")
+	g.Expect(s.count("list VirtualMachine")).To(Equal(2), "everything is read again")
 	cancel()
 	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 }
@@ -360,7 +360,7 @@ func TestLabels(t *testing.T) {
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- s.follow(ctx) }()
-	g.Eventually(func() []cloud.Change { return s.of("token-2") }, "10s").Should(HaveLen(2))
+	g.Eventually(func() []cloud.Update { return s.of("token-2") }, "10s").Should(HaveLen(2))
 	cancel()
 	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 	g.Expect(s.of("token-1")).To(HaveExactElements(HaveField("Resources", HaveLen(1)), HaveField("Resources", BeEmpty())))

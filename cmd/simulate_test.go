@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package simulator_test
+package cmd
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ const asProgram = "DROVER_TEST_SIMULATE"
 
 func TestMain(m *testing.M) {
 	if args := os.Getenv(asProgram); args != "" {
-		cmd := simulator.Command()
+		cmd := simulate()
 		cmd.SetArgs(strings.Fields(args))
 		if cmd.Execute() != nil {
 			os.Exit(1)
@@ -33,13 +33,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// command runs the command in this process. It returns the address and a function that stops it.
-func command(t *testing.T, args ...string) (string, func() error) {
+// runSimulate runs the command in this process. It returns the address and a function that stops
+// it.
+func runSimulate(t *testing.T, args ...string) (string, func() error) {
 	t.Helper()
 	address := filepath.Join(t.TempDir(), "address")
 	ctx, cancel := context.WithCancel(t.Context())
 	var out bytes.Buffer
-	cmd := simulator.Command()
+	cmd := simulate()
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
 	cmd.SetArgs(append(args, "--address-file="+address))
@@ -78,15 +79,17 @@ settings:
 bodies:
   leaseInterval: 30s
 `), 0o600)).To(Succeed())
-	url, end := command(t, "--config="+config, "--token=mine", "--admin-token=admin", "--seed=3", "--throttle=none")
-	c := &client{t, url, "mine", simulator.Admin{URL: url, Token: "admin"}}
-	r, code := c.run(func(r *wire.RunInstancesRequest) { r.Region, r.InstanceType = "north", "tiny" })
-	g.Expect(code).To(BeEmpty())
+	url, end := runSimulate(t, "--config="+config, "--token=mine", "--admin-token=admin", "--seed=3", "--throttle=none")
+	admin := simulator.Admin{URL: url, Token: "admin"}
+	r, err := admin.Run(t.Context(), "default", wire.RunInstancesRequest{
+		Region: "north", InstanceType: "tiny", ClientToken: "a", Image: "node-image",
+	})
+	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(r.Zone).To(Equal("n2"))
-	s, err := c.Settings(t.Context())
+	s, err := admin.Settings(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(s.Throttle).To(Equal(simulator.ThrottleNone), "a flag goes before the file")
-	g.Expect(s.Latency.Mean).To(Equal(ms(1)))
+	g.Expect(s.Latency.Mean).To(Equal(simulator.Duration{Duration: time.Millisecond}))
 	g.Expect(end()).To(Succeed())
 }
 
@@ -96,7 +99,7 @@ func TestCommandRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"--config=" + config}, {"--config=/nowhere"}, {"--throttle=some"}, {"--listen=nonsense"}, {"argument"}} {
-		cmd := simulator.Command()
+		cmd := simulate()
 		cmd.SetOut(new(bytes.Buffer))
 		cmd.SetErr(new(bytes.Buffer))
 		cmd.SetArgs(args)

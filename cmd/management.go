@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmd
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/apiwarnings"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// managementOptions say which objects of which management cluster a command handles.
+type managementOptions struct {
+	kubeconfig string
+	namespace  string
+}
+
+func (o *managementOptions) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Path to the kubeconfig of the management cluster. Default: the Pod's service account, or $KUBECONFIG.")
+	f.StringVar(&o.namespace, "namespace", "", "Handle only objects in this namespace. Default: all namespaces.")
+}
+
+// managementConfig returns the configuration of a connection to the management cluster.
+func managementConfig(o managementOptions, version string) (*rest.Config, error) {
+	if o.kubeconfig != "" {
+		if err := os.Setenv("KUBECONFIG", o.kubeconfig); err != nil {
+			return nil, err
+		}
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("finding the management cluster: %w", err)
+	}
+	config.UserAgent = userAgent(version)
+	config.WarningHandler = apiwarnings.DefaultHandler(klog.Background().WithName("API server"))
+	return config, nil
+}
+
+func userAgent(version string) string { return "drover/" + version }
+
+// newScheme returns a scheme with all kinds that Drover reads or writes.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	return scheme, nil
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/controllers"
+	"github.com/drover-io/drover/controllers/safety"
+)
+
+// orphanOptions define what an orphan is, and limit what one pass deletes. The manager has them,
+// too. Flags that mean the same as in machine-controller-manager have the same name.
+type orphanOptions struct {
+	grace        time.Duration
+	maxDeletions int
+	maxShare     int
+}
+
+func (o *orphanOptions) flags(f *pflag.FlagSet) {
+	f.DurationVar(&o.grace, "machine-safety-orphan-vms-grace", 30*time.Minute, "How long a resource must have had no machine, in every listing, to count as an orphan. It must be longer than the longest creation.")
+	f.IntVar(&o.maxDeletions, "machine-safety-orphan-vms-max-deletions", 10, "Maximum number of machines whose remaining resources one pass over an account starts to delete.")
+	f.IntVar(&o.maxShare, "machine-safety-orphan-vms-max-share", 20, "Maximum share of orphans in an account's fleet, in percent. If the orphans of 3 machines or more exceed it, Drover deletes none of them until a person confirms it.")
+}
+
+// orphans returns the command "drover orphans".
+func orphans(version string) *cobra.Command {
+	var (
+		management managementOptions
+		clouds     cloudOptions
+		limits     orphanOptions
+	)
+	cmd := &cobra.Command{
+		Use:   "orphans",
+		Short: "Print what a pass of the orphan collector would do now, and change nothing",
+		Long: `Connect each CloudAccount with its own credentials, list it once, read clusters and machines, and print what a pass
+of the orphan collector would find and do now. The command deletes nothing and writes nothing. It reads from the status
+that the manager has written how long a resource has had no machine.`,
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return printOrphans(cmd.Context(), cmd.OutOrStdout(), management, clouds, limits, version)
+		},
+	}
+	management.flags(cmd.Flags())
+	clouds.flags(cmd.Flags())
+	limits.flags(cmd.Flags())
+	return cmd
+}
+
+// listingTimeout limits the wait for one account's complete listing.
+const listingTimeout = 2 * time.Minute
+
+// printOrphans prints what a pass over each account would do.
+func printOrphans(
+	ctx context.Context, out io.Writer, management managementOptions, clouds cloudOptions, limits orphanOptions, version string,
+) error {
+	config, err := managementConfig(management, version)
+	if err != nil {
+		return err
+	}
+	scheme, err := newScheme()
+	if err != nil {
+		return err
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return fmt.Errorf("making a client of the management cluster: %w", err)
+	}
+	identity, err := controllers.Identity(ctx, c)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	dialer, err := newDialer(clouds)
+	if err != nil {
+		return err
+	}
+	accounts := fleet.NewAccounts(accountOptions(clouds, dialer))
+	go func() { _ = accounts.Start(ctx) }()
+	connect := &controllers.CloudAccountReconciler{
+		Client: c, APIReader: c, Accounts: accounts, Clouds: offered(clouds), AmbientNamespaces: clouds.ambientNamespaces, ConnectOnly: true,
+	}
+	collector := &safety.OrphanReconciler{
+		Client: c, APIReader: c, Accounts: accounts, Identity: identity, Namespace: management.namespace,
+		Grace: limits.grace, MaxDeletions: limits.maxDeletions, MaxShare: limits.maxShare,
+	}
+	list := &infrav1.CloudAccountList{}
+	if err := c.List(ctx, list, client.InNamespace(management.namespace)); err != nil {
+		return fmt.Errorf("listing the CloudAccounts: %w", err)
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "ACCOUNT\tKIND\tID\tSINCE\tNEXT")
+	var failed []error
+	for i := range list.Items {
+		account := &list.Items[i]
+		one, done := context.WithTimeout(ctx, listingTimeout)
+		err := connect.Connect(one, account)
+		if err == nil {
+			err = collector.DryRun(one, account)
+		}
+		done()
+		key := client.ObjectKeyFromObject(account)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("CloudAccount %s: %w", key, err))
+			continue
+		}
+		for _, x := range account.Status.Orphans.Observed {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", key, x.Kind, x.ID, x.Since.UTC().Format(time.RFC3339), x.Next)
+		}
+		fmt.Fprintf(table, "%s\t\t\t\t%s, %d with an unknown owner: %s\n", key, conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition),
+			ptr.Deref(account.Status.Orphans.UnknownOwner, 0), conditions.GetMessage(account, infrav1.AccountOrphansResolvedCondition))
+	}
+	return errors.Join(append(failed, table.Flush())...)
+}

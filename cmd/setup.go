@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/controllers"
+	"github.com/drover-io/drover/controllers/safety"
+	"github.com/drover-io/drover/internal/egress"
+)
+
+// shared is what several controllers use.
+type shared struct {
+	clouds       []cloud.Cloud
+	dialer       *egress.Dialer
+	accounts     *fleet.Accounts
+	clusterCache clustercache.ClusterCache
+	identity     string
+	// machines is nil in a process that runs only the safety controllers.
+	machines                         *controllers.CloudMachineReconciler
+	machinesChanged, accountsChanged *controllers.EventQueue
+}
+
+// newShared checks the management cluster's CRDs, declares the indexes, and makes what the
+// controllers share.
+func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version string) (*shared, error) {
+	if err := controllers.CheckKinds(ctx, mgr.GetConfig(), mgr.GetScheme()); err != nil {
+		return nil, err
+	}
+	if err := controllers.SetupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return nil, err
+	}
+	identity, err := controllers.Identity(ctx, mgr.GetAPIReader())
+	if err != nil {
+		return nil, err
+	}
+	dialer, err := newDialer(o.clouds)
+	if err != nil {
+		return nil, err
+	}
+	s := &shared{
+		clouds: offered(o.clouds), dialer: dialer, identity: identity,
+		machinesChanged: &controllers.EventQueue{}, accountsChanged: &controllers.EventQueue{},
+	}
+	options := accountOptions(o.clouds, dialer)
+	options.Metrics = metrics.Registry
+	var indexes []clustercache.CacheOptionsIndex
+	if o.controllers.run != runSafety {
+		indexes = controllers.NodeIndexes()
+		options.OnMachines = func(account types.NamespacedName, tokens []string) {
+			s.machines.InstancesChanged(ctx, account.Namespace, tokens)
+		}
+		options.OnAccount = func(account types.NamespacedName) { s.accountsChanged.Add(reconcile.Request{NamespacedName: account}) }
+	}
+	if s.clusterCache, err = newClusterCache(ctx, mgr, o, version, indexes); err != nil {
+		return nil, err
+	}
+	s.accounts = fleet.NewAccounts(options)
+	return s, mgr.Add(s.accounts)
+}
+
+// newClusterCache connects to the workload clusters. It reads their kubeconfig Secrets live. Of
+// each Node it caches only what Drover reads, because thousands of Nodes with their images and
+// conditions would waste memory. Without indexes it caches no Nodes at all.
+func newClusterCache(
+	ctx context.Context, mgr ctrl.Manager, o managerOptions, version string, indexes []clustercache.CacheOptionsIndex,
+) (clustercache.ClusterCache, error) {
+	clusterCache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
+		SecretClient:     mgr.GetAPIReader(),
+		WatchFilterValue: o.controllers.watchFilter,
+		Cache: clustercache.CacheOptions{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: slimNode}},
+			Indexes:          indexes,
+		},
+		Client: clustercache.ClientOptions{
+			UserAgent: userAgent(version),
+			QPS:       o.limits.remoteQPS,
+			Burst:     o.limits.remoteBurst,
+			Cache:     clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}},
+		},
+	}, workers[reconcile.Request](o.limits.clusters))
+	if err != nil {
+		return nil, fmt.Errorf("making the cluster cache: %w", err)
+	}
+	return clusterCache, nil
+}
+
+// slimNode drops the fields of a Node that Drover never reads.
+func slimNode(object any) (any, error) {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil
+	}
+	node.ManagedFields = nil
+	node.Annotations = nil
+	node.Status = corev1.NodeStatus{Addresses: node.Status.Addresses}
+	return node, nil
+}
+
+// workers limits the reconciles at the same time, and the backoff after an error that does not come
+// from the cloud: 100 milliseconds at first, and at most 30 seconds. The default of
+// controller-runtime is at most 1,000 seconds.
+func workers[request comparable](count int) controller.TypedOptions[request] {
+	return controller.TypedOptions[request]{
+		MaxConcurrentReconciles: count,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[request](100*time.Millisecond, 30*time.Second),
+		RecoverPanic:            ptr.To(true),
+	}
+}
+
+// setupBootstrap sets up the controllers of CloudInitConfigs and of kubelets' certificates. The
+// result says how far a machine has come.
+func setupBootstrap(ctx context.Context, mgr ctrl.Manager, s *shared, o managerOptions) (bootstrap.Joining, error) {
+	configs := &bootstrap.ConfigReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: s.clusterCache,
+		Recorder: mgr.GetEventRecorder("drover-cloudinitconfig"), WatchFilterValue: o.controllers.watchFilter,
+		Host: hosts(mgr.GetClient(), s.clouds),
+	}
+	requests := &bootstrap.CSRReconciler{
+		Client: mgr.GetClient(), ClusterCache: s.clusterCache,
+		Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.controllers.watchFilter,
+	}
+	return bootstrap.Joining{Configs: configs, Requests: requests}, errors.Join(
+		configs.SetupWithManager(ctx, mgr, workers[reconcile.Request](o.limits.machines)),
+		requests.SetupWithManager(ctx, mgr, workers[bootstrap.CSRRequest](o.limits.machines)),
+	)
+}
+
+// hosts returns a function that gives the bootstrap provider a machine's provider ID and the user
+// data limits of its cloud. It is here because bootstrap does not know the clouds.
+func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *clusterv1.Machine) (bootstrap.Host, error) {
+	return func(ctx context.Context, machine *clusterv1.Machine) (bootstrap.Host, error) {
+		none := bootstrap.Host{}
+		ref := machine.Spec.InfrastructureRef
+		if ref.APIGroup != infrav1.GroupVersion.Group || ref.Kind != "CloudMachine" {
+			return none, nil
+		}
+		cloudMachine := &infrav1.CloudMachine{}
+		if err := c.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}, cloudMachine); err != nil {
+			return none, fmt.Errorf("reading the CloudMachine: %w", err)
+		}
+		for _, row := range clouds {
+			if !row.Union.InMachine(&cloudMachine.Spec.CloudMachineFields) {
+				continue
+			}
+			host := bootstrap.Host{Takes: row.CheckUserData}
+			if row.ProviderID == nil {
+				return host, nil
+			}
+			account := &infrav1.CloudAccount{}
+			if err := c.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: cloudMachine.Spec.AccountRef.Name}, account); err != nil {
+				return none, fmt.Errorf("reading the CloudMachine's account: %w", err)
+			}
+			if row.Union.InAccount(&account.Spec) {
+				host.ProviderID = row.ProviderID(&account.Spec)
+			}
+			return host, nil
+		}
+		return none, nil
+	}
+}
+
+// setupMachines sets up the controller of CloudMachines. progress says how far a machine without a
+// Node has come: the packages controllers and bootstrap do not import each other.
+func setupMachines(
+	mgr ctrl.Manager, s *shared, o managerOptions,
+	progress func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (reason, message string, err error),
+) error {
+	s.machines = &controllers.CloudMachineReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: s.clusterCache, Accounts: s.accounts,
+		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Identity: s.identity, Namespace: o.management.namespace,
+		Changed: s.machinesChanged, WatchFilterValue: o.controllers.watchFilter,
+		LateAfter: o.controllers.nodeLate, Progress: progress,
+	}
+	return s.machines.SetupWithManager(mgr, workers[reconcile.Request](o.limits.machines))
+}
+
+func setupMachineTimes(mgr ctrl.Manager, s *shared, o managerOptions) error {
+	return controllers.NewMachineTimes(mgr.GetClient(), s.clouds, o.controllers.watchFilter, metrics.Registry).SetupWithManager(mgr)
+}
+
+func setupAccounts(mgr ctrl.Manager, s *shared, o managerOptions) error {
+	return (&controllers.CloudAccountReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Clouds: s.clouds,
+		Changed: s.accountsChanged, Machines: s.machinesChanged,
+		Recorder:          mgr.GetEventRecorder("drover-cloudaccount"),
+		AmbientNamespaces: o.clouds.ambientNamespaces, WatchFilterValue: o.controllers.watchFilter,
+		ConnectOnly: o.controllers.run == runSafety,
+	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.accounts))
+}
+
+func setupClusters(mgr ctrl.Manager, o managerOptions) error {
+	return (&controllers.CloudClusterReconciler{
+		Client: mgr.GetClient(), WatchFilterValue: o.controllers.watchFilter,
+	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))
+}
+
+func setupTemplates(mgr ctrl.Manager, s *shared, o managerOptions) error {
+	return (&controllers.CloudMachineTemplateReconciler{
+		Client: mgr.GetClient(), Accounts: s.accounts, WatchFilterValue: o.controllers.watchFilter,
+	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))
+}
+
+func setupControlPlanes(mgr ctrl.Manager, s *shared, o managerOptions) error {
+	return (&controllers.AdoptedControlPlaneReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dial: s.dialer.DialContext,
+		ProbeInterval: o.controllers.probeInterval, WatchFilterValue: o.controllers.watchFilter,
+	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.controlPlanes))
+}
+
+// setupSafety sets up the safety controllers whose period is not 0.
+func setupSafety(mgr ctrl.Manager, s *shared, o managerOptions) error {
+	counted, few := safety.NewMetrics(metrics.Registry), workers[reconcile.Request](o.limits.allOther)
+	var errs []error
+	if o.safety.orphanPeriod != 0 {
+		errs = append(errs, (&safety.OrphanReconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts,
+			Recorder: mgr.GetEventRecorder("drover-orphans"), Identity: s.identity, Namespace: o.management.namespace,
+			Period: o.safety.orphanPeriod, Grace: o.orphans.grace, MaxDeletions: o.orphans.maxDeletions, MaxShare: o.orphans.maxShare,
+			Metrics: counted, WatchFilterValue: o.controllers.watchFilter,
+		}).SetupWithManager(mgr, few))
+	}
+	if o.safety.overshootPeriod != 0 {
+		errs = append(errs, (&safety.OvershootReconciler{
+			Client: mgr.GetClient(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-overshoot"),
+			Period: o.safety.overshootPeriod, Up: o.safety.up, Down: o.safety.down,
+			Metrics: counted, WatchFilterValue: o.controllers.watchFilter,
+		}).SetupWithManager(mgr, few))
+	}
+	if o.safety.reachPeriod != 0 {
+		errs = append(errs, (&safety.ReachabilityReconciler{
+			Client: mgr.GetClient(), ClusterCache: s.clusterCache, Recorder: mgr.GetEventRecorder("drover-reachability"),
+			Period: o.safety.reachPeriod, Timeout: o.safety.reachTimeout,
+			Metrics: counted, WatchFilterValue: o.controllers.watchFilter,
+		}).SetupWithManager(mgr, few))
+	}
+	return errors.Join(errs...)
+}
+
+// setupWebhooks sets up the admission webhooks. They need the name of the user that this manager
+// writes with, because only managers may change spec.creation.
+func setupWebhooks(ctx context.Context, mgr ctrl.Manager, s *shared, o managerOptions) error {
+	self := &authenticationv1.SelfSubjectReview{}
+	if err := mgr.GetClient().Create(ctx, self); err != nil {
+		return fmt.Errorf("asking the API server for this manager's user: %w", err)
+	}
+	return errors.Join(
+		controllers.Webhooks{
+			Clouds: s.clouds, Reader: mgr.GetAPIReader(), Namespace: o.management.namespace,
+			Managers: append(o.servers.otherManagers, self.Status.UserInfo.Username),
+		}.SetupWithManager(mgr),
+		bootstrap.Webhooks{WatchFilterValue: o.controllers.watchFilter, Namespace: o.management.namespace}.SetupWithManager(mgr),
+	)
+}
