@@ -43,8 +43,8 @@ func knows(tokens ...string) facts {
 
 // TestJudge checks each kind of resource. It failed when one of these rules was removed: a paused
 // cluster is left alone. A CloudMachine owns the resources with its token. A token of another
-// management cluster is not ours. A cluster of another namespace is no unknown owner. A second VM is
-// deleted only while the recorded one lives, and the recorded one never. A terminated instance
+// management cluster is not ours. A cluster of another namespace is no unknown owner. A second VM
+// is deleted only while the recorded one lives, and the recorded one never. A terminated instance
 // counts as gone. The grace period applies. One listing counts as one sighting.
 func TestJudge(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

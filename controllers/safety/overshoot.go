@@ -48,7 +48,8 @@ type OvershootReconciler struct {
 	Recorder events.EventRecorder
 
 	// Period is the time between two passes over a namespace. A pool is frozen if it has more than
-	// desired + surge + Up machines in two passes. It is unfrozen at that bound minus Down or below.
+	// desired + surge + Up machines in two passes. It is unfrozen at that bound minus Down or
+	// below.
 	Period           time.Duration
 	Up, Down         int
 	Metrics          *Metrics
@@ -258,8 +259,8 @@ func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
 	return err
 }
 
-// unfreeze reverts freeze in reverse order. It removes the label last, so that the next pass continues
-// an interrupted unfreeze.
+// unfreeze reverts freeze in reverse order. It removes the label last, so that the next pass
+// continues an interrupted unfreeze.
 func (r *OvershootReconciler) unfreeze(ctx context.Context, p *pool) error {
 	var err error
 	for _, s := range p.sets {

@@ -257,9 +257,9 @@ func enumerate(names []string) string {
 }
 
 // freeze sets the condition before it freezes anything. If it is interrupted, and the API server
-// then answers, unfreeze reverts what was frozen so far. freeze marks the CloudCluster, and pauses what
-// may replace machines. It runs again for the whole outage, so it continues after an interruption,
-// and covers new objects.
+// then answers, unfreeze reverts what was frozen so far. freeze marks the CloudCluster, and pauses
+// what may replace machines. It runs again for the whole outage, so it continues after an
+// interruption, and covers new objects.
 func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, since time.Time) error {
 	began := cmp.Or(infra.Annotations[infrav1.UnreachableAnnotation], since.UTC().Format(time.RFC3339))
 	if err := r.setCondition(ctx, infra, metav1.ConditionFalse, infrav1.UnreachableReason, fmt.Sprintf(
@@ -278,9 +278,9 @@ func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.Clou
 	return nil
 }
 
-// unfreeze reverts freeze, except for the mark, which the first answer removes. It sets the condition
-// last. As long as the condition is not True, the next reconcile continues an interrupted unfreeze,
-// also for a cluster that has moved here from another management cluster.
+// unfreeze reverts freeze, except for the mark, which the first answer removes. It sets the
+// condition last. As long as the condition is not True, the next reconcile continues an interrupted
+// unfreeze, also for a cluster that has moved here from another management cluster.
 func (r *ReachabilityReconciler) unfreeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
 	if err := r.pause(ctx, cluster, false); err != nil {
 		return fmt.Errorf("unfreezing Cluster %q: %w", cluster.Name, err)

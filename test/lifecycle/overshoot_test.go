@@ -27,9 +27,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestOvershootFreezes checks that surplus machines freeze their pool, that it unfreezes when they are
-// gone, and that a user's own pause stays. MCM's scenario: "machine objects made by hand freeze the
-// deployment". The test pauses the MachineSet, because Cluster API would delete the machines at
+// TestOvershootFreezes checks that surplus machines freeze their pool, that it unfreezes when they
+// are gone, and that a user's own pause stays. MCM's scenario: "machine objects made by hand freeze
+// the deployment". The test pauses the MachineSet, because Cluster API would delete the machines at
 // once.
 func TestOvershootFreezes(t *testing.T) {
 	for name, pausedByUser := range map[string]bool{"running": false, "paused by its user": true} {

@@ -222,8 +222,8 @@ type OrphansStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Confirmed *int32 `json:"confirmed,omitempty"`
 
-	// otherManager is the number of resources of clusters here that another management cluster created
-	// and that belong to no CloudMachine here. That management cluster has a copy of the
+	// otherManager is the number of resources of clusters here that another management cluster
+	// created and that belong to no CloudMachine here. That management cluster has a copy of the
 	// CloudCluster, or had it before a move. Drover never touches these resources.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
