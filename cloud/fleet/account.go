@@ -204,7 +204,7 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 //     the machine is already gone or being deleted.
 func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []string) (cloud.Resource, error) {
 	if req.Token == "" || req.OwnershipID == "" {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: spec.creationToken or its cluster's spec.ownershipID is empty", req.Namespace, req.Name)
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: spec.creation.token or its CloudCluster's spec.creation.ownershipID is empty", req.Namespace, req.Name)
 	}
 	if found, err := a.inventory.findExisting(req); found != nil || err != nil {
 		a.limiter.Load().create.drop(req.Token)
@@ -218,7 +218,7 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 		return cloud.Resource{}, err
 	}
 	if a.cloud.Traits.ZonalIdempotency && len(domains) != 1 {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: status records no failure domain", req.Namespace, req.Name)
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: spec.creation.failureDomain is empty", req.Namespace, req.Name)
 	}
 	if err := a.place.check(); err != nil {
 		return cloud.Resource{}, err

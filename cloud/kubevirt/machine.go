@@ -45,7 +45,7 @@ func tags(req cloud.Request) map[string]string {
 // checkTags refuses what can't be a name or label value, before anything is created.
 func checkTags(req cloud.Request) error {
 	if len(validation.IsDNS1123Label(req.Token)) > 0 || len(validation.IsValidLabelValue(req.OwnershipID)) > 0 || req.OwnershipID == "" {
-		return cloud.Errorf(cloud.InvalidSpec, "spec.creationToken must be a DNS label, and the ownership ID a label value")
+		return cloud.Errorf(cloud.InvalidSpec, "spec.creation.token must be a DNS label, and the ownership ID a label value")
 	}
 	return nil
 }

@@ -467,7 +467,7 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	tells := says(&machine, infrav1.MachineNodeJoinedCondition, infrav1.DuplicateNodesReason, twins[0].Name, twins[1].Name, "address")
-	s.soon("the machine reports both twins", func(ctx context.Context) (string, error) {
+	s.soon("the machine reports both Nodes", func(ctx context.Context) (string, error) {
 		s.touch(&machine) // the deletion of its only Node is no event for it, so Drover learns of it at the next reconcile
 		return tells(ctx)
 	})
