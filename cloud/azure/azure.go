@@ -73,7 +73,7 @@ func Cloud() cloud.Cloud {
 			Delete: cloud.Limit{PerSecond: 5, Burst: 150},
 			Read:   cloud.Limit{PerSecond: 4, Burst: 100},
 		},
-		Traits:        cloud.Traits{ReadLag: listLag, TerminationTime: shutdown},
+		Traits:        cloud.Traits{ReadLag: listLag, TerminationTime: shutdown, Named: true},
 		CheckUserData: driverkit.MaxUserData(maxCustomData),
 		Batch:         cloud.Batch{Read: maxDescribe, Delete: maxDelete},
 		ProviderID: func(spec *infrav1.CloudAccountSpec) string {
