@@ -3,6 +3,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -65,7 +66,7 @@ func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *m
 		return 0, fmt.Errorf("deleting the Machine whose VM the cloud is about to reclaim: %w", err)
 	}
 	s.noticeToAck = instance
-	r.Recorder.Eventf(s.CloudMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "Machine deleted, so that it is drained and replaced: %s", instance.Notice)
+	r.Recorder.Eventf(s.CloudMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "Machine deleted, so that it is drained and replaced: %s", cmp.Or(instance.Notice, instance.Reason))
 	return 0, nil
 }
 

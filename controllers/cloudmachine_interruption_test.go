@@ -13,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
@@ -162,4 +163,19 @@ func TestReplacementsOfStaleCache(t *testing.T) {
 	p.machines = nil
 	g.Expect(r.begin(p, &clusterv1.Machine{}, false)).To(BeFalse())
 	g.Expect(r.begun).To(BeEmpty(), "nothing is remembered for ever")
+}
+
+// TestFailedForLackOfCapacity: a VM that the cloud has accepted, and then had no capacity for, is
+// replaced, whether the cloud still shows it as failed or as ended.
+func TestFailedForLackOfCapacity(t *testing.T) {
+	t.Parallel()
+	for state, gone := range map[cloud.State]bool{cloud.StateFailed: false, cloud.StateTerminated: true} {
+		b := newBench(t, poolOf(fleetOf("m1"), func(*clusterv1.MachineSet, *clusterv1.MachineDeployment) {})...)
+		b.account.seen = running()
+		b.account.seen.Gone = gone
+		i := b.account.seen.Instance
+		i.State, i.Code, i.Reason, i.Ending, i.Imminent = state, cloud.NoCapacity, "no host has room", true, true
+		b.reconcile("m1")
+		b.Expect(b.deletedMachines()).To(Equal(1), string(state))
+	}
 }

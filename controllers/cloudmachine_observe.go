@@ -82,7 +82,11 @@ func (r *CloudMachineReconciler) reportGone(ctx context.Context, s *machineScope
 		message += "; its Node stays for now, because many VMs are gone and Drover limits how fast it removes their Nodes"
 	}
 	setNotReady(s.CloudMachine, infrav1.InstanceGoneReason, message)
-	return reconcile.Result{RequeueAfter: again}, err
+	if err != nil || last == nil {
+		return reconcile.Result{RequeueAfter: again}, err
+	}
+	replaceAgain, err := r.reconcileInterruption(ctx, s, last) // it may have ended for want of capacity
+	return reconcile.Result{RequeueAfter: cmp.Or(again, replaceAgain)}, err
 }
 
 // report copies an instance into the status.

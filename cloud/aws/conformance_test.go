@@ -94,6 +94,9 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 			return alive
 		},
 		OtherPlace: &conformance.Place{Credentials: otherCredentials()},
+		FailsLater: func(testing.TB) func() {
+			return stub.Inject(ec2stub.Fault{Operation: "RunInstances", Birth: ec2stub.Roomless})
+		},
 		LateCreates: func(testing.TB) func() {
 			return stub.Inject(ec2stub.Fault{Operation: "RunInstances", Late: true, Delay: 100 * time.Millisecond})
 		},

@@ -49,6 +49,9 @@ type Target struct {
 	// LateCreates makes the endpoint leave creates without an answer, and carry them out some time
 	// later, until undo is called.
 	LateCreates func(testing.TB) (undo func())
+	// FailsLater makes the endpoint accept creates that then fail for lack of capacity, until undo
+	// is called.
+	FailsLater func(testing.TB) (undo func())
 	// Foreign makes an instance without Drover's tags, without the driver. alive reports whether it
 	// still exists unchanged.
 	Foreign func(testing.TB) (alive func() bool)

@@ -178,6 +178,51 @@ func TestNoCapacity(t *testing.T) {
 	})
 }
 
+// TestNoCapacityLater: an instance that the cloud accepted, and then had no capacity for, makes its
+// Machine be replaced. The successor is made in another failure domain. What failed can be deleted
+// as any other, and its domain is tried again after a while.
+func TestNoCapacityLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.dependants = 1
+		s := c.begin(t)
+		a := s.account(t)
+		c.with(func() { c.failsLater["a"] = true })
+		failed := ensure(t, a, "1", "a", "b")
+		if o := a.Observe(failed, false); o.Instance == nil || o.Instance.Ending {
+			t.Fatalf("before it fails: %+v", o.Instance)
+		}
+		var o Observation
+		until(t, time.Minute, "it failed", func() bool {
+			o = a.Observe(failed, true)
+			return o.Instance.State == cloud.StateFailed
+		})
+		if !o.Instance.Ending || !o.Instance.Imminent || o.Instance.Code != cloud.NoCapacity || o.Gone {
+			t.Errorf("failed: %+v", o)
+		}
+		ensure(t, a, "2", "a", "b")
+		if last := c.log()[len(c.log())-1]; last.op != "run" || last.zone != "b" {
+			t.Errorf("the successor went to %+v", last)
+		}
+		large := request("large")
+		large.Spec.Simulated.InstanceType = "large"
+		if zone, err := a.Domain(large.Spec, []string{"a", "b"}); zone != "a" || err != nil {
+			t.Errorf("another kind of machine goes to %q, %v", zone, err)
+		}
+		time.Sleep(a.times.NoCapacityMemory)
+		if a.Observe(failed, true); len(a.capacity.noneUntil) != 1 {
+			t.Errorf("remembered: %v", a.capacity.noneUntil)
+		}
+		if zone, err := a.Domain(request("3").Spec, []string{"a", "b"}); zone != "a" || err != nil {
+			t.Errorf("after the memory ended, a machine goes to %q, %v", zone, err)
+		}
+		until(t, time.Minute, "deleted", func() bool { return a.Delete(failed, time.Now()).Gone })
+		if left := c.alive("1"); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}
+
 // TestThrottledCreates: creates that the cloud throttles delay later ones, and all machines are
 // made.
 func TestThrottledCreates(t *testing.T) {

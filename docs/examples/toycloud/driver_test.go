@@ -43,14 +43,21 @@ func TestConformance(t *testing.T) {
 			cloud.Unavailable:   toy.inject(503),
 			cloud.Unknown:       toy.inject(418),
 		},
+		FailsLater: func(testing.TB) func() { toy.setFull(true); return func() { toy.setFull(false) } },
 		Foreign: func(testing.TB) func() bool {
 			toy.mu.Lock()
 			defer toy.mu.Unlock()
-			toy.servers["theirs"] = &toyServer{server: server{Name: "theirs", Labels: map[string]string{"team": "others"}}}
+			toy.servers["theirs"] = &toyServer{server: server{ID: "server-theirs", Name: "theirs", Labels: map[string]string{"team": "others"}}}
 			return func() bool { return len(toy.left("team", "others")) == 1 }
 		},
 		Remaining: func(_ testing.TB, owner string) []string { return toy.left(cloud.TagOwnership, owner) },
 	})
+}
+
+func (c *toy) setFull(full bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.full = full
 }
 
 func (c *toy) inject(status int) func(testing.TB) func() {
