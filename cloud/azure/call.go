@@ -57,8 +57,8 @@ func (d *driver) call(ctx context.Context, r request) (status int, err error) {
 	if err != nil {
 		return resp.StatusCode, err
 	}
-	if resp.StatusCode == http.StatusUnauthorized {
-		d.tokens.Forget("") // it was revoked, or the clocks differ
+	if resp.StatusCode == http.StatusUnauthorized && d.source.forget() { // it was revoked
+		d.tokens.Forget("")
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return resp.StatusCode, d.refusal(r.op, resp, body)

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	azurecloud "github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
@@ -166,6 +168,39 @@ func ambientCredential(options azcore.ClientOptions) (azcore.TokenCredential, er
 	return made, nil
 }
 
+// renewal is how often refused tokens lead to a new login: others may be refused for good.
+const renewal = time.Minute
+
+// source is where tokens come from. The SDK's credential caches them, so a token that was revoked
+// is replaced only by a new credential.
+type source struct {
+	make func() (azcore.TokenCredential, error)
+
+	mu         sync.Mutex
+	credential azcore.TokenCredential
+	renewed    time.Time
+}
+
+func (s *source) get() (made azcore.TokenCredential, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.credential == nil {
+		s.credential, err = s.make()
+	}
+	return s.credential, err
+}
+
+// forget drops the cached tokens, and reports whether it did.
+func (s *source) forget() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.renewed) < renewal {
+		return false
+	}
+	s.credential, s.renewed = nil, time.Now()
+	return true
+}
+
 // token returns a token for Azure Resource Manager. One caller asks, and the others wait for it.
 func (d *driver) token(ctx context.Context) (string, error) {
 	return d.tokens.Get(ctx, "", func(ctx context.Context) (string, error) {
@@ -182,9 +217,13 @@ func (d *driver) login(ctx context.Context) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", &cloud.Error{Code: cloud.Unavailable, Message: getToken + ": not sent: " + err.Error(), Err: err}
 	}
+	credential, err := d.source.get()
+	if err != nil {
+		return "", err
+	}
 	last := &exchange{}
 	ctx = context.WithValue(cloud.WithOperation(ctx, getToken, cloud.ClassRead), exchangeKey{}, last)
-	got, err := d.credential.GetToken(ctx, policy.TokenRequestOptions{Scopes: []string{d.scope}})
+	got, err := credential.GetToken(ctx, policy.TokenRequestOptions{Scopes: []string{d.scope}})
 	switch {
 	case err == nil && got.Token != "":
 		return got.Token, nil

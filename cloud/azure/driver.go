@@ -29,7 +29,7 @@ type driver struct {
 	account                  *infrav1.AzureAccount
 	endpoint, scope, storage string
 	client                   *http.Client
-	credential               azcore.TokenCredential
+	source                   source
 	guard                    driverkit.LoginGuard
 	secrets                  driverkit.Redactor
 	nobodysKey               string
@@ -79,7 +79,11 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	p := placeOf(account)
 	return &driver{
 		account: account, endpoint: p.endpoint, scope: p.scope, storage: p.storage,
-		client: client, credential: credential, secrets: secrets, nobodysKey: key,
+		client: client, secrets: secrets, nobodysKey: key,
+		source: source{credential: credential, make: func() (azcore.TokenCredential, error) {
+			again, _, err := newCredential(account, cfg.Credentials, client)
+			return again, err
+		}},
 		tokens:    driverkit.Memo[string]{TTL: tokenTTL},
 		sizes:     driverkit.Memo[map[string]size]{TTL: sizesTTL},
 		leftovers: driverkit.Memo[parts]{TTL: leftoversTTL},
@@ -213,7 +217,7 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.learnAddresses(ctx, vms); err != nil {
+	if err := d.learnAddresses(ctx, d.running(vms)); err != nil {
 		return nil, err
 	}
 	views := d.powerOf(ctx, vms)
@@ -265,7 +269,13 @@ func (d *driver) describeMachines(ctx context.Context, refs []cloud.Reference, w
 			return nil, err
 		}
 		if found != nil && found.OwnershipID != "" && wanted[found.Token] {
+			if found.State == cloud.StateRunning {
+				err = d.learnAddresses(ctx, []string{found.ID})
+			}
 			found.Addresses = d.addresses.of(found.ID)
+			if err != nil {
+				return nil, err
+			}
 			return []cloud.Resource{*found}, nil
 		}
 	}
@@ -274,7 +284,7 @@ func (d *driver) describeMachines(ctx context.Context, refs []cloud.Reference, w
 		return nil, err
 	}
 	vms = slices.DeleteFunc(vms, func(vm virtualMachine) bool { return !wanted[tag(vm.Tags, cloud.TagToken)] })
-	if err := d.learnAddresses(ctx, vms); err != nil {
+	if err := d.learnAddresses(ctx, d.running(vms)); err != nil {
 		return nil, err
 	}
 	var views map[string]*instanceView
@@ -418,17 +428,20 @@ func (d *driver) readInterfaces(ctx context.Context) ([]dependant, error) {
 	return pages[dependant](ctx, d, "ListNetworkInterfaces", pathOf(d.account, networkInterfaces), networkVersion, nil)
 }
 
-// learnAddresses lists the network interfaces if a running machine's addresses are not known. They
-// don't change while the machine exists.
-func (d *driver) learnAddresses(ctx context.Context, vms []virtualMachine) error {
-	ids := map[string]bool{}
-	unknown := false
+// running returns the IDs of the machines that may run, and so have addresses.
+func (d *driver) running(vms []virtualMachine) (ids []string) {
 	for i := range vms {
-		id := d.idOf(virtualMachines, vms[i].Name)
-		ids[id] = true
-		unknown = unknown || vms[i].Properties.ProvisioningState == stateSucceeded && len(d.addresses.of(id)) == 0
+		if vms[i].Properties.ProvisioningState == stateSucceeded {
+			ids = append(ids, d.idOf(virtualMachines, vms[i].Name))
+		}
 	}
-	if !unknown {
+	return ids
+}
+
+// learnAddresses lists the network interfaces if the addresses of a running machine are not known.
+// They don't change while the machine exists.
+func (d *driver) learnAddresses(ctx context.Context, running []string) error {
+	if !slices.ContainsFunc(running, func(id string) bool { return len(d.addresses.of(id)) == 0 }) {
 		return nil
 	}
 	nics, err := d.readInterfaces(ctx)
