@@ -407,7 +407,7 @@ func (c *Cloud) pageOf(in call, n int) (from, to int, next string) {
 	if in.kind == "allVirtualMachines" {
 		path = "/subscriptions/" + Subscription + "/providers/Microsoft.Compute/virtualMachines"
 	}
-	next = "https://" + in.host + ":443" + path + "?api-version=" + in.is("api-version") + "&$skiptoken=" + strconv.Itoa(to)
+	next = "https://" + strings.TrimSuffix(in.host, ":443") + ":443" + path + "?api-version=" + in.is("api-version") + "&$skiptoken=" + strconv.Itoa(to)
 	if in.is("statusOnly") != "" {
 		next += "&statusOnly=true"
 	}
