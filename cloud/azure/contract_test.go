@@ -121,8 +121,8 @@ func statusOf(err error) int {
 	return 0
 }
 
-// TestJudge: the judge of bodies finds a member that Microsoft's models do not have, wherever it is,
-// and one of another type.
+// TestJudge: the judge of bodies finds a member that Microsoft's models do not have, wherever it
+// is, and one of another type.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{

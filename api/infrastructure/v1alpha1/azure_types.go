@@ -45,8 +45,8 @@ type AzureAccount struct {
 	// +kubebuilder:validation:Enum=AzurePublic;AzureGovernment;AzureChina
 	Cloud string `json:"cloud,omitempty"`
 
-	// custom is a cloud other than these, such as one of Microsoft that is cut off from the Internet. It needs
-	// credentialsRef.
+	// custom is a cloud other than these, such as one of Microsoft that is cut off from the
+	// Internet. It needs credentialsRef. Default: none.
 	// +optional
 	Custom *AzureCustomCloud `json:"custom,omitempty"`
 }
@@ -124,7 +124,7 @@ type AzureMachine struct {
 	DataDisks []AzureDataDisk `json:"dataDisks,omitempty"`
 
 	// availabilitySetID is the resource ID of the availability set of the machine. Such a machine
-	// is in no zone.
+	// is in no zone. Default: none.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -132,7 +132,7 @@ type AzureMachine struct {
 	AvailabilitySetID string `json:"availabilitySetID,omitempty"`
 
 	// scaleSetID is the resource ID of a scale set with flexible orchestration to which the machine
-	// is attached. Drover does not change the scale set's capacity.
+	// is attached. Drover does not change the scale set's capacity. Default: none.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -147,6 +147,7 @@ type AzureMachine struct {
 	FaultDomain *int32 `json:"faultDomain,omitempty"`
 
 	// proximityPlacementGroupID is the resource ID of the proximity placement group of the machine.
+	// Default: none.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -161,7 +162,8 @@ type AzureMachine struct {
 	// +kubebuilder:validation:Pattern=`^/subscriptions/[^\s?#]+$`
 	CapacityReservationGroupID string `json:"capacityReservationGroupID,omitempty"`
 
-	// hostID is the resource ID of the dedicated host of the machine.
+	// hostID is the resource ID of the dedicated host of the machine. Default: a host that others
+	// share.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -169,6 +171,7 @@ type AzureMachine struct {
 	HostID string `json:"hostID,omitempty"`
 
 	// hostGroupID is the resource ID of a group of dedicated hosts in which Azure chooses a host.
+	// Default: none.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -227,8 +230,8 @@ type AzureMachine struct {
 	// +kubebuilder:validation:Pattern=`^[a-z_][a-z0-9_-]*$`
 	AdminUsername string `json:"adminUsername,omitempty"`
 
-	// sshKeys are the public keys that may log in. Azure requires one: by default, Drover sends a
-	// key that nobody has.
+	// sshKeys are the public keys that may log in. Default: a key that nobody has, because Azure
+	// requires one.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -280,6 +283,7 @@ type AzureImage struct {
 
 	// sharedGalleryImageID is the ID of an image or image version in a gallery that another
 	// subscription or tenant shares with this one.
+	// Example: "/SharedGalleries/4711-nodes/Images/ubuntu/Versions/latest".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -384,7 +388,8 @@ type AzureNetworkInterface struct {
 	// +kubebuilder:validation:Pattern=`^/subscriptions/[^\s?#]+$`
 	SecurityGroupID string `json:"securityGroupID,omitempty"`
 
-	// applicationSecurityGroupIDs are the resource IDs of application security groups.
+	// applicationSecurityGroupIDs are the resource IDs of application security groups. Default:
+	// none.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -395,7 +400,7 @@ type AzureNetworkInterface struct {
 	ApplicationSecurityGroupIDs []string `json:"applicationSecurityGroupIDs,omitempty"`
 
 	// loadBalancerBackendPoolIDs are the resource IDs of the load balancers' backend pools to which
-	// the interface is added.
+	// the interface is added. Default: none.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -406,7 +411,7 @@ type AzureNetworkInterface struct {
 	LoadBalancerBackendPoolIDs []string `json:"loadBalancerBackendPoolIDs,omitempty"`
 
 	// applicationGatewayBackendPoolIDs are the resource IDs of the application gateways' backend
-	// pools to which the interface is added.
+	// pools to which the interface is added. Default: none.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -469,7 +474,8 @@ type AzureOSDisk struct {
 	DiskEncryptionSetID string `json:"diskEncryptionSetID,omitempty"`
 
 	// securityEncryptionType is what a confidential machine encrypts: the disk together with the
-	// state of the guest, the state alone, or nothing that is stored.
+	// state of the guest, the state alone, or nothing that is stored. Default: none, for machines
+	// that are not confidential.
 	// +optional
 	// +kubebuilder:validation:Enum=DiskWithVMGuestState;VMGuestStateOnly;NonPersistedTPM
 	SecurityEncryptionType string `json:"securityEncryptionType,omitempty"`
@@ -555,7 +561,7 @@ type AzureIdentity struct {
 	// +optional
 	System bool `json:"system,omitempty"`
 
-	// userIDs are the resource IDs of user-assigned identities.
+	// userIDs are the resource IDs of user-assigned identities. Default: none.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
