@@ -34,12 +34,16 @@ const (
 
 // Cloud is one row of the registry. It holds what is known of a cloud without a call.
 type Cloud struct {
-	// Name is the cloud's key in the unions of CloudAccount and CloudMachine, and the label of its
-	// metrics.
+	// Name is the cloud's key in both unions, and the label of its metrics.
 	Name string
 
 	// Union reads and validates the cloud's member of both unions. Make it a driverkit.Fields.
 	Union Union
+
+	// Carrier makes what carries the calls if the cloud does not speak HTTP; nil: HTTP. It connects
+	// only by base.DialContext. An http.Request is then just the envelope of a call, so that rate
+	// limits, deadlines and the faults of conformance are as with HTTP.
+	Carrier func(base *http.Transport, config *tls.Config) http.RoundTripper
 
 	// New makes the account's driver. It makes no call. Errors are InvalidSpec or Unauthorized (a
 	// Secret that lacks a key).
@@ -292,7 +296,6 @@ type Resource struct {
 // Placer is a Driver whose machines' fields may limit the failure domains, for example by subnets.
 type Placer interface {
 	Driver
-
 	// FailureDomains returns the domains that the fields allow; none: all of Info's.
 	FailureDomains(ctx context.Context, fields *infrav1.CloudMachineFields) ([]string, error)
 }

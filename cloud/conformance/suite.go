@@ -45,6 +45,7 @@ func Run(t *testing.T, target Target) {
 		{"injected errors", alone, (*suite).injected},
 		{"create in progress", alone, (*suite).createInProgress},
 		{"accepted without capacity", alone, (*suite).acceptedWithoutCapacity},
+		{"permissions that filter", alone, (*suite).permissions},
 		{"list", alone, (*suite).list},
 		{"delete", alone, (*suite).delete},
 		{"probe", together, (*suite).probe},
@@ -90,7 +91,7 @@ func newSuite(t *testing.T, target Target) *suite {
 	t.Helper()
 	s := &suite{
 		T: t, Target: target,
-		net:   &network{shared: target.Transport, t: t, calls: map[cloud.Class]int{}},
+		net:   &network{shared: target.Transport, row: target.Cloud, t: t, calls: map[cloud.Class]int{}},
 		owner: "conformance-" + strings.ToLower(rand.Text()),
 	}
 	s.driver = s.newDriver(target.Credentials)

@@ -52,6 +52,9 @@ type Target struct {
 	// FailsLater makes the endpoint accept creates that then fail for lack of capacity, until undo
 	// is called.
 	FailsLater func(testing.TB) (undo func())
+	// LosePermissions makes the endpoint hide or refuse the machines in reads, as for credentials
+	// that have lost a permission, until undo is called.
+	LosePermissions func(testing.TB) (undo func())
 	// Foreign makes an instance without Drover's tags, without the driver. alive reports whether it
 	// still exists unchanged.
 	Foreign func(testing.TB) (alive func() bool)

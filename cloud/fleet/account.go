@@ -458,13 +458,14 @@ func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []erro
 // worst returns the error that represents a batch in the rate limit and the metrics: a Throttled
 // one if there is any.
 func worst(errs []error) error {
-	if i := slices.IndexFunc(errs, func(err error) bool { return cloud.CodeOf(err) == cloud.Throttled }); i >= 0 {
-		return errs[i]
+	var first error
+	for _, err := range errs {
+		if cloud.CodeOf(err) == cloud.Throttled {
+			return err
+		}
+		first = cmp.Or(first, err)
 	}
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		return errs[i]
-	}
-	return nil
+	return first
 }
 
 // call calls do if the credentials are proved to lead to the account's place.

@@ -62,6 +62,11 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 			must(t, err)
 			return func() { must(t, admin.RemoveFault(t.Context(), id)) }
 		},
+		LosePermissions: func(t testing.TB) func() {
+			id, err := admin.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.DescribeResources, Code: wire.AuthFailure})
+			must(t, err)
+			return func() { must(t, admin.RemoveFault(t.Context(), id)) }
+		},
 		Foreign:   func(t testing.TB) func() bool { return foreign(t, admin) },
 		Remaining: func(t testing.TB, owner string) []string { return left(t, admin, owner) },
 	})

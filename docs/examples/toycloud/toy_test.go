@@ -25,11 +25,13 @@ const (
 
 // toy is the toy cloud itself: it is what a real cloud's endpoint would be.
 type toy struct {
+	handler http.Handler
 	mu      sync.Mutex
 	servers map[string]*toyServer
 	volumes map[string]volume
 	made    int                                    // servers
 	full    bool                                   // servers fail instead of running
+	blind   bool                                   // the key may list nothing
 	refuse  func() (status int, retryAfter string) // of creates; nil: none
 }
 
@@ -50,16 +52,17 @@ func startToy(t *testing.T) (*toy, string) {
 	mux.HandleFunc("GET /volumes", c.list)
 	mux.HandleFunc("DELETE /servers/{id}", c.delete)
 	mux.HandleFunc("DELETE /volumes/{name}", c.deleteVolume)
-	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	c.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if r.Header.Get("Authorization") != "Bearer "+toyKey {
+		if r.Header.Get("Authorization") != "Bearer "+toyKey || c.blind && r.URL.RawQuery != "" {
 			respond(w, 401, errorBody{"the key is invalid"})
 			return
 		}
 		c.forget()
 		mux.ServeHTTP(w, r)
-	}))
+	})
+	endpoint := httptest.NewServer(c.handler)
 	t.Cleanup(endpoint.Close)
 	return c, endpoint.URL
 }
