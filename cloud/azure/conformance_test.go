@@ -109,6 +109,9 @@ func conform(t *testing.T, options armstub.Options, machines int) {
 			stub.FailLate("AllocationFailed")
 			return func() { stub.FailLate("") }
 		},
+		LosePermissions: func(testing.TB) func() {
+			return stub.Inject(armstub.Fault{Operation: "GET virtualMachines", Code: "AuthorizationFailed", Status: http.StatusForbidden})
+		},
 		Remaining: func(_ testing.TB, owner string) []string { return stub.Left(cloud.TagOwnership, owner) },
 	})
 }

@@ -353,3 +353,10 @@ func list(of map[string]any, key string) []any {
 	all, _ := of[key].([]any)
 	return all
 }
+
+// Made returns how many machines were ever created.
+func (c *Cloud) Made() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.made
+}
