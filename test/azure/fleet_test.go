@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package azure tests a fleet on a stand-in for Azure, with the engine and its rate limits as the
+// manager has them.
 package azure
 
 import (
@@ -13,17 +15,27 @@ import (
 	. "github.com/onsi/gomega"
 	apitypes "k8s.io/apimachinery/pkg/types"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/azure"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/fleet"
 )
+
+const tenant = "77777777-1111-2222-3333-444444444444"
 
 // account returns an account as the manager has it, with its limiter, and runs its loops until the
 // test ends.
 func account(t *testing.T, stub *armstub.Cloud) *fleet.Account {
 	t.Helper()
-	accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()})
-	key, config := apitypes.NamespacedName{Namespace: "team", Name: "azure"}, fleet.AccountConfig{Spec: *testAccount(), Credentials: testCredentials()}
+	accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{azure.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()})
+	key, config := apitypes.NamespacedName{Namespace: "team", Name: "azure"}, fleet.AccountConfig{
+		Spec: infrav1.CloudAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Azure: &infrav1.AzureAccount{
+			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
+			Custom: &infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
+		}},
+		Credentials: map[string][]byte{"tenantID": []byte(tenant), "clientID": []byte("client"), "clientSecret": []byte("secret")},
+	}
 	config.Spec.Inventory.IdleSeconds, config.Spec.Inventory.ActiveSeconds = 60, 5
 	a, err := accounts.Set(key, config)
 	if err != nil {
@@ -55,7 +67,9 @@ func account(t *testing.T, stub *armstub.Cloud) *fleet.Account {
 func TestFleet(t *testing.T) {
 	const n = 300
 	g := NewWithT(t)
-	stub := start(t, armstub.Options{PageSize: 1000, Boot: 5 * time.Second, Stop: 10 * time.Second})
+	stub := armstub.New(t, armstub.Options{
+		Tenant: tenant, Client: "client", Secret: "secret", PageSize: 1000, Boot: 5 * time.Second, Stop: 10 * time.Second,
+	})
 	a := account(t, stub)
 	calls := func() (sum int) {
 		for _, n := range stub.Calls() {
@@ -63,12 +77,17 @@ func TestFleet(t *testing.T) {
 		}
 		return sum
 	}
+	machine := &infrav1.CloudMachineFields{Azure: &infrav1.AzureMachine{
+		VMSize: "Standard_D2s_v5", Image: infrav1.AzureImage{ID: armstub.Image},
+		NetworkInterfaces: []infrav1.AzureNetworkInterface{{SubnetID: armstub.Subnet}},
+	}}
 	refs := make([]cloud.Reference, n)
 	before := calls()
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			req := testRequest(fmt.Sprintf("m-%03d", i), nil)
+			name := fmt.Sprintf("m-%03d", i)
+			req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Spec: machine}
 			for {
 				made, err := a.Ensure(t.Context(), req, []string{"1", "2", "3"})
 				var queued *cloud.Queued
@@ -118,4 +137,5 @@ func TestFleet(t *testing.T) {
 	t.Logf("%d calls until all are gone: %v", deleted, stub.Calls())
 	g.Expect(deleted).To(BeNumerically("<=", n*105/100))
 	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
+	g.Expect(stub.Objections()).To(BeEmpty())
 }
