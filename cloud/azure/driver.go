@@ -37,11 +37,11 @@ type driver struct {
 	tokens    driverkit.Memo[string]
 	sizes     driverkit.Memo[map[string]size]
 	leftovers driverkit.Memo[parts]
-	power     driverkit.Memo[map[string]*instanceView] // by ID
-	failures  driverkit.Memo[*instanceView]            // by ID and time of creation
+	power     driverkit.Memo[powers]
+	failures  driverkit.Memo[*instanceView] // by ID and time of creation
 	addresses addressBook
 
-	lastPower  atomic.Pointer[map[string]*instanceView]
+	lastPower  atomic.Pointer[powers]
 	lastDelete atomic.Int64 // time of the last delete, in Unix nanoseconds
 }
 
@@ -87,7 +87,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		tokens:    driverkit.Memo[string]{TTL: tokenTTL},
 		sizes:     driverkit.Memo[map[string]size]{TTL: sizesTTL},
 		leftovers: driverkit.Memo[parts]{TTL: leftoversTTL},
-		power:     driverkit.Memo[map[string]*instanceView]{TTL: powerTTL},
+		power:     driverkit.Memo[powers]{TTL: powerTTL},
 		failures:  driverkit.Memo[*instanceView]{TTL: failureTTL},
 	}, nil
 }
@@ -220,10 +220,10 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	if err := d.learnAddresses(ctx, d.running(vms)); err != nil {
 		return nil, err
 	}
-	views := d.powerOf(ctx, vms)
+	stopped := d.powerOf(ctx, vms)
 	var all []cloud.Resource
 	for i := range vms {
-		r, err := d.withView(ctx, &vms[i], views)
+		r, err := d.withView(ctx, &vms[i], stopped)
 		if err != nil {
 			return nil, err
 		}
@@ -270,12 +270,12 @@ func (d *driver) describeMachines(ctx context.Context, refs []cloud.Reference, w
 		}
 		if found != nil && found.OwnershipID != "" && wanted[found.Token] {
 			if found.State == cloud.StateRunning {
-				err = d.learnAddresses(ctx, []string{found.ID})
+				err = d.learnAddresses(ctx, []cloud.Resource{*found})
 			}
-			found.Addresses = d.addresses.of(found.ID)
 			if err != nil {
 				return nil, err
 			}
+			found.Addresses = d.addresses.of(found)
 			return []cloud.Resource{*found}, nil
 		}
 	}
@@ -287,13 +287,13 @@ func (d *driver) describeMachines(ctx context.Context, refs []cloud.Reference, w
 	if err := d.learnAddresses(ctx, d.running(vms)); err != nil {
 		return nil, err
 	}
-	var views map[string]*instanceView
+	var stopped powers
 	if last := d.lastPower.Load(); last != nil {
-		views = *last
+		stopped = *last
 	}
 	var all []cloud.Resource
 	for i := range vms {
-		r, err := d.withView(ctx, &vms[i], views)
+		r, err := d.withView(ctx, &vms[i], stopped)
 		if err != nil {
 			return nil, err
 		}
@@ -316,8 +316,8 @@ func (d *driver) machines(ctx context.Context) ([]virtualMachine, error) {
 
 // withView returns a machine of a listing. Listings do not say why a creation failed, so a failed
 // machine is read once.
-func (d *driver) withView(ctx context.Context, vm *virtualMachine, views map[string]*instanceView) (cloud.Resource, error) {
-	view := views[d.idOf(virtualMachines, vm.Name)]
+func (d *driver) withView(ctx context.Context, vm *virtualMachine, stopped powers) (cloud.Resource, error) {
+	view := stopped.of(d.idOf(virtualMachines, vm.Name), vm.Properties.TimeCreated)
 	if vm.Properties.ProvisioningState == stateFailed {
 		key := vm.Name
 		if at := vm.Properties.TimeCreated; at != nil {
@@ -330,7 +330,7 @@ func (d *driver) withView(ctx context.Context, vm *virtualMachine, views map[str
 		}
 	}
 	r := d.instance(vm, view)
-	r.Addresses = d.addresses.of(r.ID)
+	r.Addresses = d.addresses.of(&r)
 	return r, nil
 }
 
@@ -347,30 +347,32 @@ func (d *driver) view(ctx context.Context, name string) (*instanceView, error) {
 	return &view, err
 }
 
-// powerOf returns the views of the subscription's machines every few minutes: only they say which
-// machines are stopped. A failure changes nothing, because power is only shown.
-func (d *driver) powerOf(ctx context.Context, vms []virtualMachine) map[string]*instanceView {
-	if slices.ContainsFunc(vms, func(vm virtualMachine) bool { return vm.Properties.ProvisioningState == stateSucceeded }) {
-		views, err := d.power.Get(ctx, "", func(ctx context.Context) (map[string]*instanceView, error) {
-			path := "/subscriptions/" + d.account.SubscriptionID + "/providers/" + virtualMachines
-			all, err := pages[virtualMachine](ctx, d, "ListVirtualMachineStatuses", path, machinesVersion, url.Values{"statusOnly": {"true"}})
-			views := map[string]*instanceView{}
-			own := strings.ToLower(pathOf(d.account, virtualMachines)) + "/"
-			for _, vm := range all {
-				if strings.HasPrefix(strings.ToLower(vm.ID), own) {
-					views[d.idOf(virtualMachines, lastPart(vm.ID))] = vm.Properties.InstanceView
-				}
-			}
-			return views, err
-		})
-		if err == nil {
-			d.lastPower.Store(&views)
+// powerOf returns which machines of the subscription are stopped, every few minutes: listings of a
+// group do not say so. A failure changes nothing, because power is only shown.
+func (d *driver) powerOf(ctx context.Context, vms []virtualMachine) powers {
+	if len(vms) == 0 {
+		return powers{}
+	}
+	all, err := d.power.Get(ctx, "", func(ctx context.Context) (powers, error) {
+		read := powers{at: time.Now(), views: map[string]*instanceView{}}
+		path := "/subscriptions/" + d.account.SubscriptionID + "/providers/" + virtualMachines
+		all, err := pages[virtualMachine](ctx, d, "ListVirtualMachineStatuses", path, machinesVersion, url.Values{"statusOnly": {"true"}})
+		if last := d.lastPower.Load(); err != nil && last != nil {
+			return *last, nil
 		}
+		own := strings.ToLower(pathOf(d.account, virtualMachines)) + "/"
+		for _, vm := range all {
+			if strings.HasPrefix(strings.ToLower(vm.ID), own) && vm.Properties.InstanceView.isStopped() {
+				read.views[d.idOf(virtualMachines, lastPart(vm.ID))] = vm.Properties.InstanceView
+			}
+		}
+		d.lastPower.Store(&read)
+		return read, nil
+	})
+	if err != nil { // ctx has ended
+		return powers{}
 	}
-	if last := d.lastPower.Load(); last != nil {
-		return *last
-	}
-	return nil
+	return all
 }
 
 // Delete makes one call for each resource. Azure deletes the parts of a machine with it.
@@ -428,20 +430,24 @@ func (d *driver) readInterfaces(ctx context.Context) ([]dependant, error) {
 	return pages[dependant](ctx, d, "ListNetworkInterfaces", pathOf(d.account, networkInterfaces), networkVersion, nil)
 }
 
-// running returns the IDs of the machines that may run, and so have addresses.
-func (d *driver) running(vms []virtualMachine) (ids []string) {
+// running returns the machines that may run, and so have addresses.
+func (d *driver) running(vms []virtualMachine) (all []cloud.Resource) {
 	for i := range vms {
 		if vms[i].Properties.ProvisioningState == stateSucceeded {
-			ids = append(ids, d.idOf(virtualMachines, vms[i].Name))
+			all = append(all, d.instance(&vms[i], nil))
 		}
 	}
-	return ids
+	return all
 }
 
 // learnAddresses lists the network interfaces if the addresses of a running machine are not known.
 // They don't change while the machine exists.
-func (d *driver) learnAddresses(ctx context.Context, running []string) error {
-	if !slices.ContainsFunc(running, func(id string) bool { return len(d.addresses.of(id)) == 0 }) {
+func (d *driver) learnAddresses(ctx context.Context, running []cloud.Resource) error {
+	unknown := false
+	for i := range running {
+		unknown = len(d.addresses.of(&running[i])) == 0 || unknown
+	}
+	if !unknown {
 		return nil
 	}
 	nics, err := d.readInterfaces(ctx)

@@ -114,6 +114,28 @@ func TestProviderID(t *testing.T) {
 	g.Expect(all[0].Addresses).To(Equal([]clusterv1.MachineAddress{{Type: clusterv1.MachineHostName, Address: "m-1"}, {Type: clusterv1.MachineInternalIP, Address: "10.0.0.5"}}))
 }
 
+// TestNameUsedAgain: a second machine of a name does not have the addresses of the first one, nor
+// its power.
+func TestNameUsedAgain(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	d := &driver{account: testAccount().Azure}
+	first, second := time.Now().Add(-time.Minute), time.Now()
+	r := d.instance(&virtualMachine{Name: "m-1", Properties: machineProperties{TimeCreated: &first}}, nil)
+	nic := dependant{Properties: dependantProperties{VirtualMachine: &reference{r.ID}}}
+	d.addresses.learn(d, []dependant{nic}, nil)
+	g.Expect(d.addresses.of(&r)).To(HaveLen(1))
+	r.CreatedAt = second
+	g.Expect(d.addresses.of(&r)).To(BeEmpty())
+	view := &instanceView{Statuses: []status{{Code: "PowerState/deallocated"}}}
+	p := powers{at: first.Add(time.Second), views: map[string]*instanceView{r.ID: view}}
+	g.Expect(p.of(r.ID, &first)).To(Equal(view))
+	g.Expect(p.of(r.ID, &second)).To(BeNil())
+	for code, want := range map[string]bool{"PowerState/starting": false, "PowerState/running": false, "ProvisioningState/stopped": false, "PowerState/deallocating": true} {
+		g.Expect((&instanceView{Statuses: []status{{Code: code}}}).isStopped()).To(Equal(want), code)
+	}
+}
+
 // TestForeignName: a machine of the same name that is not this machine's is neither taken nor
 // changed.
 func TestForeignName(t *testing.T) {

@@ -3,6 +3,8 @@
 package azure
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -138,16 +140,48 @@ func (p parts) unattached() (all []cloud.Resource) {
 	return all
 }
 
-// addressBook has the addresses of machines, by their ID.
-type addressBook struct {
-	mu  sync.Mutex
-	all map[string][]clusterv1.MachineAddress
+// powers are the views of the machines that were stopped at a time, by ID.
+type powers struct {
+	at    time.Time
+	views map[string]*instanceView
 }
 
-func (b *addressBook) of(id string) []clusterv1.MachineAddress {
+// of returns the view of a machine if it was stopped; nil if it was not, or was created since: a
+// name may be used again.
+func (p powers) of(id string, created *time.Time) *instanceView {
+	if created != nil && created.After(p.at) {
+		return nil
+	}
+	return p.views[id]
+}
+
+// isStopped reports whether a view says that the machine does not run, or not for long.
+func (v *instanceView) isStopped() bool {
+	return v != nil && slices.ContainsFunc(v.Statuses, func(s status) bool {
+		return strings.HasPrefix(s.Code, "PowerState/stop") || strings.HasPrefix(s.Code, "PowerState/dealloc")
+	})
+}
+
+// addressBook has the addresses of machines, by their ID. A name may be used again, so it also
+// records which machine it was asked for.
+type addressBook struct {
+	mu      sync.Mutex
+	all     map[string][]clusterv1.MachineAddress
+	created map[string]time.Time
+}
+
+// of returns the addresses of a machine, or none if they are another machine's.
+func (b *addressBook) of(r *cloud.Resource) []clusterv1.MachineAddress {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.all[id]
+	if at, known := b.created[r.ID]; known && !at.Equal(r.CreatedAt) {
+		delete(b.all, r.ID)
+	}
+	if b.created == nil {
+		b.created = map[string]time.Time{}
+	}
+	b.created[r.ID] = r.CreatedAt
+	return b.all[r.ID]
 }
 
 // learn replaces the addresses by those of a complete listing of the network interfaces.
@@ -179,6 +213,7 @@ func (b *addressBook) learn(d *driver, nics, public []dependant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.all = all
+	maps.DeleteFunc(b.created, func(id string, _ time.Time) bool { return all[id] == nil })
 }
 
 // hasPublic reports whether a network interface has a public address.
