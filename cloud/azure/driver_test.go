@@ -316,6 +316,8 @@ func TestNoAbsence(t *testing.T) {
 		g.Expect(err).To(HaveOccurred(), body)
 		_, err = d.List(t.Context())
 		g.Expect(err).To(HaveOccurred(), body)
+		_, err = d.get(t.Context(), "m-1")
+		g.Expect(err).To(HaveOccurred(), body)
 	}
 }
 
