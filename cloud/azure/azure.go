@@ -113,6 +113,11 @@ func validateMachine(m *infrav1.AzureMachine, path *field.Path) field.ErrorList 
 	if s := m.Security; m.OSDisk != nil && m.OSDisk.SecurityEncryptionType != "" && (s == nil || s.Type != "ConfidentialVM") {
 		all = append(all, field.Forbidden(path.Child("osDisk", "securityEncryptionType"), "needs security.type ConfidentialVM"))
 	}
+	for i := range m.DataDisks {
+		if m.DataDisks[i].Type == "UltraSSD_LRS" && !m.UltraSSD {
+			all = append(all, field.Required(path.Child("ultraSSD"), fmt.Sprintf("dataDisks[%d] is of type UltraSSD_LRS", i)))
+		}
+	}
 	if m.BootDiagnosticsStorageURI != "" && m.BootDiagnostics != nil && !*m.BootDiagnostics {
 		all = append(all, field.Forbidden(path.Child("bootDiagnosticsStorageURI"), "needs bootDiagnostics"))
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -95,6 +96,41 @@ func TestRequest(t *testing.T) {
 			g.Expect(d.Delete(t.Context(), []cloud.Resource{made})).To(Equal([]error{nil}))
 			g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
 		})
+	}
+}
+
+// TestValidation: what a CRD can't check is refused before anything is made.
+func TestValidation(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		edit func(*infrav1.AzureMachine)
+		path string
+	}{
+		"everything":   {edit: everything},
+		"reserved tag": {func(m *infrav1.AzureMachine) { m.Tags = map[string]string{"Drover-x": "y"} }, "spec.azure.tags[Drover-x]"},
+		"invalid tag":  {func(m *infrav1.AzureMachine) { m.Tags = map[string]string{"a/b": "y"} }, "spec.azure.tags[a/b]"},
+		"ultra": {func(m *infrav1.AzureMachine) {
+			m.DataDisks = []infrav1.AzureDataDisk{{Type: "UltraSSD_LRS", SizeGiB: 4}}
+		}, "spec.azure.ultraSSD"},
+		"confidential": {func(m *infrav1.AzureMachine) {
+			m.OSDisk = &infrav1.AzureOSDisk{SecurityEncryptionType: "VMGuestStateOnly"}
+		}, "spec.azure.osDisk.securityEncryptionType"},
+		"no diagnostics": {func(m *infrav1.AzureMachine) { m.BootDiagnostics, m.BootDiagnosticsStorageURI = new(bool), "https://x" }, "spec.azure.bootDiagnosticsStorageURI"},
+	} {
+		var got string
+		machine := testMachine(test.edit)
+		delete(machine.Azure.Tags, cloud.TagToken)
+		for _, err := range Cloud().Union.ValidateMachine(machine, field.NewPath("spec")) {
+			got += err.Field
+		}
+		if got != test.path {
+			t.Errorf("%s: %q, want %q", name, got, test.path)
+		}
+	}
+	account := testAccount()
+	account.CredentialsRef = nil
+	if errs := Cloud().Union.ValidateAccount(account, field.NewPath("spec")); len(errs) != 1 || errs[0].Field != "spec.azure.custom" {
+		t.Errorf("a custom endpoint without credentials: %v", errs)
 	}
 }
 
