@@ -77,8 +77,8 @@ func lastTested(ctx context.Context, since string) (string, error) {
 	return "", nil
 }
 
-// imported has the folders of this module that a package and its tests import, its own included. The
-// manager's package has the key ".".
+// imported has the folders of this module that a package and its tests import, its own included.
+// The manager's package has the key ".".
 type imported map[string]map[string]bool
 
 // importedFolders asks Go for the imports of the manager and of all suites.

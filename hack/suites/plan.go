@@ -13,8 +13,8 @@ import (
 const (
 	// lanes is the number of suites that run at the same time. Much of what they do is waiting.
 	lanes = 2
-	// turns is the number of days after which it is a suite's turn again. One less than a week leaves
-	// room for a day on which the suite does not fit.
+	// turns is the number of days after which it is a suite's turn again, so that each suite has
+	// its turn at least once a week.
 	turns = 6
 )
 
@@ -128,8 +128,8 @@ func reads(s suite, file string) bool {
 	return slices.ContainsFunc(slices.Concat(everySuite, s.files), func(f string) bool { return under(file, f) })
 }
 
-// imports reports whether the file belongs to one of the packages that the suite imports. Tests of a
-// package count only for the suite that runs them.
+// imports reports whether the file belongs to one of the packages that the suite imports. Tests of
+// a package count only for the suite that runs them.
 func imports(s suite, folders map[string]bool, file string) bool {
 	folder := path.Dir(file)
 	switch {

@@ -122,8 +122,8 @@ func child() int {
 	return pid
 }
 
-// state returns the state of a process as ps prints it: empty if there is none, Z if it has ended and
-// its parent has not noticed.
+// state returns the state of a process as ps prints it: empty if there is none, Z if it has ended
+// and its parent has not noticed.
 func state(pid int) string {
 	text, _ := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output() // fails if there is none
 	return strings.TrimSpace(string(text))
