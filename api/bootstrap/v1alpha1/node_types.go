@@ -280,17 +280,25 @@ type Registry struct {
 	// +kubebuilder:validation:Pattern=`^(_default|[a-z0-9]([-a-z0-9.]*[a-z0-9])?(:[0-9]{1,5})?)$`
 	Host string `json:"host"`
 
-	// mirrors are tried first, in order, and then the registry itself. A URL that contains "/v2" is
-	// used as it is.
-	// Example: ["https://mirror.example.org","https://harbor.example.org/v2/hub"].
+	// mirrors are tried first, in order, and then the registry itself.
+	// Example: [{"url": "https://mirror.example.org"}].
 	// +required
-	// +listType=atomic
+	// +listType=map
+	// +listMapKey=url
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:MinLength=8
-	// +kubebuilder:validation:items:MaxLength=1024
-	// +kubebuilder:validation:items:Pattern=`^https?://[A-Za-z0-9._~:/\[\]-]+$`
-	Mirrors []string `json:"mirrors"`
+	Mirrors []Mirror `json:"mirrors"`
+}
+
+// Mirror is a server that has copies of a registry's images.
+type Mirror struct {
+	// url is the URL of the mirror. If it contains "/v2", containerd uses it as it is.
+	// Example: "https://harbor.example.org/v2/hub".
+	// +required
+	// +kubebuilder:validation:MinLength=8
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^https?://[A-Za-z0-9._~:/\[\]-]+$`
+	URL string `json:"url"`
 }
 
 // Containerd holds settings of the container runtime.
