@@ -345,7 +345,7 @@ type AWSVolume struct {
 	// +kubebuilder:validation:Maximum=256000
 	IOPS int32 `json:"iops,omitempty"`
 
-	// throughputMiBps is the throughput in MiB per second. Default: 125.
+	// throughputMiBps is the throughput in MiB per second. Default: 125 for gp3.
 	// Example: 500.
 	// +optional
 	// +kubebuilder:validation:Minimum=125

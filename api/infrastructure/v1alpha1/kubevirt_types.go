@@ -448,6 +448,7 @@ type KubeVirtToleration struct {
 
 	// operator is "Equal" or "Exists". Default: "Equal".
 	// +optional
+	// +kubebuilder:default=Equal
 	// +kubebuilder:validation:Enum=Equal;Exists
 	Operator string `json:"operator,omitempty"`
 

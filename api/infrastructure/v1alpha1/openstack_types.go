@@ -274,7 +274,7 @@ type OpenStackPort struct {
 	AllowedAddressPairs []OpenStackAddressPair `json:"allowedAddressPairs,omitempty"`
 
 	// vnicType specifies how the port is bound to the host, such as "direct" for SR-IOV. Default:
-	// "normal".
+	// Neutron's default, which is "normal".
 	// +optional
 	// +kubebuilder:validation:Enum=normal;macvtap;direct;direct-physical;baremetal;virtio-forwarder;vdpa;remote-managed
 	VNICType string `json:"vnicType,omitempty"`
