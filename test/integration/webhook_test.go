@@ -131,6 +131,10 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 	project.Spec.OpenStack.Region = "RegionOne"
 	s.create(project)
 	s.refusesChange(project, func() { project.Spec.OpenStack.Region = "RegionTwo" }, "region can't be changed")
+	s.refusesChange(project, func() { project.Spec.Place = "openstack:elsewhere" }, "spec.place: Forbidden: only Drover's manager may change it")
+	moved := &infrav1.CloudAccount{ObjectMeta: s.meta("moved"), Spec: project.Spec}
+	moved.Spec.Place = "openstack:p" // a move or a restore creates the object as it was
+	s.create(moved)
 	s.refusesChange(project, func() { project.Spec.OpenStack.RegionalProviderIDs = false }, "regionalProviderIDs can't be changed")
 }
 
