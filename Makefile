@@ -173,11 +173,12 @@ playground: ## Start a management cluster with Drover and a simulated cloud, and
 	@go build -o bin/playground ./test/playground/cmd
 	@exec bin/playground
 
-lint: ## Check formatting, go vet, staticcheck, the workflows and the words
+lint: ## Check formatting, go vet, staticcheck, the API, the workflows and the words
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$out" ]; then echo "not formatted (gofmt -w):"; echo "$$out"; exit 1; fi
 	go vet ./...
 	@staticcheck=$$(hack/tool staticcheck); "$$staticcheck" ./...
+	@linter=$$(hack/tool kube-api-linter); "$$linter" hack/kube-api-linter.yaml ./api/...
 	@actionlint=$$(hack/tool actionlint); "$$actionlint"
 	hack/words
 
