@@ -314,7 +314,7 @@ func (x *tenant) revoke(ctx context.Context, on bool) error {
 }
 
 // harm harms one of the tenant's own VMs behind Drover's back. It spares VMs whose provider ID is
-// not recorded yet: if such a VM is gone before it is recorded, nothing tells which Node to delete.
+// not recorded yet: if such a VM is gone before that, nothing shows which Node to delete.
 func (x *tenant) harm(ctx context.Context, n int, act simulator.InstanceAction) error {
 	machines := &infrav1.CloudMachineList{}
 	if err := x.rig.Client.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
@@ -448,8 +448,7 @@ func (x *tenant) watch(s simulator.Snapshot) error {
 	return errors.Join(errs...)
 }
 
-// atRest returns what is still missing until the state is as the user wants it, or "" when nothing
-// is.
+// atRest returns what is missing from the state that the user wants, or "" if nothing is.
 func (x *tenant) atRest(ctx context.Context) (string, error) {
 	return x.rig.Confirmed(func(r client.Reader) scenario.Check {
 		return func(ctx context.Context) (string, error) { return x.restsBy(ctx, r) }

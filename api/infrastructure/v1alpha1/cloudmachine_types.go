@@ -279,6 +279,13 @@ type NodeInfo struct {
 // CloudMachineTemplateStatus is what the cloud reports about the machines of this template.
 // +kubebuilder:validation:MinProperties=1
 type CloudMachineTemplateStatus struct {
+	// conditions include Ready, which reports whether the cloud knows this kind of machine.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
 	// capacity is the capacity of one machine, for the cluster-autoscaler's scale from zero.
 	// Example: {"cpu":"2","memory":"4Gi"}.
 	// +optional
@@ -287,13 +294,6 @@ type CloudMachineTemplateStatus struct {
 	// nodeInfo describes the Node of one machine, for the cluster-autoscaler's scale from zero.
 	// +optional
 	NodeInfo NodeInfo `json:"nodeInfo,omitempty,omitzero"`
-
-	// conditions include Ready, which reports whether the cloud knows this kind of machine.
-	// +optional
-	// +listType=map
-	// +listMapKey=type
-	// +kubebuilder:validation:MaxItems=32
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // CloudMachineTemplate is the template from which MachineDeployments and control planes create
