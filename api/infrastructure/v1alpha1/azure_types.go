@@ -46,7 +46,7 @@ type AzureAccount struct {
 	Cloud string `json:"cloud,omitempty"`
 
 	// custom is a cloud other than these, such as one of Microsoft that is cut off from the
-	// Internet. It needs credentialsRef. Default: none.
+	// Internet. It needs credentialsRef. Its endpoint is immutable. Default: none.
 	// +optional
 	Custom *AzureCustomCloud `json:"custom,omitempty"`
 }
@@ -318,7 +318,8 @@ type AzureMarketplaceImage struct {
 	// +kubebuilder:validation:MaxLength=128
 	SKU string `json:"sku"`
 
-	// version is the version of the image. Default: "latest" when the machine is created.
+	// version is the version of the image; "latest" is the one when the machine is created.
+	// Default: "latest".
 	// Example: "24.04.202605010".
 	// +optional
 	// +kubebuilder:default=latest
@@ -520,6 +521,7 @@ type AzureDataDisk struct {
 
 	// caching is how the host caches the disk. Default: "None".
 	// +optional
+	// +kubebuilder:default=None
 	// +kubebuilder:validation:Enum=None;ReadOnly;ReadWrite
 	Caching string `json:"caching,omitempty"`
 
