@@ -264,8 +264,8 @@ type OpenStackPort struct {
 	// +kubebuilder:validation:items:MaxLength=255
 	SecurityGroups []string `json:"securityGroups,omitempty"`
 
-	// allowedAddressPairs are the addresses that the port may send from in addition to its own, such
-	// as those of pods. Default: none.
+	// allowedAddressPairs are the addresses that the port may send from in addition to its own,
+	// such as those of pods. Default: none.
 	// Example: [{"ipAddress": "10.244.0.0/16"}].
 	// +optional
 	// +listType=atomic

@@ -6,8 +6,8 @@ package v1alpha1
 // simulate"). Its credentials Secret has the key "token".
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint can't be changed, because the account's machines would look gone: make a new CloudAccount"
 type SimulatedAccount struct {
-	// endpoint is the URL of the simulated cloud. It is immutable. Default: the URL in the manager's
-	// flag --simulated-endpoint.
+	// endpoint is the URL of the simulated cloud. It is immutable. Default: the URL in the
+	// manager's flag --simulated-endpoint.
 	// Example: "http://127.0.0.1:8080".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
