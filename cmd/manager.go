@@ -262,7 +262,8 @@ func register(ctx context.Context, mgr ctrl.Manager, o managerOptions, version s
 	if o.controllers.run != runSafety {
 		joining, err := setupBootstrap(ctx, mgr, s, o)
 		errs = append(errs, err,
-			setupMachines(mgr, s, o, joining.Progress),
+			setupMachines(mgr, s, o),
+			setupNodes(mgr, s, o, joining.Progress),
 			setupMachineTimes(mgr, s, o),
 			setupClusters(mgr, o),
 			setupTemplates(mgr, s, o),
