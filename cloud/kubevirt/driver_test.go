@@ -221,6 +221,22 @@ func TestNotKubernetes(t *testing.T) {
 	}
 }
 
+// TestServerPath: an API server may be below a path of its host, as behind Rancher.
+func TestServerPath(t *testing.T) {
+	g := NewWithT(t)
+	var asked string
+	d := served(t, func(w http.ResponseWriter, req *http.Request) {
+		asked = req.URL.String()
+		write(w, 200, map[string]any{"kind": "PartialObjectMetadata", "metadata": map[string]any{"uid": "1"}})
+	})
+	for path, want := range map[string]string{"": "/api/v1/namespaces/kube-system", "/k8s/clusters/c-1/": "/k8s/clusters/c-1/api/v1/namespaces/kube-system"} {
+		d.server.Path = path
+		_, err := d.identify(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(asked).To(Equal(want))
+	}
+}
+
 // TestStates: the state and the reason follow from a machine's objects together.
 func TestStates(t *testing.T) {
 	vm := func(strategy kubevirtv1.VirtualMachineRunStrategy) *kubevirtv1.VirtualMachine {
