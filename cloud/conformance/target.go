@@ -89,10 +89,12 @@ type Calls struct {
 	List, Describe, Page int
 	// Delete of one batch of instances only.
 	Delete int
+	// Console of one instance.
+	Console int
 }
 
 func (c Calls) withDefaults() Calls {
-	for _, n := range []*int{&c.Probe, &c.Create, &c.Again, &c.Offering, &c.List, &c.Describe, &c.Delete} {
+	for _, n := range []*int{&c.Probe, &c.Create, &c.Again, &c.Offering, &c.List, &c.Describe, &c.Delete, &c.Console} {
 		*n = max(*n, 1)
 	}
 	if c.Page == 0 {

@@ -35,7 +35,7 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 	row.Traits.ReadLag = lag // the row's own value is the simulator's worst
 	machine := func(edit func(*infrav1.SimulatedMachine)) *infrav1.CloudMachineFields {
 		fields := machine()
-		fields.Simulated.DataDisksGiB = []int32{10}
+		fields.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: 10}}
 		edit(fields.Simulated)
 		return fields
 	}

@@ -22,6 +22,8 @@ passes-%:
 	@echo +$* >>order; echo noise of $*; printf 'ok  \texample.com/$*\t0.1s\n'; sleep 0.3; echo -$* >>order
 fails:
 	@echo why it fails; printf -- '--- FAIL: TestX (0.00s)\nFAIL\texample.com/x\t0.1s\n'; exit 1
+fails-and-hangs:
+	@printf -- '--- FAIL: TestX (0.00s)\n'; sleep 600 & echo $$! >pid; wait
 hangs:
 	@sleep 600 & echo $$! >pid; wait
 `
@@ -106,6 +108,21 @@ func TestRunEnds(t *testing.T) {
 		"a process of the suite still runs")
 	if !strings.Contains(out.String(), "the run was ended") {
 		t.Errorf("nothing is said of the suites that did not begin:\n%s", out.String())
+	}
+}
+
+// TestOutOfTime tests that a suite for which no time is left is ended, and does not fail the run
+// unless one of its tests has failed.
+func TestOutOfTime(t *testing.T) {
+	inFolder(t)
+	for target, want := range map[string]string{"hangs": "ENDED", "fails-and-hangs": "FAILED"} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var out strings.Builder
+		err := runAll(ctx, &out, chosen(target), time.Minute)
+		if (err != nil) != (want == "FAILED") || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: the error is %v, want %s in\n%s", target, err, want, out.String())
+		}
 	}
 }
 

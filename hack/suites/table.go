@@ -68,6 +68,7 @@ var suites = []suite{
 	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, estimated: true},
 	{name: "chaos-vsphere", make: "test-chaos CLOUD=vsphere SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"vsphere"},
 		minutes: 10, estimated: true},
+	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 2, noManager: true},
 }
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground
@@ -78,6 +79,7 @@ var everySuite = []string{"go.mod", "go.sum", "hack/tool", "hack/tools", "config
 // manager imports all drivers, and test/rig all clouds to try them on.
 var onlyFor = map[string][]string{
 	"aws":       {"cloud/aws"},
+	"azure":     {"cloud/azure"},
 	"kubevirt":  {"cloud/kubevirt", "test/virt"},
 	"openstack": {"cloud/openstack"},
 	"vsphere":   {"cloud/vsphere", "test/vcenter"},
