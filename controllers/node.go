@@ -79,6 +79,7 @@ func (r *NodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	s, err := readMachine(ctx, r.Client, r.Accounts, req.NamespacedName)
 	if apierrors.IsNotFound(err) {
 		r.consoles.forget(req.NamespacedName)
+		r.Handover.forget(req.NamespacedName)
 		return reconcile.Result{}, nil
 	}
 	if err != nil || !predicates.Watched(s.CloudMachine, r.WatchFilterValue) || s.cluster == nil || isPaused(s.CloudMachine, s.cluster) {
