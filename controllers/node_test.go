@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -63,4 +64,25 @@ func TestHangingClusterHoldsNoOther(t *testing.T) {
 		workers.Wait()
 		b.Expect(b.node.workers.busy).To(BeEmpty())
 	})
+}
+
+// TestNodeInputs: the status writes that the work on a Node depends on enqueue the machine.
+func TestNodeInputs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*infrav1.CloudMachine)
+		want   bool
+	}{
+		"nothing":             {func(*infrav1.CloudMachine) {}, false},
+		"the VM runs":         {func(m *infrav1.CloudMachine) { setReady(m) }, true},
+		"the VM does not run": {func(m *infrav1.CloudMachine) { setNotReady(m, infrav1.InstanceStoppedReason, "") }, false},
+		"addresses":           {func(m *infrav1.CloudMachine) { m.Status.Addresses = []clusterv1.MachineAddress{{Address: "10.0.0.1"}} }, true},
+		"provisioned":         {func(m *infrav1.CloudMachine) { m.Status.Initialization.Provisioned = ptr.To(true) }, true},
+		"no Node":             {func(m *infrav1.CloudMachine) { setNodeJoined(m, nodeLink{issue: nodeIssue{infrav1.NodeMissingReason, ""}}) }, true},
+		"a Node":              {func(m *infrav1.CloudMachine) { setNodeJoined(m, nodeLink{joined: true}) }, false},
+	} {
+		after := &infrav1.CloudMachine{}
+		c.change(after)
+		NewWithT(t).Expect(nodeInputsChanged(&infrav1.CloudMachine{}, after)).To(Equal(c.want), name)
+	}
 }
