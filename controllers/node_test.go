@@ -78,8 +78,10 @@ func TestNodeInputs(t *testing.T) {
 		"the VM does not run": {func(m *infrav1.CloudMachine) { setNotReady(m, infrav1.InstanceStoppedReason, "") }, false},
 		"addresses":           {func(m *infrav1.CloudMachine) { m.Status.Addresses = []clusterv1.MachineAddress{{Address: "10.0.0.1"}} }, true},
 		"provisioned":         {func(m *infrav1.CloudMachine) { m.Status.Initialization.Provisioned = ptr.To(true) }, true},
-		"no Node":             {func(m *infrav1.CloudMachine) { setNodeJoined(m, nodeLink{issue: nodeIssue{infrav1.NodeMissingReason, ""}}) }, true},
-		"a Node":              {func(m *infrav1.CloudMachine) { setNodeJoined(m, nodeLink{joined: true}) }, false},
+		"no Node": {func(m *infrav1.CloudMachine) {
+			setNodeJoined(m, nodeLink{issue: nodeIssue{infrav1.NodeMissingReason, ""}})
+		}, true},
+		"a Node": {func(m *infrav1.CloudMachine) { setNodeJoined(m, nodeLink{joined: true}) }, false},
 	} {
 		after := &infrav1.CloudMachine{}
 		c.change(after)
