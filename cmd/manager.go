@@ -84,7 +84,7 @@ func (o *serverOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.profilerAddress, "profiler-address", "", "Address that serves the pprof profiler, for example localhost:6060. Default: no profiler.")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "Port of the webhook server. 0 turns the webhooks off.")
 	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs", "Directory with the webhook server's tls.crt and tls.key.")
-	f.StringSliceVar(&o.otherManagers, "other-managers", nil, "Users of the other managers in this management cluster, for example system:serviceaccount:team-a:drover-manager. They may change spec.creation, as this manager may. Default: none.")
+	f.StringSliceVar(&o.otherManagers, "other-managers", nil, "Users of the other managers in this management cluster, for example system:serviceaccount:team-a:drover-manager. They may change spec.creation, and a CloudAccount's spec.place, as this manager may. Default: none.")
 	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 45*time.Second, "How long calls in flight may take to finish when the manager stops.")
 }
 

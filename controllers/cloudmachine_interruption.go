@@ -3,6 +3,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -58,7 +59,8 @@ func (r *CloudMachineReconciler) interruption(ctx context.Context, s *machineSco
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("deleting the Machine whose VM the cloud is about to reclaim: %w", err)
 	}
-	r.Recorder.Eventf(s.CloudMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "Machine deleted, so that it is drained and replaced: %s", s.instance.Notice)
+	r.Recorder.Eventf(s.CloudMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "Machine deleted, so that it is drained and replaced: %s",
+		cmp.Or(s.instance.Notice, s.instance.Reason))
 	return nil, nil // the deletion comes as an event
 }
 

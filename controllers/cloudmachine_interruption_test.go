@@ -180,3 +180,25 @@ func TestReplacementsOfStaleCache(t *testing.T) {
 	g.Expect(r.begin(p, &clusterv1.Machine{}, false)).To(BeFalse())
 	g.Expect(r.begun).To(BeEmpty(), "nothing is remembered for ever")
 }
+
+// TestFailedForLackOfCapacity: a VM that the cloud has accepted, and then had no capacity for, is
+// replaced, whether the cloud still shows it as failed or as ended.
+func TestFailedForLackOfCapacity(t *testing.T) {
+	t.Parallel()
+	for _, state := range []cloud.State{cloud.StateFailed, cloud.StateTerminated} {
+		t.Run(string(state), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				b := newBench(t, poolOf(fleetOf("m1"), func(*clusterv1.MachineSet, *clusterv1.MachineDeployment) {})...)
+				b.reconcile("m1")
+				b.show(func(all []cloud.Resource) []cloud.Resource {
+					for i := range all {
+						all[i].State, all[i].Code, all[i].Reason = state, cloud.NoCapacity, "no host has room"
+					}
+					return all
+				})
+				b.wait(2 * time.Minute)
+				b.Expect(b.deletedMachines()).To(Equal([]string{"m1"}))
+			})
+		})
+	}
+}

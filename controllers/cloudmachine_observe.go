@@ -39,7 +39,10 @@ func (r *CloudMachineReconciler) observe(_ context.Context, s *machineScope) (*r
 	seen := s.account.Observe(s.reference(), s.Status.InstanceState != "")
 	if len(seen.Duplicates) <= 1 && seen.Gone {
 		r.reportGone(s, seen.Instance)
-		return &reconcile.Result{}, nil
+		if s.instance = seen.Instance; s.instance == nil {
+			return &reconcile.Result{}, nil
+		}
+		return nil, nil // it may have ended for lack of capacity, and then its Machine is replaced
 	}
 	r.Nodes.cancel(s.CloudMachine, removeGoneNode)
 	switch {

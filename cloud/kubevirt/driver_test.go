@@ -310,7 +310,7 @@ func TestValidate(t *testing.T) {
 		NodeSelector:  map[string]string{"a b": ""},
 		RequiredNodes: []infrav1.KubeVirtNodeCondition{{Key: "zone", Operator: "In", Values: []string{"a b"}}},
 		Spread:        []infrav1.KubeVirtSpread{{TopologyKey: "a b"}},
-		GPUs:          []string{"a b"},
+		GPUs:          []infrav1.KubeVirtDevice{{DeviceName: "a b"}},
 		Networks:      []infrav1.KubeVirtNetwork{{Name: "a"}, {Name: "b"}},
 	}}, field.NewPath("spec"))
 	var at []string
@@ -319,7 +319,7 @@ func TestValidate(t *testing.T) {
 	}
 	g.Expect(at).To(ConsistOf("spec.kubevirt.labels", "spec.kubevirt.labels[drover-creation-token]", "spec.kubevirt.annotations[drover-machine]",
 		"spec.kubevirt.annotations[a b]", "spec.kubevirt.nodeSelector", "spec.kubevirt.requiredNodes[0].values[0]", "spec.kubevirt.spread[0].topologyKey",
-		"spec.kubevirt.gpus[0]", "spec.kubevirt.networks[1]"))
+		"spec.kubevirt.gpus[0].deviceName", "spec.kubevirt.networks[1]"))
 	errs = validateAccount(&infrav1.CloudAccountSpec{KubeVirt: &infrav1.KubeVirtAccount{
 		FailureDomains: []infrav1.KubeVirtFailureDomain{{Name: "a", NodeSelector: map[string]string{"a b": ""}}},
 	}}, field.NewPath("spec"))

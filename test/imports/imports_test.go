@@ -25,6 +25,9 @@ type pkg struct {
 // kubernetesClients are the modules that connect to an API server.
 var kubernetesClients = []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"}
 
+// armModels is the module with Microsoft's models of Azure's API.
+const armModels = "github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute"
+
 // under reports whether path is dir or a path below it.
 func under(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
@@ -63,6 +66,8 @@ func forbidden(from, path string) string {
 		if client || (ours && !under(to, "cmd")) {
 			return "main imports only cmd"
 		}
+	case under(path, armModels) && !under(from, "cloud/azure/armstub"):
+		return "Microsoft's models judge the Azure driver, and do not get into the program"
 	case ours && under(to, "test") && !under(from, "test"):
 		return "only tests import test"
 	case under(from, "api"):
@@ -177,6 +182,8 @@ func TestForbidden(t *testing.T) {
 		{"cloud/aws", module + "/cloud/fleet", false},
 		{"controllers", module + "/cloud/fleet", true},
 		{"cloud/aws", module + "/cloud", true},
+		{"cloud/azure", armModels + "/v8", false},
+		{"cloud/azure/armstub", armModels + "/v8", true},
 		{"cloud/aws", module + "/cloud/simulated", false},
 		{"cloud/aws/internal/ec2", module + "/cloud/aws", true},
 		{"cloud/aws", module + "/bootstrap", false},
