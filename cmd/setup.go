@@ -236,7 +236,7 @@ func setupTemplates(mgr ctrl.Manager, s *shared, o managerOptions) error {
 
 func setupControlPlanes(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	return (&controllers.AdoptedControlPlaneReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dial: s.dialer.DialContext,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: s.clusterCache, Dial: s.dialer.DialContext,
 		ProbeInterval: o.controllers.probeInterval, WatchFilterValue: o.controllers.watchFilter,
 	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.controlPlanes))
 }

@@ -109,7 +109,7 @@ func (r *CloudMachineReconciler) phases() []phase {
 func done(result reconcile.Result, err error) (*reconcile.Result, error) { return &result, err }
 
 // Reconcile takes the next step of one machine, and then writes its status once.
-func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Request) (result reconcile.Result, reterr error) {
+func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Request) (_ reconcile.Result, reterr error) {
 	r.startOnce.Do(func() { r.started = time.Now() })
 	s, err := readMachine(ctx, r.Client, r.Accounts, req.NamespacedName)
 	if apierrors.IsNotFound(err) {

@@ -139,22 +139,40 @@ func TestGuestReported(t *testing.T) {
 	})
 }
 
-// TestNodeJoinsInOneWrite: if the Node is there before the VM is seen running, Ready and NodeJoined
-// are one write. A Node that comes later is a second one.
-func TestNodeJoinsInOneWrite(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		b := newBench(t, edit(fleetOf("m"), "m", unmade)...)
-		b.reconcile("m") // creates
-		b.createNode("m")
-		request := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "team-a", Name: "m"}}
-		b.reconcileNode(request)
-		for !conditions.IsTrue(b.machine("m"), clusterv1.ReadyCondition) {
-			b.wait(time.Second)
-		}
-		ready := b.machine("m")
-		b.Expect(conditions.IsTrue(ready, infrav1.MachineNodeJoinedCondition)).To(BeTrue())
-		b.reconcileNode(request)
-		b.settle()
-		b.Expect(b.machine("m").ResourceVersion).To(Equal(ready.ResourceVersion))
-	})
+// TestStatusWrites: until a machine is Ready and has its Node, its status is written when the VM is
+// first seen, when it runs and when the Node has joined. A Node that is there before the VM is seen
+// running saves the last write.
+func TestStatusWrites(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		early  bool
+		writes int
+	}{"the Node comes first": {true, 2}, "the Node comes last": {false, 3}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				b := newBench(t, edit(fleetOf("m"), "m", unmade)...)
+				request := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "team-a", Name: "m"}}
+				b.reconcile("m") // creates
+				b.reconcile("m") // sees the VM start
+				b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.StartingReason))
+				if c.early {
+					b.createNode("m")
+					b.reconcileNode(request)
+				}
+				for !conditions.IsTrue(b.machine("m"), clusterv1.ReadyCondition) {
+					b.wait(time.Second)
+				}
+				b.Expect(conditions.IsTrue(b.machine("m"), infrav1.MachineNodeJoinedCondition)).To(Equal(c.early))
+				if !c.early {
+					b.createNode("m")
+				}
+				for range 3 {
+					b.reconcileNode(request)
+					b.reconcile("m")
+				}
+				b.Expect(conditions.IsTrue(b.machine("m"), infrav1.MachineNodeJoinedCondition)).To(BeTrue())
+				b.Expect(b.statusWrites).To(Equal(c.writes))
+			})
+		})
+	}
 }

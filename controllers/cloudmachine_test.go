@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -62,6 +63,8 @@ type bench struct {
 	node     *NodeReconciler
 	recorder *events.FakeRecorder
 	stop     context.CancelFunc
+	// statusWrites counts the writes of CloudMachines' status.
+	statusWrites int
 }
 
 const (
@@ -165,7 +168,12 @@ func newBenchWith(t *testing.T, zonal bool, objects ...client.Object) *bench {
 		}
 		m.Spec.ProviderID = made[token]
 	}
-	b.management = newManagement(t, objects...)
+	b.management = interceptor.NewClient(newManagement(t, objects...).(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
+			b.statusWrites++
+			return c.SubResource(subResource).Patch(ctx, o, p, options...)
+		},
+	})
 	workload := fake.NewClientBuilder().WithScheme(testScheme(t))
 	for _, i := range NodeIndexes() {
 		workload.WithIndex(i.Object, i.Field, i.ExtractValue)

@@ -14,7 +14,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
-	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/index"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -49,6 +48,7 @@ type NodeReconciler struct {
 	WatchFilterValue string
 
 	controller controller.Controller
+	workers    nodeWorkers
 	removals   nodeRemovals
 	consoles   consoles
 }
@@ -62,7 +62,7 @@ type NodeReconciler struct {
 func (r *NodeReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	c, err := builder.ControllerManagedBy(mgr).
 		Named("node").
-		For(&infrav1.CloudMachine{}, builder.WithPredicates(onUpdate(nodeInputsChanged))).
+		For(&infrav1.CloudMachine{}, builder.WithPredicates(predicate.Or(predicates.SpecOrMetadataChanged(), onUpdate(nodeInputsChanged)))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToMachines(r.Client)),
 			builder.WithPredicates(onUpdate(clusterInputsChanged))).
 		WatchesRawSource(r.Handover.Nodes.Source()).
@@ -78,11 +78,17 @@ func (r *NodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	s, err := readMachine(ctx, r.Client, r.Accounts, req.NamespacedName)
 	if apierrors.IsNotFound(err) {
 		r.consoles.forget(req.NamespacedName)
+		r.Handover.forget(req.NamespacedName)
 		return reconcile.Result{}, nil
 	}
 	if err != nil || !predicates.Watched(s.CloudMachine, r.WatchFilterValue) || s.cluster == nil || isPaused(s.CloudMachine, s.cluster) {
 		return reconcile.Result{}, err
 	}
+	cluster := client.ObjectKeyFromObject(s.cluster)
+	if !r.workers.begin(cluster) {
+		return reconcile.Result{RequeueAfter: jitter(time.Second)}, nil
+	}
+	defer r.workers.end(cluster)
 	tasks := r.Handover.open(s.CloudMachine)
 	if len(tasks) == 0 {
 		return r.link(ctx, s)
@@ -177,14 +183,14 @@ func sameAddresses(a, b []corev1.NodeAddress) bool {
 	return true
 }
 
-// nodeInputsChanged passes the changes of a machine that its Node waits for: its provider ID, its
-// pause, and the writes that other events need to find it. A Node without provider ID finds its
-// machine by the addresses. A connection to the workload cluster finds provisioned machines. A
-// deleted Node finds machines whose NodeJoined reports a problem. Events before these writes were
-// in the cache found no machine, so it must be reconciled again.
+// nodeInputsChanged passes the status writes that the work on a Node depends on. A VM that runs
+// again may be late again. The other writes are those that other events need to find a machine: a
+// Node without provider ID finds its machine by the addresses, a connection to the workload cluster
+// finds provisioned machines, and a deleted Node finds machines whose NodeJoined reports a problem.
+// Events before these writes were in the cache found no machine, so it must be reconciled again.
 func nodeInputsChanged(before, after *infrav1.CloudMachine) bool {
-	return before.Spec.ProviderID != after.Spec.ProviderID || annotations.HasPaused(before) != annotations.HasPaused(after) ||
-		isProvisioned(before) != isProvisioned(after) || !slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
+	return isProvisioned(before) != isProvisioned(after) || !slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
+		conditions.IsTrue(before, clusterv1.ReadyCondition) != conditions.IsTrue(after, clusterv1.ReadyCondition) ||
 		!conditions.IsFalse(before, infrav1.MachineNodeJoinedCondition) && conditions.IsFalse(after, infrav1.MachineNodeJoinedCondition)
 }
 

@@ -85,7 +85,7 @@ func (h *NodeHandover) request(m *infrav1.CloudMachine, task nodeTask) nodeTaskR
 func (h *NodeHandover) cancel(m *infrav1.CloudMachine, kind nodeTaskKind) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.all[client.ObjectKeyFromObject(m)]; s != nil {
+	if s := h.known(m); s != nil {
 		delete(s.tasks, kind)
 		delete(s.results, kind)
 	}
@@ -96,7 +96,10 @@ func (h *NodeHandover) cancel(m *infrav1.CloudMachine, kind nodeTaskKind) {
 func (h *NodeHandover) open(m *infrav1.CloudMachine) (tasks []nodeTask) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := h.state(m)
+	s := h.known(m)
+	if s == nil {
+		return nil
+	}
 	for _, kind := range []nodeTaskKind{adoptNode, removeGoneNode, removeDeletedNode} {
 		if task, ok := s.tasks[kind]; ok && (kind == removeGoneNode || !s.results[kind].done) {
 			tasks = append(tasks, task)
@@ -109,7 +112,10 @@ func (h *NodeHandover) open(m *infrav1.CloudMachine) (tasks []nodeTask) {
 func (h *NodeHandover) report(m *infrav1.CloudMachine, task nodeTask, result nodeTaskResult) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := h.state(m)
+	s := h.known(m)
+	if s == nil {
+		return
+	}
 	known, ok := s.results[task.kind]
 	if !ok || s.tasks[task.kind].providerID != task.providerID {
 		return // the task was taken back or replaced
@@ -125,11 +131,10 @@ func (h *NodeHandover) report(m *infrav1.CloudMachine, task nodeTask, result nod
 func (h *NodeHandover) link(m *infrav1.CloudMachine) (nodeLink, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := h.state(m)
-	if s.link == nil {
-		return nodeLink{}, false
+	if s := h.known(m); s != nil && s.link != nil {
+		return *s.link, true
 	}
-	return *s.link, true
+	return nodeLink{}, false
 }
 
 // reportLink hands over whether the machine has its Node. It enqueues a provisioned machine whose
@@ -149,12 +154,22 @@ func (h *NodeHandover) forget(key client.ObjectKey) {
 	delete(h.all, key)
 }
 
-// state returns the state of this very machine. It is called with the lock held.
-func (h *NodeHandover) state(m *infrav1.CloudMachine) *nodeState {
-	key := client.ObjectKeyFromObject(m)
-	if s := h.all[key]; s != nil && s.uid == m.UID {
+// known returns the state of this very machine; nil if there is none. It is called with the lock
+// held.
+func (h *NodeHandover) known(m *infrav1.CloudMachine) *nodeState {
+	if s := h.all[client.ObjectKeyFromObject(m)]; s != nil && s.uid == m.UID {
 		return s
 	}
+	return nil
+}
+
+// state returns the state of this very machine, and makes it if there is none. It is called with
+// the lock held.
+func (h *NodeHandover) state(m *infrav1.CloudMachine) *nodeState {
+	if s := h.known(m); s != nil {
+		return s
+	}
+	key := client.ObjectKeyFromObject(m)
 	if h.all == nil {
 		h.all = map[client.ObjectKey]*nodeState{}
 	}

@@ -93,8 +93,8 @@ func isPaused(obj client.Object, cluster *clusterv1.Cluster) bool {
 	return len(pausedBy(obj, cluster)) > 0
 }
 
-// pausedBy returns what pauses obj: its Cluster, its own annotation, or that it was moved to another
-// management cluster.
+// pausedBy returns what pauses obj: its Cluster, its own annotation, or that it was moved to
+// another management cluster.
 func pausedBy(obj client.Object, cluster *clusterv1.Cluster) (by []string) {
 	if cluster != nil && ptr.Deref(cluster.Spec.Paused, false) {
 		by = append(by, "Cluster spec.paused is set to true")
