@@ -34,7 +34,7 @@ SEED ?= 1000
 # Programs are built and then run, because "go run" passes on neither signals nor exit codes.
 
 PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
-GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
+GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
 .PHONY: help build test test-long test-outage test-aws test-storm test-orphans test-autoscaler test-monitoring test-tilt test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-kubevirt-long test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean

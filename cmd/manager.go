@@ -263,7 +263,7 @@ func register(ctx context.Context, mgr ctrl.Manager, o managerOptions, version s
 		joining, err := setupBootstrap(ctx, mgr, s, o)
 		errs = append(errs, err,
 			setupMachines(mgr, s, o, joining.Progress),
-			setupMachineTimes(mgr, s, o),
+			setupMachineMetrics(mgr, s, o),
 			setupClusters(mgr, o),
 			setupTemplates(mgr, s, o),
 			setupControlPlanes(mgr, s, o),
