@@ -39,7 +39,7 @@ type MachineMetrics struct {
 }
 
 // machineLabels are bounded by the pools that exist: a pool has one instance type at a time, and a
-// few zones. The series of a pool end with it.
+// few zones. Its series end soon after it.
 var machineLabels = []string{"cloud", "namespace", "pool", "instance_type", "zone"}
 
 // lifeBuckets are seconds, from a VM on a fast cloud to a drain that a PodDisruptionBudget delays.
@@ -116,7 +116,7 @@ func (t *MachineMetrics) Start(ctx context.Context) error {
 			o = last.Obj
 		}
 		if pool, ok := o.(*clusterv1.MachineDeployment); ok {
-			t.poolGone(pool)
+			time.AfterFunc(seriesStay, func() { t.endSeries(pool) })
 		}
 	}})
 	if err != nil {
@@ -182,8 +182,12 @@ func (t *MachineMetrics) ownerChanged(ctx context.Context, before, after *cluste
 	}
 }
 
-// poolGone ends the series of a MachineDeployment, which is gone only after its machines.
-func (t *MachineMetrics) poolGone(pool *clusterv1.MachineDeployment) {
+// seriesStay is how long the series of a pool outlive it, so that Prometheus reads the last values:
+// the deletion of its last machine is the end of the pool, too.
+const seriesStay = time.Hour
+
+// endSeries removes the series of a MachineDeployment that is gone.
+func (t *MachineMetrics) endSeries(pool *clusterv1.MachineDeployment) {
 	series := prometheus.Labels{"namespace": pool.Namespace, "pool": pool.Name}
 	for _, h := range []*prometheus.HistogramVec{t.create, t.join, t.drain, t.delete} {
 		h.DeletePartialMatch(series)

@@ -130,7 +130,7 @@ func TestMachineMetrics(t *testing.T) {
 		"its pool has ended": {func(t *MachineMetrics) {
 			t.machineGone(gone)
 			t.machineChanged(waiting, late)
-			t.poolGone(&clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "pool"}})
+			t.endSeries(&clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "pool"}})
 		}, nil, "", 0},
 		"another manager's VM is gone": {func(t *MachineMetrics) { t.WatchFilterValue = "mine"; t.machineGone(gone) }, nil, "", 0},
 	} {
