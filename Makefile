@@ -13,7 +13,7 @@ TOOLEXEC := '-toolexec=env GOGC=off GOMEMLIMIT=4GiB'
 export GOFLAGS := $(strip $(subst $(TOOLEXEC),,$(shell go env GOFLAGS 2>/dev/null)) $(TOOLEXEC))
 
 # What `make release-manifests` stamps into the manifests.
-VERSION ?= v0.1.0
+VERSION ?= v0.1.0-rc.1
 IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 # What one package's tests may take before Go ends them with the stacks. Results are never taken from Go's cache (-count 1):
 # many tests run bin/drover, of which the cache knows nothing.
@@ -40,10 +40,10 @@ MINUTES ?= 60
 # Programs are built and then run, because "go run" passes on neither signals nor exit codes.
 
 PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
-GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
+GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-azure test-storm test-orphans test-autoscaler test-monitoring test-tilt test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
+.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-azure test-storm test-orphans test-autoscaler test-monitoring test-tilt test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -195,11 +195,15 @@ verify-generate: generate ## Fail when what is committed differs from what `make
 	@git status --porcelain -- $(GENERATED) | { ! grep .; } || { \
 	  git --no-pager diff -- $(GENERATED); echo "the files above are not what 'make generate' writes: run it and commit"; exit 1; }
 
-docs: ## Build the book as a site to out/site/; a broken link is an error (Debian's or Ubuntu's mkdocs, not installed)
-	rm -rf out/book && mkdir -p out/book
+docs: ## Build the book as a site to out/site/; a broken link is an error (Debian's or Ubuntu's mkdocs and its theme, not installed)
+	rm -rf out/book out/theme && mkdir -p out/book
 	echo "module out" >out/go.mod # so that ./... leaves out what of our sources the book shows
 	git ls-files -co --exclude-standard '*.md' docs config/prometheus cloud/error.go cloud/aws/queue.go tilt-provider.json Tiltfile LICENSE | xargs cp --parents -t out/book
-	mkdocs=$$(hack/debs mkdocs); "$$mkdocs" python3 -m mkdocs build --strict
+	mkdocs=$$(hack/debs mkdocs mkdocs-material); ln -s "$$(dirname "$$mkdocs")/root/usr/share/mkdocs/themes/material" out/theme; \
+	"$$mkdocs" python3 -m mkdocs build --strict
+
+pictures: docs ## Look at the book in Chromium: no page may scroll sideways, and each is shown at two widths in out/pictures/
+	hack/pictures
 
 release-manifests: ## Write infrastructure-components.yaml, metadata.yaml and the templates to out/release/
 	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/release-manifests out/release

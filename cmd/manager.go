@@ -264,7 +264,7 @@ func register(ctx context.Context, mgr ctrl.Manager, o managerOptions, version s
 		errs = append(errs, err,
 			setupMachines(mgr, s, o),
 			setupNodes(mgr, s, o, joining.Progress),
-			setupMachineTimes(mgr, s, o),
+			setupMachineMetrics(mgr, s, o),
 			setupClusters(mgr, o),
 			setupTemplates(mgr, s, o),
 			setupControlPlanes(mgr, s, o),

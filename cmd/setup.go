@@ -208,8 +208,8 @@ func setupNodes(
 	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.machines))
 }
 
-func setupMachineTimes(mgr ctrl.Manager, s *shared, o managerOptions) error {
-	return controllers.NewMachineTimes(mgr.GetClient(), s.clouds, o.controllers.watchFilter, metrics.Registry).SetupWithManager(mgr)
+func setupMachineMetrics(mgr ctrl.Manager, s *shared, o managerOptions) error {
+	return controllers.NewMachineMetrics(mgr.GetClient(), s.clouds, o.controllers.watchFilter, metrics.Registry).SetupWithManager(mgr)
 }
 
 func setupAccounts(mgr ctrl.Manager, s *shared, o managerOptions) error {

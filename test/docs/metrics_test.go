@@ -47,7 +47,7 @@ var description = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "(.*?)",(?
 func TestMetrics(t *testing.T) {
 	r := &recorder{Registry: prometheus.NewRegistry()}
 	fleet.NewAccounts(fleet.Options{Clouds: registry.Clouds(), Times: fleet.TimesFor(fleet.DefaultCall), Metrics: r})
-	controllers.NewMachineTimes(nil, nil, "", r)
+	controllers.NewMachineMetrics(nil, nil, "", r)
 	safety.NewMetrics(r)
 
 	rows := map[string]string{}

@@ -37,6 +37,8 @@ import (
 const (
 	folder   = "../../config/prometheus"
 	patience = 6 * time.Minute
+
+	runbook = "https://github.com/drover-io/drover/blob/main/docs/monitoring.md#"
 )
 
 // rules is a file of Prometheus' alert rules.
@@ -62,7 +64,7 @@ func readRules(t *testing.T) rules {
 // fire at least once there, and must stay quiet at least once.
 func TestRules(t *testing.T) {
 	promtool := program(t)
-	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml", "old-names.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
 		cmd := exec.CommandContext(t.Context(), promtool, append([]string{"promtool"}, args...)...)
 		cmd.Dir = folder
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -90,8 +92,11 @@ func TestRules(t *testing.T) {
 	book := string(read(t, "../../docs/monitoring.md"))
 	for _, g := range readRules(t).Groups {
 		for _, r := range g.Rules {
-			if !strings.Contains(book, "\n| `"+r.Alert+"` | ") {
+			if !strings.Contains(book, "\n### "+r.Alert+"\n\n") {
 				t.Errorf("docs/monitoring.md does not say what to do about %s", r.Alert)
+			}
+			if got, want := r.Annotations["runbook_url"], runbook+strings.ToLower(r.Alert); got != want {
+				t.Errorf("the runbook of %s is %q, want %q", r.Alert, got, want)
 			}
 			if !fires[r.Alert] || !quiet[r.Alert] {
 				t.Errorf("alerts_test.yaml has %s fire: %t, and be quiet: %t", r.Alert, fires[r.Alert], quiet[r.Alert])
@@ -282,7 +287,7 @@ func (s *stage) lives(prometheus server) {
 // measured checks that a phase of machines was measured the given number of times.
 func (s server) measured(part string, times int) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		query := fmt.Sprintf(`drover_machine_%s_seconds_count{cloud="simulated"} == %d and drover_machine_%s_seconds_sum > 0`, part, times, part)
+		query := fmt.Sprintf(`sum(drover_machine_%s_seconds_count{cloud="simulated"}) == %d and sum(drover_machine_%s_seconds_sum) > 0`, part, times, part)
 		n, err := s.ask(ctx, query)
 		if n != 1 {
 			return query + " is not so", err

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	version       = "v0.1.0"
-	nextVersion   = "v0.1.1"
-	image         = "registry.example/drover:v0.1.0"
+	version       = "v0.1.0-rc.1" // the Makefile's
+	nextVersion   = "v0.1.0"
+	image         = "registry.example/drover:" + version
 	namespace     = "drover-system"
 	providerLabel = "cluster.x-k8s.io/provider"
 	providerName  = "infrastructure-drover"
@@ -41,7 +41,7 @@ func release(t *testing.T) string {
 // releaseInto adds a release to a repository and returns its folder.
 func releaseInto(t *testing.T, repository, version string) string {
 	t.Helper()
-	run(t, []string{"VERSION=" + version, "IMAGE=" + strings.ReplaceAll(image, "v0.1.0", version)}, root(t)+"/hack/release-manifests", repository)
+	run(t, []string{"VERSION=" + version, "IMAGE=" + strings.ReplaceAll(image, "v0.1.0-rc.1", version)}, root(t)+"/hack/release-manifests", repository)
 	return filepath.Join(repository, providerName, version)
 }
 

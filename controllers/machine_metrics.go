@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/predicates"
+)
+
+// MachineMetrics measures how long the parts of machines' lives take, and counts what goes wrong in
+// them. It only observes updates and deletions: each part ends with one, and the objects record its
+// beginning. So it keeps no state, and a part that ends while no manager runs is not counted. It
+// runs only in the leader, so that nothing is counted twice.
+type MachineMetrics struct {
+	Client           client.Reader
+	Clouds           []cloud.Cloud
+	WatchFilterValue string
+
+	create, join, drain, delete               *prometheus.HistogramVec
+	joinFailures, interruptions, remediations *prometheus.CounterVec
+	informers                                 ctrl.Manager
+}
+
+// machineLabels are bounded by the pools that exist: a pool has one instance type at a time, and a
+// few zones. Its series end soon after it.
+var machineLabels = []string{"cloud", "namespace", "pool", "instance_type", "zone"}
+
+// lifeBuckets are seconds, from a VM on a fast cloud to a drain that a PodDisruptionBudget delays.
+var lifeBuckets = []float64{1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 7200}
+
+// NewMachineMetrics returns a MachineMetrics and registers its metrics. Times are accurate to a
+// second, as Kubernetes' timestamps are.
+func NewMachineMetrics(reader client.Reader, clouds []cloud.Cloud, watchFilter string, registry prometheus.Registerer) *MachineMetrics {
+	histogram := func(name, help string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: lifeBuckets}, machineLabels)
+		registry.MustRegister(h)
+		return h
+	}
+	counter := func(name, help string, more ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, slices.Concat(machineLabels, more))
+		registry.MustRegister(c)
+		return c
+	}
+	return &MachineMetrics{
+		Client: reader, Clouds: clouds, WatchFilterValue: watchFilter,
+		create: histogram("drover_machine_create_seconds", "Time from the creation of a CloudMachine until its VM ran."),
+		join:   histogram("drover_machine_join_seconds", "Time from a VM's start until Cluster API knew its Node."),
+		drain: histogram("drover_machine_drain_seconds",
+			"Time from the beginning of a Node's drain until nothing held its VM any more: eviction, detachment of volumes and pre-terminate hooks."),
+		delete: histogram("drover_machine_delete_seconds", "Time from the deletion of a CloudMachine until nothing was left of its VM."),
+		joinFailures: counter("drover_machine_join_failures_total",
+			"Machines whose VM ran and did not become a ready Node in time, by the reason in the condition NodeJoined.", "reason"),
+		interruptions: counter("drover_machine_interruptions_total",
+			"Machines for which the cloud announced maintenance or the end of the VM."),
+		remediations: counter("drover_machine_remediations_total",
+			"Machines that were deleted because a MachineHealthCheck found them unhealthy, by its reason.", "reason"),
+	}
+}
+
+// SetupWithManager adds t to the manager.
+func (t *MachineMetrics) SetupWithManager(mgr ctrl.Manager) error {
+	t.informers = mgr
+	return mgr.Add(t)
+}
+
+// Start implements manager.Runnable. It starts to observe when this manager has become the leader.
+func (t *MachineMetrics) Start(ctx context.Context) error {
+	machines, err := t.informers.GetCache().GetInformer(ctx, &infrav1.CloudMachine{})
+	if err != nil {
+		return fmt.Errorf("watching CloudMachines for their metrics: %w", err)
+	}
+	owners, err := t.informers.GetCache().GetInformer(ctx, &clusterv1.Machine{})
+	if err != nil {
+		return fmt.Errorf("watching Machines for their metrics: %w", err)
+	}
+	if _, err := machines.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, after any) {
+			t.machineChanged(before.(*infrav1.CloudMachine), after.(*infrav1.CloudMachine))
+		},
+		DeleteFunc: func(o any) {
+			if m, ok := o.(*infrav1.CloudMachine); ok { // otherwise the deletion event was missed, and with it the time
+				t.machineGone(m)
+			}
+		},
+	}); err != nil {
+		return fmt.Errorf("watching CloudMachines for their metrics: %w", err)
+	}
+	if _, err := owners.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
+		t.ownerChanged(ctx, before.(*clusterv1.Machine), after.(*clusterv1.Machine))
+	}}); err != nil {
+		return fmt.Errorf("watching Machines for their metrics: %w", err)
+	}
+	pools, err := t.informers.GetCache().GetInformer(ctx, &clusterv1.MachineDeployment{})
+	if err != nil {
+		return fmt.Errorf("watching MachineDeployments for their machines' metrics: %w", err)
+	}
+	_, err = pools.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(o any) {
+		if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+			o = last.Obj
+		}
+		if pool, ok := o.(*clusterv1.MachineDeployment); ok {
+			time.AfterFunc(seriesStay, func() { t.endSeries(pool) })
+		}
+	}})
+	if err != nil {
+		return fmt.Errorf("watching MachineDeployments for their machines' metrics: %w", err)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// machineChanged measures a create that has ended, and counts a join that failed and an announcement
+// of the cloud when they become known. A reason that changes while the condition stays False is the
+// same failure.
+func (t *MachineMetrics) machineChanged(before, after *infrav1.CloudMachine) {
+	if !isProvisioned(before) && isProvisioned(after) && isCreatedHere(after) {
+		t.observe(t.create, after, time.Since(after.CreationTimestamp.Time))
+	}
+	if turnedFalse(before, after, infrav1.MachineNodeJoinedCondition) {
+		t.count(t.joinFailures, after, conditions.GetReason(after, infrav1.MachineNodeJoinedCondition))
+	}
+	const healthy = infrav1.MachineInstanceHealthyCondition
+	if turnedFalse(before, after, healthy) && conditions.GetReason(after, healthy) == infrav1.CloudNoticeReason {
+		t.count(t.interruptions, after)
+	}
+}
+
+// turnedFalse reports whether a condition that was known before has become False. After a move or a
+// restore, the object's first status is nothing new.
+func turnedFalse(before, after *infrav1.CloudMachine, condition string) bool {
+	return conditions.Has(before, condition) && !conditions.IsFalse(before, condition) && conditions.IsFalse(after, condition)
+}
+
+// machineGone measures a deletion, unless the machine had no token, or was moved or abandoned.
+func (t *MachineMetrics) machineGone(m *infrav1.CloudMachine) {
+	_, moved := m.Annotations[clusterctlv1.DeleteForMoveAnnotation]
+	if m.DeletionTimestamp.IsZero() || m.Spec.Creation.Token == "" || moved || m.Annotations[infrav1.AbandonAnnotation] == m.Name {
+		return
+	}
+	t.observe(t.delete, m, time.Since(m.DeletionTimestamp.Time))
+}
+
+// ownerChanged measures a join when a Machine's Node becomes known. When nothing holds the VM any
+// more, it measures the drain and everything that follows the drain. It counts a remediation when
+// the Machine is deleted.
+func (t *MachineMetrics) ownerChanged(ctx context.Context, before, after *clusterv1.Machine) {
+	joined := !before.Status.NodeRef.IsDefined() && after.Status.NodeRef.IsDefined()
+	drained := !isVMDeletionRequested(before) && isVMDeletionRequested(after) && !after.Status.Deletion.NodeDrainStartTime.IsZero()
+	remediated := before.DeletionTimestamp.IsZero() && !after.DeletionTimestamp.IsZero() && isRemediated(after)
+	if !joined && !drained && !remediated || after.Spec.InfrastructureRef.GroupKind() != infrav1.GroupVersion.WithKind("CloudMachine").GroupKind() {
+		return
+	}
+	m := &infrav1.CloudMachine{}
+	if err := t.Client.Get(ctx, client.ObjectKey{Namespace: after.Namespace, Name: after.Spec.InfrastructureRef.Name}, m); err != nil {
+		return // the CloudMachine was deleted in the meantime
+	}
+	if running := runningSince(m); joined && !running.IsZero() && isCreatedHere(m) {
+		t.observe(t.join, m, time.Since(running))
+	}
+	if drained {
+		t.observe(t.drain, m, time.Since(after.Status.Deletion.NodeDrainStartTime.Time))
+	}
+	if remediated {
+		t.count(t.remediations, m, conditions.GetReason(after, clusterv1.MachineHealthCheckSucceededCondition))
+	}
+}
+
+// seriesStay is how long the series of a pool outlive it, so that Prometheus reads the last values:
+// the deletion of its last machine is the end of the pool, too.
+const seriesStay = time.Hour
+
+// endSeries removes the series of a MachineDeployment that is gone.
+func (t *MachineMetrics) endSeries(pool *clusterv1.MachineDeployment) {
+	series := prometheus.Labels{"namespace": pool.Namespace, "pool": pool.Name}
+	for _, h := range []*prometheus.HistogramVec{t.create, t.join, t.drain, t.delete} {
+		h.DeletePartialMatch(series)
+	}
+	for _, c := range []*prometheus.CounterVec{t.joinFailures, t.interruptions, t.remediations} {
+		c.DeletePartialMatch(series)
+	}
+}
+
+// isRemediated reports whether a MachineHealthCheck asked for the Machine's replacement.
+func isRemediated(m *clusterv1.Machine) bool {
+	return conditions.IsFalse(m, clusterv1.MachineHealthCheckSucceededCondition) && conditions.IsFalse(m, clusterv1.MachineOwnerRemediatedCondition)
+}
+
+// isVMDeletionRequested reports whether Cluster API has requested the deletion of a Machine's VM,
+// which implies that Status.Deletion is set.
+func isVMDeletionRequested(m *clusterv1.Machine) bool {
+	return m.Status.Deletion != nil &&
+		conditions.GetReason(m, clusterv1.MachineDeletingCondition) == clusterv1.MachineDeletingWaitingForInfrastructureDeletionReason
+}
+
+// isCreatedHere reports whether a machine was made under this object. An object that came by a move
+// or from a backup has its token from the start, and its times are meaningless.
+func isCreatedHere(m *infrav1.CloudMachine) bool { return m.Generation > 1 }
+
+// observe records a duration. Negative ones, from clock skew, count as 0.
+func (t *MachineMetrics) observe(h *prometheus.HistogramVec, m *infrav1.CloudMachine, took time.Duration) {
+	if values := t.labels(m); values != nil {
+		h.WithLabelValues(values...).Observe(max(took, 0).Seconds())
+	}
+}
+
+// count adds one, with the values of the labels that this counter has beside machineLabels.
+func (t *MachineMetrics) count(c *prometheus.CounterVec, m *infrav1.CloudMachine, more ...string) {
+	if values := t.labels(m); values != nil {
+		c.WithLabelValues(slices.Concat(values, more)...).Inc()
+	}
+}
+
+// labels returns the values of machineLabels; nil if the machine is another manager's, or of no
+// known cloud.
+func (t *MachineMetrics) labels(m *infrav1.CloudMachine) []string {
+	if !predicates.Watched(m, t.WatchFilterValue) {
+		return nil
+	}
+	for _, row := range t.Clouds {
+		if row.Union.InMachine(&m.Spec.CloudMachineFields) {
+			pool := cmp.Or(m.Labels[clusterv1.MachineDeploymentNameLabel], m.Labels[clusterv1.MachineControlPlaneNameLabel])
+			return []string{row.Name, m.Namespace, pool, instanceType(&m.Spec.CloudMachineFields), m.Status.FailureDomain}
+		}
+	}
+	return nil
+}
+
+// instanceType returns the name of the machine's instance type, in whichever cloud's fields; "" if
+// they have none. It reads them as the column "Type" of kubectl does.
+func instanceType(fields *infrav1.CloudMachineFields) string {
+	all, err := runtime.DefaultUnstructuredConverter.ToUnstructured(fields)
+	if err != nil {
+		return ""
+	}
+	for _, member := range all {
+		of, ok := member.(map[string]any)
+		for _, name := range []string{"instanceType", "flavor", "instancetype"} {
+			if !ok {
+				break
+			}
+			switch value := of[name].(type) {
+			case string:
+				return value
+			case map[string]any:
+				name, _, _ := unstructured.NestedString(value, "name")
+				return name
+			}
+		}
+	}
+	return ""
+}
