@@ -30,7 +30,8 @@ const (
 // result matches Go's own result lines.
 var result = regexp.MustCompile(`^(ok  \t|FAIL|PASS$|panic: |\?   \t| *--- (PASS|FAIL|SKIP): )`)
 
-// testFailed matches the line of a test that failed by itself. When go test is ended, it prints FAIL.
+// testFailed matches the line of a test that failed by itself. When go test is ended, it prints
+// FAIL.
 var testFailed = regexp.MustCompile(`(?m)^(panic: | *--- FAIL: )`)
 
 // runner runs suites and prints what became of them, one at a time.

@@ -47,8 +47,8 @@ func (x *tenant) recorded(ctx context.Context) ([]infrav1.CloudMachine, error) {
 	return all, nil
 }
 
-// copyMachine does what "kubectl apply" of an edited export does. The webhook refuses the copy while
-// it knows the original.
+// copyMachine does what "kubectl apply" of an edited export does. The webhook refuses the copy
+// while it knows the original.
 func (x *tenant) copyMachine(ctx context.Context, n int, on bool) error {
 	if !on {
 		return x.removeCopies(ctx)
