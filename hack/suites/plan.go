@@ -43,6 +43,8 @@ func choose(all []suite, f facts) (chosen, left []choice) {
 	for i, s := range all {
 		file, affected := f.affected[s.name]
 		switch days := wait(i, f.day); {
+		case s.estimated:
+			left = append(left, choice{s, false, "its duration was not measured yet, so only the nightly workflow runs it"})
 		case s.root && !f.root:
 			left = append(left, choice{s, false, "it needs root and namespaces"})
 		case days == 0:

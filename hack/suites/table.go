@@ -15,7 +15,7 @@ type suite struct {
 	files []string
 	// minutes is the duration on 2 cores, with tools and packages built, beside another suite.
 	minutes int
-	// estimated is set until the duration was measured.
+	// estimated is set until the duration was measured. Until then, the suite can't be planned.
 	estimated bool
 	// root is set if the suite needs root and namespaces.
 	root bool
