@@ -44,6 +44,8 @@ type tenant struct {
 	mu    sync.Mutex // guards log and start
 	log   []string
 	start time.Time
+	// played counts the actions by what they do, and failed those of them with an error.
+	played, failed map[string]int
 
 	acting  sync.Mutex // guards the fields below, up to deleted
 	pools   int
@@ -145,7 +147,9 @@ func (x *tenant) play(ctx context.Context, start time.Time) {
 		err := x.do(short, a)
 		x.acting.Unlock()
 		cancel()
+		x.played[a.what]++
 		if err != nil {
+			x.failed[a.what]++
 			x.note("   failed: %v", err)
 		}
 	}

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -74,7 +76,8 @@ func (w *wave) run(t *testing.T, seed uint64, n int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := &tenant{Tenant: made, rig: w.rig, world: w.world, seed: seed + uint64(i), actions: schedule(seed + uint64(i))}
+		x := &tenant{Tenant: made, rig: w.rig, world: w.world, seed: seed + uint64(i), actions: schedule(seed + uint64(i)),
+			played: map[string]int{}, failed: map[string]int{}}
 		x.Inventory.IdleSeconds = 2
 		if x.armed() {
 			x.OrphanPolicy = infrav1.OrphanPolicyDelete
@@ -341,6 +344,7 @@ func (w *wave) end(t *testing.T) {
 		}
 	}
 	w.secrets(t)
+	w.count(t)
 	if t.Failed() {
 		first := w.tenants[0].seed
 		t.Logf("again: go test ./test/chaos -run TestSchedules -cloud %s -seed %d -schedules %d -width %d", *where, first, len(w.tenants), len(w.tenants))
@@ -352,6 +356,22 @@ func (w *wave) end(t *testing.T) {
 	for _, x := range w.tenants {
 		x.Close()
 	}
+}
+
+// count logs how often each action was played, so that a reader sees that all of them happen.
+func (w *wave) count(t *testing.T) {
+	played, failed := map[string]int{}, map[string]int{}
+	for _, x := range w.tenants {
+		for what, n := range x.played {
+			played[what] += n
+			failed[what] += x.failed[what]
+		}
+	}
+	var all []string
+	for _, what := range slices.Sorted(maps.Keys(played)) {
+		all = append(all, fmt.Sprintf("%s %d (%d failed)", what, played[what], failed[what]))
+	}
+	t.Logf("played: %s", strings.Join(all, ", "))
 }
 
 // secrets searches the managers' logs for the tenants' tokens.
