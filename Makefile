@@ -9,7 +9,8 @@ MAKEFLAGS   += --no-builtin-rules
 
 # A compiler that leaves its garbage takes a quarter less of the processors, and so does all that is compiled here. What is run has
 # Go's own settings, and what was compiled without is not compiled again.
-export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) '-toolexec=env GOGC=off GOMEMLIMIT=4GiB'
+TOOLEXEC := '-toolexec=env GOGC=off GOMEMLIMIT=4GiB'
+export GOFLAGS := $(strip $(subst $(TOOLEXEC),,$(shell go env GOFLAGS 2>/dev/null)) $(TOOLEXEC))
 
 # What `make release-manifests` stamps into the manifests.
 VERSION ?= v0.1.0-rc.1
@@ -25,11 +26,16 @@ FIRST := ./test/packaging ./test/integration
 GOTEST := go test -vet=off -count 1
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/aws test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
+LONG := test/aws test/azure test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
 OTHERS := $(GOTEST) -p 1 -timeout 6h
 
-# The first of the schedules that `make test-long` and `make test-orphans` run, so that it does the same each time. `make chaos` draws its own.
+# The first of the schedules that `make test-chaos` and `make test-orphans` run, so that they are the same each time. `make chaos` draws its own.
 SEED ?= 1000
+# Where `make test-crash` and `make test-chaos` make machines (simulated, aws, vsphere or kubevirt), and how many schedules the latter runs.
+CLOUD     ?= simulated
+SCHEDULES ?= 50
+# The budget of `make suites`.
+MINUTES ?= 60
 
 # Programs are built and then run, because "go run" passes on neither signals nor exit codes.
 
@@ -37,7 +43,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-outage test-aws test-storm test-orphans test-autoscaler test-monitoring test-tilt test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-kubevirt-long test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
+.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-azure test-storm test-orphans test-autoscaler test-monitoring test-tilt test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,20 +56,38 @@ test: ## Run the tests that end in minutes, against the real API server and Clus
 	@go build -race -o bin/drover-race . # which the first test would do while all is compiled for it, too
 	$(GOTEST) -race -p $(TOGETHER) -timeout $(TEST_TIMEOUT) $(FIRST) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
 
-test-long: ## Run lifecycles, a crash at every step, and 50 schedules of chaos (half an hour)
+suites: ## Run the long tests that the change can affect, and those whose turn it is, two at a time, as many as fit into MINUTES
+	@go build -o bin/suites ./hack/suites
+	@exec bin/suites run -minutes $(MINUTES)
+
+suites-plan: ## Print which long tests `make suites` would run, which it would leave out, and why
+	@go build -o bin/suites ./hack/suites
+	@exec bin/suites plan -minutes $(MINUTES)
+
+test-long: test-lifecycle test-crash test-chaos ## Run test-lifecycle, test-crash and test-chaos (an hour)
+
+test-lifecycle: ## Have machines come, roll, heal, fail and go, with mistakes of users, clouds and guests (20 minutes)
 	@hack/tool $(PLAYGROUND) >/dev/null
-	$(OTHERS) -skip '^TestStorm$$' ./test/lifecycle ./test/crash
-	$(OTHERS) ./test/chaos -seed $(SEED)
+	$(OTHERS) ./test/lifecycle
+
+test-crash: ## Crash the manager at every step of a machine's life, on CLOUD (30 minutes)
+	@hack/tool $(PLAYGROUND) >/dev/null
+	$(OTHERS) ./test/crash -skip '^TestStorm$$' -cloud $(CLOUD) -v
+
+test-chaos: ## Run SCHEDULES random schedules of faults and user actions, on CLOUD (12 minutes for 50)
+	@hack/tool $(PLAYGROUND) >/dev/null
+	$(OTHERS) ./test/chaos -cloud $(CLOUD) -seed $(SEED) -schedules $(SCHEDULES) -v
 
 test-outage: ## Take API servers and clouds away for minutes, and give etcd back as it was before (8 minutes, most of them waiting)
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/outage
 
-test-aws: ## Have a stand-in for EC2 make, roll, lose and refuse machines, count their calls, crash at every step, and run 25 schedules of chaos (an hour)
+test-aws: ## Have a stand-in for EC2 make, roll, lose and refuse machines, and count their calls
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/aws -v
-	$(OTHERS) -skip '^TestStorm$$' ./test/crash -cloud aws -v
-	$(OTHERS) ./test/chaos -run TestSchedules -cloud aws -seed $(SEED) -schedules 25 -v
+
+test-azure: ## Count the calls of 300 machines on a stand-in for Azure, with the engine's rate limits (two minutes)
+	$(OTHERS) ./test/azure -v
 
 test-storm: ## Make, roll and delete 100 machines while the manager is killed every few seconds, on the simulated cloud and on a stand-in for EC2
 	@hack/tool $(PLAYGROUND) >/dev/null
@@ -98,11 +122,9 @@ test-kubeadm: ## Have Cluster API's kubeadm providers set up machines of an adop
 	@hack/tool $(PLAYGROUND) capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm >/dev/null
 	$(OTHERS) ./test/kubeadm
 
-test-vsphere: ## Have govmomi's vCenter make, roll, lose and replace machines, crash at every step, and run 25 schedules of chaos (half an hour)
+test-vsphere: ## Have govmomi's vCenter make, roll, lose and replace machines
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/vsphere -v
-	$(OTHERS) ./test/crash -cloud vsphere -v
-	$(OTHERS) ./test/chaos -run TestSchedules -cloud vsphere -seed $(SEED) -schedules 25 -v
 
 # TestNova… ends services that the other tests need.
 test-openstack: ## Try the OpenStack driver, and machines through Cluster API, on a real OpenStack, which is installed on first use (root, Debian 12; 20 minutes)
@@ -123,11 +145,6 @@ test-kubevirt: ## Try the KubeVirt driver on KubeVirt's own API server, webhooks
 	@hack/tool $(PLAYGROUND) >/dev/null
 	hack/kubevirt/build >/dev/null
 	$(GOTEST) -race -timeout $(TEST_TIMEOUT) ./test/kubevirt
-
-test-kubevirt-long: ## On KubeVirt, crash at every step, and run 25 schedules of chaos (20 minutes)
-	@hack/tool $(PLAYGROUND) >/dev/null
-	$(OTHERS) ./test/crash -cloud kubevirt -v
-	$(OTHERS) ./test/chaos -run TestSchedules -cloud kubevirt -seed $(SEED) -schedules 25 -v
 
 chaos: ## Run 1,000 seeded random schedules of faults and user actions, and 1,000 of mistakes that make orphans (hours)
 	@hack/tool $(PLAYGROUND) >/dev/null
@@ -150,7 +167,9 @@ bench-vsphere: ## Print the same for 300 machines of govmomi's vCenter
 	@exec bin/bench -cloud vsphere -sizes 300 -out out/vsphere
 
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud
+	@echo "The first run builds Kubernetes, etcd, Cluster API and Drover from source: some minutes, with 2 processors a quarter of an hour. Later runs begin at once."
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
+	@echo "building the demo"
 	@go build -o bin/demo ./test/demo
 	@exec bin/demo
 
@@ -159,11 +178,12 @@ playground: ## Start a management cluster with Drover and a simulated cloud, and
 	@go build -o bin/playground ./test/playground/cmd
 	@exec bin/playground
 
-lint: ## Check formatting, go vet, staticcheck, the workflows and the words
+lint: ## Check formatting, go vet, staticcheck, the API, the workflows and the words
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$out" ]; then echo "not formatted (gofmt -w):"; echo "$$out"; exit 1; fi
 	go vet ./...
 	@staticcheck=$$(hack/tool staticcheck); "$$staticcheck" ./...
+	@linter=$$(hack/tool kube-api-linter); "$$linter" hack/kube-api-linter.yaml ./api/...
 	@actionlint=$$(hack/tool actionlint); "$$actionlint"
 	hack/words
 
@@ -180,7 +200,7 @@ verify-generate: generate ## Fail when what is committed differs from what `make
 docs: ## Build the book as a site to out/site/; a broken link is an error (Debian's or Ubuntu's mkdocs and its theme, not installed)
 	rm -rf out/book out/theme && mkdir -p out/book
 	echo "module out" >out/go.mod # so that ./... leaves out what of our sources the book shows
-	git ls-files -co --exclude-standard '*.md' docs config/prometheus cloud/error.go cloud/aws/queue.go tilt-provider.json Tiltfile LICENSE | xargs cp --parents -t out/book
+	git ls-files -co --exclude-standard '*.md' docs config/prometheus config/network-policy cloud/error.go cloud/aws/queue.go tilt-provider.json Tiltfile LICENSE test/outage/restore_test.go | xargs cp --parents -t out/book
 	mkdocs=$$(hack/debs mkdocs mkdocs-material); ln -s "$$(dirname "$$mkdocs")/root/usr/share/mkdocs/themes/material" out/theme; \
 	"$$mkdocs" python3 -m mkdocs build --strict
 

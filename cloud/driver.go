@@ -34,12 +34,16 @@ const (
 
 // Cloud is one row of the registry. It holds what is known of a cloud without a call.
 type Cloud struct {
-	// Name is the cloud's key in the unions of CloudAccount and CloudMachine, and the label of its
-	// metrics.
+	// Name is the cloud's key in both unions, and the label of its metrics.
 	Name string
 
 	// Union reads and validates the cloud's member of both unions. Make it a driverkit.Fields.
 	Union Union
+
+	// Carrier makes what carries the calls if the cloud does not speak HTTP; nil: HTTP. It connects
+	// only by base.DialContext. An http.Request is then just the envelope of a call, so that rate
+	// limits, deadlines and the faults of conformance are as with HTTP.
+	Carrier func(base *http.Transport, config *tls.Config) http.RoundTripper
 
 	// New makes the account's driver. It makes no call. Errors are InvalidSpec or Unauthorized (a
 	// Secret that lacks a key).
@@ -97,6 +101,15 @@ type Traits struct {
 	// one, the same token makes a second instance. The engine then records the domain before a
 	// create, and tries another one only after the cloud has refused the machine there.
 	ZonalIdempotency bool
+
+	// Named is true if an instance's name is its identity, and must be its Node's. The driver makes
+	// it from Request.Name alone (naming.NodeName, as far as the cloud takes it), and creates on
+	// the condition that nothing has the name. What has it is the answer if it carries the token,
+	// else Conflict. The name is free again once the instance is gone, and may then be another
+	// machine's: so reads by name or ProviderID compare the token, and Delete names an ID that is
+	// never used again or a condition, if the cloud has one. The engine deletes only what a live
+	// read has just shown, and two Machines of one name wait for each other.
+	Named bool
 }
 
 // Union reads and validates one cloud's member of the unions in CloudAccount and CloudMachine.
@@ -139,10 +152,12 @@ type Driver interface {
 	// It returns that instance, even if it is Terminated, and even if req differs from the request
 	// that made it. More than one instance is Conflict. Until the instance exists, a creation of
 	// several steps returns Unavailable, and says what it waits for. A create that the cloud
-	// refused leaves nothing behind. If the outcome of a call is open, the error is Unavailable or
-	// Unknown. If too many creates are under way, the error is *Queued, and no call was made. A
-	// cloud may forget deleted instances at once, and use their names again: the engine does not
-	// call Ensure for a machine that it knows to have ended.
+	// refused leaves nothing behind. One that it accepted may still fail: from when reads show the
+	// instance, it is StatePending, and then StateFailed or StateTerminated with a Code. If it
+	// fails and leaves nothing that reads show, Ensure returns the Code as an error. If the outcome
+	// of a call is open, the error is Unavailable or Unknown. If too many creates are under way,
+	// the error is *Queued, and no call was made. A cloud may forget deleted instances at once: the
+	// engine does not call Ensure for a machine that it knows to have ended.
 	Ensure(ctx context.Context, req Request) (Resource, error)
 
 	// List returns everything in the account that carries TagOwnership, of any cluster: instances
@@ -258,8 +273,8 @@ type Resource struct {
 	// Interruptible is true if the cloud may take the instance back.
 	Interruptible bool
 	// Code is why it is StateFailed, StateTerminated or still StatePending; "" if the cloud does
-	// not say. A create that the cloud accepted, and then had no capacity for, has the Code
-	// NoCapacity.
+	// not say. For an instance that failed or ended with NoCapacity, the engine avoids the failure
+	// domain of its create, as after that error, and has its Machine replaced.
 	Code Code
 	// GuestReported are those of Addresses that only the guest itself reports.
 	GuestReported []string
@@ -281,7 +296,6 @@ type Resource struct {
 // Placer is a Driver whose machines' fields may limit the failure domains, for example by subnets.
 type Placer interface {
 	Driver
-
 	// FailureDomains returns the domains that the fields allow; none: all of Info's.
 	FailureDomains(ctx context.Context, fields *infrav1.CloudMachineFields) ([]string, error)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 )
@@ -81,16 +80,6 @@ func CodeOf(err error) Code {
 	default:
 		return Unknown
 	}
-}
-
-// Plain returns the text of a net/http error without the request's method and URL, which come
-// before the cause.
-func Plain(err error) string {
-	var u *url.Error
-	if errors.As(err, &u) {
-		err = u.Err
-	}
-	return err.Error()
 }
 
 // Queued reports that a call was not made because its turn in the account's rate limit has not

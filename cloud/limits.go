@@ -2,9 +2,7 @@
 
 package cloud
 
-import (
-	"context"
-)
+import "context"
 
 // Class is the kind of a call for the rate limit. Each class has its own bucket, so that none
 // starves another.

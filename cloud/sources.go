@@ -23,7 +23,6 @@ const (
 // the engine learn things sooner.
 type EventSource interface {
 	Driver
-
 	// Receive waits for events in one call, for less time than ctx allows. No event is not an
 	// error. An event that is not acknowledged is returned again within a minute.
 	Receive(ctx context.Context) ([]Event, error)
@@ -55,7 +54,6 @@ type Event struct {
 // not list the account.
 type Watcher interface {
 	Driver
-
 	// Watch reads everything, as List does, and reports it as one Update. Then it reports each
 	// change until ctx ends, or until it can report no more, which is an error. It resumes by
 	// itself if it can't have missed anything, and otherwise reports everything again. It sends a
@@ -81,7 +79,6 @@ type Update struct {
 // Console is a Driver whose cloud keeps what its instances write to their consoles.
 type Console interface {
 	Driver
-
 	// Console returns the end of what an instance has written, as far as its cloud shows it now;
 	// nothing if the cloud has nothing yet. The instance writes it, so it may hold anything.
 	Console(ctx context.Context, instance Resource) ([]byte, error)

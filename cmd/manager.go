@@ -84,7 +84,7 @@ func (o *serverOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.profilerAddress, "profiler-address", "", "Address that serves the pprof profiler, for example localhost:6060. Default: no profiler.")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "Port of the webhook server. 0 turns the webhooks off.")
 	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs", "Directory with the webhook server's tls.crt and tls.key.")
-	f.StringSliceVar(&o.otherManagers, "other-managers", nil, "Users of the other managers in this management cluster, for example system:serviceaccount:team-a:drover-manager. They may change spec.creation, as this manager may. Default: none.")
+	f.StringSliceVar(&o.otherManagers, "other-managers", nil, "Users of the other managers in this management cluster, for example system:serviceaccount:team-a:drover-manager. They may change spec.creation, and a CloudAccount's spec.place, as this manager may. Default: none.")
 	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 45*time.Second, "How long calls in flight may take to finish when the manager stops.")
 }
 
@@ -100,7 +100,7 @@ func (o *limitOptions) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.burst, "kube-api-burst", 400, "Maximum number of calls to the management cluster's API server in a burst.")
 	f.Float32Var(&o.remoteQPS, "clustercache-client-qps", 100, "Maximum number of calls per second to the API server of each workload cluster.")
 	f.IntVar(&o.remoteBurst, "clustercache-client-burst", 200, "Maximum number of calls to the API server of each workload cluster in a burst.")
-	f.IntVar(&o.machines, "machine-concurrency", 50, "Maximum number of machines, and of bootstrap configs, that are reconciled at the same time.")
+	f.IntVar(&o.machines, "machine-concurrency", 50, "Maximum number of machines, of machines' Nodes, and of bootstrap configs, that are reconciled at the same time.")
 	f.IntVar(&o.accounts, "account-concurrency", 100, "Maximum number of CloudAccounts that are reconciled at the same time. An endpoint that does not answer occupies a worker until the timeout of the call.")
 	f.IntVar(&o.controlPlanes, "control-plane-concurrency", 100, "Maximum number of AdoptedControlPlanes that are reconciled at the same time. An API server that does not answer occupies a worker for 10 seconds.")
 	f.IntVar(&o.clusters, "clustercache-concurrency", 100, "Maximum number of workload clusters that the manager connects to at the same time.")
@@ -125,7 +125,7 @@ type controllerOptions struct {
 func (o *controllerOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.run, "run", runAll, "Controllers that this process runs: all; machines, which is all except the safety controllers; or safety, which is only the safety controllers, with listings of their own.")
 	f.StringVar(&o.watchFilter, "watch-filter", "", fmt.Sprintf("Handle only objects whose label %s has this value. Default: all objects.", clusterv1.WatchLabel))
-	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Interval between two probes of an adopted control plane.")
+	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Interval between two checks of an adopted control plane. A check sends a request only for a kubeconfig that it has not seen working, if Cluster API's connection has not answered since the last check, and every tenth time for the version.")
 	f.DurationVar(&o.nodeLate, "node-late-after", 5*time.Minute, "How long a VM may run before its CloudMachine reports why it is not a ready Node. The flag has no other effect.")
 }
 
@@ -262,7 +262,8 @@ func register(ctx context.Context, mgr ctrl.Manager, o managerOptions, version s
 	if o.controllers.run != runSafety {
 		joining, err := setupBootstrap(ctx, mgr, s, o)
 		errs = append(errs, err,
-			setupMachines(mgr, s, o, joining.Progress),
+			setupMachines(mgr, s, o),
+			setupNodes(mgr, s, o, joining.Progress),
 			setupMachineMetrics(mgr, s, o),
 			setupClusters(mgr, o),
 			setupTemplates(mgr, s, o),

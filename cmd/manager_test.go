@@ -19,6 +19,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -73,7 +74,9 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 			}
 		},
 		"control-plane-concurrency": func(c client.Client, e *endpoints) reconcile.Reconciler {
-			return &controllers.AdoptedControlPlaneReconciler{Client: c, APIReader: c, Dial: e.dial}
+			return &controllers.AdoptedControlPlaneReconciler{
+				Client: c, APIReader: c, ClusterCache: clustercache.NewFakeEmptyClusterCache(), Dial: e.dial,
+			}
 		},
 	} {
 		t.Run(flag, func(t *testing.T) {

@@ -41,6 +41,7 @@ type shared struct {
 	// machines is nil in a process that runs only the safety controllers.
 	machines                         *controllers.CloudMachineReconciler
 	machinesChanged, accountsChanged *controllers.EventQueue
+	nodes                            *controllers.NodeHandover
 }
 
 // newShared checks the management cluster's CRDs, declares the indexes, and makes what the
@@ -64,6 +65,7 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 		clouds: offered(o.clouds), dialer: dialer, identity: identity,
 		machinesChanged: &controllers.EventQueue{}, accountsChanged: &controllers.EventQueue{},
 	}
+	s.nodes = &controllers.NodeHandover{Machines: s.machinesChanged, Nodes: &controllers.EventQueue{}}
 	options := accountOptions(o.clouds, dialer)
 	options.Metrics = metrics.Registry
 	var indexes []clustercache.CacheOptionsIndex
@@ -183,19 +185,27 @@ func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *cluster
 	}
 }
 
-// setupMachines sets up the controller of CloudMachines. progress says how far a machine without a
-// Node has come: the packages controllers and bootstrap do not import each other.
-func setupMachines(
+// setupMachines sets up the controller of CloudMachines.
+func setupMachines(mgr ctrl.Manager, s *shared, o managerOptions) error {
+	s.machines = &controllers.CloudMachineReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts,
+		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Identity: s.identity, Namespace: o.management.namespace,
+		Changed: s.machinesChanged, Nodes: s.nodes, WatchFilterValue: o.controllers.watchFilter,
+	}
+	return s.machines.SetupWithManager(mgr, workers[reconcile.Request](o.limits.machines))
+}
+
+// setupNodes sets up the controller of CloudMachines' Nodes. progress says how far a machine
+// without a Node has come: the packages controllers and bootstrap do not import each other.
+func setupNodes(
 	mgr ctrl.Manager, s *shared, o managerOptions,
 	progress func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (reason, message string, err error),
 ) error {
-	s.machines = &controllers.CloudMachineReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: s.clusterCache, Accounts: s.accounts,
-		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Identity: s.identity, Namespace: o.management.namespace,
-		Changed: s.machinesChanged, WatchFilterValue: o.controllers.watchFilter,
-		LateAfter: o.controllers.nodeLate, Progress: progress,
-	}
-	return s.machines.SetupWithManager(mgr, workers[reconcile.Request](o.limits.machines))
+	return (&controllers.NodeReconciler{
+		Client: mgr.GetClient(), ClusterCache: s.clusterCache, Accounts: s.accounts,
+		Recorder: mgr.GetEventRecorder("drover-node"), Handover: s.nodes,
+		LateAfter: o.controllers.nodeLate, Progress: progress, WatchFilterValue: o.controllers.watchFilter,
+	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.machines))
 }
 
 func setupMachineMetrics(mgr ctrl.Manager, s *shared, o managerOptions) error {
@@ -226,7 +236,7 @@ func setupTemplates(mgr ctrl.Manager, s *shared, o managerOptions) error {
 
 func setupControlPlanes(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	return (&controllers.AdoptedControlPlaneReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dial: s.dialer.DialContext,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: s.clusterCache, Dial: s.dialer.DialContext,
 		ProbeInterval: o.controllers.probeInterval, WatchFilterValue: o.controllers.watchFilter,
 	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.controlPlanes))
 }

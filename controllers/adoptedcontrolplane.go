@@ -3,9 +3,12 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/secret"
@@ -32,7 +36,7 @@ import (
 )
 
 const (
-	// DefaultProbeInterval is the default time between two probes of an adopted API server.
+	// DefaultProbeInterval is the default time between two checks of an adopted API server.
 	DefaultProbeInterval = time.Minute
 	// firstProbeInterval is the first retry interval for an API server that does not answer. It is
 	// short because a user is waiting.
@@ -47,14 +51,17 @@ const (
 type AdoptedControlPlaneReconciler struct {
 	Client client.Client
 	// APIReader reads the contents of Secrets, which are never cached.
-	APIReader        client.Reader
+	APIReader client.Reader
+	// ClusterCache holds the connections to workload clusters, and probes them.
+	ClusterCache     clustercache.ClusterCache
 	WatchFilterValue string
-	// ProbeInterval is the time between two probes. 0 means DefaultProbeInterval.
+	// ProbeInterval is the time between two checks. 0 means DefaultProbeInterval.
 	ProbeInterval time.Duration
 	// Dial connects to the API servers. nil means the default of net/http.
 	Dial Dial
 
 	retries retries
+	proven  sync.Map // client.ObjectKey → provenKubeconfig
 }
 
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanes,verbs=get;list;watch;patch
@@ -81,6 +88,7 @@ func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req recon
 	if err := r.Client.Get(ctx, req.NamespacedName, adopted); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.retries.forget(req.NamespacedName)
+			r.proven.Delete(req.NamespacedName)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -120,7 +128,10 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 	if err := r.ensureEndpoint(ctx, adopted, cluster, config); err != nil {
 		return reconcile.Result{}, err
 	}
-	version, failure := apiServerProbe{config, r.Dial}.run(ctx, probeTimeout)
+	version, failure, err := r.probe(ctx, adopted, cluster, config)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	if failure != nil {
 		setUnavailable(adopted, failure.reason, failure.message)
 		return r.nextProbe(adopted), nil
@@ -144,14 +155,58 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 	return r.nextProbe(adopted), nil
 }
 
+// versionChecks is how many checks of an API server whose connection works share one request for
+// its version.
+const versionChecks = 10
+
+// provenKubeconfig is a kubeconfig that an API server has accepted.
+type provenKubeconfig struct {
+	digest  [sha256.Size]byte
+	version string
+	at      time.Time
+}
+
+// probe returns the API server's version. Cluster API's connection to the workload cluster, which
+// uses the same kubeconfig, probes the server's health for all. So probe asks the server itself
+// only about a kubeconfig that it has not seen working, while that connection does not answer, and
+// once in a while for the version.
+func (r *AdoptedControlPlaneReconciler) probe(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) (version string, failure *probeFailure, err error) {
+	data, err := config.Serialize(cluster.Name)
+	if err != nil {
+		return "", nil, err
+	}
+	key, digest := client.ObjectKeyFromObject(adopted), sha256.Sum256(data)
+	if last, ok := r.proven.Load(key); ok {
+		known := last.(provenKubeconfig)
+		if known.digest == digest && time.Since(known.at) < versionChecks*r.interval() && r.isConnected(ctx, cluster) {
+			return known.version, nil, nil
+		}
+	}
+	version, failure = apiServerProbe{config, r.Dial}.run(ctx, probeTimeout)
+	if failure != nil {
+		r.proven.Delete(key)
+		return "", failure, nil
+	}
+	r.proven.Store(key, provenKubeconfig{digest, version, time.Now()})
+	return version, nil, nil
+}
+
+// isConnected reports whether Cluster API's connection to the workload cluster has answered since
+// the last check.
+func (r *AdoptedControlPlaneReconciler) isConnected(ctx context.Context, cluster *clusterv1.Cluster) bool {
+	health := r.ClusterCache.GetHealthCheckingState(ctx, client.ObjectKeyFromObject(cluster))
+	return health.ConsecutiveFailures == 0 && time.Since(health.LastProbeSuccessTime) < r.interval()
+}
+
+func (r *AdoptedControlPlaneReconciler) interval() time.Duration {
+	return cmp.Or(r.ProbeInterval, DefaultProbeInterval)
+}
+
 // nextProbe returns when to probe again, with jitter so that many control planes are not probed at
 // once. A server that does not answer occupies a worker for up to probeTimeout, so its probes back
 // off up to the probe interval.
 func (r *AdoptedControlPlaneReconciler) nextProbe(adopted *controlplanev1.AdoptedControlPlane) reconcile.Result {
-	interval := r.ProbeInterval
-	if interval == 0 {
-		interval = DefaultProbeInterval
-	}
+	interval := r.interval()
 	key := client.ObjectKeyFromObject(adopted)
 	if conditions.IsTrue(adopted, clusterv1.AvailableCondition) {
 		r.retries.forget(key)

@@ -342,7 +342,7 @@ func (r *CloudAccountReconciler) refuseAmbient(account *infrav1.CloudAccount) *r
 			"set spec.credentialsRef, or create the CloudAccount in that namespace", kubevirt.Namespace)}
 	}
 	sim, aws := account.Spec.Simulated, account.Spec.AWS
-	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") {
+	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") || (account.Spec.Azure != nil && account.Spec.Azure.Custom != nil) {
 		return &refusal{reason: infrav1.NotPermittedReason, message: "The manager's own credentials are never sent to a custom endpoint: set spec.credentialsRef, or remove the endpoint"}
 	}
 	return nil

@@ -4,9 +4,6 @@ package controllers
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -15,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -29,73 +25,34 @@ import (
 // process is killed, the token finds the VM again.
 const recordTimeout = 10 * time.Second
 
-// claim writes the intent to create in one write: finalizer, token and, on a cloud with
-// ZonalIdempotency, the failure domain. The write fails if the object changed in the meantime. The
-// create follows when the write comes back from the API server as an event.
-func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (reconcile.Result, error) {
-	before := s.DeepCopy()
-	claimed := s.DeepCopy()
-	controllerutil.AddFinalizer(claimed, infrav1.MachineFinalizer)
-	claimed.Spec.Creation.Token = r.newToken()
-	if s.account.Cloud().Traits.ZonalIdempotency {
-		var err error
-		if claimed.Spec.Creation.FailureDomain, err = r.chooseDomain(ctx, &machineScope{CloudMachine: claimed, owner: s.owner, account: s.account}); err != nil {
-			return r.handleDomainError(s, err)
-		}
-	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Patch(ctx, claimed, patch); err != nil {
-		return reconcile.Result{}, fmt.Errorf("claiming the machine: %w", err)
-	}
-	r.attempts.set(claimed, attemptNotSent)
-	s.skipStatusPatch = true
-	return reconcile.Result{}, nil
-}
-
-// Identity returns the identity of a management cluster in 8 hexadecimal digits. It is derived from
-// the UID of kube-system, which neither a copy of objects nor a move carries over.
-func Identity(ctx context.Context, reader client.Reader) (string, error) {
-	namespace := &corev1.Namespace{}
-	if err := reader.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace); err != nil {
-		return "", fmt.Errorf("reading namespace %q for the management cluster's identity: %w", metav1.NamespaceSystem, err)
-	}
-	sum := sha256.Sum256([]byte(namespace.UID))
-	return hex.EncodeToString(sum[:4]), nil
-}
-
-// newToken returns this management cluster's identity followed by 96 random bits, in characters
-// that every cloud accepts as a tag and as a client token.
-func (r *CloudMachineReconciler) newToken() string {
-	var b [12]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return r.Identity + hex.EncodeToString(b[:])
-}
-
 // create asks the account for the VM and records the result before anything else can fail.
-func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (reconcile.Result, error) {
+func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (*reconcile.Result, error) {
+	if s.Spec.ProviderID != "" {
+		return nil, nil
+	}
 	if r.isUnsettled(s) {
-		return reconcile.Result{RequeueAfter: jitter(unsettledRecheck)}, nil
+		return &reconcile.Result{RequeueAfter: jitter(unsettledRecheck)}, nil
 	}
 	withToken, err := r.withToken(ctx, r.APIReader, s.Spec.Creation.Token)
 	if err != nil {
-		return reconcile.Result{}, err
+		return nil, err
 	}
 	if reportDuplicate(s, withToken) {
-		return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil
+		return &reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil
 	}
 	if !isCurrent(s, withToken) {
-		return reconcile.Result{}, nil // the cache lags behind, and its next event triggers a reconcile
+		return &reconcile.Result{}, nil // the cache lags behind, and its next event triggers a reconcile
 	}
 	if moved, err := r.changeDomain(ctx, s); moved || err != nil {
-		return r.handleDomainError(s, err)
+		return done(r.handleDomainError(s, err))
 	}
 	userData, reason, err := r.userData(ctx, s)
 	if err != nil {
-		return reconcile.Result{}, err
+		return nil, err
 	}
 	if reason != "" {
 		setNotReady(s.CloudMachine, infrav1.SecretInvalidReason, reason)
-		return reconcile.Result{RequeueAfter: jitter(30 * time.Second)}, nil // Secrets are not watched for this
+		return &reconcile.Result{RequeueAfter: jitter(30 * time.Second)}, nil // Secrets are not watched for this
 	}
 	// A create in progress continues when the manager is asked to stop, to get its answer.
 	ctx = context.WithoutCancel(ctx)
@@ -103,14 +60,13 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	r.attempts.set(s.CloudMachine, attemptUnknown) // from here on a VM may exist
 	instance, err := r.ensure(ctx, s, userData, known == attemptUnknown || known == attemptUnsettled)
 	if err != nil {
-		return r.handleCreateError(ctx, s, known, err)
+		return done(r.handleCreateError(ctx, s, known, err))
 	}
 	if err := r.record(ctx, s, instance.ProviderID); err != nil {
-		return reconcile.Result{}, err
+		return nil, err
 	}
 	r.retries.forget(s.key())
-	setNotReady(s.CloudMachine, infrav1.StartingReason, notListed)
-	return reconcile.Result{}, nil // the record comes back as an event, and then the VM is observed
+	return &reconcile.Result{}, nil // the record comes back as an event, and then the VM is observed
 }
 
 // isCurrent reports whether the machine is unchanged among the live objects, so that no VM is
@@ -209,7 +165,6 @@ func (r *CloudMachineReconciler) record(ctx context.Context, s *machineScope, pr
 	if err := r.Client.Patch(ctx, recorded, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("recording provider ID %s: %w", providerID, err)
 	}
-	s.skipStatusPatch = true
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -24,57 +25,57 @@ import (
 // events.
 const deletionRecheck = 2 * time.Minute
 
-// nodeRetry is how soon the removal of a Node is retried. nodeTimeout is how long after the
-// deletion request it is retried at most.
-const (
-	nodeRetry   = 5 * time.Second
-	nodeTimeout = 2 * time.Minute
-)
-
-// reconcileDelete deletes the VM, and removes the finalizer only after a live read of the cloud has
-// shown that nothing is left. It needs neither the Cluster, the template nor the bootstrap data:
-// token and account are enough.
-func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machineScope) (reconcile.Result, error) {
+// delete deletes the VM, and removes the finalizer only after a live read of the cloud has shown
+// that nothing is left. It needs neither the Cluster, the template nor the bootstrap data: token
+// and account are enough.
+func (r *CloudMachineReconciler) delete(ctx context.Context, s *machineScope) (*reconcile.Result, error) {
+	if s.DeletionTimestamp.IsZero() {
+		return nil, nil
+	}
 	if !controllerutil.ContainsFinalizer(s, infrav1.MachineFinalizer) {
-		return reconcile.Result{}, nil
+		return &reconcile.Result{}, nil
 	}
 	if s.Spec.ProviderID == "" && (s.Spec.Creation.Token == "" || r.attempts.get(s.CloudMachine) == attemptNotSent) {
-		return reconcile.Result{}, r.release(ctx, s) // nothing was ever sent
+		return &reconcile.Result{}, r.release(ctx, s) // nothing was ever sent
 	}
 	if s.Annotations[infrav1.AbandonAnnotation] == s.Name {
 		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
 			"VM %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it", s.Spec.ProviderID, s.Spec.Creation.Token)
-		return reconcile.Result{}, r.release(ctx, s)
+		return &reconcile.Result{}, r.release(ctx, s)
 	}
 	if s.account == nil {
 		setNotReady(s.CloudMachine, infrav1.WaitingForAccountReason, fmt.Sprintf(
 			"CloudAccount %q is missing or not permitted, so the VM can't be deleted; fix the account, or annotate this object with %s=%s to remove it and leave the VM running",
 			s.Spec.AccountRef.Name, infrav1.AbandonAnnotation, s.Name))
-		return reconcile.Result{}, nil // the account's return comes as an event
+		return &reconcile.Result{}, nil // the account's return comes as an event
 	}
+	r.Nodes.cancel(s.CloudMachine, removeGoneNode) // a user's deletion removes the Node without a limit
 	begun := readyReason(s.CloudMachine) == infrav1.DeletingReason
 	if stopped, err := r.stopOnDuplicate(ctx, s, begun); stopped || err != nil {
-		return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, err
+		return &reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, err
 	}
 	if s.Spec.ProviderID != "" && !begun {
-		if again := r.adoptNode(ctx, s, s.Spec.ProviderID, s.Status.Addresses); again > 0 {
-			return reconcile.Result{RequeueAfter: again}, nil
+		if waiting := r.adoptNode(ctx, s, s.Spec.ProviderID, s.Status.Addresses); waiting != nil {
+			return waiting, nil
 		}
 	}
+	return r.deleteVM(ctx, s)
+}
+
+// deleteVM starts the deletion of the VM, or takes the step that its progress asks for.
+func (r *CloudMachineReconciler) deleteVM(ctx context.Context, s *machineScope) (*reconcile.Result, error) {
 	deletion := s.account.Delete(s.reference(), s.DeletionTimestamp.Time)
 	switch {
 	case s.Spec.ProviderID == "" && deletion.Instance != nil:
-		if again := r.adoptNode(ctx, s, deletion.Instance.ProviderID, deletion.Instance.Addresses); again > 0 {
-			return reconcile.Result{RequeueAfter: again}, nil
+		if waiting := r.adoptNode(ctx, s, deletion.Instance.ProviderID, deletion.Instance.Addresses); waiting != nil {
+			return waiting, nil
 		}
-		return reconcile.Result{}, r.record(ctx, s, deletion.Instance.ProviderID) // the record comes back as an event, which deletes the VM
+		return &reconcile.Result{}, r.record(ctx, s, deletion.Instance.ProviderID) // the record comes back as an event, which deletes the VM
 	case deletion.Gone:
-		if again := r.deleteLeftoverNode(ctx, s); again > 0 {
-			setNotReady(s.CloudMachine, infrav1.DeletingReason,
-				"The VM is deleted; waiting up to two minutes for the workload cluster to remove its Node")
-			return reconcile.Result{RequeueAfter: again}, nil
+		if waiting := r.removeNode(ctx, s); waiting != nil {
+			return waiting, nil
 		}
-		return reconcile.Result{}, r.release(ctx, s)
+		return &reconcile.Result{}, r.release(ctx, s)
 	case deletion.Err != nil:
 		setNotReady(s.CloudMachine, cloudReason(cloud.CodeOf(deletion.Err)), fmt.Sprintf(
 			"Deleting the VM failed and will be retried: %v; to remove this object and leave the VM running, annotate it with %s=%s",
@@ -82,7 +83,7 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	default:
 		setNotReady(s.CloudMachine, infrav1.DeletingReason, "Waiting for the cloud to delete the VM and its resources")
 	}
-	return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil
+	return &reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil
 }
 
 // stopOnDuplicate reports whether another object has the machine's token. It bypasses the cache
@@ -99,42 +100,59 @@ func (r *CloudMachineReconciler) stopOnDuplicate(ctx context.Context, s *machine
 	return err == nil && reportDuplicate(s, withToken), err
 }
 
-// deleteLeftoverNode removes the Node, because Cluster API may not. Cluster API leaves Nodes alone
-// while the whole Cluster is deleted, although an adopted cluster lives on. It does not know the
-// Node of a Machine that was deleted right after it joined. And it gives up after ten seconds
-// without a connection, because its nodeDeletionTimeoutSeconds has run out while the VM was
-// deleted. The removal is best effort: a workload cluster that does not answer does not delay the
-// deletion for long. It returns when to retry, 0 for never.
-func (r *CloudMachineReconciler) deleteLeftoverNode(ctx context.Context, s *machineScope) time.Duration {
-	if s.cluster == nil || s.Spec.ProviderID == "" {
-		return 0
+// adoptNode lets NodeReconciler set the provider ID of the VM on its Node, if the Node has none.
+// After the VM is gone, another VM may get its address, and the Node to remove could not be
+// identified. It returns nil when the deletion may go on.
+func (r *CloudMachineReconciler) adoptNode(ctx context.Context, s *machineScope, providerID string, addresses []clusterv1.MachineAddress) *reconcile.Result {
+	if s.cluster == nil || len(addresses) == 0 || (s.owner != nil && s.owner.Status.NodeRef.IsDefined()) {
+		return nil
 	}
-	own, nodes, err := r.ownNodes(ctx, s)
-	if err == nil {
-		err = r.deleteNodes(ctx, s, nodes, own)
-	}
-	if err == nil {
-		return 0
-	}
-	return r.nodeRetryAfter(ctx, s, s.Spec.ProviderID, err)
+	return r.waitForNode(ctx, s, nodeTask{kind: adoptNode, providerID: providerID, addresses: addresses},
+		infrav1.WaitingForAPIServerReason, "Waiting up to two minutes for the workload cluster, to find the Node to remove with the VM")
 }
 
-// nodeRetryAfter returns when to retry a workload cluster that does not answer about the Node of a
-// machine under deletion; 0 after nodeTimeout, or if the Cluster is being deleted. The wait of an
-// earlier process does not count, because this process has to connect first.
-func (r *CloudMachineReconciler) nodeRetryAfter(ctx context.Context, s *machineScope, providerID string, err error) time.Duration {
-	if s.cluster.DeletionTimestamp.IsZero() && min(time.Since(s.DeletionTimestamp.Time), time.Since(r.started)) < nodeTimeout {
-		return nodeRetry
+// removeNode lets NodeReconciler remove the Node, because Cluster API may not. Cluster API leaves
+// Nodes alone while the whole Cluster is deleted, although an adopted cluster lives on. It does not
+// know the Node of a Machine that was deleted right after it joined. And it gives up after ten
+// seconds without a connection, because its nodeDeletionTimeoutSeconds has run out while the VM was
+// deleted. It returns nil when the deletion may go on.
+func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope) *reconcile.Result {
+	if s.cluster == nil || s.Spec.ProviderID == "" {
+		return nil
 	}
-	ctrl.LoggerFrom(ctx).Info("Leaving the Node of a deleted machine, because the workload cluster does not answer", "providerID", providerID, "reason", err)
-	return 0
+	return r.waitForNode(ctx, s, nodeTask{kind: removeDeletedNode, providerID: s.Spec.ProviderID},
+		infrav1.DeletingReason, "The VM is deleted; waiting up to two minutes for the workload cluster to remove its Node")
+}
+
+// nodeTimeout is how long a deletion waits at most for a workload cluster that does not answer.
+const nodeTimeout = 2 * time.Minute
+
+// waitForNode returns nil once NodeReconciler has done the task, or has failed and there is no more
+// time: the work on Nodes is best effort, and does not delay a deletion for long. Once an attempt
+// has failed, Ready says the reason and the message.
+func (r *CloudMachineReconciler) waitForNode(ctx context.Context, s *machineScope, task nodeTask, reason, message string) *reconcile.Result {
+	result := r.Nodes.request(s.CloudMachine, task)
+	// The wait of an earlier process does not count, because this process has to connect first.
+	late := min(time.Since(s.DeletionTimestamp.Time), time.Since(r.started)) >= nodeTimeout
+	failed := result.err != nil && (late || !s.cluster.DeletionTimestamp.IsZero())
+	unanswered := late && time.Since(result.requested) >= 3*nodeRetry
+	switch {
+	case result.done:
+		return nil
+	case failed, unanswered:
+		ctrl.LoggerFrom(ctx).Info("Leaving the Node of a deleted machine, because the workload cluster does not answer",
+			"providerID", task.providerID, "reason", result.err)
+		return nil
+	case result.err != nil:
+		setNotReady(s.CloudMachine, reason, message)
+	}
+	return &reconcile.Result{RequeueAfter: jitter(nodeRetry)} // the result comes as an event, the timeout does not
 }
 
 // release removes the finalizer. A cache that lags behind does not prevent this, because whatever
 // was sent under a token is settled for good. Only a machine without a token must be unchanged
 // since it was read, because it may have been claimed.
 func (r *CloudMachineReconciler) release(ctx context.Context, s *machineScope) error {
-	s.skipStatusPatch = true // a deleted object needs no status
 	i := slices.Index(s.Finalizers, infrav1.MachineFinalizer)
 	finalizer := fmt.Sprintf("/metadata/finalizers/%d", i)
 	patch := []jsonPatch{

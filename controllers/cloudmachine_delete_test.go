@@ -4,13 +4,16 @@ package controllers
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
 func (b *bench) isGone(name string) bool {
@@ -23,41 +26,88 @@ func (b *bench) isGone(name string) bool {
 // TestUnsentGoesAtOnce: a machine for which this process has sent nothing is released without a
 // call of the account.
 func TestUnsentGoesAtOnce(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, edit(fleetOf("m"), "m", func(m *infrav1.CloudMachine) { m.Spec.ProviderID, m.Spec.Creation.Token = "", "" })...)
-	b.reconcile("m") // claims
-	b.Expect(b.machine("m").Spec.Creation.Token).NotTo(BeEmpty())
-	b.remove(b.machine("m"))
-	b.reconcile("m")
-	b.Expect(b.isGone("m")).To(BeTrue())
-	b.Expect(b.account.deleted).To(BeEmpty())
+	inBubble(t, func(t *testing.T) {
+		b := newBench(t, edit(fleetOf("m"), "m", func(m *infrav1.CloudMachine) { m.Spec.ProviderID, m.Spec.Creation.Token = "", "" })...)
+		b.reconcile("m") // claims
+		b.Expect(b.machine("m").Spec.Creation.Token).NotTo(BeEmpty())
+		b.remove(b.machine("m"))
+		b.reconcile("m")
+		b.Expect(b.isGone("m")).To(BeTrue())
+		b.Expect(b.calls(wire.RunInstances) + b.calls(wire.DescribeResources)).To(BeZero())
+	})
 }
 
 // TestSentIsLookedFor: a machine is not released without a check of the cloud if this process or an
 // earlier one may have sent a create. This includes a refused create, because its earlier steps may
-// have left something.
+// have left something. A VM that the check finds is deleted.
 func TestSentIsLookedFor(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]error{
-		"by an earlier process": nil,
-		"without an answer":     cloud.Errorf(cloud.Unavailable, "who knows"),
-		"refused":               cloud.Errorf(cloud.InvalidSpec, "no"),
+	for name, fault := range map[string]*simulator.Fault{
+		"by an earlier process":           nil,
+		"without an answer":               {Kind: simulator.CutBefore, Operation: wire.RunInstances},
+		"executed, but without an answer": {Kind: simulator.CutAfter, Operation: wire.RunInstances},
+		"refused":                         {Kind: simulator.ErrorBefore, Operation: wire.RunInstances, Code: wire.InvalidParameterValue},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t, edit(fleetOf("m"), "m", unmade)...)
-			if answer != nil {
-				b.r.attempts.set(b.machine("m"), attemptNotSent)
-				b.account.answers = []error{answer}
+			inBubble(t, func(t *testing.T) {
+				b := newBench(t, edit(fleetOf("m"), "m", unmade)...)
+				if fault != nil {
+					b.r.attempts.set(b.machine("m"), attemptNotSent)
+					b.addFault(*fault)
+					b.reconcile("m")
+					b.Expect(b.calls(wire.RunInstances)).To(Equal(1))
+				}
+				b.remove(b.machine("m"))
 				b.reconcile("m")
-				b.Expect(b.account.requests).To(HaveLen(1))
-			}
-			b.remove(b.machine("m"))
-			b.reconcile("m")
-			b.Expect(b.isGone("m")).To(BeFalse())
-			m := b.machine("m")
-			b.Expect(b.account.deleted).To(HaveLen(1))
-			b.Expect(b.account.deleted[0].Equal(m.DeletionTimestamp.Time)).To(BeTrue(), "the account learns when it was asked for")
+				b.Expect(b.isGone("m")).To(BeFalse())
+				for range 3 { // the record of a VM that was found comes back as an event
+					b.wait(2 * time.Minute)
+					b.reconcile("m")
+				}
+				b.Expect(b.isGone("m")).To(BeTrue())
+				b.Expect(b.calls(wire.DescribeResources)).NotTo(BeZero())
+				b.Expect(b.vms()).To(BeEmpty())
+			})
 		})
 	}
+}
+
+// TestHangingClusterHoldsNoVM: a workload cluster that hangs, or does not answer, delays the
+// deletion of a VM for two minutes, and never occupies a worker of CloudMachines.
+func TestHangingClusterHoldsNoVM(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBench(t, fleetOf("m")...)
+		b.reconcile("m")
+		b.Expect(b.machine("m").Status.Addresses).NotTo(BeEmpty())
+		b.createNode("m")
+		b.remove(b.machine("m"))
+		request := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "team-a", Name: "m"}}
+		removed := time.Now()
+		for !b.isGone("m") && time.Since(removed) < 10*time.Minute { // no worker of NodeReconciler is free
+			_, err := b.r.Reconcile(t.Context(), request)
+			b.Expect(err).NotTo(HaveOccurred())
+			if time.Since(removed) < time.Minute {
+				b.Expect(b.vms()).To(HaveLen(1))
+			}
+			time.Sleep(5 * time.Second)
+		}
+		b.Expect(time.Since(removed)).To(BeNumerically("<", 3*time.Minute))
+		b.Expect(b.vms()).To(BeEmpty())
+		b.Expect(b.countNodes()).To(Equal(1))
+	})
+}
+
+// TestDeletedNodeIsRemoved: the Node goes with its VM.
+func TestDeletedNodeIsRemoved(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBench(t, fleetOf("m")...)
+		b.reconcile("m")
+		b.createNode("m")
+		b.remove(b.machine("m"))
+		b.reconcile("m")
+		b.Expect(b.countNodes()).To(Equal(1), "until the VM is gone")
+		b.wait(time.Minute)
+		b.Expect(b.isGone("m")).To(BeTrue())
+		b.Expect(b.countNodes()).To(BeZero())
+	})
 }

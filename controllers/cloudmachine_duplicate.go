@@ -5,6 +5,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -57,8 +58,9 @@ func (r *CloudMachineReconciler) machineDeleted(ctx context.Context, o client.Ob
 		ctrl.LoggerFrom(ctx).Error(err, "Forgetting a deleted CloudMachine failed")
 		return nil
 	}
-	if account := r.account(client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.AccountRef.Name}); account != nil {
-		forget(account, m, left)
+	account := r.Accounts.Get(client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.AccountRef.Name})
+	if account != nil && !isTokenNeeded(m, left) {
+		account.Forget(m.Spec.Creation.Token)
 	}
 	var requests []reconcile.Request
 	for i := range left {
@@ -67,13 +69,9 @@ func (r *CloudMachineReconciler) machineDeleted(ctx context.Context, o client.Ob
 	return requests
 }
 
-// forget ends the account's interest in a deleted machine's token, unless another machine of the
-// account has it.
-func forget(account machineAccount, deleted *infrav1.CloudMachine, sameToken []infrav1.CloudMachine) {
-	for _, m := range sameToken {
-		if m.Namespace == deleted.Namespace && m.Spec.AccountRef == deleted.Spec.AccountRef {
-			return
-		}
-	}
-	account.Forget(deleted.Spec.Creation.Token)
+// isTokenNeeded reports whether another machine of a deleted machine's account has its token.
+func isTokenNeeded(deleted *infrav1.CloudMachine, sameToken []infrav1.CloudMachine) bool {
+	return slices.ContainsFunc(sameToken, func(m infrav1.CloudMachine) bool {
+		return m.Namespace == deleted.Namespace && m.Spec.AccountRef == deleted.Spec.AccountRef
+	})
 }

@@ -5,13 +5,14 @@ package controllers
 import (
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
 // copyOf returns a copy of a machine as "kubectl apply" of an export makes it, in any namespace.
@@ -32,57 +33,66 @@ func TestCopyDeletesNothing(t *testing.T) {
 	t.Parallel()
 	for name, namespace := range map[string]string{"in the same namespace": "team-a", "in another namespace": "team-b"} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			objects := fleetOf("original")
-			duplicate := copyOf(objects, "original", namespace, "copy")
-			b := newBench(t, append(objects, duplicate)...)
-			b.account.deletion = fleet.Deletion{Gone: true}
-
-			b.remove(b.machine("original"))
-			b.reconcile("original")
-			b.Expect(b.account.deleted).To(BeEmpty(), "the account was asked to delete a VM that two objects claim")
-			m := b.machine("original")
-			b.Expect(readyReason(m)).To(Equal(infrav1.DuplicateTokenReason))
-			b.Expect(readyMessage(m)).To(And(ContainSubstring(namespace+"/copy"), ContainSubstring(infrav1.AbandonAnnotation)))
-
-			if namespace != "team-a" {
-				return
-			}
-			b.remove(b.machine("copy"))
-			b.reconcile("copy")
-			b.Expect(b.account.deleted).To(BeEmpty())
-			b.Expect(readyReason(b.machine("copy"))).To(Equal(infrav1.DuplicateTokenReason))
-
-			abandoned := b.machine("copy")
-			abandoned.Annotations = map[string]string{infrav1.AbandonAnnotation: "copy"}
-			b.Expect(b.r.Client.Update(t.Context(), abandoned)).To(Succeed())
-			b.reconcile("copy")
-			b.Expect(b.account.forgot).To(BeEmpty(), "the original, which has the same token, is still watched over")
-			b.reconcile("original")
-			b.Expect(b.account.deleted).To(HaveLen(1), "the original goes once it is alone")
+			inBubble(t, func(t *testing.T) { testCopyDeletesNothing(t, namespace) })
 		})
 	}
 }
 
-// TestCopyMakesNothing: no VM is created or adopted while two objects have the same token.
-func TestCopyMakesNothing(t *testing.T) {
-	t.Parallel()
-	objects := edit(fleetOf("original"), "original", unmade)
-	b := newBench(t, append(objects, copyOf(objects, "original", "team-b", "copy"))...)
+func testCopyDeletesNothing(t *testing.T, namespace string) {
+	t.Helper()
+	objects := fleetOf("original")
+	duplicate := copyOf(objects, "original", namespace, "copy")
+	b := newBench(t, append(objects, duplicate)...)
+
+	b.remove(b.machine("original"))
 	b.reconcile("original")
-	b.Expect(b.account.requests).To(BeEmpty(), "a VM was asked for by one of two objects with the same token")
+	b.wait(time.Minute)
+	b.Expect(b.vms()).To(HaveLen(1), "the account was asked to delete a VM that two objects claim")
 	m := b.machine("original")
 	b.Expect(readyReason(m)).To(Equal(infrav1.DuplicateTokenReason))
-	b.Expect(m.Spec.ProviderID).To(BeEmpty())
+	b.Expect(readyMessage(m)).To(And(ContainSubstring(namespace+"/copy"), ContainSubstring(infrav1.AbandonAnnotation)))
+
+	if namespace != "team-a" {
+		return
+	}
+	b.remove(b.machine("copy"))
+	b.reconcile("copy")
+	b.wait(time.Minute)
+	b.Expect(b.vms()).To(HaveLen(1))
+	b.Expect(readyReason(b.machine("copy"))).To(Equal(infrav1.DuplicateTokenReason))
+
+	abandoned := b.machine("copy")
+	abandoned.Annotations = map[string]string{infrav1.AbandonAnnotation: "copy"}
+	b.Expect(b.r.Client.Update(t.Context(), abandoned)).To(Succeed())
+	b.reconcile("copy")
+	b.Expect(b.isGone("copy")).To(BeTrue())
+	b.reconcile("original")
+	b.wait(time.Minute)
+	b.Expect(b.isGone("original")).To(BeTrue(), "the original goes once it is alone")
+	b.Expect(b.vms()).To(BeEmpty())
+}
+
+// TestCopyMakesNothing: no VM is created or adopted while two objects have the same token.
+func TestCopyMakesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		objects := edit(fleetOf("original"), "original", unmade)
+		b := newBench(t, append(objects, copyOf(objects, "original", "team-b", "copy"))...)
+		b.reconcile("original")
+		b.Expect(b.calls(wire.RunInstances)).To(BeZero(), "a VM was asked for by one of two objects with the same token")
+		m := b.machine("original")
+		b.Expect(readyReason(m)).To(Equal(infrav1.DuplicateTokenReason))
+		b.Expect(m.Spec.ProviderID).To(BeEmpty())
+	})
 }
 
 // TestWakesWithSameToken: the deletion of a copy enqueues the original.
 func TestWakesWithSameToken(t *testing.T) {
-	t.Parallel()
-	objects := fleetOf("original")
-	duplicate := copyOf(objects, "original", "team-b", "copy")
-	b := newBench(t, objects...)
-	b.Expect(b.r.machineDeleted(t.Context(), duplicate)).To(HaveLen(1))
+	inBubble(t, func(t *testing.T) {
+		objects := fleetOf("original")
+		duplicate := copyOf(objects, "original", "team-b", "copy")
+		b := newBench(t, objects...)
+		b.Expect(b.r.machineDeleted(t.Context(), duplicate)).To(HaveLen(1))
+	})
 }
 
 // TestDeletedIsForgotten: the account forgets a deleted machine, even if a user removed its
@@ -92,16 +102,14 @@ func TestDeletedIsForgotten(t *testing.T) {
 	objects := fleetOf("original")
 	deleted := copyOf(objects, "original", "team-a", "copy")
 	for name, c := range map[string]struct {
-		left      []infrav1.CloudMachine
-		forgotten int
+		left   []infrav1.CloudMachine
+		needed bool
 	}{
-		"alone":           {nil, 1},
-		"same account":    {[]infrav1.CloudMachine{*copyOf(objects, "original", "team-a", "original")}, 0},
-		"another account": {[]infrav1.CloudMachine{*copyOf(objects, "original", "team-b", "original")}, 1},
+		"alone":           {nil, false},
+		"same account":    {[]infrav1.CloudMachine{*copyOf(objects, "original", "team-a", "original")}, true},
+		"another account": {[]infrav1.CloudMachine{*copyOf(objects, "original", "team-b", "original")}, false},
 	} {
-		a := &fakeAccount{}
-		forget(a, deleted, c.left)
-		NewWithT(t).Expect(a.forgot).To(HaveLen(c.forgotten), name)
+		NewWithT(t).Expect(isTokenNeeded(deleted, c.left)).To(Equal(c.needed), name)
 	}
 }
 
@@ -124,10 +132,10 @@ func TestWebhookRefusesCopy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, objects...)
+			b := NewWithT(t)
 			duplicate := copyOf(objects, "original", "team-a", "copy")
 			c.change(duplicate)
-			errs, err := Webhooks{Reader: b.r.APIReader}.checkUnique(t.Context(), duplicate)
+			errs, err := Webhooks{Reader: newManagement(t, objects...)}.checkUnique(t.Context(), duplicate)
 			b.Expect(err).NotTo(HaveOccurred())
 			if c.words == "" {
 				b.Expect(errs).To(BeEmpty())

@@ -118,7 +118,6 @@ func (r *CloudMachineReconciler) changeDomain(ctx context.Context, s *machineSco
 		return false, fmt.Errorf("recording failure domain %s: %w", domain, err)
 	}
 	r.attempts.set(changed, attemptNotSent)
-	s.skipStatusPatch = true
 	return true, nil
 }
 

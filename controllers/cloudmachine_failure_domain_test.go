@@ -4,87 +4,111 @@ package controllers
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// zonalBench has one machine that is claimed for a zone that its own fields do not allow.
-func zonalBench(t *testing.T, answer error) *bench {
+// zonalBench has one machine without a VM that is claimed for a zone, and whose Machine allows only
+// sim-1a.
+func zonalBench(t *testing.T, claimed string) *bench {
 	t.Helper()
-	b := newBench(t, edit(fleetOf("m"), "m", func(m *infrav1.CloudMachine) {
+	objects := edit(fleetOf("m"), "m", func(m *infrav1.CloudMachine) {
 		unmade(m)
-		m.Spec.Creation.FailureDomain = "zone-d"
-	})...)
-	b.account.row.Traits.ZonalIdempotency = true
-	b.account.allowed = []string{"zone-a"}
-	b.account.answers = []error{answer}
-	return b
+		m.Spec.Creation.FailureDomain = claimed
+	})
+	for _, o := range objects {
+		if owner, ok := o.(*clusterv1.Machine); ok {
+			owner.Spec.FailureDomain = "sim-1a"
+		}
+	}
+	return newBenchWith(t, true, objects...)
+}
+
+// refuseCreates makes the cloud refuse the next creates with a code.
+func (b *bench) refuseCreates(code string, count int) {
+	b.t.Helper()
+	b.addFault(simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.RunInstances, Code: code, Count: count})
 }
 
 // TestOpenAttemptIsSettled: an earlier process may have sent a create, and the cloud refuses the
 // attempt now. The machine leaves the attempt once live reads have proved that nothing was made.
 func TestOpenAttemptIsSettled(t *testing.T) {
 	t.Parallel()
-	for _, code := range []cloud.Code{cloud.InvalidSpec, cloud.NotFound, cloud.Conflict, cloud.NoCapacity, cloud.QuotaExceeded} {
-		t.Run(string(code), func(t *testing.T) {
-			t.Parallel()
-			b := zonalBench(t, cloud.Errorf(code, "it can't be there"))
-			b.reconcile("m")
-			b.Expect(b.account.requests).To(HaveLen(1))
-			b.Expect(b.account.requests[0].MaybeSent).To(BeTrue())
-			m := b.machine("m")
-			b.Expect(m.Spec.Creation.FailureDomain).To(Equal("zone-d"), "while the attempt is open the machine stays")
-			b.Expect(m.Spec.Creation.Attempt).To(BeZero())
-			b.Expect(readyReason(m)).To(Equal(cloudReason(code)))
+	for code, reason := range map[string]cloud.Code{
+		wire.InvalidParameterValue: cloud.InvalidSpec, wire.InstanceNotFound: cloud.NotFound,
+		wire.InsufficientInstanceCapacity: cloud.NoCapacity, wire.InstanceLimitExceeded: cloud.QuotaExceeded,
+	} {
+		t.Run(code, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				b := zonalBench(t, "sim-1b")
+				b.refuseCreates(code, 1)
+				b.reconcile("m")
+				b.Expect(b.calls(wire.RunInstances)).To(Equal(1))
+				m := b.machine("m")
+				b.Expect(m.Spec.Creation.FailureDomain).To(Equal("sim-1b"), "while the attempt is open the machine stays")
+				b.Expect(m.Spec.Creation.Attempt).To(BeZero())
+				b.Expect(readyReason(m)).To(Equal(cloudReason(reason)))
 
-			b.reconcile("m")
-			b.Expect(b.account.requests).To(HaveLen(1), "asked again, it would be open for longer")
+				b.reconcile("m")
+				b.Expect(b.calls(wire.RunInstances)).To(Equal(1), "asked again, it would be open for longer")
 
-			b.account.settled = true
-			b.reconcile("m")
-			m = b.machine("m")
-			b.Expect(m.Spec.Creation.FailureDomain).To(Equal("zone-a"))
-			b.Expect(m.Spec.Creation.Attempt).To(BeEquivalentTo(1), "another token of the cloud's")
+				b.wait(5 * time.Minute)
+				m = b.machine("m")
+				b.Expect(m.Spec.Creation.FailureDomain).To(Equal("sim-1a"))
+				b.Expect(m.Spec.Creation.Attempt).To(BeEquivalentTo(1), "another token of the cloud's")
 
-			b.account.answers = nil
-			b.reconcile("m")
-			b.Expect(b.account.domains[len(b.account.domains)-1]).To(Equal([]string{"zone-a"}))
-			b.Expect(b.machine("m").Spec.ProviderID).To(Equal(testVM))
+				b.reconcile("m")
+				b.Expect(b.vms()).To(HaveLen(1))
+				b.Expect(b.vms()[0].Zone).To(Equal("sim-1a"))
+				b.Expect(b.machine("m").Spec.ProviderID).To(HaveSuffix(b.vms()[0].ID))
+			})
 		})
 	}
 }
 
-// TestOpenAttemptIsFound: the create of an earlier process made a VM, and the machine adopts it.
+// TestOpenAttemptIsFound: the create of an earlier process made a VM, and the machine adopts it
+// although the cloud refuses the attempt now.
 func TestOpenAttemptIsFound(t *testing.T) {
-	t.Parallel()
-	b := zonalBench(t, cloud.Errorf(cloud.NotFound, "it can't be there"))
-	b.reconcile("m")
-	b.account.seen = running()
-	b.account.answers = nil
-	b.reconcile("m")
-	b.Expect(b.account.requests).To(HaveLen(2))
-	b.Expect(b.account.requests[1].MaybeSent).To(BeTrue())
-	m := b.machine("m")
-	b.Expect(m.Spec.ProviderID).To(Equal(testVM))
-	b.Expect(m.Spec.Creation.FailureDomain).To(Equal("zone-d"))
+	inBubble(t, func(t *testing.T) {
+		b := zonalBench(t, "sim-1b")
+		b.addFault(simulator.Fault{Kind: simulator.CutAfter, Operation: wire.RunInstances, Count: 1})
+		b.reconcile("m")
+		b.Expect(b.vms()).To(HaveLen(1))
+		b.Expect(b.machine("m").Spec.ProviderID).To(BeEmpty())
+		b.start()
+		b.refuseCreates(wire.InstanceNotFound, 0)
+		b.reconcile("m")
+		b.wait(5 * time.Minute)
+		m := b.machine("m")
+		b.Expect(b.vms()).To(HaveLen(1))
+		b.Expect(m.Spec.ProviderID).To(HaveSuffix(b.vms()[0].ID))
+		b.Expect(m.Spec.Creation.FailureDomain).To(Equal("sim-1b"))
+	})
 }
 
 // TestOpenAttemptIsAskedAgain: without a definite answer, the attempt stays on record.
 func TestOpenAttemptIsAskedAgain(t *testing.T) {
 	t.Parallel()
-	for _, code := range []cloud.Code{cloud.Unavailable, cloud.Unknown, cloud.Throttled, cloud.Unauthorized} {
-		t.Run(string(code), func(t *testing.T) {
-			t.Parallel()
-			b := zonalBench(t, cloud.Errorf(code, "who knows"))
-			b.account.settled = true // for an earlier create; this one may be in progress
-			b.reconcile("m")
-			b.reconcile("m")
-			m := b.machine("m")
-			b.Expect(m.Spec.Creation.FailureDomain).To(Equal("zone-d"))
-			b.Expect(m.Spec.Creation.Attempt).To(BeZero())
+	for _, code := range []string{wire.InternalError, wire.ServiceUnavailable, wire.RequestLimitExceeded, wire.AuthFailure} {
+		t.Run(code, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				b := zonalBench(t, "sim-1b")
+				b.refuseCreates(code, 0)
+				for range 3 {
+					b.reconcile("m")
+					b.wait(2 * time.Minute)
+				}
+				m := b.machine("m")
+				b.Expect(m.Spec.Creation.FailureDomain).To(Equal("sim-1b"))
+				b.Expect(m.Spec.Creation.Attempt).To(BeZero())
+			})
 		})
 	}
 }
@@ -93,23 +117,22 @@ func TestOpenAttemptIsAskedAgain(t *testing.T) {
 // because the cloud may bind a token to its first request. The number is raised at the next
 // attempt, not at once.
 func TestRefusedAttemptIsCounted(t *testing.T) {
-	t.Parallel()
-	b := zonalBench(t, nil)
-	b.account.allowed = []string{"zone-d"}
-	b.r.attempts.set(b.machine("m"), attemptNotSent)
-	b.account.answers = []error{cloud.Errorf(cloud.QuotaExceeded, "no room"), cloud.Errorf(cloud.Throttled, "slowly"), nil}
+	inBubble(t, func(t *testing.T) {
+		b := zonalBench(t, "sim-1a")
+		b.r.attempts.set(b.machine("m"), attemptNotSent)
+		b.refuseCreates(wire.InstanceLimitExceeded, 1)
+		b.Expect(b.reconcile("m").RequeueAfter).NotTo(BeZero())
+		b.Expect(b.machine("m").Spec.Creation.Attempt).To(BeZero(), "it is written when it is needed")
+		b.reconcile("m")
+		b.Expect(b.machine("m").Spec.Creation.Attempt).To(BeEquivalentTo(1))
 
-	b.Expect(b.reconcile("m").RequeueAfter).NotTo(BeZero())
-	b.Expect(b.machine("m").Spec.Creation.Attempt).To(BeZero(), "it is written when it is needed")
-	b.reconcile("m")
-	b.Expect(b.machine("m").Spec.Creation.Attempt).To(BeEquivalentTo(1))
-	b.reconcile("m")
-	b.Expect(b.account.requests[1].Attempt).To(Equal(1))
-	b.Expect(b.account.requests[1].MaybeSent).To(BeFalse())
-	b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.ThrottledReason))
-	b.reconcile("m")
-	b.Expect(b.account.requests).To(HaveLen(3))
-	b.Expect(b.account.requests[2].Attempt).To(Equal(1), "a throttled create was not looked at")
-	b.Expect(b.account.requests[2].MaybeSent).To(BeFalse())
-	b.Expect(b.machine("m").Spec.ProviderID).To(Equal(testVM))
+		b.refuseCreates(wire.RequestLimitExceeded, 1)
+		b.reconcile("m")
+		b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.ThrottledReason))
+		b.wait(time.Minute)
+		b.reconcile("m")
+		b.Expect(b.calls(wire.RunInstances)).To(Equal(3))
+		b.Expect(b.machine("m").Spec.Creation.Attempt).To(BeEquivalentTo(1), "a throttled create was not looked at")
+		b.Expect(b.machine("m").Spec.ProviderID).To(HaveSuffix(b.vms()[0].ID))
+	})
 }

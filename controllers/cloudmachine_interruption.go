@@ -3,6 +3,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -19,8 +20,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/drover-io/drover/cloud"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // interruptionCheck is how soon a machine that waits to be replaced is checked again. The check
@@ -29,32 +29,27 @@ const interruptionCheck = 15 * time.Second
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinesets;machinedeployments,verbs=get;list;watch
 
-// reconcileInterruption records what the cloud has announced about a VM. If the cloud is about to
-// reclaim the VM, it deletes the Machine, so that Cluster API drains the Node and creates a
-// replacement while the VM still runs. An announcement that is not recorded is repeated. It returns
-// when to check again, 0 for never.
+// interruption deletes the Machine of a VM that the cloud is about to reclaim, so that Cluster API
+// drains the Node and creates a replacement while the VM still runs.
 //
 // It deletes only a Machine whose MachineSet creates a replacement. As with all deletions that no
 // user requested, it deletes nothing that is paused, and nothing while the workload cluster's API
 // server does not answer. An announcement that leaves time, such as a rebalance recommendation or
 // the drain of a KubeVirt node, comes for many VMs at once. For such announcements it replaces no
 // more Machines of a pool at the same time than the pool's own limits allow.
-func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *machineScope, instance *cloud.Resource) (time.Duration, error) {
+func (r *CloudMachineReconciler) interruption(ctx context.Context, s *machineScope) (*reconcile.Result, error) {
 	switch {
-	case instance.Notice == "" && !instance.Ending:
-		return 0, nil
-	case !instance.Ending, s.owner == nil, !s.owner.DeletionTimestamp.IsZero(), machineSetOf(s.owner) == nil:
-		s.noticeToAck = instance
-		return 0, nil
+	case !s.instance.Ending, s.isReplaced():
+		return nil, nil
 	case s.unreachable != "", s.cluster == nil, annotations.IsPaused(s.cluster, s.owner):
-		return 0, nil
+		return nil, nil
 	}
 	p, err := r.pool(ctx, s.owner)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	if p == nil || !p.createsReplacements() || !r.replacements.begin(p, s.owner, instance.Imminent) {
-		return jitter(interruptionCheck), nil
+	if p == nil || !p.createsReplacements() || !r.replacements.begin(p, s.owner, s.instance.Imminent) {
+		return &reconcile.Result{RequeueAfter: jitter(interruptionCheck)}, nil
 	}
 	// Delete only the version that was checked: a user may have paused the Machine since.
 	err = r.Client.Delete(ctx, s.owner, client.Preconditions{UID: &s.owner.UID, ResourceVersion: &s.owner.ResourceVersion})
@@ -62,11 +57,26 @@ func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *m
 		r.replacements.cancel(p, s.owner)
 	}
 	if client.IgnoreNotFound(err) != nil {
-		return 0, fmt.Errorf("deleting the Machine whose VM the cloud is about to reclaim: %w", err)
+		return nil, fmt.Errorf("deleting the Machine whose VM the cloud is about to reclaim: %w", err)
 	}
-	s.noticeToAck = instance
-	r.Recorder.Eventf(s.CloudMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "Machine deleted, so that it is drained and replaced: %s", instance.Notice)
-	return 0, nil
+	r.Recorder.Eventf(s.CloudMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "Machine deleted, so that it is drained and replaced: %s",
+		cmp.Or(s.instance.Notice, s.instance.Reason))
+	return nil, nil // the deletion comes as an event
+}
+
+// isReplaced reports whether nothing is left to do for a VM that the cloud is about to reclaim: its
+// Machine is being deleted, or nothing would replace it.
+func (s *machineScope) isReplaced() bool {
+	return s.owner == nil || !s.owner.DeletionTimestamp.IsZero() || machineSetOf(s.owner) == nil
+}
+
+// acknowledge tells the account that the object records what the cloud has announced about the VM.
+// Until then, the cloud repeats the announcement. That a VM will be reclaimed is on record once its
+// Machine is being deleted.
+func (s *machineScope) acknowledge() {
+	if i := s.instance; i != nil && (i.Notice != "" || i.Ending) && (!i.Ending || s.isReplaced()) {
+		s.account.AckEvent(s.Spec.Creation.Token, i)
+	}
 }
 
 // machineSetOf returns a reference to the MachineSet that replaces a deleted Machine, or nil.

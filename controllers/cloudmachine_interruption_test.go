@@ -3,7 +3,9 @@
 package controllers
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,7 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/cloud"
 )
 
 // poolOf puts a fleet's Machines, all available, into a MachineSet of a MachineDeployment.
@@ -35,22 +37,38 @@ func poolOf(objects []client.Object, change func(*clusterv1.MachineSet, *cluster
 	return append(objects, set, deployment)
 }
 
-func ending() fleet.Observation {
-	o := running()
-	o.Instance.Interruptible, o.Instance.Ending, o.Instance.Notice = true, true, "the cloud recommends to leave it"
-	return o
+// ending is the view of a cloud that recommends to leave all VMs.
+func ending(all []cloud.Resource) []cloud.Resource {
+	for i := range all {
+		all[i].Interruptible, all[i].Ending, all[i].Notice = true, true, "the cloud recommends to leave it"
+	}
+	return all
 }
 
-func (b *bench) deletedMachines() (n int) {
+// newEndingBench has running VMs, of which the cloud then recommends to leave all.
+func newEndingBench(t *testing.T, names []string, objects []client.Object) *bench {
+	t.Helper()
+	b := newBench(t, objects...)
+	for _, name := range names {
+		b.reconcile(name)
+	}
+	b.wait(time.Minute)
+	b.show(ending)
+	b.wait(2 * time.Minute)
+	return b
+}
+
+// deletedMachines returns the names of the Machines that are being deleted.
+func (b *bench) deletedMachines() (names []string) {
 	b.t.Helper()
 	list := &clusterv1.MachineList{}
 	b.Expect(b.r.Client.List(b.t.Context(), list)).To(Succeed())
 	for _, m := range list.Items {
 		if !m.DeletionTimestamp.IsZero() {
-			n++
+			names = append(names, m.Name)
 		}
 	}
-	return n
+	return names
 }
 
 // TestInterruptionWave: the cloud recommends to leave all VMs of a pool at once. Only as many
@@ -88,56 +106,55 @@ func TestInterruptionWave(t *testing.T) {
 		"another group's MachineSet": {func(*clusterv1.MachineSet, *md) {}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			names := []string{"m1", "m2", "m3", "m4", "m5", "m6"}
-			objects := poolOf(fleetOf(names...), c.change)
-			if name == "another group's MachineSet" {
+			inBubble(t, func(t *testing.T) {
+				names := []string{"m1", "m2", "m3", "m4", "m5", "m6"}
+				objects := poolOf(fleetOf(names...), c.change)
+				foreign := name == "another group's MachineSet"
 				for _, o := range objects {
-					if m, ok := o.(*clusterv1.Machine); ok {
+					if m, ok := o.(*clusterv1.Machine); ok && foreign {
 						m.OwnerReferences[0].APIVersion = "example.com/v1"
 					}
 				}
-			}
-			b := newBench(t, objects...)
-			b.account.seen = ending()
-			for _, name := range names {
-				again := b.reconcile(name).RequeueAfter
-				if b.account.recorded == 0 {
-					b.Expect(again).NotTo(BeZero(), "what is not on record is looked at again")
+				b := newEndingBench(t, names, objects)
+				deleted := b.deletedMachines()
+				b.Expect(deleted).To(HaveLen(c.deleted))
+				for _, name := range names {
+					again := b.reconcile(name).RequeueAfter > 0
+					b.Expect(again).To(Equal(!foreign && !slices.Contains(deleted, name)), "%s waits for its turn", name)
 				}
-			}
-			b.Expect(b.deletedMachines()).To(Equal(c.deleted))
+			})
 		})
 	}
 }
 
 // TestReplacementEnds: the next Machine is deleted only once the first replacement is available.
 func TestReplacementEnds(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, poolOf(fleetOf("m1", "m2", "m3"), func(*clusterv1.MachineSet, *clusterv1.MachineDeployment) {})...)
-	b.account.seen = ending()
-	b.reconcile("m1")
-	b.reconcile("m2")
-	b.Expect(b.deletedMachines()).To(Equal(1))
+	inBubble(t, func(t *testing.T) {
+		names := []string{"m1", "m2", "m3"}
+		b := newEndingBench(t, names, poolOf(fleetOf(names...), func(*clusterv1.MachineSet, *clusterv1.MachineDeployment) {}))
+		b.Expect(b.deletedMachines()).To(HaveLen(1))
+		gone := b.deletedMachines()[0]
+		other := names[(slices.Index(names, gone)+1)%3]
 
-	first := &clusterv1.Machine{}
-	b.Expect(b.r.Client.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "m1"}, first)).To(Succeed())
-	next := first.DeepCopy()
-	first.Finalizers = nil
-	b.Expect(b.r.Client.Update(t.Context(), first)).To(Succeed())
-	b.reconcile("m2")
-	b.Expect(b.deletedMachines()).To(BeZero(), "the successor is not there yet")
+		first := &clusterv1.Machine{}
+		b.Expect(b.r.Client.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: gone}, first)).To(Succeed())
+		next := first.DeepCopy()
+		first.Finalizers = nil
+		b.Expect(b.r.Client.Update(t.Context(), first)).To(Succeed())
+		b.reconcile(other)
+		b.Expect(b.deletedMachines()).To(BeEmpty(), "the successor is not there yet")
 
-	next.ObjectMeta = metav1.ObjectMeta{Namespace: "team-a", Name: "m4", UID: "m4", Labels: next.Labels, OwnerReferences: next.OwnerReferences}
-	next.Status.Conditions[0].Status = metav1.ConditionFalse
-	b.Expect(b.r.Client.Create(t.Context(), next)).To(Succeed())
-	b.reconcile("m2")
-	b.Expect(b.deletedMachines()).To(BeZero(), "the successor is not available yet")
+		next.ObjectMeta = metav1.ObjectMeta{Namespace: "team-a", Name: "m4", UID: "m4", Labels: next.Labels, OwnerReferences: next.OwnerReferences}
+		next.Status.Conditions[0].Status = metav1.ConditionFalse
+		b.Expect(b.r.Client.Create(t.Context(), next)).To(Succeed())
+		b.reconcile(other)
+		b.Expect(b.deletedMachines()).To(BeEmpty(), "the successor is not available yet")
 
-	next.Status.Conditions[0].Status = metav1.ConditionTrue
-	b.Expect(b.r.Client.Update(t.Context(), next)).To(Succeed())
-	b.reconcile("m2")
-	b.Expect(b.deletedMachines()).To(Equal(1))
+		next.Status.Conditions[0].Status = metav1.ConditionTrue
+		b.Expect(b.r.Client.Update(t.Context(), next)).To(Succeed())
+		b.reconcile(other)
+		b.Expect(b.deletedMachines()).To(Equal([]string{other}))
+	})
 }
 
 // TestReplacementsOfStaleCache: a Machine that was just deleted counts as missing before the cache
@@ -162,4 +179,26 @@ func TestReplacementsOfStaleCache(t *testing.T) {
 	p.machines = nil
 	g.Expect(r.begin(p, &clusterv1.Machine{}, false)).To(BeFalse())
 	g.Expect(r.begun).To(BeEmpty(), "nothing is remembered for ever")
+}
+
+// TestFailedForLackOfCapacity: a VM that the cloud has accepted, and then had no capacity for, is
+// replaced, whether the cloud still shows it as failed or as ended.
+func TestFailedForLackOfCapacity(t *testing.T) {
+	t.Parallel()
+	for _, state := range []cloud.State{cloud.StateFailed, cloud.StateTerminated} {
+		t.Run(string(state), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				b := newBench(t, poolOf(fleetOf("m1"), func(*clusterv1.MachineSet, *clusterv1.MachineDeployment) {})...)
+				b.reconcile("m1")
+				b.show(func(all []cloud.Resource) []cloud.Resource {
+					for i := range all {
+						all[i].State, all[i].Code, all[i].Reason = state, cloud.NoCapacity, "no host has room"
+					}
+					return all
+				})
+				b.wait(2 * time.Minute)
+				b.Expect(b.deletedMachines()).To(Equal([]string{"m1"}))
+			})
+		})
+	}
 }

@@ -4,27 +4,16 @@ package controllers
 
 import (
 	"context"
-	"slices"
 
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util"
-	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
-
-// nodeLookupChanged passes our own writes that other events need to find a machine. A Node without
-// provider ID finds its machine by the addresses. A connection to the workload cluster finds
-// provisioned machines. A deleted Node finds machines whose NodeJoined reports a problem. Events
-// before these writes were in the cache found no machine, so it must be reconciled again.
-func nodeLookupChanged(before, after *infrav1.CloudMachine) bool {
-	return isProvisioned(before) != isProvisioned(after) || !slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
-		!conditions.IsFalse(before, infrav1.MachineNodeJoinedCondition) && conditions.IsFalse(after, infrav1.MachineNodeJoinedCondition)
-}
 
 // machineInputsChanged passes the changes of a Machine that a CloudMachine waits for.
 func machineInputsChanged(before, after *clusterv1.Machine) bool {
@@ -50,40 +39,29 @@ func cloudClusterInputsChanged(before, after *infrav1.CloudCluster) bool {
 // cloudClusterToUncreated returns the machines of a cluster that have no VM yet.
 func (r *CloudMachineReconciler) cloudClusterToUncreated(ctx context.Context, o client.Object) []reconcile.Request {
 	uncreated := func(m *infrav1.CloudMachine) bool { return m.Spec.ProviderID == "" }
-	return r.list(ctx, uncreated, client.InNamespace(o.GetNamespace()),
+	return listMachines(ctx, r.Client, uncreated, client.InNamespace(o.GetNamespace()),
 		client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetLabels()[clusterv1.ClusterNameLabel]})
 }
 
-func (r *CloudMachineReconciler) clusterToMachines(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.list(ctx, nil, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
-}
-
-// clusterToMachinesWithoutNode returns the machines that wait for a Node, or for the removal of
-// one, when the connection to the workload cluster comes or goes.
-func (r *CloudMachineReconciler) clusterToMachinesWithoutNode(ctx context.Context, o client.Object) []reconcile.Request {
-	needsNode := func(m *infrav1.CloudMachine) bool {
-		if m.Status.InstanceState == stateGone {
-			return true
-		}
-		if !isProvisioned(m) {
-			return false
-		}
-		owner, err := util.GetOwnerMachine(ctx, r.Client, m.ObjectMeta)
-		return err == nil && owner != nil && !owner.Status.NodeRef.IsDefined()
+// clusterToMachines maps a Cluster to all its machines.
+func clusterToMachines(reader client.Reader) handler.MapFunc {
+	return func(ctx context.Context, o client.Object) []reconcile.Request {
+		return listMachines(ctx, reader, nil, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 	}
-	return r.list(ctx, needsNode, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 }
 
 // InstancesChanged enqueues the machines with these tokens. fleet.Options.OnMachines calls it.
 func (r *CloudMachineReconciler) InstancesChanged(ctx context.Context, namespace string, tokens []string) {
 	for _, token := range tokens {
-		r.Changed.Add(r.list(ctx, nil, client.InNamespace(namespace), client.MatchingFields{machineByToken: token})...)
+		r.Changed.Add(listMachines(ctx, r.Client, nil, client.InNamespace(namespace), client.MatchingFields{machineByToken: token})...)
 	}
 }
 
-func (r *CloudMachineReconciler) list(ctx context.Context, keep func(*infrav1.CloudMachine) bool, options ...client.ListOption) []reconcile.Request {
+// listMachines returns requests for the machines that match the options and for which keep returns
+// true; a nil keep means all.
+func listMachines(ctx context.Context, reader client.Reader, keep func(*infrav1.CloudMachine) bool, options ...client.ListOption) []reconcile.Request {
 	machines := &infrav1.CloudMachineList{}
-	if err := r.Client.List(ctx, machines, options...); err != nil {
+	if err := reader.List(ctx, machines, options...); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudMachines failed")
 		return nil
 	}

@@ -24,9 +24,9 @@ const stateGone = "Gone"
 // notListed is the message of Ready between the create and the first listing that shows the VM.
 const notListed = "Waiting for the VM to appear in the account's listing"
 
-// observe writes what the account's inventory knows about the VM. It makes no cloud call, because
-// changes come as events.
-func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (reconcile.Result, error) {
+// observe writes what the account's inventory knows about the VM, and what NodeReconciler knows of
+// its Node. It makes no call, because changes come as events.
+func (r *CloudMachineReconciler) observe(_ context.Context, s *machineScope) (*reconcile.Result, error) {
 	if s.account == nil {
 		// The VM runs on without its account. Known status stays, and only a machine that is not
 		// provisioned reports that it waits.
@@ -34,42 +34,44 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 			setNotReady(s.CloudMachine, infrav1.WaitingForAccountReason,
 				fmt.Sprintf("Waiting for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name))
 		}
-		return reconcile.Result{}, nil
+		return &reconcile.Result{}, nil
 	}
 	seen := s.account.Observe(s.reference(), s.Status.InstanceState != "")
+	if len(seen.Duplicates) <= 1 && seen.Gone {
+		r.reportGone(s, seen.Instance)
+		if s.instance = seen.Instance; s.instance == nil {
+			return &reconcile.Result{}, nil
+		}
+		return nil, nil // it may have ended for lack of capacity, and then its Machine is replaced
+	}
+	r.Nodes.cancel(s.CloudMachine, removeGoneNode)
 	switch {
 	case len(seen.Duplicates) > 1:
 		setNotReady(s.CloudMachine, infrav1.DuplicateInstancesReason, fmt.Sprintf(
 			"More than one VM has this machine's token: %s; delete all but one of them, until then Drover changes nothing", strings.Join(seen.Duplicates, ", ")))
-		return reconcile.Result{}, nil
-	case seen.Gone:
-		return r.reportGone(ctx, s, seen.Instance)
+		return &reconcile.Result{}, nil
 	case seen.NeverSeen:
 		setNotReady(s.CloudMachine, infrav1.NeverSeenReason, fmt.Sprintf(
 			"VM %[2]s with the tags %[3]s=%[4]s and %[5]s=%[6]s was never found in CloudAccount %[1]q; if the VM exists, add these tags to it; if not, delete the Machine",
 			s.Spec.AccountRef.Name, s.Spec.ProviderID, cloud.TagOwnership, s.ownershipID, cloud.TagToken, s.Spec.Creation.Token))
-		return reconcile.Result{}, nil
+		return &reconcile.Result{}, nil
 	case seen.Instance == nil:
 		if !isProvisioned(s.CloudMachine) && s.Status.InstanceState != stateGone {
 			setNotReady(s.CloudMachine, infrav1.StartingReason, notListed)
 		}
-		return reconcile.Result{}, nil
+		return &reconcile.Result{}, nil
 	}
-	report(s.CloudMachine, seen.Instance)
-	again, err := r.reconcileInterruption(ctx, s, seen.Instance)
-	if err != nil {
-		return reconcile.Result{}, err
+	s.instance = seen.Instance
+	report(s.CloudMachine, s.instance)
+	if link, known := r.Nodes.link(s.CloudMachine); known && isProvisioned(s.CloudMachine) {
+		setNodeJoined(s.CloudMachine, link)
 	}
-	result, err := r.link(ctx, s)
-	if again > 0 && (result.RequeueAfter == 0 || again < result.RequeueAfter) {
-		result.RequeueAfter = again
-	}
-	return result, err
+	return nil, nil
 }
 
-// reportGone reports that the VM is gone, and removes its Node. The report is undone when the
-// account sees the VM again.
-func (r *CloudMachineReconciler) reportGone(ctx context.Context, s *machineScope, last *cloud.Resource) (reconcile.Result, error) {
+// reportGone reports that the VM is gone, and lets NodeReconciler remove its Node. The report is
+// undone when the account sees the VM again.
+func (r *CloudMachineReconciler) reportGone(s *machineScope, last *cloud.Resource) {
 	s.Status.InstanceState = stateGone
 	setCondition(s.CloudMachine, infrav1.MachineInstanceHealthyCondition, metav1.ConditionFalse, infrav1.InstanceGoneReason, "")
 	message := fmt.Sprintf("VM %s is gone from the cloud", s.Spec.ProviderID)
@@ -77,12 +79,10 @@ func (r *CloudMachineReconciler) reportGone(ctx context.Context, s *machineScope
 		message += " (" + last.Reason + ")"
 	}
 	message += "; delete the Machine, or let a MachineHealthCheck replace it"
-	held, again, err := r.removeNode(ctx, s)
-	if held {
+	if removal := r.Nodes.request(s.CloudMachine, nodeTask{kind: removeGoneNode, providerID: s.Spec.ProviderID}); removal.held {
 		message += "; its Node stays for now, because many VMs are gone and Drover limits how fast it removes their Nodes"
 	}
 	setNotReady(s.CloudMachine, infrav1.InstanceGoneReason, message)
-	return reconcile.Result{RequeueAfter: again}, err
 }
 
 // report copies an instance into the status.

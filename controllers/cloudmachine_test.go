@@ -5,7 +5,12 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -20,67 +25,16 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
-	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/cloud/simulated"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
 )
-
-// fakeAccount returns what a test has set, and records its calls.
-type fakeAccount struct {
-	row     cloud.Cloud
-	allowed []string
-	// answers are the errors that Ensure returns, in order; the last one repeats.
-	answers  []error
-	made     cloud.Resource
-	settled  bool
-	seen     fleet.Observation
-	deletion fleet.Deletion
-
-	requests []cloud.Request
-	domains  [][]string
-	deleted  []time.Time
-	forgot   []string
-	recorded int
-}
-
-func (a *fakeAccount) Cloud() cloud.Cloud { return a.row }
-
-func (a *fakeAccount) FailureDomains(context.Context, *infrav1.CloudMachineFields) ([]string, error) {
-	return a.allowed, nil
-}
-
-func (a *fakeAccount) Domain(_ *infrav1.CloudMachineFields, domains []string) (string, error) {
-	return domains[0], nil
-}
-
-func (a *fakeAccount) Ensure(_ context.Context, req cloud.Request, domains []string) (cloud.Resource, error) {
-	a.settled = false // as in fleet.Account: the proof covered only earlier creates
-	a.requests, a.domains = append(a.requests, req), append(a.domains, domains)
-	if len(a.answers) == 0 {
-		return a.made, nil
-	}
-	err := a.answers[0]
-	if len(a.answers) > 1 {
-		a.answers = a.answers[1:]
-	}
-	return a.made, err
-}
-
-func (a *fakeAccount) SettleCreate(cloud.Reference) bool               { return a.settled }
-func (a *fakeAccount) Observe(cloud.Reference, bool) fleet.Observation { return a.seen }
-func (a *fakeAccount) NodeJoined(string)                               {}
-func (a *fakeAccount) AckEvent(string, *cloud.Resource)                { a.recorded++ }
-func (a *fakeAccount) Forget(token string)                             { a.forgot = append(a.forgot, token) }
-
-func (a *fakeAccount) Console(context.Context, cloud.Reference) ([]byte, error) { return nil, nil }
-
-func (a *fakeAccount) Delete(_ cloud.Reference, asked time.Time) fleet.Deletion {
-	a.deleted = append(a.deleted, asked)
-	return a.deletion
-}
 
 // indexes declares the fields of SetupIndexes on a fake client.
 type indexes struct{ *fake.ClientBuilder }
@@ -90,66 +44,295 @@ func (i indexes) IndexField(_ context.Context, o client.Object, field string, va
 	return nil
 }
 
-// bench is a reconciler with a management cluster, a workload cluster and a fake account.
+// bench is the controllers of CloudMachines and their Nodes with a management cluster, a workload
+// cluster, and an account of the simulated cloud. The cloud is reached without a network, so that
+// all runs in the fake time of testing/synctest.
 type bench struct {
 	*WithT
-	t        *testing.T
+	t          *testing.T
+	management client.Client
+	nodes      client.Client
+	cloud      simulator.Admin
+	transport  inMemory
+	// zonal makes the cloud's idempotency zonal; set it before start.
+	zonal bool
+	// view changes what the account sees of its VMs; nil changes nothing.
+	view atomic.Pointer[func([]cloud.Resource) []cloud.Resource]
+
 	r        *CloudMachineReconciler
-	account  *fakeAccount
-	nodes    client.Client
+	node     *NodeReconciler
 	recorder *events.FakeRecorder
+	stop     context.CancelFunc
+	// statusWrites counts the writes of CloudMachines' status.
+	statusWrites int
 }
 
 const (
-	testToken = "0123456789abcdef01234567"
-	testVM    = "test:///vm-1"
+	testToken   = "0123456789abcdef01234567"
+	placeholder = "simulated:///new/"
 )
 
-func newBench(t *testing.T, objects ...client.Object) *bench {
+// inMemory carries requests to a handler.
+type inMemory struct{ http.Handler }
+
+func (h inMemory) RoundTrip(r *http.Request) (response *http.Response, err error) {
+	defer func() {
+		if p := recover(); p == http.ErrAbortHandler {
+			response, err = nil, io.ErrUnexpectedEOF
+		} else if p != nil {
+			panic(p)
+		}
+	}()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// viewed is a driver whose answers a test changes.
+type viewed struct {
+	cloud.Driver
+	b *bench
+}
+
+func (d viewed) FailureDomains(ctx context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
+	return d.Driver.(cloud.Placer).FailureDomains(ctx, fields)
+}
+
+func (d viewed) List(ctx context.Context) ([]cloud.Resource, error) {
+	all, err := d.Driver.List(ctx)
+	return d.b.seen(all), err
+}
+
+func (d viewed) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
+	all, err := d.Driver.Describe(ctx, refs)
+	return d.b.seen(all), err
+}
+
+func (b *bench) seen(all []cloud.Resource) []cloud.Resource {
+	if view := b.view.Load(); view != nil {
+		return (*view)(all)
+	}
+	return all
+}
+
+func (b *bench) show(view func([]cloud.Resource) []cloud.Resource) { b.view.Store(&view) }
+
+func hidden([]cloud.Resource) []cloud.Resource { return nil }
+
+func newManagement(t *testing.T, objects ...client.Object) client.Client {
+	t.Helper()
+	management := fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&infrav1.CloudMachine{}).WithObjects(objects...)
+	NewWithT(t).Expect(SetupIndexes(t.Context(), indexes{management})).To(Succeed())
+	return management.Build()
+}
+
+func testScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	g := NewWithT(t)
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme} {
-		g.Expect(add(scheme)).To(Succeed())
+		NewWithT(t).Expect(add(scheme)).To(Succeed())
 	}
-	management := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&infrav1.CloudMachine{}).WithObjects(objects...)
-	g.Expect(SetupIndexes(t.Context(), indexes{management})).To(Succeed())
-	workload := fake.NewClientBuilder().WithScheme(scheme)
+	return scheme
+}
+
+// newBench must be called in a bubble of testing/synctest. It makes a VM for each of the machines
+// whose provider ID is a placeholder, and waits until it runs.
+func newBench(t *testing.T, objects ...client.Object) *bench {
+	t.Helper()
+	return newBenchWith(t, false, objects...)
+}
+
+func newBenchWith(t *testing.T, zonal bool, objects ...client.Object) *bench {
+	t.Helper()
+	b := &bench{WithT: NewWithT(t), t: t, zonal: zonal}
+	server, err := simulator.New(simulator.Options{AdminToken: "admin", Settings: simulator.Settings{Throttle: simulator.ThrottleNone}})
+	b.Expect(err).NotTo(HaveOccurred())
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		b.Expect(<-ended).To(Succeed())
+	})
+	b.transport = inMemory{server.Handler()}
+	b.cloud = simulator.Admin{URL: "http://cloud.invalid", Token: "admin", Client: &http.Client{Transport: b.transport}}
+	made := map[string]string{} // by token
+	for _, o := range objects {
+		m, ok := o.(*infrav1.CloudMachine)
+		if !ok || m.Spec.ProviderID != placeholder {
+			continue
+		}
+		token := m.Spec.Creation.Token
+		if made[token] == "" {
+			made[token] = b.makeVM(m)
+		}
+		m.Spec.ProviderID = made[token]
+	}
+	b.management = interceptor.NewClient(newManagement(t, objects...).(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
+			b.statusWrites++
+			return c.SubResource(subResource).Patch(ctx, o, p, options...)
+		},
+	})
+	workload := fake.NewClientBuilder().WithScheme(testScheme(t))
 	for _, i := range NodeIndexes() {
 		workload.WithIndex(i.Object, i.Field, i.ExtractValue)
 	}
-	b := &bench{WithT: g, t: t, nodes: workload.Build(), recorder: events.NewFakeRecorder(1000)}
-	b.account = &fakeAccount{
-		row: cloud.Cloud{
-			Name:          "simulated",
-			Union:         driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Machine: func(f *infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return f.Simulated }},
-			CheckUserData: driverkit.MaxUserData(1000),
-		},
-		made: cloud.Resource{Kind: cloud.KindInstance, ID: "vm-1", ProviderID: testVM, State: cloud.StatePending},
-	}
-	c := management.Build()
-	b.r = &CloudMachineReconciler{
-		Client: c, APIReader: c, Accounts: fleet.NewAccounts(fleet.Options{}), Recorder: b.recorder, Identity: "01234567", Changed: &EventQueue{},
-		ClusterCache: clustercache.NewFakeClusterCache(b.nodes, client.ObjectKey{Namespace: "team-a", Name: "prod"}, "cloudmachine-nodes"),
-		LateAfter:    time.Hour,
-	}
+	b.nodes = workload.Build()
+	time.Sleep(5 * time.Second) // the VMs boot
+	b.start()
+	t.Cleanup(func() { b.stop() })
 	return b
 }
 
-// reconcile takes the machine's next step with the test's account.
+// makeVM makes a machine's VM, and returns its provider ID.
+func (b *bench) makeVM(m *infrav1.CloudMachine) string {
+	b.t.Helper()
+	vm, err := b.cloud.Run(b.t.Context(), "default", wire.RunInstancesRequest{
+		Region: "sim-1", Name: m.Name, InstanceType: "small", Image: "node-image", Zone: "sim-1a",
+		Tags: map[string]string{cloud.TagToken: m.Spec.Creation.Token, cloud.TagOwnership: "owner-1"},
+	})
+	b.Expect(err).NotTo(HaveOccurred())
+	return "simulated:///" + vm.Zone + "/" + vm.ID
+}
+
+// start starts the controllers and the account, as a new process does.
+func (b *bench) start() {
+	b.t.Helper()
+	if b.stop != nil {
+		b.stop()
+	}
+	row := simulated.Cloud(b.cloud.URL)
+	row.Traits.ZonalIdempotency = b.zonal
+	newDriver := row.New
+	row.New = func(c cloud.Config) (cloud.Driver, error) {
+		d, err := newDriver(c)
+		return viewed{d, b}, err
+	}
+	b.recorder = events.NewFakeRecorder(1000)
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &CloudMachineReconciler{
+		Client: b.management, APIReader: b.management, Recorder: b.recorder, Identity: "01234567", Changed: &EventQueue{},
+	}
+	r.Nodes = &NodeHandover{Machines: r.Changed, Nodes: &EventQueue{}}
+	r.Accounts = fleet.NewAccounts(fleet.Options{
+		Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(fleet.DefaultCall), Transport: b.transport,
+		OnMachines: func(account types.NamespacedName, tokens []string) {
+			r.InstancesChanged(ctx, account.Namespace, tokens)
+		},
+	})
+	b.r = r
+	b.node = &NodeReconciler{
+		Client: b.management, Accounts: r.Accounts, Recorder: b.recorder, Handover: r.Nodes, LateAfter: time.Hour,
+		ClusterCache: clustercache.NewFakeClusterCache(b.nodes, client.ObjectKey{Namespace: "team-a", Name: "prod"}, "nodes"),
+		Progress: func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (string, string, error) {
+			return "", "", nil
+		},
+	}
+	key := client.ObjectKey{Namespace: "team-a", Name: "main"}
+	config := fleet.AccountConfig{
+		Spec:        infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Region: "sim-1"}},
+		Credentials: map[string][]byte{"token": []byte(simulator.DefaultToken)},
+	}
+	account, err := r.Accounts.Set(key, config)
+	b.Expect(err).NotTo(HaveOccurred())
+	info, err := account.Probe(ctx)
+	b.Expect(err).NotTo(HaveOccurred())
+	config.Place = info.Place
+	account, err = r.Accounts.Set(key, config)
+	b.Expect(err).NotTo(HaveOccurred())
+	_, err = account.Probe(ctx)
+	b.Expect(err).NotTo(HaveOccurred())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Accounts.Start(ctx) }()
+	b.stop = func() {
+		cancel()
+		b.Expect(<-ended).To(Succeed())
+	}
+}
+
+// reconcile takes the next step of a machine and of its Node, and all steps that these cause.
 func (b *bench) reconcile(name string) reconcile.Result {
 	b.t.Helper()
-	key := client.ObjectKey{Namespace: "team-a", Name: name}
-	b.r.startOnce.Do(func() { b.r.started = time.Now() })
-	scope, err := b.r.read(b.t.Context(), reconcile.Request{NamespacedName: key})
+	request := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "team-a", Name: name}}
+	result, err := b.r.Reconcile(b.t.Context(), request)
 	b.Expect(err).NotTo(HaveOccurred())
-	if scope == nil {
-		return reconcile.Result{}
-	}
-	scope.account = b.account
-	result, err := b.r.advance(b.t.Context(), scope)
+	b.reconcileNode(request)
+	b.settle()
+	return result
+}
+
+func (b *bench) reconcileNode(request reconcile.Request) reconcile.Result {
+	b.t.Helper()
+	result, err := b.node.Reconcile(b.t.Context(), request)
 	b.Expect(err).NotTo(HaveOccurred())
 	return result
+}
+
+// settle takes the steps that are enqueued, until none is left.
+func (b *bench) settle() {
+	b.t.Helper()
+	for {
+		synctest.Wait()
+		machines, nodes := b.r.Changed.take(), b.r.Nodes.Nodes.take()
+		if len(machines)+len(nodes) == 0 {
+			return
+		}
+		for _, request := range machines {
+			_, err := b.r.Reconcile(b.t.Context(), request)
+			b.Expect(err).NotTo(HaveOccurred())
+		}
+		for _, request := range nodes {
+			b.reconcileNode(request)
+		}
+	}
+}
+
+// take returns and removes the pending requests of a queue that has no reconciler.
+func (t *EventQueue) take() []reconcile.Request {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pending := t.pending
+	t.pending = nil
+	return pending
+}
+
+// wait lets time pass, while the controllers work.
+func (b *bench) wait(d time.Duration) {
+	b.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		time.Sleep(time.Second)
+		b.settle()
+	}
+}
+
+// calls returns how many calls of an operation the cloud has seen.
+func (b *bench) calls(operation string) int {
+	b.t.Helper()
+	audit, err := b.cloud.Audit(b.t.Context())
+	b.Expect(err).NotTo(HaveOccurred())
+	return audit.Calls(operation)
+}
+
+// vms returns the VMs that exist.
+func (b *bench) vms() []simulator.SnapshotResource {
+	b.t.Helper()
+	all, err := b.cloud.Snapshot(b.t.Context())
+	b.Expect(err).NotTo(HaveOccurred())
+	return all.Instances()
+}
+
+func (b *bench) act(action simulator.InstanceAction) {
+	b.t.Helper()
+	for _, vm := range b.vms() {
+		b.Expect(b.cloud.Act(b.t.Context(), vm.ID, action)).To(Succeed())
+	}
+}
+
+func (b *bench) addFault(f simulator.Fault) {
+	b.t.Helper()
+	_, err := b.cloud.AddFault(b.t.Context(), f)
+	b.Expect(err).NotTo(HaveOccurred())
 }
 
 // machine reads a machine from the API.
@@ -165,9 +348,11 @@ func (b *bench) remove(o client.Object) {
 	b.Expect(b.r.Client.Delete(b.t.Context(), o)).To(Succeed())
 }
 
-func (b *bench) createNode(name, providerID string) {
+// createNode makes the Node of a machine.
+func (b *bench) createNode(name string) {
 	b.t.Helper()
-	b.Expect(b.nodes.Create(b.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}})).To(Succeed())
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: b.machine(name).Spec.ProviderID}}
+	b.Expect(b.nodes.Create(b.t.Context(), node)).To(Succeed())
 }
 
 func (b *bench) countNodes() int {
@@ -200,8 +385,8 @@ func fleetOf(names ...string) []client.Object {
 		}}
 		machine.UID = uid("machine", name)
 		infra := &infrav1.CloudMachine{ObjectMeta: meta(name), Spec: infrav1.CloudMachineSpec{
-			CloudMachineFields: infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "main"}, Simulated: &infrav1.SimulatedMachine{}},
-			ProviderID:         fmt.Sprintf("test:///vm-%d", i+1),
+			CloudMachineFields: infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "main"}, Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image"}},
+			ProviderID:         placeholder,
 			Creation:           infrav1.CloudMachineCreation{Token: fmt.Sprintf("%s%d", testToken, i)},
 		}}
 		infra.UID = uid("infra", name)
@@ -225,3 +410,10 @@ func edit(objects []client.Object, name string, change func(*infrav1.CloudMachin
 func unmade(m *infrav1.CloudMachine) { m.Spec.ProviderID = "" }
 
 func uid(kind, name string) types.UID { return types.UID(kind + "-" + name) }
+
+// inBubble runs a test with a bench in fake time.
+func inBubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
+}

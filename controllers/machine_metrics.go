@@ -126,9 +126,9 @@ func (t *MachineMetrics) Start(ctx context.Context) error {
 	return nil
 }
 
-// machineChanged measures a create that has ended, and counts a join that failed and an announcement
-// of the cloud when they become known. A reason that changes while the condition stays False is the
-// same failure.
+// machineChanged measures a create that has ended, and counts a join that failed and an
+// announcement of the cloud when they become known. A reason that changes while the condition stays
+// False is the same failure.
 func (t *MachineMetrics) machineChanged(before, after *infrav1.CloudMachine) {
 	if !isProvisioned(before) && isProvisioned(after) && isCreatedHere(after) {
 		t.observe(t.create, after, time.Since(after.CreationTimestamp.Time))
@@ -251,7 +251,7 @@ func instanceType(fields *infrav1.CloudMachineFields) string {
 	}
 	for _, member := range all {
 		of, ok := member.(map[string]any)
-		for _, name := range []string{"instanceType", "flavor", "instancetype"} {
+		for _, name := range []string{"instanceType", "vmSize", "flavor", "instancetype"} {
 			if !ok {
 				break
 			}

@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	"github.com/drover-io/drover/kubeconfig"
@@ -291,4 +293,46 @@ func TestNextProbe(t *testing.T) {
 	between(time.Minute)
 	setUnavailable(adopted, controlplanev1.UnreachableReason, "")
 	between(10 * time.Second)
+}
+
+// TestOneProber: while Cluster API's connection to the workload cluster answers, the API server is
+// asked once per kubeconfig and now and then for its version. Otherwise each check asks.
+func TestOneProber(t *testing.T) {
+	ca := authority.New(t)
+	var asked atomic.Int32
+	server := serve(t, ca, time.Now().Add(time.Hour), func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, realVersion)
+	}, "127.0.0.1")
+	adopted := &controlplanev1.AdoptedControlPlane{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "blue"}}
+	cluster := &clusterv1.Cluster{ObjectMeta: adopted.ObjectMeta}
+	connected := clustercache.NewFakeClusterCache(nil, client.ObjectKeyFromObject(cluster))
+	config := configFor(t, server.URL, ca).Config
+	other := configFor(t, server.URL, ca, func(_ *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) { user.Token += "-2" }).Config
+	r := &AdoptedControlPlaneReconciler{ProbeInterval: time.Minute}
+	for _, step := range []struct {
+		what   string
+		cache  clustercache.ClusterCache
+		config *kubeconfig.Config
+		asked  int32
+	}{
+		{"a new kubeconfig", connected, config, 1},
+		{"the same one", connected, config, 1},
+		{"another one", connected, other, 2},
+		{"the same one again", connected, other, 2},
+		{"no connection", clustercache.NewFakeEmptyClusterCache(), other, 3},
+		{"still none", clustercache.NewFakeEmptyClusterCache(), other, 4},
+		{"connected", connected, other, 4},
+	} {
+		r.ClusterCache = step.cache
+		version, failure, err := r.probe(t.Context(), adopted, cluster, step.config)
+		if version != "v1.36.3" || failure != nil || err != nil || asked.Load() != step.asked {
+			t.Fatalf("%s: version %q, failure %v, error %v, asked %d times, want %d", step.what, version, failure, err, asked.Load(), step.asked)
+		}
+	}
+	r.ProbeInterval = time.Nanosecond // the version is old, and so is the connection's answer
+	if _, _, err := r.probe(t.Context(), adopted, cluster, other); err != nil || asked.Load() != 5 {
+		t.Errorf("error %v, asked %d times, want 5", err, asked.Load())
+	}
 }

@@ -79,10 +79,23 @@ func setReady(obj object) {
 }
 
 // setPaused sets the Paused condition as Cluster API's contract requires, and reports whether obj
-// is paused: by its Cluster, by its own annotation, or because it was moved to another management
-// cluster. cluster may be nil.
+// is paused. cluster may be nil.
 func setPaused(obj object, cluster *clusterv1.Cluster) bool {
-	var by []string
+	if by := pausedBy(obj, cluster); len(by) > 0 {
+		setCondition(obj, clusterv1.PausedCondition, metav1.ConditionTrue, clusterv1.PausedReason, strings.Join(by, ", "))
+		return true
+	}
+	setCondition(obj, clusterv1.PausedCondition, metav1.ConditionFalse, clusterv1.NotPausedReason, "")
+	return false
+}
+
+func isPaused(obj client.Object, cluster *clusterv1.Cluster) bool {
+	return len(pausedBy(obj, cluster)) > 0
+}
+
+// pausedBy returns what pauses obj: its Cluster, its own annotation, or that it was moved to
+// another management cluster.
+func pausedBy(obj client.Object, cluster *clusterv1.Cluster) (by []string) {
 	if cluster != nil && ptr.Deref(cluster.Spec.Paused, false) {
 		by = append(by, "Cluster spec.paused is set to true")
 	}
@@ -92,12 +105,7 @@ func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	if isMovedAway(obj) {
 		by = append(by, "clusterctl move has moved the object to another management cluster")
 	}
-	if len(by) > 0 {
-		setCondition(obj, clusterv1.PausedCondition, metav1.ConditionTrue, clusterv1.PausedReason, strings.Join(by, ", "))
-		return true
-	}
-	setCondition(obj, clusterv1.PausedCondition, metav1.ConditionFalse, clusterv1.NotPausedReason, "")
-	return false
+	return by
 }
 
 // setCloudError sets Ready to False for an error of the cloud.

@@ -47,17 +47,19 @@ type Webhooks struct {
 func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 	return errors.Join(
 		validation.Register(mgr, &infrav1.CloudAccount{}, validation.Rules[*infrav1.CloudAccount]{
-			Spec:   func(o *infrav1.CloudAccount) any { return o.Spec },
-			Check:  w.checkAccount,
-			Change: w.checkAccountChange,
+			Spec:     func(o *infrav1.CloudAccount) any { return o.Spec },
+			Check:    w.checkAccount,
+			Change:   w.checkAccountChange,
+			Managers: w.Managers, ManagedField: "place",
+			Managed: func(o *infrav1.CloudAccount) any { return o.Spec.Place },
 		}),
 		validation.Register(mgr, &infrav1.CloudCluster{}, validation.Rules[*infrav1.CloudCluster]{
 			Spec: func(o *infrav1.CloudCluster) any { return o.Spec },
 			Check: func(o *infrav1.CloudCluster) field.ErrorList {
 				return checkEndpoint(o.Spec.ControlPlaneEndpoint, field.NewPath("spec"))
 			},
-			Managers: w.Managers,
-			Creation: func(o *infrav1.CloudCluster) any { return o.Spec.Creation },
+			Managers: w.Managers, ManagedField: "creation",
+			Managed: func(o *infrav1.CloudCluster) any { return o.Spec.Creation },
 		}),
 		validation.Register(mgr, &infrav1.CloudClusterTemplate{}, validation.Rules[*infrav1.CloudClusterTemplate]{
 			Spec:     func(o *infrav1.CloudClusterTemplate) any { return o.Spec },
@@ -70,8 +72,8 @@ func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 				return w.checkMachine(&o.Spec.CloudMachineFields, field.NewPath("spec"))
 			},
 			Create:   w.checkUnique,
-			Managers: w.Managers,
-			Creation: func(o *infrav1.CloudMachine) any { return o.Spec.Creation },
+			Managers: w.Managers, ManagedField: "creation",
+			Managed: func(o *infrav1.CloudMachine) any { return o.Spec.Creation },
 		}),
 		validation.Register(mgr, &infrav1.CloudMachineTemplate{}, validation.Rules[*infrav1.CloudMachineTemplate]{
 			Spec: func(o *infrav1.CloudMachineTemplate) any { return o.Spec },

@@ -64,8 +64,8 @@ func hostsTOML(r bootstrapv1.Registry) string {
 		fmt.Fprintf(&b, "server = %s\n", strconv.Quote("https://"+r.Host))
 	}
 	for _, m := range r.Mirrors {
-		fmt.Fprintf(&b, "\n[host.%s]\n  capabilities = [\"pull\", \"resolve\"]\n", strconv.Quote(m))
-		if strings.Contains(m+"/", "/v2/") { // the mirror's own path in the registry API: containerd must add nothing
+		fmt.Fprintf(&b, "\n[host.%s]\n  capabilities = [\"pull\", \"resolve\"]\n", strconv.Quote(m.URL))
+		if strings.Contains(m.URL+"/", "/v2/") { // the mirror's own path in the registry API: containerd must add nothing
 			b.WriteString("  override_path = true\n")
 		}
 	}

@@ -64,8 +64,8 @@ func full(t testing.TB, name bootstrapv1.OperatingSystem, mode bootstrapv1.Insta
 		},
 		Containerd: bootstrapv1.Containerd{
 			Registries: []bootstrapv1.Registry{
-				{Host: "docker.io", Mirrors: []string{"https://mirror.example.org", "http://10.0.0.2:5000/v2/hub"}},
-				{Host: "_default", Mirrors: []string{"https://mirror.example.org"}},
+				{Host: "docker.io", Mirrors: []bootstrapv1.Mirror{{URL: "https://mirror.example.org"}, {URL: "http://10.0.0.2:5000/v2/hub"}}},
+				{Host: "_default", Mirrors: []bootstrapv1.Mirror{{URL: "https://mirror.example.org"}}},
 			},
 			Credentials: bootstrapv1.SecretName{Name: "registry"},
 		},

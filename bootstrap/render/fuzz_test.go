@@ -220,10 +220,10 @@ func places() []place {
 		}},
 		{name: "registry", harmless: "a", at: []string{"file " + registriesPath + "/PATH/hosts.toml 0644", "file " + registriesPath + "/a/hosts.toml 0644"},
 			set: func(in *Input, s string) {
-				in.Spec.Containerd.Registries = []bootstrapv1.Registry{{Host: s, Mirrors: []string{"https://m"}}}
+				in.Spec.Containerd.Registries = []bootstrapv1.Registry{{Host: s, Mirrors: []bootstrapv1.Mirror{{URL: "https://m"}}}}
 			}},
 		{name: "registry's mirror", harmless: "https://a", at: []string{"file " + registriesPath + "/r/hosts.toml 0644"}, set: func(in *Input, s string) {
-			in.Spec.Containerd.Registries = []bootstrapv1.Registry{{Host: "r", Mirrors: []string{s}}}
+			in.Spec.Containerd.Registries = []bootstrapv1.Registry{{Host: "r", Mirrors: []bootstrapv1.Mirror{{URL: s}}}}
 		}, read: between(registriesPath+"/r/hosts.toml", "[host.\"", "\"]\n  capabilities = [\"pull\", \"resolve\"]\n")},
 		{name: "pause image", harmless: "a", in: packages, at: []string{"file " + containerdConfigPath + " 0644"}, set: func(in *Input, s string) { in.Spec.Containerd.PauseImage = s },
 			read: between(containerdConfigPath, "sandbox_image = \"", "\"\n\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n")},

@@ -265,13 +265,14 @@ func validateContainerd(c *bootstrapv1.Containerd, at *field.Path) field.ErrorLi
 		}
 		mirrors := map[string]bool{}
 		for j, m := range r.Mirrors {
-			if !mirrorPattern.MatchString(m) {
-				errs = append(errs, field.Invalid(at.Child("mirrors").Index(j), shorten(m), "must be an address that begins with https:// or http://"))
+			at := at.Child("mirrors").Index(j).Child("url")
+			if !mirrorPattern.MatchString(m.URL) {
+				errs = append(errs, field.Invalid(at, shorten(m.URL), "must be an address that begins with https:// or http://"))
 			}
-			if mirrors[m] {
-				errs = append(errs, field.Duplicate(at.Child("mirrors").Index(j), shorten(m)))
+			if mirrors[m.URL] {
+				errs = append(errs, field.Duplicate(at, shorten(m.URL)))
 			}
-			mirrors[m] = true
+			mirrors[m.URL] = true
 		}
 	}
 	return append(errs, validateSecretName(c.Credentials, at.Child("credentials"))...)

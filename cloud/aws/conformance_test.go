@@ -94,6 +94,12 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 			return alive
 		},
 		OtherPlace: &conformance.Place{Credentials: otherCredentials()},
+		LosePermissions: func(testing.TB) func() {
+			return stub.Inject(ec2stub.Fault{Operation: "DescribeInstances", Code: "UnauthorizedOperation", Status: http.StatusForbidden})
+		},
+		FailsLater: func(testing.TB) func() {
+			return stub.Inject(ec2stub.Fault{Operation: "RunInstances", Birth: ec2stub.Roomless})
+		},
 		LateCreates: func(testing.TB) func() {
 			return stub.Inject(ec2stub.Fault{Operation: "RunInstances", Late: true, Delay: 100 * time.Millisecond})
 		},

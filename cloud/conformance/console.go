@@ -4,7 +4,7 @@ package conformance
 
 import "github.com/drover-io/drover/cloud"
 
-// console reads the console of a running machine in one call, and then that of a deleted one.
+// console reads the console of a running machine, and then that of a deleted one.
 func (s *suite) console() {
 	driver, able := s.driver.(*checked).Driver.(cloud.Console)
 	if !able {
@@ -17,7 +17,7 @@ func (s *suite) console() {
 	if err != nil {
 		s.Errorf("Console: %v", err)
 	}
-	s.wantCalls("Console", calls, 1)
+	s.wantCalls("Console", calls, s.Calls.Console)
 	s.untilGone(s.Context(), []cloud.Reference{s.reference(made)})
 	if _, err = driver.Console(s.Context(), made); err != nil {
 		s.driver.(*checked).error("Console", err)

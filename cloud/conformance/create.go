@@ -67,11 +67,95 @@ func (s *suite) createIsIdempotent() {
 		}
 	}), s.Calls.Again)
 	other := s.request(req.Token)
-	other.Name, other.UserData = "another-name", []byte("#cloud-config\nhostname: other\n")
+	if other.UserData = []byte("#cloud-config\nhostname: other\n"); s.Cloud.Traits.Named {
+		other.Name = req.Name
+	} else {
+		other.Name = "another-name"
+	}
 	if again := s.ensure(other); again.ID != made.ID {
 		s.Errorf("Ensure returned instance %s, then %s for a changed request with the same token", made.ID, again.ID)
 	}
 	s.wantOne(req.Token, made.ID)
+}
+
+// oneName makes two machines of one name: at the same time, and one after the other. Only where the
+// name is the identity, the second one waits until the name is free again. It is then not taken for
+// the first one.
+func (s *suite) oneName() {
+	named := s.Cloud.Traits.Named
+	first, second := s.request(s.token()), s.request(s.token())
+	second.Name = first.Name
+	made := s.ensure(first)
+	if named {
+		_, err := s.driver.Ensure(s.Context(), second)
+		s.wantCode(err, cloud.Conflict)
+		if found := s.instances(second.Token); len(found) > 0 {
+			s.Errorf("Ensure failed, but created %+v", found)
+		}
+		s.wantOne(first.Token, made.ID)
+	} else if other := s.ensure(second); other.ID == made.ID {
+		s.Errorf("two machines of one name have the same instance %s", made.ID)
+	}
+	s.untilGone(s.Context(), []cloud.Reference{s.reference(made)})
+	next := s.ensure(second)
+	for _, r := range s.instancesOf(s.reference(made)) {
+		if r.Token != first.Token || r.State != cloud.StateTerminated {
+			s.Errorf("the first machine is gone, but Describe returns %+v", r)
+		}
+	}
+	if named {
+		_, err := s.driver.Ensure(s.Context(), first)
+		s.wantCode(err, cloud.Conflict)
+	}
+	if next.ID != made.ID { // otherwise the cloud can't tell them apart
+		if err := s.driver.Delete(s.Context(), []cloud.Resource{made})[0]; err != nil {
+			s.Errorf("Delete of the first machine, which is gone: %v", err)
+		}
+	}
+	s.wantOne(second.Token, next.ID)
+	if found := s.instances(second.Token); found[0].State != cloud.StatePending && found[0].State != cloud.StateRunning {
+		s.Errorf("the second machine was deleted with the first one: %+v", found[0])
+	}
+}
+
+// acceptedWithoutCapacity makes the endpoint accept a create, and then have no capacity for it. The
+// instance that is left says so; if none is left, Ensure does.
+func (s *suite) acceptedWithoutCapacity() {
+	if s.FailsLater == nil {
+		s.omitCredential("creates that are accepted and fail")
+		return
+	}
+	req := s.request(s.token())
+	undo := s.FailsLater(s.T)
+	made, err := s.driver.Ensure(s.Context(), req)
+	var failed cloud.Resource
+	s.eventually("the create fails", func() bool {
+		if err != nil { // there is no instance, or none yet
+			if cloud.CodeOf(err) == cloud.Unavailable {
+				made, err = s.driver.Ensure(s.Context(), req)
+			}
+			return cloud.CodeOf(err) == cloud.NoCapacity
+		}
+		found, readErr := s.driver.Describe(s.Context(), []cloud.Reference{s.reference(made)})
+		i := slices.IndexFunc(found, func(r cloud.Resource) bool { return r.ID == made.ID && r.Kind == cloud.KindInstance })
+		if readErr != nil || i < 0 {
+			return false
+		}
+		failed = found[i]
+		return failed.State == cloud.StateFailed || failed.State == cloud.StateTerminated
+	})
+	undo()
+	if err != nil {
+		s.wantOne(s.ensure(req).Token, "") // nothing was left, so the same machine can still be made
+		return
+	}
+	if failed.Code != cloud.NoCapacity || failed.Reason == "" {
+		s.Errorf("failed for lack of capacity, but got code %q and reason %q", failed.Code, failed.Reason)
+	}
+	if again := s.ensure(req); again.ID != made.ID {
+		s.Errorf("Ensure made instance %s beside the failed one, %s", again.ID, made.ID)
+	}
+	s.untilGone(s.Context(), []cloud.Reference{s.reference(made)})
 }
 
 // createInParallel sends the same request several times at once, as two managers may do.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -42,6 +43,37 @@ func (s *suite) place() {
 	if err != nil || other.Place == "" || other.Place == first.Place {
 		s.Errorf("credentials of another place: Place is %q, and the account's is %q (%v)", other.Place, first.Place, err)
 	}
+}
+
+// permissions makes the endpoint hide the machines that the credentials may no longer see. No read
+// may then miss a machine without an error.
+func (s *suite) permissions() {
+	if s.LosePermissions == nil {
+		s.omitCredential("permissions that are lost")
+		return
+	}
+	made := s.ensure(s.request(s.token()))
+	s.wantOne(made.Token, made.ID)
+	undo := s.LosePermissions(s.T)
+	for name, read := range map[string]func() ([]cloud.Resource, error){
+		"List": func() ([]cloud.Resource, error) { return s.driver.List(s.Context()) },
+		"Describe": func() ([]cloud.Resource, error) {
+			return s.driver.Describe(s.Context(), []cloud.Reference{s.reference(made)})
+		},
+		"Describe by token": func() ([]cloud.Resource, error) {
+			return s.driver.Describe(s.Context(), []cloud.Reference{{Token: made.Token, OwnershipID: s.owner}})
+		},
+	} {
+		found, err := read()
+		if err == nil && !slices.ContainsFunc(found, func(r cloud.Resource) bool { return r.ID == made.ID }) {
+			s.Errorf("%s misses a machine that it may not see, and returns no error", name)
+		}
+		if err != nil {
+			s.wantCode(err, cloud.Unauthorized)
+		}
+	}
+	undo()
+	s.wantOne(made.Token, made.ID)
 }
 
 // turnAfterDeadline makes the transport refuse a call whose turn in the rate limit comes too late.
@@ -114,7 +146,7 @@ func (s *suite) deadConnection() {
 	mortal.HTTP2 = &http.HTTP2Config{SendPingTimeout: callTime / 6, PingTimeout: callTime / 6}
 	s.Cleanup(mortal.CloseIdleConnections)
 	through := *s
-	through.net = &network{shared: mortal, t: s.T, calls: map[cloud.Class]int{}}
+	through.net = &network{shared: mortal, row: s.Cloud, t: s.T, calls: map[cloud.Class]int{}}
 	driver := through.newDriver(s.Credentials)
 	list := func() error {
 		ctx, cancel := context.WithTimeout(s.Context(), callTime)

@@ -44,6 +44,8 @@ func Run(t *testing.T, target Target) {
 		{"create is idempotent", alone, (*suite).createIsIdempotent},
 		{"injected errors", alone, (*suite).injected},
 		{"create in progress", alone, (*suite).createInProgress},
+		{"accepted without capacity", alone, (*suite).acceptedWithoutCapacity},
+		{"permissions that filter", alone, (*suite).permissions},
 		{"list", alone, (*suite).list},
 		{"delete", alone, (*suite).delete},
 		{"probe", together, (*suite).probe},
@@ -56,6 +58,7 @@ func Run(t *testing.T, target Target) {
 		{"create after lost response", together, (*suite).createAfterLostAnswer},
 		{"terminated is not recreated", together, (*suite).terminatedIsNotRecreated},
 		{"names", together, (*suite).names},
+		{"one name", together, (*suite).oneName},
 		{"user data", together, (*suite).userData},
 		{"rejected requests", together, (*suite).refused},
 		{"reads with network faults", together, (*suite).readsWithFaults},
@@ -88,7 +91,7 @@ func newSuite(t *testing.T, target Target) *suite {
 	t.Helper()
 	s := &suite{
 		T: t, Target: target,
-		net:   &network{shared: target.Transport, t: t, calls: map[cloud.Class]int{}},
+		net:   &network{shared: target.Transport, row: target.Cloud, t: t, calls: map[cloud.Class]int{}},
 		owner: "conformance-" + strings.ToLower(rand.Text()),
 	}
 	s.driver = s.newDriver(target.Credentials)
@@ -219,10 +222,15 @@ func (s *suite) ensure(req cloud.Request) cloud.Resource {
 // read lag.
 func (s *suite) instances(token string) []cloud.Resource {
 	s.Helper()
+	return s.instancesOf(cloud.Reference{Token: token, OwnershipID: s.owner})
+}
+
+func (s *suite) instancesOf(ref cloud.Reference) []cloud.Resource {
+	s.Helper()
 	if s.Cloud.Traits.ReadLag > 0 {
 		s.sleep(s.Cloud.Traits.ReadLag) // a second instance must not hide behind the lag
 	}
-	refs := []cloud.Reference{{Token: token, OwnershipID: s.owner}}
+	refs := []cloud.Reference{ref}
 	found, err := s.driver.Describe(s.Context(), refs)
 	if s.beforeReadLag(err) {
 		s.sleep(s.Cloud.Traits.CreateHorizon)

@@ -49,6 +49,12 @@ type Target struct {
 	// LateCreates makes the endpoint leave creates without an answer, and carry them out some time
 	// later, until undo is called.
 	LateCreates func(testing.TB) (undo func())
+	// FailsLater makes the endpoint accept creates that then fail for lack of capacity, until undo
+	// is called.
+	FailsLater func(testing.TB) (undo func())
+	// LosePermissions makes the endpoint hide or refuse the machines in reads, as for credentials
+	// that have lost a permission, until undo is called.
+	LosePermissions func(testing.TB) (undo func())
 	// Foreign makes an instance without Drover's tags, without the driver. alive reports whether it
 	// still exists unchanged.
 	Foreign func(testing.TB) (alive func() bool)
@@ -83,10 +89,12 @@ type Calls struct {
 	List, Describe, Page int
 	// Delete of one batch of instances only.
 	Delete int
+	// Console of one instance.
+	Console int
 }
 
 func (c Calls) withDefaults() Calls {
-	for _, n := range []*int{&c.Probe, &c.Create, &c.Again, &c.Offering, &c.List, &c.Describe, &c.Delete} {
+	for _, n := range []*int{&c.Probe, &c.Create, &c.Again, &c.Offering, &c.List, &c.Describe, &c.Delete, &c.Console} {
 		*n = max(*n, 1)
 	}
 	if c.Page == 0 {

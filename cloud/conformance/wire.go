@@ -19,6 +19,7 @@ import (
 // its calls as promised.
 type network struct {
 	shared http.RoundTripper // connections of the drivers are made from it
+	row    cloud.Cloud
 	t      testing.TB
 
 	mu    sync.Mutex
@@ -40,6 +41,9 @@ type effect func(req *http.Request, send func() (*http.Response, error), giveUp 
 
 // connect implements a cloud.Config's Connect.
 func (n *network) connect(trust *tls.Config) (http.RoundTripper, error) {
+	if shared, ok := n.shared.(*http.Transport); ok && n.row.Carrier != nil {
+		return connection{n, n.row.Carrier(shared, trust)}, nil
+	}
 	base, err := cloud.Connect(n.shared, trust)
 	if own, ok := base.(*http.Transport); ok && trust != nil {
 		n.t.Cleanup(own.CloseIdleConnections)

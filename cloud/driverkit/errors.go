@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -63,7 +64,17 @@ func (r Redactor) NoResponse(operation string, err error) error {
 	case errors.Is(err, context.Canceled):
 		return unavailable("canceled before a response", context.Canceled)
 	}
-	return unavailable("no response: "+r.Clean(cloud.Plain(err), maxCause), nil)
+	return unavailable("no response: "+r.Clean(plain(err), maxCause), nil)
+}
+
+// plain returns the text of a net/http error without the request's method and URL, which come
+// before the cause.
+func plain(err error) string {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	return err.Error()
 }
 
 // CodeOfStatus returns the code of an answer that the cloud did not write, such as a proxy's page.

@@ -46,16 +46,6 @@ func newAbsences() absences {
 	return absences{recorded: map[string]struct{}{}, missing: map[string]struct{}{}, accepted: map[string]time.Time{}, confirmed: map[string]struct{}{}}
 }
 
-// record notes a machine that was made.
-func (a *absences) record(token string) {
-	a.recorded[token] = struct{}{}
-}
-
-// miss notes that nothing of the machine is found.
-func (a *absences) miss(token string) {
-	a.missing[token] = struct{}{}
-}
-
 // found drops what was recorded of a machine that is there, or whose end the cloud records.
 func (a *absences) found(token string) {
 	delete(a.missing, token)

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -267,10 +268,13 @@ func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.S
 	if s.unused() {
 		a.limiter.Load().create.giveBack()
 	}
+	shortOf := shortage{req.FailureDomain, shape}
+	if e, none := errors.AsType[*cloud.Error](err); none && e.Code == cloud.NoCapacity {
+		a.capacity.remember(shortOf)
+		_, err = a.capacity.choose(shape, domains)
+		err = &cloud.Error{Code: e.Code, Message: e.Message, RetryAfter: max(retryAfter(err), nextDomainDelay), Err: e}
+	}
 	if err != nil {
-		if cloud.CodeOf(err) == cloud.NoCapacity {
-			return cloud.Resource{}, a.capacity.remember(shape, req.FailureDomain, domains, err)
-		}
 		return cloud.Resource{}, err
 	}
 	if made.OwnershipID != req.OwnershipID {
@@ -280,7 +284,7 @@ func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.S
 		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "create machine %s/%s: the response holds a provider ID of %d bytes, which is too long: check the account's endpoint",
 			req.Namespace, req.Name, len(made.ProviderID))
 	}
-	a.inventory.recordCreate(req, made)
+	a.inventory.recordCreate(req, made, func() { a.capacity.remember(shortOf) })
 	return made, nil
 }
 
@@ -454,13 +458,14 @@ func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []erro
 // worst returns the error that represents a batch in the rate limit and the metrics: a Throttled
 // one if there is any.
 func worst(errs []error) error {
-	if i := slices.IndexFunc(errs, func(err error) bool { return cloud.CodeOf(err) == cloud.Throttled }); i >= 0 {
-		return errs[i]
+	var first error
+	for _, err := range errs {
+		if cloud.CodeOf(err) == cloud.Throttled {
+			return err
+		}
+		first = cmp.Or(first, err)
 	}
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		return errs[i]
-	}
-	return nil
+	return first
 }
 
 // call calls do if the credentials are proved to lead to the account's place.
@@ -573,44 +578,26 @@ type shortage struct {
 func (c *capacity) choose(shape [sha256.Size]byte, domains []string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
+	wait := c.ttl
 	for _, d := range domains {
-		if !now.Before(c.noneUntil[shortage{d, shape}]) {
+		left := time.Until(c.noneUntil[shortage{d, shape}])
+		if left <= 0 {
 			return d, nil
 		}
+		wait = min(wait, left)
 	}
-	return "", c.exhausted(shape, domains, now, nil)
+	e := cloud.Errorf(cloud.NoCapacity, "none of the failure domains %q recently had capacity for this kind of machine", domains)
+	e.RetryAfter = wait
+	return "", e
 }
 
-// remember records that a domain had no capacity, and returns the error for the caller.
-func (c *capacity) remember(shape [sha256.Size]byte, domain string, domains []string, cause error) error {
+// remember records that a domain had no capacity.
+func (c *capacity) remember(s shortage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	for s, until := range c.noneUntil {
-		if !now.Before(until) {
-			delete(c.noneUntil, s)
-		}
-	}
-	c.noneUntil[shortage{domain, shape}] = now.Add(c.ttl)
-	return c.exhausted(shape, domains, now, cause)
-}
-
-func (c *capacity) exhausted(shape [sha256.Size]byte, domains []string, now time.Time, cause error) error {
-	wait := c.ttl
-	for _, d := range domains {
-		wait = min(wait, max(c.noneUntil[shortage{d, shape}].Sub(now), nextDomainDelay))
-	}
-	var e *cloud.Error
-	if errors.As(cause, &e) {
-		return &cloud.Error{Code: cloud.NoCapacity, Message: e.Message, RetryAfter: wait, Err: cause}
-	}
-	if len(domains) == 1 && domains[0] == "" {
-		return &cloud.Error{Code: cloud.NoCapacity, Message: "the cloud recently had no capacity for this kind of machine", RetryAfter: wait}
-	}
-	e = cloud.Errorf(cloud.NoCapacity, "none of the failure domains %v recently had capacity for this kind of machine", domains)
-	e.RetryAfter = wait
-	return e
+	maps.DeleteFunc(c.noneUntil, func(_ shortage, until time.Time) bool { return !now.Before(until) })
+	c.noneUntil[s] = now.Add(c.ttl)
 }
 
 // FailureDomains returns the failure domains that a machine's fields allow; none: all of the

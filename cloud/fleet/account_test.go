@@ -4,6 +4,7 @@ package fleet
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -174,6 +175,78 @@ func TestNoCapacity(t *testing.T) {
 		}
 		if last := c.log()[len(c.log())-1]; last.op != "run" || last.zone != "a" {
 			t.Errorf("the preferred domain was not asked first: %+v", last)
+		}
+	})
+}
+
+// TestNoCapacityLater: an instance that the cloud accepted, and then had no capacity for, makes its
+// Machine be replaced. The successor is made in another failure domain. What failed can be deleted
+// as any other, and its domain is tried again after a while.
+func TestNoCapacityLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.dependants = 1
+		s := c.begin(t)
+		a := s.account(t)
+		c.with(func() { c.failsLater["a"] = true })
+		failed := ensure(t, a, "1", "a", "b")
+		if o := a.Observe(failed, false); o.Instance == nil || o.Instance.Ending {
+			t.Fatalf("before it fails: %+v", o.Instance)
+		}
+		var o Observation
+		until(t, time.Minute, "it failed", func() bool {
+			o = a.Observe(failed, true)
+			return o.Instance.State == cloud.StateFailed
+		})
+		if !o.Instance.Ending || !o.Instance.Imminent || o.Instance.Code != cloud.NoCapacity || o.Gone {
+			t.Errorf("failed: %+v", o)
+		}
+		ensure(t, a, "2", "a", "b")
+		if last := c.log()[len(c.log())-1]; last.op != "run" || last.zone != "b" {
+			t.Errorf("the successor went to %+v", last)
+		}
+		large := request("large")
+		large.Spec.Simulated.InstanceType = "large"
+		if zone, err := a.Domain(large.Spec, []string{"a", "b"}); zone != "a" || err != nil {
+			t.Errorf("another kind of machine goes to %q, %v", zone, err)
+		}
+		time.Sleep(a.times.NoCapacityMemory)
+		if a.Observe(failed, true); len(a.capacity.noneUntil) != 1 {
+			t.Errorf("remembered: %v", a.capacity.noneUntil)
+		}
+		if zone, err := a.Domain(request("3").Spec, []string{"a", "b"}); zone != "a" || err != nil {
+			t.Errorf("after the memory ended, a machine goes to %q, %v", zone, err)
+		}
+		until(t, time.Minute, "deleted", func() bool { return a.Delete(failed, time.Now()).Gone })
+		if left := c.alive("1"); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}
+
+// carrierFunc is a carrier that is a function.
+type carrierFunc func(*http.Request) (*http.Response, error)
+
+func (f carrierFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// TestCarrier: a row's own carrier carries the account's calls, with the deadline of a call.
+func TestCarrier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		calls := 0
+		a := c.begin(t, func(o *Options) {
+			o.Clouds[0].Carrier = func(base *http.Transport, _ *tls.Config) http.RoundTripper {
+				return carrierFunc(func(req *http.Request) (*http.Response, error) {
+					calls++
+					if _, bounded := req.Context().Deadline(); !bounded {
+						t.Error("a call without a deadline")
+					}
+					return base.RoundTrip(req)
+				})
+			}
+		}).account(t)
+		if _, err := a.Probe(t.Context()); err != nil || calls != 1 {
+			t.Errorf("%d calls, %v", calls, err)
 		}
 	})
 }

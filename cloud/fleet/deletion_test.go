@@ -643,3 +643,27 @@ func TestForgetWhileDeleting(t *testing.T) {
 		}
 	})
 }
+
+// TestDeletionByName: where the name is the identity, a name that is known may be another machine's
+// by now. A deletion reads first, where others delete what they know.
+func TestDeletionByName(t *testing.T) {
+	for named, first := range map[bool]string{true: "describe", false: "terminate"} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newTestCloud(t)
+			c.named = named
+			a := c.begin(t).account(t)
+			ref := ensure(t, a, "m")
+			a.Observe(ref, true)
+			until(t, time.Minute, "listed", func() bool { return !a.Inventory().LastComplete.IsZero() })
+			until(t, time.Minute, "deleted", func() bool { return a.Delete(ref, time.Now()).Gone })
+			for _, call := range c.log() {
+				if call.op == "describe" || call.op == "terminate" {
+					if call.op != first {
+						t.Errorf("named %t: the first call is %q", named, call.op)
+					}
+					return
+				}
+			}
+		})
+	}
+}

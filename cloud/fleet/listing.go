@@ -324,7 +324,7 @@ func (v *inventory) checkPresence(m *machine) {
 			v.markMissing(m)
 		}
 		if m.wasSeen && !hasInstance(own, m.ref) {
-			v.absences.miss(m.ref.Token)
+			v.absences.missing[m.ref.Token] = struct{}{}
 		}
 	}
 }

@@ -51,6 +51,7 @@ type machine struct {
 	knownSince    time.Time        // when this process learned that the instance exists; zero: it has not
 	startingSince time.Time        // since when it has been about to change by itself; zero: it is not
 	joined        bool             // its Node appeared after the last listing
+	onNoCapacity  func()           // remembers where it was made, for when it fails there; nil: done
 
 	reported        Observation
 	reportedSettled bool         // the controller was notified that it is settled
@@ -197,10 +198,11 @@ func (v *inventory) findExisting(req cloud.Request) (*cloud.Resource, error) {
 }
 
 // recordCreate records a new instance. It takes the lock.
-func (v *inventory) recordCreate(req cloud.Request, r cloud.Resource) {
+func (v *inventory) recordCreate(req cloud.Request, r cloud.Resource, onNoCapacity func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	m := v.machine(req.Token)
+	m.onNoCapacity = onNoCapacity
 	v.addSighting(m, []cloud.Resource{r}, time.Now())
 	v.markExisting(m, req)
 	v.listWakeup.wake()
@@ -224,7 +226,7 @@ func (v *inventory) observe(ref cloud.Reference, seen bool) Observation {
 	v.track(m, ref)
 	m.ref, m.wasSeen = ref, m.wasSeen || seen
 	if ref.ProviderID != "" {
-		v.absences.record(ref.Token)
+		v.absences.recorded[ref.Token] = struct{}{}
 		if m.phase == settling || m.phase == settled {
 			m.phase = tracked
 		}
@@ -283,7 +285,7 @@ func (v *inventory) delete(ref cloud.Reference, asked time.Time) Deletion {
 	}
 	m.ref = ref
 	if ref.ProviderID != "" {
-		v.absences.record(ref.Token)
+		v.absences.recorded[ref.Token] = struct{}{}
 		if m.knownSince.IsZero() {
 			m.knownSince = time.Now()
 		}
@@ -437,6 +439,13 @@ func (m *machine) observation() Observation {
 		pick = instances[i]
 	}
 	m.addEvent(&pick)
+	if pick.Code == cloud.NoCapacity && (pick.State == cloud.StateFailed || pick.State == cloud.StateTerminated) {
+		pick.Ending, pick.Imminent = true, true // its Machine is replaced
+		if m.onNoCapacity != nil {
+			m.onNoCapacity()
+			m.onNoCapacity = nil
+		}
+	}
 	o.Instance, m.last = &pick, &pick
 	if len(alive) > 1 || (len(alive) == 1 && alive[0].ID != pick.ID) {
 		for _, r := range alive {

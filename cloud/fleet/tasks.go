@@ -128,8 +128,9 @@ func (v *inventory) deletionTasks(now time.Time, pending int) (tasks []*task) {
 	}
 	for _, m := range v.machines {
 		if m.phase == deleting && !m.started || due(m, slack) {
-			// The first step can use what is known, because a live read follows it.
-			read := m.started || len(m.resources()) == 0
+			// The first step can use what is known, because a live read follows it. A name that is
+			// known may be another machine's by now.
+			read := m.started || v.account().cloud.Traits.Named || len(m.resources()) == 0
 			tasks = append(tasks, &task{machine: m, ref: m.ref, read: read, was: deleting, reportedCode: cloud.CodeOf(m.err)})
 		}
 	}

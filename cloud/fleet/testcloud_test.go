@@ -40,14 +40,16 @@ type testCloud struct {
 	lag          time.Duration // how long reads may miss what changed
 	dependants   int           // NICs of each machine, which outlive it
 	noCapacity   map[string]bool
-	zonal        bool          // a token is valid in one zone only
-	readLag      time.Duration // ReadLag, where it is more than lag
-	ending       time.Duration // TerminationTime
-	horizon      time.Duration // CreateHorizon
-	cascades     bool          // CascadesDelete: a machine leaves nothing behind
-	inSteps      bool          // one call stops a machine, and the next removes it
-	credential   string        // the only one that is accepted
-	place        string        // what a probe answers
+	failsLater   map[string]bool // zones that accept creates, and then have no capacity
+	named        bool            // Named
+	zonal        bool            // a token is valid in one zone only
+	readLag      time.Duration   // ReadLag, where it is more than lag
+	ending       time.Duration   // TerminationTime
+	horizon      time.Duration   // CreateHorizon
+	cascades     bool            // CascadesDelete: a machine leaves nothing behind
+	inSteps      bool            // one call stops a machine, and the next removes it
+	credential   string          // the only one that is accepted
+	place        string          // what a probe answers
 	buckets      map[cloud.Class]*plainBucket
 	fault        func(op string) fault // nil: none
 	poison       string                // a token that makes a describe invalid
@@ -84,6 +86,7 @@ type testResource struct {
 	before   cloud.State // what a lagging read shows
 	changed  time.Time
 	becomes  cloud.State // at then
+	Code     cloud.Code  // why it failed
 	then     time.Time
 	instance string // a NIC's
 }
@@ -94,6 +97,7 @@ func newTestCloud(t *testing.T) *testCloud {
 		resources:  map[string]*testResource{},
 		made:       map[string]*testResource{},
 		noCapacity: map[string]bool{},
+		failsLater: map[string]bool{},
 		rand:       rand.New(rand.NewPCG(1, 1)),
 		start:      3 * time.Second,
 		stop:       3 * time.Second,
@@ -280,6 +284,9 @@ func (c *testCloud) make(token, ownership, zone string) *testResource {
 	c.nextID++
 	i := &testResource{Kind: cloud.KindInstance, ID: fmt.Sprintf("i-%04d", c.nextID), Token: token, OwnershipID: ownership, Zone: zone,
 		State: cloud.StatePending, before: cloud.StatePending, Created: now, changed: now, becomes: cloud.StateRunning, then: now.Add(c.start)}
+	if c.failsLater[zone] {
+		i.becomes = cloud.StateFailed
+	}
 	c.resources[i.ID] = i
 	for n := range c.dependants {
 		nic := &testResource{Kind: cloud.KindNIC, ID: fmt.Sprintf("nic-%s-%d", i.ID, n), Token: token, OwnershipID: ownership, Created: now, changed: now, instance: i.ID}
@@ -320,6 +327,9 @@ func (c *testCloud) pass() {
 	for id, r := range c.resources {
 		if r.becomes != "" && !now.Before(r.then) {
 			c.change(r, r.becomes)
+			if r.Code = ""; r.State == cloud.StateFailed {
+				r.Code = cloud.NoCapacity
+			}
 			r.becomes, r.changed = "", r.then
 		}
 		if c.forgetsAfter > 0 && r.State == cloud.StateTerminated && now.Sub(r.changed) > c.forgetsAfter {

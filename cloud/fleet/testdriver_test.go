@@ -133,7 +133,7 @@ func (d *testDriver) Offering(ctx context.Context, spec *infrav1.CloudMachineFie
 func toResource(r testResource) cloud.Resource {
 	out := cloud.Resource{Kind: r.Kind, ID: r.ID, Token: r.Token, OwnershipID: r.OwnershipID, CreatedAt: r.Created}
 	if r.Kind == cloud.KindInstance {
-		out.ProviderID, out.State, out.FailureDomain = "test:///"+r.ID, r.State, r.Zone
+		out.ProviderID, out.State, out.Code, out.FailureDomain = "test:///"+r.ID, r.State, r.Code, r.Zone
 	}
 	return out
 }
@@ -144,7 +144,7 @@ func (c *testCloud) row() cloud.Cloud {
 		Name:   "test",
 		Union:  driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
 		Limits: cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}},
-		Traits: cloud.Traits{CreateHorizon: c.horizon, ReadLag: max(c.lag, c.readLag), TerminationTime: c.ending, CascadesDelete: c.cascades, ZonalIdempotency: c.zonal},
+		Traits: cloud.Traits{CreateHorizon: c.horizon, ReadLag: max(c.lag, c.readLag), TerminationTime: c.ending, CascadesDelete: c.cascades, ZonalIdempotency: c.zonal, Named: c.named},
 		Batch:  cloud.Batch{Read: 100, Delete: 100},
 		New: func(cfg cloud.Config) (cloud.Driver, error) {
 			if len(cfg.Credentials["token"]) == 0 {

@@ -3,14 +3,21 @@
 package kubevirt
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
 
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
@@ -18,6 +25,9 @@ import (
 
 // maxAnswer is the largest response body, in bytes. A page of 500 VMs has about 5 MiB.
 const maxAnswer = 64 << 20
+
+// maxError is the largest body of a refusal, in bytes.
+const maxError = 1 << 20
 
 // The Accept headers ask for an object as it is, or for its metadata alone, so that no Secret's
 // content comes back.
@@ -37,14 +47,31 @@ type operation struct {
 	accept, kind string
 }
 
-// client makes the account's calls. It sends each call once.
+// client makes the account's calls by client-go's REST client. It sends each call once.
 type client struct {
 	endpoint
 	http *http.Client
 }
 
 func newClient(to endpoint, transport http.RoundTripper) *client {
-	return &client{endpoint: to, http: driverkit.Client(transport)}
+	return &client{endpoint: to, http: driverkit.Client(shortErrors{transport})}
+}
+
+// shortErrors cuts the answers that client-go reads whole.
+type shortErrors struct{ http.RoundTripper }
+
+func (s shortErrors) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := s.RoundTripper.RoundTrip(req)
+	if err == nil && resp.StatusCode >= http.StatusMultipleChoices {
+		resp.Body = part{io.LimitReader(resp.Body, maxError), resp.Body}
+	}
+	return resp, err
+}
+
+// part is the beginning of a body.
+type part struct {
+	io.Reader
+	io.Closer
 }
 
 // call makes one call. It sends body as JSON, or unchanged if body is a patch. answer may be nil.
@@ -73,57 +100,32 @@ func (c *client) send(ctx context.Context, op operation, path string, query url.
 	if err != nil {
 		return nil, err
 	}
-	redactor := driverkit.NewRedactor(token)
-	if err := ctx.Err(); err != nil {
-		return nil, redactor.NoResponse(op.name, err)
-	}
-	req, err := c.request(ctx, op, path, query, body)
-	if err != nil {
-		return nil, err
-	}
+	content := rest.ClientContentConfig{Negotiator: runtime.NewClientNegotiator(scheme.Codecs.WithoutConversion(), schema.GroupVersion{})}
+	req := rest.NewRequestWithClient(c.server, "", content, c.http).Verb(op.method).AbsPath(path).MaxRetries(0).
+		WarningHandlerWithContext(rest.NoWarnings{}).SetHeader("Accept", op.accept).SetHeader("User-Agent", "drover")
 	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
+		req.SetHeader("Authorization", "Bearer "+token)
 	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return nil, redactor.NoResponse(op.name, err)
+	for name, values := range query {
+		req.Param(name, values[0])
 	}
-	if resp.StatusCode >= 200 && resp.StatusCode <= 299 {
-		return &reply{resp.Body, redactor}, nil
-	}
-	text, err := redactor.ReadBody(op.name, resp.Body, maxAnswer)
-	if err != nil {
-		return nil, err
-	}
-	return nil, refused(op, resp, text, redactor)
-}
-
-func (c *client) request(ctx context.Context, op operation, path string, query url.Values, body any) (*http.Request, error) {
-	var content io.Reader
-	kind := "application/json"
 	switch b := body.(type) {
 	case nil:
 	case patch:
-		content, kind = bytes.NewReader(b), "application/json-patch+json"
+		req.SetHeader("Content-Type", "application/json-patch+json").Body([]byte(b))
 	default:
 		text, err := json.Marshal(body)
 		if err != nil {
 			return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: op.name + ": the machine's fields can't be encoded", Err: err}
 		}
-		content = bytes.NewReader(text)
+		req.SetHeader("Content-Type", "application/json").Body(text)
 	}
-	to := c.server.JoinPath(path)
-	to.RawQuery = query.Encode()
-	req, err := http.NewRequestWithContext(ctx, op.method, to.String(), content)
-	if err != nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "%s: the kubeconfig's server is not a URL", op.name)
+	redactor := driverkit.NewRedactor(token)
+	answer, err := req.Stream(klog.NewContext(ctx, logr.Discard())) // it would log bodies
+	if said, ok := errors.AsType[*apierrors.StatusError](err); ok {
+		return nil, refused(op, &said.ErrStatus, redactor)
 	}
-	req.Header.Set("Accept", op.accept)
-	req.Header.Set("User-Agent", "drover")
-	if content != nil {
-		req.Header.Set("Content-Type", kind)
-	}
-	return req, nil
+	return &reply{answer, redactor}, redactor.NoResponse(op.name, err)
 }
 
 // patch is a JSON patch, which is sent unchanged.

@@ -4,13 +4,13 @@ package kubevirt
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
@@ -49,16 +49,12 @@ func (d *driver) podLog(ctx context.Context, pod string) ([]byte, error) {
 		"container": {string(kubevirtv1.GuestConsoleLog)}, "tailLines": {strconv.Itoa(consoleLines)}, "limitBytes": {strconv.Itoa(consoleBytes)},
 	}
 	text, err := d.send(cloud.WithOperation(ctx, op.name, op.class), op, d.path(pods, pod)+"/log", query, nil)
-	var answer statusError
-	if errors.As(err, &answer) && answer.http == http.StatusBadRequest {
+	if apierrors.IsBadRequest(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	end := struct { // a kubelet may send more than requested
-		io.Reader
-		io.Closer
-	}{io.LimitReader(text, consoleBytes), text}
+	end := part{io.LimitReader(text, consoleBytes), text} // a kubelet may send more than requested
 	return text.redactor.ReadBody(op.name, end, consoleBytes)
 }

@@ -5,15 +5,16 @@ package kubevirt
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -79,7 +80,7 @@ var (
 )
 
 func (d *driver) path(k resourceKind, name string) string {
-	return strings.TrimSuffix(k.prefix+"/namespaces/"+url.PathEscape(d.namespace)+"/"+k.plural+"/"+url.PathEscape(name), "/")
+	return path.Join(k.prefix, "namespaces", d.namespace, k.plural, name)
 }
 
 // Probe lists one VM, which needs valid credentials, the right to list VMs, and KubeVirt's API. It
@@ -132,7 +133,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	create := operation{"CreateSecret", cloud.ClassCreate, http.MethodPost, metadataOfOne, "PartialObjectMetadata"}
 	var secret metav1.PartialObjectMetadata
 	err = d.call(ctx, create, d.path(secrets, ""), strict(), newSecret(req, d.namespace), &secret)
-	if alreadyExists(err) {
+	if apierrors.IsAlreadyExists(err) {
 		found, err := d.adopt(ctx, req)
 		if cloud.CodeOf(err) != cloud.NotFound {
 			return found, err
@@ -163,7 +164,7 @@ func (d *driver) createVM(ctx context.Context, req cloud.Request, domain infrav1
 	create := operation{"CreateVirtualMachine", cloud.ClassCreate, http.MethodPost, wholeObject, virtualMachines.kind}
 	var made kubevirtv1.VirtualMachine
 	err := d.call(ctx, create, d.path(virtualMachines, ""), strict(), newVM(req, d.namespace, domain), &made)
-	if alreadyExists(err) {
+	if apierrors.IsAlreadyExists(err) {
 		return d.adopt(ctx, req)
 	}
 	// Keep the Secret if an earlier create may have made a VM, because that VM would read it.
@@ -215,16 +216,10 @@ func (d *driver) renewSecret(ctx context.Context, req cloud.Request) (now metav1
 	}
 	op := operation{"PatchSecret", cloud.ClassCreate, http.MethodPatch, metadataOfOne, "PartialObjectMetadata"}
 	err = d.call(ctx, op, d.path(secrets, req.Token), nil, patch(steps), &now)
-	var answer statusError
-	if errors.As(err, &answer) && answer.http == http.StatusUnprocessableEntity {
+	if apierrors.IsInvalid(err) {
 		return now, cloud.Errorf(cloud.Conflict, "Secret %q in namespace %q does not belong to this machine", req.Token, d.namespace)
 	}
 	return now, err
-}
-
-func alreadyExists(err error) bool {
-	var answer statusError
-	return errors.As(err, &answer) && answer.reason == metav1.StatusReasonAlreadyExists
 }
 
 // List returns everything with Drover's tags, whatever its owner.
@@ -275,7 +270,8 @@ func (d *driver) read(ctx context.Context, selector string) (o objects, v versio
 	if o.vmis, v.vmis, err = list[kubevirtv1.VirtualMachineInstance](ctx, d, virtualInstances, wholeObject, selector, pruneVMI); err != nil {
 		return objects{}, v, err
 	}
-	if o.volumes, v.volumes, err = list[cdiv1.DataVolume](ctx, d, dataVolumes, wholeObject, selector, pruneVolume); err != nil && !isNotInstalled(err) {
+	// A cluster without the DataVolume API has VMs with container disks only.
+	if o.volumes, v.volumes, err = list[cdiv1.DataVolume](ctx, d, dataVolumes, wholeObject, selector, pruneVolume); err != nil && !apierrors.IsNotFound(err) {
 		return objects{}, v, err
 	}
 	if o.vms, v.vms, err = list[kubevirtv1.VirtualMachine](ctx, d, virtualMachines, wholeObject, selector, pruneVM); err != nil {
@@ -285,13 +281,6 @@ func (d *driver) read(ctx context.Context, selector string) (o objects, v versio
 		return objects{}, v, err
 	}
 	return o, v, nil
-}
-
-// isNotInstalled reports whether the cluster has no DataVolume API. The VMs of such a cluster use
-// container disks.
-func isNotInstalled(err error) bool {
-	var answer statusError
-	return errors.As(err, &answer) && answer.http == http.StatusNotFound
 }
 
 // list reads all pages. It returns what keep makes of each object, and the listing's version. A

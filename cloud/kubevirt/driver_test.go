@@ -5,6 +5,7 @@ package kubevirt
 import (
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -164,6 +165,7 @@ func TestCodes(t *testing.T) {
 		"too slow":     {status: 504, said: refusal(504, metav1.StatusReasonTimeout, "timeout"), code: cloud.Unavailable, retryAfter: 3 * time.Second},
 	} {
 		test.said.Message += " marked-token"
+		test.said.Details.RetryAfterSeconds = 3 // from which an API server makes the header
 		d := served(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "3")
 			write(w, test.status, test.said)
@@ -178,6 +180,60 @@ func TestCodes(t *testing.T) {
 		for _, cause := range test.said.Details.Causes {
 			g.Expect(e.Message).To(ContainSubstring(cause.Field), name)
 		}
+	}
+}
+
+// TestNotKubernetes: the text of an answer that is not an API server's is not shown, however it
+// looks, and one that does not end is cut. It says nothing of the cluster.
+func TestNotKubernetes(t *testing.T) {
+	for name, test := range map[string]struct {
+		status     int
+		kind, text string
+		code       cloud.Code
+		retryAfter time.Duration
+	}{
+		"a proxy":           {403, "text/html", "<html>marked-page</html>", cloud.Unauthorized, 0},
+		"a gateway":         {502, "text/html", "<html>marked-page</html>", cloud.Unavailable, 3 * time.Second},
+		"a rate limit":      {429, "text/plain; charset=utf-8", "marked-page", cloud.Throttled, 3 * time.Second},
+		"a redirect":        {307, "text/plain", "marked-page", cloud.Unknown, 0},
+		"another API":       {403, "application/json", `{"message":"marked-page","code":403}`, cloud.Unauthorized, 0},
+		"a Status of none":  {403, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Success","message":"marked-page"}`, cloud.Unauthorized, 0},
+		"no type":           {500, "; /", "marked-page", cloud.Unavailable, 0},
+		"an endless answer": {500, "text/plain", strings.Repeat("marked-page", 1<<20), cloud.Unavailable, 3 * time.Second},
+	} {
+		g := NewWithT(t)
+		d := served(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", test.kind)
+			w.Header().Set("Retry-After", "3")
+			w.WriteHeader(test.status)
+			_, _ = io.WriteString(w, test.text)
+		})
+		_, err := d.Probe(t.Context())
+		e, ok := errors.AsType[*cloud.Error](err)
+		g.Expect(ok).To(BeTrue(), name)
+		g.Expect(e.Code).To(Equal(test.code), "%s: %v", name, err)
+		g.Expect(e.RetryAfter).To(Equal(test.retryAfter), name)
+		for cause := err; cause != nil; cause = errors.Unwrap(cause) {
+			g.Expect(cause.Error()).NotTo(ContainSubstring("marked"), name)
+		}
+		_, err = d.identify(t.Context())
+		g.Expect(err).To(HaveOccurred(), "%s: a refusal by something else is not the cluster's", name)
+	}
+}
+
+// TestServerPath: an API server may be below a path of its host, as behind Rancher.
+func TestServerPath(t *testing.T) {
+	g := NewWithT(t)
+	var asked string
+	d := served(t, func(w http.ResponseWriter, req *http.Request) {
+		asked = req.URL.String()
+		write(w, 200, map[string]any{"kind": "PartialObjectMetadata", "metadata": map[string]any{"uid": "1"}})
+	})
+	for path, want := range map[string]string{"": "/api/v1/namespaces/kube-system", "/k8s/clusters/c-1/": "/k8s/clusters/c-1/api/v1/namespaces/kube-system"} {
+		d.server.Path = path
+		_, err := d.identify(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(asked).To(Equal(want))
 	}
 }
 
@@ -310,7 +366,7 @@ func TestValidate(t *testing.T) {
 		NodeSelector:  map[string]string{"a b": ""},
 		RequiredNodes: []infrav1.KubeVirtNodeCondition{{Key: "zone", Operator: "In", Values: []string{"a b"}}},
 		Spread:        []infrav1.KubeVirtSpread{{TopologyKey: "a b"}},
-		GPUs:          []string{"a b"},
+		GPUs:          []infrav1.KubeVirtDevice{{DeviceName: "a b"}},
 		Networks:      []infrav1.KubeVirtNetwork{{Name: "a"}, {Name: "b"}},
 	}}, field.NewPath("spec"))
 	var at []string
@@ -319,7 +375,7 @@ func TestValidate(t *testing.T) {
 	}
 	g.Expect(at).To(ConsistOf("spec.kubevirt.labels", "spec.kubevirt.labels[drover-creation-token]", "spec.kubevirt.annotations[drover-machine]",
 		"spec.kubevirt.annotations[a b]", "spec.kubevirt.nodeSelector", "spec.kubevirt.requiredNodes[0].values[0]", "spec.kubevirt.spread[0].topologyKey",
-		"spec.kubevirt.gpus[0]", "spec.kubevirt.networks[1]"))
+		"spec.kubevirt.gpus[0].deviceName", "spec.kubevirt.networks[1]"))
 	errs = validateAccount(&infrav1.CloudAccountSpec{KubeVirt: &infrav1.KubeVirtAccount{
 		FailureDomains: []infrav1.KubeVirtFailureDomain{{Name: "a", NodeSelector: map[string]string{"a b": ""}}},
 	}}, field.NewPath("spec"))

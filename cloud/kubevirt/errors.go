@@ -3,12 +3,13 @@
 package kubevirt
 
 import (
-	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/drover-io/drover/cloud"
@@ -18,40 +19,22 @@ import (
 // maxWords is how much of the API server's message is shown, in bytes.
 const maxWords = 1024
 
-// refused turns an answer other than success into an error. The API server answers with a Status.
-// Any other answer comes from something in between, and its text is not repeated.
-func refused(op operation, resp *http.Response, text []byte, redactor driverkit.Redactor) error {
-	var said metav1.Status
-	if json.Unmarshal(text, &said) != nil || said.Kind != "Status" {
-		code := driverkit.CodeOfStatus(resp.StatusCode)
-		return &cloud.Error{
-			Code:       code,
-			Message:    op.name + ": status " + strconv.Itoa(resp.StatusCode) + ", unexpected response (not Kubernetes)",
-			RetryAfter: driverkit.RetryAfter(code, resp.Header),
-			Err:        statusError{http: resp.StatusCode},
-		}
+// refused turns a Status into an error. For an answer without a Status, client-go makes one.
+// Such an answer comes from something in between, and its text is not repeated. The cause has
+// the code and reason, and no text.
+func refused(op operation, said *metav1.Status, redactor driverkit.Redactor) *cloud.Error {
+	code, message := codeOf(op.class, int(said.Code), said), redactor.Clean(messageOf(said), maxWords)
+	cause := &apierrors.StatusError{ErrStatus: metav1.Status{Code: said.Code, Reason: said.Reason}}
+	if hasCause(said, metav1.CauseTypeUnexpectedServerResponse) {
+		code, message = driverkit.CodeOfStatus(int(said.Code)), "status "+strconv.Itoa(int(said.Code))+", unexpected response (not Kubernetes)"
+		cause.ErrStatus.Reason = metav1.StatusReasonUnknown
 	}
-	return refusedBy(op, resp.StatusCode, &said, resp.Header, redactor)
-}
-
-// refusedBy turns the API server's Status into an error.
-func refusedBy(op operation, status int, said *metav1.Status, header http.Header, redactor driverkit.Redactor) *cloud.Error {
-	code := codeOf(op.class, status, said)
-	return &cloud.Error{
-		Code:       code,
-		Message:    op.name + ": " + redactor.Clean(messageOf(said), maxWords),
-		RetryAfter: driverkit.RetryAfter(code, header),
-		Err:        statusError{http: status, reason: said.Reason},
+	e := &cloud.Error{Code: code, Message: op.name + ": " + message, Err: cause}
+	if seconds, wait := apierrors.SuggestsClientDelay(&apierrors.StatusError{ErrStatus: *said}); wait && (code == cloud.Throttled || code == cloud.Unavailable) {
+		e.RetryAfter = time.Duration(seconds) * time.Second
 	}
+	return e
 }
-
-// statusError identifies a refusal by its HTTP status and reason. Its text holds nothing else.
-type statusError struct {
-	http   int
-	reason metav1.StatusReason
-}
-
-func (e statusError) Error() string { return strconv.Itoa(e.http) + " " + string(e.reason) }
 
 // messageOf returns the message, with the fields that a webhook names in the causes alone.
 func messageOf(said *metav1.Status) string {

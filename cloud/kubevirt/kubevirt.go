@@ -103,9 +103,9 @@ func validateMachine(m *infrav1.KubeVirtMachine, path *field.Path) (all field.Er
 		all = append(all, qualified(spread.TopologyKey, at.Child("topologyKey"))...)
 		all = append(all, metav1validation.ValidateLabels(spread.MatchLabels, at.Child("matchLabels"))...)
 	}
-	for name, devices := range map[string][]string{"gpus": m.GPUs, "hostDevices": m.HostDevices} {
+	for name, devices := range map[string][]infrav1.KubeVirtDevice{"gpus": m.GPUs, "hostDevices": m.HostDevices} {
 		for i, device := range devices {
-			all = append(all, qualified(device, path.Child(name).Index(i))...)
+			all = append(all, qualified(device.DeviceName, path.Child(name).Index(i).Child("deviceName"))...)
 		}
 	}
 	return append(all, validateNetworks(m.Networks, path.Child("networks"))...)

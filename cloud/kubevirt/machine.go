@@ -145,11 +145,11 @@ func guest(req cloud.Request, domain infrav1.KubeVirtFailureDomain) kubevirtv1.V
 	}
 	devices := &g.Domain.Devices
 	devices.Rng = &kubevirtv1.Rng{} // without it, a guest may block at boot for lack of entropy
-	for i, name := range spec.GPUs {
-		devices.GPUs = append(devices.GPUs, kubevirtv1.GPU{Name: fmt.Sprintf("gpu%d", i), DeviceName: name})
+	for i, gpu := range spec.GPUs {
+		devices.GPUs = append(devices.GPUs, kubevirtv1.GPU{Name: fmt.Sprintf("gpu%d", i), DeviceName: gpu.DeviceName})
 	}
-	for i, name := range spec.HostDevices {
-		devices.HostDevices = append(devices.HostDevices, kubevirtv1.HostDevice{Name: fmt.Sprintf("device%d", i), DeviceName: name})
+	for i, device := range spec.HostDevices {
+		devices.HostDevices = append(devices.HostDevices, kubevirtv1.HostDevice{Name: fmt.Sprintf("device%d", i), DeviceName: device.DeviceName})
 	}
 	if spec.TPM != "" {
 		devices.TPM = &kubevirtv1.TPMDevice{Persistent: ptr.To(spec.TPM == infrav1.KubeVirtTPMPersistent)}

@@ -7,10 +7,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/pem"
-	"errors"
 	"net/http"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/drover-io/drover/cloud"
@@ -65,9 +65,8 @@ func (d *driver) identify(ctx context.Context) (string, error) {
 	op := operation{"GetNamespace", cloud.ClassRead, http.MethodGet, metadataOfOne, "PartialObjectMetadata"}
 	var system metav1.PartialObjectMetadata
 	err := d.call(ctx, op, "api/v1/namespaces/"+metav1.NamespaceSystem, nil, nil, &system)
-	var answer statusError
 	switch {
-	case errors.As(err, &answer) && answer.reason == metav1.StatusReasonForbidden:
+	case apierrors.ReasonForError(err) == metav1.StatusReasonForbidden:
 		return "kubevirt-ca:" + digest(d.ca) + ":" + d.namespace, nil
 	case err != nil:
 		return "", err

@@ -7,11 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -80,8 +80,10 @@ func (d *driver) watchKind(ctx context.Context, s *stream, version string, send 
 }
 
 // readStream reads one stream to its end, which is no error, and stores the last version in
-// version. The request asks for an end in time and for bookmarks: the current version, about once a
-// minute and right before the end ("Watch bookmarks" in the Kubernetes API concepts).
+// version. The request asks for an end in time and for bookmarks: the current version, about
+// once a minute and right before the end ("Watch bookmarks" in the Kubernetes API concepts). It
+// decodes the events itself: client-go's decoder takes an event of any size, and its Reflector
+// waits and retries, which is the engine's part.
 func (d *driver) readStream(ctx context.Context, s *stream, version *string, send func(streamEvent)) error {
 	query := url.Values{
 		"watch": {"true"}, "labelSelector": {ofDrover}, "resourceVersion": {*version}, "allowWatchBookmarks": {"true"},
@@ -125,7 +127,7 @@ func (s *stream) toStreamEvent(e metav1.WatchEvent, after string, redactor drive
 		if json.Unmarshal(e.Object.Raw, &status) != nil || status.Kind != "Status" {
 			return n, cloud.Errorf(cloud.Unknown, "%s: the stream ended with an error that can't be decoded", s.op.name)
 		}
-		return n, refusedBy(s.op, int(status.Code), &status, http.Header{}, redactor)
+		return n, refused(s.op, &status, redactor)
 	}
 	var err error
 	if n.version, n.change, err = s.read(kind, e.Object.Raw); err != nil {
@@ -143,13 +145,10 @@ func (s *stream) toStreamEvent(e metav1.WatchEvent, after string, redactor drive
 
 // outdated returns the error of a stream that can't continue: everything must be read again.
 func outdated(op operation, why string) error {
-	return &cloud.Error{Code: cloud.Unavailable, Message: op.name + ": " + why, Err: statusError{http: http.StatusGone}}
+	return &cloud.Error{Code: cloud.Unavailable, Message: op.name + ": " + why, Err: apierrors.NewResourceExpired(why)}
 }
 
-func isOutdated(err error) bool {
-	var answer statusError
-	return errors.As(err, &answer) && answer.http == http.StatusGone
-}
+func isOutdated(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // storedObject is an object type of the API server.
 type storedObject[T any] interface {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	kubevirtv1 "kubevirt.io/api/core/v1"
@@ -114,7 +115,7 @@ func (d *driver) awaitCDI(ctx context.Context, op operation) error {
 		switch {
 		case err == nil:
 			return outdated(op, "CDI was installed meanwhile")
-		case !isNotInstalled(err):
+		case !apierrors.IsNotFound(err):
 			return err
 		}
 	}

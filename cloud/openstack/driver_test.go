@@ -29,7 +29,7 @@ func TestCreate(t *testing.T) {
 	d := connected(t, p)
 	on := true
 	req := requested(func(m *infrav1.OpenStackMachine) {
-		m.SecurityGroups, m.KeyName, m.ConfigDrive = []string{"default"}, "operators", &on
+		m.Ports[0].SecurityGroups, m.KeyName, m.ConfigDrive = []string{"default"}, "operators", &on
 		m.ServerGroupID, m.SchedulerHints = "616fb98f-46ca-475e-917e-2563e5a8cd19", map[string]string{"near": "x"}
 		m.Metadata, m.Tags = map[string]string{"cost-center": "4711"}, []string{"worker"}
 	})
@@ -56,6 +56,7 @@ func TestCreate(t *testing.T) {
 			"drover-ownership-id": "owner-1", "drover-creation-token": "recorded-token-0001", "drover-machine": "team-a/blue-1", "cost-center": "4711",
 		})),
 		HaveKeyWithValue("networks", HaveExactElements(HaveKey("uuid"))),
+		HaveKeyWithValue("security_groups", HaveExactElements(HaveKeyWithValue("name", "default"))),
 	))
 	g.Expect(sent.Hints).To(Equal(map[string]string{"group": "616fb98f-46ca-475e-917e-2563e5a8cd19", "near": "x"}))
 
@@ -224,10 +225,65 @@ func TestRefusedCreate(t *testing.T) {
 
 func ownPorts(m *infrav1.OpenStackMachine) {
 	off := false
-	m.Networks = nil
 	m.Ports = []infrav1.OpenStackPort{
-		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []string{"10.244.0.0/16"}, VNICType: "normal", Tags: []string{"team-a"}},
-		{Network: "nodes", PortSecurity: &off, SubnetIDs: []string{"616fb98f-46ca-475e-917e-2563e5a8cd19"}},
+		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []infrav1.OpenStackAddressPair{{IPAddress: "10.244.0.0/16", MACAddress: "fa:16:3e:00:00:01"}}, VNICType: "normal", Tags: []string{"team-a"}},
+		{Network: "nodes", PortSecurity: &off, FixedIPs: []infrav1.OpenStackFixedIP{{SubnetID: "616fb98f-46ca-475e-917e-2563e5a8cd19"}, {IPAddress: "10.0.0.10"}}},
+	}
+}
+
+// TestNovaCreatesPorts: Nova creates ports that its request can describe, because that costs no
+// call. It can describe a network for each port, and the same security groups for all.
+func TestNovaCreatesPorts(t *testing.T) {
+	on := true
+	groups, others := []string{"default"}, []string{"others"}
+	for name, test := range map[string]struct {
+		ports []infrav1.OpenStackPort
+		root  *infrav1.OpenStackVolume
+		nova  bool
+	}{
+		"no ports":                {nova: true},
+		"a network":               {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, nova: true},
+		"networks and groups":     {ports: []infrav1.OpenStackPort{{Network: "nodes", SecurityGroups: groups}, {Network: "storage", SecurityGroups: groups}}, nova: true},
+		"a volume of Nova":        {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, root: &infrav1.OpenStackVolume{SizeGiB: 1}, nova: true},
+		"a volume with a zone":    {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, root: &infrav1.OpenStackVolume{SizeGiB: 1, InMachineZone: true}},
+		"groups of each":          {ports: []infrav1.OpenStackPort{{Network: "nodes", SecurityGroups: groups}, {Network: "storage", SecurityGroups: others}}},
+		"groups of one":           {ports: []infrav1.OpenStackPort{{Network: "nodes"}, {Network: "storage", SecurityGroups: groups}}},
+		"an address":              {ports: []infrav1.OpenStackPort{{Network: "nodes", FixedIPs: []infrav1.OpenStackFixedIP{{IPAddress: "10.0.0.10"}}}}},
+		"a setting of the second": {ports: []infrav1.OpenStackPort{{Network: "nodes"}, {Network: "storage", PortSecurity: &on}}},
+	} {
+		machine := &infrav1.OpenStackMachine{Ports: test.ports, RootVolume: test.root}
+		NewWithT(t).Expect(novaCreatesPorts(machine)).To(Equal(test.nova), name)
+	}
+}
+
+// TestMissingGroup: a missing security group is InvalidSpec, whether Nova or Drover creates the
+// port, and whether the machine has its name or its ID.
+func TestMissingGroup(t *testing.T) {
+	const missing = "00000000-0000-4000-8000-000000000000"
+	for name, test := range map[string]struct {
+		group, op, want string
+		answer          func() (*http.Response, error)
+	}{
+		"by name": {"nodes", "ListSecurityGroups", `security group "nodes" does not exist in the project`,
+			madeUp(http.StatusOK, nil, `{"security_groups": []}`)},
+		"by ID": {missing, "CreatePorts", "Security group " + missing + " does not exist",
+			madeUp(http.StatusNotFound, nil, `{"NeutronError": {"type": "SecurityGroupNotFound", "message": "Security group `+missing+` does not exist", "detail": ""}}`)},
+		"of Nova's port": {missing, "CreateServer", "Security group " + missing + " not found",
+			madeUp(http.StatusBadRequest, nil, `{"badRequest": {"code": 400, "message": "Security group `+missing+` not found for project p."}}`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			p := ordinary(t)
+			p.play(test.op, test.answer)
+			_, err := connected(t, p).Ensure(t.Context(), requested(func(m *infrav1.OpenStackMachine) {
+				m.Ports[0].SecurityGroups = []string{test.group}
+				if test.op != "CreateServer" {
+					m.Ports[0].VNICType = "normal"
+				}
+			}))
+			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
+			g.Expect(err).To(MatchError(ContainSubstring(test.want)))
+		})
 	}
 }
 
@@ -247,13 +303,17 @@ func TestPorts(t *testing.T) {
 	g.Expect(sent.Ports[0]).To(And(
 		HaveKeyWithValue("name", "drover-creation-token=recorded-token-0001"),
 		HaveKeyWithValue("description", "drover-ownership-id=owner-1 drover-port=0 drover-machine=team-a/blue-1"),
-		HaveKeyWithValue("allowed_address_pairs", ConsistOf(HaveKeyWithValue("ip_address", "10.244.0.0/16"))),
+		HaveKeyWithValue("allowed_address_pairs", ConsistOf(map[string]any{"ip_address": "10.244.0.0/16", "mac_address": "fa:16:3e:00:00:01"})),
 		HaveKeyWithValue("security_groups", HaveLen(1)),
 		HaveKeyWithValue("binding:vnic_type", "normal"),
 		HaveKeyWithValue("tags", ConsistOf("team-a")),
 		Not(HaveKey("port_security_enabled")),
 	))
-	g.Expect(sent.Ports[1]).To(And(HaveKeyWithValue("port_security_enabled", false), HaveKey("fixed_ips"), Not(HaveKey("security_groups"))))
+	g.Expect(sent.Ports[1]).To(And(
+		HaveKeyWithValue("port_security_enabled", false), Not(HaveKey("security_groups")),
+		HaveKeyWithValue("fixed_ips", HaveExactElements(
+			map[string]any{"subnet_id": "616fb98f-46ca-475e-917e-2563e5a8cd19"}, map[string]any{"ip_address": "10.0.0.10"})),
+	))
 
 	there := port{ID: "second", Name: portName("recorded-token-0001"), Description: portDescription(requested(ownPorts), 1)}
 	p.play("ListPorts", listing(g, "ports", []port{there}, false))

@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -230,16 +231,14 @@ func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, im
 			cloud.TagToken:     req.Token,
 			cloud.TagMachine:   cloud.Clip(req.Namespace+"/"+req.Name, maxText),
 		},
-		Tags: append([]string{markerTag, tokenTag(req.Token)}, machine.Tags...),
+		Tags:           append([]string{markerTag, tokenTag(req.Token)}, machine.Tags...),
+		SecurityGroups: with.groups,
 	}
 	if machine.RootVolume == nil {
 		server.ImageRef = image
 	}
 	if len(with.interfaces) > 0 {
 		server.Networks = with.interfaces
-	}
-	for _, group := range machine.SecurityGroups {
-		server.SecurityGroups = append(server.SecurityGroups, nameRef{group})
 	}
 	for key, value := range machine.Metadata {
 		server.Metadata[key] = value
@@ -257,24 +256,41 @@ func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, im
 // parts are the dependants and interfaces for a new server.
 type parts struct {
 	interfaces []networkRef
+	groups     []nameRef      // of the ports that Nova creates
 	volumes    map[int]string // IDs of the volumes that Drover creates, by index
 	zone       string         // the volumes' zone, if they must be in the machine's
 	own        []cloud.Resource
 }
 
-// ensureParts resolves the networks and creates the machine's own parts, the ports first, because
-// they lead to the rest. Even after an error, own lists the existing parts, in an order in which
-// they can be deleted.
-func (d *driver) ensureParts(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, image string, mine *creation) (made parts, err error) {
-	for _, name := range machine.Networks {
-		id, err := d.networkID(ctx, name)
+// novaCreatesPorts reports whether Nova can create the ports with the server: each sets a network,
+// all set the same groups, and there is no volume of Drover's, which would need a port to be found.
+func novaCreatesPorts(machine *infrav1.OpenStackMachine) bool {
+	return len(machine.Ports) == 0 || len(ownVolumes(machine, "")) == 0 && !slices.ContainsFunc(machine.Ports, func(p infrav1.OpenStackPort) bool {
+		return !reflect.DeepEqual(p, infrav1.OpenStackPort{Network: p.Network, SecurityGroups: machine.Ports[0].SecurityGroups})
+	})
+}
+
+// novaParts resolves the networks of the ports that Nova creates.
+func (d *driver) novaParts(ctx context.Context, machine *infrav1.OpenStackMachine) (made parts, err error) {
+	for _, port := range machine.Ports {
+		id, err := d.networkID(ctx, port.Network)
 		if err != nil {
 			return parts{}, err
 		}
 		made.interfaces = append(made.interfaces, networkRef{UUID: id})
+		made.groups = make([]nameRef, len(port.SecurityGroups)) // the same for all ports
+		for i, group := range port.SecurityGroups {
+			made.groups[i].Name = group
+		}
 	}
-	if len(machine.Ports) == 0 {
-		return made, nil
+	return made, nil
+}
+
+// ensureParts creates the machine's own parts, the ports first, because they lead to the rest. Even
+// after an error, own lists the existing parts, in an order in which they can be deleted.
+func (d *driver) ensureParts(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, image string, mine *creation) (made parts, err error) {
+	if novaCreatesPorts(machine) {
+		return d.novaParts(ctx, machine)
 	}
 	ports, fresh, err := d.ensurePorts(ctx, req, machine.Ports, mine)
 	if err != nil {
@@ -401,7 +417,8 @@ type fixedIP struct {
 }
 
 type pair struct {
-	Address string `json:"ip_address"`
+	Address    string `json:"ip_address"`
+	MACAddress string `json:"mac_address,omitempty"`
 }
 
 // portBody returns a port of "Bulk create ports" in Neutron's API reference.
@@ -414,11 +431,8 @@ func (d *driver) portBody(ctx context.Context, req cloud.Request, index int, wan
 		Name: portName(req.Token), Description: portDescription(req, index), NetworkID: in,
 		MACAddress: wanted.MACAddress, VNICType: wanted.VNICType, Profile: wanted.BindingProfile, PortSecurity: wanted.PortSecurity, Tags: wanted.Tags,
 	}
-	for _, id := range wanted.SubnetIDs {
-		body.FixedIPs = append(body.FixedIPs, fixedIP{SubnetID: id})
-	}
-	for _, address := range wanted.FixedIPs {
-		body.FixedIPs = append(body.FixedIPs, fixedIP{Address: address})
+	for _, ip := range wanted.FixedIPs {
+		body.FixedIPs = append(body.FixedIPs, fixedIP{SubnetID: ip.SubnetID, Address: ip.IPAddress})
 	}
 	if wanted.FloatingNetwork != "" { // fails on an unknown name before anything is created
 		if _, err := d.networkID(ctx, wanted.FloatingNetwork); err != nil {
@@ -437,8 +451,8 @@ func (d *driver) portBody(ctx context.Context, req cloud.Request, index int, wan
 		}
 		body.SecurityGroups = append(body.SecurityGroups, id)
 	}
-	for _, address := range wanted.AllowedAddressPairs {
-		body.AllowedAddressPairs = append(body.AllowedAddressPairs, pair{address})
+	for _, allowed := range wanted.AllowedAddressPairs {
+		body.AllowedAddressPairs = append(body.AllowedAddressPairs, pair{Address: allowed.IPAddress, MACAddress: allowed.MACAddress})
 	}
 	return body, nil
 }

@@ -73,6 +73,9 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		}
 		return cloud.Unauthorized
 	case http.StatusNotFound:
+		if r.kind == "SecurityGroupNotFound" { // Nova answers 400 for the ports that it creates
+			return cloud.InvalidSpec
+		}
 		return cloud.NotFound
 	case http.StatusNotAcceptable:
 		return cloud.InvalidSpec // Nova does not support the microversion

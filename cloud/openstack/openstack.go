@@ -105,14 +105,15 @@ func validateMachine(m *infrav1.OpenStackMachine, path *field.Path) (all field.E
 		}
 	}
 	for i, port := range m.Ports {
-		for j, text := range port.AllowedAddressPairs {
-			if !isAddress(text) {
-				all = append(all, field.Invalid(path.Child("ports").Index(i).Child("allowedAddressPairs").Index(j), text, "must be an address, or a network such as 10.244.0.0/16"))
+		at := path.Child("ports").Index(i)
+		for j, pair := range port.AllowedAddressPairs {
+			if !isAddress(pair.IPAddress) {
+				all = append(all, field.Invalid(at.Child("allowedAddressPairs").Index(j).Child("ipAddress"), pair.IPAddress, "must be an address, or a network such as 10.244.0.0/16"))
 			}
 		}
-		for j, text := range port.FixedIPs {
-			if _, err := netip.ParseAddr(text); err != nil {
-				all = append(all, field.Invalid(path.Child("ports").Index(i).Child("fixedIPs").Index(j), text, "must be an address"))
+		for j, ip := range port.FixedIPs {
+			if _, err := netip.ParseAddr(ip.IPAddress); err != nil && ip.IPAddress != "" {
+				all = append(all, field.Invalid(at.Child("fixedIPs").Index(j).Child("ipAddress"), ip.IPAddress, "must be an address"))
 			}
 		}
 	}
@@ -120,9 +121,7 @@ func validateMachine(m *infrav1.OpenStackMachine, path *field.Path) (all field.E
 }
 
 func isAddress(text string) bool {
-	if _, err := netip.ParsePrefix(text); err == nil {
-		return true
-	}
-	_, err := netip.ParseAddr(text)
-	return err == nil
+	_, notNetwork := netip.ParsePrefix(text)
+	_, notAddress := netip.ParseAddr(text)
+	return notNetwork == nil || notAddress == nil
 }

@@ -311,11 +311,11 @@ func TestValidate(t *testing.T) {
 	g.Expect(union.ValidateMachine(requested(func(m *infrav1.OpenStackMachine) {
 		m.Metadata = map[string]string{"drover-ownership-id": "x", "": "x", "long": strings.Repeat("x", 256)}
 		m.Tags = []string{"drover-creation-token=x", "fine"}
-		m.Ports = []infrav1.OpenStackPort{{Network: "n", AllowedAddressPairs: []string{"10.0.0.1", "fd00::/8", "ten"}}}
+		m.Ports = []infrav1.OpenStackPort{{Network: "n", AllowedAddressPairs: []infrav1.OpenStackAddressPair{{IPAddress: "10.0.0.1"}, {IPAddress: "fd00::/8"}, {IPAddress: "ten"}}}}
 	}).Spec, path)).To(ConsistOf(
 		HaveField("Field", `spec.openstack.metadata[drover-ownership-id]`), HaveField("Field", `spec.openstack.metadata[]`),
 		HaveField("Field", `spec.openstack.metadata[long]`), HaveField("Field", "spec.openstack.tags[0]"),
-		HaveField("Field", "spec.openstack.ports[0].allowedAddressPairs[2]"),
+		HaveField("Field", "spec.openstack.ports[0].allowedAddressPairs[2].ipAddress"),
 	))
 	account := &infrav1.CloudAccountSpec{OpenStack: &infrav1.OpenStackAccount{CABundle: "none"}}
 	g.Expect(validateAccount(account, path)).To(ConsistOf(

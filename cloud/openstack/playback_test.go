@@ -181,7 +181,7 @@ func connected(t *testing.T, p http.RoundTripper) *driver {
 }
 
 func requested(change func(*infrav1.OpenStackMachine)) cloud.Request {
-	m := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Networks: []string{"nodes"}}
+	m := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Ports: []infrav1.OpenStackPort{{Network: "nodes"}}}
 	if change != nil {
 		change(m)
 	}

@@ -124,40 +124,46 @@ func (d *driver) findImage(ctx context.Context, query url.Values) (glanceImage, 
 	return (*page.Images)[0], nil
 }
 
+// neutronKind is a kind of resource of Neutron.
+type neutronKind struct {
+	path, list, noun string
+	missing          cloud.Code // the code if none has the name
+}
+
 // networkID, groupID and policyID return the ID of a Neutron resource by its name, in this project
 // or shared with it.
 func (d *driver) networkID(ctx context.Context, wanted string) (string, error) {
-	return d.neutronID(ctx, "networks", wanted, url.Values{"name": {wanted}})
+	return d.neutronID(ctx, neutronKind{"networks", "ListNetworks", "network", cloud.NotFound}, wanted, url.Values{"name": {wanted}})
 }
 
+// groupID answers as Nova does for the ports that it creates: a missing group is InvalidSpec.
 func (d *driver) groupID(ctx context.Context, wanted string) (string, error) {
-	return d.neutronID(ctx, "security-groups", wanted, url.Values{"name": {wanted}, "project_id": {d.account.ProjectID}})
+	return d.neutronID(ctx, neutronKind{"security-groups", "ListSecurityGroups", "security group", cloud.InvalidSpec}, wanted, url.Values{"name": {wanted}, "project_id": {d.account.ProjectID}})
 }
 
 func (d *driver) policyID(ctx context.Context, wanted string) (string, error) {
-	return d.neutronID(ctx, "qos/policies", wanted, url.Values{"name": {wanted}})
+	return d.neutronID(ctx, neutronKind{"qos/policies", "ListQoSPolicies", "QoS policy", cloud.NotFound}, wanted, url.Values{"name": {wanted}})
 }
 
-func (d *driver) neutronID(ctx context.Context, kind, wanted string, query url.Values) (string, error) {
+func (d *driver) neutronID(ctx context.Context, kind neutronKind, wanted string, query url.Values) (string, error) {
 	if uuidForm.MatchString(wanted) {
 		return wanted, nil
 	}
-	return d.ids.Get(ctx, kind+"/"+wanted, func(ctx context.Context) (string, error) {
-		name := map[string]string{"networks": "ListNetworks", "security-groups": "ListSecurityGroups", "qos/policies": "ListQoSPolicies"}[kind]
-		op := operation{name, cloud.ClassRead, network, http.MethodGet}
+	return d.ids.Get(ctx, kind.path+"/"+wanted, func(ctx context.Context) (string, error) {
+		op := operation{kind.list, cloud.ClassRead, network, http.MethodGet}
 		query.Set("fields", "id")
 		var page map[string]*[]named
-		if err := d.call(ctx, op, kind+"?"+query.Encode(), nil, &page); err != nil {
+		if err := d.call(ctx, op, kind.path+"?"+query.Encode(), nil, &page); err != nil {
 			return "", err
 		}
-		found := page[strings.ReplaceAll(path.Base(kind), "-", "_")]
+		found := page[strings.ReplaceAll(path.Base(kind.path), "-", "_")]
 		switch {
 		case found == nil:
 			return "", unexpectedResponse(op)
 		case len(*found) == 0:
-			return "", cloud.Errorf(cloud.NotFound, "%s: none has the name %q", kind, wanted)
+			return "", cloud.Errorf(kind.missing, "%s %q does not exist in the project", kind.noun, wanted)
 		case len(*found) > 1:
-			return "", cloud.Errorf(cloud.Conflict, "%s: %d have the name %q: use an ID", kind, len(*found), wanted)
+			return "", cloud.Errorf(cloud.Conflict, "%d resources of the kind %s have the name %q: set an ID", len(*found), kind.noun, wanted)
 		}
 		return (*found)[0].ID, nil
 	})

@@ -7,6 +7,7 @@ package registry
 import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws"
+	"github.com/drover-io/drover/cloud/azure"
 	"github.com/drover-io/drover/cloud/kubevirt"
 	"github.com/drover-io/drover/cloud/openstack"
 	"github.com/drover-io/drover/cloud/simulated"
@@ -17,6 +18,7 @@ import (
 func Clouds() []cloud.Cloud {
 	return []cloud.Cloud{
 		aws.Cloud(),
+		azure.Cloud(),
 		kubevirt.Cloud(),
 		openstack.Cloud(),
 		vsphere.Cloud(),

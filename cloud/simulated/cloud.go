@@ -36,7 +36,6 @@ var union = driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]
 	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return a.Simulated },
 	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return m.Simulated },
 	CheckAccount: validateAccount,
-	CheckMachine: validateMachine,
 }
 
 // Cloud returns the simulated cloud's entry in the registry.
@@ -72,20 +71,6 @@ func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.Err
 		return field.ErrorList{field.Forbidden(path, "a custom endpoint needs its own credentials: set credentialsRef")}
 	}
 	return nil
-}
-
-func validateMachine(m *infrav1.SimulatedMachine, path *field.Path) field.ErrorList {
-	var all field.ErrorList
-	path = path.Child("simulated")
-	if m.DiskGiB < 0 {
-		all = append(all, field.Invalid(path.Child("diskGiB"), m.DiskGiB, "must not be negative"))
-	}
-	for i, size := range m.DataDisksGiB {
-		if size < 1 {
-			all = append(all, field.Invalid(path.Child("dataDisksGiB").Index(i), size, "must be at least 1"))
-		}
-	}
-	return all
 }
 
 // endpointFault returns what is wrong with an endpoint, or "".

@@ -35,7 +35,7 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 	row.Traits.ReadLag = lag // the row's own value is the simulator's worst
 	machine := func(edit func(*infrav1.SimulatedMachine)) *infrav1.CloudMachineFields {
 		fields := machine()
-		fields.Simulated.DataDisksGiB = []int32{10}
+		fields.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: 10}}
 		edit(fields.Simulated)
 		return fields
 	}
@@ -59,6 +59,11 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 		OtherPlace: &conformance.Place{Credentials: map[string][]byte{"token": []byte(otherSecret)}},
 		LateCreates: func(t testing.TB) func() {
 			id, err := admin.AddFault(t.Context(), simulator.Fault{Kind: simulator.Late, Operation: wire.RunInstances, Delay: ms(100)})
+			must(t, err)
+			return func() { must(t, admin.RemoveFault(t.Context(), id)) }
+		},
+		LosePermissions: func(t testing.TB) func() {
+			id, err := admin.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.DescribeResources, Code: wire.AuthFailure})
 			must(t, err)
 			return func() { must(t, admin.RemoveFault(t.Context(), id)) }
 		},

@@ -3,6 +3,7 @@
 package simulated
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"regexp"
@@ -74,10 +75,9 @@ func (d *driver) runRequest(req cloud.Request) (wire.RunInstancesRequest, error)
 		Name:         driverkit.HostName(req.Name, wire.MaxName),
 		InstanceType: spec.InstanceType,
 		Image:        spec.Image,
-		Zone:         req.FailureDomain,
-		DiskGiB:      diskGiB(spec),
-		DataDisksGiB: spec.DataDisksGiB,
-		Spot:         spec.Spot,
+		Zone:         cmp.Or(req.FailureDomain, spec.Zone),
+		DiskGiB:      cmp.Or(spec.DiskGiB, defaultDiskGiB),
+		Spot:         spec.Market != nil && spec.Market.Type == "spot",
 		UserData:     req.UserData,
 		Tags: map[string]string{
 			cloud.TagOwnership: req.OwnershipID,
@@ -85,8 +85,8 @@ func (d *driver) runRequest(req cloud.Request) (wire.RunInstancesRequest, error)
 			cloud.TagMachine:   cloud.Clip(req.Namespace+"/"+req.Name, wire.MaxTagValue),
 		},
 	}
-	if run.Zone == "" {
-		run.Zone = spec.Zone
+	for _, disk := range spec.DataDisks {
+		run.DataDisksGiB = append(run.DataDisksGiB, disk.SizeGiB)
 	}
 	return run, nil
 }
@@ -218,7 +218,7 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 	if i < 0 {
 		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "image %[2]q does not exist in region %[1]s", d.region, spec.Image)
 	}
-	return offering(catalog.InstanceTypes[t], catalog.Images[i], diskGiB(spec)), nil
+	return offering(catalog.InstanceTypes[t], catalog.Images[i], cmp.Or(spec.DiskGiB, defaultDiskGiB)), nil
 }
 
 func offering(t wire.InstanceType, image wire.Image, disk int32) cloud.Offering {
@@ -297,11 +297,4 @@ func toState(s wire.State) cloud.State {
 		return cloud.StateTerminated
 	}
 	return cloud.StatePending
-}
-
-func diskGiB(spec *infrav1.SimulatedMachine) int32 {
-	if spec.DiskGiB == 0 {
-		return defaultDiskGiB
-	}
-	return spec.DiskGiB
 }

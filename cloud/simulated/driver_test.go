@@ -230,7 +230,7 @@ func TestListIsComplete(t *testing.T) {
 	d := newDriver(t, admin.URL, secret)
 	for i := range 40 {
 		r := request(fmt.Sprintf("tok-%d", i))
-		r.Spec.Simulated.DataDisksGiB = []int32{5}
+		r.Spec.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: 5}}
 		_, err := d.Ensure(t.Context(), r)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
@@ -255,7 +255,7 @@ func TestDeleteWithDependants(t *testing.T) {
 	admin := newCloud(t, simulator.Options{})
 	d := newDriver(t, admin.URL, secret)
 	r := request("tok-1")
-	r.Spec.Simulated.DataDisksGiB = []int32{5, 6}
+	r.Spec.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: 5}, {SizeGiB: 6}}
 	_, err := d.Ensure(t.Context(), r)
 	g.Expect(err).NotTo(HaveOccurred())
 	all, err := d.Describe(t.Context(), []cloud.Reference{reference("tok-1"), reference("tok-2")})

@@ -5,6 +5,7 @@ package vsphere
 import (
 	"testing"
 
+	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/types"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -25,6 +26,7 @@ func TestConformance(t *testing.T) {
 		}
 		return d, err
 	}
+	rights, folder := v.guard(), v.Context.Map.Any("Datacenter").(*simulator.Datacenter).VmFolder
 	conformance.Run(t, conformance.Target{
 		Cloud:          row,
 		Account:        v.account,
@@ -68,6 +70,10 @@ func TestConformance(t *testing.T) {
 			cloud.Unavailable: v.inject(&types.HostNotConnected{}),
 			cloud.InvalidSpec: v.inject(&types.InvalidArgument{InvalidProperty: "spec"}),
 			cloud.Unknown:     v.inject(&types.SystemErrorFault{}),
+		},
+		LosePermissions: func(testing.TB) func() {
+			rights.set(folder, true)
+			return func() { rights.set(folder, false) }
 		},
 		Foreign: func(testing.TB) func() bool {
 			theirs := v.named("DC0_C0_RP1_VM1")

@@ -50,7 +50,7 @@ func TestMachine(t *testing.T) {
 	v := start(t)
 	d := v.driver(t)
 	req := request("full", func(m *infrav1.VSphereMachine) {
-		m.DiskGiB, m.DataDisksGiB, m.CoresPerSocket = 40, []int32{100, 5}, 2
+		m.DiskGiB, m.DataDisks, m.CoresPerSocket = 40, []infrav1.VSphereDataDisk{{SizeGiB: 100}, {SizeGiB: 5}}, 2
 		m.Networks = []infrav1.VSphereNetwork{
 			{Name: "DC0_DVPG0", MTU: 9000},
 			{Name: "VM Network", DHCP6: ptr.To(true), Addresses: []string{"192.0.2.10/24"}, Gateway4: "192.0.2.1", Nameservers: []string{"192.0.2.53"},
@@ -206,7 +206,7 @@ func TestOffering(t *testing.T) {
 func TestFullController(t *testing.T) {
 	g := NewWithT(t)
 	own := template{devices: []types.BaseVirtualDevice{&types.VirtualDisk{VirtualDevice: types.VirtualDevice{ControllerKey: 1000, UnitNumber: ptr.To[int32](6)}}}}
-	changes, err := own.changes(&infrav1.VSphereMachine{DataDisksGiB: make([]int32, 14)}, nil, "t")
+	changes, err := own.changes(&infrav1.VSphereMachine{DataDisks: make([]infrav1.VSphereDataDisk, 14)}, nil, "t")
 	g.Expect(err).NotTo(HaveOccurred())
 	units := map[int32]bool{6: true, 7: true}
 	for _, c := range changes {
@@ -215,7 +215,7 @@ func TestFullController(t *testing.T) {
 		units[unit] = true
 	}
 	g.Expect(units).To(HaveLen(16))
-	_, err = own.changes(&infrav1.VSphereMachine{DataDisksGiB: make([]int32, 15)}, nil, "t")
+	_, err = own.changes(&infrav1.VSphereMachine{DataDisks: make([]infrav1.VSphereDataDisk, 15)}, nil, "t")
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
 	_, err = template{}.changes(&infrav1.VSphereMachine{DiskGiB: 1}, nil, "t")
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))

@@ -310,7 +310,7 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 	key := int32(0)
 	newKey := func() int32 { key--; return key } // new devices have negative keys that the client chooses
 	root, units := t.disks()
-	if root == nil && (spec.DiskGiB > 0 || len(spec.DataDisksGiB) > 0) {
+	if root == nil && (spec.DiskGiB > 0 || len(spec.DataDisks) > 0) {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "%s has no disk", t.name)
 	}
 	if spec.DiskGiB > 0 {
@@ -321,13 +321,13 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 		larger.CapacityInKB, larger.CapacityInBytes = int64(spec.DiskGiB)<<20, int64(spec.DiskGiB)<<30
 		change(types.VirtualDeviceConfigSpecOperationEdit, &larger, "")
 	}
-	for _, size := range spec.DataDisksGiB {
+	for _, disk := range spec.DataDisks {
 		unit := int32(0)
 		for units[unit] || unit == 7 { // 7 is the SCSI controller's own
 			unit++
 		}
 		if unit > 15 {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "the disk controller of %s has no free slot for %d more disks", t.name, len(spec.DataDisksGiB))
+			return nil, cloud.Errorf(cloud.InvalidSpec, "the disk controller of %s has no free slot for %d more disks", t.name, len(spec.DataDisks))
 		}
 		units[unit] = true
 		change(types.VirtualDeviceConfigSpecOperationAdd, &types.VirtualDisk{
@@ -335,7 +335,7 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 				Key: newKey(), ControllerKey: root.ControllerKey, UnitNumber: &unit,
 				Backing: &types.VirtualDiskFlatVer2BackingInfo{DiskMode: string(types.VirtualDiskModePersistent), ThinProvisioned: ptr.To(true)},
 			},
-			CapacityInKB: int64(size) << 20,
+			CapacityInKB: int64(disk.SizeGiB) << 20,
 		}, types.VirtualDeviceConfigSpecFileOperationCreate)
 	}
 	for _, device := range spec.PCIDevices {

@@ -88,7 +88,7 @@ func TestStoragePolicy(t *testing.T) {
 	const id = "aa6d5a82-1c88-45da-85d3-3d74b91a5bad" // "vSAN Default Storage Policy", in vcsim and in every vCenter
 	wanted := ConsistOf(HaveField("ProfileId", id))
 	spec := sent(t, v, func(m *infrav1.VSphereMachine) {
-		m.StoragePolicy, m.DataDisksGiB = "vSAN Default Storage Policy", []int32{10}
+		m.StoragePolicy, m.DataDisks = "vSAN Default Storage Policy", []infrav1.VSphereDataDisk{{SizeGiB: 10}}
 	})
 	g.Expect(spec.Location.Profile).To(wanted)
 	g.Expect(spec.Config.DeviceChange).To(HaveLen(1))

@@ -83,7 +83,7 @@ func TestCreation(t *testing.T) {
 	g := NewWithT(t)
 	v := kind(false)
 	v.rules.Managers = []string{"manager"}
-	v.rules.Creation = func(o *corev1.ConfigMap) any { return o.Labels }
+	v.rules.ManagedField, v.rules.Managed = "creation", func(o *corev1.ConfigMap) any { return o.Labels }
 	update := func(user string, before, after *corev1.ConfigMap) error {
 		_, err := v.ValidateUpdate(admission.NewContextWithRequest(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 			Operation: admissionv1.Update, UserInfo: authenticationv1.UserInfo{Username: user},

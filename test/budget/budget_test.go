@@ -59,7 +59,7 @@ func TestCallBudget(t *testing.T) {
 	exactly(t, "calls of the cloud while idle, listings apart", r.Idle.Calls()-r.Idle.CloudCalls[wire.DescribeResources], 0)
 	atMost(t, "listings while idle", r.Idle.CloudCalls[wire.DescribeResources], int(idle/time.Second)/idleSeconds+1)
 	exactly(t, "writes while idle", r.Idle.Writes.Total(), 0)
-	for _, controller := range []string{"cloudmachine", "cloudinitconfig", "cloudmachinetemplate", "csr"} {
+	for _, controller := range []string{"cloudmachine", "node", "cloudinitconfig", "cloudmachinetemplate", "csr"} {
 		exactly(t, "reconciles of "+controller+" while idle", r.Idle.Reconciles[controller], 0)
 	}
 

@@ -109,6 +109,8 @@ func (k *kubevirtWorld) credentials(ctx context.Context, x *tenant, token string
 	return map[string]string{"kubeconfig": string(kubeconfig)}, err
 }
 
+func (*kubevirtWorld) elsewhere(context.Context, *tenant) (map[string]string, error) { return nil, nil }
+
 // harm deletes a VM in any case: KubeVirt does not show deleted VMs.
 func (*kubevirtWorld) harm(ctx context.Context, x *tenant, id string, _ simulator.InstanceAction) error {
 	vm := &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Name, Name: id}}
@@ -132,6 +134,8 @@ var (
 		wire.RequestLimitExceeded: apierrors.NewTooManyRequests("it was told to", 1),
 		wire.IdempotentParameterMismatch: apierrors.NewConflict(schema.GroupResource{Group: kubevirtv1.GroupVersion.Group, Resource: "virtualmachines"},
 			"vm", errors.New("it was told to")),
+		wire.AuthFailure: apierrors.NewForbidden(schema.GroupResource{Group: kubevirtv1.GroupVersion.Group, Resource: "virtualmachines"},
+			"", errors.New("it was told to")),
 		// An API server accepts a VM for which there is no capacity. This error is the closest to
 		// it.
 		wire.InsufficientInstanceCapacity: apierrors.NewServiceUnavailable("no room"),

@@ -5,6 +5,7 @@ package chaos
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -111,6 +112,13 @@ func schedule(seed uint64) []action {
 		{1, "revoke credentials", func(r *rand.Rand, a *action) { a.lasts = between(r, 1, 5) }},
 		{1, "edit template", nil},
 		{1, "tear out machine", which},
+		{1, "swap credentials", func(r *rand.Rand, a *action) { a.lasts = between(r, 2, 6) }},
+		{1, "copy machine", func(r *rand.Rand, a *action) {
+			which(r, a)
+			a.lasts = between(r, 1, 5)
+		}},
+		{1, "restore machine", which},
+		{1, "move half-way", func(r *rand.Rand, a *action) { a.lasts = between(r, 1, 4) }},
 	}
 	faults := []choice{
 		{9, "cloud fault", func(r *rand.Rand, a *action) { a.fault = fault(r) }},
@@ -128,6 +136,14 @@ func schedule(seed uint64) []action {
 		{1, "hang", func(r *rand.Rand, a *action) {
 			disturb(1, 3)(r, a)
 			a.delay = between(r, 2, 5)
+		}},
+		{1, "hang", func(r *rand.Rand, a *action) { // all calls, so that nothing answers at all
+			a.line, a.lasts, a.chance = one(r, "workload", "cloud"), between(r, 3, 8), 1
+			a.delay = a.lasts
+		}},
+		{1, "kill connections", func(r *rand.Rand, a *action) { a.line = one(r, "workload", "cloud") }},
+		{1, "lose permissions", func(r *rand.Rand, a *action) {
+			a.lasts, a.fault = between(r, 1, 5), simulator.Fault{Kind: simulator.ErrorBefore, Code: wire.AuthFailure, Count: math.MaxInt32}
 		}},
 	}
 	var all []action

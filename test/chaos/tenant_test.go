@@ -24,6 +24,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -51,6 +52,7 @@ type tenant struct {
 	faults  []func(context.Context) error // functions that end the faults
 	deleted bool                          // the user has deleted the Cluster
 	foreign map[string]bool
+	moved   map[string]*infrav1.CloudMachine // deleted by the first half of a move, by name
 	// made holds the IDs of all instances ever seen, by the machine and by the token in their tags.
 	made map[string]map[string]bool
 }
@@ -74,7 +76,7 @@ func (x *tenant) note(format string, args ...any) {
 
 // setUp creates the cluster with a pool, and foreign VMs in the account.
 func (x *tenant) setUp(ctx context.Context) error {
-	x.foreign, x.made = map[string]bool{}, map[string]map[string]bool{}
+	x.foreign, x.made, x.moved = map[string]bool{}, map[string]map[string]bool{}, map[string]*infrav1.CloudMachine{}
 	for _, tags := range []map[string]string{
 		nil,
 		{"Name": "somebody's database"},
@@ -110,10 +112,11 @@ func (x *tenant) addPool(ctx context.Context, replicas int32) error {
 	return scenario.Create(ctx, x.rig.Client, append(p.Objects(), healthCheck(p))...)
 }
 
-// healthCheck returns a health check that soon replaces a VM that does not become a Node.
+// healthCheck returns a health check that replaces a VM that does not become a Node. Its patience
+// is long enough for a Node that joins on a busy computer.
 func healthCheck(p scenario.Pool) *clusterv1.MachineHealthCheck {
 	health := p.HealthCheck(60)
-	health.Spec.Checks.NodeStartupTimeoutSeconds = ptr.To(int32(40))
+	health.Spec.Checks.NodeStartupTimeoutSeconds = ptr.To(int32(90))
 	return health
 }
 
@@ -180,6 +183,24 @@ func (x *tenant) do(ctx context.Context, a action) error {
 			return nil
 		}
 		return x.tearOut(ctx, a.n)
+	case "swap credentials":
+		return x.forAWhile(ctx, a, x.swap)
+	case "copy machine":
+		return x.forAWhile(ctx, a, func(ctx context.Context, on bool) error { return x.copyMachine(ctx, a.n, on) })
+	case "restore machine":
+		return x.restore(ctx, a.n)
+	case "move half-way":
+		return x.forAWhile(ctx, a, x.move)
+	case "lose permissions":
+		undo, err := x.world.fault(ctx, x, a.fault)
+		if err != nil {
+			return err
+		}
+		x.rig.Later(a.lasts, func(ctx context.Context) { x.note("   end of %s: %v", a.what, undo(ctx)) })
+		return nil
+	case "kill connections":
+		map[string]*faultproxy.Proxy{"workload": x.API, "cloud": x.Cloud}[a.line].KillConnections()
+		return nil
 	case "cut", "conflict", "slow", "hang":
 		x.lines.disturb(a, x.seed)
 		return nil
@@ -262,21 +283,25 @@ func (x *tenant) rotate(ctx context.Context) error {
 	token := fmt.Sprintf("token-of-%s-%d", x.Name, x.tokens)
 	inCloud := func() error { return x.world.accept(ctx, x, token) }
 	inSecret := func() error {
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: x.Account().Spec.CredentialsRef.Name}}
 		credentials, err := x.world.credentials(ctx, x, token)
 		if err != nil {
 			return err
 		}
-		patch, err := json.Marshal(map[string]any{"stringData": credentials})
-		if err != nil {
-			return err
-		}
-		return x.rig.Client.Patch(ctx, secret, mergePatch(string(patch)))
+		return x.writeSecret(ctx, credentials)
 	}
 	if x.tokens%2 == 0 {
 		inCloud, inSecret = inSecret, inCloud
 	}
 	return errors.Join(inCloud(), inSecret())
+}
+
+func (x *tenant) writeSecret(ctx context.Context, credentials map[string]string) error {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: x.Account().Spec.CredentialsRef.Name}}
+	patch, err := json.Marshal(map[string]any{"stringData": credentials})
+	if err != nil {
+		return err
+	}
+	return x.rig.Client.Patch(ctx, secret, mergePatch(string(patch)))
 }
 
 // revoke revokes the account's tokens. A rotation ends it: a user who was locked out creates a new
@@ -289,7 +314,7 @@ func (x *tenant) revoke(ctx context.Context, on bool) error {
 }
 
 // harm harms one of the tenant's own VMs behind Drover's back. It spares VMs whose provider ID is
-// not recorded yet: if such a VM is gone before it is recorded, nothing tells which Node to delete.
+// not recorded yet: if such a VM is gone before that, nothing shows which Node to delete.
 func (x *tenant) harm(ctx context.Context, n int, act simulator.InstanceAction) error {
 	machines := &infrav1.CloudMachineList{}
 	if err := x.rig.Client.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
@@ -379,9 +404,7 @@ func (x *tenant) heal(ctx context.Context) error {
 	for _, undo := range x.faults {
 		errs = append(errs, undo(ctx))
 	}
-	if err := x.pause(ctx, false); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, x.move(ctx, false), x.removeCopies(ctx))
 	if x.deleted { // the delete may have failed while the API server was down
 		errs = append(errs, scenario.Delete(ctx, x.rig.Client, x.Cluster()))
 	} else {
@@ -425,8 +448,7 @@ func (x *tenant) watch(s simulator.Snapshot) error {
 	return errors.Join(errs...)
 }
 
-// atRest returns what is still missing until the state is as the user wants it, or "" when nothing
-// is.
+// atRest returns what is missing from the state that the user wants, or "" if nothing is.
 func (x *tenant) atRest(ctx context.Context) (string, error) {
 	return x.rig.Confirmed(func(r client.Reader) scenario.Check {
 		return func(ctx context.Context) (string, error) { return x.restsBy(ctx, r) }

@@ -42,6 +42,8 @@ func (vsphereWorld) credentials(_ context.Context, _ *tenant, token string) (map
 	return map[string]string{"username": rig.VSphereUser, "password": token}, nil
 }
 
+func (vsphereWorld) elsewhere(context.Context, *tenant) (map[string]string, error) { return nil, nil }
+
 // harm destroys a VM in any case: vCenter does not show deleted VMs.
 func (vsphereWorld) harm(_ context.Context, x *tenant, id string, _ simulator.InstanceAction) error {
 	return x.VCenter.Destroy(id)
@@ -59,6 +61,7 @@ var (
 		wire.RequestLimitExceeded:         &types.TaskInProgress{},
 		wire.IdempotentParameterMismatch:  &types.ConcurrentAccess{},
 		wire.InsufficientInstanceCapacity: &types.InsufficientMemoryResourcesFault{},
+		wire.AuthFailure:                  &types.NoPermission{},
 	}
 )
 

@@ -29,6 +29,9 @@ type world interface {
 	// its Secret for one of them.
 	accept(ctx context.Context, x *tenant, tokens ...string) error
 	credentials(ctx context.Context, x *tenant, token string) (map[string]string, error)
+	// elsewhere returns credentials that the cloud accepts for another place, or nil if it has only
+	// one.
+	elsewhere(ctx context.Context, x *tenant) (map[string]string, error)
 	// harm terminates a VM, or makes it vanish.
 	harm(ctx context.Context, x *tenant, id string, act simulator.InstanceAction) error
 	// fault injects a fault into a tenant's account until undo is called.
@@ -69,6 +72,11 @@ func (s *simulatedWorld) accept(ctx context.Context, x *tenant, tokens ...string
 
 func (s *simulatedWorld) credentials(_ context.Context, _ *tenant, token string) (map[string]string, error) {
 	return map[string]string{"token": token}, nil
+}
+
+func (s *simulatedWorld) elsewhere(ctx context.Context, x *tenant) (map[string]string, error) {
+	other := simulator.AccountOptions{Name: "other-than-" + x.Name, Tokens: []string{"token-of-other-than-" + x.Name}}
+	return map[string]string{"token": other.Tokens[0]}, s.admin.SetAccount(ctx, other)
 }
 
 func (s *simulatedWorld) harm(ctx context.Context, _ *tenant, id string, act simulator.InstanceAction) error {
@@ -116,6 +124,8 @@ func (amazonWorld) credentials(_ context.Context, _ *tenant, token string) (map[
 	return map[string]string{"aws_access_key_id": rig.AWSKey, "aws_secret_access_key": token}, nil
 }
 
+func (amazonWorld) elsewhere(context.Context, *tenant) (map[string]string, error) { return nil, nil }
+
 func (amazonWorld) harm(_ context.Context, x *tenant, id string, act simulator.InstanceAction) error {
 	switch act {
 	case simulator.ActTerminate:
@@ -140,6 +150,7 @@ var (
 		wire.RequestLimitExceeded:         {Code: "RequestLimitExceeded", Status: http.StatusServiceUnavailable},
 		wire.IdempotentParameterMismatch:  {Code: "IdempotentParameterMismatch", Status: http.StatusBadRequest},
 		wire.InsufficientInstanceCapacity: {Code: "InsufficientInstanceCapacity", Status: http.StatusInternalServerError},
+		wire.AuthFailure:                  {Code: "UnauthorizedOperation", Status: http.StatusForbidden},
 	}
 )
 

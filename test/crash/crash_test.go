@@ -97,8 +97,8 @@ func TestCrashAtEveryStep(t *testing.T) {
 		missed = h.crash(t, missed.byStep(), 1) // points that were not reached after an earlier crash are reached without one
 	}
 	t.Logf("the manager was killed %d times, at %d of %d points; not met again:%s", h.kills, total-len(missed), total, list(missed))
-	// Which conditions go into one patch, and who writes first, is chance: a point that one tenant
-	// came to need not come again.
+	// Chance decides which conditions go into one patch, and who writes first. So a point that one
+	// tenant reached need not be reached again.
 	missed = slices.DeleteFunc(missed, func(p point) bool { return h.chance[p] })
 	if len(missed) > certain/10 {
 		t.Errorf("%d of %d points were not met, though every tenant came to them without a crash: is the enumeration still true?", len(missed), certain)
@@ -141,7 +141,7 @@ type harness struct {
 	seat    *rig.Seat
 	tenants []*tenant
 	who     []*tenant      // those that take part in the step
-	chance  map[point]bool // to which only some tenants came without a crash
+	chance  map[point]bool // points that only some tenants reached without a crash
 	made    int
 	kills   int
 }
@@ -477,7 +477,7 @@ func (h *harness) calls() [][]faultproxy.Call {
 	return all
 }
 
-// clear removes the tenants, of whose machines nothing is left.
+// clear removes the tenants. Nothing is left of their machines.
 func (h *harness) clear(t *testing.T) {
 	t.Helper()
 	h.who = h.tenants

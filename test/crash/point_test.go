@@ -35,8 +35,8 @@ func (p point) String() string {
 	return fmt.Sprintf("%-6s %-6s %-10s %s (%d)", p.step, p.at, p.line, p.kind, p.nth)
 }
 
-// enumerate returns the points of a step from the calls of several tenants that took it, in order
-// of time, and of these the points to which only some of the tenants came.
+// enumerate returns the points of a step, in order of time, from the calls of several tenants that
+// took the step. chance has the points that only some of the tenants reached.
 func enumerate(step string, tenants [][]faultproxy.Call) (points []point, chance map[point]bool) {
 	came := map[point]int{}
 	for _, calls := range tenants {

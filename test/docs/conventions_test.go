@@ -5,6 +5,7 @@ package docs
 import (
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,6 +75,175 @@ func bounded(t *testing.T, path string, field *apiextensionsv1.JSONSchemaProps) 
 				t.Errorf("the values of %s have no maximum length", path)
 			}
 		}
+	}
+}
+
+// scalarLists are the fields that are lists of strings or numbers, with the reason why no item will
+// have to hold more than one value. A list that may grow is a list of objects. Lists of IDs need no
+// reason.
+var scalarLists = map[string]string{
+	"dnsServers":             "addresses",
+	"sshKeys":                "public keys",
+	"addresses":              "addresses with their prefix",
+	"exclude":                "address ranges",
+	"failureDomains":         "names",
+	"guestReportedAddresses": "addresses",
+	"ignorePreflightErrors":  "as kubeadm's flag",
+	"kernelModules":          "names",
+	"nameservers":            "addresses",
+	"noProxy":                "as the variable NO_PROXY",
+	"ntpServers":             "hosts",
+	"owners":                 "account IDs",
+	"postKubeletCommands":    "shell commands",
+	"preKubeletCommands":     "shell commands",
+	"searchDomains":          "domains",
+	"securityGroups":         "Neutron's names or IDs",
+	"sshAuthorizedKeys":      "lines of the file authorized_keys",
+	"tags":                   "OpenStack's tags, which are words",
+	"values":                 "as in Kubernetes' label selectors",
+}
+
+// foreignEnums are the fields whose values a cloud or a tool defines, and who defines them.
+var foreignEnums = map[string]string{
+	"architecture":    "Go",
+	"bus":             "KubeVirt",
+	"format":          "Cluster API",
+	"interface":       "Keystone",
+	"model":           "KubeVirt",
+	"operatingSystem": "the system",
+	"preference":      "EC2",
+	"pullMethod":      "CDI",
+	"tenancy":         "EC2",
+	"tokens":          "EC2",
+	"type":            "EC2",
+	"vnicType":        "Neutron",
+}
+
+var (
+	camelCase       = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
+	constantDefault = regexp.MustCompile(`Default:\s+("[^"]+"|[1-9][0-9]*|true)\.(?:\s|$)`)
+	unchanged       = regexp.MustCompile(`oldSelf\.(\w+)`)
+)
+
+// TestConventions tests the rules of docs/api-conventions.md about lists, enums, defaults and
+// immutable fields.
+func TestConventions(t *testing.T) {
+	paths, err := filepath.Glob(filepath.Join(root, "config/crd/bases/*.yaml"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no CRDs found: %v", err)
+	}
+	lists, enums := map[string]bool{}, map[string]bool{}
+	for _, path := range paths {
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict([]byte(read(t, strings.TrimPrefix(path, root+"/"))), &crd); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		kind := crd.Spec.Names.Kind
+		var check func(path, name string, field *apiextensionsv1.JSONSchemaProps)
+		check = func(path, name string, field *apiextensionsv1.JSONSchemaProps) {
+			if ofOthers(path + ".") {
+				return
+			}
+			if field.Type == "array" && field.Items.Schema.Type != "object" {
+				lists[name] = true
+				if scalarLists[name] == "" && !strings.HasSuffix(strings.ToLower(name), "ids") {
+					t.Errorf("%s is a list of single values: make it a list of objects, or add the reason to scalarLists", path)
+				}
+			}
+			if slices.ContainsFunc(field.Enum, func(v apiextensionsv1.JSON) bool { return !camelCase.MatchString(strings.Trim(string(v.Raw), `"`)) }) {
+				enums[name] = true
+				if foreignEnums[name] == "" {
+					t.Errorf("%s has values that are not in CamelCase: add to foreignEnums who defines them", path)
+				}
+			}
+			checkDefault(t, path, field)
+			if kind != "CloudMachine" { // its cloud fields are immutable as a whole
+				checkImmutable(t, path, field)
+			}
+			if field.Items != nil {
+				check(path+"[]", name, field.Items.Schema)
+			}
+			for name, property := range field.Properties {
+				check(path+"."+name, name, &property)
+			}
+		}
+		for _, part := range []string{"spec", "status"} {
+			if part == "spec" && strings.HasSuffix(kind, "Template") {
+				continue // the same types as in the kind without Template, and immutable as a whole
+			}
+			field := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties[part]
+			check(kind+"."+part, part, &field)
+		}
+	}
+	for name := range scalarLists {
+		if !lists[name] {
+			t.Errorf("scalarLists has %s, and no CRD has such a list", name)
+		}
+	}
+	for name := range foreignEnums {
+		if !enums[name] {
+			t.Errorf("foreignEnums has %s, and no CRD has such an enum", name)
+		}
+	}
+}
+
+// checkDefault tests that a default is in the schema if and only if the description says that it is
+// a constant. The zero value (false, 0, "") needs no default in the schema.
+func checkDefault(t *testing.T, path string, field *apiextensionsv1.JSONSchemaProps) {
+	t.Helper()
+	described, inSchema := "", ""
+	if m := constantDefault.FindStringSubmatch(field.Description); m != nil {
+		described = m[1]
+	}
+	if field.Default != nil && field.Type != "object" {
+		inSchema = string(field.Default.Raw)
+	}
+	if described != inSchema {
+		t.Errorf("%s: the default in the description is %s, in the schema %s", path, described, inSchema)
+	}
+}
+
+// checkImmutable tests that the description of a field says so if a rule forbids its change.
+func checkImmutable(t *testing.T, path string, field *apiextensionsv1.JSONSchemaProps) {
+	t.Helper()
+	for _, rule := range field.XValidations {
+		if strings.Contains(rule.Rule, "self == oldSelf") && !strings.Contains(field.Description, "immutable") {
+			t.Errorf("%s is immutable, and its description does not say so", path)
+		}
+		if m := unchanged.FindStringSubmatch(rule.Rule); m != nil && !strings.Contains(field.Properties[m[1]].Description, "immutable") {
+			t.Errorf("%s.%s is immutable, and its description does not say so", path, m[1])
+		}
+	}
+}
+
+// TestBools tests that a bool whose default is not false is a pointer: without one, false can't be
+// told from unset.
+func TestBools(t *testing.T) {
+	paths, err := filepath.Glob(filepath.Join(root, "api/*/v1alpha1/*_types.go"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no types found: %v", err)
+	}
+	plain := regexp.MustCompile(`^\w+ +bool +.json:`)
+	seen := 0
+	for _, path := range paths {
+		comment := ""
+		for _, line := range strings.Split(read(t, strings.TrimPrefix(path, root+"/")), "\n") {
+			line = strings.TrimSpace(line)
+			if text, ok := strings.CutPrefix(line, "//"); ok {
+				comment += text
+				continue
+			}
+			if plain.MatchString(line) {
+				seen++
+				if !strings.Contains(comment, "Default: false.") {
+					t.Errorf("%s: a bool that is not a pointer has the default false, and says so: %s", path, line)
+				}
+			}
+			comment = ""
+		}
+	}
+	if seen == 0 {
+		t.Error("no bool was found")
 	}
 }
 

@@ -62,7 +62,7 @@ func explain(t *testing.T, path string, schema *apiextensionsv1.JSONSchemaProps,
 // ofOthers reports whether Kubernetes or Cluster API describes a field, because its type is
 // embedded.
 func ofOthers(path string) bool {
-	for _, part := range []string{".metadata.", ".controlPlaneEndpoint.", ".nodeTaints[]."} {
+	for _, part := range []string{".template.metadata.", ".controlPlaneEndpoint.", ".nodeTaints[]."} {
 		if strings.Contains(path, part) {
 			return true
 		}

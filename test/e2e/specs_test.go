@@ -110,7 +110,7 @@ var _ = Describe("Many clusters", Ordered, func() {
 			}
 			g.Expect(phases).To(Equal(map[string]int{string(clusterv1.MachinePhaseRunning): clusters * machines}))
 		}, "10m", "1s").Should(Succeed())
-		// DeleteAllClustersAndWait fails if a cluster goes while it describes the clusters.
+		// DeleteAllClustersAndWait fails if a cluster is deleted while it describes the clusters.
 		Expect(c.DeleteAllOf(ctx, &clusterv1.Cluster{}, client.InNamespace(namespace))).To(Succeed())
 		Eventually(func(g Gomega) {
 			list := &clusterv1.ClusterList{}

@@ -130,6 +130,7 @@ type Proxy struct {
 	count   int
 	dropped int // the number of calls that Reset removed from calls
 	streams map[*stream]struct{}
+	dead    chan struct{} // closed when the connections so far die
 }
 
 // Start starts a proxy. Close ends it.
@@ -139,7 +140,7 @@ func Start(o Options) (*Proxy, error) {
 		return nil, fmt.Errorf("proxy %s: read the address of upstream: %w", o.Name, err)
 	}
 	p := &Proxy{
-		name: o.Name, parse: o.Parse, rule: o.Rule, lag: o.Lag, skew: o.Skew, streams: map[*stream]struct{}{},
+		name: o.Name, parse: o.Parse, rule: o.Rule, lag: o.Lag, skew: o.Skew, streams: map[*stream]struct{}{}, dead: make(chan struct{}),
 		transport: &http.Transport{MaxIdleConnsPerHost: 64, ForceAttemptHTTP2: true, DisableCompression: true},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -159,10 +160,11 @@ func Start(o Options) (*Proxy, error) {
 		ErrorLog:    log.New(io.Discard, "", 0),
 		BaseContext: func(net.Listener) context.Context { return p.ctx },
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("proxy %s: listen: %w", o.Name, err)
 	}
+	listener := mortalListener{tcp, p}
 	if upstream.Scheme != "https" {
 		p.url = "http://" + listener.Addr().String()
 		go p.server.Serve(listener)

@@ -25,7 +25,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/drover-io/drover/test/playground"
@@ -54,6 +56,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("a rule cuts before and after", func(t *testing.T) { cuts(t, direct, through, proxy) })
 	t.Run("a rule answers in the place of upstream", func(t *testing.T) { refuses(t, direct, through, proxy) })
 	t.Run("a call that is held dies with its caller", func(t *testing.T) { holds(t, direct, through, proxy) })
+	t.Run("dead connections carry nothing, and new ones work", func(t *testing.T) { kills(t, through, proxy) })
 	t.Run("watches lag and are cut", func(t *testing.T) { lags(t, direct, through, proxy) })
 }
 
@@ -209,6 +212,26 @@ func holds(t *testing.T, direct, through *kubernetes.Clientset, proxy *Proxy) {
 	<-done
 	if _, err := direct.CoreV1().ConfigMaps("default").Get(t.Context(), "held", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the call of a caller that is gone was forwarded: %v", err)
+	}
+}
+
+func kills(t *testing.T, through *kubernetes.Clientset, proxy *Proxy) {
+	read := func(limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		_, err := through.CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{})
+		return err
+	}
+	if err := read(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	proxy.KillConnections()
+	if err := read(300 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a call on a dead connection ended with %v", err)
+	}
+	utilnet.CloseIdleConnectionsFor(through.CoreV1().RESTClient().(*rest.RESTClient).Client.Transport)
+	if err := read(time.Minute); err != nil {
+		t.Errorf("a call on a new connection: %v", err)
 	}
 }
 

@@ -39,16 +39,18 @@ func TestAdmissionRefuses(t *testing.T) {
 		object client.Object
 		want   string
 	}{
-		"machine without a cloud":     {machine(func(f *infrav1.CloudMachineFields) { f.Simulated = nil }), "exactly one cloud must be set"},
-		"machine without account":     {machine(func(f *infrav1.CloudMachineFields) { f.AccountRef.Name = "" }), "spec.accountRef.name"},
-		"account by path":             {machine(func(f *infrav1.CloudMachineFields) { f.AccountRef.Name = "other/prod" }), "spec.accountRef.name"},
-		"negative disk":               {machine(func(f *infrav1.CloudMachineFields) { f.Simulated.DiskGiB = -1 }), "spec.simulated.diskGiB"},
-		"negative data disk":          {machine(func(f *infrav1.CloudMachineFields) { f.Simulated.DataDisksGiB = []int32{-1} }), "spec.simulated.dataDisksGiB[0]"},
+		"machine without a cloud": {machine(func(f *infrav1.CloudMachineFields) { f.Simulated = nil }), "exactly one cloud must be set"},
+		"machine without account": {machine(func(f *infrav1.CloudMachineFields) { f.AccountRef.Name = "" }), "spec.accountRef.name"},
+		"account by path":         {machine(func(f *infrav1.CloudMachineFields) { f.AccountRef.Name = "other/prod" }), "spec.accountRef.name"},
+		"negative disk":           {machine(func(f *infrav1.CloudMachineFields) { f.Simulated.DiskGiB = -1 }), "spec.simulated.diskGiB"},
+		"negative data disk": {machine(func(f *infrav1.CloudMachineFields) {
+			f.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: -1}}
+		}), "spec.simulated.dataDisks[0].sizeGiB"},
 		"volume's zone without ports": {openStack(func(m *infrav1.OpenStackMachine) { m.Volumes[0].AvailabilityZone = "nova" }), "needs ports"},
 		"root's zone without ports":   {openStack(func(m *infrav1.OpenStackMachine) { m.RootVolume.InMachineZone = true }), "needs ports"},
 		"volume's zone twice": {openStack(func(m *infrav1.OpenStackMachine) {
 			m.Volumes[0] = infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", InMachineZone: true}
-		}), "say availabilityZone, or inMachineZone"},
+		}), "availabilityZone and inMachineZone exclude each other"},
 		"account without a cloud":     {account(func(a *infrav1.CloudAccountSpec) { a.Simulated = nil }), "exactly one cloud must be set"},
 		"own endpoint, no own Secret": {account(func(a *infrav1.CloudAccountSpec) { a.CredentialsRef = nil }), "spec.simulated.endpoint"},
 		"negative rate": {account(func(a *infrav1.CloudAccountSpec) {
@@ -129,6 +131,10 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 	project.Spec.OpenStack.Region = "RegionOne"
 	s.create(project)
 	s.refusesChange(project, func() { project.Spec.OpenStack.Region = "RegionTwo" }, "region can't be changed")
+	s.refusesChange(project, func() { project.Spec.Place = "openstack:elsewhere" }, "spec.place: Forbidden: only Drover's manager may change it")
+	moved := &infrav1.CloudAccount{ObjectMeta: s.meta("moved"), Spec: project.Spec}
+	moved.Spec.Place = "openstack:p" // a move or a restore creates the object as it was
+	s.create(moved)
 	s.refusesChange(project, func() { project.Spec.OpenStack.RegionalProviderIDs = false }, "regionalProviderIDs can't be changed")
 }
 

@@ -25,7 +25,7 @@ import (
 func TestDependantsGoToo(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 2, Machine: infrav1.SimulatedMachine{DataDisksGiB: []int32{10, 20}}}
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 2, Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 10}, {SizeGiB: 20}}}}
 	s.create(pool.Objects()...)
 	s.until("two machines are ready", pool.Ready(env.view, 2))
 	if n := len(s.resources()); n != 2*(1+1+3) {
@@ -95,7 +95,7 @@ func TestDeletionOfTheCluster(t *testing.T) {
 func TestDeletionOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3, Machine: infrav1.SimulatedMachine{DataDisksGiB: []int32{1}}}
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3, Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 1}}}}
 	s.create(pool.Objects()...)
 	s.until("the machines are ready", pool.Ready(env.view, 3))
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}

@@ -68,7 +68,7 @@ func TestBadInputIsRefused(t *testing.T) {
 		"disk beyond 32 bits":      {simulated(`"diskGiB":4294967300`), []string{"spec.simulated.diskGiB"}},
 		"half a disk":              {simulated(`"diskGiB":10.5`), []string{"spec.simulated.diskGiB"}},
 		"disk in words":            {simulated(`"diskGiB":"20"`), []string{"spec.simulated.diskGiB"}},
-		"many disks":               {simulated(`"dataDisksGiB":[` + strings.TrimSuffix(strings.Repeat("1,", 17), ",") + `]`), []string{"spec.simulated.dataDisksGiB"}},
+		"many disks":               {simulated(`"dataDisks":[` + strings.TrimSuffix(strings.Repeat(`{"sizeGiB":1},`, 17), ",") + `]`), []string{"spec.simulated.dataDisks"}},
 		"empty type":               {simulated(`"instanceType":""`), []string{"spec.simulated.instanceType"}},
 		"long type":                {simulated(`"instanceType":"` + long + `"`), []string{"spec.simulated.instanceType"}},
 		"long image":               {simulated(`"image":"` + long + `"`), []string{"spec.simulated.image"}},
@@ -298,7 +298,7 @@ func TestBootstrapDataMissing(t *testing.T) {
 func TestRunningMachineIsNotMoved(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1, Machine: infrav1.SimulatedMachine{DataDisksGiB: []int32{5}}}
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1, Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 5}}}}
 	s.create(pool.Objects()...)
 	s.until("a machine is ready", pool.Ready(env.view, 1))
 	machine := s.machines()[0]
@@ -311,9 +311,9 @@ func TestRunningMachineIsNotMoved(t *testing.T) {
 		`{"simulated":{"image":"other"}}`:               "can't be changed",
 		`{"simulated":{"zone":"sim-1c"}}`:               "can't be changed",
 		`{"simulated":{"diskGiB":21}}`:                  "can't be changed",
-		`{"simulated":{"dataDisksGiB":[6]}}`:            "can't be changed",
-		`{"simulated":{"dataDisksGiB":null}}`:           "can't be changed",
-		`{"simulated":{"spot":true}}`:                   "can't be changed",
+		`{"simulated":{"dataDisks":[{"sizeGiB":6}]}}`:   "can't be changed",
+		`{"simulated":{"dataDisks":null}}`:              "can't be changed",
+		`{"simulated":{"market":{"type":"spot"}}}`:      "can't be changed",
 		`{"providerID":"simulated:///sim-1a/i-1"}`:      "providerID is set once",
 		`{"creation":{"attempt":1}}`:                    "creation can't be changed once the VM is made",
 		`{"providerID":null}`:                           "providerID is set once",

@@ -31,9 +31,9 @@ const (
 )
 
 // TestMachinesAreHeld checks that everything that must precede a machine's deletion happens before
-// its VM is touched: hooks are removed, pods are evicted, volumes are detached. What never happens
-// delays the deletion no longer than its timeout. Four Machines are deleted at once, because
-// Cluster API checks every 20 s.
+// its VM is touched: hooks are removed, pods are evicted, volumes are detached. A step that never
+// happens delays the deletion no longer than its timeout. Four Machines are deleted at once,
+// because Cluster API checks every 20 s.
 func TestMachinesAreHeld(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

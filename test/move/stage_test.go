@@ -100,7 +100,7 @@ func newStage(t *testing.T) *stage {
 		Namespace: "blue", Name: "blue", Kubeconfig: kubeconfig, Endpoint: s.line.URL(), Token: "token-of-blue",
 		Inventory: infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}, OrphanPolicy: infrav1.OrphanPolicyDelete,
 	}
-	s.pool = scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3, Machine: infrav1.SimulatedMachine{DataDisksGiB: []int32{1}}}
+	s.pool = scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3, Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 1}}}}
 	return s
 }
 

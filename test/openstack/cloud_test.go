@@ -220,7 +220,7 @@ func password(user, secret string) map[string][]byte {
 }
 
 func machine(change func(*infrav1.OpenStackMachine)) *infrav1.CloudMachineFields {
-	m := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Networks: []string{"nodes"}}
+	m := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Ports: []infrav1.OpenStackPort{{Network: "nodes"}}}
 	if change != nil {
 		change(m)
 	}

@@ -28,21 +28,21 @@ func TestConformance(t *testing.T) {
 			"unknown flavor":  {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }), Code: cloud.InvalidSpec, OfferingToo: true},
 			"unknown image":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Image = infrav1.OpenStackImage{ID: unknownID} }), Code: cloud.InvalidSpec, OfferingToo: true},
 			"no such image":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Image.Name = "nothing" }), Code: cloud.NotFound},
-			"unknown network": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Networks = []string{unknownID} }), Code: cloud.InvalidSpec},
-			"no such network": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Networks = []string{"nothing"} }), Code: cloud.NotFound},
+			"unknown network": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Ports[0].Network = unknownID }), Code: cloud.InvalidSpec},
+			"no such network": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Ports[0].Network = "nothing" }), Code: cloud.NotFound},
 			"unknown zone":    {Machine: machine(nil), FailureDomain: "az-9", Code: cloud.InvalidSpec},
 			"unknown key":     {Machine: machine(func(m *infrav1.OpenStackMachine) { m.KeyName = "nothing" }), Code: cloud.InvalidSpec},
 			"unknown volume type": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1, Type: "nothing"}
 			}), Code: cloud.InvalidSpec},
 			"address elsewhere": {Machine: machine(func(m *infrav1.OpenStackMachine) {
-				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", FixedIPs: []string{"192.0.2.1"}}}
+				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", FixedIPs: []infrav1.OpenStackFixedIP{{IPAddress: "192.0.2.1"}}}}
 			}), Code: cloud.InvalidSpec},
 			"no such pool": {Machine: machine(func(m *infrav1.OpenStackMachine) {
-				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", FloatingNetwork: "nothing"}}
+				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", FloatingNetwork: "nothing"}}
 			}), Code: cloud.NotFound},
 			"pool not routed": {Machine: machine(func(m *infrav1.OpenStackMachine) {
-				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "storage", FloatingNetwork: "public"}}
+				m.Ports = []infrav1.OpenStackPort{{Network: "storage", FloatingNetwork: "public"}}
 			}), Code: cloud.NotFound},
 			"no such zone for a volume": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				withPorts(m)
@@ -54,21 +54,24 @@ func TestConformance(t *testing.T) {
 			}), Code: cloud.NotFound},
 			"unknown server group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.ServerGroupID = unknownID }), Code: cloud.InvalidSpec},
 			"unknown subnet": {Machine: machine(func(m *infrav1.OpenStackMachine) {
-				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", SubnetIDs: []string{unknownID}}}
+				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", FixedIPs: []infrav1.OpenStackFixedIP{{SubnetID: unknownID}}}}
 			}), Code: cloud.NotFound},
 			"unknown QoS policy": {Machine: machine(func(m *infrav1.OpenStackMachine) {
-				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", QoSPolicy: unknownID}}
+				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", QoSPolicy: unknownID}}
 			}), Code: cloud.InvalidSpec},
 			"no such QoS policy": {Machine: machine(func(m *infrav1.OpenStackMachine) {
-				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", QoSPolicy: "nothing"}}
+				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", QoSPolicy: "nothing"}}
 			}), Code: cloud.NotFound},
 			"unknown kind of port": {Machine: machine(func(m *infrav1.OpenStackMachine) {
-				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", VNICType: "imaginary"}}
+				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", VNICType: "imaginary"}}
 			}), Code: cloud.InvalidSpec},
 			"no such group of a port": {Machine: machine(func(m *infrav1.OpenStackMachine) {
-				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", SecurityGroups: []string{"nothing"}}}
-			}), Code: cloud.NotFound},
-			"no such group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.SecurityGroups = []string{"nothing"} }), Code: cloud.InvalidSpec},
+				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", VNICType: "normal", SecurityGroups: []string{"nothing"}}}
+			}), Code: cloud.InvalidSpec},
+			"unknown group of a port": {Machine: machine(func(m *infrav1.OpenStackMachine) {
+				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", VNICType: "normal", SecurityGroups: []string{unknownID}}}
+			}), Code: cloud.InvalidSpec},
+			"no such group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Ports[0].SecurityGroups = []string{"nothing"} }), Code: cloud.InvalidSpec},
 		},
 		Machines:  12, // and as many ports; a server takes seconds of CPU time
 		Transport: &counted{before: pagesOf(5)},

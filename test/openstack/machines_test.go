@@ -64,9 +64,8 @@ func deleteAll(t testing.TB, d cloud.Driver, owner string) int {
 // withPorts sets two ports for the machine, with all fields of a port.
 func withPorts(m *infrav1.OpenStackMachine) {
 	off := false
-	m.Networks = nil
 	m.Ports = []infrav1.OpenStackPort{
-		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []string{"10.244.0.0/16"}, VNICType: "normal", Tags: []string{"team-a"}},
+		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []infrav1.OpenStackAddressPair{{IPAddress: "10.244.0.0/16"}}, VNICType: "normal", Tags: []string{"team-a"}},
 		{Network: "storage", PortSecurity: &off},
 	}
 }
@@ -179,8 +178,9 @@ func TestMachine(t *testing.T) {
 	on := true
 	made, err := d.Ensure(t.Context(), request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) {
 		m.Image = infrav1.OpenStackImage{Tags: []string{"node"}}
-		m.Networks = []string{"storage", "nodes"}
-		m.SecurityGroups = []string{"default"}
+		m.Ports = []infrav1.OpenStackPort{
+			{Network: "storage", SecurityGroups: []string{"default"}}, {Network: "nodes", SecurityGroups: []string{"default"}},
+		}
 		m.AvailabilityZone = "az-2"
 		m.ServerGroupID = group.Group.ID
 		m.SchedulerHints = map[string]string{"note": "none"}

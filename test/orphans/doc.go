@@ -5,9 +5,10 @@
 // server, Cluster API and the simulated cloud. The test itself creates and deletes machines,
 // because those are the actors that make the mistakes here. So it always knows what has an owner.
 //
-// The collector must never delete what belongs to a machine, what belongs to no cluster of ours, or
-// what belongs to objects that were lost in a mass and are not given up. When the schedule is over
-// and a person has answered all questions, every true orphan must be gone. A schedule is a function
+// The collector must never delete what belongs to a machine, or what belongs to no cluster of ours.
+// If many objects were lost at once, it must not delete what belongs to them before a person has
+// confirmed it. When the schedule is over and a person has answered all questions, every true
+// orphan must be gone. A schedule is a function
 // of its seed. Several run side by side, each in its own namespace and with its own account (a
 // wave). The package contains only tests.
 package orphans

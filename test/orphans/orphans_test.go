@@ -33,8 +33,8 @@ var (
 const (
 	period = time.Second
 	grace  = 4 * time.Second
-	// long is enough time for the collector to do what it must not: with many tenants a pass comes
-	// late, and a few passes must have seen it.
+	// long is enough time for a faulty collector to delete what it must keep. With many tenants,
+	// a pass comes late, and the collector acts only after a few passes.
 	long = 4 * grace
 	// patience is how long a wave may take to come to rest.
 	patience = 3 * time.Minute

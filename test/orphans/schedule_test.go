@@ -206,8 +206,8 @@ func (x *tenant) loseOneForAMoment(ctx context.Context) error {
 	return nil
 }
 
-// many returns so many machines that the collector must doubt that they are orphans, or none if
-// there are too few.
+// many returns enough machines to make the collector doubt that they are orphans, or none if there
+// are too few.
 func (x *tenant) many() []*machine {
 	all := x.draw(4 + x.rand.IntN(4))
 	if len(all) < 4 {
@@ -216,7 +216,7 @@ func (x *tenant) many() []*machine {
 	return all
 }
 
-// loseMany loses many machines at once: one by one they would be believed.
+// loseMany loses many machines at once. The collector would accept single losses as real.
 func (x *tenant) loseMany(ctx context.Context) ([]*machine, error) {
 	lost, begin := x.many(), time.Now()
 	for _, m := range lost {

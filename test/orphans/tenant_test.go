@@ -41,8 +41,8 @@ type tenant struct {
 
 	mu       sync.Mutex
 	machines []*machine
-	// lost is the time, by token, since which the token's resources have had no owner, for good.
-	// lostVM is the same for one VM of several, by its ID. Everything in neither must be kept.
+	// lost holds, by token, the time at which the token's resources lost their owner for good.
+	// lostVM holds the same by VM ID, for one of several VMs. The collector must keep all others.
 	lost, lostVM map[string]time.Time
 	// touched holds the tokens and VM IDs of which the test itself deleted something, so that the
 	// collector is not blamed.
@@ -212,7 +212,7 @@ func (x *tenant) see(at time.Time, now []simulator.SnapshotResource) {
 	x.there = there
 }
 
-// since returns since when a resource is a true orphan, and whether it is one.
+// since reports whether a resource is a true orphan, and the time at which it became one.
 func (x *tenant) since(r simulator.SnapshotResource) (time.Time, bool) {
 	if at, lost := x.lostVM[r.ID]; lost {
 		return at, true

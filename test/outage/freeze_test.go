@@ -20,8 +20,8 @@ import (
 // answers again. Nothing may stay frozen, not even an object that Drover's cache did not show as
 // frozen when Drover unfroze the rest.
 //
-// It failed when the condition was written last, and, with the lag, when nothing was checked again
-// after a unfreeze.
+// The test failed when Drover wrote the condition last, and, with the lag, when Drover checked
+// nothing again after it had unfrozen the cluster.
 func TestFreezeIsCutOff(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	s := start(t, "freeze", 1, "--machine-safety-apiserver-statuscheck-period=6s", "--machine-safety-apiserver-statuscheck-timeout=1s")

@@ -97,7 +97,7 @@ func TestRestore(t *testing.T) {
 	if err := scenario.Delete(s.ctx, s.rig.Client, s.pool.Deployment()); err != nil {
 		t.Fatal(err)
 	}
-	// The Nodes of the VMs without a machine stay: nothing tells which machine they belonged to.
+	// The Nodes of the VMs without a machine stay: nothing shows which machine they belonged to.
 	s.until("nothing is left", scenario.All(scenario.Empty(s.rig.Client, &infrav1.CloudMachineList{}, s.Namespace), func(ctx context.Context) (string, error) {
 		snapshot, err := s.rig.Admin.Snapshot(ctx)
 		if n := len(s.Live(snapshot)); n > 0 {

@@ -92,9 +92,9 @@ func DressOpenStack(object client.Object, door, project string) {
 			RegionalProviderIDs: strings.Contains(o.Namespace, "regional")}
 		hurry(o)
 	case *infrav1.CloudMachineTemplate:
-		machine := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Networks: []string{"nodes"}}
+		machine := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Ports: []infrav1.OpenStackPort{{Network: "nodes"}}}
 		if !plain {
-			machine.Networks, machine.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", AllowedAddressPairs: []string{"10.244.0.0/16"}}}
+			machine.Ports[0].AllowedAddressPairs = []infrav1.OpenStackAddressPair{{IPAddress: "10.244.0.0/16"}}
 		}
 		o.Spec.Template.Spec.Simulated, o.Spec.Template.Spec.OpenStack = nil, machine
 	}

@@ -128,7 +128,7 @@ func (t *Tenant) NewPool(suffix string, replicas int32) scenario.Pool {
 	return scenario.Pool{
 		Cluster: t.Adopted, Name: t.Name + "-" + suffix, Replicas: replicas,
 		Version: body.DefaultKubeletVersion, // without it Cluster API never counts a Machine as up to date
-		Machine: infrav1.SimulatedMachine{DataDisksGiB: []int32{1}},
+		Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 1}}},
 	}
 }
 

@@ -86,7 +86,7 @@ func TestGuests(t *testing.T) {
 func (s *stand) common() bootstrapv1.CloudInitConfigSpec {
 	return bootstrapv1.CloudInitConfigSpec{
 		Files:      []bootstrapv1.File{{Path: "/etc/cni/net.d/10-pods.conflist", Content: cniConfig}},
-		Containerd: bootstrapv1.Containerd{Registries: []bootstrapv1.Registry{{Host: "registry.k8s.io", Mirrors: []string{s.mirror.forGuests()}}}},
+		Containerd: bootstrapv1.Containerd{Registries: []bootstrapv1.Registry{{Host: "registry.k8s.io", Mirrors: []bootstrapv1.Mirror{{URL: s.mirror.forGuests()}}}}},
 		NodeLabels: map[string]string{"example.org/color": "blue"},
 		NodeTaints: []corev1.Taint{{Key: "example.org/reserved", Value: "yes", Effect: corev1.TaintEffectNoSchedule}},
 	}

@@ -109,6 +109,7 @@ type CloudInitConfigSpec struct {
 	// controllers that find Nodes by that name. "Hostname" needs the format "cloud-config", and a
 	// cloud that reports the name among the machine's addresses. Default: "Machine".
 	// +optional
+	// +kubebuilder:default=Machine
 	NodeName NodeNaming `json:"nodeName,omitempty"`
 
 	// nodeLabels are the labels that the Node registers with. Only labels that the NodeRestriction

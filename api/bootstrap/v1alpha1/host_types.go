@@ -114,6 +114,7 @@ type User struct {
 	// sudo is "Allowed" for a user account that may run any command as root, without a password.
 	// Default: "Denied".
 	// +optional
+	// +kubebuilder:default=Denied
 	// +kubebuilder:validation:Enum=Allowed;Denied
 	Sudo string `json:"sudo,omitempty"`
 }

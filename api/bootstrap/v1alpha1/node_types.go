@@ -30,6 +30,7 @@ type Install struct {
 	// mode is "Prebuilt" to start the software in the image, "Packages" to install from package
 	// repositories, or "Binaries" to download single files. Default: "Prebuilt".
 	// +optional
+	// +kubebuilder:default=Prebuilt
 	Mode InstallMode `json:"mode,omitempty"`
 
 	// packages configures the mode Packages. Default: the projects' own repositories.
@@ -57,6 +58,7 @@ type PackagesInstall struct {
 	// kubernetesRepository is the URL of a copy of the Kubernetes project's repository, without the
 	// version's folder. Default: "https://pkgs.k8s.io/core:/stable:".
 	// +optional
+	// +kubebuilder:default="https://pkgs.k8s.io/core:/stable:"
 	// +kubebuilder:validation:MinLength=9
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^https://[A-Za-z0-9._~:/-]+[^/]$`
@@ -66,6 +68,7 @@ type PackagesInstall struct {
 	// without the operating system's folder. Amazon Linux has containerd in its own repository.
 	// Default: "https://download.docker.com/linux".
 	// +optional
+	// +kubebuilder:default="https://download.docker.com/linux"
 	// +kubebuilder:validation:MinLength=9
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^https://[A-Za-z0-9._~:/-]+[^/]$`
@@ -76,6 +79,7 @@ type PackagesInstall struct {
 type BinariesInstall struct {
 	// architecture is the CPU architecture of the machine. Default: "amd64".
 	// +optional
+	// +kubebuilder:default=amd64
 	// +kubebuilder:validation:Enum=amd64;arm64
 	Architecture string `json:"architecture,omitempty"`
 
@@ -172,6 +176,7 @@ type Join struct {
 	// kubeadm created, a Machine with a version, and kubeadm in a prebuilt image. See
 	// docs/bootstrap.md. Default: "Kubelet".
 	// +optional
+	// +kubebuilder:default=Kubelet
 	Method JoinMethod `json:"method,omitempty"`
 
 	// ignorePreflightErrors are the kubeadm checks whose failure is only a warning, or "all". It
@@ -197,7 +202,8 @@ type Kubelet struct {
 	// +kubebuilder:validation:Enum=IPv4;IPv6;DualStack
 	NodeIPFamily string `json:"nodeIPFamily,omitempty"`
 
-	// maxPods is the maximum number of pods on the Node. Default: 110.
+	// maxPods is the maximum number of pods on the Node. Default: that of the cluster's
+	// kubelet-config with join.method Kubeadm, otherwise the kubelet's own, 110.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
@@ -247,13 +253,15 @@ type Kubelet struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 63 && size(self[k]) <= 63)",message="a key has at most 63 characters, a value 63"
 	EvictionSoftGracePeriod map[string]string `json:"evictionSoftGracePeriod,omitempty"`
 
-	// containerLogMaxSize is the size at which a container's log is rotated. Default: "10Mi".
+	// containerLogMaxSize is the size at which a container's log is rotated. Default: that of the
+	// cluster's kubelet-config with join.method Kubeadm, otherwise the kubelet's own, "10Mi".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
 	ContainerLogMaxSize string `json:"containerLogMaxSize,omitempty"`
 
-	// containerLogMaxFiles is the maximum number of log files of a container. Default: 5.
+	// containerLogMaxFiles is the maximum number of log files of a container. Default: that of the
+	// cluster's kubelet-config with join.method Kubeadm, otherwise the kubelet's own, 5.
 	// +optional
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=1000
@@ -280,17 +288,25 @@ type Registry struct {
 	// +kubebuilder:validation:Pattern=`^(_default|[a-z0-9]([-a-z0-9.]*[a-z0-9])?(:[0-9]{1,5})?)$`
 	Host string `json:"host"`
 
-	// mirrors are tried first, in order, and then the registry itself. A URL that contains "/v2" is
-	// used as it is.
-	// Example: ["https://mirror.example.org","https://harbor.example.org/v2/hub"].
+	// mirrors are tried first, in order, and then the registry itself.
+	// Example: [{"url": "https://mirror.example.org"}].
 	// +required
-	// +listType=atomic
+	// +listType=map
+	// +listMapKey=url
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:MinLength=8
-	// +kubebuilder:validation:items:MaxLength=1024
-	// +kubebuilder:validation:items:Pattern=`^https?://[A-Za-z0-9._~:/\[\]-]+$`
-	Mirrors []string `json:"mirrors"`
+	Mirrors []Mirror `json:"mirrors"`
+}
+
+// Mirror is a server that has copies of a registry's images.
+type Mirror struct {
+	// url is the URL of the mirror. If it contains "/v2", containerd uses it as it is.
+	// Example: "https://harbor.example.org/v2/hub".
+	// +required
+	// +kubebuilder:validation:MinLength=8
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^https?://[A-Za-z0-9._~:/\[\]-]+$`
+	URL string `json:"url"`
 }
 
 // Containerd holds settings of the container runtime.

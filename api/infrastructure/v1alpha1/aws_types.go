@@ -20,8 +20,8 @@ type AWSAccount struct {
 	Region string `json:"region"`
 
 	// accountID is the ID of the AWS account to which the credentials, or the role that they
-	// assume, must give access. Default: the account to which they give access when they are first
-	// used.
+	// assume, must give access. It is immutable once set. Default: the account to which they give
+	// access when they are first used.
 	// Example: "123456789012".
 	// +optional
 	// +kubebuilder:validation:MinLength=12
@@ -30,7 +30,7 @@ type AWSAccount struct {
 	AccountID string `json:"accountID,omitempty"`
 
 	// endpoint replaces AWS's own endpoint for EC2, SSM, STS and SQS, for a cloud that implements
-	// their protocols. It needs credentialsRef. Default: the region's endpoints.
+	// their protocols. It needs credentialsRef, and is immutable. Default: the region's endpoints.
 	// Example: "https://ec2.cloud.example:8443".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -345,7 +345,7 @@ type AWSVolume struct {
 	// +kubebuilder:validation:Maximum=256000
 	IOPS int32 `json:"iops,omitempty"`
 
-	// throughputMiBps is the throughput in MiB per second. Default: 125.
+	// throughputMiBps is the throughput in MiB per second. Default: 125 for gp3.
 	// Example: 500.
 	// +optional
 	// +kubebuilder:validation:Minimum=125

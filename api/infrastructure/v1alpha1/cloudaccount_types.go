@@ -20,7 +20,7 @@ const (
 
 // CloudAccountSpec describes one place where machines can be created, and how to access it. Exactly
 // one cloud must be set.
-// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, kubevirt, openstack, simulated or vsphere"
+// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.azure), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, azure, kubevirt, openstack, simulated or vsphere"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.place) || (has(self.place) && self.place == oldSelf.place)",message="place is set once: make a new CloudAccount for another place"
 // +kubebuilder:validation:XValidation:rule="!has(self.place) || !has(self.aws) || !has(self.aws.accountID) || self.place.contains(':' + self.aws.accountID + ':')",message="aws.accountID is not the AWS account that the place names: make a new CloudAccount for another one"
 type CloudAccountSpec struct {
@@ -36,6 +36,10 @@ type CloudAccountSpec struct {
 	// aws is a region of an AWS account.
 	// +optional
 	AWS *AWSAccount `json:"aws,omitempty"`
+
+	// azure is a resource group of an Azure subscription, in one location.
+	// +optional
+	Azure *AzureAccount `json:"azure,omitempty"`
 
 	// kubevirt is a namespace of a Kubernetes cluster with KubeVirt.
 	// +optional
@@ -55,8 +59,8 @@ type CloudAccountSpec struct {
 	VSphere *VSphereAccount `json:"vsphere,omitempty"`
 
 	// place identifies the place to which the credentials give access. Drover sets it after it has
-	// verified the credentials. It is immutable once set, and credentials for another place are
-	// rejected.
+	// verified the credentials. Only Drover can set it in an existing CloudAccount. It is immutable
+	// once set, and credentials for another place are rejected.
 	// Example: "aws:123456789012:eu-central-1".
 	// +optional
 	// +kubebuilder:validation:MinLength=1

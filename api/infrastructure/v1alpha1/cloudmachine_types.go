@@ -10,7 +10,7 @@ import (
 
 // CloudMachineFields are the fields of a machine that a user sets. Exactly one cloud must be set,
 // that of the CloudAccount.
-// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, kubevirt, openstack, simulated or vsphere"
+// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.azure), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, azure, kubevirt, openstack, simulated or vsphere"
 type CloudMachineFields struct {
 	// accountRef names the CloudAccount, in this namespace, that creates the machine.
 	// +required
@@ -19,6 +19,10 @@ type CloudMachineFields struct {
 	// aws is an EC2 instance.
 	// +optional
 	AWS *AWSMachine `json:"aws,omitempty"`
+
+	// azure is an Azure virtual machine.
+	// +optional
+	Azure *AzureMachine `json:"azure,omitempty"`
 
 	// kubevirt is a VirtualMachine in a Kubernetes cluster with KubeVirt.
 	// +optional
@@ -44,6 +48,7 @@ type CloudMachineFields struct {
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || !has(oldSelf.creation) || (has(self.creation) && self.creation == oldSelf.creation)",message="creation can't be changed once the VM is made"
 // +kubebuilder:validation:XValidation:rule="self.accountRef == oldSelf.accountRef",message="accountRef can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.aws) == has(oldSelf.aws) && (!has(self.aws) || self.aws == oldSelf.aws)",message="the machine's cloud fields can't be changed: make a new machine"
+// +kubebuilder:validation:XValidation:rule="has(self.azure) == has(oldSelf.azure) && (!has(self.azure) || self.azure == oldSelf.azure)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.kubevirt) == has(oldSelf.kubevirt) && (!has(self.kubevirt) || self.kubevirt == oldSelf.kubevirt)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.openstack) == has(oldSelf.openstack) && (!has(self.openstack) || self.openstack == oldSelf.openstack)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.simulated) == has(oldSelf.simulated) && (!has(self.simulated) || self.simulated == oldSelf.simulated)",message="the machine's cloud fields can't be changed: make a new machine"
@@ -274,6 +279,13 @@ type NodeInfo struct {
 // CloudMachineTemplateStatus is what the cloud reports about the machines of this template.
 // +kubebuilder:validation:MinProperties=1
 type CloudMachineTemplateStatus struct {
+	// conditions include Ready, which reports whether the cloud knows this kind of machine.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
 	// capacity is the capacity of one machine, for the cluster-autoscaler's scale from zero.
 	// Example: {"cpu":"2","memory":"4Gi"}.
 	// +optional
@@ -282,13 +294,6 @@ type CloudMachineTemplateStatus struct {
 	// nodeInfo describes the Node of one machine, for the cluster-autoscaler's scale from zero.
 	// +optional
 	NodeInfo NodeInfo `json:"nodeInfo,omitempty,omitzero"`
-
-	// conditions include Ready, which reports whether the cloud knows this kind of machine.
-	// +optional
-	// +listType=map
-	// +listMapKey=type
-	// +kubebuilder:validation:MaxItems=32
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // CloudMachineTemplate is the template from which MachineDeployments and control planes create

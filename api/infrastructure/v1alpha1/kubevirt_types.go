@@ -226,27 +226,21 @@ type KubeVirtMachine struct {
 	// +optional
 	TPM KubeVirtTPM `json:"tpm,omitempty"`
 
-	// gpus are devices that the guest sees as GPUs, by the names of the node resources. Default:
-	// none.
-	// Example: ["nvidia.com/TU104GL_Tesla_T4"].
+	// gpus are devices that the guest sees as GPUs. Default: none.
+	// Example: [{"deviceName": "nvidia.com/TU104GL_Tesla_T4"}].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:items:MinLength=3
-	// +kubebuilder:validation:items:MaxLength=317
-	GPUs []string `json:"gpus,omitempty"`
+	GPUs []KubeVirtDevice `json:"gpus,omitempty"`
 
-	// hostDevices are additional devices of the node, by the names of the node resources. Default:
-	// none.
-	// Example: ["intel.com/qat"].
+	// hostDevices are additional devices of the node. Default: none.
+	// Example: [{"deviceName": "intel.com/qat"}].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:items:MinLength=3
-	// +kubebuilder:validation:items:MaxLength=317
-	HostDevices []string `json:"hostDevices,omitempty"`
+	HostDevices []KubeVirtDevice `json:"hostDevices,omitempty"`
 
 	// labels are added to the VM and its pod. Keys must not begin with "drover-". Default: none.
 	// Example: {"team": "blue"}.
@@ -338,6 +332,16 @@ type KubeVirtCPU struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9_.]*$`
 	Model string `json:"model,omitempty"`
+}
+
+// KubeVirtDevice is a device of the node that the guest uses.
+type KubeVirtDevice struct {
+	// deviceName is the name of the node resource that provides the device.
+	// Example: "nvidia.com/TU104GL_Tesla_T4".
+	// +required
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=317
+	DeviceName string `json:"deviceName"`
 }
 
 // KubeVirtNetwork is one network interface.
@@ -444,6 +448,7 @@ type KubeVirtToleration struct {
 
 	// operator is "Equal" or "Exists". Default: "Equal".
 	// +optional
+	// +kubebuilder:default=Equal
 	// +kubebuilder:validation:Enum=Equal;Exists
 	Operator string `json:"operator,omitempty"`
 

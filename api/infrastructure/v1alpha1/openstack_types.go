@@ -7,7 +7,7 @@ package v1alpha1
 // There are no ambient credentials.
 // +kubebuilder:validation:XValidation:rule="has(self.region) == has(oldSelf.region) && (!has(self.region) || self.region == oldSelf.region)",message="region can't be changed, because the account's machines would look gone: make a new CloudAccount"
 // +kubebuilder:validation:XValidation:rule="(has(self.regionalProviderIDs) && self.regionalProviderIDs) == (has(oldSelf.regionalProviderIDs) && oldSelf.regionalProviderIDs)",message="regionalProviderIDs can't be changed, because the account's machines would look gone: make a new CloudAccount"
-// +kubebuilder:validation:XValidation:rule="!has(self.regionalProviderIDs) || !self.regionalProviderIDs || (has(self.region) && self.region.matches('^[A-Za-z0-9._-]+$'))",message="regionalProviderIDs needs a region, of letters, digits and . _ - alone"
+// +kubebuilder:validation:XValidation:rule="!has(self.regionalProviderIDs) || !self.regionalProviderIDs || (has(self.region) && self.region.matches('^[A-Za-z0-9._-]+$'))",message="regionalProviderIDs needs a region that has only letters, digits and . _ -"
 type OpenStackAccount struct {
 	// authURL is the URL of Keystone, in version 3. The auth_url in clouds.yaml must be the same.
 	// It is immutable.
@@ -65,12 +65,9 @@ type OpenStackAccount struct {
 	CABundle string `json:"caBundle,omitempty"`
 }
 
-// OpenStackMachine is a Nova server. Its network interfaces come from networks or from ports. If
-// neither is set, Nova uses the project's only network, or the one that Neutron creates for it.
-// +kubebuilder:validation:XValidation:rule="!has(self.networks) || !has(self.ports)",message="say networks, or ports"
-// +kubebuilder:validation:XValidation:rule="!has(self.securityGroups) || !has(self.ports)",message="with ports, each port says its own securityGroups"
-// +kubebuilder:validation:XValidation:rule="has(self.ports) || !has(self.rootVolume) || !(has(self.rootVolume.availabilityZone) || (has(self.rootVolume.inMachineZone) && self.rootVolume.inMachineZone))",message="a machine whose volumes say their zone needs ports: it is by a port that they are found"
-// +kubebuilder:validation:XValidation:rule="has(self.ports) || !has(self.volumes) || !self.volumes.exists(v, has(v.availabilityZone) || (has(v.inMachineZone) && v.inMachineZone))",message="a machine whose volumes say their zone needs ports: it is by a port that they are found"
+// OpenStackMachine is a Nova server.
+// +kubebuilder:validation:XValidation:rule="has(self.ports) || !has(self.rootVolume) || !(has(self.rootVolume.availabilityZone) || (has(self.rootVolume.inMachineZone) && self.rootVolume.inMachineZone))",message="a machine with a volume in a specified zone needs ports, because Drover finds the volume by a port"
+// +kubebuilder:validation:XValidation:rule="has(self.ports) || !has(self.volumes) || !self.volumes.exists(v, has(v.availabilityZone) || (has(v.inMachineZone) && v.inMachineZone))",message="a machine with a volume in a specified zone needs ports, because Drover finds the volume by a port"
 type OpenStackMachine struct {
 	// flavor is the ID or name of the flavor.
 	// Example: "m1.large".
@@ -83,30 +80,11 @@ type OpenStackMachine struct {
 	// +required
 	Image OpenStackImage `json:"image"`
 
-	// networks are the IDs or names of the machine's networks, in the order of its interfaces. Nova
-	// creates a port in each network and deletes it with the machine. This needs the fewest calls.
-	// Example: ["nodes"].
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=255
-	Networks []string `json:"networks,omitempty"`
-
-	// securityGroups are the IDs or names of the security groups of the ports that Nova creates.
-	// Default: the project's group "default".
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=255
-	SecurityGroups []string `json:"securityGroups,omitempty"`
-
-	// ports are created for the machine and deleted after it, in the order of its interfaces. They
-	// are for what networks can't specify. One call creates all ports of a machine. Default: none.
-	// Example: [{"network": "nodes", "portSecurity": false}].
+	// ports are the machine's network interfaces, in order. They are created and deleted with the
+	// machine. If all ports set only network, and the same securityGroups, Nova creates them
+	// together with the server, which needs the fewest calls. Default: one port in the project's
+	// only network, or in the network that Neutron creates for the project.
+	// Example: [{"network": "nodes", "securityGroups": ["nodes"]}].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -147,7 +125,7 @@ type OpenStackMachine struct {
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
-	// +kubebuilder:validation:XValidation:rule="!('group' in self)",message="the hint group is serverGroupID's"
+	// +kubebuilder:validation:XValidation:rule="!('group' in self)",message="set serverGroupID instead of the hint \"group\""
 	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 255 && size(self[k]) <= 255)",message="a key has at most 255 characters, a value 255"
 	SchedulerHints map[string]string `json:"schedulerHints,omitempty"`
 
@@ -188,7 +166,7 @@ type OpenStackMachine struct {
 
 // OpenStackImage is a Glance image: the one with the ID, or the newest active image with the name
 // and all the tags.
-// +kubebuilder:validation:XValidation:rule="has(self.id) != (has(self.name) || has(self.tags))",message="an image is named by its id, or by name and tags"
+// +kubebuilder:validation:XValidation:rule="has(self.id) != (has(self.name) || has(self.tags))",message="set either id, or name, tags or both"
 type OpenStackImage struct {
 	// id is the ID of the image.
 	// Example: "155d900f-4e14-4e4c-a73d-069cbf4541e6".
@@ -218,7 +196,7 @@ type OpenStackImage struct {
 // OpenStackVolume is a Cinder volume. Nova creates it with the machine, in the zone that Cinder
 // chooses, or in the machine's zone if Nova's operator has configured that. If the volume specifies
 // a zone, Drover creates it before the machine, with a separate call. Such a machine needs ports.
-// +kubebuilder:validation:XValidation:rule="!has(self.availabilityZone) || !has(self.inMachineZone) || !self.inMachineZone",message="say availabilityZone, or inMachineZone"
+// +kubebuilder:validation:XValidation:rule="!has(self.availabilityZone) || !has(self.inMachineZone) || !self.inMachineZone",message="availabilityZone and inMachineZone exclude each other: set one of them"
 type OpenStackVolume struct {
 	// sizeGiB is the size of the volume in GiB.
 	// Example: 50.
@@ -251,7 +229,7 @@ type OpenStackVolume struct {
 }
 
 // OpenStackPort is a Neutron port.
-// +kubebuilder:validation:XValidation:rule="!has(self.portSecurity) || self.portSecurity || (!has(self.securityGroups) && !has(self.allowedAddressPairs))",message="a port without port security has neither securityGroups nor allowedAddressPairs"
+// +kubebuilder:validation:XValidation:rule="!has(self.portSecurity) || self.portSecurity || (!has(self.securityGroups) && !has(self.allowedAddressPairs))",message="securityGroups and allowedAddressPairs need port security: remove them, or set portSecurity to true"
 type OpenStackPort struct {
 	// network is the ID or name of the port's network.
 	// Example: "nodes".
@@ -260,26 +238,13 @@ type OpenStackPort struct {
 	// +kubebuilder:validation:MaxLength=255
 	Network string `json:"network"`
 
-	// subnetIDs are the IDs of subnets of the network. The port gets an address in each of them.
-	// Default: Neutron's choice.
+	// fixedIPs are the addresses of the port, one for each item. Default: Neutron's choice.
+	// Example: [{"subnetID": "616fb98f-46ca-475e-917e-2563e5a8cd19"}].
 	// +optional
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=5
-	// +kubebuilder:validation:items:MaxLength=36
-	// +kubebuilder:validation:items:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
-	SubnetIDs []string `json:"subnetIDs,omitempty"`
-
-	// fixedIPs are the addresses of the port. They are for a pool of one machine, because no two
-	// ports can have the same address. Default: Neutron's choice.
-	// Example: ["10.0.0.10"].
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=5
-	// +kubebuilder:validation:items:MinLength=2
-	// +kubebuilder:validation:items:MaxLength=45
-	FixedIPs []string `json:"fixedIPs,omitempty"`
+	FixedIPs []OpenStackFixedIP `json:"fixedIPs,omitempty"`
 
 	// macAddress is the MAC address of the port, for a pool of one machine. Default: Neutron's
 	// choice.
@@ -299,19 +264,17 @@ type OpenStackPort struct {
 	// +kubebuilder:validation:items:MaxLength=255
 	SecurityGroups []string `json:"securityGroups,omitempty"`
 
-	// allowedAddressPairs are the addresses or networks that the port may send from in addition to
-	// its own, such as those of pods.
-	// Example: ["10.244.0.0/16"].
+	// allowedAddressPairs are the addresses that the port may send from in addition to its own,
+	// such as those of pods. Default: none.
+	// Example: [{"ipAddress": "10.244.0.0/16"}].
 	// +optional
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=10
-	// +kubebuilder:validation:items:MinLength=2
-	// +kubebuilder:validation:items:MaxLength=49
-	AllowedAddressPairs []string `json:"allowedAddressPairs,omitempty"`
+	AllowedAddressPairs []OpenStackAddressPair `json:"allowedAddressPairs,omitempty"`
 
 	// vnicType specifies how the port is bound to the host, such as "direct" for SR-IOV. Default:
-	// "normal".
+	// Neutron's default, which is "normal".
 	// +optional
 	// +kubebuilder:validation:Enum=normal;macvtap;direct;direct-physical;baremetal;virtio-forwarder;vdpa;remote-managed
 	VNICType string `json:"vnicType,omitempty"`
@@ -364,4 +327,41 @@ type OpenStackPort struct {
 	// addresses. Default: the network's setting.
 	// +optional
 	PortSecurity *bool `json:"portSecurity,omitempty"`
+}
+
+// OpenStackFixedIP is an address of a port. If it has only a subnetID, Neutron chooses the address.
+// +kubebuilder:validation:MinProperties=1
+type OpenStackFixedIP struct {
+	// subnetID is the ID of the address's subnet, which must be in the port's network. Default: the
+	// subnet that contains ipAddress.
+	// Example: "616fb98f-46ca-475e-917e-2563e5a8cd19".
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MaxLength=36
+	SubnetID string `json:"subnetID,omitempty"`
+
+	// ipAddress is the address. It is for a pool of one machine, because no two ports can have the
+	// same address. Default: a free address of the subnet.
+	// Example: "10.0.0.10".
+	// +optional
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=45
+	IPAddress string `json:"ipAddress,omitempty"`
+}
+
+// OpenStackAddressPair is an address that a port may send from in addition to its own.
+type OpenStackAddressPair struct {
+	// ipAddress is the address, or a network.
+	// Example: "10.244.0.0/16".
+	// +required
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=49
+	IPAddress string `json:"ipAddress"`
+
+	// macAddress is the MAC address that belongs to ipAddress. Default: the port's.
+	// Example: "fa:16:3e:00:00:01".
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`
+	// +kubebuilder:validation:MaxLength=17
+	MACAddress string `json:"macAddress,omitempty"`
 }

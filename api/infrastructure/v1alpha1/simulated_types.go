@@ -6,8 +6,8 @@ package v1alpha1
 // simulate"). Its credentials Secret has the key "token".
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint can't be changed, because the account's machines would look gone: make a new CloudAccount"
 type SimulatedAccount struct {
-	// endpoint is the URL of the simulated cloud. Default: the URL in the manager's flag
-	// --simulated-endpoint.
+	// endpoint is the URL of the simulated cloud. It is immutable. Default: the URL in the
+	// manager's flag --simulated-endpoint.
 	// Example: "http://127.0.0.1:8080".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -59,16 +59,33 @@ type SimulatedMachine struct {
 	// +kubebuilder:validation:Maximum=65536
 	DiskGiB int32 `json:"diskGiB,omitempty"`
 
-	// dataDisksGiB are the sizes of additional disks, in GiB. They are deleted with the machine.
-	// Example: [100].
+	// dataDisks are additional disks. They are deleted with the machine. Default: none.
+	// Example: [{"sizeGiB": 100}].
 	// +optional
 	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:items:Minimum=1
-	// +kubebuilder:validation:items:Maximum=65536
-	DataDisksGiB []int32 `json:"dataDisksGiB,omitempty"`
+	DataDisks []SimulatedDataDisk `json:"dataDisks,omitempty"`
 
-	// spot makes the machine cheaper, but the cloud may interrupt it at any time. Default: false.
+	// market specifies how the machine is purchased. Default: on demand.
 	// +optional
-	Spot bool `json:"spot,omitempty"`
+	Market *SimulatedMarket `json:"market,omitempty"`
+}
+
+// SimulatedDataDisk is a disk in addition to the root disk.
+type SimulatedDataDisk struct {
+	// sizeGiB is the size of the disk in GiB.
+	// Example: 100.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65536
+	SizeGiB int32 `json:"sizeGiB"`
+}
+
+// SimulatedMarket specifies how the machine is purchased.
+type SimulatedMarket struct {
+	// type is "spot" for a cheaper machine that the cloud may interrupt at any time.
+	// +required
+	// +kubebuilder:validation:Enum=spot
+	Type string `json:"type"`
 }

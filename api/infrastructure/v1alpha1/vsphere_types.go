@@ -273,16 +273,14 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:Maximum=63488
 	DiskGiB int32 `json:"diskGiB,omitempty"`
 
-	// dataDisksGiB are the sizes of additional, thin-provisioned disks, in GiB. They are deleted
-	// with the machine.
-	// Example: [100].
+	// dataDisks are additional, thin-provisioned disks. They are deleted with the machine. Default:
+	// none.
+	// Example: [{"sizeGiB": 100}].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:Minimum=1
-	// +kubebuilder:validation:items:Maximum=63488
-	DataDisksGiB []int32 `json:"dataDisksGiB,omitempty"`
+	DataDisks []VSphereDataDisk `json:"dataDisks,omitempty"`
 
 	// networks are the machine's network adapters, in order. They replace those of the template.
 	// Default: the template's adapters, with DHCP.
@@ -505,6 +503,16 @@ type VSpherePCIDevice struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=80
 	VGPUProfile string `json:"vGPUProfile,omitempty"`
+}
+
+// VSphereDataDisk is a disk in addition to the template's.
+type VSphereDataDisk struct {
+	// sizeGiB is the size of the disk in GiB.
+	// Example: 100.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=63488
+	SizeGiB int32 `json:"sizeGiB"`
 }
 
 // VSphereNetwork is one network adapter, and how the guest configures it (with cloud-init's network

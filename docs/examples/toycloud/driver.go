@@ -23,6 +23,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/naming"
 )
 
 // Cloud is the row for cloud/registry.
@@ -36,7 +37,8 @@ func Cloud() cloud.Cloud {
 			Delete: cloud.Limit{PerSecond: 5, Burst: 20},
 			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
 		},
-		// No Traits: the toy cloud reads its own writes, and deletes nothing by itself.
+		// The toy cloud reads its own writes, and deletes nothing by itself.
+		Traits:        cloud.Traits{Named: true},
 		Batch:         cloud.Batch{Read: 50, Delete: 50},
 		CheckUserData: driverkit.MaxUserData(32 << 10),
 		ProviderID:    func(*infrav1.CloudAccountSpec) string { return "toy://{{ v1.instance_id }}" },
@@ -76,7 +78,8 @@ type server struct {
 	UserData []byte            `json:"userData,omitempty"`
 	Labels   map[string]string `json:"labels"`
 	// Only in responses.
-	State   string    `json:"state,omitempty"` // building, active, deleting, deleted
+	ID      string    `json:"id,omitempty"`    // never used again
+	State   string    `json:"state,omitempty"` // building, active, failed, deleting
 	IP      string    `json:"ip,omitempty"`
 	Created time.Time `json:"created,omitzero"`
 }
@@ -122,15 +125,15 @@ func (d *driver) FailureDomains(_ context.Context, fields *infrav1.CloudMachineF
 	return nil, nil
 }
 
-// Ensure creates the server with the token as its name. Names are unique in the toy cloud, also
-// among deleted servers, so the same create never takes effect twice.
+// Ensure creates the server with its Node's name. Names are unique in the toy cloud, so the same
+// create never takes effect twice. They do not outlive the server: only the token says whose it is.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	m := machineOf(req.Spec)
 	if m == nil {
 		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the machine's spec has no fields for the toy cloud")
 	}
 	wanted := server{
-		Name: req.Token, Size: m.Size, Image: m.Image, Zone: cmp.Or(req.FailureDomain, m.Zone), DiskGiB: m.DiskGiB, UserData: req.UserData,
+		Name: naming.NodeName(req.Name), Size: m.Size, Image: m.Image, Zone: cmp.Or(req.FailureDomain, m.Zone), DiskGiB: m.DiskGiB, UserData: req.UserData,
 		Labels: map[string]string{
 			cloud.TagOwnership: req.OwnershipID, cloud.TagToken: req.Token, cloud.TagMachine: req.Namespace + "/" + req.Name,
 		},
@@ -138,10 +141,10 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	var made server
 	err := d.call(ctx, "CreateServer", cloud.ClassCreate, http.MethodPost, "/servers", wanted, &made)
 	if cloud.CodeOf(err) == cloud.Conflict { // it exists already: return it, even if it was created differently
-		err = d.call(ctx, "GetServer", cloud.ClassRead, http.MethodGet, "/servers/"+url.PathEscape(req.Token), nil, &made)
+		err = d.call(ctx, "GetServer", cloud.ClassRead, http.MethodGet, "/servers/"+wanted.Name, nil, &made)
 	}
 	if err == nil && (made.Labels[cloud.TagToken] != req.Token || made.Labels[cloud.TagOwnership] != req.OwnershipID) {
-		err = cloud.Errorf(cloud.Conflict, "server %s exists and does not belong to this machine", req.Token)
+		err = cloud.Errorf(cloud.Conflict, "server %s exists and does not belong to this machine", wanted.Name)
 	}
 	if err != nil {
 		return cloud.Resource{}, err
@@ -228,10 +231,13 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 
 func instance(s server) cloud.Resource {
 	states := map[string]cloud.State{
-		"building": cloud.StatePending, "active": cloud.StateRunning, "deleting": cloud.StateStopping, "deleted": cloud.StateTerminated,
+		"building": cloud.StatePending, "active": cloud.StateRunning, "failed": cloud.StateFailed, "deleting": cloud.StateStopping,
 	}
-	r := cloud.Resource{Kind: cloud.KindInstance, ID: s.Name, Token: s.Labels[cloud.TagToken], OwnershipID: s.Labels[cloud.TagOwnership],
+	r := cloud.Resource{Kind: cloud.KindInstance, ID: s.ID, Token: s.Labels[cloud.TagToken], OwnershipID: s.Labels[cloud.TagOwnership],
 		CreatedAt: s.Created, ProviderID: "toy://" + s.Name, State: states[s.State], FailureDomain: s.Zone}
+	if s.State == "failed" { // the only cause that there is
+		r.Code, r.Reason = cloud.NoCapacity, "the zone has no room for the server"
+	}
 	if s.IP != "" {
 		r.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: s.IP}}
 	}

@@ -18,11 +18,15 @@ import (
 // TestConformance is the only test that a new driver needs at first.
 func TestConformance(t *testing.T) {
 	toy, endpoint := startToy(t)
+	toy.conform(t, Cloud(), endpoint)
+}
+
+func (toy *toy) conform(t *testing.T, row cloud.Cloud, endpoint string) {
 	machine := func(size, image, zone string) *infrav1.CloudMachineFields {
 		return &infrav1.CloudMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: size, Image: image, Zone: zone, DiskGiB: 20}}
 	}
 	conformance.Run(t, conformance.Target{
-		Cloud:          Cloud(),
+		Cloud:          row,
 		Account:        &infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: endpoint}},
 		Credentials:    map[string][]byte{"token": []byte(toyKey)},
 		BadCredentials: map[string][]byte{"token": []byte("marked-other-key")},
@@ -43,14 +47,27 @@ func TestConformance(t *testing.T) {
 			cloud.Unavailable:   toy.inject(503),
 			cloud.Unknown:       toy.inject(418),
 		},
+		FailsLater:      func(testing.TB) func() { return toy.during(&toy.full) },
+		LosePermissions: func(testing.TB) func() { return toy.during(&toy.blind) },
 		Foreign: func(testing.TB) func() bool {
 			toy.mu.Lock()
 			defer toy.mu.Unlock()
-			toy.servers["theirs"] = &toyServer{server: server{Name: "theirs", Labels: map[string]string{"team": "others"}}}
+			toy.servers["theirs"] = &toyServer{server: server{ID: "server-theirs", Name: "theirs", Labels: map[string]string{"team": "others"}}}
 			return func() bool { return len(toy.left("team", "others")) == 1 }
 		},
 		Remaining: func(_ testing.TB, owner string) []string { return toy.left(cloud.TagOwnership, owner) },
 	})
+}
+
+// during sets a fault, until undo is called.
+func (c *toy) during(fault *bool) (undo func()) {
+	set := func(to bool) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		*fault = to
+	}
+	set(true)
+	return func() { set(false) }
 }
 
 func (c *toy) inject(status int) func(testing.TB) func() {

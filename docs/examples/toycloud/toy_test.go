@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -24,14 +25,19 @@ const (
 
 // toy is the toy cloud itself: it is what a real cloud's endpoint would be.
 type toy struct {
+	handler http.Handler
 	mu      sync.Mutex
 	servers map[string]*toyServer
 	volumes map[string]volume
+	made    int                                    // servers
+	full    bool                                   // servers fail instead of running
+	blind   bool                                   // the key may list nothing
 	refuse  func() (status int, retryAfter string) // of creates; nil: none
 }
 
 type toyServer struct {
 	server
+	fails   bool
 	deleted time.Time
 }
 
@@ -44,17 +50,19 @@ func startToy(t *testing.T) (*toy, string) {
 	mux.HandleFunc("GET /servers/{name}", c.get)
 	mux.HandleFunc("GET /servers", c.list)
 	mux.HandleFunc("GET /volumes", c.list)
-	mux.HandleFunc("DELETE /servers/{name}", c.delete)
+	mux.HandleFunc("DELETE /servers/{id}", c.delete)
 	mux.HandleFunc("DELETE /volumes/{name}", c.deleteVolume)
-	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	c.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if r.Header.Get("Authorization") != "Bearer "+toyKey {
+		if r.Header.Get("Authorization") != "Bearer "+toyKey || c.blind && r.URL.RawQuery != "" {
 			respond(w, 401, errorBody{"the key is invalid"})
 			return
 		}
+		c.forget()
 		mux.ServeHTTP(w, r)
-	}))
+	})
+	endpoint := httptest.NewServer(c.handler)
 	t.Cleanup(endpoint.Close)
 	return c, endpoint.URL
 }
@@ -97,11 +105,27 @@ func (c *toy) create(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", after)
 		respond(w, status, errorBody{"injected"})
 	default:
-		s.Created, s.IP = time.Now(), fmt.Sprintf("10.0.%d.%d", len(c.servers)/250, len(c.servers)%250+1)
-		c.servers[s.Name] = &toyServer{server: s}
-		c.volumes[s.Name+"-root"] = volume{Name: s.Name + "-root", Labels: s.Labels}
+		c.made++
+		s.ID, s.Created, s.IP = fmt.Sprintf("server-%d", c.made), time.Now(), fmt.Sprintf("10.0.%d.%d", c.made/250, c.made%250+1)
+		c.servers[s.Name] = &toyServer{server: s, fails: c.full}
+		c.volumes[s.ID+"-root"] = volume{Name: s.ID + "-root", Labels: s.Labels}
 		respond(w, 201, c.servers[s.Name].now())
 	}
+}
+
+// forget forgets the servers that are deleted by now. Their names are free again.
+func (c *toy) forget() {
+	maps.DeleteFunc(c.servers, func(_ string, s *toyServer) bool { return !s.deleted.IsZero() && time.Since(s.deleted) >= deleteTime })
+}
+
+// byID returns the server with the ID, or nil.
+func (c *toy) byID(id string) *toyServer {
+	for _, s := range c.servers {
+		if s.ID == id {
+			return s
+		}
+	}
+	return nil
 }
 
 // now is the server as time has it.
@@ -111,12 +135,12 @@ func (s *toyServer) now() server {
 	switch {
 	case s.deleted.IsZero() && time.Since(s.Created) < buildTime:
 		out.State = "building"
+	case s.deleted.IsZero() && s.fails:
+		out.State = "failed"
 	case s.deleted.IsZero():
 		out.State = "active"
-	case time.Since(s.deleted) < deleteTime:
-		out.State = "deleting"
 	default:
-		out.State = "deleted"
+		out.State = "deleting"
 	}
 	return out
 }
@@ -166,7 +190,7 @@ func cutPage[T any](all []T, name func(T) string) ([]T, string) {
 }
 
 func (c *toy) delete(w http.ResponseWriter, r *http.Request) {
-	s := c.servers[r.PathValue("name")]
+	s := c.byID(r.PathValue("id"))
 	switch {
 	case s == nil:
 		respond(w, 404, errorBody{"no such server"})
@@ -183,7 +207,7 @@ func (c *toy) deleteVolume(w http.ResponseWriter, r *http.Request) {
 		respond(w, 404, errorBody{"no such volume"})
 		return
 	}
-	if s := c.servers[name[:len(name)-len("-root")]]; s != nil && s.now().State != "deleted" {
+	if c.byID(strings.TrimSuffix(name, "-root")) != nil {
 		respond(w, 409, errorBody{"the volume is attached"})
 		return
 	}
@@ -195,9 +219,10 @@ func (c *toy) deleteVolume(w http.ResponseWriter, r *http.Request) {
 func (c *toy) left(key, value string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.forget()
 	var names []string
 	for name, s := range c.servers {
-		if s.Labels[key] == value && s.now().State != "deleted" {
+		if s.Labels[key] == value {
 			names = append(names, name)
 		}
 	}

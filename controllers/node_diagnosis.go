@@ -28,7 +28,7 @@ type nodeIssue struct{ reason, message string }
 // ready Node, and when to check again, 0 for never. It ignores a machine that was a ready Node
 // before, because that is the task of a MachineHealthCheck. hasNode means that a Node carries the
 // machine's provider ID, whether or not Cluster API has seen it.
-func (r *CloudMachineReconciler) diagnoseNode(ctx context.Context, s *machineScope, hasNode bool) (nodeIssue, time.Duration, error) {
+func (r *NodeReconciler) diagnoseNode(ctx context.Context, s *machineScope, hasNode bool) (nodeIssue, time.Duration, error) {
 	since := runningSince(s.CloudMachine)
 	if since.IsZero() || !s.owner.DeletionTimestamp.IsZero() {
 		return nodeIssue{}, 0, nil
@@ -90,13 +90,25 @@ func oneLine(s string) string {
 
 // setNodeJoined says in NodeJoined whether the machine has its Node, or why the Node can't be
 // identified, or is late.
-func setNodeJoined(machine *infrav1.CloudMachine, joined bool, issue nodeIssue) {
-	status, reason := metav1.ConditionUnknown, infrav1.WaitingForNodeReason
+func setNodeJoined(machine *infrav1.CloudMachine, link nodeLink) {
+	status, reason := link.condition()
+	setCondition(machine, infrav1.MachineNodeJoinedCondition, status, reason, link.issue.message)
+}
+
+// saysNodeJoined reports whether the machine's NodeJoined already says this.
+func saysNodeJoined(machine *infrav1.CloudMachine, link nodeLink) bool {
+	status, reason := link.condition()
+	c := conditions.Get(machine, infrav1.MachineNodeJoinedCondition)
+	return c != nil && c.Status == status && c.Reason == reason && c.Message == truncate(link.issue.message)
+}
+
+// condition returns the status and the reason of NodeJoined.
+func (l nodeLink) condition() (status metav1.ConditionStatus, reason string) {
 	switch {
-	case issue.reason != "":
-		status, reason = metav1.ConditionFalse, issue.reason
-	case joined:
-		status, reason = metav1.ConditionTrue, infrav1.NodeJoinedReason
+	case l.issue.reason != "":
+		return metav1.ConditionFalse, l.issue.reason
+	case l.joined:
+		return metav1.ConditionTrue, infrav1.NodeJoinedReason
 	}
-	setCondition(machine, infrav1.MachineNodeJoinedCondition, status, reason, issue.message)
+	return metav1.ConditionUnknown, infrav1.WaitingForNodeReason
 }

@@ -69,7 +69,7 @@ func (c *consoles) forget(key types.NamespacedName) {
 
 // console returns what the console of a VM that has run since the given time showed last, as the
 // end of a sentence; "" for nothing. It asks the cloud only when a read is due, to save calls.
-func (r *CloudMachineReconciler) console(ctx context.Context, s *machineScope, since time.Time) string {
+func (r *NodeReconciler) console(ctx context.Context, s *machineScope, since time.Time) string {
 	last := r.consoles.of(s)
 	if s.account == nil || !last.due(since) {
 		return last.text

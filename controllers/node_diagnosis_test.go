@@ -24,7 +24,7 @@ func lateMachine(runs time.Duration, told string) *machineScope {
 		Type: clusterv1.ReadyCondition, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-runs)),
 	}}
 	if told != "" {
-		setNodeJoined(s.CloudMachine, false, nodeIssue{told, "as before"})
+		setNodeJoined(s.CloudMachine, nodeLink{issue: nodeIssue{told, "as before"}})
 	}
 	return s
 }
@@ -68,7 +68,7 @@ func TestLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			asked := 0
-			r := &CloudMachineReconciler{LateAfter: after, Progress: func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (string, string, error) {
+			r := &NodeReconciler{LateAfter: after, Progress: func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (string, string, error) {
 				asked++
 				if c.progress == "" {
 					return "", "", nil
@@ -89,7 +89,7 @@ func TestLate(t *testing.T) {
 // TestLateWhenAskingFails: a known problem is reported even if Progress returns an error.
 func TestLateWhenAskingFails(t *testing.T) {
 	g := NewWithT(t)
-	r := &CloudMachineReconciler{Progress: func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (string, string, error) {
+	r := &NodeReconciler{Progress: func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (string, string, error) {
 		return infrav1.NoCertificateRequestReason, "no kubelet has asked", errors.New("refused")
 	}}
 	problem, _, err := r.diagnoseNode(t.Context(), lateMachine(time.Hour, ""), false)

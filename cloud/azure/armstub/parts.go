@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package armstub
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The kinds of parts.
+const (
+	nicKind     = "networkInterfaces"
+	diskKind    = "disks"
+	addressKind = "publicIPAddresses"
+)
+
+// Image is the resource ID of the image that exists.
+const Image = "/subscriptions/" + Subscription + "/resourceGroups/images/providers/Microsoft.Compute/galleries/nodes/images/ubuntu/versions/1.0.0"
+
+// part is a network interface, a disk or a public address.
+type part struct {
+	kind, name string
+	tags       map[string]any
+	made       time.Time
+	owner      *machine
+	cascades   bool // it is deleted with its machine
+	ip         string
+	public     *part
+}
+
+var providers = map[string]string{nicKind: "Microsoft.Network", addressKind: "Microsoft.Network", diskKind: "Microsoft.Compute", "virtualMachines": "Microsoft.Compute"}
+
+// idOf returns an ID with the group in capitals, as some services of Azure answer.
+func idOf(kind, name string) string {
+	return "/subscriptions/" + Subscription + "/resourceGroups/" + strings.ToUpper(Group) + "/providers/" + providers[kind] + "/" + kind + "/" + name
+}
+
+// makeParts makes what a machine's request has inline. Disks get the machine's tags.
+func (c *Cloud) makeParts(m *machine) *failure {
+	p := object(m.model, "properties")
+	tags := object(m.model, "tags")
+	add := func(kind, name string, tags map[string]any, deleteOption any) *part {
+		one := &part{kind: kind, name: name, tags: tags, made: m.made, owner: m, cascades: deleteOption == "Delete", ip: fmt.Sprintf("10.0.%d.%d", c.made/250, c.made%250+4)}
+		m.parts = append(m.parts, one)
+		return one
+	}
+	for _, raw := range list(object(p, "networkProfile"), "networkInterfaceConfigurations") {
+		config, _ := raw.(map[string]any)
+		properties := object(config, "properties")
+		nic := add(nicKind, fmt.Sprint(config["name"]), object(config, "tags"), properties["deleteOption"])
+		for _, raw := range list(properties, "ipConfigurations") {
+			ip, _ := raw.(map[string]any)
+			if subnet := object(object(ip, "properties"), "subnet")["id"]; subnet != Subnet {
+				return refuse(404, "NotFound", "Resource %v not found.", subnet)
+			}
+			if public := object(object(ip, "properties"), "publicIPAddressConfiguration"); len(public) > 0 {
+				nic.public = add(addressKind, fmt.Sprint(public["name"]), object(public, "tags"), object(public, "properties")["deleteOption"])
+				nic.public.ip = "203.0.113.7"
+			}
+		}
+	}
+	storage := object(p, "storageProfile")
+	add(diskKind, m.name+"_OsDisk_1", tags, object(storage, "osDisk")["deleteOption"])
+	for _, raw := range list(storage, "dataDisks") {
+		disk, _ := raw.(map[string]any)
+		add(diskKind, fmt.Sprintf("%s_DataDisk_%v", m.name, disk["lun"]), tags, disk["deleteOption"])
+	}
+	for _, one := range m.parts {
+		c.parts[one.kind][strings.ToLower(one.name)] = one
+	}
+	return nil
+}
+
+func (p *part) model() map[string]any {
+	out := map[string]any{"id": idOf(p.kind, p.name), "name": p.name, "location": Location, "tags": p.tags}
+	properties := map[string]any{"provisioningState": "Succeeded"}
+	switch {
+	case p.kind == diskKind && p.owner != nil:
+		out["managedBy"], properties["diskState"] = idOf("virtualMachines", p.owner.name), "Attached"
+	case p.kind == diskKind:
+		properties["diskState"] = "Unattached"
+	case p.kind == nicKind:
+		if p.owner != nil {
+			properties["virtualMachine"] = map[string]any{"id": idOf("virtualMachines", p.owner.name)}
+		}
+		ip := map[string]any{"privateIPAddress": p.ip}
+		if p.public != nil {
+			ip["publicIPAddress"] = map[string]any{"id": idOf(addressKind, p.public.name)}
+		}
+		properties["ipConfigurations"] = []any{map[string]any{"name": "ipv4", "properties": ip}}
+	case p.kind == addressKind:
+		properties["ipAddress"] = p.ip
+		if p.owner != nil {
+			properties["ipConfiguration"] = map[string]any{"id": idOf(nicKind, p.owner.name)}
+		}
+	}
+	if p.kind == diskKind {
+		properties["timeCreated"] = p.made.UTC().Truncate(time.Second).Format(time.RFC3339)
+		properties["creationData"] = map[string]any{"createOption": "FromImage"}
+	}
+	out["properties"] = properties
+	return out
+}
+
+func (c *Cloud) listParts(in call) (answer, *failure) {
+	c.settle()
+	all := slices.SortedFunc(maps.Values(c.parts[in.kind]), func(a, b *part) int { return strings.Compare(a.name, b.name) })
+	from, to, next := c.pageOf(in, len(all))
+	value := []any{}
+	for _, p := range all[from:to] {
+		value = append(value, p.model())
+	}
+	body := map[string]any{"value": value}
+	if next != "" {
+		body["nextLink"] = next
+	}
+	return answer{status: http.StatusOK, body: body, model: map[string]string{diskKind: "diskList"}[in.kind]}, nil
+}
+
+func (c *Cloud) deletePart(in call) (answer, *failure) {
+	c.settle()
+	key := strings.ToLower(in.name)
+	one := c.parts[in.kind][key]
+	switch {
+	case one == nil:
+		return answer{status: http.StatusNoContent}, nil
+	case one.owner != nil:
+		return answer{}, refuse(http.StatusConflict, "OperationNotAllowed", "%s is attached to a VM.", in.name)
+	}
+	delete(c.parts[in.kind], key)
+	link := "https://" + in.host + "/subscriptions/" + Subscription + "/providers/Microsoft.Network/locations/" + Location + "/operations/none?api-version=2024-05-01"
+	return answer{status: http.StatusAccepted, header: map[string]string{"Azure-AsyncOperation": link}}, nil
+}
+
+// Left lists what carries the tag.
+func (c *Cloud) Left(key, value string) (all []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settle()
+	for _, m := range c.machines {
+		if object(m.model, "tags")[key] == value {
+			all = append(all, "virtualMachines/"+m.name)
+		}
+	}
+	for kind, parts := range c.parts {
+		for _, p := range parts {
+			if p.tags[key] == value {
+				all = append(all, kind+"/"+p.name)
+			}
+		}
+	}
+	return all
+}
+
+// catalog returns the sizes: one with accelerators, one for Arm, and one without capacity.
+func catalog() []any {
+	size := func(name string, zones []any, capabilities ...string) any {
+		all := []any{}
+		for i := 0; i < len(capabilities); i += 2 {
+			all = append(all, map[string]any{"name": capabilities[i], "value": capabilities[i+1]})
+		}
+		return map[string]any{
+			"resourceType": "virtualMachines", "name": name, "locations": []any{Location}, "capabilities": all,
+			"locationInfo": []any{map[string]any{"location": Location, "zones": zones}},
+			"restrictions": []any{map[string]any{"type": "Zone", "values": []any{Location}, "reasonCode": "NotAvailableForSubscription",
+				"restrictionInfo": map[string]any{"locations": []any{Location}, "zones": []any{"4"}}}},
+		}
+	}
+	every := []any{"3", "1", "2", "4"}
+	return []any{
+		size("Standard_D2s_v5", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "x64"),
+		size("Standard_D2ps_v5", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "Arm64"),
+		size("Standard_NC4as_T4_v3", []any{"1"}, "vCPUs", "4", "MemoryGB", "28", "GPUs", "1", "CpuArchitectureType", "x64"),
+		size("Standard_Scarce", every, "vCPUs", "8", "MemoryGB", "3.5", "CpuArchitectureType", "x64"),
+		map[string]any{"resourceType": "disks", "name": "Premium_LRS", "locations": []any{Location}},
+	}
+}
+
+func locations(subscription string) []any {
+	of := func(name string, zones ...string) any {
+		mappings := []any{}
+		for _, z := range zones {
+			mappings = append(mappings, map[string]any{"logicalZone": z, "physicalZone": name + "-az" + z})
+		}
+		return map[string]any{"id": "/subscriptions/" + subscription + "/locations/" + name, "name": name, "availabilityZoneMappings": mappings}
+	}
+	return []any{of("northeurope", "1", "2", "3"), of(Location, "3", "1", "2")}
+}

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package armstub
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"maps"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The world of the stub.
+const (
+	Subscription = "00000000-1111-2222-3333-444444444444"
+	Other        = "99999999-1111-2222-3333-444444444444" // another subscription of the same tenant
+	Location     = "westeurope"
+	Group        = "Nodes" // Azure answers with the group's name as it was created, or in capitals
+	Endpoint     = "https://management.azure.test"
+	Authority    = "https://login.azure.test"
+	Subnet       = "/subscriptions/" + Subscription + "/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/vnet/subnets/nodes"
+)
+
+// Options configure a cloud at its start.
+type Options struct {
+	// Tenant, Client and Secret are the accepted credentials.
+	Tenant, Client, Secret string
+	// Assertions, if set, judges client assertions: federated tokens and certificates.
+	Assertions func(assertion string) bool
+	// PageSize limits one page of a listing. 0 means 100.
+	PageSize int
+	// Boot and Stop are how long a machine is being created, and deleted.
+	Boot, Stop time.Duration
+	// Lag is how long listings do not show new resources.
+	Lag time.Duration
+	// Keep makes each machine leave its network interface and disk behind.
+	Keep bool
+}
+
+// Fault makes calls fail.
+type Fault struct {
+	// Operation to fail, as "METHOD kind", such as "PUT virtualMachines".
+	Operation string
+	// Code, Status, Message and Header of the answer. Status 0 keeps the call's own answer.
+	Code, Message string
+	Status        int
+	Header        map[string]string
+	// Body replaces the answer's body.
+	Body string
+	// After carries out the call although its answer is replaced.
+	After bool
+	// Late drops the connection at once, and carries out the call after Delay.
+	Late  bool
+	Delay time.Duration
+}
+
+// Cloud is a subscription with one resource group.
+type Cloud struct {
+	// CA is the authority of the stub's certificate, as PEM.
+	CA string
+	// Address is where the stub listens.
+	Address string
+
+	options Options
+	trust   *x509.CertPool
+
+	mu         sync.Mutex
+	tokens     map[string]bool
+	calls      map[string]int
+	objections []string
+	faults     []*Fault
+	machines   map[string]*machine
+	parts      map[string]map[string]*part // by kind and name in lower case
+	operations map[string]*operation
+	quota      int
+	capacity   map[string]bool // zones without capacity
+	late       string          // the code with which accepted machines fail
+	made       int
+}
+
+// New starts a cloud that stops at the end of the test.
+func New(t interface {
+	Cleanup(func())
+	Fatal(...any)
+}, options Options) *Cloud {
+	c := &Cloud{
+		options: options, tokens: map[string]bool{}, calls: map[string]int{}, machines: map[string]*machine{},
+		parts:      map[string]map[string]*part{nicKind: {}, diskKind: {}, addressKind: {}},
+		operations: map[string]*operation{}, capacity: map[string]bool{},
+	}
+	certificate, err := c.certificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(c)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	c.Address = server.Listener.Addr().String()
+	return c
+}
+
+// certificate makes the stub's certificate, which is its own authority.
+func (c *Cloud) certificate() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "armstub"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		DNSNames: []string{"management.azure.test", "login.azure.test", "diagnostics.blob.azure.test", "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	c.CA = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	c.trust = x509.NewCertPool()
+	c.trust.AppendCertsFromPEM([]byte(c.CA))
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}
+
+// Transport returns a transport that leads all names to the stub and trusts it.
+func (c *Cloud) Transport() *http.Transport {
+	return &http.Transport{
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, c.Address)
+		},
+		TLSClientConfig: &tls.Config{RootCAs: c.trust, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+	}
+}
+
+// call is one request to Resource Manager.
+type call struct {
+	method, kind, name, action string
+	subscription               string
+	query                      map[string][]string
+	body                       []byte
+	create                     bool
+	host                       string
+}
+
+// failure is an error answer.
+type failure struct {
+	status        int
+	code, message string
+	header        map[string]string
+}
+
+func refuse(status int, code, format string, args ...any) *failure {
+	return &failure{status: status, code: code, message: fmt.Sprintf(format, args...)}
+}
+
+// answer is a successful answer. model is the judge's name of the body's model; "" for others.
+type answer struct {
+	status int
+	body   any
+	model  string
+	header map[string]string
+}
+
+// ServeHTTP implements http.Handler.
+func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, 4<<20))
+	if err != nil {
+		return
+	}
+	switch {
+	case strings.Contains(r.URL.Path, "/oauth2/") || strings.Contains(r.URL.Path, "/.well-known/"):
+		c.serveToken(w, r, body)
+	case strings.HasPrefix(r.Host, "diagnostics.blob."):
+		c.serveBlob(w, r)
+	default:
+		c.serveManager(w, r, body)
+	}
+}
+
+func (c *Cloud) serveManager(w http.ResponseWriter, r *http.Request, body []byte) {
+	in := call{method: r.Method, query: r.URL.Query(), body: body, create: r.Header.Get("If-None-Match") == "*", host: r.Host}
+	in.parse(r.URL.Path)
+	op := in.method + " " + in.kind + in.action
+	c.mu.Lock()
+	c.calls[op]++
+	var fault Fault
+	if i := slices.IndexFunc(c.faults, func(f *Fault) bool { return f.Operation == op }); i >= 0 {
+		fault = *c.faults[i]
+	}
+	authorized := c.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
+	c.mu.Unlock()
+	if !authorized {
+		writeFailure(w, refuse(http.StatusUnauthorized, "InvalidAuthenticationToken", "The access token is invalid."))
+		return
+	}
+	if fault.Late {
+		time.AfterFunc(fault.Delay, func() { _, _ = c.do(in) })
+		panic(http.ErrAbortHandler)
+	}
+	replaced := fault.Status != 0
+	if !replaced || fault.After {
+		out, fail := c.do(in)
+		if !replaced {
+			c.write(w, out, fail)
+			return
+		}
+	}
+	for key, value := range fault.Header {
+		w.Header().Set(key, value)
+	}
+	if fault.Body != "" {
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		w.WriteHeader(fault.Status)
+		_, _ = io.WriteString(w, fault.Body)
+		return
+	}
+	writeFailure(w, refuse(fault.Status, fault.Code, "%s", fault.Message))
+}
+
+// parse reads the path: /subscriptions/S[/resourceGroups/G]/[providers/P/]kind[/name[/action]].
+func (in *call) parse(path string) {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	if len(parts) < 3 || !strings.EqualFold(parts[0], "subscriptions") {
+		return
+	}
+	in.subscription, parts = parts[1], parts[2:]
+	if strings.EqualFold(parts[0], "resourceGroups") && len(parts) > 2 {
+		if !strings.EqualFold(parts[1], Group) {
+			in.kind = "unknownGroup"
+			return
+		}
+		parts = parts[2:]
+	} else if strings.EqualFold(parts[0], "providers") && len(parts) == 3 && parts[2] == "virtualMachines" {
+		in.kind = "allVirtualMachines"
+		return
+	}
+	if parts[0] == "providers" && len(parts) > 2 {
+		parts = parts[2:]
+	}
+	if parts[0] == "locations" && len(parts) == 4 { // …/locations/L/operations/ID
+		in.kind, in.name = parts[2], parts[3]
+		return
+	}
+	in.kind = parts[0]
+	if len(parts) > 1 {
+		in.name = parts[1]
+	}
+	if len(parts) > 2 {
+		in.action = "/" + parts[2]
+	}
+}
+
+func (in *call) is(key string) string {
+	if len(in.query[key]) == 0 {
+		return ""
+	}
+	return in.query[key][0]
+}
+
+// versions are the api-versions that the stub has, with those that the SDK uses.
+var versions = map[string][]string{
+	"virtualMachines": {"2025-04-01", "2026-04-01"}, "allVirtualMachines": {"2025-04-01", "2026-04-01"}, "operations": {"2025-04-01", "2026-04-01"},
+	diskKind: {"2024-03-02"}, nicKind: {"2024-05-01"}, addressKind: {"2024-05-01"}, "skus": {"2021-07-01"}, "locations": {"2022-12-01"},
+}
+
+// do carries out a call.
+func (c *Cloud) do(in call) (answer, *failure) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case in.kind == "unknownGroup":
+		return answer{}, refuse(http.StatusNotFound, "ResourceGroupNotFound", "Resource group could not be found.")
+	case in.subscription != Subscription && !(in.subscription == Other && in.kind == "locations"):
+		return answer{}, refuse(http.StatusNotFound, "SubscriptionNotFound", "The subscription '%s' could not be found.", in.subscription)
+	case versions[in.kind] == nil:
+		return answer{}, refuse(http.StatusNotFound, "InvalidResourceType", "The resource type could not be found: %s", in.kind)
+	case !slices.Contains(versions[in.kind], in.is("api-version")):
+		return answer{}, refuse(http.StatusBadRequest, "InvalidApiVersionParameter", "The api-version '%s' is invalid.", in.is("api-version"))
+	}
+	switch op := in.method + " " + in.kind + in.action; {
+	case op == "PUT virtualMachines":
+		return c.create(in)
+	case op == "DELETE virtualMachines":
+		return c.deleteMachine(in)
+	case op == "GET virtualMachines" && in.name != "":
+		return c.getMachine(in)
+	case op == "GET virtualMachines/instanceView":
+		return c.getView(in)
+	case op == "POST virtualMachines/retrieveBootDiagnosticsData":
+		return c.diagnostics(in)
+	case op == "GET virtualMachines", op == "GET allVirtualMachines":
+		return c.listMachines(in)
+	case op == "GET operations":
+		return c.getOperation(in)
+	case op == "GET skus":
+		return answer{status: 200, body: map[string]any{"value": catalog()}, model: "skuList"}, nil
+	case op == "GET locations":
+		return answer{status: 200, body: map[string]any{"value": locations(in.subscription)}}, nil
+	case in.method == http.MethodGet && in.name == "":
+		return c.listParts(in)
+	case in.method == http.MethodDelete:
+		return c.deletePart(in)
+	}
+	return answer{}, refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s %s", in.method, in.kind)
+}
+
+// write writes an answer, and has its body judged.
+func (c *Cloud) write(w http.ResponseWriter, out answer, fail *failure) {
+	if fail != nil {
+		writeFailure(w, fail)
+		return
+	}
+	for key, value := range out.header {
+		w.Header().Set(key, value)
+	}
+	if out.body == nil {
+		w.WriteHeader(out.status)
+		return
+	}
+	body, err := json.Marshal(out.body)
+	if err != nil {
+		panic(err)
+	}
+	if out.model != "" {
+		c.object(Judge(out.model, body))
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(out.status)
+	_, _ = w.Write(body)
+}
+
+func writeFailure(w http.ResponseWriter, f *failure) {
+	for key, value := range f.header {
+		w.Header().Set(key, value)
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(f.status)
+	var body bytes.Buffer
+	_ = json.NewEncoder(&body).Encode(map[string]any{"error": map[string]any{"code": f.code, "message": f.message}})
+	_, _ = w.Write(body.Bytes())
+}
+
+func (c *Cloud) object(objections []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.objections = append(c.objections, objections...)
+}
+
+// Objections returns what Microsoft's models do not have of the bodies so far.
+func (c *Cloud) Objections() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.objections)
+}
+
+// Calls returns the calls of Resource Manager so far, by method and kind; those of the token
+// service have the kind "token".
+func (c *Cloud) Calls() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.calls)
+}
+
+// Inject makes calls fail until undo is called.
+func (c *Cloud) Inject(f Fault) (undo func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one := &f
+	c.faults = append(c.faults, one)
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.faults = slices.DeleteFunc(c.faults, func(x *Fault) bool { return x == one })
+	}
+}
+
+// pageOf returns one page of n items, and the link to the next one, which names port 443 as Azure's
+// do.
+func (c *Cloud) pageOf(in call, n int) (from, to int, next string) {
+	size := c.options.PageSize
+	if size == 0 {
+		size = 100
+	}
+	from, _ = strconv.Atoi(in.is("$skiptoken"))
+	from = min(from, n)
+	if to = min(from+size, n); to == n {
+		return from, to, ""
+	}
+	path := "/subscriptions/" + Subscription + "/resourceGroups/" + strings.ToUpper(Group) + "/providers/Microsoft.X/" + in.kind
+	if in.kind == "allVirtualMachines" {
+		path = "/subscriptions/" + Subscription + "/providers/Microsoft.Compute/virtualMachines"
+	}
+	next = "https://" + strings.TrimSuffix(in.host, ":443") + ":443" + path + "?api-version=" + in.is("api-version") + "&$skiptoken=" + strconv.Itoa(to)
+	if in.is("statusOnly") != "" {
+		next += "&statusOnly=true"
+	}
+	return from, to, next
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package azure is the driver for Azure virtual machines. It makes its own calls of Azure Resource
+// Manager; the Azure SDK only obtains tokens. It imports no Kubernetes client and no other driver.
+// All its traffic goes through the account's transport.
+package azure
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
+)
+
+const (
+	// maxCustomData is Azure's limit for customData in bytes, before base64.
+	maxCustomData = 65535
+	// maxDelete is how many deletions one Delete carries: at deletesAtOnce, they end within the
+	// time of one call.
+	maxDelete, deletesAtOnce = 100, 20
+	// maxDescribe is how many machines one Describe carries: more than a few are read by a listing.
+	maxDescribe = 300
+
+	maxTagKey, maxTagValue = 512, 256
+)
+
+const (
+	// listLag is how long a listing of a resource group may miss a new resource. Azure documents no
+	// figure; users have seen seconds.
+	listLag = 30 * time.Second
+	// shutdown is how long a virtual machine usually takes to be deleted.
+	shutdown = 20 * time.Second
+	// leftoversTTL is how often a listing looks for network interfaces, disks and addresses without
+	// a machine.
+	leftoversTTL = 5 * time.Minute
+	// powerTTL is how often a listing asks which machines are stopped.
+	powerTTL = 3 * time.Minute
+	// failureTTL is how long the reason of a failed creation is cached. It does not change.
+	failureTTL = time.Hour
+	// sizesTTL is how long the catalog of sizes is cached. It has megabytes.
+	sizesTTL = 24 * time.Hour
+	// tokenTTL is how long a token is used without asking the SDK, which renews a token five
+	// minutes before it ends.
+	tokenTTL = time.Minute
+	// settled is after how long a running machine in state Failed is one whose update failed, not
+	// its creation.
+	settled = 20 * time.Minute
+)
+
+// union selects Azure's members of CloudAccount and CloudMachine.
+var union = driverkit.Fields[infrav1.AzureAccount, infrav1.AzureMachine]{
+	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.AzureAccount { return a.Azure },
+	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.AzureMachine { return m.Azure },
+	CheckAccount: validateAccount,
+	CheckMachine: validateMachine,
+}
+
+// Cloud returns Azure's entry in the registry.
+func Cloud() cloud.Cloud {
+	return cloud.Cloud{
+		Name:  "azure",
+		Union: union,
+		New:   newDriver,
+		// "Understand throttling at Microsoft.Compute": 500 creates and 500 deletes, but only 300
+		// lists, a minute for each subscription and location. Others share them.
+		Limits: cloud.Limits{
+			Create: cloud.Limit{PerSecond: 5, Burst: 150},
+			Delete: cloud.Limit{PerSecond: 5, Burst: 150},
+			Read:   cloud.Limit{PerSecond: 4, Burst: 100},
+		},
+		Traits:        cloud.Traits{ReadLag: listLag, TerminationTime: shutdown, Named: true},
+		CheckUserData: driverkit.MaxUserData(maxCustomData),
+		Batch:         cloud.Batch{Read: maxDescribe, Delete: maxDelete},
+		ProviderID: func(spec *infrav1.CloudAccountSpec) string {
+			return providerID(pathOf(spec.Azure, virtualMachines) + "/{{ ds.meta_data.imds.compute.name }}")
+		},
+	}
+}
+
+// providerID returns the provider ID as Azure's cloud controller writes it.
+func providerID(id string) string { return "azure://" + id }
+
+// pathOf returns the path of a kind's resources in the account's resource group. The cloud
+// controller writes the group in lower case, and Azure accepts it in any case.
+func pathOf(account *infrav1.AzureAccount, kind string) string {
+	return "/subscriptions/" + account.SubscriptionID + "/resourceGroups/" + strings.ToLower(account.ResourceGroup) + "/providers/" + kind
+}
+
+func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
+	if spec.Azure.Custom != nil && spec.CredentialsRef == nil {
+		return field.ErrorList{field.Forbidden(path.Child("azure", "custom"), "a custom endpoint needs its own credentials: set credentialsRef")}
+	}
+	return nil
+}
+
+func validateMachine(m *infrav1.AzureMachine, path *field.Path) field.ErrorList {
+	path = path.Child("azure")
+	var all field.ErrorList
+	for key, value := range m.Tags {
+		switch {
+		case key == "" || len(key) > maxTagKey || len(value) > maxTagValue || strings.ContainsAny(key, `<>%&\?/`):
+			all = append(all, field.Invalid(path.Child("tags").Key(cloud.Clip(key, maxTagKey)), cloud.Clip(value, maxTagValue),
+				fmt.Sprintf(`a tag must have a key of 1 to %d bytes without <>%%&\?/ and a value of at most %d bytes`, maxTagKey, maxTagValue)))
+		case strings.HasPrefix(strings.ToLower(key), "drover-"):
+			all = append(all, field.Forbidden(path.Child("tags").Key(key), "the prefix \"drover-\" is reserved"))
+		}
+	}
+	if s := m.Security; m.OSDisk != nil && m.OSDisk.SecurityEncryptionType != "" && (s == nil || s.Type != "ConfidentialVM") {
+		all = append(all, field.Forbidden(path.Child("osDisk", "securityEncryptionType"), "needs security.type ConfidentialVM"))
+	}
+	for i := range m.DataDisks {
+		if m.DataDisks[i].Type == "UltraSSD_LRS" && !m.UltraSSD {
+			all = append(all, field.Required(path.Child("ultraSSD"), fmt.Sprintf("dataDisks[%d] is of type UltraSSD_LRS", i)))
+		}
+	}
+	if m.BootDiagnosticsStorageURI != "" && m.BootDiagnostics != nil && !*m.BootDiagnostics {
+		all = append(all, field.Forbidden(path.Child("bootDiagnosticsStorageURI"), "needs bootDiagnostics"))
+	}
+	return all
+}

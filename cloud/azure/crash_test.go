@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package azure
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/azure/armstub"
+	"github.com/drover-io/drover/cloud/conformance"
+)
+
+// dying is a transport whose process dies at one of its calls: before the call has an effect, or
+// after it.
+type dying struct {
+	wire  http.RoundTripper
+	calls int
+	at    int
+	after bool
+	dead  bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (d *dying) RoundTrip(req *http.Request) (*http.Response, error) {
+	d.calls++
+	if d.dead || d.calls == d.at {
+		if !d.dead && d.after {
+			if resp, err := d.wire.RoundTrip(req); err == nil {
+				_ = resp.Body.Close()
+			}
+		}
+		d.dead = true
+		return nil, io.ErrUnexpectedEOF
+	}
+	return d.wire.RoundTrip(req)
+}
+
+// life creates a machine, waits until it runs, and deletes it until a live read shows nothing. It
+// returns false where the process died.
+func life(t *testing.T, transport *dying, req cloud.Request, deleting *bool) (done bool) {
+	t.Helper()
+	d, err := newDriver(cloud.Config{Account: testAccount(), Credentials: testCredentials(), Connect: conformance.Through(transport)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID}
+	for range 1000 {
+		if transport.dead {
+			return false
+		}
+		if !*deleting {
+			made, err := d.Ensure(t.Context(), req)
+			if err == nil && made.State == cloud.StateRunning {
+				*deleting = true
+			}
+			continue
+		}
+		found, err := d.Describe(t.Context(), []cloud.Reference{ref})
+		if err == nil && len(found) == 0 {
+			return true
+		}
+		now := found[:0:0]
+		for _, r := range found {
+			if r.Kind == cloud.KindInstance {
+				now = append(now, r)
+			}
+		}
+		if len(now) == 0 {
+			now = found
+		}
+		d.Delete(t.Context(), now)
+		time.Sleep(time.Millisecond)
+	}
+	t.Error("it does not end")
+	return true
+}
+
+// TestCrash makes the process die at each of the calls in a machine's life, before and after the
+// call's effect. The next process makes no second machine, and leaves nothing behind.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	req := testRequest("m-1", func(m *infrav1.AzureMachine) { m.NetworkInterfaces[0].PublicIP = &infrav1.AzurePublicIP{} })
+	died := 0
+	for at := 1; ; at++ {
+		survived := false
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("call %d, after its effect: %t", at, after), func(t *testing.T) {
+				g := NewWithT(t)
+				stub := start(t, armstub.Options{Keep: true, Boot: time.Millisecond, Stop: time.Millisecond})
+				deleting := false
+				survived = life(t, &dying{wire: stub.Transport(), at: at, after: after}, req, &deleting)
+				if !survived {
+					died++
+					next := req
+					next.MaybeSent = true
+					g.Expect(life(t, &dying{wire: stub.Transport()}, next, &deleting)).To(BeTrue())
+				}
+				g.Expect(stub.Made()).To(Equal(1))
+				g.Expect(stub.Left(cloud.TagOwnership, req.OwnershipID)).To(BeEmpty())
+			})
+		}
+		if survived {
+			break
+		}
+	}
+	NewWithT(t).Expect(died).To(BeNumerically(">=", 20), "each life has ten calls at least")
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package azure
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
+)
+
+// Error codes of Azure that the driver handles itself.
+const (
+	preconditionFailed   = "PreconditionFailed"
+	resourceNotFound     = "ResourceNotFound"
+	notFound             = "NotFound"
+	operationNotAllowed  = "OperationNotAllowed"
+	propertyChange       = "PropertyChangeNotAllowed"
+	conflictingUserInput = "ConflictingUserInput"
+)
+
+// codes maps Azure's error codes, of the answers to calls and of failed operations.
+var codes = map[string]cloud.Code{
+	"TooManyRequests":               cloud.Throttled,
+	"SubscriptionRequestsThrottled": cloud.Throttled,
+
+	"QuotaExceeded":                     cloud.QuotaExceeded,
+	"ResourceQuotaExceeded":             cloud.QuotaExceeded,
+	"PublicIPCountLimitReached":         cloud.QuotaExceeded,
+	"MaxPublicIpCountLimitReached":      cloud.QuotaExceeded,
+	"PublicIPPrefixCountLimitReached":   cloud.QuotaExceeded,
+	"NetworkInterfaceCountLimitReached": cloud.QuotaExceeded,
+
+	"SkuNotAvailable":                           cloud.NoCapacity,
+	"AllocationFailed":                          cloud.NoCapacity,
+	"ZonalAllocationFailed":                     cloud.NoCapacity,
+	"OverconstrainedAllocationRequest":          cloud.NoCapacity,
+	"OverconstrainedZonalAllocationRequest":     cloud.NoCapacity,
+	"SubnetIsFull":                              cloud.NoCapacity,
+	"CapacityReservationGroupOverallocated":     cloud.NoCapacity,
+	"DedicatedHostAllocationFailed":             cloud.NoCapacity,
+	"SpotEvicted":                               cloud.NoCapacity,
+	"AllocationTimeout":                         cloud.NoCapacity,
+	"VMSizeNotSupportedByDedicatedHostCapacity": cloud.NoCapacity,
+
+	"AuthorizationFailed":              cloud.Unauthorized,
+	"LinkedAuthorizationFailed":        cloud.Unauthorized,
+	"RequestDisallowedByPolicy":        cloud.Unauthorized,
+	"ReadOnlyDisabledSubscription":     cloud.Unauthorized,
+	"SubscriptionNotFound":             cloud.Unauthorized,
+	"InvalidAuthenticationToken":       cloud.Unauthorized,
+	"InvalidAuthenticationTokenTenant": cloud.Unauthorized,
+	"ExpiredAuthenticationToken":       cloud.Unauthorized,
+	"AuthenticationFailed":             cloud.Unauthorized,
+	"AccountIsDisabled":                cloud.Unauthorized,
+	"DisallowedOperation":              cloud.Unauthorized,
+
+	"ResourceGroupNotFound":     cloud.NotFound,
+	resourceNotFound:            cloud.NotFound,
+	notFound:                    cloud.NotFound,
+	"ParentResourceNotFound":    cloud.NotFound,
+	"GalleryImageNotFound":      cloud.NotFound,
+	"DiskEncryptionSetNotFound": cloud.NotFound,
+
+	"InvalidParameter":                     cloud.InvalidSpec,
+	"InvalidRequestContent":                cloud.InvalidSpec,
+	"InvalidRequestFormat":                 cloud.InvalidSpec,
+	"BadRequest":                           cloud.InvalidSpec,
+	"PlatformImageNotFound":                cloud.InvalidSpec,
+	"ImageNotFound":                        cloud.InvalidSpec,
+	"VMMarketplaceInvalidInput":            cloud.InvalidSpec,
+	"MarketplacePurchaseEligibilityFailed": cloud.InvalidSpec,
+	"ResourcePurchaseValidationFailed":     cloud.InvalidSpec,
+	"InvalidResourceReference":             cloud.InvalidSpec,
+	"LinkedInvalidPropertyId":              cloud.InvalidSpec,
+	"InvalidTagNameCharacters":             cloud.InvalidSpec,
+	"NoRegisteredProviderFound":            cloud.InvalidSpec,
+	"InvalidApiVersionParameter":           cloud.InvalidSpec,
+	"MissingSubscriptionRegistration":      cloud.InvalidSpec,
+	"AvailabilityZoneNotSupported":         cloud.InvalidSpec,
+	"InvalidAvailabilityZone":              cloud.InvalidSpec,
+	"LocationNotAvailableForResourceType":  cloud.InvalidSpec,
+
+	preconditionFailed:                     cloud.Conflict,
+	propertyChange:                         cloud.Conflict,
+	conflictingUserInput:                   cloud.Conflict,
+	operationNotAllowed:                    cloud.Conflict,
+	"ScopeLocked":                          cloud.Conflict,
+	"AnotherOperationInProgress":           cloud.Conflict,
+	"NicReservedForAnotherVm":              cloud.Conflict,
+	"NicInUse":                             cloud.Conflict,
+	"ResourceGroupBeingDeleted":            cloud.Conflict,
+	"InUseNetworkInterfaceCannotBeDeleted": cloud.Conflict,
+	"PublicIPAddressCannotBeDeleted":       cloud.Conflict,
+
+	"RetryableError":                      cloud.Unavailable,
+	"RetryableErrorDueToAnotherOperation": cloud.Unavailable,
+	"InternalExecutionError":              cloud.Unavailable,
+	"InternalServerError":                 cloud.Unavailable,
+	"NetworkingInternalOperationError":    cloud.Unavailable,
+	"ServerTimeout":                       cloud.Unavailable,
+	"GatewayTimeout":                      cloud.Unavailable,
+	"VMStartTimedOut":                     cloud.Unavailable,
+	"OSProvisioningTimedOut":              cloud.Unavailable,
+	"OSProvisioningInternalError":         cloud.Unavailable,
+	"OSProvisioningClientError":           cloud.InvalidSpec,
+}
+
+// remedies say what to do about codes whose message does not.
+var remedies = map[string]string{
+	"LinkedAuthorizationFailed":            "give the credentials' identity the role that docs/clouds/azure.md shows on the subnet, too",
+	"ResourcePurchaseValidationFailed":     "accept the terms once: az vm image terms accept --urn PUBLISHER:OFFER:SKU:VERSION",
+	"MarketplacePurchaseEligibilityFailed": "accept the terms once: az vm image terms accept --urn PUBLISHER:OFFER:SKU:VERSION",
+	"VMMarketplaceInvalidInput":            "set image.marketplace.plan, or image.plan for an image that was made from one with a plan",
+	"MissingSubscriptionRegistration":      "register the resource provider once: az provider register --namespace Microsoft.Compute",
+	"ScopeLocked":                          "remove the lock from the resource group",
+}
+
+// failure is the error in Azure's answer. Its details hold the cause where the code is a wrapper's.
+type failure struct {
+	Code    string    `json:"code"`
+	Message string    `json:"message"`
+	Details []failure `json:"details,omitempty"`
+}
+
+// cause returns the most specific failure whose code is known, or the failure itself.
+func (f failure) cause() failure {
+	for _, detail := range f.Details {
+		if inner := detail.cause(); codes[inner.Code] != "" {
+			return inner
+		}
+	}
+	return f
+}
+
+// codeOf maps a failure with the HTTP status of its answer; 0: it is an operation's.
+func codeOf(f failure, status int) cloud.Code {
+	words := strings.ToLower(f.Message)
+	switch {
+	case strings.HasPrefix(f.Code, "RetryableError"):
+		return cloud.Unavailable
+	case status == http.StatusTooManyRequests:
+		return cloud.Throttled
+	case status == http.StatusUnauthorized:
+		return cloud.Unauthorized
+	case status == http.StatusPreconditionFailed:
+		return cloud.Conflict
+	case f.Code == operationNotAllowed && strings.Contains(words, "quota"):
+		return cloud.QuotaExceeded
+	}
+	if code, known := codes[f.Code]; known {
+		return code
+	}
+	switch {
+	case strings.HasSuffix(f.Code, notFound):
+		return cloud.NotFound
+	case strings.HasPrefix(f.Code, "Invalid"):
+		return cloud.InvalidSpec
+	case status == http.StatusForbidden:
+		return cloud.Unauthorized
+	case status >= http.StatusInternalServerError:
+		return cloud.Unavailable
+	}
+	return cloud.Unknown
+}
+
+// refused is the cause of an Error with Azure's own code. The driver acts on the code and shows
+// only the redacted text.
+type refused struct{ code, shown string }
+
+func (r refused) Error() string { return r.shown }
+
+// refusedAs reports whether Azure answered with one of these codes of its own.
+func refusedAs(err error, codes ...string) bool {
+	var r refused
+	if !errors.As(err, &r) {
+		return false
+	}
+	for _, code := range codes {
+		if strings.EqualFold(r.code, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// refusal returns the error for an answer with a status that is not a success.
+func (d *driver) refusal(op string, resp *http.Response, body []byte) error {
+	var answer struct {
+		Error failure `json:"error"`
+	}
+	status := resp.StatusCode
+	if isJSON(resp) && json.Unmarshal(body, &answer) == nil && answer.Error.Code != "" {
+		return d.failed(op, answer.Error, status, resp.Header)
+	}
+	code := driverkit.CodeOfStatus(status)
+	if status >= 300 && status < 400 {
+		return cloud.Errorf(code, "%s: the endpoint redirected (%d); Drover does not follow redirects", op, status)
+	}
+	message := fmt.Sprintf("%s: unexpected response with status %d and type %s (not Azure): check spec.azure", op, status, contentType(resp))
+	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, resp.Header)}
+}
+
+// failed returns the error for a failure. It classifies the failure before redaction, because a
+// short secret may be part of a code.
+func (d *driver) failed(op string, f failure, status int, header http.Header) error {
+	f = f.cause()
+	code, shown := codeOf(f, status), d.secrets.Clean(f.Code, 64)
+	message := op + ": " + shown + ": " + d.secrets.Clean(f.Message, 512)
+	if remedy := remedies[f.Code]; remedy != "" {
+		message += " (" + remedy + ")"
+	}
+	own := f.Code
+	if status == http.StatusPreconditionFailed {
+		own = preconditionFailed
+	}
+	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, header), Err: refused{own, shown}}
+}

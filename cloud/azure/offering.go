@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package azure
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// size is what the catalog says of one size.
+type size struct {
+	cpus, gpus   int64
+	memory       int64 // bytes
+	architecture string
+	zones        []string
+	unavailable  bool
+}
+
+// Offering implements cloud.Driver. The size of a disk without sizeGiB is the image's, which is not
+// looked up.
+func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
+	spec, err := union.MachineOf(fields)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	s, err := d.size(ctx, spec.VMSize)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	out := cloud.Offering{
+		Capacity: corev1.ResourceList{
+			corev1.ResourceCPU:    *resource.NewQuantity(s.cpus, resource.DecimalSI),
+			corev1.ResourceMemory: *resource.NewQuantity(s.memory, resource.BinarySI),
+			corev1.ResourcePods:   *resource.NewQuantity(110, resource.DecimalSI),
+		},
+		Architecture:    s.architecture,
+		OperatingSystem: "linux",
+	}
+	if spec.OSDisk != nil && spec.OSDisk.SizeGiB > 0 {
+		out.Capacity[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(int64(spec.OSDisk.SizeGiB)<<30, resource.BinarySI)
+	}
+	if s.gpus > 0 {
+		out.Capacity["nvidia.com/gpu"] = *resource.NewQuantity(s.gpus, resource.DecimalSI)
+	}
+	return out, nil
+}
+
+// FailureDomains implements cloud.Placer: the zones that have the size, and in which the
+// subscription may use it.
+func (d *driver) FailureDomains(ctx context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
+	spec, err := union.MachineOf(fields)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.size(ctx, spec.VMSize)
+	return s.zones, err
+}
+
+func (d *driver) size(ctx context.Context, name string) (size, error) {
+	all, err := d.sizes.Get(ctx, "", d.readSizes)
+	if err != nil {
+		return size{}, err
+	}
+	s, ok := all[strings.ToLower(name)]
+	switch {
+	case !ok:
+		return size{}, cloud.Errorf(cloud.InvalidSpec, "size %q does not exist in location %s", name, d.account.Location)
+	case s.unavailable:
+		return size{}, cloud.Errorf(cloud.InvalidSpec, "size %q is not available to the subscription in location %s: ask Azure for it", name, d.account.Location)
+	}
+	return s, nil
+}
+
+func (d *driver) readSizes(ctx context.Context) (map[string]size, error) {
+	path := "/subscriptions/" + d.account.SubscriptionID + "/providers/Microsoft.Compute/skus"
+	all, err := pages[sku](ctx, d, "ListSizes", path, sizesVersion, url.Values{"$filter": {"location eq '" + d.account.Location + "'"}})
+	if err != nil {
+		return nil, err
+	}
+	sizes := map[string]size{}
+	for i := range all {
+		if all[i].ResourceType == "virtualMachines" {
+			sizes[strings.ToLower(all[i].Name)] = sizeOf(&all[i], d.account.Location)
+		}
+	}
+	return sizes, nil
+}
+
+func sizeOf(s *sku, location string) size {
+	out := size{architecture: "amd64"}
+	for _, c := range s.Capabilities {
+		number, _ := strconv.ParseFloat(c.Value, 64)
+		switch c.Name {
+		case "vCPUsAvailable": // after "vCPUs", where a size uses only some of them
+			out.cpus = int64(number)
+		case "vCPUs":
+			if out.cpus == 0 {
+				out.cpus = int64(number)
+			}
+		case "MemoryGB":
+			out.memory = int64(number * (1 << 30))
+		case "GPUs":
+			out.gpus = int64(number)
+		case "CpuArchitectureType":
+			if strings.EqualFold(c.Value, "Arm64") {
+				out.architecture = "arm64"
+			}
+		}
+	}
+	for _, at := range s.LocationInfo {
+		if strings.EqualFold(at.Location, location) {
+			out.zones = slices.Clone(at.Zones)
+		}
+	}
+	for _, r := range s.Restrictions {
+		out.unavailable = out.unavailable || r.Type == "Location"
+		if r.Type == "Zone" {
+			out.zones = slices.DeleteFunc(out.zones, func(z string) bool { return slices.Contains(r.RestrictionInfo.Zones, z) })
+		}
+	}
+	slices.Sort(out.zones)
+	return out
+}

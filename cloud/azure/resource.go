@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package azure
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// The provisioning states of Azure that mean something to the driver.
+const (
+	stateSucceeded = "Succeeded"
+	stateFailed    = "Failed"
+	stateDeleting  = "Deleting"
+)
+
+// idOf returns a resource's ID in the form that the driver uses: with the group in lower case,
+// whatever case Azure answers in, because the provider ID must not change. Names that the driver
+// gives are in lower case.
+func (d *driver) idOf(kind, name string) string {
+	return pathOf(d.account, kind) + "/" + strings.ToLower(name)
+}
+
+// instance returns a machine. view is nil if it is not known.
+func (d *driver) instance(vm *virtualMachine, view *instanceView) cloud.Resource {
+	p := &vm.Properties
+	r := cloud.Resource{
+		Kind:          cloud.KindInstance,
+		ID:            d.idOf(virtualMachines, vm.Name),
+		OwnershipID:   tag(vm.Tags, cloud.TagOwnership),
+		Token:         tag(vm.Tags, cloud.TagToken),
+		Interruptible: p.Priority == "Spot",
+	}
+	r.ProviderID = providerID(r.ID)
+	if p.TimeCreated != nil {
+		r.CreatedAt = *p.TimeCreated
+	}
+	if len(vm.Zones) > 0 {
+		r.FailureDomain = vm.Zones[0]
+	}
+	if s := p.StorageProfile; s != nil && s.ImageReference != nil {
+		r.ImageID = imageID(s.ImageReference)
+	}
+	d.setState(&r, p.ProvisioningState, view)
+	return r
+}
+
+func imageID(i *imageReference) string {
+	version := i.ExactVersion
+	if version == "" {
+		version = i.Version
+	}
+	switch {
+	case i.ID != "":
+		return i.ID
+	case i.CommunityGalleryImageID != "":
+		return i.CommunityGalleryImageID
+	case i.SharedGalleryImageID != "":
+		return i.SharedGalleryImageID
+	case i.Publisher != "":
+		return strings.Join([]string{i.Publisher, i.Offer, i.SKU, version}, ":")
+	}
+	return ""
+}
+
+// setState sets the state. An unknown state is Pending, so that nothing is concluded from it.
+// Without a view, a machine whose provisioning succeeded runs.
+func (d *driver) setState(r *cloud.Resource, provisioning string, view *instanceView) {
+	power, failed := "", status{}
+	if view != nil {
+		for _, s := range view.Statuses {
+			if state, is := strings.CutPrefix(s.Code, "PowerState/"); is {
+				power = state
+			}
+			if code, is := strings.CutPrefix(s.Code, "ProvisioningState/failed/"); is {
+				failed = status{code, s.Message}
+			}
+		}
+	}
+	switch {
+	case provisioning == stateDeleting:
+		r.State = cloud.StateStopping
+	case provisioning == stateFailed && power == "running" && time.Since(r.CreatedAt) > settled:
+		r.State, r.Notice = cloud.StateRunning, "Azure failed to update the virtual machine: "+d.words(failed)
+	case provisioning == stateFailed:
+		r.State, r.Code, r.Reason = cloud.StateFailed, codes[failed.Code], d.words(failed)
+	case power == "running":
+		r.State = cloud.StateRunning
+	case power == "deallocating", power == "stopping":
+		r.State = cloud.StateStopping
+	case power == "deallocated", power == "stopped":
+		r.State, r.Reason = cloud.StateStopped, "the virtual machine is "+power
+	case provisioning == stateSucceeded && power == "":
+		r.State = cloud.StateRunning
+	default:
+		r.State = cloud.StatePending
+	}
+}
+
+// words returns a failure for people.
+func (d *driver) words(s status) string {
+	if s.Code == "" {
+		return "Azure does not say why"
+	}
+	return d.secrets.Clean(s.Code, 64) + ": " + d.secrets.Clean(s.Message, 512)
+}
+
+// parts are the network interfaces, disks and addresses of a resource group.
+type parts struct {
+	d                      *driver
+	nics, disks, addresses []dependant
+}
+
+// unattached returns those that carry an ownership ID and are in use by nothing.
+func (p parts) unattached() (all []cloud.Resource) {
+	add := func(kind cloud.Kind, path string, found []dependant, used func(*dependant) bool) {
+		seen := map[string]bool{}
+		for i := range found {
+			dep := &found[i]
+			r := cloud.Resource{Kind: kind, ID: p.d.idOf(path, dep.Name), OwnershipID: tag(dep.Tags, cloud.TagOwnership), Token: tag(dep.Tags, cloud.TagToken)}
+			if at := dep.Properties.TimeCreated; at != nil {
+				r.CreatedAt = *at
+			}
+			if dep.Name != "" && r.OwnershipID != "" && !seen[r.ID] && !used(dep) {
+				all = append(all, r)
+			}
+			seen[r.ID] = true
+		}
+	}
+	add(cloud.KindNIC, networkInterfaces, p.nics, func(n *dependant) bool { return n.Properties.VirtualMachine != nil })
+	add(cloud.KindDisk, disks, p.disks, func(k *dependant) bool { return k.ManagedBy != "" || k.Properties.DiskState == "Reserved" })
+	add(cloud.KindAddress, publicAddresses, p.addresses, func(a *dependant) bool { return a.Properties.IPConfiguration != nil })
+	return all
+}
+
+// powers are the views of the machines that were stopped at a time, by ID.
+type powers struct {
+	at    time.Time
+	views map[string]*instanceView
+}
+
+// of returns the view of a machine if it was stopped; nil if it was not, or was created since: a
+// name may be used again.
+func (p powers) of(id string, created *time.Time) *instanceView {
+	if created != nil && created.After(p.at) {
+		return nil
+	}
+	return p.views[id]
+}
+
+// isStopped reports whether a view says that the machine does not run, or not for long.
+func (v *instanceView) isStopped() bool {
+	return v != nil && slices.ContainsFunc(v.Statuses, func(s status) bool {
+		return strings.HasPrefix(s.Code, "PowerState/stop") || strings.HasPrefix(s.Code, "PowerState/dealloc")
+	})
+}
+
+// addressBook has the addresses of machines, by their ID. A name may be used again, so it also
+// records which machine it was asked for.
+type addressBook struct {
+	mu      sync.Mutex
+	all     map[string][]clusterv1.MachineAddress
+	created map[string]time.Time
+}
+
+// of returns the addresses of a machine, or none if they are another machine's.
+func (b *addressBook) of(r *cloud.Resource) []clusterv1.MachineAddress {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if at, known := b.created[r.ID]; known && !at.Equal(r.CreatedAt) {
+		delete(b.all, r.ID)
+	}
+	if b.created == nil {
+		b.created = map[string]time.Time{}
+	}
+	b.created[r.ID] = r.CreatedAt
+	return b.all[r.ID]
+}
+
+// learn replaces the addresses by those of a complete listing of the network interfaces.
+func (b *addressBook) learn(d *driver, nics, public []dependant) {
+	ips := map[string]string{} // of the public addresses, by ID
+	for i := range public {
+		ips[strings.ToLower(public[i].ID)] = public[i].Properties.IPAddress
+	}
+	all := map[string][]clusterv1.MachineAddress{}
+	for i := range nics {
+		nic := &nics[i]
+		if nic.Properties.VirtualMachine == nil {
+			continue
+		}
+		name := lastPart(nic.Properties.VirtualMachine.ID)
+		id := d.idOf(virtualMachines, name)
+		if all[id] == nil {
+			all[id] = []clusterv1.MachineAddress{{Type: clusterv1.MachineHostName, Address: strings.ToLower(name)}}
+		}
+		for _, c := range nic.Properties.IPConfigurations {
+			if ip := c.Properties.PrivateIPAddress; ip != "" {
+				all[id] = append(all[id], clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: ip})
+			}
+			if at := c.Properties.PublicIPAddress; at != nil && ips[strings.ToLower(at.ID)] != "" {
+				all[id] = append(all[id], clusterv1.MachineAddress{Type: clusterv1.MachineExternalIP, Address: ips[strings.ToLower(at.ID)]})
+			}
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all = all
+	maps.DeleteFunc(b.created, func(id string, _ time.Time) bool { return all[id] == nil })
+}
+
+// hasPublic reports whether a network interface has a public address.
+func hasPublic(nic dependant) bool {
+	for _, c := range nic.Properties.IPConfigurations {
+		if c.Properties.PublicIPAddress != nil {
+			return true
+		}
+	}
+	return false
+}

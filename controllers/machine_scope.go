@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
+)
+
+// machineScope holds what one reconcile of a CloudMachine or its Node has read. It holds no client.
+type machineScope struct {
+	*infrav1.CloudMachine
+	// owner and cluster are nil if they do not exist.
+	owner   *clusterv1.Machine
+	cluster *clusterv1.Cluster
+	// ownershipID is the CloudCluster's ownership ID; empty if there is none.
+	ownershipID string
+	// unreachable is the start of an outage of the workload cluster's API server; empty if there is
+	// no outage.
+	unreachable string
+	// account is nil while the CloudAccount is missing or refused.
+	account *fleet.Account
+	// instance is the VM as the phase observe read it from the account; nil if it did not.
+	instance *cloud.Resource
+}
+
+func (s *machineScope) key() client.ObjectKey { return client.ObjectKeyFromObject(s.CloudMachine) }
+
+func (s *machineScope) reference() cloud.Reference {
+	return cloud.Reference{Token: s.Spec.Creation.Token, OwnershipID: s.ownershipID, ProviderID: s.Spec.ProviderID}
+}
+
+// readMachine reads a CloudMachine and the objects around it. It returns the API server's NotFound
+// error if the CloudMachine does not exist.
+func readMachine(ctx context.Context, c client.Client, accounts *fleet.Accounts, key client.ObjectKey) (*machineScope, error) {
+	machine := &infrav1.CloudMachine{}
+	if err := c.Get(ctx, key, machine); err != nil {
+		return nil, fmt.Errorf("reading the CloudMachine: %w", err)
+	}
+	s := &machineScope{CloudMachine: machine}
+	s.account = accounts.Get(client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.AccountRef.Name})
+
+	var err error
+	if s.owner, err = util.GetOwnerMachine(ctx, c, machine.ObjectMeta); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the owner Machine: %w", err)
+	}
+	if name := clusterNameOf(machine, s.owner); name != "" {
+		if s.cluster, err = util.GetClusterByName(ctx, c, machine.Namespace, name); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading the Cluster: %w", err)
+		}
+	}
+	infra, err := cloudClusterOf(ctx, c, s.cluster)
+	if err != nil {
+		return nil, err
+	}
+	s.ownershipID, s.unreachable = infra.Spec.Creation.OwnershipID, infra.Annotations[infrav1.UnreachableAnnotation]
+	return s, nil
+}
+
+func clusterNameOf(machine *infrav1.CloudMachine, owner *clusterv1.Machine) string {
+	if owner != nil {
+		return owner.Spec.ClusterName
+	}
+	return machine.Labels[clusterv1.ClusterNameLabel]
+}
+
+// cloudClusterOf returns the Cluster's CloudCluster, or an empty one if there is none.
+func cloudClusterOf(ctx context.Context, reader client.Reader, cluster *clusterv1.Cluster) (*infrav1.CloudCluster, error) {
+	cloudCluster := &infrav1.CloudCluster{}
+	if cluster == nil || cluster.Spec.InfrastructureRef.GroupKind() != infrav1.CloudClusterKind {
+		return cloudCluster, nil
+	}
+	key := client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.InfrastructureRef.Name}
+	if err := reader.Get(ctx, key, cloudCluster); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the CloudCluster: %w", err)
+	}
+	return cloudCluster, nil
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// suite is a test target that takes too long for "make test".
+type suite struct {
+	name string
+	// make is the target, and the variables that it needs.
+	make string
+	// packages hold the tests. What they import can affect the suite.
+	packages []string
+	// clouds are the drivers that the suite runs, except the simulated one, which all suites need.
+	clouds []string
+	// files are read by the suite at run time: folders, or single files.
+	files []string
+	// minutes is the duration on 2 cores, with tools and packages built, beside another suite.
+	minutes int
+	// estimated is set until the duration was measured. Until then, the suite can't be planned.
+	estimated bool
+	// root is set if the suite needs root and namespaces.
+	root bool
+	// alone is set if no other suite may run at the same time.
+	alone bool
+	// noManager is set if the suite does not run Drover's manager.
+	noManager bool
+}
+
+// kubevirtFiles are the sources of KubeVirt's programs, and the page whose Role the tests use.
+var kubevirtFiles = []string{"hack/kubevirt", "docs/clouds/kubevirt.md"}
+
+// suites is in the order of the rotation: a suite's index decides the days of its turn. Long and
+// short suites alternate, so that the suites of one day fit into one run (TestTurnsFit).
+var suites = []suite{
+	{name: "lifecycle", make: "test-lifecycle", packages: []string{"test/lifecycle"}, minutes: 20},
+	{name: "chaos", make: "test-chaos", packages: []string{"test/chaos"}, minutes: 12},
+	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws"},
+		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 7},
+	{name: "crash", make: "test-crash", packages: []string{"test/crash"}, minutes: 30},
+	{name: "openstack", make: "test-openstack", packages: []string{"test/openstack", "test/openstack/fleet"}, clouds: []string{"openstack"},
+		files: []string{"hack/openstack", "hack/debian.sh"}, minutes: 20, root: true, alone: true},
+	{name: "vm", make: "test-vm", packages: []string{"test/vm"}, clouds: []string{"openstack", "kubevirt"},
+		files: append([]string{"hack/vm", "hack/openstack", "hack/debian.sh"}, kubevirtFiles...), minutes: 30, estimated: true, root: true, alone: true},
+
+	{name: "kubevirt", make: "test-kubevirt", packages: []string{"test/kubevirt"}, clouds: []string{"kubevirt"},
+		files: kubevirtFiles, minutes: 20},
+	{name: "crash-kubevirt", make: "test-crash CLOUD=kubevirt", packages: []string{"test/crash"}, clouds: []string{"kubevirt"},
+		files: kubevirtFiles, minutes: 20, estimated: true},
+	{name: "chaos-kubevirt", make: "test-chaos CLOUD=kubevirt SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"kubevirt"},
+		files: kubevirtFiles, minutes: 10, estimated: true},
+	{name: "aws", make: "test-aws", packages: []string{"test/aws"}, clouds: []string{"aws"}, minutes: 20, estimated: true},
+	{name: "chaos-aws", make: "test-chaos CLOUD=aws SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"aws"},
+		minutes: 10, estimated: true},
+	{name: "tilt", make: "test-tilt", packages: []string{"test/tilt"},
+		files: []string{"Tiltfile", "tilt-provider.json", "CONTRIBUTING.md", "config", "templates"}, minutes: 1, noManager: true},
+
+	{name: "outage", make: "test-outage", packages: []string{"test/outage"}, minutes: 11},
+	{name: "e2e", make: "test-e2e", packages: []string{"test/e2e"},
+		files: []string{"config", "templates", "metadata.yaml", "docs/examples/autoscaler", "hack/release-manifests"}, minutes: 14},
+	{name: "vsphere", make: "test-vsphere", packages: []string{"test/vsphere"}, clouds: []string{"vsphere"}, minutes: 10, estimated: true},
+	{name: "crash-vsphere", make: "test-crash CLOUD=vsphere", packages: []string{"test/crash"}, clouds: []string{"vsphere"},
+		minutes: 20, estimated: true},
+	{name: "crash-aws", make: "test-crash CLOUD=aws", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20, estimated: true},
+
+	{name: "storm", make: "test-storm", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20, estimated: true},
+	{name: "orphans", make: "test-orphans", packages: []string{"test/orphans"}, minutes: 20, estimated: true},
+	{name: "monitoring", make: "test-monitoring", packages: []string{"test/monitoring"},
+		files: []string{"config/prometheus", "docs/monitoring.md", "hack/debs"}, minutes: 5},
+	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, estimated: true},
+	{name: "chaos-vsphere", make: "test-chaos CLOUD=vsphere SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"vsphere"},
+		minutes: 10, estimated: true},
+	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 2, noManager: true},
+}
+
+// everySuite are the files that each suite reads: the modules and tools, and what the playground
+// installs.
+var everySuite = []string{"go.mod", "go.sum", "hack/tool", "hack/tools", "config/crd", "config/rbac", "config/webhook"}
+
+// onlyFor are the folders that only suites with a certain cloud need, though all import them: the
+// manager imports all drivers, and test/rig all clouds to try them on.
+var onlyFor = map[string][]string{
+	"aws":       {"cloud/aws"},
+	"azure":     {"cloud/azure"},
+	"kubevirt":  {"cloud/kubevirt", "test/virt"},
+	"openstack": {"cloud/openstack"},
+	"vsphere":   {"cloud/vsphere", "test/vcenter"},
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package azure tests a fleet on a stand-in for Azure, with the engine and its rate limits as the
+// manager has them.
+package azure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apitypes "k8s.io/apimachinery/pkg/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/azure"
+	"github.com/drover-io/drover/cloud/azure/armstub"
+	"github.com/drover-io/drover/cloud/fleet"
+)
+
+const tenant = "77777777-1111-2222-3333-444444444444"
+
+// account returns an account as the manager has it, with its limiter, and runs its loops until the
+// test ends.
+func account(t *testing.T, stub *armstub.Cloud) *fleet.Account {
+	t.Helper()
+	accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{azure.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()})
+	key, config := apitypes.NamespacedName{Namespace: "team", Name: "azure"}, fleet.AccountConfig{
+		Spec: infrav1.CloudAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Azure: &infrav1.AzureAccount{
+			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
+			Custom: &infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
+		}},
+		Credentials: map[string][]byte{"tenantID": []byte(tenant), "clientID": []byte("client"), "clientSecret": []byte("secret")},
+	}
+	config.Spec.Inventory.IdleSeconds, config.Spec.Inventory.ActiveSeconds = 60, 5
+	a, err := accounts.Set(key, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := a.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Place = info.Place
+	if a, err = accounts.Set(key, config); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = accounts.Start(ctx)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	return a
+}
+
+// TestFleet counts the calls of 300 machines, as the engine makes them with Azure's published
+// limits: listings included, 1.1 for each machine until it runs, and 1.05 until it is gone.
+func TestFleet(t *testing.T) {
+	const n = 300
+	g := NewWithT(t)
+	stub := armstub.New(t, armstub.Options{
+		Tenant: tenant, Client: "client", Secret: "secret", PageSize: 1000, Boot: 5 * time.Second, Stop: 10 * time.Second,
+	})
+	a := account(t, stub)
+	calls := func() (sum int) {
+		for _, n := range stub.Calls() {
+			sum += n
+		}
+		return sum
+	}
+	machine := &infrav1.CloudMachineFields{Azure: &infrav1.AzureMachine{
+		VMSize: "Standard_D2s_v5", Image: infrav1.AzureImage{ID: armstub.Image},
+		NetworkInterfaces: []infrav1.AzureNetworkInterface{{SubnetID: armstub.Subnet}},
+	}}
+	refs := make([]cloud.Reference, n)
+	before := calls()
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			name := fmt.Sprintf("m-%03d", i)
+			req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Spec: machine}
+			for {
+				made, err := a.Ensure(t.Context(), req, []string{"1", "2", "3"})
+				var queued *cloud.Queued
+				switch {
+				case err == nil:
+					refs[i] = cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID, ProviderID: made.ProviderID}
+					a.Observe(refs[i], true)
+					return
+				case !errors.As(err, &queued):
+					t.Errorf("machine %d: %v", i, err)
+					return
+				}
+				select {
+				case <-time.After(queued.After):
+				case <-t.Context().Done():
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	g.Eventually(func() (running int) {
+		for _, ref := range refs {
+			if o := a.Observe(ref, true); o.Instance != nil && o.Instance.State == cloud.StateRunning && len(o.Instance.Addresses) > 0 {
+				running++
+				a.NodeJoined(ref.Token)
+			}
+		}
+		return running
+	}, "3m", "500ms").Should(Equal(n))
+	g.Expect(stub.Made()).To(Equal(n))
+	created := calls() - before
+	t.Logf("%d calls until all run: %v", created, stub.Calls())
+	g.Expect(created).To(BeNumerically("<=", n*11/10))
+
+	before = calls()
+	asked := time.Now()
+	g.Eventually(func() (left int) {
+		for _, ref := range refs {
+			if !a.Delete(ref, asked).Gone {
+				left++
+			}
+		}
+		return left
+	}, "3m", "500ms").Should(BeZero())
+	deleted := calls() - before
+	t.Logf("%d calls until all are gone: %v", deleted, stub.Calls())
+	g.Expect(deleted).To(BeNumerically("<=", n*105/100))
+	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
+	g.Expect(stub.Objections()).To(BeEmpty())
+}
