@@ -167,7 +167,9 @@ bench-vsphere: ## Print the same for 300 machines of govmomi's vCenter
 	@exec bin/bench -cloud vsphere -sizes 300 -out out/vsphere
 
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud
+	@echo "The first run builds Kubernetes, etcd, Cluster API and Drover from source: some minutes, with 2 processors a quarter of an hour. Later runs begin at once."
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
+	@echo "building the demo"
 	@go build -o bin/demo ./test/demo
 	@exec bin/demo
 
@@ -198,7 +200,7 @@ verify-generate: generate ## Fail when what is committed differs from what `make
 docs: ## Build the book as a site to out/site/; a broken link is an error (Debian's or Ubuntu's mkdocs and its theme, not installed)
 	rm -rf out/book out/theme && mkdir -p out/book
 	echo "module out" >out/go.mod # so that ./... leaves out what of our sources the book shows
-	git ls-files -co --exclude-standard '*.md' docs config/prometheus cloud/error.go cloud/aws/queue.go tilt-provider.json Tiltfile LICENSE | xargs cp --parents -t out/book
+	git ls-files -co --exclude-standard '*.md' docs config/prometheus config/network-policy cloud/error.go cloud/aws/queue.go tilt-provider.json Tiltfile LICENSE test/outage/restore_test.go | xargs cp --parents -t out/book
 	mkdocs=$$(hack/debs mkdocs mkdocs-material); ln -s "$$(dirname "$$mkdocs")/root/usr/share/mkdocs/themes/material" out/theme; \
 	"$$mkdocs" python3 -m mkdocs build --strict
 

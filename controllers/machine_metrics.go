@@ -251,7 +251,7 @@ func instanceType(fields *infrav1.CloudMachineFields) string {
 	}
 	for _, member := range all {
 		of, ok := member.(map[string]any)
-		for _, name := range []string{"instanceType", "flavor", "instancetype"} {
+		for _, name := range []string{"instanceType", "vmSize", "flavor", "instancetype"} {
 			if !ok {
 				break
 			}

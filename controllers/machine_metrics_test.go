@@ -177,6 +177,7 @@ func TestMachineMetrics(t *testing.T) {
 func TestInstanceType(t *testing.T) {
 	for want, fields := range map[string]infrav1.CloudMachineFields{
 		"m7i.large": {AWS: &infrav1.AWSMachine{InstanceType: "m7i.large"}},
+		"D4s_v5":    {Azure: &infrav1.AzureMachine{VMSize: "D4s_v5"}},
 		"m1.large":  {OpenStack: &infrav1.OpenStackMachine{Flavor: "m1.large"}},
 		"u1.medium": {KubeVirt: &infrav1.KubeVirtMachine{Instancetype: &infrav1.KubeVirtInstancetype{Name: "u1.medium"}}},
 		"":          {VSphere: &infrav1.VSphereMachine{CPUs: 2}},

@@ -21,6 +21,24 @@ var field = regexp.MustCompile("`([A-Z][A-Za-z]+)\\.((?:spec|status)[A-Za-z0-9.\
 // TestFieldsExist tests that each field that the book names with its kind exists in that kind's
 // CRD.
 func TestFieldsExist(t *testing.T) {
+	kinds := schemas(t)
+	named := 0
+	for page, text := range book(t) {
+		for _, m := range field.FindAllStringSubmatch(text, -1) {
+			named++
+			if schema, ok := kinds[m[1]]; !ok || !has(schema, strings.Split(m[2], ".")) {
+				t.Errorf("%s: there is no field %s.%s", page, m[1], m[2])
+			}
+		}
+	}
+	if named < 50 {
+		t.Errorf("the book names %d fields only: is this how it names them?", named)
+	}
+}
+
+// schemas returns the schemas of our kinds and Cluster API's, by kind.
+func schemas(t *testing.T) map[string]apiextensionsv1.JSONSchemaProps {
+	t.Helper()
 	core, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -47,17 +65,76 @@ func TestFieldsExist(t *testing.T) {
 			}
 		}
 	}
-	named := 0
+	return kinds
+}
+
+// quoted matches the names in a cell of a table.
+var quoted = regexp.MustCompile("`([^`]+)`")
+
+// clouds are the members of the unions that docs/migrate has sections for.
+var clouds = []string{"aws", "azure", "openstack", "vsphere", "kubevirt"}
+
+// TestNoneIsNone tests the rows of docs/migrate that say "none": none of our kinds may have a field
+// of the name that the row has no counterpart for, unless the row names that field. In the section
+// of a cloud, that cloud's fields count; elsewhere, those of no cloud.
+func TestNoneIsNone(t *testing.T) {
+	ours := map[string]map[string]string{"": {}} // path by the field's name in lower case, by cloud
+	for kind, schema := range schemas(t) {
+		if kind != "CloudAccount" && kind != "CloudMachine" && kind != "CloudInitConfig" {
+			continue
+		}
+		spec := schema.Properties["spec"]
+		for _, cloud := range clouds {
+			if ours[cloud] == nil {
+				ours[cloud] = map[string]string{}
+			}
+			fieldNames(spec.Properties[cloud], kind+".spec."+cloud, ours[cloud])
+			delete(spec.Properties, cloud)
+		}
+		delete(spec.Properties, "simulated")
+		fieldNames(spec, kind+".spec", ours[""])
+	}
+	rows := 0
 	for page, text := range book(t) {
-		for _, m := range field.FindAllStringSubmatch(text, -1) {
-			named++
-			if schema, ok := kinds[m[1]]; !ok || !has(schema, strings.Split(m[2], ".")) {
-				t.Errorf("%s: there is no field %s.%s", page, m[1], m[2])
+		if !strings.HasPrefix(page, "docs/migrate/") {
+			continue
+		}
+		section := ""
+		for _, line := range strings.Split(text, "\n") {
+			if title, ok := strings.CutPrefix(line, "## "); ok {
+				section = ""
+				for _, cloud := range clouds {
+					if strings.Contains(strings.ToLower(title), cloud) {
+						section = cloud
+					}
+				}
+			}
+			cells := strings.Split(line, " | ")
+			if len(cells) < 2 || !regexp.MustCompile(`\bnone\b`).MatchString(cells[1]) {
+				continue
+			}
+			rows++
+			for _, m := range quoted.FindAllStringSubmatch(cells[0], -1) {
+				name := strings.TrimRight(m[1][strings.LastIndex(m[1], ".")+1:], "[]")
+				if path, there := ours[section][strings.ToLower(name)]; there && !strings.Contains(strings.ToLower(cells[1]), strings.ToLower("."+name)) {
+					t.Errorf("%s: %q has a counterpart, such as %s: %s", page, m[1], path, line)
+				}
 			}
 		}
 	}
-	if named < 50 {
-		t.Errorf("the book names %d fields only: is this how it names them?", named)
+	if rows < 5 {
+		t.Errorf("%d rows say none: is this how the pages say it?", rows)
+	}
+}
+
+// fieldNames adds the names of all fields below a schema, with the path of one field of that name.
+func fieldNames(schema apiextensionsv1.JSONSchemaProps, at string, found map[string]string) {
+	for name, child := range schema.Properties {
+		found[strings.ToLower(name)] = at + "." + name
+		fieldNames(child, at+"."+name, found)
+	}
+	if schema.Items != nil && schema.Items.Schema != nil {
+		fieldNames(*schema.Items.Schema, at+"[]", found)
 	}
 }
 
