@@ -167,7 +167,7 @@ bench-vsphere: ## Print the same for 300 machines of govmomi's vCenter
 	@exec bin/bench -cloud vsphere -sizes 300 -out out/vsphere
 
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud
-	@echo "The first run builds Kubernetes, etcd, Cluster API and Drover from source: some minutes, with 2 processors a quarter of an hour. Later runs begin at once."
+	@echo "The first run builds Kubernetes, etcd, Cluster API and Drover from source: which takes minutes, more with few processors. Later runs begin at once."
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
 	@echo "building the demo"
 	@go build -o bin/demo ./test/demo

@@ -22,6 +22,8 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -252,6 +254,7 @@ func start(t *testing.T) *stage {
 		"--leader-elect=false", "--simulated-endpoint=" + s.cloud.URL,
 		"--machine-safety-overshooting-period=1s", "--machine-safety-orphan-vms-period=1s", "--machine-safety-orphan-vms-grace=2s",
 		"--machine-safety-apiserver-statuscheck-period=2s", "--machine-safety-apiserver-statuscheck-timeout=1s",
+		"--node-late-after=30s",
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +300,7 @@ func (s server) measured(part string, times int) scenario.Check {
 }
 
 // trouble causes the states that have alerts: a frozen pool, too many orphans, wrong credentials,
-// no capacity.
+// no capacity, a machine that does not become a Node.
 func (s *stage) trouble() {
 	good := scenario.Pool{Cluster: s.blue, Name: "good", Replicas: 1}
 	none := scenario.Pool{Cluster: s.blue, Name: "none", Replicas: 1, Machine: infrav1.SimulatedMachine{InstanceType: "large"}}
@@ -319,6 +322,20 @@ func (s *stage) trouble() {
 	for i := range 4 { // of no machine, but with the token prefix of this management cluster
 		s.byHand(vm, fmt.Sprintf("%s%0*d", vm.Tags[cloud.TagToken][:8], len(vm.Tags[cloud.TagToken])-8, i))
 	}
+	_, err = s.admin.AddFault(s.Context(), simulator.Fault{Kind: simulator.DeadBody, Operation: wire.RunInstances, Count: 1})
+	s.must(err)
+	late := scenario.Pool{Cluster: s.blue, Name: "late", Replicas: 1}
+	s.must(scenario.Create(s.Context(), s.client, late.Objects()...))
+	s.until("a machine is late", func(ctx context.Context) (string, error) {
+		list := &infrav1.CloudMachineList{}
+		err := s.client.List(ctx, list, client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: late.Name})
+		for i := range list.Items {
+			if conditions.IsFalse(&list.Items[i], infrav1.MachineNodeJoinedCondition) {
+				return "", err
+			}
+		}
+		return "no machine of the pool is", err
+	})
 }
 
 // failingCalls makes half of all listings fail in the cloud, and throttles half of the rest. From
