@@ -87,7 +87,7 @@ func TestFleet(t *testing.T) {
 	for i := range n {
 		wg.Go(func() {
 			name := fmt.Sprintf("m-%03d", i)
-			req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Spec: machine}
+			req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Spec: machine, UserData: []byte("#cloud-config\n")}
 			for {
 				made, err := a.Ensure(t.Context(), req, []string{"1", "2", "3"})
 				var queued *cloud.Queued
