@@ -44,7 +44,7 @@ func choose(all []suite, f facts) (chosen, left []choice) {
 		file, affected := f.affected[s.name]
 		switch days := wait(i, f.day); {
 		case s.estimated:
-			left = append(left, choice{s, false, "its duration was not measured yet, so only the nightly workflow runs it"})
+			left = append(left, choice{s, false, "nobody has seen it pass in its minutes yet, so only the nightly workflow runs it"})
 		case s.root && !f.root:
 			left = append(left, choice{s, false, "it needs root and namespaces"})
 		case days == 0:
