@@ -32,7 +32,7 @@ type realAccount struct {
 func TestRealAccount(t *testing.T) {
 	text := os.Getenv("DROVER_AZURE_REAL")
 	if text == "" {
-		t.Skip("DROVER_AZURE_REAL is not set")
+		t.Skip("DROVER_AZURE_REAL is not set: no real subscription was asked")
 	}
 	var real realAccount
 	if err := json.Unmarshal([]byte(text), &real); err != nil {
