@@ -10,9 +10,10 @@ const (
 	// answers. It is usually seconds; two minutes exceed what is reported for bad days.
 	consistency = 2 * time.Minute
 
-	// shutdown: EC2 documents no limit. EC2 first shuts down the guest, which takes half a minute
-	// or more to stop a kubelet with its containers.
-	shutdown = 30 * time.Second
+	// shutdown: EC2 documents no limit. An instance without a guest ends within seconds; a kubelet
+	// with its containers takes half a minute or more. One read shows hundreds of instances, so
+	// early ones cost little.
+	shutdown = 7 * time.Second
 
 	// resolvedTTL is how long the driver caches images, subnets and security groups: long enough
 	// that a thousand machines of one template ask once, short enough that a changed tag is seen
