@@ -32,6 +32,7 @@ type flags struct {
 	sizes     string
 	clusters  int
 	throttled int
+	bare      bool
 	poolSize  int
 	idle      time.Duration
 	idleSize  int
@@ -48,6 +49,7 @@ func main() {
 	flag.StringVar(&f.sizes, "sizes", "10,300,1000,3000", "Sizes of the fleets, one after the other.")
 	flag.IntVar(&f.clusters, "clusters", 1, "Clusters that the machines of each fleet are divided among.")
 	flag.IntVar(&f.throttled, "throttled", 100, "Size of the fleet on a cloud that throttles as EC2 does; 0 leaves that out, and so does vsphere.")
+	flag.BoolVar(&f.bare, "bare", false, "Make the Machines without Cluster API's core, which needs more CPU for thousands of them than Drover does.")
 	flag.IntVar(&f.poolSize, "pool-size", 300, "Machines in one MachineDeployment, at most.")
 	flag.DurationVar(&f.idle, "idle", 10*time.Minute, "How long the fleet of --idle-size idles before it is deleted.")
 	flag.IntVar(&f.idleSize, "idle-size", 300, "Which of the sizes idles.")
@@ -123,7 +125,8 @@ func (f flags) runs() ([]measure.Options, error) {
 // machines that boot after 2 s.
 func (f flags) options(machines int) measure.Options {
 	return measure.Options{
-		Cloud: measure.Cloud(f.cloud), Machines: machines, Clusters: f.clusters, PoolSize: f.poolSize, Latency: 100 * time.Millisecond, Joins: 2 * time.Second, Profile: f.profile,
+		Cloud: measure.Cloud(f.cloud), Machines: machines, Bare: f.bare, Clusters: f.clusters, PoolSize: f.poolSize,
+		Latency: 100 * time.Millisecond, Joins: 2 * time.Second, Profile: f.profile,
 	}
 }
 

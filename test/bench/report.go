@@ -73,7 +73,7 @@ func figures() []figure {
 		{"Drover's CPU ms to Ready, per machine", cpu("drover", create), map[string]float64{"300": 15, "1000": 15, "3000": 15}},
 		{"Drover's CPU ms to delete, per machine", cpu("drover", remove), nil},
 		{"Drover's peak memory, MB", func(r *measure.Result) (float64, bool) { return float64(r.PeakMemory) / 1e6, true },
-			map[string]float64{"300": 120}},
+			map[string]float64{"300": 120, bare(10000): 600}},
 		{"last VM made, s", func(r *measure.Result) (float64, bool) { return r.LastVM, true }, nil},
 		{"all Ready, s", func(r *measure.Result) (float64, bool) { return r.Create.Seconds, true },
 			map[string]float64{"300": 45, throttledName: 60, vsphere: none}},
@@ -109,6 +109,14 @@ func idleFigures() []figure {
 		{"idle: Drover's CPU ms in 10 minutes, per machine", idle(func(p *measure.Phase) float64 { return p.CPUSeconds["drover"] * 1000 }), nil},
 		{"a vanished VM is reported, s (listings: every 60 s)", func(r *measure.Result) (float64, bool) { return r.VanishSeen, r.VanishSeen > 0 },
 			map[string]float64{"": 90}},
+		{"idle: Drover's CPU, percent of a core", func(r *measure.Result) (float64, bool) {
+			if r.Idle == nil {
+				return 0, false
+			}
+			return 100 * r.Idle.CPUSeconds["drover"] / r.Idle.Seconds, true
+		}, map[string]float64{"": 2}},
+		{"all reconciled after a restart, s", func(r *measure.Result) (float64, bool) { return r.Restart, r.Restart > 0 },
+			map[string]float64{"": 60}},
 	}
 }
 
@@ -136,8 +144,14 @@ func name(r *measure.Result) string {
 	if r.Throttle == simulator.ThrottleEC2 {
 		return throttledName
 	}
+	if r.Bare {
+		return bare(r.Machines)
+	}
 	return fmt.Sprint(r.Machines)
 }
+
+// bare names a run without Cluster API's core.
+func bare(machines int) string { return fmt.Sprintf("%d bare", machines) }
 
 // report prints the table, and below it the calls and writes in detail.
 func report(w io.Writer, results []*measure.Result) {

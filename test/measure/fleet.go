@@ -13,6 +13,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -33,6 +34,10 @@ type Options struct {
 	// Clusters is the number of clusters to spread the machines over. Each has its own
 	// CloudAccount, all for the same account of the cloud. 0 means one.
 	Clusters int
+	// Bare makes the machines without Cluster API's core, whose own CPU hides Drover's: the bench
+	// takes its part, and the kubelets'. Without MachineDeployments, there is no bootstrap config,
+	// and Clusters must be 1.
+	Bare bool
 	// PoolSize is the maximum number of machines of a MachineDeployment. 0 means all in one.
 	PoolSize int
 	// Latency is the latency of each cloud call.
@@ -86,6 +91,7 @@ func placeOf(c Cloud) (place, error) {
 type Result struct {
 	Cloud    Cloud  `json:"cloud"`
 	Machines int    `json:"machines"`
+	Bare     bool   `json:"bare,omitempty"`
 	Clusters int    `json:"clusters"`
 	Throttle string `json:"throttle"`
 	// Create lasts until all machines are Ready. Delete lasts from then until everything is gone.
@@ -98,6 +104,9 @@ type Result struct {
 	// VanishSeen is the time until the CloudMachine reported its vanished VM, in seconds. 0 means
 	// not measured.
 	VanishSeen float64 `json:"vanishSeenSeconds,omitempty"`
+	// Restart is the time until a restarted Drover has reconciled every machine, in seconds. 0
+	// means not measured.
+	Restart float64 `json:"restartSeconds,omitempty"`
 	// PeakMemory is the peak memory of Drover in bytes, over all phases.
 	PeakMemory int64 `json:"peakMemoryBytes"`
 	// Profiles lists the profile files, if requested.
@@ -110,16 +119,20 @@ const namespace = "fleet"
 // fleet is the state of a measurement.
 type fleet struct {
 	Options
-	management *playground.Management
-	place      place
-	drover     *playground.Process
-	profilers  map[string]string // process → base URL of its pprof
+	management    *playground.Management
+	place         place
+	drover        *playground.Process
+	droverOptions playground.DroverOptions
+	peakMemory    int64             // of a Drover that has ended
+	profilers     map[string]string // process → base URL of its pprof
 
 	client   client.Client
 	view     *scenario.View
 	audit    auditLog
 	clusters []scenario.Adopted
 	pools    []scenario.Pool
+	bare     []bareMachine
+	bareView *scenario.View // of CloudMachines
 }
 
 // Run measures the life of a fleet from creation to deletion, with its own processes. The
@@ -158,6 +171,9 @@ func (f *fleet) start(ctx context.Context) (err error) {
 	// With thousands of machines on few cores, the API server takes longer to renew a lease than
 	// the manager would wait. Nothing restarts the manager here.
 	droverArgs := []string{"--leader-elect-lease-duration=3m", "--leader-elect-renew-deadline=2m"}
+	if f.Bare {
+		coreArgs = append(coreArgs, "--watch-filter="+watchFilter)
+	}
 	if f.Profile {
 		for _, name := range []string{"drover", "capi-core"} {
 			address, err := freeAddress()
@@ -192,7 +208,8 @@ func (f *fleet) start(ctx context.Context) (err error) {
 	if err := f.place.start(ctx, f.Options); err != nil {
 		return err
 	}
-	f.drover, err = f.management.StartDrover(ctx, playground.DroverOptions{Binary: f.Binary, Args: droverArgs})
+	f.droverOptions = playground.DroverOptions{Binary: f.Binary, Args: droverArgs}
+	f.drover, err = f.management.StartDrover(ctx, f.droverOptions)
 	return err
 }
 
@@ -244,6 +261,11 @@ func (f *fleet) adopt(ctx context.Context) (err error) {
 	for n := range f.Clusters {
 		cluster := f.cluster(n, kubeconfig)
 		objects := cluster.Objects()
+		if f.Bare {
+			for _, o := range objects {
+				o.SetLabels(labels.Merge(o.GetLabels(), labels.Set{clusterv1.WatchLabel: watchFilter}))
+			}
+		}
 		if n > 0 {
 			objects = objects[1:] // the namespace exists
 		}

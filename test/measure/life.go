@@ -28,13 +28,17 @@ const quiet = 10 * time.Second
 
 // measure runs all phases of the fleet.
 func (f *fleet) measure(ctx context.Context) (*Result, error) {
-	r := &Result{Cloud: f.Cloud, Machines: f.Machines, Clusters: f.Clusters, Throttle: f.Throttle}
+	r := &Result{Cloud: f.Cloud, Machines: f.Machines, Bare: f.Bare, Clusters: f.Clusters, Throttle: f.Throttle}
 	start, err := f.mark(ctx)
 	if err != nil {
 		return nil, err
 	}
 	profiles := f.profile(ctx)
-	if err := f.create(ctx); err != nil {
+	create, remove := f.create, f.delete
+	if f.Bare {
+		create, remove = f.createBare, f.deleteBare
+	}
+	if err := create(ctx); err != nil {
 		return nil, err
 	}
 	ready, err := f.mark(ctx)
@@ -52,11 +56,17 @@ func (f *fleet) measure(ctx context.Context) (*Result, error) {
 			return nil, err
 		}
 	}
+	if f.Bare {
+		if r.Restart, err = f.restart(ctx); err != nil {
+			return nil, err
+		}
+		f.Say("%d machines: a restarted Drover had reconciled all after %.1f s", f.Machines, r.Restart)
+	}
 	before, err := f.mark(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.delete(ctx); err != nil {
+	if err := remove(ctx); err != nil {
 		return nil, err
 	}
 	gone, err := f.mark(ctx)
@@ -72,7 +82,7 @@ func (f *fleet) measure(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.PeakMemory = usage.PeakMemory
+	r.PeakMemory = max(f.peakMemory, usage.PeakMemory)
 	return r, nil
 }
 
