@@ -213,6 +213,12 @@ func setupMachineMetrics(mgr ctrl.Manager, s *shared, o managerOptions) error {
 }
 
 func setupAccounts(mgr ctrl.Manager, s *shared, o managerOptions) error {
+	if o.controllers.run != runSafety {
+		credentials := &controllers.CredentialsReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader()}
+		if err := credentials.SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther)); err != nil {
+			return err
+		}
+	}
 	return (&controllers.CloudAccountReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Clouds: s.clouds,
 		Changed: s.accountsChanged, Machines: s.machinesChanged,

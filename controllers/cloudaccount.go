@@ -65,7 +65,6 @@ type accountSnapshot struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager registers the reconciler.
@@ -180,9 +179,6 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		return reconcile.Result{}, err
 	}
 	if refusal != nil {
-		if ends, err := r.lostSecretWithNamespace(ctx, account, refusal); ends || err != nil {
-			return reconcile.Result{}, err // the account's deletion comes as an event
-		}
 		r.disconnect(key) // an account that is no longer permitted must stop
 		setNotReady(account, refusal.reason, refusal.message)
 		return reconcile.Result{}, nil
@@ -237,20 +233,6 @@ func (r *CloudAccountReconciler) pin(account *infrav1.CloudAccount, place string
 	return reconcile.Result{}
 }
 
-// lostSecretWithNamespace reports whether a live account lost its Secret because its namespace is
-// being deleted, which removes Secrets before machines. The VMs are deleted with the credentials
-// that the manager holds, so the account stays connected as long as it has machines.
-func (r *CloudAccountReconciler) lostSecretWithNamespace(ctx context.Context, account *infrav1.CloudAccount, why *refusal) (bool, error) {
-	if !why.secretGone || r.Accounts.Get(client.ObjectKeyFromObject(account)) == nil {
-		return false, nil
-	}
-	namespace := &corev1.Namespace{}
-	if err := r.APIReader.Get(ctx, client.ObjectKey{Name: account.Namespace}, namespace); client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("reading the namespace of the account: %w", err)
-	}
-	return !namespace.DeletionTimestamp.IsZero(), nil
-}
-
 // disconnect removes the live account.
 func (r *CloudAccountReconciler) disconnect(key client.ObjectKey) {
 	r.Accounts.Remove(key)
@@ -271,10 +253,7 @@ func (r *CloudAccountReconciler) enqueueMachines(ctx context.Context, account *i
 }
 
 // refusal is why an account may not be used.
-type refusal struct {
-	reason, message string
-	secretGone      bool
-}
+type refusal struct{ reason, message string }
 
 // config returns the configuration of the live account, or why the account may not be used.
 func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.CloudAccount) (fleet.AccountConfig, *refusal, error) {
@@ -287,7 +266,7 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 	name := account.Spec.CredentialsRef.Name
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: account.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
-		return config, &refusal{reason: infrav1.SecretInvalidReason, secretGone: true,
+		return config, &refusal{reason: infrav1.SecretInvalidReason,
 			message: fmt.Sprintf("Waiting for Secret %q with the credentials to exist in this namespace", name)}, nil
 	}
 	if err != nil {
@@ -297,7 +276,8 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 		return config, refusal, nil
 	}
 	if !r.ConnectOnly {
-		if err := labelForMove(ctx, r.Client, secret); err != nil {
+		// A VM is never created before this, so a later deletion always finds the credentials.
+		if err := holdCredentials(ctx, r.Client, secret); err != nil {
 			return config, nil, err
 		}
 	}

@@ -167,13 +167,21 @@ const moveLabel = "clusterctl.cluster.x-k8s.io/move"
 // labelForMove labels a user's Secret so that "clusterctl move" includes it. Without the Secret,
 // the objects that refer to it would not work in the new management cluster.
 func labelForMove(ctx context.Context, c client.Client, secret *corev1.Secret) error {
-	if _, ok := secret.Labels[moveLabel]; ok {
+	before := secret.DeepCopy()
+	if !setMoveLabel(secret) {
 		return nil
 	}
-	before := secret.DeepCopy()
-	metav1.SetMetaDataLabel(&secret.ObjectMeta, moveLabel, "")
 	if err := c.Patch(ctx, secret, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("labeling Secret %q: %w", secret.Name, err)
 	}
 	return nil
+}
+
+// setMoveLabel reports whether the Secret did not have the label.
+func setMoveLabel(secret *corev1.Secret) bool {
+	if _, ok := secret.Labels[moveLabel]; ok {
+		return false
+	}
+	metav1.SetMetaDataLabel(&secret.ObjectMeta, moveLabel, "")
+	return true
 }

@@ -5,6 +5,7 @@ package lifecycle
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,9 +90,9 @@ func TestDeletionOfTheCluster(t *testing.T) {
 }
 
 // TestDeletionOfTheNamespace deletes a whole namespace, and with it the credentials, in any order
-// that Kubernetes chooses. The VMs are deleted with the credentials that the manager holds. Nothing
-// is left, neither in the cloud nor of the namespace. The test failed when the account was
-// disconnected together with its Secret.
+// that Kubernetes chooses. The Secret stays until the VMs are deleted. In the end nothing is left,
+// neither in the cloud nor of the namespace. The test failed when the account was disconnected
+// together with its Secret.
 func TestDeletionOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -109,6 +110,67 @@ func TestDeletionOfTheNamespace(t *testing.T) {
 		return "", nil
 	})
 	s.soon("the namespace is gone", s.deleted(namespace))
+}
+
+// TestDeletionOfTheNamespaceWithoutManager deletes a whole namespace while no manager runs. The
+// next manager finds the credentials, deletes the VMs, and releases the Secret. The test failed
+// when Kubernetes deleted the Secret first. It is not parallel, because it stops the manager that
+// all tests share.
+func TestDeletionOfTheNamespaceWithoutManager(t *testing.T) {
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 2}
+	s.create(pool.Objects()...)
+	s.until("the machines are ready", pool.Ready(env.view, 2))
+	env.drover.Kill()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}
+	if err := scenario.Delete(s.ctx, env.client, namespace); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("all Secrets are deleted that can be", func(ctx context.Context) (string, error) {
+		secrets := &corev1.SecretList{}
+		if err := env.client.List(ctx, secrets, client.InNamespace(s.Namespace)); err != nil {
+			return "", err
+		}
+		for i := range secrets.Items {
+			if secrets.Items[i].DeletionTimestamp.IsZero() {
+				return secrets.Items[i].Name, nil
+			}
+		}
+		return "", nil
+	})
+	var err error
+	if env.drover, err = startDrover(s.ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("nothing is left in the cloud", func(context.Context) (string, error) {
+		if n := len(s.resources()); n > 0 {
+			return fmt.Sprintf("%d resources", n), nil
+		}
+		return "", nil
+	})
+	s.soon("the namespace is gone", s.deleted(namespace))
+}
+
+// TestSecretOfTheUser checks that a Secret with credentials that a user deletes is gone at once,
+// also while an account refers to it.
+func TestSecretOfTheUser(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Account().Spec.CredentialsRef.Name}}
+	s.soon("the Secret has the finalizer", func(ctx context.Context) (string, error) {
+		if err := env.client.Get(ctx, client.ObjectKeyFromObject(secret), secret); err != nil {
+			return "", err
+		}
+		if !slices.Contains(secret.Finalizers, infrav1.CredentialsFinalizer) {
+			return fmt.Sprint(secret.Finalizers), nil
+		}
+		return "", nil
+	})
+	if err := scenario.Delete(s.ctx, env.client, secret); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("the Secret is gone", s.deleted(secret))
+	s.soon("the account says so", s.account(infrav1.SecretInvalidReason))
 }
 
 // TestAccountUnderDeletionAfterARestart checks that a restarted manager connects an account again

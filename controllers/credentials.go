@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// holdCredentials adds the finalizer, and the label for "clusterctl move", to a Secret with an
+// account's credentials.
+func holdCredentials(ctx context.Context, c client.Client, secret *corev1.Secret) error {
+	before := secret.DeepCopy()
+	changed := setMoveLabel(secret)
+	if secret.DeletionTimestamp.IsZero() { // later the API server accepts no finalizer
+		changed = controllerutil.AddFinalizer(secret, infrav1.CredentialsFinalizer) || changed
+	}
+	if !changed {
+		return nil
+	}
+	if err := c.Patch(ctx, secret, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("adding the finalizer to Secret %q: %w", secret.Name, err)
+	}
+	return nil
+}
+
+// CredentialsReconciler removes the finalizer of Secrets with credentials once no CloudAccount
+// needs it. CloudAccountReconciler adds it.
+type CredentialsReconciler struct {
+	Client    client.Client
+	APIReader client.Reader
+}
+
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,verbs=get;list;watch
+
+// SetupWithManager registers the reconciler.
+func (r *CredentialsReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	held := predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return controllerutil.ContainsFinalizer(o, infrav1.CredentialsFinalizer)
+	})
+	return builder.ControllerManagedBy(mgr).
+		For(&corev1.Secret{}, builder.OnlyMetadata, builder.WithPredicates(held)).
+		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(accountToSecret)).
+		WithOptions(options).
+		Named("credentials").
+		Complete(r)
+}
+
+// accountToSecret is called with an account as it was, too, so that a Secret to which it no longer
+// refers is reconciled.
+func accountToSecret(_ context.Context, o client.Object) []reconcile.Request {
+	account, ok := o.(*infrav1.CloudAccount)
+	if !ok || account.Spec.CredentialsRef == nil {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: account.Namespace, Name: account.Spec.CredentialsRef.Name}}}
+}
+
+// Reconcile removes the finalizer of one Secret if no account needs it.
+func (r *CredentialsReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	secret := &metav1.PartialObjectMetadata{}
+	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	if err := r.Client.Get(ctx, req.NamespacedName, secret); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !controllerutil.ContainsFinalizer(secret, infrav1.CredentialsFinalizer) {
+		return reconcile.Result{}, nil
+	}
+	if needed, err := r.isNeeded(ctx, secret); needed || err != nil {
+		return reconcile.Result{}, err
+	}
+	before := secret.DeepCopy()
+	controllerutil.RemoveFinalizer(secret, infrav1.CredentialsFinalizer)
+	if err := r.Client.Patch(ctx, secret, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("removing the finalizer from Secret %q: %w", secret.Name, err)
+	}
+	return reconcile.Result{}, nil
+}
+
+// isNeeded reports whether an account refers to the Secret, and nobody deletes it but the deletion
+// of the whole namespace.
+func (r *CredentialsReconciler) isNeeded(ctx context.Context, secret client.Object) (bool, error) {
+	accounts := &infrav1.CloudAccountList{}
+	if err := r.Client.List(ctx, accounts, client.InNamespace(secret.GetNamespace()),
+		client.MatchingFields{accountByCredentials: secret.GetName()}); err != nil {
+		return false, fmt.Errorf("listing the CloudAccounts of Secret %q: %w", secret.GetName(), err)
+	}
+	if len(accounts.Items) == 0 || secret.GetDeletionTimestamp().IsZero() {
+		return len(accounts.Items) > 0, nil
+	}
+	namespace := &corev1.Namespace{}
+	if err := r.APIReader.Get(ctx, client.ObjectKey{Name: secret.GetNamespace()}, namespace); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("reading the namespace of Secret %q: %w", secret.GetName(), err)
+	}
+	return !namespace.DeletionTimestamp.IsZero(), nil
+}
