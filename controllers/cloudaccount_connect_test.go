@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
@@ -58,6 +59,9 @@ func newAccountTest(t *testing.T, spec infrav1.CloudAccountSpec) *accountTest {
 		},
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(x.account, x.secret).WithStatusSubresource(x.account).
+		WithIndex(&infrav1.CloudAccount{}, accountByCredentials, func(o client.Object) []string {
+			return []string{o.(*infrav1.CloudAccount).Spec.CredentialsRef.Name}
+		}).
 		WithIndex(&infrav1.CloudMachine{}, machineByAccount, func(o client.Object) []string {
 			return []string{o.(*infrav1.CloudMachine).Spec.AccountRef.Name}
 		}).Build()
@@ -210,8 +214,8 @@ func TestErrorKeepsTheLiveAccount(t *testing.T) {
 	}
 }
 
-// TestSecretGone: an account without its Secret is disconnected, unless its namespace is being
-// deleted, because then it has VMs to delete.
+// TestSecretGone: a Secret that a user deletes is gone at once, and its account is disconnected. If
+// the namespace is deleted, the Secret stays as long as the account does, which has VMs to delete.
 func TestSecretGone(t *testing.T) {
 	t.Parallel()
 	for _, deleted := range []bool{false, true} {
@@ -223,16 +227,32 @@ func TestSecretGone(t *testing.T) {
 		if deleted {
 			x.Expect(x.Client.Delete(t.Context(), namespace)).To(Succeed())
 		}
+		key := client.ObjectKeyFromObject(x.secret)
+		credentials := &CredentialsReconciler{Client: x.Client, APIReader: x.Client}
+		release := func() error {
+			_, err := credentials.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+			x.Expect(err).NotTo(HaveOccurred())
+			return x.Client.Get(t.Context(), key, x.secret)
+		}
+		x.Expect(release()).To(Succeed())
+		x.Expect(x.secret.Finalizers).To(ConsistOf(infrav1.CredentialsFinalizer), "an account refers to it")
 		x.Expect(x.Client.Delete(t.Context(), x.secret)).To(Succeed())
+		err := release()
 		x.reconcile()
 		reason, message := x.ready()
-		if deleted {
-			x.Expect(x.live()).NotTo(BeNil())
-			x.Expect(reason).To(Equal(infrav1.ReadyReason))
+		if !deleted {
+			x.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+			x.Expect(x.live()).To(BeNil())
+			x.Expect(reason).To(Equal(infrav1.SecretInvalidReason))
+			x.Expect(message).To(ContainSubstring(`Secret "keys"`))
 			continue
 		}
-		x.Expect(x.live()).To(BeNil())
-		x.Expect(reason).To(Equal(infrav1.SecretInvalidReason))
-		x.Expect(message).To(ContainSubstring(`Secret "keys"`))
+		x.Expect(err).NotTo(HaveOccurred())
+		x.Expect(x.live()).NotTo(BeNil())
+		x.Expect(reason).To(Equal(infrav1.ReadyReason))
+		x.Expect(x.Client.Delete(t.Context(), x.account)).To(Succeed())
+		_, err = x.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(x.account)})
+		x.Expect(err).NotTo(HaveOccurred())
+		x.Expect(apierrors.IsNotFound(release())).To(BeTrue(), "no account is left")
 	}
 }

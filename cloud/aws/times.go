@@ -10,9 +10,8 @@ const (
 	// answers. It is usually seconds; two minutes exceed what is reported for bad days.
 	consistency = 2 * time.Minute
 
-	// shutdown: EC2 documents no limit. An instance without a guest ends within seconds; a kubelet
-	// with its containers takes half a minute or more. One read shows hundreds of instances, so
-	// early ones cost little.
+	// shutdown: EC2 documents no limit. A kubelet with its containers takes half a minute or more
+	// to stop, but one read shows hundreds of instances, so early reads cost little.
 	shutdown = 7 * time.Second
 
 	// resolvedTTL is how long the driver caches images, subnets and security groups: long enough

@@ -28,9 +28,9 @@ const (
 	// namespace is deleted.
 	ClusterFinalizer = "drover.io/cloudcluster"
 
-	// CredentialsFinalizer keeps the Secret with a CloudAccount's credentials while its namespace is
-	// being deleted, until no CloudAccount refers to it. Otherwise the VMs could not be deleted if
-	// Kubernetes deleted the Secret first. A Secret that a user deletes is released at once.
+	// CredentialsFinalizer keeps the Secret with a CloudAccount's credentials while its namespace
+	// is being deleted, until no CloudAccount refers to it. Otherwise the VMs could not be deleted
+	// if Kubernetes deleted the Secret first. A Secret that a user deletes is released at once.
 	CredentialsFinalizer = "drover.io/credentials"
 
 	// AbandonAnnotation on a CloudMachine that is being deleted releases its VM without deleting
