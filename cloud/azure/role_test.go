@@ -75,7 +75,7 @@ func TestRole(t *testing.T) {
 		_, err = d.Ensure(ctx, req)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	stub.FailLate("AllocationFailed")
+	stub.Inject(armstub.Fault{Operation: "PUT virtualMachines", Birth: "AllocationFailed"})
 	failed, err := d.Ensure(ctx, testRequest("m-2", nil))
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = d.Console(ctx, failed)
