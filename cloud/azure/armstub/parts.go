@@ -156,7 +156,8 @@ func (c *Cloud) Left(key, value string) (all []string) {
 	return all
 }
 
-// catalog returns the sizes: one with accelerators, one for Arm, and one without capacity.
+// catalog returns the sizes: a small and a large one, one for Arm, one with accelerators, and one
+// without capacity.
 func catalog() []any {
 	size := func(name string, zones []any, capabilities ...string) any {
 		all := []any{}
@@ -173,6 +174,7 @@ func catalog() []any {
 	every := []any{"3", "1", "2", "4"}
 	return []any{
 		size("Standard_D2s_v5", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "x64"),
+		size("Standard_D32s_v5", every, "vCPUs", "32", "MemoryGB", "128", "CpuArchitectureType", "x64"),
 		size("Standard_D2ps_v5", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "Arm64"),
 		size("Standard_NC4as_T4_v3", []any{"1"}, "vCPUs", "4", "MemoryGB", "28", "GPUs", "1", "CpuArchitectureType", "x64"),
 		size("Standard_Scarce", every, "vCPUs", "8", "MemoryGB", "3.5", "CpuArchitectureType", "x64"),
