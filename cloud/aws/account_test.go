@@ -6,13 +6,20 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/fleet"
 )
+
+// testFleet returns an account with the engine, as the manager has it.
+func testFleet(t *testing.T, spec infrav1.CloudAccountSpec) *fleet.Account {
+	t.Helper()
+	return conformance.Account(t, fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall)},
+		fleet.AccountConfig{Spec: spec, Credentials: testCredentials()})
+}
 
 // TestAccountFindsTheZone: an account skips zones without capacity, and zones in which the machine
 // has no subnet, for which it makes no call to EC2.
@@ -33,15 +40,7 @@ func TestAccountFindsTheZone(t *testing.T) {
 			if test.full != "" {
 				stub.SetCapacity(test.full, 0)
 			}
-			accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall)})
-			key, config := types.NamespacedName{Name: "a"}, fleet.AccountConfig{Spec: *testAccount(stub.URL), Credentials: testCredentials()}
-			account, err := accounts.Set(key, config)
-			g.Expect(err).NotTo(HaveOccurred())
-			info, err := account.Probe(t.Context()) // pins the place, as the controller does
-			g.Expect(err).NotTo(HaveOccurred())
-			config.Place = info.Place
-			account, err = accounts.Set(key, config)
-			g.Expect(err).NotTo(HaveOccurred())
+			account := testFleet(t, *testAccount(stub.URL))
 			var made cloud.Resource
 			for range 2 { // as the controller does: one zone, then the next if there was no capacity
 				req := request("token", func(m *infrav1.AWSMachine) { m.Subnets = test.subnets })

@@ -3,19 +3,16 @@
 package aws
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
-	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // TestDeletionOfAFleet counts the calls to delete 300 machines of any age, if the deletions are
@@ -25,28 +22,10 @@ func TestDeletionOfAFleet(t *testing.T) {
 	const machines, span = 300, 30 * time.Second
 	g, ctx := NewWithT(t), t.Context()
 	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Stop: 5 * time.Second})
-	accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall)})
-	running, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = accounts.Start(running)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-ended
-	})
 	spec := testAccount(stub.URL)
 	fast := &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}
 	spec.RateLimits = &infrav1.RateLimits{Create: fast}
-	key, config := types.NamespacedName{Name: "a"}, fleet.AccountConfig{Spec: *spec, Credentials: testCredentials()}
-	account, err := accounts.Set(key, config)
-	g.Expect(err).NotTo(HaveOccurred())
-	info, err := account.Probe(t.Context()) // pins the place, as the controller does
-	g.Expect(err).NotTo(HaveOccurred())
-	config.Place = info.Place
-	account, err = accounts.Set(key, config)
-	g.Expect(err).NotTo(HaveOccurred())
+	account := testFleet(t, *spec)
 	var refs []cloud.Reference
 	for i := range machines {
 		req := request(fmt.Sprintf("token-%03d", i), nil)

@@ -3,12 +3,9 @@
 package aws
 
 import (
-	"encoding/json"
 	"flag"
 	"maps"
 	"net/http"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,11 +17,10 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/conformance"
 )
 
 var update = flag.Bool("update", false, "write the policy into docs/clouds/aws.md")
-
-const policyPage = "../../docs/clouds/aws.md"
 
 // TestPolicy makes the driver call each of its operations, and compares them with the policy in the
 // documentation.
@@ -73,18 +69,7 @@ func TestPolicy(t *testing.T) {
 		return stub.Left(cloud.TagOwnership, "owner")
 	}).Should(BeEmpty())
 
-	want, err := json.MarshalIndent(policy(slices.Sorted(maps.Keys(seen))), "", "  ")
-	g.Expect(err).NotTo(HaveOccurred())
-	page, err := os.ReadFile(policyPage)
-	g.Expect(err).NotTo(HaveOccurred())
-	block := regexp.MustCompile("(?s)(<!-- policy: [^\n]*\n```json\n)(.*?)(```)")
-	found := block.FindSubmatch(page)
-	g.Expect(found).NotTo(BeNil(), "%s has no place for the policy", policyPage)
-	if *update {
-		g.Expect(os.WriteFile(policyPage, block.ReplaceAll(page, slices.Concat([]byte("${1}"), want, []byte("\n${3}"))), 0o644)).To(Succeed())
-		return
-	}
-	g.Expect(string(found[2])).To(Equal(string(want)+"\n"), "run: go test ./cloud/aws -run TestPolicy -update")
+	conformance.Document(t, "../../docs/clouds/aws.md", "policy", policy(slices.Sorted(maps.Keys(seen))), *update)
 }
 
 type statement struct {

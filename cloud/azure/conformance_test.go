@@ -106,8 +106,7 @@ func conform(t *testing.T, options armstub.Options, machines int) {
 			return stub.Inject(armstub.Fault{Operation: "PUT virtualMachines", Late: true, Delay: 100 * time.Millisecond})
 		},
 		FailsLater: func(testing.TB) func() {
-			stub.FailLate("AllocationFailed")
-			return func() { stub.FailLate("") }
+			return stub.Inject(armstub.Fault{Operation: "PUT virtualMachines", Birth: "AllocationFailed"})
 		},
 		LosePermissions: func(testing.TB) func() {
 			return stub.Inject(armstub.Fault{Operation: "GET virtualMachines", Code: "AuthorizationFailed", Status: http.StatusForbidden})

@@ -152,7 +152,12 @@ func TestCredentials(t *testing.T) {
 			delete(s, keyClientSecret)
 			s[keyFederatedToken] = []byte("marked-federated")
 		}},
-		"a certificate":       {change: func(s map[string][]byte) { delete(s, keyClientSecret); s[keyCertificate] = certificate }},
+		"a certificate": {change: func(s map[string][]byte) { delete(s, keyClientSecret); s[keyCertificate] = certificate }},
+		"a Secret of machine-controller-manager": {change: func(s map[string][]byte) {
+			clear(s)
+			s["azureTenantId"], s["azureClientId"], s["azureClientSecret"] = []byte(testTenant), []byte(testClient), []byte(testSecret)
+			s["azureSubscriptionId"], s["userData"] = []byte(armstub.Other), []byte("#cloud-config\n")
+		}},
 		"another token":       {change: func(s map[string][]byte) { delete(s, keyClientSecret); s[keyFederatedToken] = []byte("marked-other") }, code: cloud.Unauthorized},
 		"no certificate":      {change: func(s map[string][]byte) { delete(s, keyClientSecret); s[keyCertificate] = []byte("x") }, code: cloud.Unauthorized},
 		"nothing":             {change: func(s map[string][]byte) { clear(s) }, code: cloud.Unauthorized},

@@ -91,7 +91,6 @@ func life(t *testing.T, transport *dying, req cloud.Request, deleting *bool) (do
 			now = found
 		}
 		d.Delete(t.Context(), now)
-		time.Sleep(time.Millisecond)
 	}
 	t.Error("it does not end")
 	return true

@@ -34,6 +34,10 @@ const (
 	keyFederatedToken = "federatedToken"
 )
 
+// oldKeys are names of keys that machine-controller-manager has deprecated and still reads. A Secret
+// made for it can be used as it is.
+var oldKeys = map[string]string{keyTenantID: "azureTenantId", keyClientID: "azureClientId", keyClientSecret: "azureClientSecret"}
+
 // getToken is the operation name of the calls that obtain a token.
 const getToken = "GetToken"
 
@@ -96,6 +100,9 @@ func newCredential(account *infrav1.AzureAccount, secret map[string][]byte, clie
 	values := map[string]string{}
 	for _, key := range []string{keyTenantID, keyClientID, keyClientSecret, keyPassword, keyFederatedToken} {
 		value := strings.TrimSpace(string(secret[key]))
+		if value == "" {
+			value = strings.TrimSpace(string(secret[oldKeys[key]]))
+		}
 		if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) {
 			return nil, driverkit.Redactor{}, invalidSecret(key, "contains invalid characters")
 		}

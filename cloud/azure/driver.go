@@ -23,6 +23,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/naming"
 )
 
 type driver struct {
@@ -143,7 +144,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "%s", err)
 	}
 	const op = "CreateVirtualMachine"
-	name := machineName(req)
+	name := naming.NodeName(req.Name) // Azure's cloud controller finds a Node's machine by it
 	var made virtualMachine
 	status, err := d.call(ctx, request{
 		op: op, class: cloud.ClassCreate, method: http.MethodPut, path: pathOf(d.account, virtualMachines) + "/" + name,

@@ -17,6 +17,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/conformance"
+	"github.com/drover-io/drover/naming"
 )
 
 func connect(t testing.TB, stub *armstub.Cloud) *driver {
@@ -148,6 +149,21 @@ func TestProviderID(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(all).To(ConsistOf(HaveField("ProviderID", want)))
 	g.Expect(all[0].Addresses).To(Equal([]clusterv1.MachineAddress{{Type: clusterv1.MachineHostName, Address: "m-1"}, {Type: clusterv1.MachineInternalIP, Address: "10.0.0.5"}}))
+}
+
+// TestName: a machine has the name that its Node will have, even if that is long or has dots.
+func TestName(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"m-1", "blue.md-0.x7k2p", strings.Repeat("long-", 20) + "x7k2p"} {
+		g := NewWithT(t)
+		d := connect(t, start(t, armstub.Options{}))
+		made, err := d.Ensure(t.Context(), testRequest(name, nil))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(lastPart(made.ID)).To(Equal(naming.NodeName(name)))
+		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: made.Token, OwnershipID: made.OwnershipID, ProviderID: made.ProviderID}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found).To(HaveLen(1))
+	}
 }
 
 // TestNameUsedAgain: a second machine of a name does not have the addresses of the first one, nor

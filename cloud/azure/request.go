@@ -9,22 +9,15 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
-	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/naming"
 )
-
-// maxName is the longest host name of Linux. Names of network interfaces are made from it.
-const maxName = 63
 
 // deleteToo makes Azure delete a part together with the machine. Azure's default is to keep it.
 const deleteToo = "Delete"
 
-// machineName returns the name of the virtual machine. Azure's cloud controller looks for a machine
-// by the Node's name, so it is no other name where Azure accepts that.
-func machineName(req cloud.Request) string { return driverkit.HostName(req.Name, maxName) }
-
 // machine returns the request that creates the whole machine.
 func (d *driver) machine(req cloud.Request, spec *infrav1.AzureMachine) *virtualMachine {
-	name, tags := machineName(req), tagsFor(req, spec)
+	name, tags := naming.NodeName(req.Name), tagsFor(req, spec)
 	vm := &virtualMachine{
 		Location: d.account.Location,
 		Tags:     tags,

@@ -3,12 +3,9 @@
 package azure
 
 import (
-	"encoding/json"
 	"flag"
 	"maps"
 	"net/http"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -23,8 +20,6 @@ import (
 )
 
 var update = flag.Bool("update", false, "write the role into docs/clouds/azure.md")
-
-const rolePage = "../../docs/clouds/azure.md"
 
 // inline are the actions that Azure also requires of the caller for what a create contains: the
 // parts that it makes, and what they refer to.
@@ -80,7 +75,7 @@ func TestRole(t *testing.T) {
 		_, err = d.Ensure(ctx, req)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	stub.FailLate("AllocationFailed")
+	stub.Inject(armstub.Fault{Operation: "PUT virtualMachines", Birth: "AllocationFailed"})
 	failed, err := d.Ensure(ctx, testRequest("m-2", nil))
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = d.Console(ctx, failed)
@@ -95,19 +90,8 @@ func TestRole(t *testing.T) {
 	for _, extra := range inline {
 		seen[extra] = true
 	}
-	want, err := json.MarshalIndent(map[string]any{
+	conformance.Document(t, "../../docs/clouds/azure.md", "role", map[string]any{
 		"Name": "Drover", "IsCustom": true, "Description": "Creates and deletes virtual machines for Drover",
 		"Actions": slices.Sorted(maps.Keys(seen)), "AssignableScopes": []string{"/subscriptions/" + armstub.Subscription},
-	}, "", "  ")
-	g.Expect(err).NotTo(HaveOccurred())
-	page, err := os.ReadFile(rolePage)
-	g.Expect(err).NotTo(HaveOccurred())
-	block := regexp.MustCompile("(?s)(<!-- role: [^\n]*\n```json\n)(.*?)(```)")
-	found := block.FindSubmatch(page)
-	g.Expect(found).NotTo(BeNil(), "%s has no place for the role", rolePage)
-	if *update {
-		g.Expect(os.WriteFile(rolePage, block.ReplaceAll(page, slices.Concat([]byte("${1}"), want, []byte("\n${3}"))), 0o644)).To(Succeed())
-		return
-	}
-	g.Expect(string(found[2])).To(Equal(string(want)+"\n"), "run: go test ./cloud/azure -run TestRole -update")
+	}, *update)
 }

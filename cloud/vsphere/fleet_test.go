@@ -4,17 +4,16 @@ package vsphere
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-	apitypes "k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
@@ -24,32 +23,8 @@ func (v *vcsim) connected(t testing.TB) *fleet.Account {
 	t.Helper()
 	row := Cloud()
 	row.New = v.unpinned // the transport verifies the certificate
-	accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(5 * time.Minute), Transport: v})
-	key, config := apitypes.NamespacedName{Namespace: "team", Name: "vcenter"}, fleet.AccountConfig{Spec: *v.account, Credentials: credentials()}
-	a, err := accounts.Set(key, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := a.Probe(t.Context()) // as the controller does, to pin the place
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.Place = info.Place
-	a, err = accounts.Set(key, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = accounts.Start(ctx)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-ended
-	})
-	return a
+	return conformance.Account(t, fleet.Options{Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(5 * time.Minute), Transport: v},
+		fleet.AccountConfig{Spec: *v.account, Credentials: credentials()})
 }
 
 // manage creates machines concurrently, as the controllers do. Each one retries when its answer
@@ -59,24 +34,12 @@ func manage(t testing.TB, a *fleet.Account, machines int, made func(cloud.Refere
 	defer wg.Wait()
 	for i := range machines {
 		wg.Go(func() {
-			req := request(fmt.Sprintf("m-%d", i))
-			for {
-				r, err := a.Ensure(t.Context(), req, nil)
-				var queued *cloud.Queued
-				switch {
-				case err == nil:
-					made(cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID, ProviderID: r.ProviderID})
-					return
-				case !errors.As(err, &queued):
-					t.Errorf("machine %d: %v", i, err)
-					return
-				}
-				select {
-				case <-time.After(queued.After):
-				case <-t.Context().Done():
-					return
-				}
+			ref, err := conformance.Made(t, a, request(fmt.Sprintf("m-%d", i)), nil)
+			if err != nil {
+				t.Errorf("machine %d: %v", i, err)
+				return
 			}
+			made(ref)
 		})
 	}
 }

@@ -64,18 +64,35 @@ func TestAutoscaler(t *testing.T) {
 // back.
 func TestOnAWS(t *testing.T) {
 	s := start(t, rig.StartOnAWS)
-	of := func(instanceType, image string) func(*infrav1.AWSMachine) {
-		return func(m *infrav1.AWSMachine) { m.InstanceType, m.Image.ID = instanceType, image }
+	of := func(instanceType, image string) func(*infrav1.CloudMachineFields) {
+		return func(m *infrav1.CloudMachineFields) { m.AWS.InstanceType, m.AWS.Image.ID = instanceType, image }
 	}
-	small := s.newGroup("small", 4, func(g *group) { g.aws = of("t3.small", ec2stub.KeepingImage) })
-	large := s.newGroup("large", 2, func(g *group) { g.aws = of("p4d.24xlarge", ec2stub.KeepingImage) })
+	small := s.newGroup("small", 4, func(g *group) { g.fields = of("t3.small", ec2stub.KeepingImage) })
+	large := s.newGroup("large", 2, func(g *group) { g.fields = of("p4d.24xlarge", ec2stub.KeepingImage) })
 	arm := s.newGroup("arm", 2, func(g *group) {
-		g.aws = of("m7g.large", "ami-0c")
+		g.fields = of("m7g.large", "ami-0c")
 		special(g)
 	})
 	s.startAutoscaler()
 	s.fromZeroAndBack(small, large, arm)
 	s.Logf("calls of EC2: %v", s.AWS.Calls())
+}
+
+// TestOnAzure tests the same with Azure's sizes, which its catalog describes.
+func TestOnAzure(t *testing.T) {
+	s := start(t, rig.StartOnAzure)
+	of := func(size string) func(*infrav1.CloudMachineFields) {
+		return func(m *infrav1.CloudMachineFields) { m.Azure.VMSize = size }
+	}
+	small := s.newGroup("small", 4, func(g *group) { g.fields = of("Standard_D2s_v5") })
+	large := s.newGroup("large", 2, func(g *group) { g.fields = of("Standard_D32s_v5") })
+	arm := s.newGroup("arm", 2, func(g *group) {
+		g.fields = of("Standard_D2ps_v5")
+		special(g)
+	})
+	s.startAutoscaler()
+	s.fromZeroAndBack(small, large, arm)
+	s.Logf("calls of Azure: %v", s.Azure.Calls())
 }
 
 // special sets ARM machines with a label and a taint for a pool. The annotations describe them

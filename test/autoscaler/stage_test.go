@@ -62,8 +62,9 @@ type stage struct {
 type group struct {
 	scenario.Pool
 	annotations map[string]string
-	// aws changes the machines on AWS. nil keeps the defaults of the rig.
-	aws func(*infrav1.AWSMachine)
+	// fields changes the machines on other clouds than the simulated one. nil keeps the defaults of
+	// the rig.
+	fields func(*infrav1.CloudMachineFields)
 }
 
 func start(t *testing.T, begin func(context.Context, ...string) (*rig.Rig, error)) *stage {
@@ -164,8 +165,8 @@ func (s *stage) newGroup(suffix string, most int, change func(*group)) *group {
 	md := g.Deployment()
 	md.Annotations, md.Spec.Replicas = g.annotations, nil
 	template := g.Template(g.Name, g.Machine)
-	if g.aws != nil {
-		g.aws(template.Spec.Template.Spec.AWS)
+	if g.fields != nil {
+		g.fields(&template.Spec.Template.Spec)
 	}
 	s.create(s.rig.Client, template, g.ConfigTemplate(), md)
 	s.groups = append(s.groups, g)

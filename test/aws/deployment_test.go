@@ -4,6 +4,7 @@ package aws
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -22,32 +23,7 @@ import (
 // image's volumes.
 func TestMachineDeployment(t *testing.T) {
 	s := start(t, "blue")
-	pool := s.NewPool("md", 3)
-	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
-	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.HealthCheck(30)))
-	s.Until("three machines are ready", scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3)))
-	s.instances(3)
-
-	s.Do(pool.Roll(s.Ctx, s.Rig.Client, pool.Name+"-2", pool.Machine))
-	s.Until("all have rolled", scenario.All(pool.Ready(s.Rig.Client, 3), pool.Current(s.Rig.Client), s.nodes(3)))
-	s.instances(3)
-
-	lost := s.Live(s.Books())[0]
-	if lost.Kind != wire.Instance {
-		lost.ID = lost.AttachedTo
-	}
-	s.AWS.Interrupt(lost.ID)
-	s.Until("the one that was taken back is replaced", func(ctx context.Context) (string, error) {
-		for _, r := range s.Live(s.Books()) {
-			if r.ID == lost.ID {
-				return lost.ID + " is there", nil
-			}
-		}
-		return scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3))(ctx)
-	})
-
-	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
-	s.Empty()
+	s.Life(s.NewPool("md", 3), scenario.All(s.nodes(3), s.instances(3)), s.AWS.Interrupt)
 	t.Logf("calls of EC2: %v", s.AWS.Calls())
 }
 
@@ -86,14 +62,16 @@ func TestNodeNames(t *testing.T) {
 }
 
 // instances checks that n instances are running, each with its volume.
-func (s *stage) instances(n int) {
-	s.Helper()
-	count := map[wire.Kind]int{}
-	for _, r := range s.Live(s.Books()) {
-		count[r.Kind]++
-	}
-	if count[wire.Instance] != n || count[wire.Disk] != n {
-		s.Errorf("there are %v, want %d instances with a volume each", count, n)
+func (s *stage) instances(n int) scenario.Check {
+	return func(context.Context) (string, error) {
+		count := map[wire.Kind]int{}
+		for _, r := range s.Live(s.Books()) {
+			count[r.Kind]++
+		}
+		if count[wire.Instance] != n || count[wire.Disk] != n {
+			return fmt.Sprintf("there are %v, want %d instances with a volume each", count, n), nil
+		}
+		return "", nil
 	}
 }
 

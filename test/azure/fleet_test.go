@@ -1,24 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package azure tests a fleet on a stand-in for Azure, with the engine and its rate limits as the
-// manager has them.
 package azure
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-	apitypes "k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/azure"
 	"github.com/drover-io/drover/cloud/azure/armstub"
+	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
@@ -28,8 +24,7 @@ const tenant = "77777777-1111-2222-3333-444444444444"
 // test ends.
 func account(t *testing.T, stub *armstub.Cloud) *fleet.Account {
 	t.Helper()
-	accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{azure.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()})
-	key, config := apitypes.NamespacedName{Namespace: "team", Name: "azure"}, fleet.AccountConfig{
+	config := fleet.AccountConfig{
 		Spec: infrav1.CloudAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Azure: &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
 			Custom: &infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
@@ -37,29 +32,7 @@ func account(t *testing.T, stub *armstub.Cloud) *fleet.Account {
 		Credentials: map[string][]byte{"tenantID": []byte(tenant), "clientID": []byte("client"), "clientSecret": []byte("secret")},
 	}
 	config.Spec.Inventory.IdleSeconds, config.Spec.Inventory.ActiveSeconds = 60, 5
-	a, err := accounts.Set(key, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := a.Probe(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.Place = info.Place
-	if a, err = accounts.Set(key, config); err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = accounts.Start(ctx)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-ended
-	})
-	return a
+	return conformance.Account(t, fleet.Options{Clouds: []cloud.Cloud{azure.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()}, config)
 }
 
 // TestFleet counts the calls of 300 machines, as the engine makes them with Azure's published
@@ -88,24 +61,13 @@ func TestFleet(t *testing.T) {
 		wg.Go(func() {
 			name := fmt.Sprintf("m-%03d", i)
 			req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Spec: machine, UserData: []byte("#cloud-config\n")}
-			for {
-				made, err := a.Ensure(t.Context(), req, []string{"1", "2", "3"})
-				var queued *cloud.Queued
-				switch {
-				case err == nil:
-					refs[i] = cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID, ProviderID: made.ProviderID}
-					a.Observe(refs[i], true)
-					return
-				case !errors.As(err, &queued):
-					t.Errorf("machine %d: %v", i, err)
-					return
-				}
-				select {
-				case <-time.After(queued.After):
-				case <-t.Context().Done():
-					return
-				}
+			ref, err := conformance.Made(t, a, req, []string{"1", "2", "3"})
+			if err != nil {
+				t.Errorf("machine %d: %v", i, err)
+				return
 			}
+			refs[i] = ref
+			a.Observe(ref, true)
 		})
 	}
 	wg.Wait()

@@ -12,13 +12,13 @@ import (
 
 	. "github.com/onsi/gomega"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/fleet"
 	driver "github.com/drover-io/drover/cloud/kubevirt"
 	"github.com/drover-io/drover/test/faultproxy"
@@ -46,26 +46,11 @@ type followed struct {
 
 func followAccount(t testing.TB) followed {
 	t.Helper()
-	g := NewWithT(t)
 	proxy, secret := between(t)
-	accounts := fleet.NewAccounts(fleet.Options{
-		Clouds: []cloud.Cloud{driver.Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall),
-		OnMachines: func(types.NamespacedName, []string) {}, OnAccount: func(types.NamespacedName) {},
-	})
-	ctx, cancel := context.WithCancel(withoutEnd(t))
-	var running sync.WaitGroup
-	running.Go(func() { _ = accounts.Start(ctx) })
-	t.Cleanup(func() { cancel(); running.Wait() })
 	spec := account()
 	spec.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
-	key, config := types.NamespacedName{Namespace: "team-a", Name: "kubevirt"}, fleet.AccountConfig{Spec: *spec, Credentials: secret}
-	a, err := accounts.Set(key, config)
-	g.Expect(err).NotTo(HaveOccurred())
-	info, err := a.Probe(t.Context()) // as the controller does; this pins the place
-	g.Expect(err).NotTo(HaveOccurred())
-	config.Place = info.Place
-	a, err = accounts.Set(key, config)
-	g.Expect(err).NotTo(HaveOccurred())
+	a := conformance.Account(t, fleet.Options{Clouds: []cloud.Cloud{driver.Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall)},
+		fleet.AccountConfig{Spec: *spec, Credentials: secret})
 	return followed{a, proxy}
 }
 

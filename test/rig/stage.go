@@ -171,3 +171,34 @@ func (s *Stage) Nodes(n int, prefix string) scenario.Check {
 		return "", nil
 	}
 }
+
+// Life takes a pool of three machines through its life: they become ready, roll, lose one instance
+// to lose, which is replaced, and are scaled to zero. Each time there are three, good must come
+// true, too. In the end nothing is left.
+func (s *Stage) Life(pool scenario.Pool, good scenario.Check, lose func(id string)) {
+	s.Helper()
+	three := scenario.All(pool.Ready(s.Rig.Client, 3), good)
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.HealthCheck(30)))
+	s.Until("three machines are ready", three)
+
+	s.Do(pool.Roll(s.Ctx, s.Rig.Client, pool.Name+"-2", pool.Machine))
+	s.Until("all have rolled", scenario.All(pool.Current(s.Rig.Client), three))
+
+	lost := s.Live(s.Books())[0]
+	if lost.Kind != wire.Instance {
+		lost.ID = lost.AttachedTo
+	}
+	lose(lost.ID)
+	s.Until("the one that was lost is replaced", func(ctx context.Context) (string, error) {
+		for _, r := range s.Live(s.Books()) { // the books are refreshed only from time to time
+			if r.ID == lost.ID {
+				return lost.ID + " is there", nil
+			}
+		}
+		return three(ctx)
+	})
+
+	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
+	s.Empty()
+}

@@ -22,6 +22,7 @@ import (
 	"github.com/drover-io/drover/bootstrap/token"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -41,6 +42,8 @@ type Tenant struct {
 	API, Cloud *faultproxy.Proxy
 	// AWS is the tenant's own stand-in for EC2, behind Cloud. It is nil for other clouds.
 	AWS *ec2stub.Cloud
+	// Azure is the tenant's own stand-in for Azure, behind Cloud. It is nil for other clouds.
+	Azure *armstub.Cloud
 	// VCenter is the tenant's own vCenter, behind Cloud. It is nil for other clouds.
 	VCenter *vcenter.VCenter
 	// OpenStack is shared by all tenants, behind Cloud. It is nil for other clouds.

@@ -4,11 +4,8 @@ package vcenter_test
 
 import (
 	"crypto/tls"
-	"encoding/json"
 	"net/http"
 	"net/url"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -17,6 +14,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/vsphere"
+	"github.com/drover-io/drover/test/cloudinit"
 	"github.com/drover-io/drover/test/vcenter"
 )
 
@@ -110,26 +108,12 @@ type reading struct {
 
 func readByCloudInit(t *testing.T, options map[string]string) (r reading) {
 	t.Helper()
-	var stderr strings.Builder
-	debs := exec.CommandContext(t.Context(), "../../hack/debs", "cloud-init")
-	debs.Stderr = &stderr
-	program, err := debs.Output()
-	if err != nil {
-		t.Fatalf("cloud-init can't be had: %v\n%s", err, stderr.String())
-	}
-	run := exec.CommandContext(t.Context(), strings.TrimSpace(string(program)), "python3", "-c", datasource)
-	run.Env, run.Stderr = append(os.Environ(), "VMX_GUESTINFO=1"), &stderr
+	env := []string{"VMX_GUESTINFO=1"}
 	for key, value := range options {
 		if name, ok := strings.CutPrefix(key, "guestinfo."); ok {
-			run.Env = append(run.Env, "VMX_GUESTINFO_"+strings.ToUpper(strings.ReplaceAll(name, ".", "_"))+"="+value)
+			env = append(env, "VMX_GUESTINFO_"+strings.ToUpper(strings.ReplaceAll(name, ".", "_"))+"="+value)
 		}
 	}
-	out, err := run.Output()
-	if err == nil {
-		err = json.Unmarshal(out, &r)
-	}
-	if err != nil {
-		t.Fatalf("cloud-init: %v\n%s", err, stderr.String())
-	}
+	cloudinit.Run(t, datasource, env, &r)
 	return r
 }

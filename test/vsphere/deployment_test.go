@@ -31,27 +31,7 @@ func TestMachineDeployment(t *testing.T) {
 			m.CustomAttributes = []infrav1.VSphereAttribute{{Name: "cost-center", Value: "4711"}}
 		}
 	}
-	pool := s.NewPool("md", 3)
-	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
-	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.HealthCheck(30)))
-	s.Until("three machines are ready", scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3), s.marked))
-
-	s.Do(pool.Roll(s.Ctx, s.Rig.Client, pool.Name+"-2", pool.Machine))
-	s.Until("all have rolled", scenario.All(pool.Ready(s.Rig.Client, 3), pool.Current(s.Rig.Client), s.nodes(3), s.marked))
-
-	lost := s.Live(s.Books())[0].ID
-	s.Do(s.VCenter.Destroy(lost))
-	s.Until("the one that was destroyed is replaced", func(ctx context.Context) (string, error) {
-		for _, r := range s.Live(s.Books()) { // the books are refreshed only from time to time
-			if r.ID == lost {
-				return lost + " is there", nil
-			}
-		}
-		return scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3), s.marked)(ctx)
-	})
-
-	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
-	s.Empty()
+	s.Life(s.NewPool("md", 3), scenario.All(s.nodes(3), s.marked), func(id string) { s.Do(s.VCenter.Destroy(id)) })
 	calls := map[string]int{}
 	for _, c := range s.Cloud.Calls() {
 		calls[c.Verb]++

@@ -25,6 +25,8 @@ type machine struct {
 	failed  string    // the code with which its creation fails
 	power   string    // "" follows from the rest
 	parts   []*part
+	timer   *time.Timer // until the guest boots
+	off     func()      // switches the guest off
 }
 
 // operation is the progress of a create or a delete.
@@ -60,13 +62,16 @@ func (c *Cloud) create(in call) (answer, *failure) {
 	if zones := list(model, "zones"); len(zones) > 0 && c.capacity[fmt.Sprint(zones[0])] {
 		m.failed = "ZonalAllocationFailed"
 	}
-	if c.late != "" {
-		m.failed = c.late
+	if c.birth != "" && c.birth != Lifeless {
+		m.failed = c.birth
 	}
 	if fail := c.makeParts(m); fail != nil {
 		return answer{}, fail
 	}
 	c.machines[key] = m
+	if c.birth != Lifeless {
+		c.boot(m)
+	}
 	return answer{status: http.StatusCreated, body: c.modelOf(m, false), model: "virtualMachine", header: c.progress(in, &operation{m: m})}, nil
 }
 
@@ -144,6 +149,7 @@ func (c *Cloud) settle() {
 			continue
 		}
 		delete(c.machines, key)
+		c.buried = append(c.buried, m)
 		for _, p := range m.parts {
 			if p.cascades && !c.options.Keep {
 				delete(c.parts[p.kind], strings.ToLower(p.name))
@@ -196,7 +202,7 @@ func (c *Cloud) modelOf(m *machine, withView bool) map[string]any {
 	nics := []any{}
 	for _, part := range m.parts {
 		if part.kind == nicKind {
-			nics = append(nics, map[string]any{"id": idOf(part.kind, part.name)})
+			nics = append(nics, map[string]any{"id": c.idOf(part.kind, part.name)})
 		}
 	}
 	p["networkProfile"] = map[string]any{"networkInterfaces": nics}
@@ -205,7 +211,7 @@ func (c *Cloud) modelOf(m *machine, withView bool) map[string]any {
 	if withView {
 		p["instanceView"] = m.view()
 	}
-	out["id"], out["name"], out["type"] = idOf("virtualMachines", m.name), m.name, "Microsoft.Compute/virtualMachines"
+	out["id"], out["name"], out["type"] = c.idOf("virtualMachines", m.name), m.name, "Microsoft.Compute/virtualMachines"
 	return out
 }
 
@@ -214,7 +220,7 @@ func (c *Cloud) find(in call) (*machine, *failure) {
 	if m := c.machines[strings.ToLower(in.name)]; m != nil {
 		return m, nil
 	}
-	return nil, refuse(http.StatusNotFound, "ResourceNotFound", "The Resource 'Microsoft.Compute/virtualMachines/%s' under resource group '%s' was not found.", in.name, Group)
+	return nil, refuse(http.StatusNotFound, "ResourceNotFound", "The Resource 'Microsoft.Compute/virtualMachines/%s' under resource group '%s' was not found.", in.name, c.options.Group)
 }
 
 func (c *Cloud) getMachine(in call) (answer, *failure) {
@@ -260,9 +266,7 @@ func (c *Cloud) deleteMachine(in call) (answer, *failure) {
 	if fail != nil {
 		return answer{status: http.StatusNoContent}, nil
 	}
-	if m.gone.IsZero() {
-		m.gone = time.Now().Add(c.options.Stop)
-	}
+	m.end(c.options.Stop)
 	return answer{status: http.StatusAccepted, header: c.progress(in, &operation{m: m, deletes: true})}, nil
 }
 
@@ -309,13 +313,6 @@ func (c *Cloud) Exhaust(zone string) (undo func()) {
 	}
 	set(true)
 	return func() { set(false) }
-}
-
-// FailLate makes accepted machines fail with the code; "" ends that.
-func (c *Cloud) FailLate(code string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.late = code
 }
 
 // SetPower changes the power state of a machine, such as "deallocated".

@@ -35,8 +35,8 @@ type part struct {
 var providers = map[string]string{nicKind: "Microsoft.Network", addressKind: "Microsoft.Network", diskKind: "Microsoft.Compute", "virtualMachines": "Microsoft.Compute"}
 
 // idOf returns an ID with the group in capitals, as some services of Azure answer.
-func idOf(kind, name string) string {
-	return "/subscriptions/" + Subscription + "/resourceGroups/" + strings.ToUpper(Group) + "/providers/" + providers[kind] + "/" + kind + "/" + name
+func (c *Cloud) idOf(kind, name string) string {
+	return "/subscriptions/" + Subscription + "/resourceGroups/" + strings.ToUpper(c.options.Group) + "/providers/" + providers[kind] + "/" + kind + "/" + name
 }
 
 // makeParts makes what a machine's request has inline. Disks get the machine's tags.
@@ -44,7 +44,7 @@ func (c *Cloud) makeParts(m *machine) *failure {
 	p := object(m.model, "properties")
 	tags := object(m.model, "tags")
 	add := func(kind, name string, tags map[string]any, deleteOption any) *part {
-		one := &part{kind: kind, name: name, tags: tags, made: m.made, owner: m, cascades: deleteOption == "Delete", ip: fmt.Sprintf("10.0.%d.%d", c.made/250, c.made%250+4)}
+		one := &part{kind: kind, name: name, tags: tags, made: m.made, owner: m, cascades: deleteOption == "Delete", ip: fmt.Sprintf("10.%d.%d.%d", c.options.Network, c.made/250, c.made%250+4)}
 		m.parts = append(m.parts, one)
 		return one
 	}
@@ -75,27 +75,27 @@ func (c *Cloud) makeParts(m *machine) *failure {
 	return nil
 }
 
-func (p *part) model() map[string]any {
-	out := map[string]any{"id": idOf(p.kind, p.name), "name": p.name, "location": Location, "tags": p.tags}
+func (c *Cloud) partOf(p *part) map[string]any {
+	out := map[string]any{"id": c.idOf(p.kind, p.name), "name": p.name, "location": Location, "tags": p.tags}
 	properties := map[string]any{"provisioningState": "Succeeded"}
 	switch {
 	case p.kind == diskKind && p.owner != nil:
-		out["managedBy"], properties["diskState"] = idOf("virtualMachines", p.owner.name), "Attached"
+		out["managedBy"], properties["diskState"] = c.idOf("virtualMachines", p.owner.name), "Attached"
 	case p.kind == diskKind:
 		properties["diskState"] = "Unattached"
 	case p.kind == nicKind:
 		if p.owner != nil {
-			properties["virtualMachine"] = map[string]any{"id": idOf("virtualMachines", p.owner.name)}
+			properties["virtualMachine"] = map[string]any{"id": c.idOf("virtualMachines", p.owner.name)}
 		}
 		ip := map[string]any{"privateIPAddress": p.ip}
 		if p.public != nil {
-			ip["publicIPAddress"] = map[string]any{"id": idOf(addressKind, p.public.name)}
+			ip["publicIPAddress"] = map[string]any{"id": c.idOf(addressKind, p.public.name)}
 		}
 		properties["ipConfigurations"] = []any{map[string]any{"name": "ipv4", "properties": ip}}
 	case p.kind == addressKind:
 		properties["ipAddress"] = p.ip
 		if p.owner != nil {
-			properties["ipConfiguration"] = map[string]any{"id": idOf(nicKind, p.owner.name)}
+			properties["ipConfiguration"] = map[string]any{"id": c.idOf(nicKind, p.owner.name)}
 		}
 	}
 	if p.kind == diskKind {
@@ -112,7 +112,7 @@ func (c *Cloud) listParts(in call) (answer, *failure) {
 	from, to, next := c.pageOf(in, len(all))
 	value := []any{}
 	for _, p := range all[from:to] {
-		value = append(value, p.model())
+		value = append(value, c.partOf(p))
 	}
 	body := map[string]any{"value": value}
 	if next != "" {
@@ -156,7 +156,8 @@ func (c *Cloud) Left(key, value string) (all []string) {
 	return all
 }
 
-// catalog returns the sizes: one with accelerators, one for Arm, and one without capacity.
+// catalog returns the sizes: a small and a large one, one for Arm, one with accelerators, and one
+// without capacity.
 func catalog() []any {
 	size := func(name string, zones []any, capabilities ...string) any {
 		all := []any{}
@@ -173,6 +174,7 @@ func catalog() []any {
 	every := []any{"3", "1", "2", "4"}
 	return []any{
 		size("Standard_D2s_v5", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "x64"),
+		size("Standard_D32s_v5", every, "vCPUs", "32", "MemoryGB", "128", "CpuArchitectureType", "x64"),
 		size("Standard_D2ps_v5", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "Arm64"),
 		size("Standard_NC4as_T4_v3", []any{"1"}, "vCPUs", "4", "MemoryGB", "28", "GPUs", "1", "CpuArchitectureType", "x64"),
 		size("Standard_Scarce", every, "vCPUs", "8", "MemoryGB", "3.5", "CpuArchitectureType", "x64"),

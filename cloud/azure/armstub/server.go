@@ -4,6 +4,7 @@ package armstub
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -52,46 +53,39 @@ type Options struct {
 	Lag time.Duration
 	// Keep makes each machine leave its network interface and disk behind.
 	Keep bool
-}
-
-// Fault makes calls fail.
-type Fault struct {
-	// Operation to fail, as "METHOD kind", such as "PUT virtualMachines".
-	Operation string
-	// Code, Status, Message and Header of the answer. Status 0 keeps the call's own answer.
-	Code, Message string
-	Status        int
-	Header        map[string]string
-	// Body replaces the answer's body.
-	Body string
-	// After carries out the call although its answer is replaced.
-	After bool
-	// Late drops the connection at once, and carries out the call after Delay.
-	Late  bool
-	Delay time.Duration
+	// Group is the name of the resource group; "" means Group.
+	Group string
+	// Network is the second number of the private addresses, 10.<network>.x.y.
+	Network int
+	// Power boots a guest and returns a function that switches it off. It must not block or call
+	// the Cloud. If nil, machines run without a guest.
+	Power func(Guest) (off func())
 }
 
 // Cloud is a subscription with one resource group.
 type Cloud struct {
 	// CA is the authority of the stub's certificate, as PEM.
 	CA string
-	// Address is where the stub listens.
+	// Address is where the stub listens. All names of the services lead there.
 	Address string
 
 	options Options
 	trust   *x509.CertPool
+	server  *httptest.Server
 
 	mu         sync.Mutex
 	tokens     map[string]bool
 	calls      map[string]int
 	objections []string
-	faults     []*Fault
+	faults     []*injected
 	machines   map[string]*machine
+	buried     []*machine                  // those that are gone
 	parts      map[string]map[string]*part // by kind and name in lower case
 	operations map[string]*operation
 	quota      int
 	capacity   map[string]bool // zones without capacity
-	late       string          // the code with which accepted machines fail
+	birth      string          // of the machine that the current call creates
+	short      bool            // whether the current call's page is
 	made       int
 }
 
@@ -100,6 +94,17 @@ func New(t interface {
 	Cleanup(func())
 	Fatal(...any)
 }, options Options) *Cloud {
+	c, err := Start(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// Start starts a cloud. Close stops it.
+func Start(options Options) (*Cloud, error) {
+	options.Group = cmp.Or(options.Group, Group)
 	c := &Cloud{
 		options: options, tokens: map[string]bool{}, calls: map[string]int{}, machines: map[string]*machine{},
 		parts:      map[string]map[string]*part{nicKind: {}, diskKind: {}, addressKind: {}},
@@ -107,16 +112,18 @@ func New(t interface {
 	}
 	certificate, err := c.certificate()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	server := httptest.NewUnstartedServer(c)
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	c.Address = server.Listener.Addr().String()
-	return c
+	c.server = httptest.NewUnstartedServer(c)
+	c.server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	c.server.EnableHTTP2 = true
+	c.server.StartTLS()
+	c.Address = c.server.Listener.Addr().String()
+	return c, nil
 }
+
+// Close stops the cloud.
+func (c *Cloud) Close() { c.server.Close() }
 
 // certificate makes the stub's certificate, which is its own authority.
 func (c *Cloud) certificate() (tls.Certificate, error) {
@@ -185,7 +192,7 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case strings.Contains(r.URL.Path, "/oauth2/") || strings.Contains(r.URL.Path, "/.well-known/"):
+	case isToken(r):
 		c.serveToken(w, r, body)
 	case strings.HasPrefix(r.Host, "diagnostics.blob."):
 		c.serveBlob(w, r)
@@ -196,53 +203,66 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (c *Cloud) serveManager(w http.ResponseWriter, r *http.Request, body []byte) {
 	in := call{method: r.Method, query: r.URL.Query(), body: body, create: r.Header.Get("If-None-Match") == "*", host: r.Host}
-	in.parse(r.URL.Path)
-	op := in.method + " " + in.kind + in.action
+	in.parse(r.URL.Path, c.options.Group)
+	op := in.op()
 	c.mu.Lock()
 	c.calls[op]++
-	var fault Fault
-	if i := slices.IndexFunc(c.faults, func(f *Fault) bool { return f.Operation == op }); i >= 0 {
-		fault = *c.faults[i]
-	}
 	authorized := c.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
+	var fault Fault
+	if authorized {
+		fault = c.draw(op)
+	}
 	c.mu.Unlock()
-	if !authorized {
+	switch {
+	case !authorized:
 		writeFailure(w, refuse(http.StatusUnauthorized, "InvalidAuthenticationToken", "The access token is invalid."))
 		return
-	}
-	if fault.Late {
-		time.AfterFunc(fault.Delay, func() { _, _ = c.do(in) })
+	case fault.Late:
+		time.AfterFunc(fault.Delay, func() { _, _ = c.do(in, fault) })
 		panic(http.ErrAbortHandler)
+	case !fault.After:
+		pause(r.Context(), fault.Delay)
 	}
-	replaced := fault.Status != 0
-	if !replaced || fault.After {
-		out, fail := c.do(in)
-		if !replaced {
-			c.write(w, out, fail)
-			return
-		}
+	var out answer
+	var fail *failure
+	if fault.After || !fault.replaces() {
+		out, fail = c.do(in, fault)
 	}
-	for key, value := range fault.Header {
-		w.Header().Set(key, value)
+	if fault.After {
+		pause(r.Context(), fault.Delay)
 	}
-	if fault.Body != "" {
-		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-		w.WriteHeader(fault.Status)
-		_, _ = io.WriteString(w, fault.Body)
+	if fault.replaces() {
+		fault.answer(c, w, out, fail)
 		return
 	}
-	writeFailure(w, refuse(fault.Status, fault.Code, "%s", fault.Message))
+	c.write(w, out, fail, false)
 }
 
-// parse reads the path: /subscriptions/S[/resourceGroups/G]/[providers/P/]kind[/name[/action]].
-func (in *call) parse(path string) {
+// Operation names a call as Fault does; one of the token service is "POST token" or "GET token".
+func Operation(r *http.Request) string {
+	if isToken(r) {
+		return r.Method + " token"
+	}
+	in := call{method: r.Method}
+	in.parse(r.URL.Path, "")
+	return in.op()
+}
+
+func isToken(r *http.Request) bool {
+	return strings.Contains(r.URL.Path, "/oauth2/") || strings.Contains(r.URL.Path, "/.well-known/")
+}
+
+func (in *call) op() string { return in.method + " " + in.kind + in.action }
+
+// parse reads the path, in which only the group exists: /subscriptions/S[/resourceGroups/G]/[providers/P/]kind[/name[/action]].
+func (in *call) parse(path, group string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if len(parts) < 3 || !strings.EqualFold(parts[0], "subscriptions") {
 		return
 	}
 	in.subscription, parts = parts[1], parts[2:]
 	if strings.EqualFold(parts[0], "resourceGroups") && len(parts) > 2 {
-		if !strings.EqualFold(parts[1], Group) {
+		if group != "" && !strings.EqualFold(parts[1], group) {
 			in.kind = "unknownGroup"
 			return
 		}
@@ -281,9 +301,10 @@ var versions = map[string][]string{
 }
 
 // do carries out a call.
-func (c *Cloud) do(in call) (answer, *failure) {
+func (c *Cloud) do(in call, f Fault) (answer, *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.short, c.birth = f.Short, f.Birth
 	switch {
 	case in.kind == "unknownGroup":
 		return answer{}, refuse(http.StatusNotFound, "ResourceGroupNotFound", "Resource group could not be found.")
@@ -294,7 +315,7 @@ func (c *Cloud) do(in call) (answer, *failure) {
 	case !slices.Contains(versions[in.kind], in.is("api-version")):
 		return answer{}, refuse(http.StatusBadRequest, "InvalidApiVersionParameter", "The api-version '%s' is invalid.", in.is("api-version"))
 	}
-	switch op := in.method + " " + in.kind + in.action; {
+	switch op := in.op(); {
 	case op == "PUT virtualMachines":
 		return c.create(in)
 	case op == "DELETE virtualMachines":
@@ -321,8 +342,8 @@ func (c *Cloud) do(in call) (answer, *failure) {
 	return answer{}, refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s %s", in.method, in.kind)
 }
 
-// write writes an answer, and has its body judged.
-func (c *Cloud) write(w http.ResponseWriter, out answer, fail *failure) {
+// write writes an answer, or half of it, and has its body judged.
+func (c *Cloud) write(w http.ResponseWriter, out answer, fail *failure, half bool) {
 	if fail != nil {
 		writeFailure(w, fail)
 		return
@@ -343,6 +364,9 @@ func (c *Cloud) write(w http.ResponseWriter, out answer, fail *failure) {
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(out.status)
+	if half {
+		body = body[:len(body)/2]
+	}
 	_, _ = w.Write(body)
 }
 
@@ -363,6 +387,20 @@ func (c *Cloud) object(objections []string) {
 	c.objections = append(c.objections, objections...)
 }
 
+// SetPageSize changes Options.PageSize.
+func (c *Cloud) SetPageSize(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.PageSize = n
+}
+
+// SetLag changes Options.Lag.
+func (c *Cloud) SetLag(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.Lag = d
+}
+
 // Objections returns what Microsoft's models do not have of the bodies so far.
 func (c *Cloud) Objections() []string {
 	c.mu.Lock()
@@ -378,19 +416,6 @@ func (c *Cloud) Calls() map[string]int {
 	return maps.Clone(c.calls)
 }
 
-// Inject makes calls fail until undo is called.
-func (c *Cloud) Inject(f Fault) (undo func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	one := &f
-	c.faults = append(c.faults, one)
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.faults = slices.DeleteFunc(c.faults, func(x *Fault) bool { return x == one })
-	}
-}
-
 // pageOf returns one page of n items, and the link to the next one, which names port 443 as Azure's
 // do.
 func (c *Cloud) pageOf(in call, n int) (from, to int, next string) {
@@ -400,14 +425,22 @@ func (c *Cloud) pageOf(in call, n int) (from, to int, next string) {
 	}
 	from, _ = strconv.Atoi(in.is("$skiptoken"))
 	from = min(from, n)
-	if to = min(from+size, n); to == n {
+	to = min(from+size, n)
+	switch {
+	case c.short:
+		to = from + (to-from)/2
+	case to == n:
 		return from, to, ""
 	}
-	path := "/subscriptions/" + Subscription + "/resourceGroups/" + strings.ToUpper(Group) + "/providers/Microsoft.X/" + in.kind
+	path := "/subscriptions/" + Subscription + "/resourceGroups/" + strings.ToUpper(c.options.Group) + "/providers/Microsoft.X/" + in.kind
 	if in.kind == "allVirtualMachines" {
 		path = "/subscriptions/" + Subscription + "/providers/Microsoft.Compute/virtualMachines"
 	}
-	next = "https://" + strings.TrimSuffix(in.host, ":443") + ":443" + path + "?api-version=" + in.is("api-version") + "&$skiptoken=" + strconv.Itoa(to)
+	host := in.host
+	if !strings.Contains(host, ":") {
+		host += ":443"
+	}
+	next = "https://" + host + path + "?api-version=" + in.is("api-version") + "&$skiptoken=" + strconv.Itoa(to)
 	if in.is("statusOnly") != "" {
 		next += "&statusOnly=true"
 	}

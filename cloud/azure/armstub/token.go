@@ -38,12 +38,15 @@ func (c *Cloud) serveToken(w http.ResponseWriter, r *http.Request, body []byte) 
 		write(http.StatusBadRequest, map[string]any{"error": "invalid_request", "error_description": "AADSTS900144: The request body is invalid."})
 		return
 	}
+	c.mu.Lock()
+	secret := c.options.Secret
+	c.mu.Unlock()
 	known := form.Get("client_id") == c.options.Client
 	switch assertion := form.Get("client_assertion"); {
 	case assertion != "":
 		known = known && c.options.Assertions != nil && c.options.Assertions(assertion)
 	default:
-		known = known && form.Get("client_secret") == c.options.Secret
+		known = known && form.Get("client_secret") == secret
 	}
 	if !known {
 		write(http.StatusUnauthorized, map[string]any{"error": "invalid_client",
@@ -61,5 +64,13 @@ func (c *Cloud) serveToken(w http.ResponseWriter, r *http.Request, body []byte) 
 func (c *Cloud) Revoke() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	clear(c.tokens)
+}
+
+// SetSecret changes Options.Secret, and makes all tokens invalid.
+func (c *Cloud) SetSecret(secret string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.Secret = secret
 	clear(c.tokens)
 }

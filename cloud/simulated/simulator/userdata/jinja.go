@@ -138,7 +138,7 @@ func lookup(expression string, vars InstanceData) (string, bool, error) {
 	case "local_hostname":
 		name, _, _ := strings.Cut(vars.LocalHostname, ".")
 		return name, true, nil
-	case "ds.meta_data.local_hostname":
+	case "ds.meta_data.local_hostname", "ds.meta_data.imds.compute.name": // Azure's name of a VM is its host name
 		return vars.LocalHostname, true, nil
 	case "cloud_name", "platform":
 		return vars.CloudName, true, nil

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package armstub
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Guest is what a machine reads about itself from its metadata service, and from its custom data.
+type Guest struct {
+	// Name of the machine, and its host name.
+	Name string
+	// Zone is the number of the availability zone, or "".
+	Zone, IP string
+	// Architecture in Go's terms.
+	Architecture string
+	CPUs         int32
+	MemoryMiB    int64
+	// UserData is the custom data, decoded from base64.
+	UserData []byte
+}
+
+// guestOf returns the guest of a machine.
+func (c *Cloud) guestOf(m *machine) Guest {
+	p := object(m.model, "properties")
+	g := Guest{Name: m.name, IP: m.parts[0].ip, Architecture: "amd64"}
+	if zones := list(m.model, "zones"); len(zones) > 0 {
+		g.Zone = fmt.Sprint(zones[0])
+	}
+	g.UserData, _ = base64.StdEncoding.DecodeString(fmt.Sprint(object(p, "osProfile")["customData"])) // check refuses invalid base64
+	for _, size := range catalog() {
+		if size := size.(map[string]any); size["name"] == object(p, "hardwareProfile")["vmSize"] {
+			for _, one := range list(size, "capabilities") {
+				one := one.(map[string]any)
+				number, _ := strconv.ParseFloat(fmt.Sprint(one["value"]), 64)
+				switch one["name"] {
+				case "vCPUs":
+					g.CPUs = int32(number)
+				case "MemoryGB":
+					g.MemoryMiB = int64(number * 1024)
+				case "CpuArchitectureType":
+					g.Architecture = map[any]string{"x64": "amd64", "Arm64": "arm64"}[one["value"]]
+				}
+			}
+		}
+	}
+	return g
+}
+
+// boot starts the guest when the machine runs.
+func (c *Cloud) boot(m *machine) {
+	if c.options.Power == nil || m.failed != "" {
+		return
+	}
+	guest := c.guestOf(m)
+	m.timer = time.AfterFunc(c.options.Boot, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if m.gone.IsZero() {
+			m.off = c.options.Power(guest)
+		}
+	})
+}
+
+// end begins the deletion of a machine, which takes d.
+func (m *machine) end(d time.Duration) {
+	if !m.gone.IsZero() {
+		return
+	}
+	m.gone = time.Now().Add(d)
+	if m.timer != nil {
+		m.timer.Stop()
+	}
+	if m.off != nil {
+		m.off()
+	}
+}
+
+// Remove deletes a machine at once, as another user would, or an eviction. It does nothing if there
+// is none.
+func (c *Cloud) Remove(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.machines[strings.ToLower(name)]; m != nil {
+		m.gone = time.Time{}
+		m.end(0)
+		c.settle()
+	}
+}
+
+// Entry is one line of the cloud's own books: a machine, even one long gone, or a part.
+type Entry struct {
+	Name string
+	// State of a machine: its provisioning state, or "Gone"; "" for a part.
+	State string
+	// Attached is the machine that a part belongs to, or "".
+	Attached string
+	Tags     map[string]string
+}
+
+// Books returns everything that was ever created, except parts that are gone.
+func (c *Cloud) Books() (all []Entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settle()
+	text := func(tags map[string]any) map[string]string {
+		out := map[string]string{}
+		for key, value := range tags {
+			out[key] = fmt.Sprint(value)
+		}
+		return out
+	}
+	for _, m := range c.buried {
+		all = append(all, Entry{Name: m.name, State: "Gone", Tags: text(object(m.model, "tags"))})
+	}
+	for m := range maps.Values(c.machines) {
+		all = append(all, Entry{Name: m.name, State: m.state(), Tags: text(object(m.model, "tags"))})
+	}
+	for _, parts := range c.parts {
+		for _, p := range parts {
+			one := Entry{Name: p.name, Tags: text(p.tags)}
+			if p.owner != nil {
+				one.Attached = p.owner.name
+			}
+			all = append(all, one)
+		}
+	}
+	return all
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package azure
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/drover-io/drover/cloud/azure/armstub"
+	"github.com/drover-io/drover/test/cloudinit"
+)
+
+// datasource makes cloud-init's data source for Azure read a guest: the document on the guest's
+// provisioning disk from a folder, and the metadata service from a local server. What asks the
+// computer itself, or Azure's agent service, is replaced. The user data is rendered with the file
+// that cloud-init's handler for templates reads.
+const datasource = `
+import json, os, sys
+from cloudinit import distros, helpers
+from cloudinit.handlers.jinja_template import render_jinja_payload_from_file
+from cloudinit.sources import DataSourceAzure as azure
+folder = os.environ["GUEST"]
+paths = helpers.Paths({"cloud_dir": folder, "run_dir": folder})
+readurl = azure.readurl
+azure.readurl = lambda url, **options: readurl(url.replace("http://169.254.169.254", os.environ["METADATA"]), **options)
+azure.dmi.read_dmi_data = lambda key: "11111111-2222-3333-4444-555555555555"
+azure.get_boot_telemetry = azure.get_system_info = lambda: None
+config = {"datasource": {"Azure": {"data_dir": folder + "/waagent"}}}
+source = azure.DataSourceAzure(config, distros.fetch("debian")("debian", {}, paths), paths)
+source._setup_ephemeral_networking = lambda **options: None
+source._is_ephemeral_networking_up = lambda: True
+source._negotiated = True
+source._report_failure = lambda **options: False
+found = source._get_data()
+source.persist_instance_data(write_cache=False)
+hostname = source.get_hostname()
+user_data = source.get_userdata_raw()
+user_data = user_data.decode() if isinstance(user_data, bytes) else user_data
+json.dump({
+    "found": found,
+    "instance": source.get_instance_id(),
+    "hostname": hostname if isinstance(hostname, str) else hostname.hostname,
+    "zone": source.metadata["imds"]["compute"]["zone"],
+    "v1Zone": source.availability_zone,
+    "region": source.region,
+    "userData": user_data,
+    "rendered": render_jinja_payload_from_file(user_data, "user-data", paths.get_runpath("instance_data_sensitive")),
+}, sys.stdout)
+`
+
+// TestCloudInit tests that Debian's cloud-init, in a guest of what Azure was told, finds the exact
+// user data, the host name, the zone, and with the row's template the machine's provider ID. The
+// standardized zone (v1.availability_zone) is a fault domain, so the provider ID must not use it.
+func TestCloudInit(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	guests := make(chan armstub.Guest, 1)
+	stub := start(t, armstub.Options{Power: func(guest armstub.Guest) (off func()) { guests <- guest; return func() {} }})
+	d := connect(t, stub)
+	row := Cloud()
+	req := testRequest("blue-md-0-x7k2p", nil)
+	req.FailureDomain = "2"
+	template := "## template: jinja\n#cloud-config\nruncmd:\n- echo 'äöü, \"quotes\" and\ttabs'\n- echo %s\n" + strings.Repeat("# long\n", 5000)
+	req.UserData = fmt.Appendf(nil, template, row.ProviderID(testAccount()))
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	var read struct {
+		Found                                                        bool
+		Instance, Hostname, Zone, V1Zone, Region, UserData, Rendered string
+	}
+	cloudinit.Run(t, datasource, guestOf(t, <-guests), &read)
+	g.Expect(read.Found).To(BeTrue())
+	g.Expect(read.UserData).To(Equal(string(req.UserData)))
+	g.Expect(read.Hostname).To(Equal(req.Name))
+	g.Expect(read.Zone).To(Equal(made.FailureDomain))
+	g.Expect(read.V1Zone).To(Equal("0"))
+	g.Expect(read.Region).To(Equal(armstub.Location))
+	_, body, _ := strings.Cut(fmt.Sprintf(template, made.ProviderID), "\n")
+	g.Expect(strings.TrimSpace(read.Rendered)).To(Equal(strings.TrimSpace(body)))
+}
+
+// guestOf lays out what a guest finds, as Azure's documentation of the metadata service and
+// cloud-init's tests have it: a provisioning disk and a metadata service, whose environment
+// variables it returns. Azure writes the group as it likes.
+func guestOf(t *testing.T, guest armstub.Guest) (env []string) {
+	t.Helper()
+	folder := t.TempDir()
+	disk := filepath.Join(folder, "seed", "azure")
+	if err := os.MkdirAll(disk, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(disk, "ovf-env.xml"), fmt.Sprintf(`<?xml version="1.0" encoding="utf-8"?>
+<ns0:Environment xmlns="http://schemas.dmtf.org/ovf/environment/1" xmlns:ns0="http://schemas.dmtf.org/ovf/environment/1"
+ xmlns:ns1="http://schemas.microsoft.com/windowsazure" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">
+<ns1:ProvisioningSection><ns1:Version>1.0</ns1:Version>
+<ns1:LinuxProvisioningConfigurationSet><ns1:ConfigurationSetType>LinuxProvisioningConfiguration</ns1:ConfigurationSetType>
+<ns1:UserName>azureuser</ns1:UserName><ns1:DisableSshPasswordAuthentication>true</ns1:DisableSshPasswordAuthentication>
+<ns1:HostName>%s</ns1:HostName><ns1:CustomData>%s</ns1:CustomData></ns1:LinuxProvisioningConfigurationSet></ns1:ProvisioningSection>
+<ns1:PlatformSettingsSection><ns1:Version>1.0</ns1:Version><ns1:PlatformSettings>
+<ns1:PreprovisionedVm>false</ns1:PreprovisionedVm></ns1:PlatformSettings></ns1:PlatformSettingsSection></ns0:Environment>`,
+		guest.Name, base64.StdEncoding.EncodeToString(guest.UserData)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Metadata") != "true" || r.URL.Path != "/metadata/instance" {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"compute": map[string]any{
+				"name": guest.Name, "location": armstub.Location, "zone": guest.Zone, "platformFaultDomain": "0", "azEnvironment": "AzurePublicCloud",
+				"subscriptionId": armstub.Subscription, "resourceGroupName": strings.ToUpper(armstub.Group), "vmId": "11111111-2222-3333-4444-555555555555",
+				"osProfile": map[string]any{"computerName": guest.Name, "adminUsername": "azureuser", "disablePasswordAuthentication": "true"},
+			},
+			"network": map[string]any{"interface": []any{map[string]any{"macAddress": "000D3A000001",
+				"ipv4": map[string]any{"ipAddress": []any{map[string]any{"privateIpAddress": guest.IP, "publicIpAddress": ""}}}}}},
+		})
+	}))
+	t.Cleanup(server.Close)
+	return []string{"GUEST=" + folder, "METADATA=" + server.URL}
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
+)
+
+// Account returns an account as the manager has it: with the engine, its limiter and a pinned
+// place. Its loops run until the test ends.
+func Account(t testing.TB, options fleet.Options, config fleet.AccountConfig) *fleet.Account {
+	t.Helper()
+	accounts := fleet.NewAccounts(options)
+	key := types.NamespacedName{Namespace: "team", Name: "account"}
+	a, err := accounts.Set(key, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := a.Probe(t.Context()) // as the controller does
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Place = info.Place
+	if a, err = accounts.Set(key, config); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = accounts.Start(ctx)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	return a
+}
+
+// Made creates a machine as the controller does: it tries again when the account says so.
+func Made(t testing.TB, a *fleet.Account, req cloud.Request, domains []string) (cloud.Reference, error) {
+	ref := cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID}
+	for {
+		made, err := a.Ensure(t.Context(), req, domains)
+		var queued *cloud.Queued
+		if !errors.As(err, &queued) {
+			ref.ProviderID = made.ProviderID
+			return ref, err
+		}
+		select {
+		case <-time.After(queued.After):
+		case <-t.Context().Done():
+			return ref, t.Context().Err()
+		}
+	}
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cloudinit runs Debian's cloud-init, so that tests see what a guest makes of a machine's
+// data. Only tests import it.
+package cloudinit
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// Run runs a Python program that may import cloud-init, with variables added to the environment. It
+// decodes what the program prints, one JSON object, into out. cloud-init is downloaded on first use.
+func Run(t testing.TB, program string, env []string, out any) {
+	t.Helper()
+	var stderr strings.Builder
+	debs := exec.CommandContext(t.Context(), "../../hack/debs", "cloud-init")
+	debs.Stderr = &stderr
+	runner, err := debs.Output()
+	if err != nil {
+		t.Fatalf("cloud-init can't be had: %v\n%s", err, stderr.String())
+	}
+	run := exec.CommandContext(t.Context(), strings.TrimSpace(string(runner)), "python3", "-c", program)
+	run.Env, run.Stderr = append(os.Environ(), env...), &stderr
+	text, err := run.Output()
+	if err == nil {
+		err = json.Unmarshal(text, out)
+	}
+	if err != nil {
+		t.Fatalf("cloud-init: %v\n%s", err, stderr.String())
+	}
+}

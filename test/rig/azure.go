@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/azure/armstub"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// The directory and the application of every tenant on Azure. The application's secret is the
+// tenant's token.
+const (
+	azureDirectory   = "77777777-1111-2222-3333-444444444444"
+	azureApplication = "88888888-1111-2222-3333-444444444444"
+)
+
+// azure runs one stand-in for Azure for each tenant in this process. Its machines are bodies of the
+// simulated cloud.
+type azure struct {
+	fleet  *body.Fleet
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	groups map[string]*armstub.Cloud // by tenant name
+}
+
+func (a *azure) start(context.Context, *Rig) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	a.cancel, a.groups = cancel, map[string]*armstub.Cloud{}
+	a.fleet = body.NewFleet(ctx, body.Options{})
+	return nil
+}
+
+func (a *azure) open(_ context.Context, t *Tenant) (faultproxy.Options, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var err error
+	t.Azure, err = armstub.Start(armstub.Options{
+		Tenant: azureDirectory, Client: azureApplication, Secret: t.Token, Group: "Nodes-" + t.Name,
+		Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: a.power,
+		Network: len(a.groups)%200 + 1, // all tenants' machines are in one workload cluster
+	})
+	if err != nil {
+		return faultproxy.Options{}, err
+	}
+	a.groups[t.Name] = t.Azure
+	t.Dress = func(o client.Object) { dressAzure(o, t) }
+	return faultproxy.Options{Upstream: "https://" + t.Azure.Address, CA: []byte(t.Azure.CA), Parse: armCall}, nil
+}
+
+// armCall names a call of Azure by its method and the kind of resource.
+func armCall(c *faultproxy.Call, r *http.Request, _ []byte) { c.Verb = armstub.Operation(r) }
+
+// power runs a guest as a body of the fleet.
+func (a *azure) power(g armstub.Guest) (off func()) {
+	b := a.fleet.New(body.Machine{
+		InstanceID: g.Name, Region: armstub.Location, Zone: g.Zone, Hostname: g.Name, IP: g.IP, CPU: g.CPUs, MemoryMiB: g.MemoryMiB, DiskGiB: 30,
+		Arch: g.Architecture, OS: "linux", UserData: g.UserData,
+	})
+	b.Start()
+	return b.Stop
+}
+
+// AzureCredentials returns the content of an account's Secret.
+func AzureCredentials(secret string) map[string]string {
+	return map[string]string{"tenantID": azureDirectory, "clientID": azureApplication, "clientSecret": secret}
+}
+
+// dressAzure turns an object for the simulated cloud into one for the tenant's stand-in for Azure.
+func dressAzure(o client.Object, t *Tenant) {
+	switch o := o.(type) {
+	case *corev1.Secret:
+		if _, ok := o.Data["token"]; ok {
+			data := map[string][]byte{}
+			for key, value := range AzureCredentials(t.Token) {
+				data[key] = []byte(value)
+			}
+			scenario.FillCredentials(o, "azure", data)
+		}
+	case *infrav1.CloudAccount:
+		o.Spec.Simulated = nil
+		o.Spec.Azure = &infrav1.AzureAccount{
+			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: "Nodes-" + t.Name,
+			Custom: &infrav1.AzureCustomCloud{Endpoint: t.Cloud.URL(), AuthorityHost: t.Cloud.URL(), CABundle: string(t.Cloud.CA())},
+		}
+		hurry(o)
+	case *infrav1.CloudMachineTemplate:
+		o.Spec.Template.Spec.Simulated = nil
+		o.Spec.Template.Spec.Azure = &infrav1.AzureMachine{
+			VMSize: "Standard_D2s_v5", Image: infrav1.AzureImage{ID: armstub.Image},
+			NetworkInterfaces: []infrav1.AzureNetworkInterface{{SubnetID: armstub.Subnet}},
+		}
+	}
+}
+
+// books returns the records of the stand-ins, in the format of the simulated cloud.
+func (a *azure) books(context.Context) (s simulator.Snapshot, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	states := map[string]wire.State{
+		"Creating": wire.Pending, "Succeeded": wire.Running, "Failed": wire.Stopped, "Deleting": wire.Stopping, "Gone": wire.Terminated,
+	}
+	for tenant, group := range a.groups {
+		for _, e := range group.Books() {
+			r := wire.Resource{Kind: wire.Instance, ID: e.Name, Name: e.Name, State: states[e.State], Tags: e.Tags, AttachedTo: e.Attached}
+			if e.State == "" {
+				r.Kind = wire.Disk
+			}
+			s.Resources = append(s.Resources, simulator.SnapshotResource{Resource: r, Account: tenant})
+		}
+	}
+	return s, nil
+}
+
+// remember does nothing: Azure forgets deleted machines at once.
+func (a *azure) remember(context.Context, time.Duration) error { return nil }
+
+func (a *azure) stop() error {
+	if a.cancel == nil {
+		return nil
+	}
+	for _, group := range a.groups {
+		group.Close()
+	}
+	a.cancel()
+	a.fleet.Wait()
+	return nil
+}
