@@ -4,6 +4,7 @@ package azure
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -99,10 +100,7 @@ func newCredential(account *infrav1.AzureAccount, secret map[string][]byte, clie
 	}
 	values := map[string]string{}
 	for _, key := range []string{keyTenantID, keyClientID, keyClientSecret, keyPassword, keyFederatedToken} {
-		value := strings.TrimSpace(string(secret[key]))
-		if value == "" {
-			value = strings.TrimSpace(string(secret[oldKeys[key]]))
-		}
+		value := cmp.Or(strings.TrimSpace(string(secret[key])), strings.TrimSpace(string(secret[oldKeys[key]])))
 		if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) {
 			return nil, driverkit.Redactor{}, invalidSecret(key, "contains invalid characters")
 		}

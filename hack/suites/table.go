@@ -34,8 +34,8 @@ var kubevirtFiles = []string{"hack/kubevirt", "docs/clouds/kubevirt.md"}
 var suites = []suite{
 	{name: "lifecycle", make: "test-lifecycle", packages: []string{"test/lifecycle"}, minutes: 20},
 	{name: "chaos", make: "test-chaos", packages: []string{"test/chaos"}, minutes: 12},
-	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws"},
-		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 7},
+	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws", "azure"},
+		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 10, estimated: true},
 	{name: "crash", make: "test-crash", packages: []string{"test/crash"}, minutes: 30},
 	{name: "openstack", make: "test-openstack", packages: []string{"test/openstack", "test/openstack/fleet"}, clouds: []string{"openstack"},
 		files: []string{"hack/openstack", "hack/debian.sh"}, minutes: 20, estimated: true, root: true, alone: true},
@@ -66,10 +66,12 @@ var suites = []suite{
 	{name: "orphans", make: "test-orphans", packages: []string{"test/orphans"}, minutes: 20, estimated: true},
 	{name: "monitoring", make: "test-monitoring", packages: []string{"test/monitoring"},
 		files: []string{"config/prometheus", "docs/monitoring.md", "hack/debs"}, minutes: 5},
-	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, estimated: true},
+	{name: "crash-azure", make: "test-crash CLOUD=azure", packages: []string{"test/crash"}, clouds: []string{"azure"}, minutes: 30, estimated: true},
 	{name: "chaos-vsphere", make: "test-chaos CLOUD=vsphere SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"vsphere"},
 		minutes: 10, estimated: true},
-	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 3, noManager: true},
+	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 13, estimated: true},
+	{name: "chaos-azure", make: "test-chaos CLOUD=azure SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"azure"}, minutes: 6},
+	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, estimated: true},
 }
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground
