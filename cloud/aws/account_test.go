@@ -10,14 +10,14 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
-	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/test/engine"
 )
 
 // testFleet returns an account with the engine, as the manager has it.
 func testFleet(t *testing.T, spec infrav1.CloudAccountSpec) *fleet.Account {
 	t.Helper()
-	return conformance.Account(t, fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall)},
+	return engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall)},
 		fleet.AccountConfig{Spec: spec, Credentials: testCredentials()})
 }
 

@@ -35,8 +35,8 @@ const (
 	keyFederatedToken = "federatedToken"
 )
 
-// oldKeys are names of keys that machine-controller-manager has deprecated and still reads. A Secret
-// made for it can be used as it is.
+// oldKeys are names of keys that machine-controller-manager has deprecated and still reads. A
+// Secret made for it can be used as it is.
 var oldKeys = map[string]string{keyTenantID: "azureTenantId", keyClientID: "azureClientId", keyClientSecret: "azureClientSecret"}
 
 // getToken is the operation name of the calls that obtain a token.

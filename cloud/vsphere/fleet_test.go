@@ -13,8 +13,8 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
-	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/test/engine"
 )
 
 // connected returns an account as the manager has it, with its limiter, and runs its loops until
@@ -23,7 +23,7 @@ func (v *vcsim) connected(t testing.TB) *fleet.Account {
 	t.Helper()
 	row := Cloud()
 	row.New = v.unpinned // the transport verifies the certificate
-	return conformance.Account(t, fleet.Options{Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(5 * time.Minute), Transport: v},
+	return engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(5 * time.Minute), Transport: v},
 		fleet.AccountConfig{Spec: *v.account, Credentials: credentials()})
 }
 
@@ -34,7 +34,7 @@ func manage(t testing.TB, a *fleet.Account, machines int, made func(cloud.Refere
 	defer wg.Wait()
 	for i := range machines {
 		wg.Go(func() {
-			ref, err := conformance.Made(t, a, request(fmt.Sprintf("m-%d", i)), nil)
+			ref, err := engine.Create(t, a, request(fmt.Sprintf("m-%d", i)), nil)
 			if err != nil {
 				t.Errorf("machine %d: %v", i, err)
 				return

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/azure"
 	"github.com/drover-io/drover/cloud/azure/armstub"
-	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/test/engine"
 )
 
 const tenant = "77777777-1111-2222-3333-444444444444"
@@ -32,7 +32,7 @@ func account(t *testing.T, stub *armstub.Cloud) *fleet.Account {
 		Credentials: map[string][]byte{"tenantID": []byte(tenant), "clientID": []byte("client"), "clientSecret": []byte("secret")},
 	}
 	config.Spec.Inventory.IdleSeconds, config.Spec.Inventory.ActiveSeconds = 60, 5
-	return conformance.Account(t, fleet.Options{Clouds: []cloud.Cloud{azure.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()}, config)
+	return engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{azure.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()}, config)
 }
 
 // TestFleet counts the calls of 300 machines, as the engine makes them with Azure's published
@@ -61,7 +61,7 @@ func TestFleet(t *testing.T) {
 		wg.Go(func() {
 			name := fmt.Sprintf("m-%03d", i)
 			req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Spec: machine, UserData: []byte("#cloud-config\n")}
-			ref, err := conformance.Made(t, a, req, []string{"1", "2", "3"})
+			ref, err := engine.Create(t, a, req, []string{"1", "2", "3"})
 			if err != nil {
 				t.Errorf("machine %d: %v", i, err)
 				return

@@ -13,7 +13,8 @@ import (
 )
 
 // Run runs a Python program that may import cloud-init, with variables added to the environment. It
-// decodes what the program prints, one JSON object, into out. cloud-init is downloaded on first use.
+// decodes what the program prints, one JSON object, into out. cloud-init is downloaded on first
+// use.
 func Run(t testing.TB, program string, env []string, out any) {
 	t.Helper()
 	var stderr strings.Builder

@@ -18,9 +18,9 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
-	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/fleet"
 	driver "github.com/drover-io/drover/cloud/kubevirt"
+	"github.com/drover-io/drover/test/engine"
 	"github.com/drover-io/drover/test/faultproxy"
 )
 
@@ -49,7 +49,7 @@ func followAccount(t testing.TB) followed {
 	proxy, secret := between(t)
 	spec := account()
 	spec.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
-	a := conformance.Account(t, fleet.Options{Clouds: []cloud.Cloud{driver.Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall)},
+	a := engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{driver.Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall)},
 		fleet.AccountConfig{Spec: *spec, Credentials: secret})
 	return followed{a, proxy}
 }

@@ -81,8 +81,8 @@ func StartOnAWS(ctx context.Context, controllerManagerArgs ...string) (*Rig, err
 	return start(ctx, &amazon{}, controllerManagerArgs)
 }
 
-// StartOnAzure is Start with a stand-in for Azure instead of the simulated cloud. Each tenant has its
-// own resource group there.
+// StartOnAzure is Start with a stand-in for Azure instead of the simulated cloud. Each tenant has
+// its own resource group there.
 func StartOnAzure(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &azure{}, controllerManagerArgs)
 }

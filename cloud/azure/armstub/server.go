@@ -254,7 +254,8 @@ func isToken(r *http.Request) bool {
 
 func (in *call) op() string { return in.method + " " + in.kind + in.action }
 
-// parse reads the path, in which only the group exists: /subscriptions/S[/resourceGroups/G]/[providers/P/]kind[/name[/action]].
+// parse reads the path: /subscriptions/S[/resourceGroups/G]/[providers/P/]kind[/name[/action]].
+// Only the group exists; with "", all do.
 func (in *call) parse(path, group string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if len(parts) < 3 || !strings.EqualFold(parts[0], "subscriptions") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package conformance
+// Package engine runs an account with the engine, as the manager has it. Only tests import it.
+package engine
 
 import (
 	"context"
@@ -14,9 +15,8 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// Account returns an account as the manager has it: with the engine, its limiter and a pinned
-// place. Its loops run until the test ends.
-func Account(t testing.TB, options fleet.Options, config fleet.AccountConfig) *fleet.Account {
+// Start returns an account with its limiter and a pinned place. Its loops run until the test ends.
+func Start(t testing.TB, options fleet.Options, config fleet.AccountConfig) *fleet.Account {
 	t.Helper()
 	accounts := fleet.NewAccounts(options)
 	key := types.NamespacedName{Namespace: "team", Name: "account"}
@@ -45,8 +45,8 @@ func Account(t testing.TB, options fleet.Options, config fleet.AccountConfig) *f
 	return a
 }
 
-// Made creates a machine as the controller does: it tries again when the account says so.
-func Made(t testing.TB, a *fleet.Account, req cloud.Request, domains []string) (cloud.Reference, error) {
+// Create creates a machine as the controller does: it tries again when the account says so.
+func Create(t testing.TB, a *fleet.Account, req cloud.Request, domains []string) (cloud.Reference, error) {
 	ref := cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID}
 	for {
 		made, err := a.Ensure(t.Context(), req, domains)
