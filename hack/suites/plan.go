@@ -43,8 +43,8 @@ func choose(all []suite, f facts) (chosen, left []choice) {
 	for i, s := range all {
 		file, affected := f.affected[s.name]
 		switch days := wait(i, f.day); {
-		case s.estimated:
-			left = append(left, choice{s, false, "nobody has seen it pass in its minutes yet, so only the nightly workflow runs it"})
+		case s.unproven:
+			left = append(left, choice{s, false, "nobody has seen it pass in its minutes since a change that concerns it, so only the nightly workflow runs it"})
 		case s.root && !f.root:
 			left = append(left, choice{s, false, "it needs root and namespaces"})
 		case days == 0:
@@ -108,8 +108,8 @@ func tooLong(s suite, remaining int) string {
 
 // duration returns the suite's minutes for people.
 func (s suite) duration() string {
-	if s.estimated {
-		return fmt.Sprintf("about %d minutes (estimated)", s.minutes)
+	if s.unproven {
+		return fmt.Sprintf("about %d minutes", s.minutes)
 	}
 	return fmt.Sprintf("%d minutes", s.minutes)
 }

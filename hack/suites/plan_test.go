@@ -16,7 +16,7 @@ var small = []suite{
 	{name: "b", minutes: 10},
 	{name: "c", minutes: 5},
 	{name: "rooted", minutes: 20, root: true, alone: true},
-	{name: "new", minutes: 1, estimated: true},
+	{name: "new", minutes: 1, unproven: true},
 }
 
 func TestPlan(t *testing.T) {
@@ -111,7 +111,7 @@ func TestAffects(t *testing.T) {
 func TestTurnsFit(t *testing.T) {
 	seen, measured := map[string]bool{}, slices.Clone(suites)
 	for i := range measured {
-		measured[i].estimated = false
+		measured[i].unproven = false
 	}
 	for day := range 7 {
 		chosen, _ := choose(measured, facts{day: day, root: true})

@@ -15,9 +15,9 @@ type suite struct {
 	files []string
 	// minutes is the duration on 2 cores, with tools and packages built, beside another suite.
 	minutes int
-	// estimated is set until the suite was seen to pass in its minutes, and again after a change
-	// that nobody has run it on. Until then, it can't be planned.
-	estimated bool
+	// unproven is set while nobody has seen the suite pass in its minutes since a change that
+	// concerns it. It can't be planned then.
+	unproven bool
 	// root is set if the suite needs root and namespaces.
 	root bool
 	// alone is set if no other suite may run at the same time.
@@ -35,43 +35,43 @@ var suites = []suite{
 	{name: "lifecycle", make: "test-lifecycle", packages: []string{"test/lifecycle"}, minutes: 20},
 	{name: "chaos", make: "test-chaos", packages: []string{"test/chaos"}, minutes: 12},
 	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws", "azure"},
-		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 10, estimated: true},
+		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 10, unproven: true},
 	{name: "crash", make: "test-crash", packages: []string{"test/crash"}, minutes: 30},
 	{name: "openstack", make: "test-openstack", packages: []string{"test/openstack", "test/openstack/fleet"}, clouds: []string{"openstack"},
-		files: []string{"hack/openstack", "hack/debian.sh"}, minutes: 20, estimated: true, root: true, alone: true},
+		files: []string{"hack/openstack", "hack/debian.sh"}, minutes: 20, unproven: true, root: true, alone: true},
 	{name: "vm", make: "test-vm", packages: []string{"test/vm"}, clouds: []string{"openstack", "kubevirt"},
-		files: append([]string{"hack/vm", "hack/openstack", "hack/debian.sh"}, kubevirtFiles...), minutes: 30, estimated: true, root: true, alone: true},
+		files: append([]string{"hack/vm", "hack/openstack", "hack/debian.sh"}, kubevirtFiles...), minutes: 30, unproven: true, root: true, alone: true},
 
 	{name: "kubevirt", make: "test-kubevirt", packages: []string{"test/kubevirt"}, clouds: []string{"kubevirt"},
-		files: kubevirtFiles, minutes: 20, estimated: true},
+		files: kubevirtFiles, minutes: 20, unproven: true},
 	{name: "crash-kubevirt", make: "test-crash CLOUD=kubevirt", packages: []string{"test/crash"}, clouds: []string{"kubevirt"},
-		files: kubevirtFiles, minutes: 20, estimated: true},
+		files: kubevirtFiles, minutes: 20, unproven: true},
 	{name: "chaos-kubevirt", make: "test-chaos CLOUD=kubevirt SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"kubevirt"},
-		files: kubevirtFiles, minutes: 10, estimated: true},
-	{name: "aws", make: "test-aws", packages: []string{"test/aws"}, clouds: []string{"aws"}, minutes: 20, estimated: true},
+		files: kubevirtFiles, minutes: 10, unproven: true},
+	{name: "aws", make: "test-aws", packages: []string{"test/aws"}, clouds: []string{"aws"}, minutes: 20, unproven: true},
 	{name: "chaos-aws", make: "test-chaos CLOUD=aws SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"aws"},
-		minutes: 10, estimated: true},
+		minutes: 10, unproven: true},
 	{name: "tilt", make: "test-tilt", packages: []string{"test/tilt"},
 		files: []string{"Tiltfile", "tilt-provider.json", "CONTRIBUTING.md", "config", "templates"}, minutes: 1, noManager: true},
 
 	{name: "outage", make: "test-outage", packages: []string{"test/outage"}, minutes: 11},
 	{name: "e2e", make: "test-e2e", packages: []string{"test/e2e"},
 		files: []string{"config", "templates", "metadata.yaml", "docs/examples/autoscaler", "hack/release-manifests"}, minutes: 14},
-	{name: "vsphere", make: "test-vsphere", packages: []string{"test/vsphere"}, clouds: []string{"vsphere"}, minutes: 10, estimated: true},
+	{name: "vsphere", make: "test-vsphere", packages: []string{"test/vsphere"}, clouds: []string{"vsphere"}, minutes: 10, unproven: true},
 	{name: "crash-vsphere", make: "test-crash CLOUD=vsphere", packages: []string{"test/crash"}, clouds: []string{"vsphere"},
-		minutes: 20, estimated: true},
-	{name: "crash-aws", make: "test-crash CLOUD=aws", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20, estimated: true},
+		minutes: 20, unproven: true},
+	{name: "crash-aws", make: "test-crash CLOUD=aws", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20, unproven: true},
 
-	{name: "storm", make: "test-storm", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20, estimated: true},
-	{name: "orphans", make: "test-orphans", packages: []string{"test/orphans"}, minutes: 20, estimated: true},
+	{name: "storm", make: "test-storm", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20, unproven: true},
+	{name: "orphans", make: "test-orphans", packages: []string{"test/orphans"}, minutes: 20, unproven: true},
 	{name: "monitoring", make: "test-monitoring", packages: []string{"test/monitoring"},
 		files: []string{"config/prometheus", "docs/monitoring.md", "hack/debs"}, minutes: 5},
-	{name: "crash-azure", make: "test-crash CLOUD=azure", packages: []string{"test/crash"}, clouds: []string{"azure"}, minutes: 30, estimated: true},
+	{name: "crash-azure", make: "test-crash CLOUD=azure", packages: []string{"test/crash"}, clouds: []string{"azure"}, minutes: 30, unproven: true},
 	{name: "chaos-vsphere", make: "test-chaos CLOUD=vsphere SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"vsphere"},
-		minutes: 10, estimated: true},
-	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 13, estimated: true},
+		minutes: 10, unproven: true},
+	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 13, unproven: true},
 	{name: "chaos-azure", make: "test-chaos CLOUD=azure SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"azure"}, minutes: 6},
-	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, estimated: true},
+	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, unproven: true},
 }
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground
