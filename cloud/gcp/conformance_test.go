@@ -139,9 +139,11 @@ func conform(t *testing.T, options gcpstub.Options, machines int) {
 		// the zone open. Until a new instance is decided on, listings are read; the suite asks often.
 		// What exists is read after its operation. A listing also reads disks, which may take a page
 		// more than instances.
-		Calls:      conformance.Calls{Probe: 2, Create: 12, Again: 2, Offering: 3, List: 4, Describe: 3, Page: 50, Delete: 5, Console: 1},
-		Inject:     injections(stub),
-		Foreign:    func(testing.TB) func() bool { return stub.Launch(gcpstub.Zones()[0], "other", map[string]any{"team": "others"}) },
+		Calls:  conformance.Calls{Probe: 2, Create: 12, Again: 2, Offering: 3, List: 4, Describe: 3, Page: 50, Delete: 5, Console: 1},
+		Inject: injections(stub),
+		Foreign: func(testing.TB) func() bool {
+			return stub.Launch(gcpstub.Zones()[0], "other", map[string]any{"team": "others"})
+		},
 		OtherPlace: &conformance.Place{Account: elsewhere, Credentials: testCredentials()},
 		LateCreates: func(testing.TB) func() {
 			return stub.Inject(gcpstub.Fault{Operation: "POST instances", Late: true, Delay: 100 * time.Millisecond})
