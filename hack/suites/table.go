@@ -70,6 +70,7 @@ var suites = []suite{
 	{name: "chaos-vsphere", make: "test-chaos CLOUD=vsphere SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"vsphere"},
 		minutes: 10, estimated: true},
 	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 3, noManager: true},
+	{name: "gcp", make: "test-gcp", packages: []string{"test/gcp"}, clouds: []string{"gcp"}, minutes: 3, noManager: true, estimated: true},
 }
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground
@@ -81,6 +82,7 @@ var everySuite = []string{"go.mod", "go.sum", "hack/tool", "hack/tools", "config
 var onlyFor = map[string][]string{
 	"aws":       {"cloud/aws"},
 	"azure":     {"cloud/azure"},
+	"gcp":       {"cloud/gcp"},
 	"kubevirt":  {"cloud/kubevirt", "test/virt"},
 	"openstack": {"cloud/openstack"},
 	"vsphere":   {"cloud/vsphere", "test/vcenter"},
