@@ -135,10 +135,10 @@ func conform(t *testing.T, options gcpstub.Options, machines int) {
 		},
 		Machines: machines,
 		Timeout:  20 * time.Second,
-		// A new driver makes a call for its token, and one for the region's zones if the suite leaves
-		// the zone open. Until a new instance is decided on, listings are read; the suite asks often.
-		// What exists is read after its operation. A listing also reads disks, which may take a page
-		// more than instances.
+		// A new driver makes a call for its token, and one for the region's zones if the suite
+		// leaves the zone open. Until a new instance is decided on, listings are read; the suite
+		// asks often. What exists is read after its operation. A listing also reads disks, which
+		// may take a page more than instances.
 		Calls:  conformance.Calls{Probe: 2, Create: 12, Again: 2, Offering: 3, List: 4, Describe: 3, Page: 50, Delete: 5, Console: 1},
 		Inject: injections(stub),
 		Foreign: func(testing.TB) func() bool {

@@ -41,9 +41,9 @@ func federation(changes map[string]any) map[string][]byte {
 	return map[string][]byte{keyCredentials: keyJSON(testKeys()[0], file), keySubjectToken: []byte("marked-subject\n")}
 }
 
-// TestCredentials: each kind of Secret obtains a token by what it holds. No Secret makes the manager
-// read a file, fetch a URL, run a program, or send anything to anyone but Google: such a Secret is
-// refused before any call.
+// TestCredentials: each kind of Secret obtains a token by what it holds. No Secret makes the
+// manager read a file, fetch a URL, run a program, or send anything to anyone but Google: such a
+// Secret is refused before any call.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	impersonate := "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/" + gcpstub.Impersonated + ":generateAccessToken"

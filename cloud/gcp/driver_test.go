@@ -157,8 +157,8 @@ func TestValidation(t *testing.T) {
 	}
 }
 
-// TestIdentity: the provider ID is as Google's cloud controller writes it, the ID is the number with
-// all its digits, and the guest's name is the instance's.
+// TestIdentity: the provider ID is as Google's cloud controller writes it, the ID is the number
+// with all its digits, and the guest's name is the instance's.
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -434,8 +434,8 @@ func TestNextMinute(t *testing.T) {
 	g.Expect(untilNextMinute(http.Header{})).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
 }
 
-// TestThrottled: of 100 creates, Google takes 60 in the first minute. The others are told to wait for
-// the next one, and cost one more call each.
+// TestThrottled: of 100 creates, Google takes 60 in the first minute. The others are told to wait
+// for the next one, and cost one more call each.
 func TestThrottled(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

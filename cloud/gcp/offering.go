@@ -15,8 +15,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Offering implements cloud.Driver. The size of a boot disk without sizeGiB is the image's, which is
-// not looked up.
+// Offering implements cloud.Driver. The size of a boot disk without sizeGiB is the image's, which
+// is not looked up.
 func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
 	spec, err := union.MachineOf(fields)
 	if err != nil {

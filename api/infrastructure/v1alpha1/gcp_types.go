@@ -252,6 +252,7 @@ type GCPImage struct {
 	Family string `json:"family,omitempty"`
 
 	// snapshot is the name of a snapshot.
+	// Example: "nodes-20260501".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -458,8 +459,8 @@ type GCPLocalSSDs struct {
 
 // GCPServiceAccount is the service account of a machine.
 type GCPServiceAccount struct {
-	// email is the email address of the service account. Default: "default", which is Compute
-	// Engine's in the project.
+	// email is the email address of the service account; "default" is Compute Engine's in the
+	// project. Default: "default".
 	// Example: "nodes@nodes-4711.iam.gserviceaccount.com".
 	// +optional
 	// +kubebuilder:default=default
@@ -524,6 +525,7 @@ type GCPReservation struct {
 
 	// name is the name of the reservation, or projects/PROJECT/reservations/NAME for one that
 	// another project shares.
+	// Example: "nodes".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256

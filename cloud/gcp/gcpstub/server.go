@@ -231,7 +231,8 @@ func writeFault(w http.ResponseWriter, fault Fault) {
 	_, _ = io.WriteString(w, fault.Body)
 }
 
-// parse reads the path: /compute/v1/projects/P/[zones/Z|regions|global|aggregated]/collection[/name[/action]].
+// parse reads a path: below the project, "zones/Z/" or "aggregated/" may be before a collection, a
+// name and an action.
 func parse(r *http.Request, body []byte) (in call) {
 	in = call{method: r.Method, query: r.URL.Query(), body: body}
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/compute/v1/projects/"), "/")
