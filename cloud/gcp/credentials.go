@@ -23,6 +23,9 @@ import (
 const (
 	keyCredentials  = "credentials"
 	keySubjectToken = "subjectToken"
+	// keyOfMCM is machine-controller-manager's name of the first key. A Secret made for it can be
+	// used as it is.
+	keyOfMCM = "serviceAccountJSON"
 )
 
 const (
@@ -74,6 +77,9 @@ func newCredential(account *infrav1.GCPAccount, secret map[string][]byte, client
 		return c, nil
 	}
 	text := secret[keyCredentials]
+	if len(text) == 0 {
+		text = secret[keyOfMCM]
+	}
 	if len(text) == 0 {
 		return nil, invalidSecret(keyCredentials, "is missing or empty")
 	}

@@ -60,6 +60,7 @@ func TestCredentials(t *testing.T) {
 	}{
 		"a key":                        {key(nil), accepted},
 		"a key of another service":     {key(map[string]any{"token_uri": "https://elsewhere.test/token"}), accepted},
+		"a Secret of another provider": {map[string][]byte{keyOfMCM: keyJSON(testKeys()[0], nil), "userData": []byte("#cloud-config")}, accepted},
 		"a federated identity":         {federation(nil), accepted},
 		"impersonation":                {federation(map[string]any{"subject_token_type": "urn:x", "service_account_impersonation_url": impersonate}), accepted},
 		"an empty source":              {federation(map[string]any{"credential_source": nil}), accepted},

@@ -19,6 +19,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
+	"github.com/drover-io/drover/naming"
 )
 
 func connect(t testing.TB, stub *gcpstub.Cloud) *driver {
@@ -173,8 +174,9 @@ func TestIdentity(t *testing.T) {
 	g.Expect(guest.Replace(Cloud().ProviderID(testAccount()))).To(Equal(want))
 	g.Expect(made.Addresses).To(HaveLen(3))
 	g.Expect(made.Addresses).To(ContainElement(clusterv1.MachineAddress{Type: clusterv1.MachineExternalIP, Address: "203.0.113.7"}))
-	for name, want := range map[string]string{"m-1": "m-1", "0": "m-0-", "1a": "m-1a-", "A.b": "a-b-"} {
-		g.Expect(instanceName(cloud.Request{Name: name})).To(HavePrefix(want))
+	long := strings.Repeat("long-", 20) + "x7k2p"
+	for name, want := range map[string]string{"m-1": "m-1", "0": "m-0-", "1a": "m-1a-", "a.b": "a-b-", long: naming.NodeName(long)} {
+		g.Expect(instanceName(cloud.Request{Name: name})).To(And(HavePrefix(want), MatchRegexp(`^[a-z][-a-z0-9]{0,61}[a-z0-9]$`)))
 	}
 	g.Expect(instanceName(cloud.Request{Name: "0"})).NotTo(Equal(instanceName(cloud.Request{Name: "m-0"})))
 }

@@ -18,20 +18,20 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/naming"
 )
 
 // maxName is the longest name of an instance.
 const maxName = 63
 
-// instanceName returns the name of the instance. The cloud controller looks for some resources by
-// the Node's name, so it is no other name where Compute Engine accepts that: it must begin with a
-// letter.
+// instanceName returns the name of the instance: its Node's, because the cloud controller looks for
+// some resources by that. But a name in Compute Engine has no dots, and begins with a letter.
 func instanceName(req cloud.Request) string {
-	name := driverkit.HostName(req.Name, maxName)
+	name := naming.NodeName(req.Name)
 	if name[0] >= '0' && name[0] <= '9' {
-		name = driverkit.HostName("m."+req.Name, maxName) // the dot makes it differ from other names
+		name = "m." + name // the dot leads to a digest, so that no other machine has the name
 	}
-	return name
+	return driverkit.HostName(name, maxName)
 }
 
 // requestID returns the ID by which Compute Engine recognizes a repeated request. It returns the

@@ -6,8 +6,6 @@ import (
 	"flag"
 	"maps"
 	"net/http"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -21,8 +19,6 @@ import (
 )
 
 var update = flag.Bool("update", false, "write the role into docs/clouds/gcp.md")
-
-const rolePage = "../../docs/clouds/gcp.md"
 
 // inline are the permissions that Google also requires of the caller for what a create contains.
 var inline = []string{"compute.disks.create", "compute.disks.setLabels", "compute.instances.setLabels", "compute.instances.setMetadata", "compute.subnetworks.use"}
@@ -82,18 +78,8 @@ func TestRole(t *testing.T) {
 	for _, extra := range inline {
 		seen[extra] = true
 	}
-	want := "title: Drover\ndescription: Creates and deletes instances for Drover\nstage: GA\nincludedPermissions:\n"
-	for _, one := range slices.Sorted(maps.Keys(seen)) {
-		want += "- " + one + "\n"
-	}
-	page, err := os.ReadFile(rolePage)
-	g.Expect(err).NotTo(HaveOccurred())
-	block := regexp.MustCompile("(?s)(<!-- role: [^\n]*\n```yaml\n)(.*?)(```)")
-	found := block.FindSubmatch(page)
-	g.Expect(found).NotTo(BeNil(), "%s has no place for the role", rolePage)
-	if *update {
-		g.Expect(os.WriteFile(rolePage, block.ReplaceAll(page, slices.Concat([]byte("${1}"), []byte(want), []byte("${3}"))), 0o644)).To(Succeed())
-		return
-	}
-	g.Expect(string(found[2])).To(Equal(want), "run: go test ./cloud/gcp -run TestRole -update")
+	conformance.Document(t, "../../docs/clouds/gcp.md", "role", map[string]any{
+		"title": "Drover", "description": "Creates and deletes instances for Drover", "stage": "GA",
+		"includedPermissions": slices.Sorted(maps.Keys(seen)),
+	}, *update)
 }

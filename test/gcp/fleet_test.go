@@ -5,23 +5,21 @@
 package gcp
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-	apitypes "k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/gcp"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
@@ -44,70 +42,6 @@ func credentials(t *testing.T) (map[string][]byte, *rsa.PublicKey) {
 	return map[string][]byte{"credentials": text}, &key.PublicKey
 }
 
-// account returns an account as the manager has it, with its limiter, and runs its loops until the
-// test ends.
-func account(t *testing.T, stub *gcpstub.Cloud, secret map[string][]byte) *fleet.Account {
-	t.Helper()
-	accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{gcp.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()})
-	key, config := apitypes.NamespacedName{Namespace: "team", Name: "gcp"}, fleet.AccountConfig{
-		Spec: infrav1.CloudAccountSpec{
-			CredentialsRef: &infrav1.LocalReference{Name: "c"}, GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region},
-		},
-		Credentials: secret,
-	}
-	config.Spec.Inventory.IdleSeconds, config.Spec.Inventory.ActiveSeconds = 60, 5
-	a, err := accounts.Set(key, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := a.Probe(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.Place = info.Place
-	if a, err = accounts.Set(key, config); err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = accounts.Start(ctx)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-ended
-	})
-	return a
-}
-
-// create creates a machine as the controller does, with its delays.
-func create(t *testing.T, a *fleet.Account, req cloud.Request, zone string) cloud.Resource {
-	t.Helper()
-	for {
-		made, err := a.Ensure(t.Context(), req, []string{zone})
-		var queued *cloud.Queued
-		var refused *cloud.Error
-		wait := time.Second
-		switch {
-		case err == nil:
-			return made
-		case errors.As(err, &queued):
-			wait = max(queued.After, time.Millisecond)
-		case errors.As(err, &refused) && refused.Code == cloud.Unavailable:
-			wait = max(refused.RetryAfter, wait)
-		default:
-			t.Errorf("machine %s: %v", req.Name, err)
-			return cloud.Resource{}
-		}
-		select {
-		case <-time.After(wait):
-		case <-t.Context().Done():
-			return cloud.Resource{}
-		}
-	}
-}
-
 // TestFleet counts the calls of 300 machines, as the engine makes them with Google's published
 // limits: listings included, 1.15 for each machine until it runs, and 1.05 until it is gone.
 func TestFleet(t *testing.T) {
@@ -115,7 +49,14 @@ func TestFleet(t *testing.T) {
 	g := NewWithT(t)
 	secret, public := credentials(t)
 	stub := gcpstub.New(t, gcpstub.Options{Email: email, Key: public, Boot: 10 * time.Second, Stop: 30 * time.Second})
-	a := account(t, stub, secret)
+	config := fleet.AccountConfig{
+		Spec: infrav1.CloudAccountSpec{
+			CredentialsRef: &infrav1.LocalReference{Name: "c"}, GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region},
+		},
+		Credentials: secret,
+	}
+	config.Spec.Inventory.IdleSeconds, config.Spec.Inventory.ActiveSeconds = 60, 5
+	a := conformance.Account(t, fleet.Options{Clouds: []cloud.Cloud{gcp.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()}, config)
 	calls := func() (sum int) {
 		for _, n := range stub.Calls() {
 			sum += n
@@ -133,9 +74,12 @@ func TestFleet(t *testing.T) {
 		wg.Go(func() {
 			name := fmt.Sprintf("m-%03d", i)
 			req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Spec: machine, UserData: []byte("#cloud-config\n")}
-			made := create(t, a, req, gcpstub.Zones()[i%3])
-			refs[i] = cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID, ProviderID: made.ProviderID}
-			a.Observe(refs[i], true)
+			ref, err := conformance.Made(t, a, req, gcpstub.Zones()[i%3:][:1])
+			if err != nil {
+				t.Errorf("machine %d: %v", i, err)
+			}
+			refs[i] = ref
+			a.Observe(ref, true)
 		})
 	}
 	wg.Wait()
