@@ -321,8 +321,10 @@ func (r *CloudAccountReconciler) refuseAmbient(account *infrav1.CloudAccount) *r
 		return &refusal{reason: infrav1.NotPermittedReason, message: fmt.Sprintf("With the manager's own credentials, VMs are created only in the CloudAccount's namespace, but spec.kubevirt.namespace is %q: "+
 			"set spec.credentialsRef, or create the CloudAccount in that namespace", kubevirt.Namespace)}
 	}
-	sim, aws := account.Spec.Simulated, account.Spec.AWS
-	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") || (account.Spec.Azure != nil && account.Spec.Azure.Custom != nil) {
+	sim, aws, azure, gcp := account.Spec.Simulated, account.Spec.AWS, account.Spec.Azure, account.Spec.GCP
+	universe := gcp != nil && gcp.UniverseDomain != "" && gcp.UniverseDomain != "googleapis.com"
+	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") || (azure != nil && azure.Custom != nil) ||
+		(gcp != nil && gcp.Endpoint != "") || universe {
 		return &refusal{reason: infrav1.NotPermittedReason, message: "The manager's own credentials are never sent to a custom endpoint: set spec.credentialsRef, or remove the endpoint"}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws"
 	"github.com/drover-io/drover/cloud/azure"
+	"github.com/drover-io/drover/cloud/gcp"
 	"github.com/drover-io/drover/cloud/kubevirt"
 	"github.com/drover-io/drover/cloud/openstack"
 	"github.com/drover-io/drover/cloud/simulated"
@@ -19,6 +20,7 @@ func Clouds() []cloud.Cloud {
 	return []cloud.Cloud{
 		aws.Cloud(),
 		azure.Cloud(),
+		gcp.Cloud(),
 		kubevirt.Cloud(),
 		openstack.Cloud(),
 		vsphere.Cloud(),

@@ -72,6 +72,7 @@ var suites = []suite{
 	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 13, unproven: true},
 	{name: "chaos-azure", make: "test-chaos CLOUD=azure SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"azure"}, minutes: 6},
 	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, unproven: true},
+	{name: "gcp", make: "test-gcp", packages: []string{"test/gcp"}, clouds: []string{"gcp"}, minutes: 3, noManager: true, unproven: true},
 }
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground
@@ -83,6 +84,7 @@ var everySuite = []string{"go.mod", "go.sum", "hack/tool", "hack/tools", "config
 var onlyFor = map[string][]string{
 	"aws":       {"cloud/aws"},
 	"azure":     {"cloud/azure"},
+	"gcp":       {"cloud/gcp"},
 	"kubevirt":  {"cloud/kubevirt", "test/virt"},
 	"openstack": {"cloud/openstack"},
 	"vsphere":   {"cloud/vsphere", "test/vcenter"},

@@ -72,7 +72,7 @@ func schemas(t *testing.T) map[string]apiextensionsv1.JSONSchemaProps {
 var quoted = regexp.MustCompile("`([^`]+)`")
 
 // clouds are the members of the unions that docs/migrate has sections for.
-var clouds = []string{"aws", "azure", "openstack", "vsphere", "kubevirt"}
+var clouds = []string{"aws", "azure", "gcp", "openstack", "vsphere", "kubevirt"}
 
 // TestNoneIsNone tests the rows of docs/migrate that say "none": none of our kinds may have a field
 // of the name that the row has no counterpart for, unless the row names that field. In the section

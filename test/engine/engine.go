@@ -45,18 +45,26 @@ func Start(t testing.TB, options fleet.Options, config fleet.AccountConfig) *fle
 	return a
 }
 
-// Create creates a machine as the controller does: it tries again when the account says so.
+// Create creates a machine as the controller does: it tries again when the account, or a cloud that
+// needs more than one step, says so.
 func Create(t testing.TB, a *fleet.Account, req cloud.Request, domains []string) (cloud.Reference, error) {
 	ref := cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID}
 	for {
 		made, err := a.Ensure(t.Context(), req, domains)
 		var queued *cloud.Queued
-		if !errors.As(err, &queued) {
+		var step *cloud.Error
+		var wait time.Duration
+		switch {
+		case errors.As(err, &queued):
+			wait = queued.After
+		case errors.As(err, &step) && step.Code == cloud.Unavailable && step.RetryAfter > 0:
+			wait = step.RetryAfter
+		default:
 			ref.ProviderID = made.ProviderID
 			return ref, err
 		}
 		select {
-		case <-time.After(queued.After):
+		case <-time.After(wait):
 		case <-t.Context().Done():
 			return ref, t.Context().Err()
 		}

@@ -20,7 +20,7 @@ const (
 
 // CloudAccountSpec describes one place where machines can be created, and how to access it. Exactly
 // one cloud must be set.
-// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.azure), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, azure, kubevirt, openstack, simulated or vsphere"
+// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.azure), has(self.gcp), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, azure, gcp, kubevirt, openstack, simulated or vsphere"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.place) || (has(self.place) && self.place == oldSelf.place)",message="place is set once: make a new CloudAccount for another place"
 // +kubebuilder:validation:XValidation:rule="!has(self.place) || !has(self.aws) || !has(self.aws.accountID) || self.place.contains(':' + self.aws.accountID + ':')",message="aws.accountID is not the AWS account that the place names: make a new CloudAccount for another one"
 type CloudAccountSpec struct {
@@ -40,6 +40,10 @@ type CloudAccountSpec struct {
 	// azure is a resource group of an Azure subscription, in one location.
 	// +optional
 	Azure *AzureAccount `json:"azure,omitempty"`
+
+	// gcp is a Google Cloud project, in one region.
+	// +optional
+	GCP *GCPAccount `json:"gcp,omitempty"`
 
 	// kubevirt is a namespace of a Kubernetes cluster with KubeVirt.
 	// +optional

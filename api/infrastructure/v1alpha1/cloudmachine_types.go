@@ -10,7 +10,7 @@ import (
 
 // CloudMachineFields are the fields of a machine that a user sets. Exactly one cloud must be set,
 // that of the CloudAccount.
-// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.azure), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, azure, kubevirt, openstack, simulated or vsphere"
+// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.azure), has(self.gcp), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, azure, gcp, kubevirt, openstack, simulated or vsphere"
 type CloudMachineFields struct {
 	// accountRef names the CloudAccount, in this namespace, that creates the machine.
 	// +required
@@ -23,6 +23,10 @@ type CloudMachineFields struct {
 	// azure is an Azure virtual machine.
 	// +optional
 	Azure *AzureMachine `json:"azure,omitempty"`
+
+	// gcp is a virtual machine of Compute Engine.
+	// +optional
+	GCP *GCPMachine `json:"gcp,omitempty"`
 
 	// kubevirt is a VirtualMachine in a Kubernetes cluster with KubeVirt.
 	// +optional
@@ -49,6 +53,7 @@ type CloudMachineFields struct {
 // +kubebuilder:validation:XValidation:rule="self.accountRef == oldSelf.accountRef",message="accountRef can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.aws) == has(oldSelf.aws) && (!has(self.aws) || self.aws == oldSelf.aws)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.azure) == has(oldSelf.azure) && (!has(self.azure) || self.azure == oldSelf.azure)",message="the machine's cloud fields can't be changed: make a new machine"
+// +kubebuilder:validation:XValidation:rule="has(self.gcp) == has(oldSelf.gcp) && (!has(self.gcp) || self.gcp == oldSelf.gcp)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.kubevirt) == has(oldSelf.kubevirt) && (!has(self.kubevirt) || self.kubevirt == oldSelf.kubevirt)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.openstack) == has(oldSelf.openstack) && (!has(self.openstack) || self.openstack == oldSelf.openstack)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.simulated) == has(oldSelf.simulated) && (!has(self.simulated) || self.simulated == oldSelf.simulated)",message="the machine's cloud fields can't be changed: make a new machine"

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
+)
+
+const (
+	// maxAnswer limits how many bytes of an answer are read. A page has up to 500 instances with
+	// their metadata, and so with their user data.
+	maxAnswer = 256 << 20
+	// pageSize is the most that Compute Engine returns in one page.
+	pageSize = 500
+)
+
+// request is one call of Compute Engine.
+type request struct {
+	op     string
+	class  cloud.Class
+	method string
+	// path is the part after the project's.
+	path    string
+	query   url.Values
+	in, out any
+}
+
+// call makes one attempt of one call. Its errors never repeat a body that is not Google's own
+// answer, because such a body may contain anything.
+func (d *driver) call(ctx context.Context, r request) error {
+	token, err := d.tokens.get(ctx, d.login)
+	if err != nil {
+		return err
+	}
+	ctx = cloud.WithOperation(ctx, r.op, r.class)
+	if err := ctx.Err(); err != nil {
+		return &cloud.Error{Code: cloud.Unavailable, Message: r.op + ": not sent: " + err.Error(), Err: err}
+	}
+	req, err := d.newRequest(ctx, r)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := d.client.Do(req)
+	if err != nil {
+		return d.secrets.NoResponse(r.op, err)
+	}
+	body, err := d.secrets.ReadBody(r.op, resp.Body, maxAnswer)
+	switch {
+	case err != nil:
+		return err
+	case resp.StatusCode == http.StatusUnauthorized: // it was revoked
+		d.tokens.forget(token)
+	}
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		return d.refusal(r.op, resp, body)
+	case !isJSON(resp):
+		return cloud.Errorf(cloud.Unknown, "%s: unexpected response of type %s (not Compute Engine): check spec.gcp", r.op, contentType(resp))
+	}
+	if err := json.Unmarshal(body, r.out); err != nil {
+		return cloud.Errorf(cloud.Unavailable, "%s: the response is not complete JSON (%d bytes)", r.op, len(body))
+	}
+	return nil
+}
+
+func (d *driver) newRequest(ctx context.Context, r request) (*http.Request, error) {
+	address := d.endpoint + "/compute/v1/projects/" + d.account.ProjectID + "/" + r.path
+	if len(r.query) > 0 {
+		address += "?" + r.query.Encode()
+	}
+	var body []byte
+	if r.in != nil {
+		var err error
+		if body, err = json.Marshal(r.in); err != nil {
+			return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: r.op + ": the request can't be encoded", Err: err}
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, address, bytes.NewReader(body))
+	if err != nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "%s: the address is not a URL: check spec.gcp", r.op)
+	}
+	if r.in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "drover")
+	return req, nil
+}
+
+func isJSON(resp *http.Response) bool { return contentType(resp) == "application/json" }
+
+func contentType(resp *http.Response) string {
+	t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if err != nil || t == "" {
+		return "an unknown type"
+	}
+	return cloud.Clip(t, 64)
+}
+
+// listAll reads a listing of all zones to its end, and returns what the account's region has. A
+// listing in which one of the region's zones is missing is an error.
+func listAll[T any](ctx context.Context, d *driver, op, collection, filter string, of func(scope) []T) ([]T, error) {
+	return driverkit.Pages(ctx, op, func(ctx context.Context, next string) ([]T, string, error) {
+		query := url.Values{"filter": {filter}, "maxResults": {strconv.Itoa(pageSize)}}
+		if next != "" {
+			query.Set("pageToken", next)
+		}
+		var page aggregated
+		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "aggregated/" + collection, query: query, out: &page})
+		switch {
+		case err != nil:
+			return nil, "", err
+		case !strings.HasSuffix(page.Kind, "AggregatedList"):
+			return nil, "", cloud.Errorf(cloud.Unknown, "%s: unexpected response without a list (not Compute Engine): check spec.gcp", op)
+		}
+		if missing := d.missing(&page); missing != "" {
+			return nil, "", cloud.Errorf(cloud.Unavailable, "%s: the listing is incomplete: %s", op, d.secrets.Clean(missing, 256))
+		}
+		var all []T
+		for name, s := range page.Items {
+			if d.isOwn(name) {
+				all = append(all, of(s)...)
+			}
+		}
+		return all, page.NextPageToken, nil
+	})
+}
+
+// isOwn reports whether a scope of a listing, such as "zones/europe-west4-a", is in the account's
+// region, or might be.
+func (d *driver) isOwn(scope string) bool {
+	zone, is := strings.CutPrefix(scope[strings.LastIndex(scope, "zones/")+1:], "ones/")
+	return !is || strings.HasPrefix(zone, d.account.Region+"-")
+}
+
+// missing returns what a page of a listing says about zones that did not answer; "" if it has all
+// of the region's. Google reports such zones with status 200. Those of other regions do not matter.
+func (d *driver) missing(page *aggregated) string {
+	for _, name := range page.Unreachables {
+		if d.isOwn(name) {
+			return name + " can't be reached"
+		}
+	}
+	for name, s := range page.Items {
+		if w := s.Warning; w != nil && w.Code != "NO_RESULTS_ON_PAGE" && d.isOwn(name) {
+			return name + ": " + w.Code + ": " + w.Message
+		}
+	}
+	w := page.Warning
+	if w == nil || w.Code == "NO_RESULTS_ON_PAGE" {
+		return ""
+	}
+	if (w.Code == "UNREACHABLE" || w.Code == "PARTIAL_SUCCESS") && len(page.Unreachables) > 0 {
+		return "" // it is about the zones above
+	}
+	return w.Code + ": " + w.Message
+}

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gcp
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
+)
+
+type driver struct {
+	account    *infrav1.GCPAccount
+	endpoint   string
+	client     *http.Client
+	credential *credential
+	tokens     tokenCache
+	guard      driverkit.LoginGuard
+	secrets    driverkit.Redactor
+
+	zones        driverkit.Memo[region]
+	machineTypes driverkit.Memo[machineType]
+	leftovers    driverkit.Memo[[]disk]
+	looks        driverkit.Memo[map[string]instance] // the instances, by token
+
+	creations  creations
+	poll       time.Duration // pollInterval
+	replay     time.Duration // replayAfter
+	lastDelete atomic.Int64  // time of the last delete, in Unix nanoseconds
+}
+
+func newDriver(cfg cloud.Config) (cloud.Driver, error) {
+	account, err := union.AccountOf(cfg.Account)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Credentials == nil && (account.Endpoint != "" || universeOf(account) != googleapis) {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "a custom endpoint or universe needs its own credentials")
+	}
+	transport, err := cfg.Connect(nil)
+	if err != nil {
+		return nil, err
+	}
+	client := driverkit.Client(transport)
+	credential, err := newCredential(account, cfg.Credentials, client)
+	if err != nil {
+		return nil, err
+	}
+	endpoint := account.Endpoint
+	if endpoint == "" {
+		endpoint = "https://compute." + universeOf(account)
+	}
+	return &driver{
+		account: account, endpoint: endpoint, client: client, credential: credential, tokens: newTokenCache(), secrets: credential.secrets,
+		zones:        driverkit.Memo[region]{TTL: zonesTTL},
+		machineTypes: driverkit.Memo[machineType]{TTL: machineTypeTTL},
+		leftovers:    driverkit.Memo[[]disk]{TTL: leftoversTTL},
+		looks:        driverkit.Memo[map[string]instance]{TTL: pollInterval},
+		poll:         pollInterval,
+		replay:       replayAfter,
+	}, nil
+}
+
+// Probe reads the region, which says where the credentials lead, and which zones there are.
+func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
+	r, err := d.readRegion(ctx)
+	if err != nil {
+		return cloud.Info{}, err
+	}
+	return cloud.Info{Place: strings.Join([]string{"gcp", universeOf(d.account), d.account.ProjectID, d.account.Region}, ":"), FailureDomains: r.Zones}, nil
+}
+
+// readRegion returns the region with the names of its zones, sorted.
+func (d *driver) readRegion(ctx context.Context) (r region, err error) {
+	const op = "GetRegion"
+	err = d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "regions/" + d.account.Region, out: &r})
+	switch {
+	case refusedAs(err, notFound):
+		return region{}, cloud.Errorf(cloud.InvalidSpec, "project %q or region %q does not exist: check spec.gcp", d.account.ProjectID, d.account.Region)
+	case err != nil:
+		return region{}, err
+	case r.Name != d.account.Region || !strings.HasSuffix(r.SelfLink, "/projects/"+d.account.ProjectID+"/regions/"+r.Name):
+		return region{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without the region (not Compute Engine): check spec.gcp", op)
+	}
+	for i, zone := range r.Zones {
+		r.Zones[i] = lastPart(zone)
+	}
+	slices.Sort(r.Zones)
+	return r, nil
+}
+
+// zoneOf returns the zone of a request. The engine always chooses one.
+func (d *driver) zoneOf(ctx context.Context, req cloud.Request) (string, error) {
+	if zone := req.FailureDomain; zone != "" {
+		if !strings.HasPrefix(zone, d.account.Region+"-") || strings.ContainsAny(zone, "/?#%") {
+			return "", cloud.Errorf(cloud.InvalidSpec, "failure domain %q is not a zone of region %s", zone, d.account.Region)
+		}
+		return zone, nil
+	}
+	r, err := d.zones.Get(ctx, "", d.readRegion)
+	if err == nil && len(r.Zones) == 0 {
+		err = cloud.Errorf(cloud.NoCapacity, "region %s has no zones", d.account.Region)
+	}
+	if err != nil {
+		return "", err
+	}
+	return r.Zones[0], nil
+}
+
+// Ensure creates the machine with one POST. Its answer is an operation that may still fail, and
+// then leaves nothing. So until Compute Engine has found capacity, Ensure returns Unavailable. All
+// machines in this state share one listing.
+func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
+	spec, err := union.MachineOf(req.Spec)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	value, _ := encodeUserData(req.UserData)
+	if err := driverkit.MaxUserData(maxMetadataValue)([]byte(value)); err != nil {
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "%s", err)
+	}
+	zone, err := d.zoneOf(ctx, req)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	known := d.creations.of(req, zone)
+	if !known.began.IsZero() {
+		found, err := d.look(ctx, req)
+		switch {
+		case err != nil:
+			return cloud.Resource{}, open(err)
+		case found != nil:
+			return d.made(req, found)
+		case time.Since(known.asked) < d.replay:
+			return cloud.Resource{}, d.beingMade(req, zone)
+		}
+	}
+	return d.insert(ctx, req, spec, zone, known)
+}
+
+// insert sends the request. Sent again, it returns the operation as it is by then.
+func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GCPMachine, zone string, known creation) (cloud.Resource, error) {
+	const op = "CreateInstance"
+	var answer operation
+	err := d.call(ctx, request{
+		op: op, class: cloud.ClassCreate, method: http.MethodPost, path: "zones/" + zone + "/instances",
+		query: url.Values{"requestId": {requestID(req, zone, known.failures)}}, in: d.instanceRequest(req, spec, zone), out: &answer,
+	})
+	switch {
+	case refusedAs(err, alreadyExists):
+		return d.adopt(ctx, req, zone)
+	case err != nil:
+		return cloud.Resource{}, err
+	case answer.Name == "" || answer.TargetID == "" || answer.Status == "":
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without an operation (not Compute Engine): check spec.gcp", op)
+	}
+	known.asked = time.Now()
+	failed := d.outcome(op, &answer)
+	switch {
+	case failed != nil:
+		known.began, known.failures = time.Time{}, known.failures+1
+		d.creations.put(req.Token, known)
+		if refusedAs(failed, resourceExists) {
+			return d.adopt(ctx, req, zone)
+		}
+		return cloud.Resource{}, failed
+	case answer.Status != "DONE":
+		if known.began.IsZero() {
+			known.began = known.asked
+		}
+		d.creations.put(req.Token, known)
+		return cloud.Resource{}, d.beingMade(req, zone)
+	}
+	found, err := d.get(ctx, zone, answer.TargetID)
+	switch {
+	case err != nil:
+		return cloud.Resource{}, open(err)
+	case found == nil:
+		d.creations.end(req.Token)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%s: the instance %s was created in %s and is gone: delete the Machine to replace it", op, instanceName(req), zone)
+	}
+	return d.made(req, found)
+}
+
+// made returns an instance, unless Compute Engine may still refuse it.
+func (d *driver) made(req cloud.Request, found *instance) (cloud.Resource, error) {
+	r := d.resource(found)
+	switch {
+	case r.Token != req.Token || r.OwnershipID != req.OwnershipID:
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "an instance %s exists in %s and does not belong to this machine: delete it, or the Machine", instanceName(req), r.FailureDomain)
+	case found.isUndecided() && d.creations.isOpen(req.Token):
+		return cloud.Resource{}, d.beingMade(req, r.FailureDomain)
+	}
+	d.creations.end(req.Token)
+	return r, nil
+}
+
+func (d *driver) beingMade(req cloud.Request, zone string) error {
+	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: d.poll, Message: "CreateInstance: Compute Engine is creating instance " + instanceName(req) + " in " + zone}
+}
+
+// open returns the error of a read after a create, whose outcome it leaves open.
+func open(err error) error {
+	switch cloud.CodeOf(err) {
+	case cloud.NotFound, cloud.InvalidSpec, cloud.QuotaExceeded, cloud.NoCapacity, cloud.Conflict:
+		return &cloud.Error{Code: cloud.Unknown, Message: err.Error(), Err: err}
+	}
+	return err
+}
+
+// adopt returns the instance with the name if an earlier request made it.
+func (d *driver) adopt(ctx context.Context, req cloud.Request, zone string) (cloud.Resource, error) {
+	found, err := d.get(ctx, zone, instanceName(req))
+	switch {
+	case err != nil:
+		return cloud.Resource{}, open(err)
+	case found == nil:
+		return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "CreateInstance: the instance %s existed in %s, and is gone now", instanceName(req), zone)
+	}
+	return d.made(req, found)
+}
+
+// look returns the instance of a machine that is being made; nil: reads do not show it yet. A read
+// of a moment ago is enough.
+func (d *driver) look(ctx context.Context, req cloud.Request) (*instance, error) {
+	seen, err := d.looks.Get(ctx, "", func(ctx context.Context) (map[string]instance, error) {
+		all, err := d.instances(ctx, ownFilter)
+		seen := map[string]instance{}
+		for _, i := range all {
+			seen[i.Labels[cloud.TagToken]] = i
+		}
+		return seen, err
+	})
+	found, ok := seen[req.Token]
+	if err != nil || !ok {
+		return nil, err
+	}
+	return &found, nil
+}
+
+// get reads one instance by its number or name; nil: there is none.
+func (d *driver) get(ctx context.Context, zone, name string) (*instance, error) {
+	const op = "GetInstance"
+	var found instance
+	err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "zones/" + zone + "/instances/" + url.PathEscape(name), out: &found})
+	switch {
+	case refusedAs(err, notFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case found.ID == "" || found.Name == "" || lastPart(found.Zone) != zone:
+		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without the instance (not Compute Engine): check spec.gcp", op)
+	}
+	return &found, nil
+}
+
+// instances lists the instances that a filter selects and that carry an ownership ID, each once.
+func (d *driver) instances(ctx context.Context, filter string) ([]instance, error) {
+	all, err := listAll(ctx, d, "ListInstances", "instances", filter, func(s scope) []instance { return s.Instances })
+	seen := map[string]bool{}
+	return slices.DeleteFunc(all, func(i instance) bool {
+		drop := i.ID == "" || i.Name == "" || i.Labels[cloud.TagOwnership] == "" || seen[i.ID]
+		seen[i.ID] = true
+		return drop
+	}), err
+}
+
+// disks lists the disks that a filter selects, that carry an ownership ID and that no instance
+// uses, each once.
+func (d *driver) disks(ctx context.Context, filter string) ([]disk, error) {
+	all, err := listAll(ctx, d, "ListDisks", "disks", filter, func(s scope) []disk { return s.Disks })
+	seen := map[string]bool{}
+	return slices.DeleteFunc(all, func(k disk) bool {
+		key := k.Zone + "/" + k.Name
+		drop := k.Name == "" || k.Labels[cloud.TagOwnership] == "" || len(k.Users) > 0 || seen[key]
+		seen[key] = true
+		return drop
+	}), err
+}
+
+// List reads the instances on every call, and disks every few minutes and for some minutes after a
+// delete. It leaves out instances that Ensure has not returned because Compute Engine may still
+// refuse them: a refusal would look like the end of an instance.
+func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
+	found, err := d.instances(ctx, ownFilter)
+	if err != nil {
+		return nil, err
+	}
+	if time.Since(time.Unix(0, d.lastDelete.Load())) < leftoversTTL {
+		d.leftovers.Forget("")
+	}
+	left, err := d.leftovers.Get(ctx, "", func(ctx context.Context) ([]disk, error) { return d.disks(ctx, ownFilter) })
+	if err != nil {
+		return nil, err
+	}
+	var all []cloud.Resource
+	for i := range found {
+		if !found[i].isUndecided() || !d.creations.isOpen(found[i].Labels[cloud.TagToken]) {
+			all = append(all, d.resource(&found[i]))
+		}
+	}
+	for i := range left {
+		all = append(all, leftover(&left[i]))
+	}
+	return all, nil
+}
+
+// Describe reads the instances. It looks for disks only if a token has no instance: until then they
+// belong to the instance.
+func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cloud.Resource, err error) {
+	wanted := map[string]bool{}
+	for _, ref := range refs {
+		if ref.Token != "" {
+			wanted[ref.Token] = true
+		}
+	}
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	found, err := d.instances(ctx, tokensFilter(wanted))
+	if err != nil {
+		return nil, err
+	}
+	missing := map[string]bool{}
+	for token := range wanted {
+		missing[token] = true
+	}
+	for i := range found {
+		if token := found[i].Labels[cloud.TagToken]; wanted[token] {
+			delete(missing, token)
+			all = append(all, d.resource(&found[i]))
+		}
+	}
+	if len(missing) == 0 {
+		return all, nil
+	}
+	left, err := d.disks(ctx, tokensFilter(missing))
+	if err != nil {
+		return nil, err
+	}
+	for i := range left {
+		if missing[left[i].Labels[cloud.TagToken]] {
+			all = append(all, leftover(&left[i]))
+		}
+	}
+	return all, nil
+}
+
+// Delete makes one call for each resource. Compute Engine deletes the disks of an instance with it.
+func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
+	d.lastDelete.Store(time.Now().UnixNano())
+	errs := make([]error, len(resources))
+	turns := make(chan struct{}, deletesAtOnce)
+	var wg sync.WaitGroup
+	for i, r := range resources {
+		turns <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turns }()
+			errs[i] = d.remove(ctx, r)
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+// remove names an instance by its number, which is never used again: its name may be another's by
+// now.
+func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
+	op, collection := "DeleteInstance", "instances"
+	switch r.Kind {
+	case cloud.KindInstance:
+	case cloud.KindDisk:
+		op, collection = "DeleteDisk", "disks"
+	default:
+		return cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on GCP", r.Kind, r.ID)
+	}
+	zone, name, _ := strings.Cut(r.ID, "/")
+	var answer operation
+	err := d.call(ctx, request{op: op, class: cloud.ClassDelete, method: http.MethodDelete, path: "zones/" + zone + "/" + collection + "/" + url.PathEscape(name), out: &answer})
+	switch {
+	case refusedAs(err, notFound):
+		return nil
+	case err != nil:
+		return err
+	case answer.Name == "" || answer.Status == "":
+		return cloud.Errorf(cloud.Unknown, "%s: unexpected response without an operation (not Compute Engine): check spec.gcp", op)
+	}
+	return d.outcome(op, &answer)
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gcp
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
+)
+
+// Google's own words that the driver handles itself.
+const (
+	notFound       = "notFound"
+	alreadyExists  = "alreadyExists"
+	resourceExists = "RESOURCE_ALREADY_EXISTS"
+	rateLimit      = "rateLimitExceeded"
+)
+
+// codes maps the reasons of answers, and the codes of operations that failed.
+var codes = map[string]cloud.Code{
+	rateLimit:                          cloud.Throttled,
+	"userRateLimitExceeded":            cloud.Throttled,
+	"concurrentLimitExceeded":          cloud.Throttled,
+	"RATE_LIMIT_EXCEEDED":              cloud.Throttled,
+	"RESOURCE_OPERATION_RATE_EXCEEDED": cloud.Throttled,
+
+	"quotaExceeded":  cloud.QuotaExceeded,
+	"limitExceeded":  cloud.QuotaExceeded,
+	"QUOTA_EXCEEDED": cloud.QuotaExceeded,
+	"LIMIT_EXCEEDED": cloud.QuotaExceeded,
+
+	"ZONE_RESOURCE_POOL_EXHAUSTED":              cloud.NoCapacity,
+	"ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": cloud.NoCapacity,
+	"RESOURCE_POOL_EXHAUSTED":                   cloud.NoCapacity,
+	"RESOURCE_POOL_EXHAUSTED_WITH_DETAILS":      cloud.NoCapacity,
+	"REGION_RESOURCE_POOL_EXHAUSTED":            cloud.NoCapacity,
+	"IP_SPACE_EXHAUSTED":                        cloud.NoCapacity,
+	"IP_SPACE_EXHAUSTED_WITH_DETAILS":           cloud.NoCapacity,
+
+	"authError":                     cloud.Unauthorized,
+	"forbidden":                     cloud.Unauthorized,
+	"insufficientPermissions":       cloud.Unauthorized,
+	"accessNotConfigured":           cloud.Unauthorized,
+	"billingNotEnabled":             cloud.Unauthorized,
+	"conditionNotMet":               cloud.Unauthorized,
+	"PERMISSIONS_ERROR":             cloud.Unauthorized,
+	"SERVICE_ACCOUNT_ACCESS_DENIED": cloud.Unauthorized,
+	"CONDITION_NOT_MET":             cloud.Unauthorized,
+
+	notFound:             cloud.NotFound,
+	"RESOURCE_NOT_FOUND": cloud.NotFound,
+
+	"invalid":               cloud.InvalidSpec,
+	"badRequest":            cloud.InvalidSpec,
+	"invalidUsage":          cloud.InvalidSpec,
+	"invalidParameter":      cloud.InvalidSpec,
+	"INVALID_FIELD_VALUE":   cloud.InvalidSpec,
+	"INVALID_USAGE":         cloud.InvalidSpec,
+	"UNSUPPORTED_OPERATION": cloud.InvalidSpec,
+
+	alreadyExists:                         cloud.Conflict,
+	resourceExists:                        cloud.Conflict,
+	"resourceInUseByAnotherResource":      cloud.Conflict,
+	"RESOURCE_IN_USE_BY_ANOTHER_RESOURCE": cloud.Conflict,
+
+	"backendError":       cloud.Unavailable,
+	"internalError":      cloud.Unavailable,
+	"resourceNotReady":   cloud.Unavailable,
+	"INTERNAL_ERROR":     cloud.Unavailable,
+	"RESOURCE_NOT_READY": cloud.Unavailable,
+}
+
+// remedies say what to do about words of Google whose message does not.
+var remedies = map[string]string{
+	"insufficientPermissions":       "give the service account the role that docs/clouds/gcp.md shows",
+	"forbidden":                     "give the service account the role that docs/clouds/gcp.md shows",
+	"SERVICE_ACCOUNT_ACCESS_DENIED": "let the account's identity act as the machine's service account: role iam.serviceAccountUser",
+	"conditionNotMet":               "an organization policy forbids it",
+	"CONDITION_NOT_MET":             "an organization policy forbids it",
+}
+
+// word returns Google's own word for a failure.
+func (f failure) word() string {
+	if f.Code != "" {
+		return f.Code
+	}
+	return f.Reason
+}
+
+// codeOf maps a failure with the HTTP status of its answer, or of its operation.
+func codeOf(f failure, status int) cloud.Code {
+	words := strings.ToLower(f.Message)
+	switch {
+	case status == http.StatusTooManyRequests:
+		return cloud.Throttled
+	case status == http.StatusUnauthorized:
+		return cloud.Unauthorized
+	case strings.Contains(words, "machine type") && strings.Contains(words, "does not exist in zone"): // another zone may have it
+		return cloud.NoCapacity
+	case f.Reason == "required" && status == http.StatusForbidden:
+		return cloud.Unauthorized
+	}
+	if code, known := codes[f.word()]; known {
+		return code
+	}
+	switch {
+	case status == http.StatusForbidden:
+		return cloud.Unauthorized
+	case status == http.StatusPreconditionFailed:
+		return cloud.Unauthorized
+	case status == http.StatusConflict:
+		return cloud.Conflict
+	case status >= http.StatusInternalServerError:
+		return cloud.Unavailable
+	}
+	return cloud.Unknown
+}
+
+// refused is the cause of an Error with Google's own word. The driver acts on the word and shows
+// only the redacted text.
+type refused struct{ word, shown string }
+
+func (r refused) Error() string { return r.shown }
+
+// refusedAs reports whether Google answered with one of these words of its own.
+func refusedAs(err error, words ...string) bool {
+	var r refused
+	return errors.As(err, &r) && slices.Contains(words, r.word)
+}
+
+// refusal returns the error for an answer with a status that is not a success.
+func (d *driver) refusal(op string, resp *http.Response, body []byte) error {
+	var answer struct {
+		Error struct {
+			Message string    `json:"message"`
+			Status  string    `json:"status"`
+			Errors  []failure `json:"errors"`
+		} `json:"error"`
+	}
+	status := resp.StatusCode
+	if isJSON(resp) && json.Unmarshal(body, &answer) == nil && (len(answer.Error.Errors) > 0 || answer.Error.Status != "") {
+		f := failure{Code: answer.Error.Status, Message: answer.Error.Message}
+		if len(answer.Error.Errors) > 0 {
+			f = mostSpecific(answer.Error.Errors)
+			f.Code = "" // the HTTP status, in some answers
+		}
+		return d.failed(op, f, status, resp.Header)
+	}
+	code := driverkit.CodeOfStatus(status)
+	if status >= 300 && status < 400 {
+		return cloud.Errorf(code, "%s: the endpoint redirected (%d); Drover does not follow redirects", op, status)
+	}
+	message := fmt.Sprintf("%s: unexpected response with status %d and type %s (not Compute Engine): check spec.gcp", op, status, contentType(resp))
+	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, resp.Header)}
+}
+
+// mostSpecific returns the first failure that the driver knows, or the first one.
+func mostSpecific(all []failure) failure {
+	if i := slices.IndexFunc(all, func(f failure) bool { return codes[f.word()] != "" }); i >= 0 {
+		return all[i]
+	}
+	return all[0]
+}
+
+// failed returns the error for a failure. It classifies the failure before redaction, because a
+// short secret may be part of a word.
+func (d *driver) failed(op string, f failure, status int, header http.Header) error {
+	code, shown := codeOf(f, status), d.secrets.Clean(f.word(), 64)
+	message := op + ": " + shown + ": " + d.secrets.Clean(f.Message, 512)
+	if remedy := remedies[f.word()]; remedy != "" {
+		message += " (" + remedy + ")"
+	}
+	after := driverkit.RetryAfter(code, header)
+	if code == cloud.Throttled && after == 0 {
+		after = untilNextMinute(header)
+	}
+	return &cloud.Error{Code: code, Message: message, RetryAfter: after, Err: refused{f.word(), shown}}
+}
+
+// untilNextMinute returns how long it is until Google's quotas are full again: they are counted by
+// the minute. The answer's own time is Google's.
+func untilNextMinute(header http.Header) time.Duration {
+	now, err := http.ParseTime(header.Get("Date"))
+	if err != nil {
+		now = time.Now()
+	}
+	return now.Truncate(time.Minute).Add(time.Minute).Sub(now)
+}
+
+// outcome returns the error of an operation that failed; nil: it has not.
+func (d *driver) outcome(op string, o *operation) error {
+	failed := o.Error != nil && len(o.Error.Errors) > 0
+	switch {
+	case failed:
+		return d.failed(op, mostSpecific(o.Error.Errors), o.HTTPStatus, nil)
+	case o.HTTPStatus >= http.StatusBadRequest:
+		return cloud.Errorf(driverkit.CodeOfStatus(o.HTTPStatus), "%s: the operation failed with status %d", op, o.HTTPStatus)
+	}
+	return nil
+}

@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gcpstub
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const base = "https://www.googleapis.com/compute/v1/projects/" + Project
+
+// instance is an instance.
+type instance struct {
+	zone, name string
+	id         uint64
+	model      map[string]any // as it was sent
+	made       time.Time
+	decided    time.Time // when capacity is found, or not
+	running    time.Time // when its creation ends
+	gone       time.Time // when its deletion ends; zero: it is not being deleted
+	failed     string    // the code with which its creation fails
+	status     string    // "" follows from the rest
+	ip         string
+}
+
+// operation is the progress of a create or a delete.
+type operation struct {
+	id      uint64
+	kind    string
+	zone    string
+	request string
+	of      *instance
+	target  uint64
+	name    string
+	started time.Time
+	ends    time.Time
+	failed  string
+}
+
+// disk is a persistent disk.
+type disk struct {
+	zone, name string
+	id         uint64
+	labels     any
+	made       time.Time
+	owner      *instance
+	cascades   bool
+}
+
+func (c *Cloud) number() uint64 {
+	c.numbers++
+	return c.numbers
+}
+
+// insert is "instances.insert".
+func (c *Cloud) insert(in call) (any, *failure) {
+	request := in.is("requestId")
+	if request == "" {
+		c.objections = append(c.objections, "instances.insert without requestId")
+	}
+	if old := c.requests[request]; old != nil {
+		return old.model(), nil
+	}
+	var model map[string]any
+	if err := json.Unmarshal(in.body, &model); err != nil {
+		return nil, refuse(http.StatusBadRequest, "parseError", "Parse Error")
+	}
+	name := fmt.Sprint(model["name"])
+	if c.instances[in.zone+"/"+name] != nil {
+		return nil, refuse(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/zones/%s/instances/%s' already exists", Project, in.zone, name)
+	}
+	if fail := c.check(in.zone, model); fail != nil {
+		return nil, fail
+	}
+	now := time.Now()
+	i := &instance{
+		zone: in.zone, name: name, id: c.number(), model: model, made: now, decided: now.Add(c.options.Boot / 2), running: now.Add(c.options.Boot),
+		failed: c.late, ip: fmt.Sprintf("10.0.%d.%d", c.numbers/250%250, c.numbers%250+4),
+	}
+	if c.exhausted[in.zone] {
+		i.failed = "ZONE_RESOURCE_POOL_EXHAUSTED"
+	}
+	c.instances[in.zone+"/"+name] = i
+	if i.failed == "" {
+		c.made++
+		c.makeDisks(i)
+	}
+	op := &operation{id: c.number(), kind: "insert", zone: in.zone, request: request, of: i, target: i.id, name: name, started: now, ends: i.running, failed: i.failed}
+	c.requests[request] = op
+	return op.model(), nil
+}
+
+var resourceName = regexp.MustCompile(`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// check refuses what Compute Engine refuses at once.
+func (c *Cloud) check(zone string, model map[string]any) *failure {
+	machine := fmt.Sprint(model["machineType"])
+	kind, known := strings.CutPrefix(machine, "zones/"+zone+"/machineTypes/")
+	switch {
+	case !resourceName.MatchString(fmt.Sprint(model["name"])):
+		return refuse(400, "invalid", "Invalid value for field 'resource.name': '%v'.", model["name"])
+	case !known:
+		return refuse(400, "invalid", "Invalid value for field 'resource.machineType': '%s'. The URL is malformed.", machine)
+	case catalog()[kind] == nil || catalog()[kind]["only"] != nil && catalog()[kind]["only"] != zone:
+		return refuse(400, "invalid", "Machine type with name '%s' does not exist in zone '%s'.", kind, zone)
+	case c.quota > 0 && len(c.instances) >= c.quota:
+		return refuse(403, "quotaExceeded", "Quota 'INSTANCES' exceeded. Limit: %d in region %s.", c.quota, Region)
+	}
+	for i, raw := range list(model, "disks") {
+		d, _ := raw.(map[string]any)
+		params := object(d, "initializeParams")
+		source := fmt.Sprint(params["sourceImage"])
+		image := "projects/" + Project + "/global/images/" + Image
+		if i == 0 && params["sourceSnapshot"] == nil && source != image && source != "projects/ubuntu-os-cloud/global/images/family/"+Image {
+			return refuse(404, "notFound", "The resource '%s' was not found", source)
+		}
+	}
+	for _, raw := range list(model, "networkInterfaces") {
+		nic, _ := raw.(map[string]any)
+		if subnet := nic["subnetwork"]; subnet != nil && subnet != "projects/"+Project+"/regions/"+Region+"/subnetworks/"+Subnet {
+			return refuse(404, "notFound", "The resource '%v' was not found", subnet)
+		}
+	}
+	total := 0
+	for _, raw := range list(object(model, "metadata"), "items") {
+		item, _ := raw.(map[string]any)
+		size := len(fmt.Sprint(item["value"]))
+		if total += size; size > 256<<10 || total > 512<<10 {
+			return refuse(400, "invalid", "Value for field 'resource.metadata.items[0].value' is too large: maximum size 262144 character(s); actual size %d.", size)
+		}
+	}
+	return nil
+}
+
+func (c *Cloud) makeDisks(i *instance) {
+	for n, raw := range list(i.model, "disks") {
+		d, _ := raw.(map[string]any)
+		if d["type"] == "SCRATCH" {
+			continue
+		}
+		name := i.name
+		if n > 0 {
+			name = fmt.Sprintf("%s-%d", i.name, n)
+		}
+		c.disks[i.zone+"/"+name] = &disk{
+			zone: i.zone, name: name, id: c.number(), labels: object(d, "initializeParams")["labels"], made: i.made, owner: i,
+			cascades: d["autoDelete"] == true,
+		}
+	}
+}
+
+// settle removes instances that failed, and those whose deletion has ended. The caller holds the
+// lock.
+func (c *Cloud) settle() {
+	now := time.Now()
+	for key, i := range c.instances {
+		refused := i.failed != "" && !now.Before(i.running)
+		if !refused && (i.gone.IsZero() || now.Before(i.gone)) {
+			continue
+		}
+		delete(c.instances, key)
+		for key, d := range c.disks {
+			switch {
+			case d.owner != i:
+			case d.cascades && !c.options.Keep:
+				delete(c.disks, key)
+			default:
+				d.owner = nil
+			}
+		}
+	}
+}
+
+func (o *operation) model() map[string]any {
+	out := map[string]any{
+		"kind": "compute#operation", "id": strconv.FormatUint(o.id, 10), "name": fmt.Sprintf("operation-%d", o.id), "zone": base + "/zones/" + o.zone,
+		"operationType": o.kind, "targetId": strconv.FormatUint(o.target, 10), "targetLink": base + "/zones/" + o.zone + "/instances/" + o.name,
+		"status": "RUNNING", "progress": 0, "insertTime": stamp(o.started), "startTime": stamp(o.started), "user": "nodes@example.com",
+		"selfLink": base + "/zones/" + o.zone + "/operations/" + fmt.Sprintf("operation-%d", o.id),
+	}
+	if o.request != "" {
+		out["clientOperationId"] = o.request
+	}
+	if time.Now().Before(o.ends) {
+		return out
+	}
+	out["status"], out["progress"], out["endTime"] = "DONE", 100, stamp(o.ends)
+	if o.failed != "" {
+		out["httpErrorStatusCode"], out["httpErrorMessage"] = 503, "SERVICE UNAVAILABLE"
+		out["error"] = map[string]any{"errors": []any{map[string]any{
+			"code": o.failed, "message": "The zone '" + o.zone + "' does not have enough resources available to fulfill the request.",
+		}}}
+	}
+	return out
+}
+
+// stamp writes a time as Google does: with an offset.
+func stamp(t time.Time) string {
+	return t.In(time.FixedZone("", -8*3600)).Format("2006-01-02T15:04:05.000-07:00")
+}
+
+func (i *instance) state() string {
+	now := time.Now()
+	switch {
+	case !i.gone.IsZero():
+		return "STOPPING"
+	case i.status != "":
+		return i.status
+	case now.Before(i.decided), i.failed != "":
+		return "PROVISIONING"
+	case now.Before(i.running):
+		return "STAGING"
+	}
+	return "RUNNING"
+}
+
+// answer returns an instance as Google answers.
+func (i *instance) answer() map[string]any {
+	var out map[string]any
+	text, err := json.Marshal(i.model)
+	if err != nil || json.Unmarshal(text, &out) != nil {
+		panic("the model is JSON")
+	}
+	out["kind"], out["id"], out["zone"] = "compute#instance", strconv.FormatUint(i.id, 10), base+"/zones/"+i.zone
+	out["name"], out["status"], out["creationTimestamp"] = i.name, i.state(), stamp(i.made)
+	out["selfLink"] = base + "/zones/" + i.zone + "/instances/" + i.name
+	disks := []any{}
+	for n, raw := range list(out, "disks") {
+		d, _ := raw.(map[string]any)
+		delete(d, "initializeParams")
+		d["index"], d["source"] = n, base+"/zones/"+i.zone+"/disks/"+i.name
+		disks = append(disks, d)
+	}
+	out["disks"] = disks
+	for n, raw := range list(out, "networkInterfaces") {
+		nic, _ := raw.(map[string]any)
+		nic["name"], nic["networkIP"] = fmt.Sprintf("nic%d", n), i.ip
+		for _, raw := range list(nic, "accessConfigs") {
+			raw.(map[string]any)["natIP"] = "203.0.113.7"
+		}
+	}
+	if i.status != "" {
+		out["statusMessage"] = "Instance was stopped."
+	}
+	return out
+}
+
+// find finds an instance by its name or number.
+func (c *Cloud) find(in call) (*instance, *failure) {
+	if i := c.instances[in.zone+"/"+in.name]; i != nil {
+		return i, nil
+	}
+	for _, i := range c.instances {
+		if i.zone == in.zone && strconv.FormatUint(i.id, 10) == in.name {
+			return i, nil
+		}
+	}
+	return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/instances/%s' was not found", Project, in.zone, in.name)
+}
+
+func (c *Cloud) getInstance(in call) (any, *failure) {
+	i, fail := c.find(in)
+	if fail != nil {
+		return nil, fail
+	}
+	return i.answer(), nil
+}
+
+func (c *Cloud) deleteInstance(in call) (any, *failure) {
+	i, fail := c.find(in)
+	if fail != nil {
+		return nil, fail
+	}
+	now := time.Now()
+	if i.gone.IsZero() {
+		i.gone = now.Add(c.options.Stop)
+	}
+	op := &operation{id: c.number(), kind: "delete", zone: i.zone, request: in.is("requestId"), of: i, target: i.id, name: i.name, started: now, ends: i.gone}
+	return op.model(), nil
+}
+
+func (c *Cloud) serialPort(in call) (any, *failure) {
+	i, fail := c.find(in)
+	if fail != nil {
+		return nil, fail
+	}
+	text := strings.Repeat("boot\n", 20_000) + "cloud-init: ready\n"
+	start, err := strconv.Atoi(in.is("start"))
+	if err != nil || start >= 0 {
+		return nil, refuse(400, "invalid", "the stub shows only the end of the output")
+	}
+	text = text[max(len(text)+start, 0):]
+	return map[string]any{"kind": "compute#serialPortOutput", "contents": text, "start": "0", "next": strconv.Itoa(len(text)),
+		"selfLink": base + "/zones/" + i.zone + "/instances/" + i.name + "/serialPort"}, nil
+}
+
+func (c *Cloud) listInstances(in call) (any, *failure) {
+	var all []item
+	for _, key := range slices.Sorted(maps.Keys(c.instances)) {
+		if i := c.instances[key]; time.Since(i.made) >= c.options.Lag {
+			all = append(all, item{i.zone, i.model["labels"], i.answer()})
+		}
+	}
+	return c.aggregate(in, "instances", "compute#instanceAggregatedList", all)
+}
+
+func (c *Cloud) listDisks(in call) (any, *failure) {
+	var all []item
+	for _, key := range slices.Sorted(maps.Keys(c.disks)) {
+		d := c.disks[key]
+		out := map[string]any{"kind": "compute#disk", "id": strconv.FormatUint(d.id, 10), "name": d.name, "zone": base + "/zones/" + d.zone,
+			"creationTimestamp": stamp(d.made), "sizeGb": "10", "status": "READY"}
+		if d.labels != nil {
+			out["labels"] = d.labels
+		}
+		if d.owner != nil {
+			out["users"] = []any{base + "/zones/" + d.zone + "/instances/" + d.owner.name}
+		}
+		all = append(all, item{d.zone, d.labels, out})
+	}
+	return c.aggregate(in, "disks", "compute#diskAggregatedList", all)
+}
+
+func (c *Cloud) deleteDisk(in call) (any, *failure) {
+	d := c.disks[in.zone+"/"+in.name]
+	switch {
+	case d == nil:
+		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/disks/%s' was not found", Project, in.zone, in.name)
+	case d.owner != nil:
+		return nil, refuse(400, "resourceInUseByAnotherResource", "The disk resource '%s' is already being used by '%s'", d.name, d.owner.name)
+	}
+	delete(c.disks, in.zone+"/"+in.name)
+	op := &operation{id: c.number(), kind: "delete", zone: d.zone, target: d.id, name: d.name, started: time.Now(), ends: time.Now()}
+	return op.model(), nil
+}
+
+// item is one resource of a listing.
+type item struct {
+	zone   string
+	labels any
+	model  map[string]any
+}
+
+// aggregate returns one page of a listing of all zones.
+func (c *Cloud) aggregate(in call, collection, kind string, all []item) (any, *failure) {
+	selected, fail := filter(in.is("filter"))
+	if fail != nil {
+		return nil, fail
+	}
+	all = slices.DeleteFunc(all, func(i item) bool { return !selected(i.labels) || c.dead[i.zone] || in.project != Project })
+	size, err := strconv.Atoi(cmp.Or(in.is("maxResults"), "500"))
+	if err != nil || size > 500 {
+		return nil, refuse(400, "invalid", "Invalid value for field 'maxResults'.")
+	}
+	if c.options.PageSize > 0 {
+		size = min(size, c.options.PageSize)
+	}
+	from, _ := strconv.Atoi(in.is("pageToken"))
+	from = min(from, len(all))
+	to := min(from+size, len(all))
+	items := map[string]any{"regions/" + Region: noResults("regions/" + Region)}
+	for _, zone := range append(Zones(), "us-east1-b") {
+		items["zones/"+zone] = noResults("zones/" + zone)
+	}
+	for zone, dead := range c.dead {
+		if dead {
+			delete(items, "zones/"+zone)
+		}
+	}
+	byZone := map[string][]any{}
+	for _, i := range all[from:to] {
+		byZone[i.zone] = append(byZone[i.zone], i.model)
+	}
+	for zone, found := range byZone {
+		items["zones/"+zone] = map[string]any{collection: found}
+	}
+	out := map[string]any{"kind": kind, "id": "projects/" + Project + "/aggregated/" + collection, "items": items, "selfLink": base + "/aggregated/" + collection}
+	if to < len(all) {
+		out["nextPageToken"] = strconv.Itoa(to)
+	}
+	if dead := c.unreachable(); len(dead) > 0 && to == len(all) { // told on the last page
+		out["unreachables"] = dead
+		out["warning"] = map[string]any{"code": "UNREACHABLE", "message": "Some scopes could not be reached."}
+	}
+	return out, nil
+}
+
+func (c *Cloud) unreachable() (all []any) {
+	for _, zone := range slices.Sorted(maps.Keys(c.dead)) {
+		if c.dead[zone] {
+			all = append(all, "zones/"+zone)
+		}
+	}
+	return all
+}
+
+func noResults(scope string) map[string]any {
+	return map[string]any{"warning": map[string]any{"code": "NO_RESULTS_ON_PAGE", "message": "There are no results for scope '" + scope + "' on this page.",
+		"data": []any{map[string]any{"key": "scope", "value": scope}}}}
+}
+
+var (
+	hasLabel = regexp.MustCompile(`^labels\.([a-z0-9_-]+):\*$`)
+	isLabel  = regexp.MustCompile(`^\(labels\.([a-z0-9_-]+) = "([^"]*)"\)$`)
+)
+
+// filter understands the two forms of filters that the driver uses, and refuses others.
+func filter(text string) (func(labels any) bool, *failure) {
+	if m := hasLabel.FindStringSubmatch(text); m != nil {
+		return func(labels any) bool { l, _ := labels.(map[string]any); return l[m[1]] != nil }, nil
+	}
+	var terms [][]string
+	for term := range strings.SplitSeq(text, " OR ") {
+		m := isLabel.FindStringSubmatch(term)
+		if m == nil {
+			return nil, refuse(400, "invalid", "Invalid value for field 'filter': '%s'. Invalid list filter expression.", text)
+		}
+		terms = append(terms, m)
+	}
+	return func(labels any) bool {
+		l, _ := labels.(map[string]any)
+		return slices.ContainsFunc(terms, func(m []string) bool { return l[m[1]] == m[2] })
+	}, nil
+}
+
+func (c *Cloud) region(in call) (any, *failure) {
+	if in.name != Region {
+		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/regions/%s' was not found", in.project, in.name)
+	}
+	root := "https://www.googleapis.com/compute/v1/projects/" + in.project
+	zones := []any{}
+	for _, zone := range Zones() {
+		zones = append(zones, root+"/zones/"+zone)
+	}
+	slices.Reverse(zones)
+	return map[string]any{"kind": "compute#region", "id": "1220", "name": Region, "status": "UP", "zones": zones, "selfLink": root + "/regions/" + Region}, nil
+}
+
+// catalog are the machine types. "only" is the zone that alone has it.
+func catalog() map[string]map[string]any {
+	return map[string]map[string]any{
+		"e2-standard-2":  {"guestCpus": 2, "memoryMb": 8192, "architecture": "X86_64"},
+		"t2a-standard-1": {"guestCpus": 1, "memoryMb": 4096},
+		"n2-rare-4":      {"guestCpus": 4, "memoryMb": 16384, "architecture": "X86_64", "only": Region + "-b"},
+		"a2-highgpu-1g": {"guestCpus": 12, "memoryMb": 87040, "architecture": "X86_64",
+			"accelerators": []any{map[string]any{"guestAcceleratorType": "nvidia-tesla-a100", "guestAcceleratorCount": 1}}},
+	}
+}
+
+func machineType(in call) (any, *failure) {
+	kind := catalog()[in.name]
+	if kind == nil || kind["only"] != nil && kind["only"] != in.zone {
+		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/machineTypes/%s' was not found", Project, in.zone, in.name)
+	}
+	delete(kind, "only")
+	kind["kind"], kind["id"], kind["name"], kind["zone"] = "compute#machineType", "334004", in.name, in.zone
+	return kind, nil
+}
+
+// SetStatus changes the status of an instance, such as "TERMINATED".
+func (c *Cloud) SetStatus(zone, name, status string) {
+	c.set(func() { c.instances[zone+"/"+name].status = status }, nil)
+}
+
+// Preempt takes an instance back, as its terminationAction says.
+func (c *Cloud) Preempt(zone, name string) {
+	c.set(func() {
+		i := c.instances[zone+"/"+name]
+		if object(i.model, "scheduling")["instanceTerminationAction"] == "DELETE" {
+			i.gone = time.Now().Add(c.options.Stop)
+			return
+		}
+		i.status = "TERMINATED"
+	}, nil)
+}
+
+// Launch makes an instance without the driver. alive reports whether it still exists.
+func (c *Cloud) Launch(zone, name string, labels map[string]any) (alive func() bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := &instance{zone: zone, name: name, id: c.number(), made: time.Now(), model: map[string]any{}}
+	if labels != nil {
+		i.model["labels"] = labels
+	}
+	c.instances[zone+"/"+name] = i
+	return func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.instances[zone+"/"+name] == i && i.gone.IsZero()
+	}
+}
+
+// Left lists the instances and disks with the label.
+func (c *Cloud) Left(label, value string) (all []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settle()
+	has := func(labels any) bool { l, _ := labels.(map[string]any); return l[label] == value }
+	for key, i := range c.instances {
+		if has(i.model["labels"]) {
+			all = append(all, "instance "+key)
+		}
+	}
+	for key, d := range c.disks {
+		if has(d.labels) {
+			all = append(all, "disk "+key)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// object and list return a member of an object; never nil maps.
+func object(of map[string]any, key string) map[string]any {
+	if o, ok := of[key].(map[string]any); ok {
+		return o
+	}
+	return map[string]any{}
+}
+
+func list(of map[string]any, key string) []any {
+	all, _ := of[key].([]any)
+	return all
+}

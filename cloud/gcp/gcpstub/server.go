@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gcpstub
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"maps"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The world of the stub.
+const (
+	Project  = "nodes-4711"
+	Other    = "others-4711" // another project that the same service account may use
+	Region   = "europe-west4"
+	Image    = "ubuntu-2404"
+	Network  = "vpc"
+	Subnet   = "nodes"
+	Universe = "gcp.test" // besides googleapis.com
+)
+
+// Zones are those of the region, sorted.
+func Zones() []string { return []string{Region + "-a", Region + "-b", Region + "-c"} }
+
+// Options configure a cloud at its start.
+type Options struct {
+	// Email and Key are the service account key that the token service knows.
+	Email string
+	Key   *rsa.PublicKey
+	// Subjects, if set, judges the tokens of another identity provider.
+	Subjects func(token string) bool
+	// PageSize limits one page of a listing. 0 means what the caller asks for.
+	PageSize int
+	// Boot and Stop are how long an instance is being created, and deleted. For the first half of
+	// Boot, the instance may still be refused.
+	Boot, Stop time.Duration
+	// Lag is how long listings do not show new instances.
+	Lag time.Duration
+	// Keep makes each instance leave its disks behind.
+	Keep bool
+}
+
+// Fault makes calls fail.
+type Fault struct {
+	// Operation to fail, as "METHOD collection", such as "POST instances".
+	Operation string
+	// Status, Reason, Message and Header of the answer. Status 0 keeps the call's own answer.
+	Status          int
+	Reason, Message string
+	Header          map[string]string
+	// Body replaces the answer's body.
+	Body string
+	// After carries out the call although its answer is replaced.
+	After bool
+	// Late drops the connection at once, and carries out the call after Delay.
+	Late  bool
+	Delay time.Duration
+}
+
+// Cloud is a project.
+type Cloud struct {
+	// Address is where the stub listens.
+	Address string
+
+	options  Options
+	document *Document
+	trust    *x509.CertPool
+
+	mu         sync.Mutex
+	tokens     map[string]string // what they are for: "compute" or "impersonation"
+	calls      map[string]int
+	objections []string
+	faults     []*Fault
+	instances  map[string]*instance // by zone/name
+	disks      map[string]*disk     // by zone/name
+	operations map[string]*operation
+	requests   map[string]*operation // by request ID
+	numbers    uint64
+	quota      int             // instances; 0: no limit
+	rate, used int             // changes until Refill; 0: no limit
+	exhausted  map[string]bool // zones without capacity
+	dead       map[string]bool // zones that do not answer
+	late       string          // the code with which accepted instances fail
+	made       int
+}
+
+// New starts a cloud that stops at the end of the test.
+func New(t interface {
+	Cleanup(func())
+	Fatal(...any)
+}, options Options) *Cloud {
+	c := &Cloud{
+		options: options, tokens: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{}, disks: map[string]*disk{},
+		operations: map[string]*operation{}, requests: map[string]*operation{}, exhausted: map[string]bool{}, dead: map[string]bool{},
+		numbers: 9_007_199_254_740_993, // the first number that a floating-point number can't hold
+	}
+	var err error
+	if c.document, err = Load(); err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := c.certificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(c)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	c.Address = server.Listener.Addr().String()
+	return c
+}
+
+// certificate makes the stub's certificate, which is its own authority.
+func (c *Cloud) certificate() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "gcpstub"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		DNSNames: []string{"*.googleapis.com", "*." + Universe}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	c.trust = x509.NewCertPool()
+	c.trust.AppendCertsFromPEM(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}
+
+// Transport returns a transport that leads all names to the stub and trusts it.
+func (c *Cloud) Transport() *http.Transport {
+	return &http.Transport{
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, c.Address)
+		},
+		TLSClientConfig: &tls.Config{RootCAs: c.trust, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+	}
+}
+
+// call is one request to Compute Engine.
+type call struct {
+	method, project  string
+	zone             string // or region
+	collection, name string
+	action           string
+	query            map[string][]string
+	body             []byte
+	op               string // as in Fault
+	badPath          bool
+}
+
+// failure is an error answer.
+type failure struct {
+	status          int
+	reason, message string
+	header          map[string]string
+}
+
+func refuse(status int, reason, format string, args ...any) *failure {
+	return &failure{status: status, reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+// ServeHTTP implements http.Handler.
+func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, 4<<20))
+	if err != nil {
+		return
+	}
+	service, _, _ := strings.Cut(r.Host, ".")
+	if service != "compute" {
+		c.serveToken(w, r, service, body)
+		return
+	}
+	in := parse(r, body)
+	c.mu.Lock()
+	c.calls[in.op]++
+	c.objections = append(c.objections, c.document.JudgeRequest(r.Method, r.URL, body)...)
+	var fault Fault
+	if i := slices.IndexFunc(c.faults, func(f *Fault) bool { return f.Operation == in.op }); i >= 0 {
+		fault = *c.faults[i]
+	}
+	authorized := c.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")] == "compute" || c.isSelfSigned(r)
+	c.mu.Unlock()
+	if !authorized {
+		writeFailure(w, refuse(http.StatusUnauthorized, "authError", "Invalid Credentials"))
+		return
+	}
+	if fault.Late {
+		time.AfterFunc(fault.Delay, func() { _, _ = c.do(in) })
+		panic(http.ErrAbortHandler)
+	}
+	if fault.Status == 0 || fault.After {
+		out, fail := c.do(in)
+		if fault.Status == 0 {
+			c.write(w, r, out, fail)
+			return
+		}
+	}
+	writeFault(w, fault)
+}
+
+func writeFault(w http.ResponseWriter, fault Fault) {
+	if fault.Body == "" {
+		writeFailure(w, &failure{fault.Status, fault.Reason, fault.Message, fault.Header})
+		return
+	}
+	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
+	w.WriteHeader(fault.Status)
+	_, _ = io.WriteString(w, fault.Body)
+}
+
+// parse reads a path: below the project, "zones/Z/" or "aggregated/" may be before a collection, a
+// name and an action.
+func parse(r *http.Request, body []byte) (in call) {
+	in = call{method: r.Method, query: r.URL.Query(), body: body}
+	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/compute/v1/projects/"), "/")
+	if len(parts) < 3 {
+		in.badPath = true
+		return in
+	}
+	in.project, parts = parts[0], parts[1:]
+	scope := ""
+	switch parts[0] {
+	case "zones":
+		if len(parts) > 2 {
+			in.zone, parts = parts[1], parts[2:]
+		}
+	case "aggregated":
+		scope, parts = "aggregated/", parts[1:]
+	}
+	in.collection = parts[0]
+	if len(parts) > 1 {
+		in.name = parts[1]
+	}
+	if len(parts) > 2 {
+		in.action = "/" + parts[2]
+	}
+	in.op = in.method + " " + scope + in.collection + in.action
+	return in
+}
+
+func (in *call) is(key string) string {
+	if len(in.query[key]) == 0 {
+		return ""
+	}
+	return in.query[key][0]
+}
+
+// do carries out a call.
+func (c *Cloud) do(in call) (any, *failure) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settle()
+	if in.method != http.MethodGet && c.rate > 0 {
+		if c.used++; c.used > c.rate {
+			return nil, refuse(http.StatusForbidden, "rateLimitExceeded", "Quota exceeded for quota group 'default' and limit 'Queries per minute per region'.")
+		}
+	}
+	switch {
+	case in.badPath:
+		return nil, refuse(http.StatusNotFound, "notFound", "Not found.")
+	case in.project != Project && in.project != Other:
+		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s' was not found", in.project)
+	case in.zone != "" && !slices.Contains(Zones(), in.zone):
+		return nil, refuse(http.StatusBadRequest, "invalid", "Invalid value for field 'zone': '%s'. Unknown zone.", in.zone)
+	case c.dead[in.zone]:
+		return nil, refuse(http.StatusServiceUnavailable, "backendError", "The zone '%s' does not respond.", in.zone)
+	}
+	switch in.op {
+	case "GET regions":
+		return c.region(in)
+	case "POST instances":
+		return c.insert(in)
+	case "GET instances":
+		return c.getInstance(in)
+	case "DELETE instances":
+		return c.deleteInstance(in)
+	case "GET instances/serialPort":
+		return c.serialPort(in)
+	case "GET aggregated/instances":
+		return c.listInstances(in)
+	case "GET aggregated/disks":
+		return c.listDisks(in)
+	case "DELETE disks":
+		return c.deleteDisk(in)
+	case "GET machineTypes":
+		return machineType(in)
+	}
+	return nil, refuse(http.StatusNotFound, "notFound", "%s: not found", in.op)
+}
+
+// write writes an answer, and has it judged.
+func (c *Cloud) write(w http.ResponseWriter, r *http.Request, out any, fail *failure) {
+	if fail != nil {
+		writeFailure(w, fail)
+		return
+	}
+	body, err := json.Marshal(out)
+	if err != nil {
+		panic(err)
+	}
+	objections := c.document.JudgeAnswer(r.Method, r.URL.Path, body)
+	c.mu.Lock()
+	c.objections = append(c.objections, objections...)
+	c.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
+	_, _ = w.Write(body)
+}
+
+func writeFailure(w http.ResponseWriter, f *failure) {
+	for key, value := range f.header {
+		w.Header().Set(key, value)
+	}
+	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
+	w.WriteHeader(f.status)
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{
+		"code": f.status, "message": f.message, "errors": []any{map[string]any{"message": f.message, "domain": "global", "reason": f.reason}},
+	}})
+}
+
+// Objections returns what Google's document does not have of the requests and answers so far.
+func (c *Cloud) Objections() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.objections)
+}
+
+// Calls returns the calls so far, as Fault names them; those of token services have the collection
+// "token".
+func (c *Cloud) Calls() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.calls)
+}
+
+// Inject makes calls fail until undo is called.
+func (c *Cloud) Inject(f Fault) (undo func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one := &f
+	c.faults = append(c.faults, one)
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.faults = slices.DeleteFunc(c.faults, func(x *Fault) bool { return x == one })
+	}
+}
+
+// set changes the cloud, and returns how to undo it.
+func (c *Cloud) set(change, back func()) (undo func()) {
+	locked := func(f func()) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		f()
+	}
+	locked(change)
+	return func() { locked(back) }
+}
+
+// SetQuota limits the instances until undo is called.
+func (c *Cloud) SetQuota(n int) (undo func()) {
+	return c.set(func() { c.quota = n }, func() { c.quota = 0 })
+}
+
+// SetRate limits the changes until Refill.
+func (c *Cloud) SetRate(n int) { c.set(func() { c.rate, c.used = n, 0 }, nil) }
+
+// Refill begins another minute.
+func (c *Cloud) Refill() { c.set(func() { c.used = 0 }, nil) }
+
+// Exhaust makes accepted instances of a zone fail for lack of capacity, until undo is called.
+func (c *Cloud) Exhaust(zone string) (undo func()) {
+	return c.set(func() { c.exhausted[zone] = true }, func() { c.exhausted[zone] = false })
+}
+
+// Kill makes a zone not answer until undo is called. It may be one of another region.
+func (c *Cloud) Kill(zone string) (undo func()) {
+	return c.set(func() { c.dead[zone] = true }, func() { c.dead[zone] = false })
+}
+
+// FailLate makes accepted instances fail with the code until undo is called.
+func (c *Cloud) FailLate(code string) (undo func()) {
+	return c.set(func() { c.late = code }, func() { c.late = "" })
+}
+
+// Forget forgets the request IDs, as after an hour.
+func (c *Cloud) Forget() { c.set(func() { clear(c.requests) }, nil) }
+
+// Made returns how many instances were ever created.
+func (c *Cloud) Made() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.made
+}

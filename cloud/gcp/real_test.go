@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gcp
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
+	"github.com/drover-io/drover/cloud/gcp/gcpstub"
+)
+
+// realOwner is the ownership ID of what TestRealAccount makes.
+const realOwner = "drover-real-account-test"
+
+// realAccount is where TestRealAccount makes its machines: DROVER_GCP_REAL, as JSON.
+type realAccount struct {
+	infrav1.GCPAccount
+	MachineType, Image, ImageProject, Subnetwork string
+}
+
+// TestRealAccount takes two machines through their life in a real project. It says what Google does
+// where its documentation does not.
+func TestRealAccount(t *testing.T) {
+	text := os.Getenv("DROVER_GCP_REAL")
+	if text == "" {
+		t.Skip("DROVER_GCP_REAL is not set: no real project was asked")
+	}
+	var real realAccount
+	if err := json.Unmarshal([]byte(text), &real); err != nil {
+		t.Fatal(err)
+	}
+	key, err := os.ReadFile(os.Getenv("GOOGLE_APPLICATION_CREDENTIALS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := newDriver(cloud.Config{
+		Account:     &infrav1.CloudAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, GCP: &real.GCPAccount},
+		Credentials: map[string][]byte{keyCredentials: key}, Connect: conformance.Through(http.DefaultTransport),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wholeLife(t, d.(*driver), &infrav1.GCPMachine{
+		MachineType: real.MachineType, Image: infrav1.GCPImage{Name: real.Image, Project: real.ImageProject},
+		NetworkInterfaces: []infrav1.GCPNetworkInterface{{Subnetwork: real.Subnetwork}},
+	}, 2*time.Second)
+}
+
+// TestLife takes the same steps on the stand-in.
+func TestLife(t *testing.T) {
+	t.Parallel()
+	stub := start(t, gcpstub.Options{Boot: 100 * time.Millisecond, Stop: 50 * time.Millisecond, Lag: 20 * time.Millisecond})
+	wholeLife(t, connect(t, stub), testMachine(nil).GCP, 10*time.Millisecond)
+	if left := stub.Left(cloud.TagOwnership, realOwner); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// wholeLife makes two machines of one name, one after the other, repeats each create, waits until
+// it runs, and deletes it by its number. It deletes whatever it made, however it ends.
+func wholeLife(t *testing.T, d *driver, spec *infrav1.GCPMachine, pace time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Minute)
+	defer cancel()
+	info, err := d.Probe(ctx)
+	if err != nil {
+		t.Fatalf("Probe: %v", err)
+	}
+	t.Logf("place %s, zones %q", info.Place, info.FailureDomains)
+	name, first := "drover-"+strings.ToLower(rand.Text()[:10]), cloud.Resource{}
+	for _, token := range []string{name + "-1", name + "-2"} {
+		req := cloud.Request{Token: token, OwnershipID: realOwner, Namespace: "test", Name: name, FailureDomain: info.FailureDomains[0],
+			UserData: []byte("#cloud-config\n"), Spec: &infrav1.CloudMachineFields{GCP: spec}}
+		refs := []cloud.Reference{{Token: token, OwnershipID: realOwner}}
+		func() {
+			defer func() { clean(ctx, t, d, refs, pace) }()
+			made := oneLife(ctx, t, d, req, pace)
+			if made.ID == first.ID {
+				t.Errorf("two instances of one name have the number %s", made.ID)
+			}
+			if first.ID != "" {
+				if err := d.Delete(ctx, []cloud.Resource{first})[0]; err != nil {
+					t.Errorf("deleting what is gone, by its number: %v", err)
+				}
+				if _, err := d.Ensure(ctx, req); err != nil {
+					t.Errorf("the deletion of the first instance hit the second one: %v", err)
+				}
+			}
+			first = made
+		}()
+	}
+}
+
+// oneLife makes a machine and waits until it runs.
+func oneLife(ctx context.Context, t *testing.T, d *driver, req cloud.Request, pace time.Duration) (made cloud.Resource) {
+	t.Helper()
+	began := time.Now()
+	waitFor(ctx, t, pace, "the instance is made", func() bool {
+		var err error
+		made, err = d.Ensure(ctx, req)
+		if code := cloud.CodeOf(err); err != nil && code != cloud.Unavailable {
+			t.Fatalf("Ensure: %v", err)
+		}
+		return err == nil
+	})
+	t.Logf("%s: made after %s", made.ID, time.Since(began).Round(time.Millisecond))
+	again, err := d.Ensure(ctx, req)
+	if err != nil || again.ID != made.ID {
+		t.Errorf("the request sent again: %v, %v", again.ID, err)
+	}
+	later := req
+	later.Attempt = 1 // another request ID, as when Google has forgotten the first one
+	if again, err = d.Ensure(ctx, later); err != nil || again.ID != made.ID {
+		t.Errorf("another request for the same name, which Google answers with 409: %v, %v", again.ID, err)
+	}
+	other := req
+	other.Token += "-other"
+	if _, err := d.Ensure(ctx, other); cloud.CodeOf(err) != cloud.Conflict {
+		t.Errorf("another machine of the name: %v", err)
+	}
+	waitFor(ctx, t, pace, "the instance runs", func() bool {
+		all, err := d.List(ctx)
+		if err != nil {
+			t.Logf("List: %v", err)
+		}
+		for _, r := range all {
+			if r.ID == made.ID && r.State == cloud.StateRunning && len(r.Addresses) > 1 {
+				return true
+			}
+		}
+		return false
+	})
+	t.Logf("%s: runs after %s", made.ID, time.Since(began).Round(time.Millisecond))
+	labeled := 0
+	all, err := listAll(ctx, d, "ListDisks", "disks", ownFilter, func(s scope) []disk { return s.Disks })
+	for _, k := range all {
+		if k.Labels[cloud.TagToken] == req.Token {
+			labeled++
+		}
+	}
+	if err != nil || labeled != 1 {
+		t.Errorf("%d disks have the machine's labels: %v", labeled, err)
+	}
+	return made
+}
+
+// clean deletes the machines, and what Google leaves of them.
+func clean(ctx context.Context, t *testing.T, d *driver, refs []cloud.Reference, pace time.Duration) {
+	t.Helper()
+	began := time.Now()
+	waitFor(ctx, t, pace, "everything is gone", func() bool {
+		found, err := d.Describe(ctx, refs)
+		if err != nil {
+			t.Logf("Describe: %v", err)
+			return false
+		}
+		for _, err := range d.Delete(ctx, instancesFirst(found)) {
+			if err != nil {
+				t.Logf("Delete: %v", err)
+			}
+		}
+		return len(found) == 0 && time.Since(began) > 3*pace // a listing may lag
+	})
+	t.Logf("gone after %s", time.Since(began).Round(time.Millisecond))
+}
+
+func waitFor(ctx context.Context, t *testing.T, pace time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not in time", what)
+		case <-time.After(pace):
+		}
+	}
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gcp tests a fleet on a stand-in for Compute Engine, with the engine and its rate limits
+// as the manager has them.
+package gcp
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/cloud/gcp"
+	"github.com/drover-io/drover/cloud/gcp/gcpstub"
+	"github.com/drover-io/drover/test/engine"
+)
+
+const email = "drover@" + gcpstub.Project + ".iam.gserviceaccount.com"
+
+// credentials returns a service account key, and its public part.
+func credentials(t *testing.T) (map[string][]byte, *rsa.PublicKey) {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	text, err := json.Marshal(map[string]string{"type": "service_account", "client_email": email, "private_key": string(private)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string][]byte{"credentials": text}, &key.PublicKey
+}
+
+// TestFleet counts the calls of 300 machines, as the engine makes them with Google's published
+// limits: listings included, 1.15 for each machine until it runs, and 1.05 until it is gone.
+func TestFleet(t *testing.T) {
+	const n = 300
+	g := NewWithT(t)
+	secret, public := credentials(t)
+	stub := gcpstub.New(t, gcpstub.Options{Email: email, Key: public, Boot: 10 * time.Second, Stop: 30 * time.Second})
+	config := fleet.AccountConfig{
+		Spec: infrav1.CloudAccountSpec{
+			CredentialsRef: &infrav1.LocalReference{Name: "c"}, GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region},
+		},
+		Credentials: secret,
+	}
+	config.Spec.Inventory.IdleSeconds, config.Spec.Inventory.ActiveSeconds = 60, 5
+	a := engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{gcp.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()}, config)
+	calls := func() (sum int) {
+		for _, n := range stub.Calls() {
+			sum += n
+		}
+		return sum
+	}
+	machine := &infrav1.CloudMachineFields{GCP: &infrav1.GCPMachine{
+		MachineType: "e2-standard-2", Image: infrav1.GCPImage{Name: gcpstub.Image},
+		NetworkInterfaces: []infrav1.GCPNetworkInterface{{Subnetwork: gcpstub.Subnet}},
+	}}
+	refs := make([]cloud.Reference, n)
+	before := calls()
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			name := fmt.Sprintf("m-%03d", i)
+			req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Spec: machine, UserData: []byte("#cloud-config\n")}
+			ref, err := engine.Create(t, a, req, gcpstub.Zones()[i%3:][:1])
+			if err != nil {
+				t.Errorf("machine %d: %v", i, err)
+			}
+			refs[i] = ref
+			a.Observe(ref, true)
+		})
+	}
+	wg.Wait()
+	g.Eventually(func() (running int) {
+		for _, ref := range refs {
+			if o := a.Observe(ref, true); o.Instance != nil && o.Instance.State == cloud.StateRunning && len(o.Instance.Addresses) > 0 {
+				running++
+				a.NodeJoined(ref.Token)
+			}
+		}
+		return running
+	}, "3m", "500ms").Should(Equal(n))
+	g.Expect(stub.Made()).To(Equal(n))
+	created := calls() - before
+	t.Logf("%d calls until all run: %v", created, stub.Calls())
+	g.Expect(created).To(BeNumerically("<=", n*115/100))
+
+	before = calls()
+	asked := time.Now()
+	g.Eventually(func() (left int) {
+		for _, ref := range refs {
+			if !a.Delete(ref, asked).Gone {
+				left++
+			}
+		}
+		return left
+	}, "3m", "500ms").Should(BeZero())
+	deleted := calls() - before
+	t.Logf("%d calls until all are gone: %v", deleted, stub.Calls())
+	g.Expect(deleted).To(BeNumerically("<=", n*105/100))
+	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
+	g.Expect(stub.Objections()).To(BeEmpty())
+}
