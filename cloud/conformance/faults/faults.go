@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faults is what the stand-ins for clouds share: which of their calls a fault hits, and what
-// replaces an answer. Only tests import it.
+// Package faults is what the stand-ins for clouds share: which of their calls a fault hits, and
+// what replaces an answer. Only tests import it.
 package faults
 
 import (
