@@ -11,6 +11,7 @@ import (
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/conformance/faults"
 )
 
 // TestTroubledCreates injects each of the stub's faults into a create: the error leaves the result
@@ -23,13 +24,13 @@ func TestTroubledCreates(t *testing.T) {
 		made  bool // when the error occurs
 		late  bool // some time after the error
 	}{
-		"cut before":   {fault: ec2stub.Fault{Instead: ec2stub.Cut}},
-		"cut after":    {fault: ec2stub.Fault{Instead: ec2stub.Cut, After: true}, made: true},
+		"cut before":   {fault: ec2stub.Fault{Instead: faults.Cut}},
+		"cut after":    {fault: ec2stub.Fault{Instead: faults.Cut, After: true}, made: true},
 		"error before": {fault: ec2stub.Fault{Code: "InternalError", Status: http.StatusInternalServerError}},
 		"error after":  {fault: ec2stub.Fault{Code: "InternalError", Status: http.StatusInternalServerError, After: true}, made: true},
-		"half":         {fault: ec2stub.Fault{Instead: ec2stub.Half, After: true}, made: true},
-		"page":         {fault: ec2stub.Fault{Instead: ec2stub.Page, After: true}, made: true},
-		"elsewhere":    {fault: ec2stub.Fault{Instead: ec2stub.Elsewhere, After: true}, made: true},
+		"half":         {fault: ec2stub.Fault{Instead: faults.Half, After: true}, made: true},
+		"page":         {fault: ec2stub.Fault{Instead: faults.Page, After: true}, made: true},
+		"elsewhere":    {fault: ec2stub.Fault{Instead: faults.Elsewhere, After: true}, made: true},
 		"late":         {fault: ec2stub.Fault{Late: true, Delay: soon}, late: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/conformance"
+	"github.com/drover-io/drover/cloud/conformance/faults"
 )
 
 // realOwner is the ownership ID of everything that TestRealAccount creates.
@@ -65,7 +66,7 @@ func TestLife(t *testing.T) {
 	}{
 		"whole":           {},
 		"cut off":         {cut: true, words: "Unavailable"},
-		"no answer":       {fault: ec2stub.Fault{Operation: "RunInstances", Instead: ec2stub.Cut, After: true}, words: "RunInstances"},
+		"no answer":       {fault: ec2stub.Fault{Operation: "RunInstances", Instead: faults.Cut, After: true}, words: "RunInstances"},
 		"nothing is made": {fault: ec2stub.Fault{Operation: "RunInstances", Code: "VcpuLimitExceeded", Status: http.StatusBadRequest}, words: "VcpuLimitExceeded", none: true},
 	} {
 		t.Run(name, func(t *testing.T) {

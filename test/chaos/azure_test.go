@@ -12,6 +12,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/azure/armstub"
+	"github.com/drover-io/drover/cloud/conformance/faults"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/rig"
@@ -83,7 +84,7 @@ func (azureWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func(c
 		return nil, err
 	}
 	out.Operation, out.Skip, out.Count, out.Delay = op, f.Skip, f.Count, f.Delay.Duration
-	out.After, out.Late, out.Short, out.Instead, out.Birth = m.after, m.late, m.short, armstub.Instead(m.instead), azureBirths[m.birth]
+	out.After, out.Late, out.Short, out.Instead, out.Birth = m.after, m.late, m.short, m.instead, azureBirths[m.birth]
 	if f.RetryAfter > 0 {
 		out.Header = map[string]string{"Retry-After": strconv.Itoa(int(f.RetryAfter + 1))}
 	}
@@ -102,9 +103,9 @@ func (azureWorld) set(_ context.Context, w *wave, s simulator.Settings) error {
 
 func (azureWorld) fall(_ context.Context, w *wave, mode simulator.DownMode) (func(context.Context) error, error) {
 	down, ok := map[simulator.DownMode]armstub.Fault{
-		simulator.DownCut:         {Instead: armstub.Cut},
+		simulator.DownCut:         {Instead: faults.Cut},
 		simulator.DownUnavailable: azureErrors[wire.ServiceUnavailable],
-		simulator.DownHang:        {Instead: armstub.Cut, Delay: time.Hour},
+		simulator.DownHang:        {Instead: faults.Cut, Delay: time.Hour},
 	}[mode]
 	if !ok {
 		return nil, errors.New("nobody knows how Azure is down: " + string(mode))

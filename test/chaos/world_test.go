@@ -11,6 +11,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/conformance/faults"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/rig"
@@ -165,14 +166,15 @@ func (amazonWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func(
 		return nil, err
 	}
 	out.Operation, out.Skip, out.Count, out.Delay = op, f.Skip, f.Count, f.Delay.Duration
-	out.After, out.Late, out.Short, out.Instead, out.Birth = m.after, m.late, m.short, ec2stub.Instead(m.instead), ec2stub.Birth(m.birth)
+	out.After, out.Late, out.Short, out.Instead, out.Birth = m.after, m.late, m.short, m.instead, ec2stub.Birth(m.birth)
 	return forget(x.AWS.Inject(out)), nil
 }
 
 // manner is how a call or its result goes wrong, in the terms that the stand-ins share.
 type manner struct {
 	after, late, short bool
-	instead, birth     string
+	instead            faults.Instead
+	birth              string
 }
 
 // mannerOf returns the manner of a fault kind of the simulated cloud.
@@ -180,15 +182,15 @@ func mannerOf(kind simulator.FaultKind) (manner, error) {
 	m, ok := map[simulator.FaultKind]manner{
 		simulator.ErrorBefore:   {},
 		simulator.Slow:          {},
-		simulator.CutBefore:     {instead: "Cut"},
+		simulator.CutBefore:     {instead: faults.Cut},
 		simulator.ErrorAfter:    {after: true},
 		simulator.SlowAfter:     {after: true},
-		simulator.CutAfter:      {after: true, instead: "Cut"},
+		simulator.CutAfter:      {after: true, instead: faults.Cut},
 		simulator.Late:          {late: true},
 		simulator.PartialPage:   {short: true},
-		simulator.TruncatedJSON: {after: true, instead: "Half"},
-		simulator.HTML:          {after: true, instead: "Page"},
-		simulator.Redirect:      {after: true, instead: "Elsewhere"},
+		simulator.TruncatedJSON: {after: true, instead: faults.Half},
+		simulator.HTML:          {after: true, instead: faults.Page},
+		simulator.Redirect:      {after: true, instead: faults.Elsewhere},
 		simulator.FailBoot:      {birth: "Stillborn"},
 		simulator.DeadBody:      {birth: "Lifeless"},
 	}[kind]
@@ -224,9 +226,9 @@ func (amazonWorld) set(_ context.Context, w *wave, s simulator.Settings) error {
 
 func (amazonWorld) fall(_ context.Context, w *wave, mode simulator.DownMode) (func(context.Context) error, error) {
 	down, ok := map[simulator.DownMode]ec2stub.Fault{
-		simulator.DownCut:         {Instead: ec2stub.Cut},
+		simulator.DownCut:         {Instead: faults.Cut},
 		simulator.DownUnavailable: ec2Errors[wire.ServiceUnavailable],
-		simulator.DownHang:        {Instead: ec2stub.Cut, Delay: time.Hour},
+		simulator.DownHang:        {Instead: faults.Cut, Delay: time.Hour},
 	}[mode]
 	if !ok {
 		return nil, errors.New("nobody knows how EC2 is down: " + string(mode))

@@ -3,11 +3,10 @@
 package ec2stub
 
 import (
-	"context"
-	"io"
 	"net/http"
-	"slices"
 	"time"
+
+	"github.com/drover-io/drover/cloud/conformance/faults"
 )
 
 // Fault makes calls fail. If several match a call, the first injected one applies.
@@ -23,7 +22,7 @@ type Fault struct {
 	Code   string
 	Status int
 	// Instead replaces the answer.
-	Instead Instead
+	Instead faults.Instead
 	// After executes the call although its answer is replaced.
 	After bool
 	// Delay comes before the effect, or with After before the answer.
@@ -37,17 +36,6 @@ type Fault struct {
 	// Birth is what happens to a created instance.
 	Birth Birth
 }
-
-// Instead is a replacement for an answer.
-type Instead string
-
-// The replacements.
-const (
-	Cut       Instead = "Cut"       // the connection ends
-	Half      Instead = "Half"      // half of the answer
-	Page      Instead = "Page"      // an HTML page, as from a hotel's network
-	Elsewhere Instead = "Elsewhere" // a redirect to nowhere
-)
 
 // Birth is a failure of a new instance.
 type Birth string
@@ -64,68 +52,16 @@ func (f Fault) instead() bool { return f.Code != "" || f.Instead != "" }
 
 // answer writes the response to the client.
 func (f Fault) answer(w http.ResponseWriter, in call, out any, fail *failure) {
-	switch f.Instead {
-	case Cut:
-		panic(http.ErrAbortHandler)
-	case Page:
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = io.WriteString(w, "<!DOCTYPE html><html><body><h1>Welcome to the hotel's network</h1></body></html>")
-		return
-	case Elsewhere:
-		w.Header().Set("Location", "http://elsewhere.invalid/")
-		w.WriteHeader(http.StatusTemporaryRedirect)
+	if f.Instead.Answer(w) {
 		return
 	}
 	if f.Code != "" {
 		out, fail = nil, &failure{f.Status, f.Code, "as the test wants it"}
 	}
-	write(w, in, out, fail, f.Instead == Half)
-}
-
-// draw returns the fault for a call, or the zero Fault. The caller holds the lock.
-func (c *Cloud) draw(op string) Fault {
-	for _, f := range c.faults {
-		switch {
-		case f.Operation != "" && f.Operation != op, f.Count > 0 && f.befallen >= f.Count:
-			continue
-		case f.Skip > 0:
-			f.Skip--
-			continue
-		}
-		f.befallen++
-		return f.Fault
-	}
-	return Fault{}
-}
-
-// injected is a fault with its count.
-type injected struct {
-	Fault
-	befallen int
+	write(w, in, out, fail, f.Instead == faults.Half)
 }
 
 // Inject makes calls fail until undo is called.
 func (c *Cloud) Inject(f Fault) (undo func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	one := &injected{Fault: f}
-	c.faults = append(c.faults, one)
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.faults = slices.DeleteFunc(c.faults, func(x *injected) bool { return x == one })
-	}
-}
-
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	return c.faults.Inject(faults.Aim{Operation: f.Operation, Skip: f.Skip, Count: f.Count}, f)
 }

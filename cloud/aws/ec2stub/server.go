@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/drover-io/drover/cloud/conformance/faults"
 )
 
 // Options configure a cloud at its start.
@@ -68,7 +70,7 @@ type Cloud struct {
 	keys      map[string]string // access keys with their secrets, including those from STS
 	calls     map[string]int    // by operation
 	throttled int               // how many of the calls were throttled
-	faults    []*injected
+	faults    faults.List[Fault]
 	short     bool  // of the current call
 	birth     Birth // of the instance that the current call creates
 	made      int   // counter for IDs
@@ -134,7 +136,7 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		fail = c.authenticate(r, in, body)
 	}
-	pause(r.Context(), c.options.Latency)
+	faults.Pause(r.Context(), c.options.Latency)
 	var f Fault
 	if fail == nil {
 		f, fail = c.admit(in)
@@ -149,13 +151,13 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var out any
 	if !f.After {
-		pause(r.Context(), f.Delay)
+		faults.Pause(r.Context(), f.Delay)
 	}
 	if f.After || !f.instead() {
 		out, fail = c.serve(r.Context(), in, f)
 	}
 	if f.After {
-		pause(r.Context(), f.Delay)
+		faults.Pause(r.Context(), f.Delay)
 	}
 	f.answer(w, in, out, fail)
 }
@@ -169,7 +171,7 @@ func (c *Cloud) admit(in call) (Fault, *failure) {
 		c.throttled++
 		return Fault{}, fail
 	}
-	return c.draw(in.op), nil
+	return c.faults.Draw(in.op), nil
 }
 
 // parse detects the protocol: Systems Manager and SQS use JSON, the other services use forms.

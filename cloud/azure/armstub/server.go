@@ -26,6 +26,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/drover-io/drover/cloud/conformance/faults"
 )
 
 // The world of the stub.
@@ -77,7 +79,7 @@ type Cloud struct {
 	tokens     map[string]bool
 	calls      map[string]int
 	objections []string
-	faults     []*injected
+	faults     faults.List[Fault]
 	machines   map[string]*machine
 	buried     []*machine                  // those that are gone
 	parts      map[string]map[string]*part // by kind and name in lower case
@@ -210,7 +212,7 @@ func (c *Cloud) serveManager(w http.ResponseWriter, r *http.Request, body []byte
 	authorized := c.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
 	var fault Fault
 	if authorized {
-		fault = c.draw(op)
+		fault = c.faults.Draw(op)
 	}
 	c.mu.Unlock()
 	switch {
@@ -221,7 +223,7 @@ func (c *Cloud) serveManager(w http.ResponseWriter, r *http.Request, body []byte
 		time.AfterFunc(fault.Delay, func() { _, _ = c.do(in, fault) })
 		panic(http.ErrAbortHandler)
 	case !fault.After:
-		pause(r.Context(), fault.Delay)
+		faults.Pause(r.Context(), fault.Delay)
 	}
 	var out answer
 	var fail *failure
@@ -229,7 +231,7 @@ func (c *Cloud) serveManager(w http.ResponseWriter, r *http.Request, body []byte
 		out, fail = c.do(in, fault)
 	}
 	if fault.After {
-		pause(r.Context(), fault.Delay)
+		faults.Pause(r.Context(), fault.Delay)
 	}
 	if fault.replaces() {
 		fault.answer(c, w, out, fail)

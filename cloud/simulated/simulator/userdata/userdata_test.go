@@ -28,6 +28,8 @@ hostname: '{{ v1.local_hostname }}'
 write_files:
 - path: /etc/id
   content: simulated:///{{ v1.availability_zone }}/{{v1.instance_id}}{# gone #} {{ region }}
+- path: /etc/name
+  content: azure:///{{ ds.meta_data.imds.compute.name }}
 - path: /etc/raw
   content: "{% raw %}{{ v1.instance_id }}{% endraw %}"
 - path: /etc/b64
@@ -56,7 +58,7 @@ runcmd:
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		"/etc/id": "simulated:///sim-1a/i-1 sim-1", "/etc/raw": "{{ v1.instance_id }}", "/etc/b64": "hello", "/etc/gz": "packed",
+		"/etc/id": "simulated:///sim-1a/i-1 sim-1", "/etc/name": "azure:///" + vars.LocalHostname, "/etc/raw": "{{ v1.instance_id }}", "/etc/b64": "hello", "/etc/gz": "packed",
 		"/etc/more": "onetwo", "/etc/missing": "CI_MISSING_JINJA_VAR/nothing",
 	} {
 		if got := string(m.Files[path].Content); got != want {
@@ -66,7 +68,7 @@ runcmd:
 	if m.Files["/etc/gz"].Permissions != "0600" || m.Files["/etc/id"].Permissions != "0644" {
 		t.Errorf("permissions: %+v", m.Files)
 	}
-	if len(m.Files) != 6 {
+	if len(m.Files) != 7 {
 		t.Errorf("files: %v", m.Files)
 	}
 	if m.Hostname != "host-1" {
