@@ -76,7 +76,7 @@ func wholeLife(t *testing.T, d *driver, spec *infrav1.AzureMachine, pace time.Du
 	}
 	t.Logf("place %s, zones %q", info.Place, info.FailureDomains)
 	var refs []cloud.Reference
-	defer func() { clean(ctx, t, d, refs, pace) }()
+	defer func() { conformance.Clean(ctx, t, d, refs, pace) }()
 	for range 2 {
 		name := "drover-" + strings.ToLower(rand.Text()[:10])
 		req := cloud.Request{Token: name + "-token", OwnershipID: realOwner, Namespace: "test", Name: name, UserData: []byte("#cloud-config\n"),
@@ -96,9 +96,9 @@ func wholeLife(t *testing.T, d *driver, spec *infrav1.AzureMachine, pace time.Du
 		if _, err := d.Ensure(ctx, other); cloud.CodeOf(err) != cloud.Conflict {
 			t.Errorf("Ensure of another machine of the name: %v", err)
 		}
-		waitFor(ctx, t, pace, "a listing shows the machine", func() bool { return shown(ctx, t, d, req.Token) != nil })
+		conformance.WaitFor(ctx, t, pace, "a listing shows the machine", func() bool { return shown(ctx, t, d, req.Token) != nil })
 		t.Logf("%s: listed after %s", name, time.Since(began).Round(time.Millisecond))
-		waitFor(ctx, t, pace, "the machine runs and has addresses", func() bool {
+		conformance.WaitFor(ctx, t, pace, "the machine runs and has addresses", func() bool {
 			r := shown(ctx, t, d, req.Token)
 			return r != nil && r.State == cloud.StateRunning && len(r.Addresses) > 1
 		})
@@ -132,35 +132,4 @@ func shown(ctx context.Context, t *testing.T, d *driver, token string) *cloud.Re
 		}
 	}
 	return nil
-}
-
-// clean deletes the machines, and what Azure leaves of them.
-func clean(ctx context.Context, t *testing.T, d *driver, refs []cloud.Reference, pace time.Duration) {
-	t.Helper()
-	began := time.Now()
-	waitFor(ctx, t, pace, "everything is gone", func() bool {
-		found, err := d.Describe(ctx, refs)
-		if err != nil {
-			t.Logf("Describe: %v", err)
-			return false
-		}
-		for _, err := range d.Delete(ctx, found) {
-			if err != nil {
-				t.Logf("Delete: %v", err)
-			}
-		}
-		return len(found) == 0 && time.Since(began) > 3*pace // a listing may lag
-	})
-	t.Logf("gone after %s", time.Since(began).Round(time.Millisecond))
-}
-
-func waitFor(ctx context.Context, t *testing.T, pace time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: not in time", what)
-		case <-time.After(pace):
-		}
-	}
 }

@@ -82,7 +82,7 @@ func wholeLife(t *testing.T, d *driver, spec *infrav1.GCPMachine, pace time.Dura
 			UserData: []byte("#cloud-config\n"), Spec: &infrav1.CloudMachineFields{GCP: spec}}
 		refs := []cloud.Reference{{Token: token, OwnershipID: realOwner}}
 		func() {
-			defer func() { clean(ctx, t, d, refs, pace) }()
+			defer func() { conformance.Clean(ctx, t, d, refs, pace) }()
 			made := oneLife(ctx, t, d, req, pace)
 			if made.ID == first.ID {
 				t.Errorf("two instances of one name have the number %s", made.ID)
@@ -104,7 +104,7 @@ func wholeLife(t *testing.T, d *driver, spec *infrav1.GCPMachine, pace time.Dura
 func oneLife(ctx context.Context, t *testing.T, d *driver, req cloud.Request, pace time.Duration) (made cloud.Resource) {
 	t.Helper()
 	began := time.Now()
-	waitFor(ctx, t, pace, "the instance is made", func() bool {
+	conformance.WaitFor(ctx, t, pace, "the instance is made", func() bool {
 		var err error
 		made, err = d.Ensure(ctx, req)
 		if code := cloud.CodeOf(err); err != nil && code != cloud.Unavailable {
@@ -127,7 +127,7 @@ func oneLife(ctx context.Context, t *testing.T, d *driver, req cloud.Request, pa
 	if _, err := d.Ensure(ctx, other); cloud.CodeOf(err) != cloud.Conflict {
 		t.Errorf("another machine of the name: %v", err)
 	}
-	waitFor(ctx, t, pace, "the instance runs", func() bool {
+	conformance.WaitFor(ctx, t, pace, "the instance runs", func() bool {
 		all, err := d.List(ctx)
 		if err != nil {
 			t.Logf("List: %v", err)
@@ -151,35 +151,4 @@ func oneLife(ctx context.Context, t *testing.T, d *driver, req cloud.Request, pa
 		t.Errorf("%d disks have the machine's labels: %v", labeled, err)
 	}
 	return made
-}
-
-// clean deletes the machines, and what Google leaves of them.
-func clean(ctx context.Context, t *testing.T, d *driver, refs []cloud.Reference, pace time.Duration) {
-	t.Helper()
-	began := time.Now()
-	waitFor(ctx, t, pace, "everything is gone", func() bool {
-		found, err := d.Describe(ctx, refs)
-		if err != nil {
-			t.Logf("Describe: %v", err)
-			return false
-		}
-		for _, err := range d.Delete(ctx, instancesFirst(found)) {
-			if err != nil {
-				t.Logf("Delete: %v", err)
-			}
-		}
-		return len(found) == 0 && time.Since(began) > 3*pace // a listing may lag
-	})
-	t.Logf("gone after %s", time.Since(began).Round(time.Millisecond))
-}
-
-func waitFor(ctx context.Context, t *testing.T, pace time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: not in time", what)
-		case <-time.After(pace):
-		}
-	}
 }

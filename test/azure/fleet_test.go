@@ -3,8 +3,6 @@
 package azure
 
 import (
-	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -54,47 +52,14 @@ func TestFleet(t *testing.T) {
 		VMSize: "Standard_D2s_v5", Image: infrav1.AzureImage{ID: armstub.Image},
 		NetworkInterfaces: []infrav1.AzureNetworkInterface{{SubnetID: armstub.Subnet}},
 	}}
-	refs := make([]cloud.Reference, n)
 	before := calls()
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			name := fmt.Sprintf("m-%03d", i)
-			req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Spec: machine, UserData: []byte("#cloud-config\n")}
-			ref, err := engine.Create(t, a, req, []string{"1", "2", "3"})
-			if err != nil {
-				t.Errorf("machine %d: %v", i, err)
-				return
-			}
-			refs[i] = ref
-			a.Observe(ref, true)
-		})
-	}
-	wg.Wait()
-	g.Eventually(func() (running int) {
-		for _, ref := range refs {
-			if o := a.Observe(ref, true); o.Instance != nil && o.Instance.State == cloud.StateRunning && len(o.Instance.Addresses) > 0 {
-				running++
-				a.NodeJoined(ref.Token)
-			}
-		}
-		return running
-	}, "3m", "500ms").Should(Equal(n))
-	g.Expect(stub.Made()).To(Equal(n))
-	created := calls() - before
-	t.Logf("%d calls until all run: %v", created, stub.Calls())
-	g.Expect(created).To(BeNumerically("<=", n*11/10))
-
-	before = calls()
-	asked := time.Now()
-	g.Eventually(func() (left int) {
-		for _, ref := range refs {
-			if !a.Delete(ref, asked).Gone {
-				left++
-			}
-		}
-		return left
-	}, "3m", "500ms").Should(BeZero())
+	engine.Live(t, a, n, machine, "owner", func(int) []string { return []string{"1", "2", "3"} }, func() {
+		g.Expect(stub.Made()).To(Equal(n))
+		created := calls() - before
+		t.Logf("%d calls until all run: %v", created, stub.Calls())
+		g.Expect(created).To(BeNumerically("<=", n*11/10))
+		before = calls()
+	})
 	deleted := calls() - before
 	t.Logf("%d calls until all are gone: %v", deleted, stub.Calls())
 	g.Expect(deleted).To(BeNumerically("<=", n*105/100))

@@ -6,11 +6,15 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/types"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 )
@@ -69,4 +73,45 @@ func Create(t testing.TB, a *fleet.Account, req cloud.Request, domains []string)
 			return ref, t.Context().Err()
 		}
 	}
+}
+
+// Live takes n machines through their lives: they are created side by side, run with their
+// addresses, and are deleted. domains returns the failure domains of a machine. made is called
+// between, and Live returns when all are gone.
+func Live(t testing.TB, a *fleet.Account, n int, spec *infrav1.CloudMachineFields, owner string, domains func(i int) []string, made func()) {
+	t.Helper()
+	g := gomega.NewWithT(t)
+	refs := make([]cloud.Reference, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			name := fmt.Sprintf("m-%03d", i)
+			req := cloud.Request{Token: "token-" + name, OwnershipID: owner, Namespace: "team", Name: name, Spec: spec, UserData: []byte("#cloud-config\n")}
+			var err error
+			if refs[i], err = Create(t, a, req, domains(i)); err != nil {
+				t.Errorf("machine %d: %v", i, err)
+			}
+			a.Observe(refs[i], true)
+		})
+	}
+	wg.Wait()
+	g.Eventually(func() (running int) {
+		for _, ref := range refs {
+			if o := a.Observe(ref, true); o.Instance != nil && o.Instance.State == cloud.StateRunning && len(o.Instance.Addresses) > 0 {
+				running++
+				a.NodeJoined(ref.Token)
+			}
+		}
+		return running
+	}, "3m", "500ms").Should(gomega.Equal(n))
+	made()
+	asked := time.Now()
+	g.Eventually(func() (left int) {
+		for _, ref := range refs {
+			if !a.Delete(ref, asked).Gone {
+				left++
+			}
+		}
+		return left
+	}, "3m", "500ms").Should(gomega.BeZero())
 }
