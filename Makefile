@@ -43,7 +43,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
+.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-picture playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -170,16 +170,24 @@ bench-vsphere: ## Print the same for 300 machines of govmomi's vCenter
 	@go build -o bin/bench ./test/bench
 	@exec bin/bench -cloud vsphere -sizes 300 -out out/vsphere
 
+# Programs of Kubernetes and etcd that are installed are good enough to look at Drover.
+demo playground: export DROVER_INSTALLED := 1
+
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud
-	@echo "The first run builds Kubernetes, etcd, Cluster API and Drover from source: which takes minutes, more with few processors. Later runs begin at once."
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
-	@echo "building the demo"
-	@go build -o bin/demo ./test/demo
+	@hack/program ./test/demo bin/demo
+	@hack/program . bin/drover
 	@exec bin/demo
+
+demo-picture: ## Run the demo, and record it as the picture that the README shows
+	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
+	@hack/program ./test/demo bin/demo
+	@exec bin/demo -film docs/pictures/demo.svg
 
 playground: ## Start a management cluster with Drover and a simulated cloud, and leave it to you until Ctrl-C
 	@hack/tool $(PLAYGROUND) kubectl >/dev/null
-	@go build -o bin/playground ./test/playground/cmd
+	@hack/program ./test/playground/cmd bin/playground
+	@hack/program . bin/drover
 	@exec bin/playground
 
 lint: ## Check formatting, go vet, staticcheck, the API, the workflows and the words

@@ -20,8 +20,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// The tags that mark Drover's resources in a cloud. They alone decide what is Drover's, never a
-// name.
+// The tags that mark Drover's resources in a cloud. They, never a name, decide what is Drover's.
 const (
 	// TagOwnership holds the CloudCluster's spec.creation.ownershipID.
 	TagOwnership = "drover-ownership-id"
@@ -176,8 +175,7 @@ type Driver interface {
 	// accepted the deletion, or the resource is gone.
 	Delete(ctx context.Context, resources []Resource) []error
 
-	// Offering describes the Node that a machine will become. An unknown type or image is
-	// InvalidSpec.
+	// Offering describes a machine as a Node. An unknown type or image is InvalidSpec.
 	Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (Offering, error)
 }
 

@@ -39,8 +39,7 @@ const (
 	// Unavailable: no answer, or the cloud can't work now. The call may have had an effect. Retried
 	// 1 s to 1 min.
 	Unavailable Code = "Unavailable"
-	// Unknown: an answer that the driver does not know. It may have had an effect. Retried 1 s to 1
-	// min.
+	// Unknown: an answer that is not known. It may have had an effect. Retried 1 s to 1 min.
 	Unknown Code = "Unknown"
 )
 

@@ -36,9 +36,8 @@ type Operation struct {
 	Stream bool
 }
 
-// WithOperation names the calls made under the returned context, for the rate limit and the
-// metrics. A driver calls it once for each call that it makes, with the cloud's own name for the
-// operation. Example: "RunInstances".
+// WithOperation names the calls made under the returned context, for rate limit and metrics. A
+// driver calls it once for each call, with the cloud's own name for it. Example: "RunInstances".
 func WithOperation(ctx context.Context, name string, class Class) context.Context {
 	return context.WithValue(ctx, operationKey{}, Operation{Name: name, Class: class})
 }
@@ -48,8 +47,7 @@ func WithStream(ctx context.Context, name string, class Class) context.Context {
 	return context.WithValue(ctx, operationKey{}, Operation{Name: name, Class: class, Stream: true})
 }
 
-// OperationOf returns what WithOperation or WithStream put into ctx. Its name is empty if the
-// driver did not name the call.
+// OperationOf returns what WithOperation or WithStream put into ctx; else the zero Operation.
 func OperationOf(ctx context.Context) Operation {
 	op, _ := ctx.Value(operationKey{}).(Operation)
 	return op

@@ -8,13 +8,11 @@ import (
 )
 
 const (
-	// StreamTime is how long a driver may let its cloud keep one call open (WithStream). A call
-	// that the cloud does not end is cut off after this time plus the time of a normal call.
+	// StreamTime is how long a cloud may keep one call open (WithStream). A longer call is cut off.
 	StreamTime = 5 * time.Minute
-	// CooldownFactor is how long the engine waits after a frequent listing, as a multiple of the
-	// time that it took. Otherwise a slow cloud, or an account at its read limit, would be busy
-	// with listings all the time. The wait is never longer than between infrequent listings.
-	// Drivers that read more often than the engine lists do the same.
+	// CooldownFactor is how long the engine waits after a frequent listing, as a multiple of its
+	// duration, so that a slow cloud is not busy with listings all the time. The wait is never
+	// longer than between infrequent listings. Drivers that read more often do the same.
 	CooldownFactor = 9
 )
 
@@ -50,15 +48,13 @@ type Event struct {
 	Receipt string
 }
 
-// Watcher is a Driver whose cloud reports every change by itself. While it does, the engine does
-// not list the account.
+// Watcher is a Driver whose cloud reports every change by itself. While it does, nothing is listed.
 type Watcher interface {
 	Driver
 	// Watch reads everything, as List does, and reports it as one Update. Then it reports each
 	// change until ctx ends, or until it can report no more, which is an error. It resumes by
 	// itself if it can't have missed anything, and otherwise reports everything again. It sends a
-	// heartbeat about once a minute. It does not call report concurrently, nor after it has
-	// returned.
+	// heartbeat about once a minute. It never calls report concurrently, or after its return.
 	Watch(ctx context.Context, report func(Update)) error
 }
 
@@ -74,6 +70,14 @@ type Update struct {
 	// carry it, or none.
 	Token     string
 	Resources []Resource
+}
+
+// DryRunner is a Driver that can try a create that makes nothing.
+type DryRunner interface {
+	Driver
+	// DryRun returns the error that Ensure would, as far as the driver can find it out. nil is no
+	// promise: a cloud may check quotas and capacity only when it creates.
+	DryRun(ctx context.Context, req Request) error
 }
 
 // Console is a Driver whose cloud keeps what its instances write to their consoles.

@@ -7,8 +7,8 @@ import (
 	"net/http"
 )
 
-// Connect returns base if config is nil. Otherwise it returns a copy of base that uses config and
-// shares no connection with base. Errors are InvalidSpec.
+// Connect returns base if config is nil, else a copy of base that uses config and shares no
+// connection with base. Errors are InvalidSpec.
 func Connect(base http.RoundTripper, config *tls.Config) (http.RoundTripper, error) {
 	if config == nil {
 		return base, nil

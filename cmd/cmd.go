@@ -6,11 +6,11 @@ package cmd
 
 import "github.com/spf13/cobra"
 
-// New returns the command line: the manager, with subcommands for the simulated cloud and for
-// orphans.
+// New returns the command line: the manager, with subcommands for the simulated cloud, for orphans
+// and for a check before the first machine.
 func New(version string) *cobra.Command {
 	root := manager(version)
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(simulate(), orphans(version))
+	root.AddCommand(simulate(), orphans(version), check(version))
 	return root
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -223,9 +222,7 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 // pin sets the proved place, which write then records, unless the user stated another AWS account.
 // Nothing is listed, made or deleted in an account before its place is recorded.
 func (r *CloudAccountReconciler) pin(account *infrav1.CloudAccount, place string) reconcile.Result {
-	if aws := account.Spec.AWS; aws != nil && aws.AccountID != "" && !strings.Contains(place, ":"+aws.AccountID+":") {
-		err := cloud.Errorf(cloud.Conflict, "the credentials belong to %q, but spec.aws.accountID is %q, so Drover lists, creates and deletes nothing with them; "+
-			"restore the credentials of that account, or create another CloudAccount", place, aws.AccountID)
+	if err := checkAccountID(account, place); err != nil {
 		setNotReady(account, infrav1.PlaceMismatchReason, err.Error())
 		return r.retry(client.ObjectKeyFromObject(account), err)
 	}

@@ -40,6 +40,22 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	return made, err
 }
 
+// DryRun implements cloud.DryRunner. EC2 checks permissions and parameters, but neither quotas nor
+// capacity.
+func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
+	p, err := d.plan(ctx, req)
+	if err != nil {
+		return err
+	}
+	in := runInput(req, p)
+	in.DryRun = aws.Bool(true)
+	_, err = d.ec2.RunInstances(ctx, in)
+	if err = d.secrets.typed("RunInstances", err); refusalOf(err).code == dryRunOperation {
+		return nil
+	}
+	return err
+}
+
 // clientToken returns the client token of one attempt. EC2 may tie a token to the first request
 // with it, even one that failed, so each attempt after a refusal has another token.
 func clientToken(req cloud.Request) *string {

@@ -20,6 +20,7 @@ const (
 	notPermitted       = "OperationNotPermitted"
 	invalidInstance    = "InvalidInstanceID"
 	imageNotFound      = "InvalidAMIID.NotFound"
+	dryRunOperation    = "DryRunOperation"
 	// unsupportedOperation is the answer of instances without the Nitro hypervisor to calls that
 	// need it.
 	unsupportedOperation = "UnsupportedOperation"

@@ -64,6 +64,7 @@ func Run(t *testing.T, target Target) {
 		{"reads with network faults", together, (*suite).readsWithFaults},
 		{"describe", together, (*suite).describe},
 		{"console", together, (*suite).console},
+		{"dry run", together, (*suite).dryRun},
 		{"delete with network faults", together, (*suite).deleteWithFaults},
 		{"foreign resources", together, (*suite).foreign},
 		{"context", together, (*suite).context},

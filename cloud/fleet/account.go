@@ -26,16 +26,14 @@ const (
 	invalidOfferingTTL = time.Minute
 	// maxOfferings is how many Offerings an account caches at most.
 	maxOfferings = 1000
-	// nextDomainDelay is the delay before another failure domain is tried after one had no
-	// capacity.
+	// nextDomainDelay is the delay before the next failure domain after one without capacity.
 	nextDomainDelay = 10 * time.Millisecond
 )
 
 // AccountConfig is what an Account is made from.
 type AccountConfig struct {
 	Spec infrav1.CloudAccountSpec
-	// Credentials is the Secret's data; nil means ambient credentials, which the caller has
-	// permitted.
+	// Credentials is the Secret's data; nil: ambient credentials, which the caller has permitted.
 	Credentials map[string][]byte
 	// Place is the account's recorded place; empty if none is recorded yet. See cloud.Info.
 	Place string
@@ -164,10 +162,7 @@ func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields
 		return o.Offering, o.err
 	}
 	var o offering
-	o.err = a.call(ctx, "Offering", a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
-		o.Offering, err = a.driver.Offering(ctx, spec)
-		return err
-	})
+	o.Offering, o.err = ask(ctx, a, "Offering", a.driver.Offering, spec)
 	if o.err != nil {
 		if cloud.CodeOf(o.err) != cloud.InvalidSpec {
 			return cloud.Offering{}, o.err
@@ -396,11 +391,7 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 	for len(batches) > 0 {
 		batch := batches[0]
 		batches = batches[1:]
-		var read []cloud.Resource
-		err := a.call(ctx, "Describe", a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
-			read, err = a.driver.Describe(ctx, batch)
-			return err
-		})
+		read, err := ask(ctx, a, "Describe", a.driver.Describe, batch)
 		code := cloud.CodeOf(err)
 		answered := code == cloud.Unavailable && retryAfter(err) > 0 // the cloud says when it can answer
 		if len(batch) > 1 && (code == cloud.InvalidSpec || code == cloud.NotFound || answered && batch[0].ProviderID == "") {
@@ -474,6 +465,15 @@ func (a *Account) call(ctx context.Context, method string, limit time.Duration, 
 		return err
 	}
 	return a.callAnywhere(ctx, method, limit, s, call)
+}
+
+// ask calls a method of the driver that returns an answer.
+func ask[In, Out any](ctx context.Context, a *Account, method string, do func(context.Context, In) (Out, error), in In) (out Out, err error) {
+	err = a.call(ctx, method, a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
+		out, err = do(ctx, in)
+		return err
+	})
+	return out, err
 }
 
 // maxRetryAfter is the longest RetryAfter that is respected. A maintenance page that asks for a day
@@ -607,10 +607,14 @@ func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.CloudMachine
 	if !able {
 		return nil, nil
 	}
-	var allowed []string
-	err := a.call(ctx, "FailureDomains", a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
-		allowed, err = driver.FailureDomains(ctx, spec)
-		return err
-	})
-	return allowed, err
+	return ask(ctx, a, "FailureDomains", driver.FailureDomains, spec)
+}
+
+// DryRun tries a create, see cloud.DryRunner. able is false if the driver can't.
+func (a *Account) DryRun(ctx context.Context, req cloud.Request) (able bool, err error) {
+	driver, able := a.driver.(cloud.DryRunner)
+	if !able {
+		return false, nil
+	}
+	return true, a.call(ctx, "DryRun", a.times.Call, &driverCall{}, func(ctx context.Context) error { return driver.DryRun(ctx, req) })
 }

@@ -26,10 +26,6 @@ func (a *Account) Console(ctx context.Context, ref cloud.Reference) ([]byte, err
 		return nil, &cloud.Queued{After: time.Second}
 	}
 	defer a.console.Unlock()
-	var text []byte
-	err := a.call(ctx, "Console", a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
-		text, err = driver.Console(ctx, alive[0])
-		return err
-	})
+	text, err := ask(ctx, a, "Console", driver.Console, alive[0])
 	return text[max(0, len(text)-maxConsoleBytes):], err
 }

@@ -77,6 +77,9 @@ var (
 	virtualInstances = resourceKind{"apis/kubevirt.io/v1", "virtualmachineinstances", "VirtualMachineInstance"}
 	dataVolumes      = resourceKind{"apis/cdi.kubevirt.io/v1beta1", "datavolumes", "DataVolume"}
 	secrets          = resourceKind{"api/v1", "secrets", "Secret"}
+
+	createSecret  = operation{"CreateSecret", cloud.ClassCreate, http.MethodPost, metadataOfOne, "PartialObjectMetadata"}
+	createMachine = operation{"CreateVirtualMachine", cloud.ClassCreate, http.MethodPost, wholeObject, virtualMachines.kind}
 )
 
 func (d *driver) path(k resourceKind, name string) string {
@@ -108,19 +111,7 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 // Ensure creates the Secret with the user data, and then the VM that reads it. Both are named after
 // the token, so the API server refuses a duplicate.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
-	if _, err := union.MachineOf(req.Spec); err != nil {
-		return cloud.Resource{}, err
-	}
-	if err := checkTags(req); err != nil {
-		return cloud.Resource{}, err
-	}
-	if err := d.place.check(); err != nil {
-		return cloud.Resource{}, err
-	}
-	if n := len(req.UserData); n > maxUserData {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, at most %d are possible", n, maxUserData)
-	}
-	domain, err := d.domain(req.FailureDomain)
+	domain, err := d.check(req)
 	if err != nil {
 		return cloud.Resource{}, err
 	}
@@ -130,9 +121,8 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		}
 		return cloud.Resource{}, err
 	}
-	create := operation{"CreateSecret", cloud.ClassCreate, http.MethodPost, metadataOfOne, "PartialObjectMetadata"}
 	var secret metav1.PartialObjectMetadata
-	err = d.call(ctx, create, d.path(secrets, ""), strict(), newSecret(req, d.namespace), &secret)
+	err = d.call(ctx, createSecret, d.path(secrets, ""), strict(), newSecret(req, d.namespace), &secret)
 	if apierrors.IsAlreadyExists(err) {
 		found, err := d.adopt(ctx, req)
 		if cloud.CodeOf(err) != cloud.NotFound {
@@ -145,6 +135,41 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		return cloud.Resource{}, err
 	}
 	return d.createVM(ctx, req, domain, &secret)
+}
+
+// check checks the request without a call, and returns the failure domain.
+func (d *driver) check(req cloud.Request) (none infrav1.KubeVirtFailureDomain, err error) {
+	if _, err := union.MachineOf(req.Spec); err != nil {
+		return none, err
+	}
+	if err := checkTags(req); err != nil {
+		return none, err
+	}
+	if err := d.place.check(); err != nil {
+		return none, err
+	}
+	if n := len(req.UserData); n > maxUserData {
+		return none, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, at most %d are possible", n, maxUserData)
+	}
+	return d.domain(req.FailureDomain)
+}
+
+// DryRun implements cloud.DryRunner. The API server checks rights and quotas, and KubeVirt's
+// webhooks the machine. Whether a node has room for it, only KubeVirt's scheduling shows.
+func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
+	domain, err := d.check(req)
+	if err == nil {
+		err = d.checkInstancetype(ctx, req.Spec.KubeVirt)
+	}
+	query := strict()
+	query.Set("dryRun", metav1.DryRunAll)
+	if err == nil {
+		err = d.call(ctx, createSecret, d.path(secrets, ""), query, newSecret(req, d.namespace), nil)
+	}
+	if err == nil {
+		err = d.call(ctx, createMachine, d.path(virtualMachines, ""), query, newVM(req, d.namespace, domain), nil)
+	}
+	return err
 }
 
 // isRefused reports whether no VM was created, and an immediate retry would create none.
@@ -161,9 +186,8 @@ func strict() url.Values { return url.Values{"fieldValidation": {metav1.FieldVal
 
 // createVM creates the VM. If the API server refuses it, createVM deletes the unchanged Secret.
 func (d *driver) createVM(ctx context.Context, req cloud.Request, domain infrav1.KubeVirtFailureDomain, secret *metav1.PartialObjectMetadata) (cloud.Resource, error) {
-	create := operation{"CreateVirtualMachine", cloud.ClassCreate, http.MethodPost, wholeObject, virtualMachines.kind}
 	var made kubevirtv1.VirtualMachine
-	err := d.call(ctx, create, d.path(virtualMachines, ""), strict(), newVM(req, d.namespace, domain), &made)
+	err := d.call(ctx, createMachine, d.path(virtualMachines, ""), strict(), newVM(req, d.namespace, domain), &made)
 	if apierrors.IsAlreadyExists(err) {
 		return d.adopt(ctx, req)
 	}

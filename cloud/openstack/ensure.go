@@ -158,6 +158,22 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 	return made, err
 }
 
+// DryRun implements cloud.DryRunner. It looks up what the machine names. Nova checks no server
+// without creating it.
+func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
+	machine, err := union.MachineOf(req.Spec)
+	if err == nil {
+		_, err = d.flavor(ctx, machine.Flavor)
+	}
+	if err == nil {
+		_, err = d.image(ctx, machine.Image)
+	}
+	for i := 0; err == nil && i < len(machine.Ports); i++ {
+		_, err = d.portBody(ctx, req, i, &machine.Ports[i])
+	}
+	return err
+}
+
 func (d *driver) createServer(ctx context.Context, req cloud.Request, body newServerRequest) (cloud.Resource, error) {
 	op := operation{"CreateServer", cloud.ClassCreate, compute, http.MethodPost}
 	if namesVolumeType(body.Server.Disks) {

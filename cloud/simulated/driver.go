@@ -91,6 +91,19 @@ func (d *driver) runRequest(req cloud.Request) (wire.RunInstancesRequest, error)
 	return run, nil
 }
 
+// DryRun implements cloud.DryRunner.
+func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
+	run, err := d.runRequest(req)
+	if err != nil {
+		return err
+	}
+	run.DryRun = true
+	if err = d.call(ctx, wire.RunInstances, cloud.ClassCreate, run, &wire.RunInstancesResponse{}); refused(err, wire.DryRunOperation) {
+		return nil
+	}
+	return err
+}
+
 // adopt returns the instance of an earlier request with the same token and other parameters.
 func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	found, err := d.describe(ctx, wire.DescribeRequest{

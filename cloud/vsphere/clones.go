@@ -354,6 +354,21 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Reso
 	return made, err
 }
 
+// DryRun implements cloud.DryRunner. It resolves the names, and compares the fields with the
+// template. vCenter checks no clone without starting it.
+func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
+	if req.Spec == nil || req.Spec.VSphere == nil {
+		return cloud.Errorf(cloud.InvalidSpec, "the machine's spec.vsphere is not set")
+	}
+	return d.vcenter.withSession(ctx, func(s *session) error {
+		p, err := d.plan(ctx, s, req.Spec.VSphere, req.FailureDomain)
+		if err == nil {
+			_, err = p.cloneSpec(req, identityOf(req.Token))
+		}
+		return err
+	})
+}
+
 // awaitSlot returns *cloud.Queued while the maximum number of clones runs. Listings and the stream
 // report finished clones. If nothing has read the tasks lately, awaitSlot reads them.
 func (d *driver) awaitSlot(ctx context.Context, s *session, id string) error {

@@ -9,7 +9,7 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
+	"flag"
 	"os"
 	"os/signal"
 	"syscall"
@@ -32,12 +32,20 @@ func main() {
 func run() int {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
-	s := newScreen(os.Stdout)
+	picture := flag.String("film", "", "Record the terminal, and write an animated SVG to this file. The demo then ends by itself.")
+	flag.Parse()
+	var recording *film
+	if *picture != "" {
+		recording = &film{}
+	}
+	s := newScreen(os.Stdout, recording)
 	defer s.close()
 
 	d := &demo{screen: s, began: time.Now()}
 	err := d.run(ctx)
-	if err == nil && s.live {
+	if err == nil && recording != nil {
+		err = recording.write(*picture)
+	} else if err == nil && s.live {
 		d.lookIn()
 		<-ctx.Done()
 	}
@@ -91,9 +99,4 @@ func (d *demo) explain(err error) {
 	if d.dir != "" {
 		d.screen.say("\nAll logs are in %s; they are kept. Please attach them to a bug report: they hold no secret of yours.", d.dir)
 	}
-}
-
-// note prints a line of the report, with the time since the start.
-func (d *demo) note(format string, args ...any) {
-	d.screen.say("%6.1f s  %s", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
 }

@@ -41,7 +41,6 @@ type demo struct {
 
 // build builds the programs that are missing, and shows its progress.
 func (d *demo) build(ctx context.Context) (drover string, err error) {
-	d.screen.say("Building what is missing; the first time that takes some minutes.")
 	d.tools, err = playground.FindTools(ctx, os.Stderr,
 		"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "capi-core", "kubectl")
 	if err != nil {
@@ -51,7 +50,7 @@ func (d *demo) build(ctx context.Context) (drover string, err error) {
 	if drover, err = playground.Build(ctx, false); err != nil {
 		return "", err
 	}
-	d.note("built")
+	d.screen.note("built", "")
 	return drover, nil
 }
 
@@ -91,8 +90,8 @@ func (d *demo) start(ctx context.Context, binary string) error {
 		return err
 	}
 	d.cloud = simulator.Admin{URL: d.simulator.URL}
-	d.note("management cluster at %s, with Cluster API and Drover; workload cluster at %s; simulated cloud at %s",
-		d.management.URL, d.workload.URL, d.simulator.URL)
+	d.screen.note("started", fmt.Sprintf(": management cluster at %s, with Cluster API and Drover; workload cluster at %s; simulated cloud at %s",
+		d.management.URL, d.workload.URL, d.simulator.URL))
 	return d.connect()
 }
 

@@ -88,7 +88,7 @@ func (d *demo) step(ctx context.Context, s step) error {
 		return err
 	}
 	d.screen.title("")
-	d.note("%s: %s (%.1f s; cloud calls: %s)", s.title, said, time.Since(start).Seconds(), callsBetween(before, after))
+	d.screen.note(s.title, fmt.Sprintf(": %s (%.1f s; cloud calls: %s)", said, time.Since(start).Seconds(), callsBetween(before, after)))
 	return nil
 }
 

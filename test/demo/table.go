@@ -3,214 +3,223 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"io"
-	"os"
 	"strings"
-	"sync"
-	"text/tabwriter"
 	"time"
+	"unicode/utf8"
+)
 
-	"golang.org/x/term"
-
-	"github.com/drover-io/drover/test/scenario"
+const (
+	columns = 6
+	// freshFor is how long a changed cell is marked, and goneFor how long a machine's row stays at
+	// least after the machine, so that people can see both.
+	freshFor = 2 * time.Second
+	goneFor  = 2 * time.Second
 )
 
 // row is a row of the table.
 type row struct{ machine, phase, vm, zone, node, waitsFor string }
 
-func (r row) cells() string {
-	return strings.Join([]string{r.machine, r.phase, r.vm, r.zone, r.node, r.waitsFor}, "\t")
+func (r row) cells() [columns]string {
+	return [columns]string{r.machine, r.phase, r.vm, r.zone, r.node, r.waitsFor}
 }
 
 var head = row{"MACHINE", "PHASE", "VM", "ZONE", "NODE", "WAITS FOR"}
 
-// screen prints lines that stay, and on a terminal a table below them that it redraws in place.
-// Elsewhere it prints a line for each change of a machine.
-type screen struct {
-	live  bool // a terminal that can be redrawn
-	out   *os.File
-	began time.Time
+// style is how a part of a line looks, as the terminal's code for it (SGR).
+type style string
 
-	closed chan struct{}
+const (
+	plain   style = ""
+	bold    style = "1"
+	dim     style = "2"
+	red     style = "31"
+	green   style = "32"
+	yellow  style = "33"
+	magenta style = "35"
+)
 
-	mu    sync.Mutex
-	step  string
-	since time.Time
-	rows  []row
-	drawn int            // lines of the table on the screen
-	told  map[string]row // by machine, if not live
-}
-
-func newScreen(out *os.File) *screen {
-	s := &screen{
-		live: term.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb", out: out, began: time.Now(), told: map[string]row{},
-		closed: make(chan struct{}),
+// and returns a style that has both.
+func (s style) and(other style) style {
+	if other == plain {
+		return s
 	}
-	if s.live {
-		go s.tick()
-	}
-	return s
+	return s + ";" + other
 }
 
-// tick redraws the elapsed seconds.
-func (s *screen) tick() {
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-s.closed:
-			return
-		case <-t.C:
-			s.redraw(func() {})
-		}
-	}
+// span is a part of a line.
+type span struct {
+	text  string
+	style style
 }
 
-// redraw calls change and draws the table again.
-func (s *screen) redraw(change func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.erase()
-	change()
-	s.draw()
+// table keeps each machine in its place while others come and go.
+type table struct {
+	slots  []slot
+	widths [columns]int // they only grow, so that no column moves back and forth
 }
 
-// say prints a line above the table.
-func (s *screen) say(format string, args ...any) {
-	s.redraw(func() { fmt.Fprintf(s.out, format+"\n", args...) })
+// slot is the place of one machine.
+type slot struct {
+	row
+	fresh [columns]time.Time // until when a cell is marked as changed
+	gone  time.Time          // when the machine went; zero while it exists
 }
 
-// title shows the current step. An empty title ends it.
-func (s *screen) title(step string) {
-	if step != "" && !s.live {
-		s.say("%6.1f s  ▸ %s", time.Since(s.began).Seconds(), step)
-	}
-	s.redraw(func() { s.step, s.since = step, time.Now() })
-}
-
-// hideTable removes the table permanently.
-func (s *screen) hideTable() { s.redraw(func() { s.step, s.rows = "", nil }) }
-
-func (s *screen) close() {
-	s.hideTable()
-	close(s.closed)
-}
-
-// follow shows the rows again after each change, until ctx ends.
-func (s *screen) follow(ctx context.Context, view *scenario.View, rows func(context.Context) ([]row, error)) {
-	frame := time.NewTicker(100 * time.Millisecond)
-	defer frame.Stop()
-	for {
-		changed := view.Changed()
-		if now, err := rows(ctx); err == nil {
-			s.update(now)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		}
-		<-frame.C
-	}
-}
-
-func (s *screen) update(rows []row) {
-	if s.live {
-		s.redraw(func() { s.rows = rows })
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tell(rows)
-}
-
-// tell prints each changed machine on a line.
-func (s *screen) tell(rows []row) {
-	now := map[string]row{}
+// update shows the current machines. A new machine takes the place of one that has been gone for a
+// while, or the next place below.
+func (t *table) update(rows []row, now time.Time) {
+	left := map[string]row{}
 	for _, r := range rows {
-		now[r.machine] = r
-		if s.told[r.machine] != r {
-			s.line(r)
+		left[r.machine] = r
+	}
+	for i := range t.slots {
+		s := &t.slots[i]
+		r, there := left[s.machine]
+		switch {
+		case there:
+			s.gone = time.Time{}
+			s.set(r, now)
+			delete(left, s.machine)
+		case s.gone.IsZero():
+			s.gone = now
+			s.set(row{machine: s.machine, phase: "gone"}, now)
 		}
 	}
-	for name := range s.told {
-		if _, there := now[name]; !there {
-			s.line(row{machine: name, phase: "gone"})
-		}
-	}
-	s.told = now
-}
-
-func (s *screen) line(r row) {
-	parts := []string{r.machine}
-	if r.phase != "" {
-		parts = append(parts, r.phase)
-	}
-	if r.vm != "" {
-		parts = append(parts, "VM "+r.vm)
-	}
-	if r.node != "" {
-		parts = append(parts, "Node "+r.node)
-	}
-	if r.waitsFor != "" {
-		parts = append(parts, r.waitsFor)
-	}
-	fmt.Fprintf(s.out, "%6.1f s    %s\n", time.Since(s.began).Seconds(), strings.Join(parts, ", "))
-}
-
-// erase and draw are called with mu held. They do nothing if the screen can't be redrawn.
-func (s *screen) erase() {
-	if s.drawn > 0 {
-		fmt.Fprintf(s.out, "\x1b[%dA\r\x1b[J", s.drawn)
-	}
-	s.drawn = 0
-}
-
-func (s *screen) draw() {
-	if !s.live || s.step == "" {
-		return
-	}
-	width, height, err := term.GetSize(int(s.out.Fd()))
-	if err != nil || width < 20 || height < 5 {
-		width, height = 80, 24
-	}
-	lines := []string{"", fmt.Sprintf("▸ %s  %.0f s", s.step, time.Since(s.since).Seconds())}
-	if len(s.rows) > 0 {
-		lines = append(lines, strings.Split(strings.TrimRight(table(s.rows), "\n"), "\n")...)
-	}
-	if len(lines) > height-2 {
-		lines = append(lines[:height-3], fmt.Sprintf("… and %d more", len(lines)-height+3))
-	}
-	var b strings.Builder
-	for _, line := range lines {
-		b.WriteString(cut(line, width-1) + "\n")
-	}
-	fmt.Fprint(s.out, b.String())
-	s.drawn = len(lines)
-}
-
-func table(rows []row) string {
-	var b strings.Builder
-	writeTable(&b, rows)
-	return b.String()
-}
-
-func writeTable(w io.Writer, rows []row) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, head.cells())
 	for _, r := range rows {
-		fmt.Fprintln(t, r.cells())
+		if _, new := left[r.machine]; new {
+			place := t.place(now)
+			*place = slot{}
+			place.set(r, now)
+		}
 	}
-	_ = t.Flush()
+}
+
+// place returns the place for a new machine.
+func (t *table) place(now time.Time) *slot {
+	for i := range t.slots {
+		if s := &t.slots[i]; !s.gone.IsZero() && now.Sub(s.gone) >= goneFor {
+			return s
+		}
+	}
+	t.slots = append(t.slots, slot{})
+	return &t.slots[len(t.slots)-1]
+}
+
+func (s *slot) set(r row, now time.Time) {
+	before, after := s.cells(), r.cells()
+	for i := range after {
+		if before[i] != after[i] {
+			s.fresh[i] = now.Add(freshFor)
+		}
+	}
+	s.row = r
+}
+
+// tidy removes the rows of machines that are gone.
+func (t *table) tidy() {
+	var kept []slot
+	for _, s := range t.slots {
+		if s.gone.IsZero() {
+			kept = append(kept, s)
+		}
+	}
+	t.slots = kept
+}
+
+// lines returns the table as it looks now; nothing if it has no rows.
+func (t *table) lines(now time.Time) [][]span {
+	if len(t.slots) == 0 {
+		return nil
+	}
+	t.measure(head)
+	for i := range t.slots {
+		t.measure(t.slots[i].row)
+	}
+	lines := [][]span{{{"  ", plain}}}
+	for i, text := range head.cells() {
+		lines[0] = append(lines[0], span{pad(text, t.widths[i]), bold})
+	}
+	for i := range t.slots {
+		lines = append(lines, t.line(&t.slots[i], now))
+	}
+	return lines
+}
+
+// line returns a row. A dot precedes it, and its new cells are bold, while they are fresh.
+func (t *table) line(s *slot, now time.Time) []span {
+	line := []span{{"  ", plain}}
+	for i, text := range s.cells() {
+		look := s.look(i)
+		if now.Before(s.fresh[i]) {
+			line[0] = span{"• ", yellow}
+			look = bold.and(look)
+		}
+		line = append(line, span{pad(text, t.widths[i]), look})
+	}
+	return line
+}
+
+// look returns the color of a cell.
+func (s *slot) look(column int) style {
+	if !s.gone.IsZero() {
+		return dim
+	}
+	text := s.cells()[column]
+	switch {
+	case column == columns-1 || column == 3:
+		return dim
+	case column == 0 || text == "":
+		return plain
+	}
+	switch text {
+	case "Running", "Ready":
+		return green
+	case "Deleting", "Stopping", "Terminated", "gone":
+		return magenta
+	case "Failed":
+		return red
+	default:
+		return yellow
+	}
+}
+
+func (t *table) measure(r row) {
+	for i, text := range r.cells() {
+		if i < columns-1 {
+			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(text)+2)
+		}
+	}
+}
+
+func pad(text string, width int) string {
+	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
 }
 
 // cut shortens a line to width characters.
-func cut(line string, width int) string {
-	runes := []rune(line)
-	if len(runes) <= width {
-		return line
+func cut(line []span, width int) []span {
+	var short []span
+	for i, s := range line {
+		runes := []rune(s.text)
+		last := i == len(line)-1
+		if len(runes) < width || len(runes) == width && last {
+			short = append(short, s)
+			width -= len(runes)
+			continue
+		}
+		return append(short, span{string(runes[:max(0, width-1)]) + "…", s.style})
 	}
-	return string(runes[:width-1]) + "…"
+	return short
+}
+
+// paint returns a line as a terminal takes it.
+func paint(line []span, color bool) string {
+	var b strings.Builder
+	for _, s := range line {
+		if color && s.style != plain {
+			b.WriteString("\x1b[" + string(s.style) + "m" + s.text + "\x1b[0m")
+		} else {
+			b.WriteString(s.text)
+		}
+	}
+	return b.String()
 }

@@ -47,6 +47,7 @@ type environment struct {
 	cloud      *playground.Simulator
 	admin      simulator.Admin
 	client     client.Client
+	binary     string
 	drover     *playground.Process
 }
 
@@ -78,6 +79,7 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
+	env.binary = binary
 	if env.cloud, err = playground.StartSimulator(start, playground.SimulatorOptions{Binary: binary}); err != nil {
 		return 1, err
 	}

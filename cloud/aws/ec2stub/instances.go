@@ -97,6 +97,9 @@ func (c *Cloud) runInstances(form url.Values) (any, *failure) {
 	if fail != nil {
 		return nil, fail
 	}
+	if form.Get("DryRun") == "true" {
+		return nil, &failure{http.StatusPreconditionFailed, "DryRunOperation", "Request would have succeeded, but DryRun flag is set."}
+	}
 	key := zonalToken{form.Get("ClientToken"), subnet.Zone}
 	request := fingerprint(form)
 	if before, ok := c.tokens[key]; ok {
