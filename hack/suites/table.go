@@ -74,7 +74,7 @@ var suites = []suite{
 	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, unproven: true},
 	{name: "crash-gcp", make: "test-crash CLOUD=gcp", packages: []string{"test/crash"}, clouds: []string{"gcp"}, minutes: 23, unproven: true},
 	{name: "chaos-gcp", make: "test-chaos CLOUD=gcp SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"gcp"}, minutes: 6, unproven: true},
-	{name: "gcp", make: "test-gcp", packages: []string{"test/gcp"}, clouds: []string{"gcp"}, minutes: 13, unproven: true},
+	{name: "gcp", make: "test-gcp", packages: []string{"test/gcp"}, clouds: []string{"gcp"}, minutes: 10, unproven: true},
 }
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground

@@ -136,7 +136,7 @@ func (c *Cloud) check(zone string, model map[string]any) *failure {
 	}
 	for _, raw := range list(model, "networkInterfaces") {
 		nic, _ := raw.(map[string]any)
-		if subnet := nic["subnetwork"]; subnet != nil && subnet != "projects/"+Project+"/regions/"+Region+"/subnetworks/"+Subnet {
+		if subnet := nic["subnetwork"]; subnet != nil && subnet != "projects/"+c.options.Project+"/regions/"+Region+"/subnetworks/"+Subnet {
 			return refuse(404, "notFound", "The resource '%v' was not found", subnet)
 		}
 	}
