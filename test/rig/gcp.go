@@ -135,6 +135,9 @@ func (g *gcp) books(context.Context) (s simulator.Snapshot, err error) {
 	}
 	for tenant, project := range g.projects {
 		for _, e := range project.Books() {
+			if e.State == "Refused" { // it never was a VM
+				continue
+			}
 			r := wire.Resource{Kind: wire.Instance, ID: e.Name, Name: e.Name, State: states[e.State], Tags: e.Labels, AttachedTo: e.Attached}
 			if e.State == "" {
 				r.Kind = wire.Disk

@@ -105,7 +105,8 @@ func (c *Cloud) Remove(name string) {
 // Entry is one line of the cloud's own books: an instance, even one long gone, or a disk.
 type Entry struct {
 	Name string
-	// State of an instance: its status, or "Gone"; "" for a disk.
+	// State of an instance: its status, "Gone", or "Refused" if it was accepted and never made; ""
+	// for a disk.
 	State string
 	// Attached is the instance that a disk belongs to, or "".
 	Attached string
@@ -126,7 +127,11 @@ func (c *Cloud) Books() (all []Entry) {
 		return out
 	}
 	for _, i := range c.buried {
-		all = append(all, Entry{Name: i.name, State: "Gone", Labels: text(i.model["labels"])})
+		one := Entry{Name: i.name, State: "Gone", Labels: text(i.model["labels"])}
+		if i.failed != "" {
+			one.State = "Refused"
+		}
+		all = append(all, one)
 	}
 	for _, i := range c.instances {
 		all = append(all, Entry{Name: i.name, State: i.state(), Labels: text(i.model["labels"])})
