@@ -20,9 +20,9 @@ import (
 )
 
 // TestMachineDeployment tests that the machines of a MachineDeployment become Ready Nodes, roll and
-// are deleted. A machine that somebody deletes is replaced. In the end nothing is left, although the
-// stand-in leaves disks behind. Each Node has the name of its instance, and its provider ID is as in
-// Google's cloud controller.
+// are deleted. A machine that somebody deletes is replaced. In the end nothing is left, although
+// the stand-in leaves disks behind. Each Node has the name of its instance, and its provider ID is
+// as in Google's cloud controller.
 func TestMachineDeployment(t *testing.T) {
 	s := house.Stage(t, "blue")
 	prefix := "gce://" + rig.GCPProject(s.Tenant) + "/" + gcpstub.Region + "-"

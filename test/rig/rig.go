@@ -87,8 +87,8 @@ func StartOnAzure(ctx context.Context, controllerManagerArgs ...string) (*Rig, e
 	return start(ctx, &azure{}, controllerManagerArgs)
 }
 
-// StartOnGCP is Start with a stand-in for Compute Engine instead of the simulated cloud. Each tenant
-// has its own project there.
+// StartOnGCP is Start with a stand-in for Compute Engine instead of the simulated cloud. Each
+// tenant has its own project there.
 func StartOnGCP(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &gcp{}, controllerManagerArgs)
 }

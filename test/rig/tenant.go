@@ -45,7 +45,8 @@ type Tenant struct {
 	AWS *ec2stub.Cloud
 	// Azure is the tenant's own stand-in for Azure, behind Cloud. It is nil for other clouds.
 	Azure *armstub.Cloud
-	// GCP is the tenant's own stand-in for Compute Engine, behind Cloud. It is nil for other clouds.
+	// GCP is the tenant's own stand-in for Compute Engine, behind Cloud. It is nil for other
+	// clouds.
 	GCP *gcpstub.Cloud
 	// VCenter is the tenant's own vCenter, behind Cloud. It is nil for other clouds.
 	VCenter *vcenter.VCenter
