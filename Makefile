@@ -31,7 +31,7 @@ OTHERS := $(GOTEST) -p 1 -timeout 6h
 
 # The first of the schedules that `make test-chaos` and `make test-orphans` run, so that they are the same each time. `make chaos` draws its own.
 SEED ?= 1000
-# Where `make test-crash` and `make test-chaos` make machines (simulated, aws, azure, vsphere or kubevirt), and how many schedules the latter runs.
+# Where `make test-crash` and `make test-chaos` make machines (simulated, aws, azure, gcp, vsphere or kubevirt), and how many schedules the latter runs.
 CLOUD     ?= simulated
 SCHEDULES ?= 50
 # The budget of `make suites`.
@@ -90,7 +90,8 @@ test-azure: ## Have a stand-in for Azure make, roll, lose and refuse machines, a
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/azure -v
 
-test-gcp: ## Count the calls of 300 machines on a stand-in for Compute Engine, with the engine's rate limits (two minutes)
+test-gcp: ## Have a stand-in for Compute Engine make, roll, lose and refuse machines, and count the calls of 300 with the rate limits of Google
+	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/gcp -v
 
 test-storm: ## Make, roll and delete 100 machines while the manager is killed every few seconds, on the simulated cloud and on a stand-in for EC2
@@ -102,7 +103,7 @@ test-orphans: ## Run 100 random schedules of mistakes that make orphans, with th
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/orphans -seed $(SEED) -v
 
-test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and back (on stand-ins for EC2 and Azure, too), short of capacity, and frozen
+test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and back (on stand-ins for EC2, Azure and Compute Engine, too), short of capacity, and frozen
 	@hack/tool $(PLAYGROUND) kube-scheduler cluster-autoscaler >/dev/null
 	$(OTHERS) ./test/autoscaler
 

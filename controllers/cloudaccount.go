@@ -319,9 +319,8 @@ func (r *CloudAccountReconciler) refuseAmbient(account *infrav1.CloudAccount) *r
 			"set spec.credentialsRef, or create the CloudAccount in that namespace", kubevirt.Namespace)}
 	}
 	sim, aws, azure, gcp := account.Spec.Simulated, account.Spec.AWS, account.Spec.Azure, account.Spec.GCP
-	universe := gcp != nil && gcp.UniverseDomain != "" && gcp.UniverseDomain != "googleapis.com"
-	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") || (azure != nil && azure.Custom != nil) ||
-		(gcp != nil && gcp.Endpoint != "") || universe {
+	google := gcp == nil || (gcp.Endpoint == "" && gcp.CABundle == "" && (gcp.UniverseDomain == "" || gcp.UniverseDomain == "googleapis.com"))
+	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") || (azure != nil && azure.Custom != nil) || !google {
 		return &refusal{reason: infrav1.NotPermittedReason, message: "The manager's own credentials are never sent to a custom endpoint: set spec.credentialsRef, or remove the endpoint"}
 	}
 	return nil

@@ -4,6 +4,7 @@ package gcp
 
 import (
 	"context"
+	"crypto/tls"
 	"net/http"
 	"net/url"
 	"slices"
@@ -42,10 +43,18 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Credentials == nil && (account.Endpoint != "" || universeOf(account) != googleapis) {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "a custom endpoint or universe needs its own credentials")
+	if cfg.Credentials == nil && (account.Endpoint != "" || account.CABundle != "" || universeOf(account) != googleapis) {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "a custom endpoint, caBundle or universe needs its own credentials")
 	}
-	transport, err := cfg.Connect(nil)
+	pool, err := driverkit.CertPool(account.CABundle)
+	if err != nil {
+		return nil, err
+	}
+	var trust *tls.Config
+	if pool != nil {
+		trust = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	}
+	transport, err := cfg.Connect(trust)
 	if err != nil {
 		return nil, err
 	}

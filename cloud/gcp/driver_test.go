@@ -152,8 +152,8 @@ func TestValidation(t *testing.T) {
 		}
 	}
 	account := testAccount()
-	account.CredentialsRef, account.GCP.Endpoint, account.GCP.UniverseDomain = nil, "https://compute.example", "example"
-	if errs := Cloud().Union.ValidateAccount(account, field.NewPath("spec")); len(errs) != 2 {
+	account.CredentialsRef, account.GCP.Endpoint, account.GCP.UniverseDomain, account.GCP.CABundle = nil, "https://compute.example", "example", "PEM"
+	if errs := Cloud().Union.ValidateAccount(account, field.NewPath("spec")); len(errs) != 3 {
 		t.Errorf("a custom endpoint and universe without credentials: %v", errs)
 	}
 }

@@ -114,6 +114,9 @@ func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all fiel
 	if spec.GCP.Endpoint != "" {
 		all = append(all, field.Forbidden(path.Child("gcp", "endpoint"), "a custom endpoint needs its own credentials: set credentialsRef"))
 	}
+	if spec.GCP.CABundle != "" {
+		all = append(all, field.Forbidden(path.Child("gcp", "caBundle"), "authorities of your own need your own credentials: set credentialsRef"))
+	}
 	if universeOf(spec.GCP) != googleapis {
 		all = append(all, field.Forbidden(path.Child("gcp", "universeDomain"), "another universe needs its own credentials: set credentialsRef"))
 	}

@@ -91,8 +91,8 @@ func wholeLife(t *testing.T, d *driver, spec *infrav1.GCPMachine, pace time.Dura
 				if err := d.Delete(ctx, []cloud.Resource{first})[0]; err != nil {
 					t.Errorf("deleting what is gone, by its number: %v", err)
 				}
-				if _, err := d.Ensure(ctx, req); err != nil {
-					t.Errorf("the deletion of the first instance hit the second one: %v", err)
+				if now := shown(ctx, t, d, made.ID); now == nil || now.State != cloud.StateRunning {
+					t.Errorf("the deletion of the first instance hit the second one: %+v", now)
 				}
 			}
 			first = made
@@ -113,14 +113,16 @@ func oneLife(ctx context.Context, t *testing.T, d *driver, req cloud.Request, pa
 		return err == nil
 	})
 	t.Logf("%s: made after %s", made.ID, time.Since(began).Round(time.Millisecond))
-	again, err := d.Ensure(ctx, req)
-	if err != nil || again.ID != made.ID {
-		t.Errorf("the request sent again: %v, %v", again.ID, err)
-	}
 	later := req
 	later.Attempt = 1 // another request ID, as when Google has forgotten the first one
-	if again, err = d.Ensure(ctx, later); err != nil || again.ID != made.ID {
-		t.Errorf("another request for the same name, which Google answers with 409: %v, %v", again.ID, err)
+	for what, repeated := range map[string]cloud.Request{"the same request": req, "another request for the name, which Google answers with 409": later} {
+		conformance.WaitFor(ctx, t, pace, what, func() bool {
+			again, err := d.Ensure(ctx, repeated)
+			if err != nil && cloud.CodeOf(err) != cloud.Unavailable || err == nil && again.ID != made.ID {
+				t.Fatalf("%s: %v, %v", what, again.ID, err)
+			}
+			return err == nil
+		})
 	}
 	other := req
 	other.Token += "-other"
@@ -128,16 +130,8 @@ func oneLife(ctx context.Context, t *testing.T, d *driver, req cloud.Request, pa
 		t.Errorf("another machine of the name: %v", err)
 	}
 	conformance.WaitFor(ctx, t, pace, "the instance runs", func() bool {
-		all, err := d.List(ctx)
-		if err != nil {
-			t.Logf("List: %v", err)
-		}
-		for _, r := range all {
-			if r.ID == made.ID && r.State == cloud.StateRunning && len(r.Addresses) > 1 {
-				return true
-			}
-		}
-		return false
+		r := shown(ctx, t, d, made.ID)
+		return r != nil && r.State == cloud.StateRunning && len(r.Addresses) > 1
 	})
 	t.Logf("%s: runs after %s", made.ID, time.Since(began).Round(time.Millisecond))
 	labeled := 0
@@ -151,4 +145,19 @@ func oneLife(ctx context.Context, t *testing.T, d *driver, req cloud.Request, pa
 		t.Errorf("%d disks have the machine's labels: %v", labeled, err)
 	}
 	return made
+}
+
+// shown returns what a listing shows of an instance.
+func shown(ctx context.Context, t *testing.T, d *driver, id string) *cloud.Resource {
+	t.Helper()
+	all, err := d.List(ctx)
+	if err != nil {
+		t.Logf("List: %v", err)
+	}
+	for i := range all {
+		if all[i].ID == id {
+			return &all[i]
+		}
+	}
+	return nil
 }

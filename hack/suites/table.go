@@ -34,7 +34,7 @@ var kubevirtFiles = []string{"hack/kubevirt", "docs/clouds/kubevirt.md"}
 var suites = []suite{
 	{name: "lifecycle", make: "test-lifecycle", packages: []string{"test/lifecycle"}, minutes: 20},
 	{name: "chaos", make: "test-chaos", packages: []string{"test/chaos"}, minutes: 12},
-	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws", "azure"},
+	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws", "azure", "gcp"},
 		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 8},
 	{name: "crash", make: "test-crash", packages: []string{"test/crash"}, minutes: 30},
 	{name: "openstack", make: "test-openstack", packages: []string{"test/openstack", "test/openstack/fleet"}, clouds: []string{"openstack"},
@@ -72,7 +72,9 @@ var suites = []suite{
 	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 13, unproven: true},
 	{name: "chaos-azure", make: "test-chaos CLOUD=azure SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"azure"}, minutes: 6},
 	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, unproven: true},
-	{name: "gcp", make: "test-gcp", packages: []string{"test/gcp"}, clouds: []string{"gcp"}, minutes: 3, noManager: true, unproven: true},
+	{name: "crash-gcp", make: "test-crash CLOUD=gcp", packages: []string{"test/crash"}, clouds: []string{"gcp"}, minutes: 23, unproven: true},
+	{name: "chaos-gcp", make: "test-chaos CLOUD=gcp SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"gcp"}, minutes: 6, unproven: true},
+	{name: "gcp", make: "test-gcp", packages: []string{"test/gcp"}, clouds: []string{"gcp"}, minutes: 10, unproven: true},
 }
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground

@@ -95,6 +95,23 @@ func TestOnAzure(t *testing.T) {
 	s.Logf("calls of Azure: %v", s.Azure.Calls())
 }
 
+// TestOnGCP tests the same with Google's machine types, which its API describes.
+func TestOnGCP(t *testing.T) {
+	s := start(t, rig.StartOnGCP)
+	of := func(machineType string) func(*infrav1.CloudMachineFields) {
+		return func(m *infrav1.CloudMachineFields) { m.GCP.MachineType = machineType }
+	}
+	small := s.newGroup("small", 4, func(g *group) { g.fields = of("e2-standard-2") })
+	large := s.newGroup("large", 2, func(g *group) { g.fields = of("e2-standard-32") })
+	arm := s.newGroup("arm", 2, func(g *group) {
+		g.fields = of("t2a-standard-1")
+		special(g)
+	})
+	s.startAutoscaler()
+	s.fromZeroAndBack(small, large, arm)
+	s.Logf("calls of Compute Engine: %v", s.GCP.Calls())
+}
+
 // special sets ARM machines with a label and a taint for a pool. The annotations describe them
 // while the pool is empty.
 func special(g *group) {

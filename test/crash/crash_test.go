@@ -32,7 +32,7 @@ import (
 var (
 	width = flag.Int("width", 24, "how many machines go through their lives at once, each in a namespace of its own")
 	lives = flag.Int("lives", 3, "at how many points, far from each other, the manager dies in each step of one machine's life")
-	where = flag.String("cloud", "simulated", "where the machines are made: simulated, aws or azure for a stand-in, vsphere for govmomi's vCenter, or kubevirt")
+	where = flag.String("cloud", "simulated", "where the machines are made: simulated, aws, azure or gcp for a stand-in, vsphere for govmomi's vCenter, or kubevirt")
 	only  = flag.String("points", "", "regular expression: die only at points whose line in the list matches")
 )
 
@@ -53,7 +53,7 @@ const (
 func TestCrashAtEveryStep(t *testing.T) {
 	ctrl.SetLogger(logr.Discard()) // what matters is in the managers' logs
 	begin, ok := map[string]func(context.Context, ...string) (*rig.Rig, error){
-		"simulated": rig.Start, "aws": rig.StartOnAWS, "azure": rig.StartOnAzure, "vsphere": rig.StartOnVSphere, "kubevirt": rig.StartOnKubeVirt,
+		"simulated": rig.Start, "aws": rig.StartOnAWS, "azure": rig.StartOnAzure, "gcp": rig.StartOnGCP, "vsphere": rig.StartOnVSphere, "kubevirt": rig.StartOnKubeVirt,
 	}[*where]
 	if !ok {
 		t.Fatalf("-cloud %s: there is no such", *where)

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gcp tests a fleet on a stand-in for Compute Engine, with the engine and its rate limits
-// as the manager has them.
 package gcp
 
 import (

@@ -87,6 +87,12 @@ func StartOnAzure(ctx context.Context, controllerManagerArgs ...string) (*Rig, e
 	return start(ctx, &azure{}, controllerManagerArgs)
 }
 
+// StartOnGCP is Start with a stand-in for Compute Engine instead of the simulated cloud. Each
+// tenant has its own project there.
+func StartOnGCP(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
+	return start(ctx, &gcp{}, controllerManagerArgs)
+}
+
 // StartOnVSphere is Start with govmomi's simulated vCenter instead of the simulated cloud. Each
 // tenant has its own vCenter.
 func StartOnVSphere(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {

@@ -23,6 +23,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/azure/armstub"
+	"github.com/drover-io/drover/cloud/gcp/gcpstub"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -44,6 +45,9 @@ type Tenant struct {
 	AWS *ec2stub.Cloud
 	// Azure is the tenant's own stand-in for Azure, behind Cloud. It is nil for other clouds.
 	Azure *armstub.Cloud
+	// GCP is the tenant's own stand-in for Compute Engine, behind Cloud. It is nil for other
+	// clouds.
+	GCP *gcpstub.Cloud
 	// VCenter is the tenant's own vCenter, behind Cloud. It is nil for other clouds.
 	VCenter *vcenter.VCenter
 	// OpenStack is shared by all tenants, behind Cloud. It is nil for other clouds.

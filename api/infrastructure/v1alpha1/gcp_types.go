@@ -45,6 +45,14 @@ type GCPAccount struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[^\s/?#@]+$`
 	Endpoint string `json:"endpoint,omitempty"`
+
+	// caBundle holds the PEM certificates of the authorities with which the certificates of the
+	// services are verified. It needs credentialsRef. Default: the authorities of the manager's
+	// system.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=65536
+	CABundle string `json:"caBundle,omitempty"`
 }
 
 // GCPMachine is a virtual machine of Compute Engine. Drover creates it with one call, together with

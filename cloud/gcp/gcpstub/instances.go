@@ -15,7 +15,10 @@ import (
 	"time"
 )
 
-const base = "https://www.googleapis.com/compute/v1/projects/" + Project
+// base is the URL of the project's resources.
+func (c *Cloud) base() string {
+	return "https://www.googleapis.com/compute/v1/projects/" + c.options.Project
+}
 
 // instance is an instance.
 type instance struct {
@@ -29,6 +32,8 @@ type instance struct {
 	failed     string    // the code with which its creation fails
 	status     string    // "" follows from the rest
 	ip         string
+	timer      *time.Timer // until the guest boots
+	off        func()      // switches the guest off
 }
 
 // operation is the progress of a create or a delete.
@@ -67,7 +72,7 @@ func (c *Cloud) insert(in call) (any, *failure) {
 		c.objections = append(c.objections, "instances.insert without requestId")
 	}
 	if old := c.requests[request]; old != nil {
-		return old.model(), nil
+		return old.model(c.base()), nil
 	}
 	var model map[string]any
 	if err := json.Unmarshal(in.body, &model); err != nil {
@@ -75,7 +80,7 @@ func (c *Cloud) insert(in call) (any, *failure) {
 	}
 	name := fmt.Sprint(model["name"])
 	if c.instances[in.zone+"/"+name] != nil {
-		return nil, refuse(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/zones/%s/instances/%s' already exists", Project, in.zone, name)
+		return nil, refuse(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/zones/%s/instances/%s' already exists", c.options.Project, in.zone, name)
 	}
 	if fail := c.check(in.zone, model); fail != nil {
 		return nil, fail
@@ -83,7 +88,10 @@ func (c *Cloud) insert(in call) (any, *failure) {
 	now := time.Now()
 	i := &instance{
 		zone: in.zone, name: name, id: c.number(), model: model, made: now, decided: now.Add(c.options.Boot / 2), running: now.Add(c.options.Boot),
-		failed: c.late, ip: fmt.Sprintf("10.0.%d.%d", c.numbers/250%250, c.numbers%250+4),
+		failed: c.late, ip: fmt.Sprintf("10.%d.%d.%d", c.options.Network, c.numbers/250%250, c.numbers%250+4),
+	}
+	if c.birth != "" && c.birth != Lifeless {
+		i.failed = c.birth
 	}
 	if c.exhausted[in.zone] {
 		i.failed = "ZONE_RESOURCE_POOL_EXHAUSTED"
@@ -93,9 +101,12 @@ func (c *Cloud) insert(in call) (any, *failure) {
 		c.made++
 		c.makeDisks(i)
 	}
+	if c.birth != Lifeless {
+		c.boot(i)
+	}
 	op := &operation{id: c.number(), kind: "insert", zone: in.zone, request: request, of: i, target: i.id, name: name, started: now, ends: i.running, failed: i.failed}
 	c.requests[request] = op
-	return op.model(), nil
+	return op.model(c.base()), nil
 }
 
 var resourceName = regexp.MustCompile(`^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$`)
@@ -118,14 +129,14 @@ func (c *Cloud) check(zone string, model map[string]any) *failure {
 		d, _ := raw.(map[string]any)
 		params := object(d, "initializeParams")
 		source := fmt.Sprint(params["sourceImage"])
-		image := "projects/" + Project + "/global/images/" + Image
+		image := "projects/" + c.options.Project + "/global/images/" + Image
 		if i == 0 && params["sourceSnapshot"] == nil && source != image && source != "projects/ubuntu-os-cloud/global/images/family/"+Image {
 			return refuse(404, "notFound", "The resource '%s' was not found", source)
 		}
 	}
 	for _, raw := range list(model, "networkInterfaces") {
 		nic, _ := raw.(map[string]any)
-		if subnet := nic["subnetwork"]; subnet != nil && subnet != "projects/"+Project+"/regions/"+Region+"/subnetworks/"+Subnet {
+		if subnet := nic["subnetwork"]; subnet != nil && subnet != "projects/"+c.options.Project+"/regions/"+Region+"/subnetworks/"+Subnet {
 			return refuse(404, "notFound", "The resource '%v' was not found", subnet)
 		}
 	}
@@ -167,6 +178,7 @@ func (c *Cloud) settle() {
 			continue
 		}
 		delete(c.instances, key)
+		c.buried = append(c.buried, i)
 		for key, d := range c.disks {
 			switch {
 			case d.owner != i:
@@ -179,7 +191,7 @@ func (c *Cloud) settle() {
 	}
 }
 
-func (o *operation) model() map[string]any {
+func (o *operation) model(base string) map[string]any {
 	out := map[string]any{
 		"kind": "compute#operation", "id": strconv.FormatUint(o.id, 10), "name": fmt.Sprintf("operation-%d", o.id), "zone": base + "/zones/" + o.zone,
 		"operationType": o.kind, "targetId": strconv.FormatUint(o.target, 10), "targetLink": base + "/zones/" + o.zone + "/instances/" + o.name,
@@ -223,7 +235,7 @@ func (i *instance) state() string {
 }
 
 // answer returns an instance as Google answers.
-func (i *instance) answer() map[string]any {
+func (i *instance) answer(base string) map[string]any {
 	var out map[string]any
 	text, err := json.Marshal(i.model)
 	if err != nil || json.Unmarshal(text, &out) != nil {
@@ -263,7 +275,7 @@ func (c *Cloud) find(in call) (*instance, *failure) {
 			return i, nil
 		}
 	}
-	return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/instances/%s' was not found", Project, in.zone, in.name)
+	return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/instances/%s' was not found", c.options.Project, in.zone, in.name)
 }
 
 func (c *Cloud) getInstance(in call) (any, *failure) {
@@ -271,7 +283,7 @@ func (c *Cloud) getInstance(in call) (any, *failure) {
 	if fail != nil {
 		return nil, fail
 	}
-	return i.answer(), nil
+	return i.answer(c.base()), nil
 }
 
 func (c *Cloud) deleteInstance(in call) (any, *failure) {
@@ -280,11 +292,9 @@ func (c *Cloud) deleteInstance(in call) (any, *failure) {
 		return nil, fail
 	}
 	now := time.Now()
-	if i.gone.IsZero() {
-		i.gone = now.Add(c.options.Stop)
-	}
+	i.end(c.options.Stop)
 	op := &operation{id: c.number(), kind: "delete", zone: i.zone, request: in.is("requestId"), of: i, target: i.id, name: i.name, started: now, ends: i.gone}
-	return op.model(), nil
+	return op.model(c.base()), nil
 }
 
 func (c *Cloud) serialPort(in call) (any, *failure) {
@@ -299,14 +309,14 @@ func (c *Cloud) serialPort(in call) (any, *failure) {
 	}
 	text = text[max(len(text)+start, 0):]
 	return map[string]any{"kind": "compute#serialPortOutput", "contents": text, "start": "0", "next": strconv.Itoa(len(text)),
-		"selfLink": base + "/zones/" + i.zone + "/instances/" + i.name + "/serialPort"}, nil
+		"selfLink": c.base() + "/zones/" + i.zone + "/instances/" + i.name + "/serialPort"}, nil
 }
 
 func (c *Cloud) listInstances(in call) (any, *failure) {
 	var all []item
 	for _, key := range slices.Sorted(maps.Keys(c.instances)) {
 		if i := c.instances[key]; time.Since(i.made) >= c.options.Lag {
-			all = append(all, item{i.zone, i.model["labels"], i.answer()})
+			all = append(all, item{i.zone, i.model["labels"], i.answer(c.base())})
 		}
 	}
 	return c.aggregate(in, "instances", "compute#instanceAggregatedList", all)
@@ -316,13 +326,13 @@ func (c *Cloud) listDisks(in call) (any, *failure) {
 	var all []item
 	for _, key := range slices.Sorted(maps.Keys(c.disks)) {
 		d := c.disks[key]
-		out := map[string]any{"kind": "compute#disk", "id": strconv.FormatUint(d.id, 10), "name": d.name, "zone": base + "/zones/" + d.zone,
+		out := map[string]any{"kind": "compute#disk", "id": strconv.FormatUint(d.id, 10), "name": d.name, "zone": c.base() + "/zones/" + d.zone,
 			"creationTimestamp": stamp(d.made), "sizeGb": "10", "status": "READY"}
 		if d.labels != nil {
 			out["labels"] = d.labels
 		}
 		if d.owner != nil {
-			out["users"] = []any{base + "/zones/" + d.zone + "/instances/" + d.owner.name}
+			out["users"] = []any{c.base() + "/zones/" + d.zone + "/instances/" + d.owner.name}
 		}
 		all = append(all, item{d.zone, d.labels, out})
 	}
@@ -333,13 +343,13 @@ func (c *Cloud) deleteDisk(in call) (any, *failure) {
 	d := c.disks[in.zone+"/"+in.name]
 	switch {
 	case d == nil:
-		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/disks/%s' was not found", Project, in.zone, in.name)
+		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/disks/%s' was not found", c.options.Project, in.zone, in.name)
 	case d.owner != nil:
 		return nil, refuse(400, "resourceInUseByAnotherResource", "The disk resource '%s' is already being used by '%s'", d.name, d.owner.name)
 	}
 	delete(c.disks, in.zone+"/"+in.name)
 	op := &operation{id: c.number(), kind: "delete", zone: d.zone, target: d.id, name: d.name, started: time.Now(), ends: time.Now()}
-	return op.model(), nil
+	return op.model(c.base()), nil
 }
 
 // item is one resource of a listing.
@@ -355,7 +365,7 @@ func (c *Cloud) aggregate(in call, collection, kind string, all []item) (any, *f
 	if fail != nil {
 		return nil, fail
 	}
-	all = slices.DeleteFunc(all, func(i item) bool { return !selected(i.labels) || c.dead[i.zone] || in.project != Project })
+	all = slices.DeleteFunc(all, func(i item) bool { return !selected(i.labels) || c.dead[i.zone] || in.project != c.options.Project })
 	size, err := strconv.Atoi(cmp.Or(in.is("maxResults"), "500"))
 	if err != nil || size > 500 {
 		return nil, refuse(400, "invalid", "Invalid value for field 'maxResults'.")
@@ -366,6 +376,9 @@ func (c *Cloud) aggregate(in call, collection, kind string, all []item) (any, *f
 	from, _ := strconv.Atoi(in.is("pageToken"))
 	from = min(from, len(all))
 	to := min(from+size, len(all))
+	if c.short && from < to {
+		to = from + (to-from)/2
+	}
 	items := map[string]any{"regions/" + Region: noResults("regions/" + Region)}
 	for _, zone := range append(Zones(), "us-east1-b") {
 		items["zones/"+zone] = noResults("zones/" + zone)
@@ -382,7 +395,7 @@ func (c *Cloud) aggregate(in call, collection, kind string, all []item) (any, *f
 	for zone, found := range byZone {
 		items["zones/"+zone] = map[string]any{collection: found}
 	}
-	out := map[string]any{"kind": kind, "id": "projects/" + Project + "/aggregated/" + collection, "items": items, "selfLink": base + "/aggregated/" + collection}
+	out := map[string]any{"kind": kind, "id": "projects/" + c.options.Project + "/aggregated/" + collection, "items": items, "selfLink": c.base() + "/aggregated/" + collection}
 	if to < len(all) {
 		out["nextPageToken"] = strconv.Itoa(to)
 	}
@@ -448,6 +461,7 @@ func (c *Cloud) region(in call) (any, *failure) {
 func catalog() map[string]map[string]any {
 	return map[string]map[string]any{
 		"e2-standard-2":  {"guestCpus": 2, "memoryMb": 8192, "architecture": "X86_64"},
+		"e2-standard-32": {"guestCpus": 32, "memoryMb": 131072, "architecture": "X86_64"},
 		"t2a-standard-1": {"guestCpus": 1, "memoryMb": 4096},
 		"n2-rare-4":      {"guestCpus": 4, "memoryMb": 16384, "architecture": "X86_64", "only": Region + "-b"},
 		"a2-highgpu-1g": {"guestCpus": 12, "memoryMb": 87040, "architecture": "X86_64",
@@ -458,7 +472,7 @@ func catalog() map[string]map[string]any {
 func machineType(in call) (any, *failure) {
 	kind := catalog()[in.name]
 	if kind == nil || kind["only"] != nil && kind["only"] != in.zone {
-		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/machineTypes/%s' was not found", Project, in.zone, in.name)
+		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/machineTypes/%s' was not found", in.project, in.zone, in.name)
 	}
 	delete(kind, "only")
 	kind["kind"], kind["id"], kind["name"], kind["zone"] = "compute#machineType", "334004", in.name, in.zone
@@ -475,7 +489,7 @@ func (c *Cloud) Preempt(zone, name string) {
 	c.set(func() {
 		i := c.instances[zone+"/"+name]
 		if object(i.model, "scheduling")["instanceTerminationAction"] == "DELETE" {
-			i.gone = time.Now().Add(c.options.Stop)
+			i.end(c.options.Stop)
 			return
 		}
 		i.status = "TERMINATED"

@@ -3,6 +3,7 @@
 package gcpstub
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -24,6 +25,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/drover-io/drover/cloud/conformance/faults"
 )
 
 // The world of the stub.
@@ -42,9 +45,10 @@ func Zones() []string { return []string{Region + "-a", Region + "-b", Region + "
 
 // Options configure a cloud at its start.
 type Options struct {
-	// Email and Key are the service account key that the token service knows.
-	Email string
-	Key   *rsa.PublicKey
+	// Email and Key are the service account key that the token service knows. KeyID is its ID; ""
+	// means any.
+	Email, KeyID string
+	Key          *rsa.PublicKey
 	// Subjects, if set, judges the tokens of another identity provider.
 	Subjects func(token string) bool
 	// PageSize limits one page of a listing. 0 means what the caller asks for.
@@ -56,31 +60,25 @@ type Options struct {
 	Lag time.Duration
 	// Keep makes each instance leave its disks behind.
 	Keep bool
-}
-
-// Fault makes calls fail.
-type Fault struct {
-	// Operation to fail, as "METHOD collection", such as "POST instances".
-	Operation string
-	// Status, Reason, Message and Header of the answer. Status 0 keeps the call's own answer.
-	Status          int
-	Reason, Message string
-	Header          map[string]string
-	// Body replaces the answer's body.
-	Body string
-	// After carries out the call although its answer is replaced.
-	After bool
-	// Late drops the connection at once, and carries out the call after Delay.
-	Late  bool
-	Delay time.Duration
+	// Project is the ID of the project; "" means Project.
+	Project string
+	// Network is the third number of the instances' addresses.
+	Network int
+	// Power boots a guest and returns a function that switches it off. It must not block or call
+	// the stub. nil: there are no guests.
+	Power func(Guest) (off func())
 }
 
 // Cloud is a project.
 type Cloud struct {
+	// CA is the authority of the stub's certificate, as PEM.
+	CA string
 	// Address is where the stub listens.
 	Address string
 
 	options  Options
+	server   *httptest.Server
+	faults   faults.List[Fault]
 	document *Document
 	trust    *x509.CertPool
 
@@ -88,10 +86,8 @@ type Cloud struct {
 	tokens     map[string]string // what they are for: "compute" or "impersonation"
 	calls      map[string]int
 	objections []string
-	faults     []*Fault
-	instances  map[string]*instance // by zone/name
-	disks      map[string]*disk     // by zone/name
-	operations map[string]*operation
+	instances  map[string]*instance  // by zone/name
+	disks      map[string]*disk      // by zone/name
 	requests   map[string]*operation // by request ID
 	numbers    uint64
 	quota      int             // instances; 0: no limit
@@ -99,6 +95,9 @@ type Cloud struct {
 	exhausted  map[string]bool // zones without capacity
 	dead       map[string]bool // zones that do not answer
 	late       string          // the code with which accepted instances fail
+	birth      string          // of the instance that the current call creates
+	short      bool            // whether the current call's page is
+	buried     []*instance     // those that are gone
 	made       int
 }
 
@@ -107,27 +106,40 @@ func New(t interface {
 	Cleanup(func())
 	Fatal(...any)
 }, options Options) *Cloud {
+	c, err := Start(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// Start starts a cloud. Close stops it.
+func Start(options Options) (*Cloud, error) {
+	options.Project = cmp.Or(options.Project, Project)
 	c := &Cloud{
 		options: options, tokens: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{}, disks: map[string]*disk{},
-		operations: map[string]*operation{}, requests: map[string]*operation{}, exhausted: map[string]bool{}, dead: map[string]bool{},
+		requests: map[string]*operation{}, exhausted: map[string]bool{}, dead: map[string]bool{},
 		numbers: 9_007_199_254_740_993, // the first number that a floating-point number can't hold
 	}
 	var err error
 	if c.document, err = Load(); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	certificate, err := c.certificate()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	server := httptest.NewUnstartedServer(c)
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	c.Address = server.Listener.Addr().String()
-	return c
+	c.server = httptest.NewUnstartedServer(c)
+	c.server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	c.server.EnableHTTP2 = true
+	c.server.StartTLS()
+	c.Address = c.server.Listener.Addr().String()
+	return c, nil
 }
+
+// Close stops the cloud.
+func (c *Cloud) Close() { c.server.Close() }
 
 // certificate makes the stub's certificate, which is its own authority.
 func (c *Cloud) certificate() (tls.Certificate, error) {
@@ -138,14 +150,15 @@ func (c *Cloud) certificate() (tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "gcpstub"}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		DNSNames: []string{"*.googleapis.com", "*." + Universe}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		DNSNames: []string{"*.googleapis.com", "*." + Universe, "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
+	c.CA = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	c.trust = x509.NewCertPool()
-	c.trust.AppendCertsFromPEM(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	c.trust.AppendCertsFromPEM([]byte(c.CA))
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
@@ -188,8 +201,8 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	service, _, _ := strings.Cut(r.Host, ".")
-	if service != "compute" {
+	if !strings.HasPrefix(r.URL.Path, "/compute/v1/") {
+		service, _, _ := strings.Cut(r.Host, ".")
 		c.serveToken(w, r, service, body)
 		return
 	}
@@ -197,38 +210,45 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	c.calls[in.op]++
 	c.objections = append(c.objections, c.document.JudgeRequest(r.Method, r.URL, body)...)
-	var fault Fault
-	if i := slices.IndexFunc(c.faults, func(f *Fault) bool { return f.Operation == in.op }); i >= 0 {
-		fault = *c.faults[i]
-	}
 	authorized := c.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")] == "compute" || c.isSelfSigned(r)
 	c.mu.Unlock()
 	if !authorized {
 		writeFailure(w, refuse(http.StatusUnauthorized, "authError", "Invalid Credentials"))
 		return
 	}
-	if fault.Late {
-		time.AfterFunc(fault.Delay, func() { _, _ = c.do(in) })
-		panic(http.ErrAbortHandler)
-	}
-	if fault.Status == 0 || fault.After {
-		out, fail := c.do(in)
-		if fault.Status == 0 {
-			c.write(w, r, out, fail)
-			return
-		}
-	}
-	writeFault(w, fault)
+	c.serve(w, r, in, c.faults.Draw(in.op))
 }
 
-func writeFault(w http.ResponseWriter, fault Fault) {
-	if fault.Body == "" {
-		writeFailure(w, &failure{fault.Status, fault.Reason, fault.Message, fault.Header})
+// serve answers a call that a fault may hit.
+func (c *Cloud) serve(w http.ResponseWriter, r *http.Request, in call, fault Fault) {
+	switch {
+	case fault.Late:
+		time.AfterFunc(fault.Delay, func() { _, _ = c.do(in, fault) })
+		panic(http.ErrAbortHandler)
+	case !fault.After:
+		faults.Pause(r.Context(), fault.Delay)
+	}
+	var out any
+	var fail *failure
+	if fault.After || !fault.replaces() {
+		out, fail = c.do(in, fault)
+	}
+	if fault.After {
+		faults.Pause(r.Context(), fault.Delay)
+	}
+	if fault.replaces() {
+		fault.answer(c, w, r, out, fail)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
-	w.WriteHeader(fault.Status)
-	_, _ = io.WriteString(w, fault.Body)
+	c.write(w, r, out, fail, false)
+}
+
+// Operation names a call as Fault does; one of a token service is "POST token".
+func Operation(r *http.Request) string {
+	if !strings.HasPrefix(r.URL.Path, "/compute/v1/") {
+		return r.Method + " token"
+	}
+	return parse(r, nil).op
 }
 
 // parse reads a path: below the project, "zones/Z/" or "aggregated/" may be before a collection, a
@@ -269,10 +289,11 @@ func (in *call) is(key string) string {
 }
 
 // do carries out a call.
-func (c *Cloud) do(in call) (any, *failure) {
+func (c *Cloud) do(in call, fault Fault) (any, *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settle()
+	c.birth, c.short = fault.Birth, fault.Short
 	if in.method != http.MethodGet && c.rate > 0 {
 		if c.used++; c.used > c.rate {
 			return nil, refuse(http.StatusForbidden, "rateLimitExceeded", "Quota exceeded for quota group 'default' and limit 'Queries per minute per region'.")
@@ -281,7 +302,7 @@ func (c *Cloud) do(in call) (any, *failure) {
 	switch {
 	case in.badPath:
 		return nil, refuse(http.StatusNotFound, "notFound", "Not found.")
-	case in.project != Project && in.project != Other:
+	case in.project != c.options.Project && in.project != Other:
 		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s' was not found", in.project)
 	case in.zone != "" && !slices.Contains(Zones(), in.zone):
 		return nil, refuse(http.StatusBadRequest, "invalid", "Invalid value for field 'zone': '%s'. Unknown zone.", in.zone)
@@ -311,8 +332,8 @@ func (c *Cloud) do(in call) (any, *failure) {
 	return nil, refuse(http.StatusNotFound, "notFound", "%s: not found", in.op)
 }
 
-// write writes an answer, and has it judged.
-func (c *Cloud) write(w http.ResponseWriter, r *http.Request, out any, fail *failure) {
+// write writes an answer, or half of it, and has it judged.
+func (c *Cloud) write(w http.ResponseWriter, r *http.Request, out any, fail *failure, half bool) {
 	if fail != nil {
 		writeFailure(w, fail)
 		return
@@ -325,6 +346,9 @@ func (c *Cloud) write(w http.ResponseWriter, r *http.Request, out any, fail *fai
 	c.mu.Lock()
 	c.objections = append(c.objections, objections...)
 	c.mu.Unlock()
+	if half {
+		body = body[:len(body)/2]
+	}
 	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
 	_, _ = w.Write(body)
 }
@@ -355,19 +379,6 @@ func (c *Cloud) Calls() map[string]int {
 	return maps.Clone(c.calls)
 }
 
-// Inject makes calls fail until undo is called.
-func (c *Cloud) Inject(f Fault) (undo func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	one := &f
-	c.faults = append(c.faults, one)
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.faults = slices.DeleteFunc(c.faults, func(x *Fault) bool { return x == one })
-	}
-}
-
 // set changes the cloud, and returns how to undo it.
 func (c *Cloud) set(change, back func()) (undo func()) {
 	locked := func(f func()) {
@@ -394,6 +405,15 @@ func (c *Cloud) Refill() { c.set(func() { c.used = 0 }, nil) }
 func (c *Cloud) Exhaust(zone string) (undo func()) {
 	return c.set(func() { c.exhausted[zone] = true }, func() { c.exhausted[zone] = false })
 }
+
+// SetLag sets how long listings do not show new instances.
+func (c *Cloud) SetLag(lag time.Duration) { c.set(func() { c.options.Lag = lag }, nil) }
+
+// SetPageSize limits one page of a listing.
+func (c *Cloud) SetPageSize(n int) { c.set(func() { c.options.PageSize = n }, nil) }
+
+// SetKeyID makes the stub know the service account's key by another ID.
+func (c *Cloud) SetKeyID(id string) { c.set(func() { c.options.KeyID = id }, nil) }
 
 // Kill makes a zone not answer until undo is called. It may be one of another region.
 func (c *Cloud) Kill(zone string) (undo func()) {

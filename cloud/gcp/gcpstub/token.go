@@ -73,8 +73,8 @@ func (c *Cloud) issue(use string) string {
 // claims returns the claims of a token that the service account's key signed, or none.
 func (c *Cloud) claims(text string) jwt.MapClaims {
 	claims := jwt.MapClaims{}
-	_, err := jwt.ParseWithClaims(text, claims, func(*jwt.Token) (any, error) {
-		if c.options.Key == nil {
+	_, err := jwt.ParseWithClaims(text, claims, func(t *jwt.Token) (any, error) {
+		if c.options.Key == nil || c.options.KeyID != "" && t.Header["kid"] != c.options.KeyID {
 			return nil, fmt.Errorf("no key")
 		}
 		return c.options.Key, nil
@@ -88,7 +88,7 @@ func (c *Cloud) claims(text string) jwt.MapClaims {
 // isSelfSigned reports whether a request has a token that the service account signed itself, as
 // universes other than Google's own take.
 func (c *Cloud) isSelfSigned(r *http.Request) bool {
-	return r.Host == "compute."+Universe && c.claims(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))["sub"] == c.options.Email
+	return !strings.HasSuffix(r.Host, ".googleapis.com") && c.claims(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))["sub"] == c.options.Email
 }
 
 // Revoke makes all tokens invalid.
