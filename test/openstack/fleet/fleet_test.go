@@ -5,6 +5,7 @@ package fleet
 import (
 	"context"
 	"flag"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -125,7 +126,8 @@ func TestNovaRestarts(t *testing.T) {
 
 // TestNovaHangs stops Nova with a pending create, and kills the manager. Nova tells the next
 // manager that there is no server, because it handles the create after that request. The manager
-// must not send another create, and takes the server that appears.
+// must not send another create, and takes the server that appears. The zones, which the manager
+// reads before anything else, are answered in Nova's place.
 func TestNovaHangs(t *testing.T) {
 	s := start(t, "killed")
 	s.Cloud.SetRule(func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
@@ -139,10 +141,18 @@ func TestNovaHangs(t *testing.T) {
 	s.Until("a create is under way", s.sent("POST compute/servers"))
 	scenario.Pause(s.Ctx, 2*time.Second) // until the request has reached Nova
 	s.Seat.Process.Kill()
-	s.Cloud.SetRule(nil)
+	zones := faultproxy.Answer{Status: http.StatusOK, ContentType: "application/json",
+		Body: []byte(`{"availabilityZoneInfo": [{"zoneName": "nova", "zoneState": {"available": true}}]}`)}
+	s.Cloud.SetRule(func(_ context.Context, c faultproxy.Call, _ faultproxy.Point) (v faultproxy.Verdict) {
+		if c.Verb == "GET compute/os-availability-zone" {
+			v.Answer = &zones
+		}
+		return v
+	})
 	s.calls()
 	s.Do(s.StartManager(s.Ctx))
 	s.Until("the next manager looks for a server", s.sent("GET compute/servers"))
+	s.Cloud.SetRule(nil)
 	s.signal("CONT", "nova-api")
 	s.Until("the machine is ready", scenario.All(pool.Ready(s.Rig.Client, 1), s.nodes(1)))
 	if calls := s.calls(); calls["POST compute/servers"] != 0 {
