@@ -33,6 +33,10 @@ func (r *CloudAccountReconciler) Check(ctx context.Context, account *infrav1.Clo
 	if err == nil {
 		err = checkAccountID(account, info.Place)
 	}
+	if err == nil {
+		config.Place = info.Place // the manager records it first; nothing is made here
+		live, err = r.Accounts.Set(client.ObjectKeyFromObject(account), config)
+	}
 	return live, info, err
 }
 
