@@ -26,6 +26,11 @@ func TestRefuseAmbient(t *testing.T) {
 		"listed":                 {"team-a", infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{}}, false},
 		"not listed":             {"team-b", infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{}}, true},
 		"an endpoint of its own": {"team-a", infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Endpoint: "https://example.com"}}, true},
+		"a custom Azure":         {"team-a", infrav1.CloudAccountSpec{Azure: &infrav1.AzureAccount{Custom: &infrav1.AzureCustomCloud{}}}, true},
+		"Google's own":           {"team-a", infrav1.CloudAccountSpec{GCP: &infrav1.GCPAccount{UniverseDomain: "googleapis.com"}}, false},
+		"another universe":       {"team-a", infrav1.CloudAccountSpec{GCP: &infrav1.GCPAccount{UniverseDomain: "example.com"}}, true},
+		"Google, an endpoint":    {"team-a", infrav1.CloudAccountSpec{GCP: &infrav1.GCPAccount{Endpoint: "https://example.com"}}, true},
+		"Google, authorities":    {"team-a", infrav1.CloudAccountSpec{GCP: &infrav1.GCPAccount{CABundle: "PEM"}}, true},
 		"VMs in its namespace":   {"team-a", infrav1.CloudAccountSpec{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "team-a"}}, false},
 		"VMs in another one":     {"team-a", infrav1.CloudAccountSpec{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "kube-system"}}, true},
 	} {

@@ -96,7 +96,7 @@ func quick(cfg cloud.Config) (cloud.Driver, error) {
 		return nil, err
 	}
 	d := made.(*driver)
-	d.poll, d.replay, d.looks.TTL = 10*time.Millisecond, 100*time.Millisecond, 10*time.Millisecond
+	d.poll, d.replay = 10*time.Millisecond, 100*time.Millisecond
 	return d, nil
 }
 

@@ -25,7 +25,7 @@ func TestCrash(t *testing.T) {
 				return nil, err
 			}
 			d := made.(*driver)
-			d.poll, d.replay, d.looks.TTL = 0, 0, 0
+			d.poll, d.replay = 0, 0
 			return d, nil
 		},
 		Request: testRequest("m-1", everything),

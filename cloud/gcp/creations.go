@@ -62,6 +62,19 @@ func (c *creations) end(token string) {
 	delete(c.all, token)
 }
 
+// open returns the tokens of the machines whose operation is under way.
+func (c *creations) open() map[string]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	tokens := map[string]bool{}
+	for token, one := range c.all {
+		if !one.began.IsZero() {
+			tokens[token] = true
+		}
+	}
+	return tokens
+}
+
 // isOpen reports whether an instance with the token is being made by this process, and may still be
 // refused.
 func (c *creations) isOpen(token string) bool {

@@ -72,7 +72,6 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		zones:        driverkit.Memo[region]{TTL: zonesTTL},
 		machineTypes: driverkit.Memo[machineType]{TTL: machineTypeTTL},
 		leftovers:    driverkit.Memo[[]disk]{TTL: leftoversTTL},
-		looks:        driverkit.Memo[map[string]instance]{TTL: pollInterval},
 		poll:         pollInterval,
 		replay:       replayAfter,
 	}, nil
@@ -238,10 +237,12 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request, zone string) (clo
 }
 
 // look returns the instance of a machine that is being made; nil: reads do not show it yet. A read
-// of a moment ago is enough.
+// of a moment ago is enough, and one that took long is enough for longer.
 func (d *driver) look(ctx context.Context, req cloud.Request) (*instance, error) {
 	seen, err := d.looks.Get(ctx, "", func(ctx context.Context) (map[string]instance, error) {
-		all, err := d.instances(ctx, ownFilter)
+		began := time.Now()
+		all, err := d.instances(ctx, tokensFilter(d.creations.open()))
+		d.looks.TTL = max(d.poll, min(cloud.CooldownFactor*time.Since(began), maxCooldown)) // under the lock of the only key
 		seen := map[string]instance{}
 		for _, i := range all {
 			seen[i.Labels[cloud.TagToken]] = i
@@ -312,9 +313,11 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	}
 	var all []cloud.Resource
 	for i := range found {
-		if !found[i].isUndecided() || !d.creations.isOpen(found[i].Labels[cloud.TagToken]) {
-			all = append(all, d.resource(&found[i]))
+		if found[i].isUndecided() && d.creations.isOpen(found[i].Labels[cloud.TagToken]) {
+			continue
 		}
+		d.creations.end(found[i].Labels[cloud.TagToken])
+		all = append(all, d.resource(&found[i]))
 	}
 	for i := range left {
 		all = append(all, leftover(&left[i]))

@@ -253,6 +253,34 @@ func TestDecided(t *testing.T) {
 	g.Expect(stub.Made()).To(Equal(1))
 }
 
+// TestLook: machines that are being made share one read: of themselves if they are few, otherwise
+// of everything.
+func TestLook(t *testing.T) {
+	t.Parallel()
+	for n, filter := range map[int]string{3: "drover-creation-token = ", maxTokens + 1: ownFilter} {
+		g := NewWithT(t)
+		stub := start(t, gcpstub.Options{Boot: time.Hour})
+		var asked []string
+		wire := stub.Transport()
+		made, err := quick(cloud.Config{Account: testAccount(), Credentials: testCredentials(), Connect: conformance.Through(roundTrip(func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "/aggregated/instances") {
+				asked = append(asked, r.URL.Query().Get("filter"))
+			}
+			return wire.RoundTrip(r)
+		}))})
+		g.Expect(err).NotTo(HaveOccurred())
+		d := made.(*driver)
+		d.poll, d.replay = time.Minute, time.Minute
+		for range 3 {
+			for i := range n {
+				_, err := d.Ensure(t.Context(), testRequest(fmt.Sprintf("m-%d", i), nil))
+				g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
+			}
+		}
+		g.Expect(asked).To(ConsistOf(ContainSubstring(filter)))
+	}
+}
+
 // TestForgottenRequest: when Google has forgotten the request's ID, the name protects.
 func TestForgottenRequest(t *testing.T) {
 	t.Parallel()
@@ -583,7 +611,7 @@ func TestCalls(t *testing.T) {
 		}
 		return sum
 	}
-	d.looks.TTL, d.replay = time.Minute, time.Minute
+	d.poll, d.replay = time.Minute, time.Minute
 	requests := make([]cloud.Request, n)
 	for i := range n {
 		requests[i] = testRequest(fmt.Sprintf("m-%03d", i), nil)

@@ -44,6 +44,8 @@ const (
 	zonesTTL = time.Hour
 	// pollInterval is how often instances that are being made are looked at, all together.
 	pollInterval = 2 * time.Second
+	// maxCooldown is how long they are not looked at, at most, after a look that took long.
+	maxCooldown = 30 * time.Second
 	// replayAfter is how long an instance that is being made may be missing in reads before its
 	// operation is asked for, and how long until the next time.
 	replayAfter = 5 * time.Second

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
@@ -141,6 +143,9 @@ func (g *gcp) books(context.Context) (s simulator.Snapshot, err error) {
 			r := wire.Resource{Kind: wire.Instance, ID: e.Name, Name: e.Name, State: states[e.State], Tags: e.Labels, AttachedTo: e.Attached}
 			if e.State == "" {
 				r.Kind = wire.Disk
+			}
+			if machine, ok := strings.CutPrefix(e.Description, "CloudMachine "); ok { // no label can hold it
+				r.Tags[cloud.TagMachine] = machine
 			}
 			s.Resources = append(s.Resources, simulator.SnapshotResource{Resource: r, Account: tenant})
 		}

@@ -111,6 +111,8 @@ type Entry struct {
 	// Attached is the instance that a disk belongs to, or "".
 	Attached string
 	Labels   map[string]string
+	// Description of an instance.
+	Description string
 }
 
 // Books returns everything that was ever created, except disks that are gone.
@@ -126,15 +128,19 @@ func (c *Cloud) Books() (all []Entry) {
 		}
 		return out
 	}
+	add := func(i *instance, state string) {
+		description, _ := i.model["description"].(string)
+		all = append(all, Entry{Name: i.name, State: state, Labels: text(i.model["labels"]), Description: description})
+	}
 	for _, i := range c.buried {
-		one := Entry{Name: i.name, State: "Gone", Labels: text(i.model["labels"])}
 		if i.failed != "" {
-			one.State = "Refused"
+			add(i, "Refused")
+			continue
 		}
-		all = append(all, one)
+		add(i, "Gone")
 	}
 	for _, i := range c.instances {
-		all = append(all, Entry{Name: i.name, State: i.state(), Labels: text(i.model["labels"])})
+		add(i, i.state())
 	}
 	for _, d := range c.disks {
 		one := Entry{Name: d.name, Labels: text(d.labels)}
