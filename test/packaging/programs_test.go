@@ -132,7 +132,9 @@ func builtFor(t *testing.T, file, system, architecture string) {
 func listsModules(t *testing.T, file, version string) {
 	t.Helper()
 	var list struct {
-		Metadata   struct{ Component struct{ Name, Version string } }
+		Metadata struct {
+			Component struct{ Name, Version string }
+		}
 		Components []struct{ Name string }
 	}
 	if err := json.Unmarshal(read(t, file), &list); err != nil {
