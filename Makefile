@@ -223,8 +223,9 @@ pictures: docs ## Look at the book in Chromium: no page may scroll sideways, and
 release-manifests: ## Write infrastructure-components.yaml, metadata.yaml and the templates to out/release/
 	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/release-manifests out/release
 
-release: ## Write a whole release to out/release/: manifests, programs, what they are made of, checksums
+release: ## Write a whole release to out/release/: manifests, programs, what they are made of, checksums; and inspect the programs
 	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/release out/release
+	$(GOTEST) ./test/packaging -run '^TestPrograms$$' -release $(CURDIR)/out/release/infrastructure-drover/$(VERSION)
 
 image: ## Push the image for all architectures, without Docker
 	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/image

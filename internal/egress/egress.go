@@ -25,6 +25,7 @@ import (
 // not link-local.
 var metadata = []netip.Prefix{
 	netip.MustParsePrefix("fd00:ec2::/32"),      // Amazon EC2
+	netip.MustParsePrefix("fd20:ce::254/128"),   // Google Compute Engine
 	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
 	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba Cloud
 }

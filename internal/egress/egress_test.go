@@ -29,6 +29,8 @@ func TestAllowed(t *testing.T) {
 		"fe80::1":                  false,
 		"fe80::1%eth0":             false,
 		"fd00:ec2::254":            false,
+		"fd20:ce::254":             false,
+		"168.63.129.16":            false,
 		"127.0.0.1":                false,
 		"127.8.0.1":                true, // in an allowed CIDR
 		"::1":                      false,

@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -187,6 +188,10 @@ func deploymentRules(t *testing.T, all []*unstructured.Unstructured) {
 	}
 	if pod.HostNetwork || pod.HostPID || pod.HostIPC {
 		t.Error("the pod shares the host's namespaces")
+	}
+	classes := only[schedulingv1.PriorityClass](t, all, "PriorityClass")
+	if len(classes) != 1 || classes[0].Name != pod.PriorityClassName || classes[0].GlobalDefault {
+		t.Errorf("the pod has the priority class %q, and these are installed: %+v", pod.PriorityClassName, classes)
 	}
 	c := pod.Containers[0]
 	if c.Name != "manager" || c.Image != image {

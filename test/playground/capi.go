@@ -67,6 +67,27 @@ func (m *Management) StartKubeadmControlPlane(ctx context.Context) (*Process, er
 	return m.startFurther(ctx, kubeadmControlPlaneProvider())
 }
 
+// StartOperator adds the cluster-api-operator, and returns once it serves. It may do everything, as
+// its release allows it.
+func (m *Management) StartOperator(ctx context.Context) (_ *Process, err error) {
+	p := provider{
+		tool: "cluster-api-operator", folder: ".", prefix: "capi-operator-", namespace: "capi-operator-system", label: "capi-operator",
+		args: []string{"--profiler-address="},
+	}
+	if m.opts.Tools, err = m.opts.Tools.with(ctx, m.opts.Progress, p.tool); err != nil {
+		return nil, err
+	}
+	module, _, err := FindModule(ctx, "hack/tools/cluster-api-operator", "sigs.k8s.io/cluster-api-operator")
+	if err != nil {
+		return nil, err
+	}
+	process, err := m.startProvider(ctx, module, p)
+	if err != nil {
+		return nil, fmt.Errorf("start the cluster-api-operator: %w", err)
+	}
+	return process, nil
+}
+
 // startFurther adds a provider to a running management cluster.
 func (m *Management) startFurther(ctx context.Context, p provider, args ...string) (_ *Process, err error) {
 	if m.opts.Tools, err = m.opts.Tools.with(ctx, m.opts.Progress, p.tool); err != nil {
