@@ -117,7 +117,6 @@ func TestDeletedIsForgotten(t *testing.T) {
 // restore, because the original is not there.
 func TestWebhookRefusesCopy(t *testing.T) {
 	t.Parallel()
-	objects := fleetOf("original")
 	for name, c := range map[string]struct {
 		change func(*infrav1.CloudMachine)
 		words  string
@@ -132,7 +131,7 @@ func TestWebhookRefusesCopy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := NewWithT(t)
+			b, objects := NewWithT(t), fleetOf("original")
 			duplicate := copyOf(objects, "original", "team-a", "copy")
 			c.change(duplicate)
 			errs, err := Webhooks{Reader: newManagement(t, objects...)}.checkUnique(t.Context(), duplicate)
