@@ -43,7 +43,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-picture playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
+.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-picture playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,10 @@ test-monitoring: ## Show alerts, dashboard and configuration to the real Prometh
 test-tilt: ## Have the real Tilt run our Tiltfile and Cluster API's, and look at what it would build and apply
 	@hack/tool tilt kustomize clusterctl >/dev/null
 	$(OTHERS) ./test/tilt
+
+test-operator: ## Have the cluster-api-operator install a release, after clusterctl has
+	@hack/tool $(PLAYGROUND) cluster-api-operator >/dev/null
+	$(OTHERS) ./test/packaging -run '^TestManagementCluster$$' -operator
 
 test-e2e: ## Run Cluster API's own end-to-end specs, as far as they need no control plane machines (10 minutes)
 	@hack/tool $(PLAYGROUND) kube-scheduler cluster-autoscaler >/dev/null

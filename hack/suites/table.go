@@ -69,6 +69,8 @@ var suites = []suite{
 	{name: "crash-azure", make: "test-crash CLOUD=azure", packages: []string{"test/crash"}, clouds: []string{"azure"}, minutes: 23},
 	{name: "chaos-vsphere", make: "test-chaos CLOUD=vsphere SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"vsphere"},
 		minutes: 10, unproven: true},
+	{name: "operator", make: "test-operator", packages: []string{"test/packaging"},
+		files: []string{"config", "templates", "metadata.yaml", "docs/clusterctl.md", "hack/release-manifests"}, minutes: 5, unproven: true},
 	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 9},
 	{name: "chaos-azure", make: "test-chaos CLOUD=azure SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"azure"}, minutes: 6},
 	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, unproven: true},

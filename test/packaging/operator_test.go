@@ -4,6 +4,7 @@ package packaging
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"regexp"
 	"strings"
@@ -19,6 +20,10 @@ import (
 
 	"github.com/drover-io/drover/test/playground"
 )
+
+// operator is set by "make test-operator". The operator needs another Kubernetes than Drover, which
+// takes minutes to build.
+var operator = flag.Bool("operator", false, "have the cluster-api-operator install the release, too")
 
 const (
 	coreNamespace = "capi-system"
