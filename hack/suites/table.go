@@ -71,7 +71,7 @@ var suites = []suite{
 		minutes: 10, unproven: true},
 	{name: "operator", make: "test-operator", packages: []string{"test/packaging"},
 		files: []string{"config", "templates", "metadata.yaml", "docs/clusterctl.md", "hack/release-manifests"}, minutes: 5, unproven: true},
-	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 9},
+	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 11},
 	{name: "chaos-azure", make: "test-chaos CLOUD=azure SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"azure"}, minutes: 6},
 	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, unproven: true},
 	{name: "crash-gcp", make: "test-crash CLOUD=gcp", packages: []string{"test/crash"}, clouds: []string{"gcp"}, minutes: 23, unproven: true},
