@@ -71,6 +71,44 @@ func meta(token string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: token, UID: "uid-1", Labels: map[string]string{cloud.TagToken: token, cloud.TagOwnership: "blue"}}
 }
 
+// TestDryRun: both objects of a machine are tried, and nothing else is sent. A refusal of KubeVirt's
+// is the answer.
+func TestDryRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		refused string // the kind of object that is refused
+		want    cloud.Code
+		posts   int
+	}{
+		"accepted":       {"", "", 2},
+		"no right":       {"secrets", cloud.Unauthorized, 1},
+		"no such memory": {"virtualmachines", cloud.InvalidSpec, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, posts := NewWithT(t), 0
+			d := served(t, func(w http.ResponseWriter, req *http.Request) {
+				posts++
+				if req.Method != http.MethodPost || req.URL.Query().Get("dryRun") != "All" || req.URL.Query().Get("fieldValidation") != "Strict" {
+					t.Errorf("sent: %s %s", req.Method, req.URL)
+				}
+				switch kind := filepath.Base(req.URL.Path); {
+				case kind != c.refused && kind == "secrets":
+					write(w, 201, metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata"}})
+				case kind != c.refused:
+					write(w, 201, kubevirtv1.VirtualMachine{TypeMeta: metav1.TypeMeta{Kind: "VirtualMachine"}})
+				case kind == "secrets":
+					write(w, 403, refusal(403, metav1.StatusReasonForbidden, "no"))
+				default:
+					write(w, 422, refusal(422, metav1.StatusReasonInvalid, "no"))
+				}
+			})
+			spec := &infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{CPU: &infrav1.KubeVirtCPU{Cores: 1}}}
+			err := d.DryRun(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Name: "m", Namespace: "ns", Spec: spec})
+			g.Expect(cloud.CodeOf(err)).To(Equal(c.want), "%v", err)
+			g.Expect(posts).To(Equal(c.posts))
+		})
+	}
+}
+
 // TestPages: a listing is complete or returns an error.
 func TestPages(t *testing.T) {
 	pages := func(broken func(w http.ResponseWriter, at string) bool) http.HandlerFunc {

@@ -85,6 +85,33 @@ func TestRegionalProviderIDs(t *testing.T) {
 	g.Expect(Cloud().ProviderID(&infrav1.CloudAccountSpec{OpenStack: d.account})).To(Equal("openstack://RegionOne/{{ v1.instance_id }}"))
 }
 
+// TestDryRun: what a machine names is looked up, and nothing is created.
+func TestDryRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*infrav1.OpenStackMachine)
+		none   string // the operation that finds nothing
+		want   cloud.Code
+	}{
+		"all there":        {},
+		"unknown flavor":   {change: func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }, want: cloud.InvalidSpec},
+		"no such image":    {none: "ListImages", want: cloud.NotFound},
+		"no such network":  {none: "ListNetworks", want: cloud.NotFound},
+		"no such group":    {none: "ListSecurityGroups", change: func(m *infrav1.OpenStackMachine) { m.Ports[0].SecurityGroups = []string{"nobody"} }, want: cloud.InvalidSpec},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, p := NewWithT(t), ordinary(t)
+			if c.none != "" {
+				p.play(c.none, madeUp(http.StatusOK, http.Header{"Content-Type": {"application/json"}}, `{"images": [], "networks": [], "security_groups": []}`))
+			}
+			err := connected(t, p).DryRun(t.Context(), requested(c.change))
+			g.Expect(cloud.CodeOf(err)).To(Equal(c.want), "%v", err)
+			for _, op := range p.ops() {
+				g.Expect(op).To(Or(HavePrefix("List"), HavePrefix("Get"), Equal("CreateToken")))
+			}
+		})
+	}
+}
+
 // TestAdopt: a server with the token is the machine, whatever its spec. Two servers are a conflict.
 func TestAdopt(t *testing.T) {
 	g := NewWithT(t)

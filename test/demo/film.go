@@ -83,13 +83,14 @@ g:last-child{visibility:visible;animation-name:l}
 	return nil
 }
 
-// writeLine writes a line. Each span has its own place, because fonts differ in width.
+// writeLine writes a line. Each span has its place and its length, because fonts differ in width.
 func writeLine(b *bytes.Buffer, line []span, y int) {
 	column := 0
 	for _, s := range line {
 		indent := len(s.text) - len(strings.TrimLeft(s.text, " "))
 		if text := strings.TrimSpace(s.text); text != "" {
-			fmt.Fprintf(b, `<text x="%.1f" y="%d"%s>%s</text>`, 12+float64(column+indent)*charWidth, 26+y*charHeight, s.style.class(), html.EscapeString(text))
+			fmt.Fprintf(b, `<text x="%.1f" y="%d" textLength="%.1f"%s>%s</text>`, 12+float64(column+indent)*charWidth, 26+y*charHeight,
+				float64(utf8.RuneCountInString(text))*charWidth, s.style.class(), html.EscapeString(text))
 		}
 		column += utf8.RuneCountInString(s.text)
 	}

@@ -50,6 +50,7 @@ func (d *demo) build(ctx context.Context) (drover string, err error) {
 	if drover, err = playground.Build(ctx, false); err != nil {
 		return "", err
 	}
+	d.screen.title("")
 	d.screen.note("built", "")
 	return drover, nil
 }
@@ -90,6 +91,7 @@ func (d *demo) start(ctx context.Context, binary string) error {
 		return err
 	}
 	d.cloud = simulator.Admin{URL: d.simulator.URL}
+	d.screen.title("")
 	d.screen.note("started", fmt.Sprintf(": management cluster at %s, with Cluster API and Drover; workload cluster at %s; simulated cloud at %s",
 		d.management.URL, d.workload.URL, d.simulator.URL))
 	return d.connect()

@@ -23,7 +23,11 @@ func (r row) cells() [columns]string {
 	return [columns]string{r.machine, r.phase, r.vm, r.zone, r.node, r.waitsFor}
 }
 
-var head = row{"MACHINE", "PHASE", "VM", "ZONE", "NODE", "WAITS FOR"}
+var (
+	head = row{"MACHINE", "PHASE", "VM", "ZONE", "NODE", "WAITS FOR"}
+	// widest has the longest texts that are known before they are shown.
+	widest = row{phase: "Provisioning", vm: "Terminated", node: "not Ready"}
+)
 
 // style is how a part of a line looks, as the terminal's code for it (SGR).
 type style string
@@ -132,6 +136,7 @@ func (t *table) lines(now time.Time) [][]span {
 		return nil
 	}
 	t.measure(head)
+	t.measure(widest)
 	for i := range t.slots {
 		t.measure(t.slots[i].row)
 	}
@@ -174,7 +179,7 @@ func (s *slot) look(column int) style {
 	switch text {
 	case "Running", "Ready":
 		return green
-	case "Deleting", "Stopping", "Terminated", "gone":
+	case "Deleting", "Stopping", "Terminated", "Gone", "gone":
 		return magenta
 	case "Failed":
 		return red

@@ -51,7 +51,7 @@ func TestColumnsStay(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	tab := &table{}
-	tab.update([]row{{machine: "a", phase: "Provisioning", node: "Ready"}}, time.Now())
+	tab.update([]row{{machine: "a", phase: "ProvisioningForLong", node: "Ready"}}, time.Now())
 	wide := strings.Index(paint(tab.lines(time.Now())[1], false), "Ready")
 	tab.update([]row{{machine: "a", phase: "Up", node: "Ready"}}, time.Now())
 	g.Expect(strings.Index(paint(tab.lines(time.Now())[1], false), "Ready")).To(Equal(wide))
