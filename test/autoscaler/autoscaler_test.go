@@ -104,7 +104,7 @@ func TestOnGCP(t *testing.T) {
 	small := s.newGroup("small", 4, func(g *group) { g.fields = of("e2-standard-2") })
 	large := s.newGroup("large", 2, func(g *group) { g.fields = of("e2-standard-32") })
 	arm := s.newGroup("arm", 2, func(g *group) {
-		g.fields = of("t2a-standard-1")
+		g.fields = of("t2a-standard-2")
 		special(g)
 	})
 	s.startAutoscaler()

@@ -463,6 +463,7 @@ func catalog() map[string]map[string]any {
 		"e2-standard-2":  {"guestCpus": 2, "memoryMb": 8192, "architecture": "X86_64"},
 		"e2-standard-32": {"guestCpus": 32, "memoryMb": 131072, "architecture": "X86_64"},
 		"t2a-standard-1": {"guestCpus": 1, "memoryMb": 4096},
+		"t2a-standard-2": {"guestCpus": 2, "memoryMb": 8192},
 		"n2-rare-4":      {"guestCpus": 4, "memoryMb": 16384, "architecture": "X86_64", "only": Region + "-b"},
 		"a2-highgpu-1g": {"guestCpus": 12, "memoryMb": 87040, "architecture": "X86_64",
 			"accelerators": []any{map[string]any{"guestAcceleratorType": "nvidia-tesla-a100", "guestAcceleratorCount": 1}}},
