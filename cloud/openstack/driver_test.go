@@ -92,11 +92,11 @@ func TestDryRun(t *testing.T) {
 		none   string // the operation that finds nothing
 		want   cloud.Code
 	}{
-		"all there":        {},
-		"unknown flavor":   {change: func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }, want: cloud.InvalidSpec},
-		"no such image":    {none: "ListImages", want: cloud.NotFound},
-		"no such network":  {none: "ListNetworks", want: cloud.NotFound},
-		"no such group":    {none: "ListSecurityGroups", change: func(m *infrav1.OpenStackMachine) { m.Ports[0].SecurityGroups = []string{"nobody"} }, want: cloud.InvalidSpec},
+		"all there":       {},
+		"unknown flavor":  {change: func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }, want: cloud.InvalidSpec},
+		"no such image":   {none: "ListImages", want: cloud.NotFound},
+		"no such network": {none: "ListNetworks", want: cloud.NotFound},
+		"no such group":   {none: "ListSecurityGroups", change: func(m *infrav1.OpenStackMachine) { m.Ports[0].SecurityGroups = []string{"nobody"} }, want: cloud.InvalidSpec},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, p := NewWithT(t), ordinary(t)
