@@ -18,6 +18,14 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
+// TestCheckShowsNoControlCharacters tests that a cloud can't write to the user's terminal.
+func TestCheckShowsNoControlCharacters(t *testing.T) {
+	t.Parallel()
+	k := &checker{}
+	k.add("create a machine in \x1b[2Jzone", failed, "no\nsuch\u009bzone", "")
+	NewWithT(t).Expect(k.results).To(Equal([]checked{{Check: "create a machine in  [2Jzone", Result: failed, Message: "no such zone"}}))
+}
+
 // TestCheckOnAWS checks templates on a stand-in for EC2, which has three zones. test/integration
 // checks those of the simulated cloud, with a real API server.
 func TestCheckOnAWS(t *testing.T) {

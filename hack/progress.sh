@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
+# shellcheck shell=bash
+#
 # How scripts that build show that they do: hack/tool and hack/program.
 
 say() { printf '%s\n' "$*" >&2; }

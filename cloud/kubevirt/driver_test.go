@@ -71,8 +71,8 @@ func meta(token string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: token, UID: "uid-1", Labels: map[string]string{cloud.TagToken: token, cloud.TagOwnership: "blue"}}
 }
 
-// TestDryRun: both objects of a machine are tried, and nothing else is sent. A refusal of KubeVirt's
-// is the answer.
+// TestDryRun: both objects of a machine are tried, and nothing else is sent. A refusal is the
+// answer.
 func TestDryRun(t *testing.T) {
 	for name, c := range map[string]struct {
 		refused string // the kind of object that is refused

@@ -81,7 +81,7 @@ var suites = []suite{
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground
 // installs.
-var everySuite = []string{"go.mod", "go.sum", "hack/tool", "hack/tools", "config/crd", "config/rbac", "config/webhook"}
+var everySuite = []string{"go.mod", "go.sum", "hack/tool", "hack/tools", "hack/progress.sh", "config/crd", "config/rbac", "config/webhook"}
 
 // onlyFor are the folders that only suites with a certain cloud need, though all import them: the
 // manager imports all drivers, and test/rig all clouds to try them on.
