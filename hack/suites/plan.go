@@ -15,7 +15,7 @@ const (
 	lanes = 2
 	// turns is the number of days after which it is a suite's turn again, so that each suite has
 	// its turn at least once a week.
-	turns = 6
+	turns = 7
 )
 
 // facts are what the plan depends on.

@@ -45,7 +45,7 @@ func TestPlan(t *testing.T) {
 		{"it waits for both lanes", facts{day: 0, minutes: 39, root: true, affected: map[string]string{"rooted": "x.go"}}, []string{"a"},
 			map[string]string{"b": "until its turn: 1", "c": "until its turn: 2", "rooted": "20 minutes, and 19 minutes are left"}},
 		{"it comes first when it is its turn, and takes both lanes", facts{day: 3, minutes: 39, root: true, affected: map[string]string{"a": "x.go", "b": "x.go"}}, []string{"rooted", "b"},
-			map[string]string{"a": "20 minutes, and 19 minutes are left", "c": "until its turn: 5"}},
+			map[string]string{"a": "20 minutes, and 19 minutes are left", "c": "until its turn: 6"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			chosen, left := choose(small, c.facts)

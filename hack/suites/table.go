@@ -29,54 +29,55 @@ type suite struct {
 // kubevirtFiles are the sources of KubeVirt's programs, and the page whose Role the tests use.
 var kubevirtFiles = []string{"hack/kubevirt", "docs/clouds/kubevirt.md"}
 
-// suites is in the order of the rotation: a suite's index decides the days of its turn. Long and
-// short suites alternate, so that the suites of one day fit into one run (TestTurnsFit).
+// suites is in the order of the rotation: a suite's index decides the day of its turn. Each block
+// has one suite for each day, such that the suites of one day fit into one run (TestTurnsFit).
 var suites = []suite{
-	{name: "lifecycle", make: "test-lifecycle", packages: []string{"test/lifecycle"}, minutes: 20},
-	{name: "chaos", make: "test-chaos", packages: []string{"test/chaos"}, minutes: 12},
-	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws", "azure", "gcp"},
-		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 8},
-	{name: "crash", make: "test-crash", packages: []string{"test/crash"}, minutes: 30},
 	{name: "openstack", make: "test-openstack", packages: []string{"test/openstack", "test/openstack/fleet"}, clouds: []string{"openstack"},
-		files: []string{"hack/openstack", "hack/debian.sh"}, minutes: 20, unproven: true, root: true, alone: true},
+		files: []string{"hack/openstack", "hack/debian.sh"}, minutes: 40, unproven: true, root: true, alone: true},
 	{name: "vm", make: "test-vm", packages: []string{"test/vm"}, clouds: []string{"openstack", "kubevirt"},
 		files: append([]string{"hack/vm", "hack/openstack", "hack/debian.sh"}, kubevirtFiles...), minutes: 30, unproven: true, root: true, alone: true},
-
-	{name: "kubevirt", make: "test-kubevirt", packages: []string{"test/kubevirt"}, clouds: []string{"kubevirt"},
-		files: kubevirtFiles, minutes: 20, unproven: true},
-	{name: "crash-kubevirt", make: "test-crash CLOUD=kubevirt", packages: []string{"test/crash"}, clouds: []string{"kubevirt"},
-		files: kubevirtFiles, minutes: 20, unproven: true},
-	{name: "chaos-kubevirt", make: "test-chaos CLOUD=kubevirt SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"kubevirt"},
-		files: kubevirtFiles, minutes: 10, unproven: true},
-	{name: "aws", make: "test-aws", packages: []string{"test/aws"}, clouds: []string{"aws"}, minutes: 20, unproven: true},
-	{name: "chaos-aws", make: "test-chaos CLOUD=aws SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"aws"},
-		minutes: 10, unproven: true},
-	{name: "tilt", make: "test-tilt", packages: []string{"test/tilt"},
-		files: []string{"Tiltfile", "tilt-provider.json", "CONTRIBUTING.md", "config", "templates"}, minutes: 1, noManager: true},
-
-	{name: "outage", make: "test-outage", packages: []string{"test/outage"}, minutes: 11},
-	{name: "e2e", make: "test-e2e", packages: []string{"test/e2e"},
-		files: []string{"config", "templates", "metadata.yaml", "docs/examples/autoscaler", "hack/release-manifests"}, minutes: 14},
-	{name: "vsphere", make: "test-vsphere", packages: []string{"test/vsphere"}, clouds: []string{"vsphere"}, minutes: 4},
+	{name: "crash", make: "test-crash", packages: []string{"test/crash"}, minutes: 30},
+	{name: "crash-azure", make: "test-crash CLOUD=azure", packages: []string{"test/crash"}, clouds: []string{"azure"}, minutes: 23},
+	{name: "crash-aws", make: "test-crash CLOUD=aws", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20, unproven: true},
 	{name: "crash-vsphere", make: "test-crash CLOUD=vsphere", packages: []string{"test/crash"}, clouds: []string{"vsphere"},
 		minutes: 20, unproven: true},
-	{name: "crash-aws", make: "test-crash CLOUD=aws", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20, unproven: true},
+	{name: "outage", make: "test-outage", packages: []string{"test/outage"}, minutes: 11},
 
+	{name: "vsphere", make: "test-vsphere", packages: []string{"test/vsphere"}, clouds: []string{"vsphere"}, minutes: 4},
+	{name: "e2e", make: "test-e2e", packages: []string{"test/e2e"},
+		files: []string{"config", "templates", "metadata.yaml", "docs/examples/autoscaler", "hack/release-manifests"}, minutes: 14},
+	{name: "lifecycle", make: "test-lifecycle", packages: []string{"test/lifecycle"}, minutes: 20},
+	{name: "crash-gcp", make: "test-crash CLOUD=gcp", packages: []string{"test/crash"}, clouds: []string{"gcp"}, minutes: 23, unproven: true},
 	{name: "storm", make: "test-storm", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20, unproven: true},
 	{name: "orphans", make: "test-orphans", packages: []string{"test/orphans"}, minutes: 20, unproven: true},
 	{name: "monitoring", make: "test-monitoring", packages: []string{"test/monitoring"},
-		files: []string{"config/prometheus", "docs/monitoring.md", "hack/debs"}, minutes: 5},
-	{name: "crash-azure", make: "test-crash CLOUD=azure", packages: []string{"test/crash"}, clouds: []string{"azure"}, minutes: 23},
+		files: []string{"config/prometheus", "docs/monitoring.md", "hack/debs"}, minutes: 7},
+
+	{name: "tilt", make: "test-tilt", packages: []string{"test/tilt"},
+		files: []string{"Tiltfile", "tilt-provider.json", "CONTRIBUTING.md", "config", "templates"}, minutes: 1, noManager: true},
+	{name: "chaos-azure", make: "test-chaos CLOUD=azure SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"azure"}, minutes: 6},
+	{name: "crash-kubevirt", make: "test-crash CLOUD=kubevirt", packages: []string{"test/crash"}, clouds: []string{"kubevirt"},
+		files: kubevirtFiles, minutes: 20, unproven: true},
+	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 11},
+	{name: "aws", make: "test-aws", packages: []string{"test/aws"}, clouds: []string{"aws"}, minutes: 20, unproven: true},
 	{name: "chaos-vsphere", make: "test-chaos CLOUD=vsphere SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"vsphere"},
 		minutes: 10, unproven: true},
+	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, unproven: true},
+
 	{name: "operator", make: "test-operator", packages: []string{"test/packaging"},
 		files: []string{"config", "templates", "metadata.yaml", "docs/clusterctl.md", "hack/release-manifests"}, minutes: 5, unproven: true},
-	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 11},
-	{name: "chaos-azure", make: "test-chaos CLOUD=azure SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"azure"}, minutes: 6},
-	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, unproven: true},
-	{name: "crash-gcp", make: "test-crash CLOUD=gcp", packages: []string{"test/crash"}, clouds: []string{"gcp"}, minutes: 23, unproven: true},
-	{name: "chaos-gcp", make: "test-chaos CLOUD=gcp SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"gcp"}, minutes: 6, unproven: true},
+	{name: "chaos", make: "test-chaos", packages: []string{"test/chaos"}, minutes: 12},
+	{name: "chaos-kubevirt", make: "test-chaos CLOUD=kubevirt SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"kubevirt"},
+		files: kubevirtFiles, minutes: 10, unproven: true},
 	{name: "gcp", make: "test-gcp", packages: []string{"test/gcp"}, clouds: []string{"gcp"}, minutes: 10, unproven: true},
+	{name: "chaos-aws", make: "test-chaos CLOUD=aws SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"aws"},
+		minutes: 10, unproven: true},
+	{name: "kubevirt", make: "test-kubevirt", packages: []string{"test/kubevirt"}, clouds: []string{"kubevirt"},
+		files: kubevirtFiles, minutes: 13},
+	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws", "azure", "gcp"},
+		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 8},
+
+	{name: "chaos-gcp", make: "test-chaos CLOUD=gcp SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"gcp"}, minutes: 6, unproven: true},
 }
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground
