@@ -76,6 +76,18 @@ var named = []string{"bootstrap", "infrastructureRef", "selector"}
 
 // lacks returns the path and values of the first difference, or "" if is contains all of want.
 func lacks(path string, is, want any) string {
+	if items, ok := want.([]any); ok {
+		has, _ := is.([]any)
+		if len(has) != len(items) {
+			return fmt.Sprintf("%s has %d items, not %d", path, len(has), len(items))
+		}
+		for i, item := range items {
+			if missing := lacks(fmt.Sprintf("%s[%d]", path, i), has[i], item); missing != "" {
+				return missing
+			}
+		}
+		return ""
+	}
 	fields, ok := want.(map[string]any)
 	if !ok {
 		has, e1 := json.Marshal(is) // numbers from YAML have another type
