@@ -12,7 +12,7 @@ const (
 
 	// shutdown: EC2 documents no limit. A kubelet with its containers takes half a minute or more
 	// to stop, but one read shows hundreds of instances, so early reads cost little.
-	shutdown = 7 * time.Second
+	shutdown = 15 * time.Second
 
 	// resolvedTTL is how long the driver caches images, subnets and security groups: long enough
 	// that a thousand machines of one template ask once, short enough that a changed tag is seen
