@@ -139,11 +139,11 @@ func (f *fleet) registerNode(ctx context.Context, m *infrav1.CloudMachine) error
 	if err := f.client.Create(ctx, node); err != nil {
 		return err
 	}
-	now := metav1.Now()
+	before, now := node.DeepCopy(), metav1.Now()
 	node.Status.Conditions = []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now,
 	}}
-	return f.client.Status().Update(ctx, node)
+	return f.client.Status().Patch(ctx, node, client.MergeFrom(before)) // kube-controller-manager changes it, too
 }
 
 // deleteBare deletes the machines as Cluster API's core does: the CloudMachine while its Machine
