@@ -14,11 +14,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"golang.org/x/sync/errgroup"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
@@ -380,16 +380,12 @@ func (d *driver) powerOf(ctx context.Context, vms []virtualMachine) powers {
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	d.lastDelete.Store(time.Now().UnixNano())
 	errs := make([]error, len(resources))
-	turns := make(chan struct{}, deletesAtOnce)
-	var wg sync.WaitGroup
+	var calls errgroup.Group
+	calls.SetLimit(deletesAtOnce)
 	for i, r := range resources {
-		turns <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turns }()
-			errs[i] = d.remove(ctx, r)
-		})
+		calls.Go(func() error { errs[i] = d.remove(ctx, r); return nil })
 	}
-	wg.Wait()
+	_ = calls.Wait()
 	return errs
 }
 

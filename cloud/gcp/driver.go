@@ -9,9 +9,10 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
@@ -370,16 +371,12 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	d.lastDelete.Store(time.Now().UnixNano())
 	errs := make([]error, len(resources))
-	turns := make(chan struct{}, deletesAtOnce)
-	var wg sync.WaitGroup
+	var calls errgroup.Group
+	calls.SetLimit(deletesAtOnce)
 	for i, r := range resources {
-		turns <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turns }()
-			errs[i] = d.remove(ctx, r)
-		})
+		calls.Go(func() error { errs[i] = d.remove(ctx, r); return nil })
 	}
-	wg.Wait()
+	_ = calls.Wait()
 	return errs
 }
 

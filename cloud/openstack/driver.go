@@ -11,9 +11,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
@@ -239,16 +240,12 @@ func filterByTokens(found []cloud.Resource, wanted func(token string) bool) []cl
 // batch calls.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
-	var deletes sync.WaitGroup
-	turns := make(chan struct{}, maxParallelCalls)
+	var calls errgroup.Group
+	calls.SetLimit(maxParallelCalls)
 	for i, r := range resources {
-		turns <- struct{}{}
-		deletes.Go(func() {
-			errs[i] = d.delete(ctx, r)
-			<-turns
-		})
+		calls.Go(func() error { errs[i] = d.delete(ctx, r); return nil })
 	}
-	deletes.Wait()
+	_ = calls.Wait()
 	return errs
 }
 
