@@ -230,7 +230,7 @@ func setupAccounts(mgr ctrl.Manager, s *shared, o managerOptions) error {
 
 func setupClusters(mgr ctrl.Manager, o managerOptions) error {
 	return (&controllers.CloudClusterReconciler{
-		Client: mgr.GetClient(), WatchFilterValue: o.controllers.watchFilter,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), WatchFilterValue: o.controllers.watchFilter,
 	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))
 }
 

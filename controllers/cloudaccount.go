@@ -378,16 +378,15 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 		return reconcile.Result{}, nil
 	}
 	key := client.ObjectKeyFromObject(account)
-	machines := &infrav1.CloudMachineList{}
-	if err := r.Client.List(ctx, machines, client.InNamespace(account.Namespace),
-		client.MatchingFields{machineByAccount: account.Name}); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing the machines of the account: %w", err)
+	machines, err := machinesThatRemain(ctx, r.Client, r.APIReader,
+		client.InNamespace(account.Namespace), client.MatchingFields{machineByAccount: account.Name})
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 	before := account.DeepCopy()
-	if n := len(machines.Items); n > 0 {
+	if n := len(machines); n > 0 {
 		var result reconcile.Result
 		if known, _ := r.lastEnqueued.Load(key); known != (accountSnapshot{r.Accounts.Get(key), true}) { // the manager has restarted
-			var err error
 			if result, err = r.connect(ctx, account); err != nil {
 				return result, err
 			}
@@ -396,7 +395,7 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 			return result, r.write(ctx, before, account) // Ready says what is missing
 		}
 		setNotReady(account, infrav1.InUseReason, fmt.Sprintf(
-			"Waiting for %d CloudMachines that refer to this account, such as %q, to be deleted: their VMs can't be deleted without it", n, machines.Items[0].Name))
+			"Waiting for %d CloudMachines that refer to this account, such as %q, to be deleted: their VMs can't be deleted without it", n, machines[0].Name))
 		return result, r.write(ctx, before, account)
 	}
 	r.disconnect(key)

@@ -41,6 +41,7 @@ const maxFailureDomains = 100
 // It makes no cloud calls.
 type CloudClusterReconciler struct {
 	Client           client.Client
+	APIReader        client.Reader
 	WatchFilterValue string
 }
 
@@ -213,21 +214,22 @@ func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.Cl
 // reconcileDelete removes the finalizer once no machine needs the ownership ID for its deletion,
 // and reports whether it did.
 func (r *CloudClusterReconciler) reconcileDelete(ctx context.Context, infra *infrav1.CloudCluster) (bool, error) {
-	machines := &infrav1.CloudMachineList{}
+	var machines []infrav1.CloudMachine
 	if name := infra.Labels[clusterv1.ClusterNameLabel]; name != "" {
-		err := r.Client.List(ctx, machines, client.InNamespace(infra.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: name})
-		if err != nil {
-			return false, fmt.Errorf("listing the cluster's CloudMachines: %w", err)
+		var err error
+		if machines, err = machinesThatRemain(ctx, r.Client, r.APIReader,
+			client.InNamespace(infra.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: name}); err != nil {
+			return false, err
 		}
 	}
-	if len(machines.Items) == 0 {
+	if len(machines) == 0 {
 		if err := r.recordFormerOwner(ctx, infra); err != nil {
 			return false, err
 		}
 		return true, r.release(ctx, infra)
 	}
 	setNotReady(infra, infrav1.InUseReason, fmt.Sprintf(
-		"Waiting for %d CloudMachines to be deleted: they need the ownership ID of this object", len(machines.Items)))
+		"Waiting for %d CloudMachines to be deleted: they need the ownership ID of this object", len(machines)))
 	return false, nil
 }
 

@@ -68,6 +68,27 @@ func nonEmpty(value string) []string {
 	return []string{value}
 }
 
+// machinesThatRemain returns the CloudMachines that still need an object that is to be released. The
+// cache may not have the newest yet, so only the API server's answer counts for "none". Until the
+// cache has them, too, it returns an error: no deletion of a machine that the cache never had would
+// reconcile the object again.
+func machinesThatRemain(ctx context.Context, cache, api client.Reader, of ...client.ListOption) ([]infrav1.CloudMachine, error) {
+	list := &infrav1.CloudMachineList{}
+	if err := cache.List(ctx, list, of...); err != nil {
+		return nil, fmt.Errorf("listing the CloudMachines in the cache: %w", err)
+	}
+	if len(list.Items) > 0 {
+		return list.Items, nil
+	}
+	if err := api.List(ctx, list, append(of, client.Limit(1))...); err != nil {
+		return nil, fmt.Errorf("listing the CloudMachines: %w", err)
+	}
+	if len(list.Items) > 0 {
+		return nil, fmt.Errorf("CloudMachine %q is not in the cache yet", list.Items[0].Name)
+	}
+	return nil, nil
+}
+
 // onlyDeleted passes only deletions.
 func onlyDeleted() predicate.Predicate {
 	return predicate.Funcs{
