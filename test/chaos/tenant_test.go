@@ -105,13 +105,27 @@ func (x *tenant) setUp(ctx context.Context) error {
 	if err := scenario.Create(ctx, x.rig.Client, objects...); err != nil {
 		return err
 	}
-	return x.addPool(ctx, 1)
+	return x.addPool()(ctx)
 }
 
-func (x *tenant) addPool(ctx context.Context, replicas int32) error {
+// addPool returns a function that creates the next pool. It may be repeated until it succeeds.
+func (x *tenant) addPool() (create func(context.Context) error) {
 	x.pools++
-	p := x.NewPool(string(rune('a'+x.pools-1)), replicas)
-	return scenario.Create(ctx, x.rig.Client, append(p.Objects(), healthCheck(p))...)
+	p := x.NewPool(string(rune('a'+x.pools-1)), 1)
+	return func(ctx context.Context) error {
+		return scenario.Create(ctx, x.rig.Client, append(p.Objects(), healthCheck(p))...)
+	}
+}
+
+// insist goes on beside the user's next actions if the API server does not answer in time, for
+// example because it waits for the webhooks of a frozen manager.
+func (x *tenant) insist(ctx context.Context, do func(context.Context) error) error {
+	if do(ctx) == nil {
+		return nil
+	}
+	x.note("   without an answer, goes on")
+	x.rig.Later(0, func(ctx context.Context) { x.note("   end of it: %v", do(ctx)) })
+	return nil
 }
 
 // healthCheck returns a health check that replaces a VM that does not become a Node. Its patience
@@ -132,7 +146,7 @@ func (x *tenant) checkHealth(ctx context.Context) error {
 	return err
 }
 
-// play runs the schedule's actions at their times. It does not retry an action that fails.
+// play runs the schedule's actions at their times. Only insist retries an action that fails.
 func (x *tenant) play(ctx context.Context, start time.Time) {
 	x.mu.Lock()
 	x.start = start
@@ -160,7 +174,7 @@ func (x *tenant) do(ctx context.Context, a action) error {
 	case "scale", "roll", "delete pool", "edit template":
 		return x.changePool(ctx, a)
 	case "add pool":
-		return x.addPool(ctx, 1)
+		return x.insist(ctx, x.addPool())
 	case "delete machine":
 		return x.deleteMachine(ctx, a.n)
 	case "pause":
@@ -252,7 +266,8 @@ func (x *tenant) changePool(ctx context.Context, a action) error {
 		return scenario.Delete(ctx, x.rig.Client, &md)
 	case "roll":
 		x.rolls++
-		return pool.Roll(ctx, x.rig.Client, fmt.Sprintf("%s-r%d", pool.Name, x.rolls), pool.Machine)
+		template := fmt.Sprintf("%s-r%d", pool.Name, x.rolls)
+		return x.insist(ctx, func(ctx context.Context) error { return pool.Roll(ctx, x.rig.Client, template, pool.Machine) })
 	}
 	template := &infrav1.CloudMachineTemplate{}
 	key := client.ObjectKey{Namespace: x.Namespace, Name: md.Spec.Template.Spec.InfrastructureRef.Name}

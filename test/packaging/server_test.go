@@ -279,9 +279,11 @@ func until(t *testing.T, check scenario.Check) {
 	t.Helper()
 	var missing string
 	err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
-		var err error
-		missing, err = check(ctx)
-		return missing == "" && err == nil, err
+		what, err := check(ctx)
+		if ctx.Err() == nil { // otherwise the call that the deadline cut says nothing
+			missing = what
+		}
+		return what == "" && err == nil, err
 	})
 	if err != nil {
 		t.Fatalf("%v: %s", err, missing)
