@@ -124,11 +124,13 @@ func (x *tenant) objects() []client.Object {
 	cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
 	var objects []client.Object
 	for _, o := range x.Adopted.Objects() {
-		switch o.(type) {
+		switch o := o.(type) {
 		case *infrav1.CloudCluster, *clusterv1.Cluster:
-		default:
-			objects = append(objects, o)
+			continue
+		case *infrav1.CloudAccount: // the manager with the webhooks proves its place
+			o.Labels = map[string]string{clusterv1.WatchLabel: webhooksOnly}
 		}
+		objects = append(objects, o)
 	}
 	return append(objects, infra, cluster)
 }
