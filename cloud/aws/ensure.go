@@ -73,7 +73,7 @@ func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error
 		return plan{}, err
 	}
 	if p.userData, err = userData(req.UserData); err != nil {
-		return plan{}, err
+		return plan{}, cloud.Errorf(cloud.InvalidSpec, "%v", err)
 	}
 	var asked sync.WaitGroup
 	var noImage, noSubnet, noGroups error

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -38,14 +39,13 @@ func userData(data []byte) (*string, error) {
 	}
 	size := len(data)
 	if size > maxUserData {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, at most %d are possible: shorten files and commands", size, maxUserData)
+		return nil, fmt.Errorf("the user data has %d bytes, at most %d are possible", size, maxUserData)
 	}
 	if size > ec2UserData && !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		data = compress(data)
 	}
 	if len(data) > ec2UserData {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, %d after compression, and EC2 accepts at most %d: shorten files and commands",
-			size, len(data), ec2UserData)
+		return nil, fmt.Errorf("the user data has %d bytes, %d after compression, and EC2 accepts at most %d", size, len(data), ec2UserData)
 	}
 	return aws.String(base64.StdEncoding.EncodeToString(data)), nil
 }

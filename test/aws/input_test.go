@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
@@ -134,9 +133,9 @@ var badMachines = []struct {
 }
 
 const (
-	invalid    = string(cloud.InvalidSpec)
-	notFound   = string(cloud.NotFound)
-	noCapacity = string(cloud.NoCapacity)
+	invalid    = infrav1.InvalidSpecReason
+	notFound   = infrav1.CloudNotFoundReason
+	noCapacity = infrav1.NoCapacityReason
 )
 
 func lookup(owner, name, architecture string, tags map[string]string) func(*infrav1.AWSMachine) {
@@ -245,7 +244,7 @@ func TestBadMachines(t *testing.T) {
 	for _, c := range badMachines {
 		s.bad(c.name, c.change, "a few words")
 	}
-	s.complains(t, "data", invalid, "user data", "EC2 takes 16384", "shorten files and commands")
+	s.complains(t, "data", infrav1.SecretInvalidReason, "user data", "EC2 accepts at most 16384", "shorten the files and commands")
 	for _, c := range badMachines {
 		t.Run(c.name, func(t *testing.T) { s.complains(t, c.name, c.reason, c.words...) })
 	}
@@ -322,12 +321,12 @@ func TestBadAccounts(t *testing.T) {
 		words  []string
 	}{
 		{"expired", func(a *infrav1.CloudAccountSpec) { a.AWS.Endpoint = expired.URL },
-			string(cloud.Unauthorized), []string{"ExpiredToken", "credentialsRef: renew the credentials"}},
+			infrav1.UnauthorizedReason, []string{"ExpiredToken", "credentialsRef: renew the credentials"}},
 		{"secret", func(a *infrav1.CloudAccountSpec) { a.CredentialsRef.Name = other.Name },
-			string(cloud.Unauthorized), []string{"SignatureDoesNotMatch", "credentialsRef: put the access key's own secret"}},
+			infrav1.UnauthorizedReason, []string{"SignatureDoesNotMatch", "credentialsRef: put the access key's own secret"}},
 		{"role", func(a *infrav1.CloudAccountSpec) { a.AWS.AssumeRole = foreign },
-			string(cloud.Unauthorized), []string{"AccessDenied", "assumeRole: let the role's trust policy"}},
-		{"site", func(a *infrav1.CloudAccountSpec) { a.AWS.Endpoint = site.URL }, string(cloud.Unknown), []string{"check spec.aws.endpoint"}},
+			infrav1.UnauthorizedReason, []string{"AccessDenied", "assumeRole: let the role's trust policy"}},
+		{"site", func(a *infrav1.CloudAccountSpec) { a.AWS.Endpoint = site.URL }, infrav1.CloudErrorUnknownReason, []string{"check spec.aws.endpoint"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}
