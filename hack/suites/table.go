@@ -38,7 +38,7 @@ var suites = []suite{
 		files: append([]string{"hack/vm", "hack/openstack", "hack/debian.sh"}, kubevirtFiles...), minutes: 30, unproven: true, root: true, alone: true},
 	{name: "crash", make: "test-crash", packages: []string{"test/crash"}, minutes: 30},
 	{name: "crash-azure", make: "test-crash CLOUD=azure", packages: []string{"test/crash"}, clouds: []string{"azure"}, minutes: 23},
-	{name: "crash-aws", make: "test-crash CLOUD=aws", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20, unproven: true},
+	{name: "crash-aws", make: "test-crash CLOUD=aws", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20},
 	{name: "crash-vsphere", make: "test-crash CLOUD=vsphere", packages: []string{"test/crash"}, clouds: []string{"vsphere"},
 		minutes: 20, unproven: true},
 	{name: "outage", make: "test-outage", packages: []string{"test/outage"}, minutes: 11},
@@ -62,7 +62,7 @@ var suites = []suite{
 	{name: "aws", make: "test-aws", packages: []string{"test/aws"}, clouds: []string{"aws"}, minutes: 9},
 	{name: "chaos-vsphere", make: "test-chaos CLOUD=vsphere SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"vsphere"},
 		minutes: 10, unproven: true},
-	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10, unproven: true},
+	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10},
 
 	{name: "operator", make: "test-operator", packages: []string{"test/packaging"},
 		files: []string{"config", "templates", "metadata.yaml", "docs/clusterctl.md", "hack/release-manifests"}, minutes: 5, unproven: true},
@@ -76,7 +76,7 @@ var suites = []suite{
 	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws", "azure", "gcp"},
 		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 8},
 
-	{name: "chaos-gcp", make: "test-chaos CLOUD=gcp SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"gcp"}, minutes: 6, unproven: true},
+	{name: "chaos-gcp", make: "test-chaos CLOUD=gcp SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"gcp"}, minutes: 6},
 }
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground
