@@ -66,6 +66,12 @@ func (d *driver) call(ctx context.Context, r request) (status int, err error) {
 	return resp.StatusCode, decode(r, resp, body)
 }
 
+// read reads one resource.
+func (d *driver) read(ctx context.Context, op, path, version string, query url.Values, out any) error {
+	_, err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: path, version: version, query: query, out: out})
+	return err
+}
+
 func (d *driver) newRequest(ctx context.Context, r request) (*http.Request, error) {
 	address := d.endpoint + r.path
 	if r.version != "" {

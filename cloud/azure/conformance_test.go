@@ -88,7 +88,7 @@ func conform(t *testing.T, options armstub.Options, machines int) {
 		Refused: map[string]conformance.Refused{
 			"unknown size":   refused(cloud.InvalidSpec, true, func(m *infrav1.AzureMachine) { m.VMSize = "Standard_Enormous" }),
 			"scarce size":    refused(cloud.NoCapacity, false, func(m *infrav1.AzureMachine) { m.VMSize = "Standard_Scarce" }),
-			"unknown image":  refused(cloud.InvalidSpec, false, func(m *infrav1.AzureMachine) { m.Image.ID += "0" }),
+			"unknown image":  refused(cloud.NotFound, false, func(m *infrav1.AzureMachine) { m.Image.ID += "0" }),
 			"unknown subnet": refused(cloud.NotFound, false, func(m *infrav1.AzureMachine) { m.NetworkInterfaces[0].SubnetID += "0" }),
 			"other domain":   {Machine: testMachine(nil), FailureDomain: "7", Code: cloud.InvalidSpec},
 		},
@@ -120,8 +120,8 @@ func injections(stub *armstub.Cloud) map[cloud.Code]func(testing.TB) func() {
 	inject := map[cloud.Code]func(testing.TB) func(){
 		cloud.QuotaExceeded: func(testing.TB) func() {
 			stub.Launch("quota", nil)
-			stub.SetQuota(1)
-			return func() { stub.SetQuota(0) }
+			stub.SetQuota("virtualMachines", 1)
+			return func() { stub.SetQuota("virtualMachines", 0) }
 		},
 	}
 	for code, fault := range map[cloud.Code]armstub.Fault{

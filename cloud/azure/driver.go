@@ -188,10 +188,8 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request, name string, why 
 // get reads one machine with its view; nil: there is none.
 func (d *driver) get(ctx context.Context, name string) (*cloud.Resource, error) {
 	var vm virtualMachine
-	_, err := d.call(ctx, request{
-		op: "GetVirtualMachine", class: cloud.ClassRead, method: http.MethodGet, path: pathOf(d.account, virtualMachines) + "/" + url.PathEscape(name),
-		version: machinesVersion, query: url.Values{"$expand": {"instanceView"}}, out: &vm,
-	})
+	path := pathOf(d.account, virtualMachines) + "/" + url.PathEscape(name)
+	err := d.read(ctx, "GetVirtualMachine", path, machinesVersion, url.Values{"$expand": {"instanceView"}}, &vm)
 	switch {
 	case refusedAs(err, resourceNotFound, notFound):
 		return nil, nil
@@ -338,10 +336,8 @@ func (d *driver) withView(ctx context.Context, vm *virtualMachine, stopped power
 // view reads the view of one machine; nil: it is gone.
 func (d *driver) view(ctx context.Context, name string) (*instanceView, error) {
 	var view instanceView
-	_, err := d.call(ctx, request{
-		op: "GetInstanceView", class: cloud.ClassRead, method: http.MethodGet, version: machinesVersion, out: &view,
-		path: pathOf(d.account, virtualMachines) + "/" + url.PathEscape(name) + "/instanceView",
-	})
+	path := pathOf(d.account, virtualMachines) + "/" + url.PathEscape(name) + "/instanceView"
+	err := d.read(ctx, "GetInstanceView", path, machinesVersion, nil, &view)
 	if refusedAs(err, resourceNotFound, notFound) {
 		return nil, nil
 	}

@@ -33,14 +33,18 @@ func testRequest(name string, edit func(*infrav1.AzureMachine)) cloud.Request {
 	return cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, UserData: []byte("#cloud-config\n"), Spec: testMachine(edit)}
 }
 
+func networkID(path string) string {
+	return "/subscriptions/" + armstub.Subscription + "/resourceGroups/net/providers/Microsoft.Network/" + path
+}
+
 // everything sets all fields of a machine that can be set together.
 func everything(m *infrav1.AzureMachine) {
 	yes := true
 	m.NetworkInterfaces = []infrav1.AzureNetworkInterface{{
 		SubnetID: armstub.Subnet, AcceleratedNetworking: true, IPForwarding: true, IPv6: true,
-		PublicIP: &infrav1.AzurePublicIP{PrefixID: "/subscriptions/s/prefix"}, SecurityGroupID: "/subscriptions/s/nsg",
-		ApplicationSecurityGroupIDs: []string{"/subscriptions/s/asg"}, LoadBalancerBackendPoolIDs: []string{"/subscriptions/s/lb"},
-		ApplicationGatewayBackendPoolIDs: []string{"/subscriptions/s/gw"}, DNSServers: []string{"10.0.0.10"},
+		PublicIP: &infrav1.AzurePublicIP{PrefixID: networkID("publicIPPrefixes/p")}, SecurityGroupID: networkID("networkSecurityGroups/g"),
+		ApplicationSecurityGroupIDs: []string{networkID("applicationSecurityGroups/g")}, LoadBalancerBackendPoolIDs: []string{networkID("loadBalancers/l/backendAddressPools/p")},
+		ApplicationGatewayBackendPoolIDs: []string{networkID("applicationGateways/g/backendAddressPools/p")}, DNSServers: []string{"10.0.0.10"},
 	}, {SubnetID: armstub.Subnet}}
 	m.OSDisk = &infrav1.AzureOSDisk{SizeGiB: 64, Type: "Premium_LRS", DiskEncryptionSetID: "/subscriptions/s/des", SecurityEncryptionType: "DiskWithVMGuestState"}
 	m.DataDisks = []infrav1.AzureDataDisk{{LUN: 0, SizeGiB: 10, Type: "UltraSSD_LRS", IOPS: 5000, MBPS: 200}, {LUN: 3, SnapshotID: "/subscriptions/s/snap", Caching: "ReadOnly"}}
@@ -52,7 +56,7 @@ func everything(m *infrav1.AzureMachine) {
 	m.Security = &infrav1.AzureSecurity{EncryptionAtHost: true, Type: "ConfidentialVM", SecureBoot: &yes, VTPM: &yes}
 	m.UltraSSD, m.DiskController, m.LicenseType, m.AllowExtensions = true, "NVMe", "RHEL_BYOS", true
 	m.BootDiagnosticsStorageURI, m.AdminUsername, m.SSHKeys = "https://x.blob.core.windows.net/", "ops", []string{"ssh-ed25519 AAAA ops"}
-	m.Image.Plan = &infrav1.AzurePlan{Publisher: "p", Product: "o", Name: "n"}
+	m.Image = infrav1.AzureImage{ID: armstub.PaidImage, Plan: &infrav1.AzurePlan{Publisher: armstub.Paid, Product: armstub.Paid, Name: armstub.Paid}}
 	m.Tags = map[string]string{"cost-center": "4711", cloud.TagToken: "stolen"}
 }
 
@@ -64,18 +68,21 @@ func TestRequest(t *testing.T) {
 		"smallest":   nil,
 		"everything": everything,
 		"others": func(m *infrav1.AzureMachine) {
-			m.Image = infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: "Canonical", Offer: "ubuntu-24_04-lts", SKU: "server", Plan: true}}
+			m.Image = infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: armstub.Paid, Offer: armstub.Paid, SKU: armstub.Paid, Plan: true}}
 			m.AvailabilitySetID = "/subscriptions/s/set"
 			m.OSDisk = &infrav1.AzureOSDisk{Ephemeral: &infrav1.AzureEphemeralDisk{Placement: "ResourceDisk"}}
 		},
-		"host":    func(m *infrav1.AzureMachine) { m.HostID = "/subscriptions/s/host" },
-		"group":   func(m *infrav1.AzureMachine) { m.HostGroupID = "/subscriptions/s/hosts" },
-		"gallery": nil,
+		"host":  func(m *infrav1.AzureMachine) { m.HostID = "/subscriptions/s/host" },
+		"group": func(m *infrav1.AzureMachine) { m.HostGroupID = "/subscriptions/s/hosts" },
+		"gallery": func(m *infrav1.AzureMachine) {
+			m.Image = infrav1.AzureImage{CommunityGalleryImageID: "/CommunityGalleries/nodes-4711/Images/ubuntu/Versions/1.0.0"}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
 			stub := start(t, armstub.Options{})
+			stub.AcceptTerms(true)
 			d := connect(t, stub)
 			req := testRequest("m-1", edit)
 			req.FailureDomain = "2"

@@ -21,6 +21,8 @@ type size struct {
 	cpus, gpus   int64
 	memory       int64 // bytes
 	architecture string
+	family       string   // of its quota
+	generations  []string // of virtual machines, such as "V2"
 	zones        []string
 	unavailable  bool
 }
@@ -96,7 +98,7 @@ func (d *driver) readSizes(ctx context.Context) (map[string]size, error) {
 }
 
 func sizeOf(s *sku, location string) size {
-	out := size{architecture: "amd64"}
+	out := size{architecture: "amd64", family: s.Family}
 	for _, c := range s.Capabilities {
 		number, _ := strconv.ParseFloat(c.Value, 64)
 		switch c.Name {
@@ -114,6 +116,8 @@ func sizeOf(s *sku, location string) size {
 			if strings.EqualFold(c.Value, "Arm64") {
 				out.architecture = "arm64"
 			}
+		case "HyperVGenerations":
+			out.generations = strings.Split(c.Value, ",")
 		}
 	}
 	for _, at := range s.LocationInfo {

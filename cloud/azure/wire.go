@@ -18,6 +18,10 @@ const (
 	networkVersion   = "2024-05-01"
 	sizesVersion     = "2021-07-01"
 	locationsVersion = "2022-12-01"
+	galleriesVersion = "2023-07-03"
+
+	permissionsVersion = "2022-04-01"
+	termsVersion       = "2021-01-01"
 	// inlineVersion is the only newer version that Azure accepts for inline network interfaces.
 	inlineVersion = "2022-11-01"
 )
@@ -289,6 +293,7 @@ type location struct {
 type sku struct {
 	ResourceType string `json:"resourceType"`
 	Name         string `json:"name"`
+	Family       string `json:"family,omitempty"`
 	LocationInfo []struct {
 		Location string   `json:"location"`
 		Zones    []string `json:"zones,omitempty"`
@@ -304,4 +309,51 @@ type sku struct {
 			Zones []string `json:"zones,omitempty"`
 		} `json:"restrictionInfo"`
 	} `json:"restrictions,omitempty"`
+}
+
+// permission is what one of the caller's roles grants.
+type permission struct {
+	Actions    []string `json:"actions"`
+	NotActions []string `json:"notActions"`
+}
+
+// usage is one of a location's quotas.
+type usage struct {
+	Name struct {
+		Value string `json:"value"`
+	} `json:"name"`
+	CurrentValue int64 `json:"currentValue"`
+	Limit        int64 `json:"limit"`
+}
+
+type named struct {
+	Name string `json:"name"`
+}
+
+type virtualNetwork struct {
+	Location   string `json:"location"`
+	Properties struct {
+		Subnets []named `json:"subnets"`
+	} `json:"properties"`
+}
+
+// imageFacts are what the models of images have in common. Images of the marketplace have a plan,
+// those of galleries a purchasePlan, and the versions of galleries a publishingProfile.
+type imageFacts struct {
+	Location   string `json:"location"`
+	Properties struct {
+		Architecture      string `json:"architecture"`
+		HyperVGeneration  string `json:"hyperVGeneration"`
+		Plan              *plan  `json:"plan"`
+		PurchasePlan      *plan  `json:"purchasePlan"`
+		PublishingProfile struct {
+			TargetRegions []named `json:"targetRegions"`
+		} `json:"publishingProfile"`
+	} `json:"properties"`
+}
+
+type agreement struct {
+	Properties struct {
+		Accepted bool `json:"accepted"`
+	} `json:"properties"`
 }

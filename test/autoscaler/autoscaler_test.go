@@ -19,6 +19,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/rig"
@@ -81,13 +82,13 @@ func TestOnAWS(t *testing.T) {
 // TestOnAzure tests the same with Azure's sizes, which its catalog describes.
 func TestOnAzure(t *testing.T) {
 	s := start(t, rig.StartOnAzure)
-	of := func(size string) func(*infrav1.CloudMachineFields) {
-		return func(m *infrav1.CloudMachineFields) { m.Azure.VMSize = size }
+	of := func(size, image string) func(*infrav1.CloudMachineFields) {
+		return func(m *infrav1.CloudMachineFields) { m.Azure.VMSize, m.Azure.Image.ID = size, image }
 	}
-	small := s.newGroup("small", 4, func(g *group) { g.fields = of("Standard_D2s_v5") })
-	large := s.newGroup("large", 2, func(g *group) { g.fields = of("Standard_D32s_v5") })
+	small := s.newGroup("small", 4, func(g *group) { g.fields = of("Standard_D2s_v5", armstub.Image) })
+	large := s.newGroup("large", 2, func(g *group) { g.fields = of("Standard_D32s_v5", armstub.Image) })
 	arm := s.newGroup("arm", 2, func(g *group) {
-		g.fields = of("Standard_D2ps_v5")
+		g.fields = of("Standard_D2ps_v5", armstub.ArmImage)
 		special(g)
 	})
 	s.startAutoscaler()

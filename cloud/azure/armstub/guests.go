@@ -33,21 +33,12 @@ func (c *Cloud) guestOf(m *machine) Guest {
 		g.Zone = fmt.Sprint(zones[0])
 	}
 	g.UserData, _ = base64.StdEncoding.DecodeString(fmt.Sprint(object(p, "osProfile")["customData"])) // check refuses invalid base64
-	for _, size := range catalog() {
-		if size := size.(map[string]any); size["name"] == object(p, "hardwareProfile")["vmSize"] {
-			for _, one := range list(size, "capabilities") {
-				one := one.(map[string]any)
-				number, _ := strconv.ParseFloat(fmt.Sprint(one["value"]), 64)
-				switch one["name"] {
-				case "vCPUs":
-					g.CPUs = int32(number)
-				case "MemoryGB":
-					g.MemoryMiB = int64(number * 1024)
-				case "CpuArchitectureType":
-					g.Architecture = map[any]string{"x64": "amd64", "Arm64": "arm64"}[one["value"]]
-				}
-			}
-		}
+	size := sizeOf(object(p, "hardwareProfile")["vmSize"])
+	g.CPUs = int32(number(size, "vCPUs"))
+	memory, _ := strconv.ParseFloat(capability(size, "MemoryGB"), 64)
+	g.MemoryMiB = int64(memory * 1024)
+	if capability(size, "CpuArchitectureType") == "Arm64" {
+		g.Architecture = "arm64"
 	}
 	return g
 }

@@ -65,9 +65,7 @@ func (c *Cloud) create(in call) (answer, *failure) {
 	if c.birth != "" && c.birth != Lifeless {
 		m.failed = c.birth
 	}
-	if fail := c.makeParts(m); fail != nil {
-		return answer{}, fail
-	}
+	c.makeParts(m)
 	c.machines[key] = m
 	if c.birth != Lifeless {
 		c.boot(m)
@@ -97,7 +95,7 @@ func (c *Cloud) getOperation(in call) (answer, *failure) {
 	default:
 		body["status"] = "Succeeded"
 	}
-	return answer{status: http.StatusOK, body: body}, nil
+	return ok("operation", body)
 }
 
 var vmName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?$`)
@@ -105,9 +103,8 @@ var vmName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?$`
 // check refuses what Azure refuses at once.
 func (c *Cloud) check(name string, model map[string]any) *failure {
 	p := object(model, "properties")
-	storage, login := object(p, "storageProfile"), object(p, "osProfile")
-	image := object(storage, "imageReference")
-	size := fmt.Sprint(object(p, "hardwareProfile")["vmSize"])
+	login := object(p, "osProfile")
+	size := object(p, "hardwareProfile")["vmSize"]
 	data, err := base64.StdEncoding.DecodeString(fmt.Sprint(login["customData"]))
 	linux := object(login, "linuxConfiguration")
 	switch {
@@ -115,20 +112,16 @@ func (c *Cloud) check(name string, model map[string]any) *failure {
 		return refuse(400, "InvalidResourceName", "The Resource '%s' is invalid.", name)
 	case fmt.Sprint(model["location"]) != Location:
 		return refuse(400, "InvalidParameter", "The location is invalid.")
-	case !slices.ContainsFunc(catalog(), func(s any) bool { return s.(map[string]any)["name"] == size }):
-		return refuse(400, "InvalidParameter", "The value '%s' provided for the VM size is not valid.", size)
+	case sizeOf(size) == nil:
+		return refuse(400, "InvalidParameter", "The value '%v' provided for the VM size is not valid.", size)
 	case size == "Standard_Scarce":
 		return refuse(409, "SkuNotAvailable", "The requested VM size is currently not available in location.")
-	case image["id"] != Image && image["publisher"] != "Canonical":
-		return refuse(404, "PlatformImageNotFound", "The platform image is not available.")
 	case err != nil || len(data) > 65535:
 		return refuse(400, "InvalidParameter", "Custom data in OSProfile must be in Base64 encoding and with a maximum length of 87380 characters.")
 	case len(list(object(linux, "ssh"), "publicKeys")) == 0:
 		return refuse(400, "InvalidParameter", "Authentication using SSH is required.")
 	case len(fmt.Sprint(login["computerName"])) > 64:
 		return refuse(400, "InvalidParameter", "Linux host name cannot exceed 64 characters.")
-	case c.quota > 0 && len(c.machines) >= c.quota:
-		return refuse(409, "OperationNotAllowed", "Operation could not be completed as it results in exceeding approved Total Regional Cores quota.")
 	}
 	for _, zone := range list(model, "zones") {
 		if !slices.Contains([]string{"1", "2", "3"}, fmt.Sprint(zone)) {
@@ -138,6 +131,11 @@ func (c *Cloud) check(name string, model map[string]any) *failure {
 	network := object(p, "networkProfile")
 	if v := network["networkApiVersion"]; v != "2020-11-01" && v != "2022-11-01" {
 		return refuse(400, "InvalidParameter", "The networkApiVersion '%v' is invalid.", v)
+	}
+	for _, check := range []func(map[string]any) *failure{c.checkQuota, c.checkParts, c.checkImage} {
+		if fail := check(model); fail != nil {
+			return fail
+		}
 	}
 	return nil
 }
@@ -295,13 +293,6 @@ func (c *Cloud) serveBlob(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(http.StatusPartialContent)
 	_, _ = io.WriteString(w, "cloud-init: ready\n")
-}
-
-// SetQuota limits the machines; 0: no limit.
-func (c *Cloud) SetQuota(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.quota = n
 }
 
 // Exhaust makes accepted machines of a zone fail for lack of capacity, until undo is called.

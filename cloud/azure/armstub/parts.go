@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -17,9 +18,6 @@ const (
 	diskKind    = "disks"
 	addressKind = "publicIPAddresses"
 )
-
-// Image is the resource ID of the image that exists.
-const Image = "/subscriptions/" + Subscription + "/resourceGroups/images/providers/Microsoft.Compute/galleries/nodes/images/ubuntu/versions/1.0.0"
 
 // part is a network interface, a disk or a public address.
 type part struct {
@@ -39,8 +37,47 @@ func (c *Cloud) idOf(kind, name string) string {
 	return "/subscriptions/" + Subscription + "/resourceGroups/" + strings.ToUpper(c.options.Group) + "/providers/" + providers[kind] + "/" + kind + "/" + name
 }
 
+// inline are the actions that Azure also requires of the caller for the parts in a request, by the
+// part.
+var inline = map[string][]string{
+	"machine": {"Microsoft.Compute/disks/write", "Microsoft.Network/networkInterfaces/write", "Microsoft.Network/networkInterfaces/join/action"},
+	"address": {"Microsoft.Network/publicIPAddresses/write", "Microsoft.Network/publicIPAddresses/join/action"},
+}
+
+// checkParts refuses parts that the caller may not make, and subnets that do not exist, are in
+// another location, or may not be joined.
+func (c *Cloud) checkParts(model map[string]any) *failure {
+	group := "/subscriptions/" + Subscription + "/resourceGroups/" + c.options.Group
+	actions := inline["machine"]
+	for _, raw := range list(object(object(model, "properties"), "networkProfile"), "networkInterfaceConfigurations") {
+		config, _ := raw.(map[string]any)
+		for _, raw := range list(object(config, "properties"), "ipConfigurations") {
+			ip, _ := raw.(map[string]any)
+			subnet := text(object(object(ip, "properties"), "subnet")["id"])
+			if subnet == FarSubnet {
+				return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s is in another location.", subnet)
+			}
+			if subnet != Subnet {
+				return refuse(http.StatusNotFound, "NotFound", "Resource %s not found.", subnet)
+			}
+			if fail := c.forbid(subnet, "Microsoft.Network/virtualNetworks/subnets/join/action", "LinkedAuthorizationFailed"); fail != nil {
+				return fail
+			}
+			if len(object(object(ip, "properties"), "publicIPAddressConfiguration")) > 0 {
+				actions = slices.Concat(inline["machine"], inline["address"])
+			}
+		}
+	}
+	for _, action := range actions {
+		if fail := c.forbid(group, action, "AuthorizationFailed"); fail != nil {
+			return fail
+		}
+	}
+	return nil
+}
+
 // makeParts makes what a machine's request has inline. Disks get the machine's tags.
-func (c *Cloud) makeParts(m *machine) *failure {
+func (c *Cloud) makeParts(m *machine) {
 	p := object(m.model, "properties")
 	tags := object(m.model, "tags")
 	add := func(kind, name string, tags map[string]any, deleteOption any) *part {
@@ -54,9 +91,6 @@ func (c *Cloud) makeParts(m *machine) *failure {
 		nic := add(nicKind, fmt.Sprint(config["name"]), object(config, "tags"), properties["deleteOption"])
 		for _, raw := range list(properties, "ipConfigurations") {
 			ip, _ := raw.(map[string]any)
-			if subnet := object(object(ip, "properties"), "subnet")["id"]; subnet != Subnet {
-				return refuse(404, "NotFound", "Resource %v not found.", subnet)
-			}
 			if public := object(object(ip, "properties"), "publicIPAddressConfiguration"); len(public) > 0 {
 				nic.public = add(addressKind, fmt.Sprint(public["name"]), object(public, "tags"), object(public, "properties")["deleteOption"])
 				nic.public.ip = "203.0.113.7"
@@ -72,7 +106,6 @@ func (c *Cloud) makeParts(m *machine) *failure {
 	for _, one := range m.parts {
 		c.parts[one.kind][strings.ToLower(one.name)] = one
 	}
-	return nil
 }
 
 func (c *Cloud) partOf(p *part) map[string]any {
@@ -118,7 +151,7 @@ func (c *Cloud) listParts(in call) (answer, *failure) {
 	if next != "" {
 		body["nextLink"] = next
 	}
-	return answer{status: http.StatusOK, body: body, model: map[string]string{diskKind: "diskList"}[in.kind]}, nil
+	return answer{status: http.StatusOK, body: body, model: map[string]string{diskKind: "diskList", nicKind: "networkInterfaceList", addressKind: "publicIPAddressList"}[in.kind]}, nil
 }
 
 func (c *Cloud) deletePart(in call) (answer, *failure) {
@@ -156,16 +189,16 @@ func (c *Cloud) Left(key, value string) (all []string) {
 	return all
 }
 
-// catalog returns the sizes: a small and a large one, one for Arm, one with accelerators, and one
-// without capacity.
+// catalog returns the sizes: a small and a large one, one for Arm, one with accelerators, one for
+// the second generation of machines alone, and one without capacity.
 func catalog() []any {
-	size := func(name string, zones []any, capabilities ...string) any {
+	size := func(name, family string, zones []any, capabilities ...string) any {
 		all := []any{}
 		for i := 0; i < len(capabilities); i += 2 {
 			all = append(all, map[string]any{"name": capabilities[i], "value": capabilities[i+1]})
 		}
 		return map[string]any{
-			"resourceType": "virtualMachines", "name": name, "locations": []any{Location}, "capabilities": all,
+			"resourceType": "virtualMachines", "name": name, "family": family, "locations": []any{Location}, "capabilities": all,
 			"locationInfo": []any{map[string]any{"location": Location, "zones": zones}},
 			"restrictions": []any{map[string]any{"type": "Zone", "values": []any{Location}, "reasonCode": "NotAvailableForSubscription",
 				"restrictionInfo": map[string]any{"locations": []any{Location}, "zones": []any{"4"}}}},
@@ -173,13 +206,39 @@ func catalog() []any {
 	}
 	every := []any{"3", "1", "2", "4"}
 	return []any{
-		size("Standard_D2s_v5", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "x64"),
-		size("Standard_D32s_v5", every, "vCPUs", "32", "MemoryGB", "128", "CpuArchitectureType", "x64"),
-		size("Standard_D2ps_v5", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "Arm64"),
-		size("Standard_NC4as_T4_v3", []any{"1"}, "vCPUs", "4", "MemoryGB", "28", "GPUs", "1", "CpuArchitectureType", "x64"),
-		size("Standard_Scarce", every, "vCPUs", "8", "MemoryGB", "3.5", "CpuArchitectureType", "x64"),
+		size("Standard_D2s_v5", "standardDSv5Family", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "x64", "HyperVGenerations", "V1,V2"),
+		size("Standard_D32s_v5", "standardDSv5Family", every, "vCPUs", "32", "MemoryGB", "128", "CpuArchitectureType", "x64", "HyperVGenerations", "V1,V2"),
+		size("Standard_D2ps_v5", "standardDPSv5Family", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "Arm64", "HyperVGenerations", "V2"),
+		size("Standard_NC4as_T4_v3", "Standard NCASv3_T4 Family", []any{"1"}, "vCPUs", "4", "MemoryGB", "28", "GPUs", "1", "CpuArchitectureType", "x64", "HyperVGenerations", "V1,V2"),
+		size("Standard_D2s_v6", "StandardDsv6Family", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "x64", "HyperVGenerations", "V2"),
+		size("Standard_Scarce", "scarceFamily", every, "vCPUs", "8", "MemoryGB", "3.5", "CpuArchitectureType", "x64", "HyperVGenerations", "V1,V2"),
 		map[string]any{"resourceType": "disks", "name": "Premium_LRS", "locations": []any{Location}},
 	}
+}
+
+// sizeOf returns a size of the catalog, or nil.
+func sizeOf(name any) map[string]any {
+	for _, raw := range catalog() {
+		if size := raw.(map[string]any); size["name"] == name {
+			return size
+		}
+	}
+	return nil
+}
+
+// capability returns what a size is capable of, or "".
+func capability(size map[string]any, name string) string {
+	for _, raw := range list(size, "capabilities") {
+		if one := raw.(map[string]any); one["name"] == name {
+			return text(one["value"])
+		}
+	}
+	return ""
+}
+
+func number(size map[string]any, name string) int {
+	n, _ := strconv.ParseFloat(capability(size, name), 64)
+	return int(n)
 }
 
 func locations(subscription string) []any {

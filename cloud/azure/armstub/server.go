@@ -38,7 +38,6 @@ const (
 	Group        = "Nodes" // Azure answers with the group's name as it was created, or in capitals
 	Endpoint     = "https://management.azure.test"
 	Authority    = "https://login.azure.test"
-	Subnet       = "/subscriptions/" + Subscription + "/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/vnet/subnets/nodes"
 )
 
 // Options configure a cloud at its start.
@@ -84,7 +83,10 @@ type Cloud struct {
 	buried     []*machine                  // those that are gone
 	parts      map[string]map[string]*part // by kind and name in lower case
 	operations map[string]*operation
-	quota      int
+	quotas     map[string]int // without an entry: no limit
+	grants     []Grant
+	required   map[string]bool // actions
+	accepted   bool            // whether the terms of Paid are
 	capacity   map[string]bool // zones without capacity
 	birth      string          // of the machine that the current call creates
 	short      bool            // whether the current call's page is
@@ -110,7 +112,7 @@ func Start(options Options) (*Cloud, error) {
 	c := &Cloud{
 		options: options, tokens: map[string]bool{}, calls: map[string]int{}, machines: map[string]*machine{},
 		parts:      map[string]map[string]*part{nicKind: {}, diskKind: {}, addressKind: {}},
-		operations: map[string]*operation{}, capacity: map[string]bool{},
+		operations: map[string]*operation{}, capacity: map[string]bool{}, quotas: map[string]int{}, required: map[string]bool{}, grants: []Grant{{Actions: []string{"*"}, NotActions: []string{}}},
 	}
 	certificate, err := c.certificate()
 	if err != nil {
@@ -210,6 +212,7 @@ func (c *Cloud) serveManager(w http.ResponseWriter, r *http.Request, body []byte
 	c.mu.Lock()
 	c.calls[op]++
 	authorized := c.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
+	forbidden := c.forbid(r.URL.Path, actionOf(r.Method, r.URL.Path), "AuthorizationFailed")
 	var fault Fault
 	if authorized {
 		fault = c.faults.Draw(op)
@@ -218,6 +221,9 @@ func (c *Cloud) serveManager(w http.ResponseWriter, r *http.Request, body []byte
 	switch {
 	case !authorized:
 		writeFailure(w, refuse(http.StatusUnauthorized, "InvalidAuthenticationToken", "The access token is invalid."))
+		return
+	case forbidden != nil:
+		writeFailure(w, forbidden)
 		return
 	case fault.Late:
 		time.AfterFunc(fault.Delay, func() { _, _ = c.do(in, fault) })
@@ -257,8 +263,15 @@ func isToken(r *http.Request) bool {
 func (in *call) op() string { return in.method + " " + in.kind + in.action }
 
 // parse reads the path: /subscriptions/S[/resourceGroups/G]/[providers/P/]kind[/name[/action]].
-// Only the group exists; with "", all do.
+// Only the group exists, and what is read elsewhere; with "", all do.
 func (in *call) parse(path, group string) {
+	for _, r := range reads {
+		if strings.Contains(strings.ToLower(path), r.part) {
+			in.kind, in.name = r.kind, path
+			in.subscription = strings.Split(path, "/")[2]
+			return
+		}
+	}
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if len(parts) < 3 || !strings.EqualFold(parts[0], "subscriptions") {
 		return
@@ -313,6 +326,8 @@ func (c *Cloud) do(in call, f Fault) (answer, *failure) {
 		return answer{}, refuse(http.StatusNotFound, "ResourceGroupNotFound", "Resource group could not be found.")
 	case in.subscription != Subscription && !(in.subscription == Other && in.kind == "locations"):
 		return answer{}, refuse(http.StatusNotFound, "SubscriptionNotFound", "The subscription '%s' could not be found.", in.subscription)
+	case in.isRead():
+		return c.read(in)
 	case versions[in.kind] == nil:
 		return answer{}, refuse(http.StatusNotFound, "InvalidResourceType", "The resource type could not be found: %s", in.kind)
 	case !slices.Contains(versions[in.kind], in.is("api-version")):
@@ -334,9 +349,9 @@ func (c *Cloud) do(in call, f Fault) (answer, *failure) {
 	case op == "GET operations":
 		return c.getOperation(in)
 	case op == "GET skus":
-		return answer{status: 200, body: map[string]any{"value": catalog()}, model: "skuList"}, nil
+		return ok("skuList", map[string]any{"value": catalog()})
 	case op == "GET locations":
-		return answer{status: 200, body: map[string]any{"value": locations(in.subscription)}}, nil
+		return ok("locationList", map[string]any{"value": locations(in.subscription)})
 	case in.method == http.MethodGet && in.name == "":
 		return c.listParts(in)
 	case in.method == http.MethodDelete:
