@@ -68,10 +68,10 @@ func nonEmpty(value string) []string {
 	return []string{value}
 }
 
-// machinesThatRemain returns the CloudMachines that still need an object that is to be released. The
-// cache may not have the newest yet, so only the API server's answer counts for "none". Until the
-// cache has them, too, it returns an error: no deletion of a machine that the cache never had would
-// reconcile the object again.
+// machinesThatRemain returns the CloudMachines that still need an object that is to be released.
+// The cache may not have the newest yet, so only the API server's answer counts for "none". Until
+// the cache has them, too, it returns an error: no deletion of a machine that the cache never had
+// would reconcile the object again.
 func machinesThatRemain(ctx context.Context, cache, api client.Reader, of ...client.ListOption) ([]infrav1.CloudMachine, error) {
 	list := &infrav1.CloudMachineList{}
 	if err := cache.List(ctx, list, of...); err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// TestStaleCacheReleasesNothing: a cluster and an account are kept for a machine that the cache does
-// not have yet, because its VM can't be deleted without them.
+// TestStaleCacheReleasesNothing: a cluster and an account are kept for a machine that the cache
+// does not have yet, because its VM can't be deleted without them.
 func TestStaleCacheReleasesNothing(t *testing.T) {
 	t.Parallel()
 	now := metav1.Now()

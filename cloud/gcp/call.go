@@ -4,6 +4,7 @@ package gcp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"mime"
@@ -29,8 +30,12 @@ type request struct {
 	op     string
 	class  cloud.Class
 	method string
+	// project whose resource it is; "" means the account's.
+	project string
 	// path is the part after the project's.
-	path    string
+	path string
+	// address replaces all of that, for another service than Compute Engine.
+	address string
 	query   url.Values
 	in, out any
 }
@@ -75,7 +80,7 @@ func (d *driver) call(ctx context.Context, r request) error {
 }
 
 func (d *driver) newRequest(ctx context.Context, r request) (*http.Request, error) {
-	address := d.endpoint + "/compute/v1/projects/" + d.account.ProjectID + "/" + r.path
+	address := cmp.Or(r.address, d.endpoint+"/compute/v1/projects/"+cmp.Or(r.project, d.account.ProjectID)+"/"+r.path)
 	if len(r.query) > 0 {
 		address += "?" + r.query.Encode()
 	}

@@ -3,6 +3,7 @@
 package gcp
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -70,23 +71,30 @@ func architecture(kind *machineType) string {
 
 // readMachineType reads a machine type in the first zone that has it.
 func (d *driver) readMachineType(ctx context.Context, name string) (machineType, error) {
-	const op = "GetMachineType"
 	r, err := d.zones.Get(ctx, "", d.readRegion)
 	if err != nil {
 		return machineType{}, err
 	}
 	for _, zone := range r.Zones {
-		var kind machineType
-		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "zones/" + zone + "/machineTypes/" + name, out: &kind})
-		switch {
-		case refusedAs(err, notFound, "invalid"):
-			continue
-		case err != nil:
-			return machineType{}, err
-		case kind.Name != name || kind.GuestCPUs < 1 || kind.MemoryMB < 1:
-			return machineType{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without the machine type (not Compute Engine): check spec.gcp", op)
+		if kind, err := d.machineTypeIn(ctx, zone, name); kind != nil || err != nil {
+			return *cmp.Or(kind, &machineType{}), err
 		}
-		return kind, nil
 	}
 	return machineType{}, cloud.Errorf(cloud.InvalidSpec, "machine type %q does not exist in region %s", name, d.account.Region)
+}
+
+// machineTypeIn reads a machine type in a zone; nil: the zone does not have it.
+func (d *driver) machineTypeIn(ctx context.Context, zone, name string) (*machineType, error) {
+	const op = "GetMachineType"
+	var kind machineType
+	err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "zones/" + zone + "/machineTypes/" + name, out: &kind})
+	switch {
+	case refusedAs(err, notFound, "invalid"):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case kind.Name != name || kind.GuestCPUs < 1 || kind.MemoryMB < 1:
+		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without the machine type (not Compute Engine): check spec.gcp", op)
+	}
+	return &kind, nil
 }

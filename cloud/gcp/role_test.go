@@ -13,6 +13,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
@@ -30,11 +31,20 @@ func permission(method, path string) string {
 	switch parts[0] {
 	case "zones":
 		parts = parts[2:]
+	case "regions":
+		parts = parts[min(2, len(parts)-2):]
+	case "global":
+		parts = parts[1:]
 	case "aggregated":
 		parts, verb = parts[1:], "list"
 	}
-	if len(parts) > 2 && parts[2] == "serialPort" {
+	switch last := parts[len(parts)-1]; {
+	case last == "serialPort":
 		verb = "getSerialPortOutput"
+	case last == "testIamPermissions":
+		verb = "list"
+	case len(parts) > 2 && parts[1] == "family":
+		verb = "getFromFamily"
 	}
 	return "compute." + parts[0] + "." + verb
 }
@@ -64,6 +74,10 @@ func TestRole(t *testing.T) {
 	req := testRequest("m-1", nil)
 	_, err = d.Offering(ctx, req.Spec)
 	g.Expect(err).NotTo(HaveOccurred())
+	for _, image := range []infrav1.GCPImage{{Name: gcpstub.Image}, {Family: gcpstub.Image, Project: gcpstub.ImageProject}} {
+		req.Spec.GCP.Image = image
+		g.Expect(d.DryRun(ctx, req)).To(Succeed())
+	}
 	instance, err := ensured(t, d, req)
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = d.Console(ctx, instance)
@@ -78,6 +92,13 @@ func TestRole(t *testing.T) {
 	for _, extra := range inline {
 		seen[extra] = true
 	}
+	var ofMachines []string // a machine needs no console
+	for p := range seen {
+		if (strings.HasPrefix(p, "compute.instances.") || strings.HasPrefix(p, "compute.disks.")) && !strings.HasSuffix(p, ".getSerialPortOutput") {
+			ofMachines = append(ofMachines, p)
+		}
+	}
+	g.Expect(projectPermissions).To(ConsistOf(ofMachines))
 	conformance.Document(t, "../../docs/clouds/gcp.md", "role", map[string]any{
 		"title": "Drover", "description": "Creates and deletes instances for Drover", "stage": "GA",
 		"includedPermissions": slices.Sorted(maps.Keys(seen)),

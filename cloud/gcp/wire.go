@@ -196,6 +196,24 @@ type region struct {
 	SelfLink string   `json:"selfLink"`
 	Status   string   `json:"status"`
 	Zones    []string `json:"zones"`
+	Quotas   []quota  `json:"quotas"`
+}
+
+type quota struct {
+	Metric string  `json:"metric"`
+	Limit  float64 `json:"limit"`
+	Usage  float64 `json:"usage"`
+}
+
+// source is an image or a snapshot.
+type source struct {
+	Name         string `json:"name"`
+	Architecture string `json:"architecture"`
+}
+
+// permissions are asked for, or those of them that the caller has.
+type permissions struct {
+	Permissions []string `json:"permissions"`
 }
 
 type machineType struct {

@@ -130,7 +130,7 @@ func (c *Cloud) check(zone string, model map[string]any) *failure {
 		params := object(d, "initializeParams")
 		source := fmt.Sprint(params["sourceImage"])
 		image := "projects/" + c.options.Project + "/global/images/" + Image
-		if i == 0 && params["sourceSnapshot"] == nil && source != image && source != "projects/ubuntu-os-cloud/global/images/family/"+Image {
+		if i == 0 && params["sourceSnapshot"] == nil && source != image && source != "projects/"+ImageProject+"/global/images/family/"+Image {
 			return refuse(404, "notFound", "The resource '%s' was not found", source)
 		}
 	}
@@ -442,42 +442,6 @@ func filter(text string) (func(labels any) bool, *failure) {
 		l, _ := labels.(map[string]any)
 		return slices.ContainsFunc(terms, func(m []string) bool { return l[m[1]] == m[2] })
 	}, nil
-}
-
-func (c *Cloud) region(in call) (any, *failure) {
-	if in.name != Region {
-		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/regions/%s' was not found", in.project, in.name)
-	}
-	root := "https://www.googleapis.com/compute/v1/projects/" + in.project
-	zones := []any{}
-	for _, zone := range Zones() {
-		zones = append(zones, root+"/zones/"+zone)
-	}
-	slices.Reverse(zones)
-	return map[string]any{"kind": "compute#region", "id": "1220", "name": Region, "status": "UP", "zones": zones, "selfLink": root + "/regions/" + Region}, nil
-}
-
-// catalog are the machine types. "only" is the zone that alone has it.
-func catalog() map[string]map[string]any {
-	return map[string]map[string]any{
-		"e2-standard-2":  {"guestCpus": 2, "memoryMb": 8192, "architecture": "X86_64"},
-		"e2-standard-32": {"guestCpus": 32, "memoryMb": 131072, "architecture": "X86_64"},
-		"t2a-standard-1": {"guestCpus": 1, "memoryMb": 4096},
-		"t2a-standard-2": {"guestCpus": 2, "memoryMb": 8192},
-		"n2-rare-4":      {"guestCpus": 4, "memoryMb": 16384, "architecture": "X86_64", "only": Region + "-b"},
-		"a2-highgpu-1g": {"guestCpus": 12, "memoryMb": 87040, "architecture": "X86_64",
-			"accelerators": []any{map[string]any{"guestAcceleratorType": "nvidia-tesla-a100", "guestAcceleratorCount": 1}}},
-	}
-}
-
-func machineType(in call) (any, *failure) {
-	kind := catalog()[in.name]
-	if kind == nil || kind["only"] != nil && kind["only"] != in.zone {
-		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/machineTypes/%s' was not found", in.project, in.zone, in.name)
-	}
-	delete(kind, "only")
-	kind["kind"], kind["id"], kind["name"], kind["zone"] = "compute#machineType", "334004", in.name, in.zone
-	return kind, nil
 }
 
 // SetStatus changes the status of an instance, such as "TERMINATED".

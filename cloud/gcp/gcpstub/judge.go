@@ -17,11 +17,12 @@ import (
 	"sync"
 )
 
-// Document is Google's discovery document of Compute Engine, version 1.
+// Document is Google's discovery document of a service.
 type Document struct {
-	Parameters map[string]*schema `json:"parameters"`
-	Schemas    map[string]*schema `json:"schemas"`
-	Resources  map[string]struct {
+	ServicePath string             `json:"servicePath"`
+	Parameters  map[string]*schema `json:"parameters"`
+	Schemas     map[string]*schema `json:"schemas"`
+	Resources   map[string]struct {
 		Methods map[string]*method `json:"methods"`
 	} `json:"resources"`
 
@@ -58,10 +59,14 @@ type schema struct {
 	compiled *regexp.Regexp
 }
 
-// Load reads the document from the module that publishes it. It is read once.
-var Load = sync.OnceValues(load)
+// The documents, from the module that publishes them. Each is read once.
+var (
+	// Load returns that of Compute Engine, version 1.
+	Load        = sync.OnceValues(func() (*Document, error) { return load("compute/v1/compute-api.json") })
+	loadManager = sync.OnceValues(func() (*Document, error) { return load("cloudresourcemanager/v1/cloudresourcemanager-api.json") })
+)
 
-func load() (*Document, error) {
+func load(file string) (*Document, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return nil, err
@@ -83,7 +88,7 @@ func load() (*Document, error) {
 	if err := json.Unmarshal(out, &module); err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(filepath.Join(module.Dir, "compute/v1/compute-api.json"))
+	text, err := os.ReadFile(filepath.Join(module.Dir, file))
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +110,7 @@ func indexOf(verb string, parts []string) string { return verb + strconv.Itoa(le
 
 // find returns the method of a call, and the values of the parameters in its path.
 func (d *Document) find(verb, path string) (*method, map[string]string) {
-	parts := strings.Split(strings.TrimPrefix(path, "/compute/v1/"), "/")
+	parts := strings.Split(strings.TrimPrefix(path, "/"+d.ServicePath), "/")
 	for _, m := range d.methods[indexOf(verb, parts)] {
 		if values, ok := m.match(parts); ok {
 			return m, values
@@ -117,9 +122,12 @@ func (d *Document) find(verb, path string) (*method, map[string]string) {
 func (m *method) match(parts []string) (map[string]string, bool) {
 	values := map[string]string{}
 	for i, part := range m.template {
-		switch name, isParameter := strings.CutPrefix(part, "{"); {
-		case isParameter:
-			values[strings.TrimSuffix(name, "}")] = parts[i]
+		name, isParameter := strings.CutPrefix(part, "{")
+		name, verb, _ := strings.Cut(name, "}") // a verb begins with a colon
+		value, has := strings.CutSuffix(parts[i], verb)
+		switch {
+		case isParameter && has:
+			values[name] = value
 		case part != parts[i]:
 			return nil, false
 		}

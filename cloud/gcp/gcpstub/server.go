@@ -31,13 +31,16 @@ import (
 
 // The world of the stub.
 const (
-	Project  = "nodes-4711"
-	Other    = "others-4711" // another project that the same service account may use
-	Region   = "europe-west4"
-	Image    = "ubuntu-2404"
-	Network  = "vpc"
-	Subnet   = "nodes"
-	Universe = "gcp.test" // besides googleapis.com
+	Project = "nodes-4711"
+	Other   = "others-4711" // another project that the same service account may use
+	Region  = "europe-west4"
+	Image   = "ubuntu-2404"
+	// ImageProject is somebody else's project, with a family that is called as the image.
+	ImageProject = "ubuntu-os-cloud"
+	Snapshot     = "snap"
+	Network      = "vpc"
+	Subnet       = "nodes"
+	Universe     = "gcp.test" // besides googleapis.com
 )
 
 // Zones are those of the region, sorted.
@@ -79,26 +82,30 @@ type Cloud struct {
 	options  Options
 	server   *httptest.Server
 	faults   faults.List[Fault]
-	document *Document
+	document *Document // of Compute Engine
+	manager  *Document // of the Cloud Resource Manager
 	trust    *x509.CertPool
 
-	mu         sync.Mutex
-	tokens     map[string]string // what they are for: "compute" or "impersonation"
-	calls      map[string]int
-	objections []string
-	instances  map[string]*instance  // by zone/name
-	disks      map[string]*disk      // by zone/name
-	requests   map[string]*operation // by request ID
-	numbers    uint64
-	quota      int             // instances; 0: no limit
-	rate, used int             // changes until Refill; 0: no limit
-	exhausted  map[string]bool // zones without capacity
-	dead       map[string]bool // zones that do not answer
-	late       string          // the code with which accepted instances fail
-	birth      string          // of the instance that the current call creates
-	short      bool            // whether the current call's page is
-	buried     []*instance     // those that are gone
-	made       int
+	mu           sync.Mutex
+	tokens       map[string]string // what they are for: "compute" or "impersonation"
+	calls        map[string]int
+	objections   []string
+	instances    map[string]*instance  // by zone/name
+	disks        map[string]*disk      // by zone/name
+	requests     map[string]*operation // by request ID
+	numbers      uint64
+	quota        int                   // instances; 0: no limit
+	rate, used   int                   // changes until Refill; 0: no limit
+	exhausted    map[string]bool       // zones without capacity
+	dead         map[string]bool       // zones that do not answer
+	limits       map[string][2]float64 // quotas of the region by metric: limit and usage
+	architecture string                // of the image
+	denied       map[string]bool       // permissions that the caller does not have
+	late         string                // the code with which accepted instances fail
+	birth        string                // of the instance that the current call creates
+	short        bool                  // whether the current call's page is
+	buried       []*instance           // those that are gone
+	made         int
 }
 
 // New starts a cloud that stops at the end of the test.
@@ -119,11 +126,14 @@ func Start(options Options) (*Cloud, error) {
 	options.Project = cmp.Or(options.Project, Project)
 	c := &Cloud{
 		options: options, tokens: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{}, disks: map[string]*disk{},
-		requests: map[string]*operation{}, exhausted: map[string]bool{}, dead: map[string]bool{},
+		requests: map[string]*operation{}, exhausted: map[string]bool{}, dead: map[string]bool{}, denied: map[string]bool{}, limits: map[string][2]float64{},
 		numbers: 9_007_199_254_740_993, // the first number that a floating-point number can't hold
 	}
 	var err error
 	if c.document, err = Load(); err != nil {
+		return nil, err
+	}
+	if c.manager, err = loadManager(); err != nil {
 		return nil, err
 	}
 	certificate, err := c.certificate()
@@ -175,7 +185,7 @@ func (c *Cloud) Transport() *http.Transport {
 // call is one request to Compute Engine.
 type call struct {
 	method, project  string
-	zone             string // or region
+	zone, region     string
 	collection, name string
 	action           string
 	query            map[string][]string
@@ -201,7 +211,7 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	if !strings.HasPrefix(r.URL.Path, "/compute/v1/") {
+	if !isCall(r) {
 		service, _, _ := strings.Cut(r.Host, ".")
 		c.serveToken(w, r, service, body)
 		return
@@ -209,7 +219,7 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	in := parse(r, body)
 	c.mu.Lock()
 	c.calls[in.op]++
-	c.objections = append(c.objections, c.document.JudgeRequest(r.Method, r.URL, body)...)
+	c.objections = append(c.objections, c.judge(r).JudgeRequest(r.Method, r.URL, body)...)
 	authorized := c.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")] == "compute" || c.isSelfSigned(r)
 	c.mu.Unlock()
 	if !authorized {
@@ -245,16 +255,38 @@ func (c *Cloud) serve(w http.ResponseWriter, r *http.Request, in call, fault Fau
 
 // Operation names a call as Fault does; one of a token service is "POST token".
 func Operation(r *http.Request) string {
-	if !strings.HasPrefix(r.URL.Path, "/compute/v1/") {
+	if !isCall(r) {
 		return r.Method + " token"
 	}
 	return parse(r, nil).op
 }
 
-// parse reads a path: below the project, "zones/Z/" or "aggregated/" may be before a collection, a
-// name and an action.
+// managerHost begins the name of the Cloud Resource Manager.
+const managerHost = "cloudresourcemanager."
+
+// isCall reports whether a request is for Compute Engine or the Cloud Resource Manager, and so not
+// for a token service.
+func isCall(r *http.Request) bool {
+	return strings.HasPrefix(r.URL.Path, "/compute/v1/") || strings.HasPrefix(r.Host, managerHost)
+}
+
+// judge returns the document that a request is held to.
+func (c *Cloud) judge(r *http.Request) *Document {
+	if strings.HasPrefix(r.Host, managerHost) {
+		return c.manager
+	}
+	return c.document
+}
+
+// parse reads a path: below the project, "zones/Z/", "regions/R/", "global/" or "aggregated/" may
+// be before a collection, a name and an action.
 func parse(r *http.Request, body []byte) (in call) {
 	in = call{method: r.Method, query: r.URL.Query(), body: body}
+	if project, ok := strings.CutPrefix(r.URL.Path, "/v1/projects/"); ok && strings.HasPrefix(r.Host, managerHost) {
+		in.project, in.action, _ = strings.Cut(project, ":")
+		in.op = in.method + " projects/" + in.action
+		return in
+	}
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/compute/v1/projects/"), "/")
 	if len(parts) < 3 {
 		in.badPath = true
@@ -267,10 +299,19 @@ func parse(r *http.Request, body []byte) (in call) {
 		if len(parts) > 2 {
 			in.zone, parts = parts[1], parts[2:]
 		}
+	case "regions":
+		if len(parts) > 2 {
+			in.region, parts = parts[1], parts[2:]
+		}
+	case "global":
+		parts = parts[1:]
 	case "aggregated":
 		scope, parts = "aggregated/", parts[1:]
 	}
 	in.collection = parts[0]
+	if len(parts) > 2 && parts[1] == "family" {
+		in.collection, parts = "images/family", parts[1:]
+	}
 	if len(parts) > 1 {
 		in.name = parts[1]
 	}
@@ -294,7 +335,7 @@ func (c *Cloud) do(in call, fault Fault) (any, *failure) {
 	defer c.mu.Unlock()
 	c.settle()
 	c.birth, c.short = fault.Birth, fault.Short
-	if in.method != http.MethodGet && c.rate > 0 {
+	if isChange := in.method != http.MethodGet && !strings.HasSuffix(in.op, "testIamPermissions"); isChange && c.rate > 0 {
 		if c.used++; c.used > c.rate {
 			return nil, refuse(http.StatusForbidden, "rateLimitExceeded", "Quota exceeded for quota group 'default' and limit 'Queries per minute per region'.")
 		}
@@ -302,7 +343,7 @@ func (c *Cloud) do(in call, fault Fault) (any, *failure) {
 	switch {
 	case in.badPath:
 		return nil, refuse(http.StatusNotFound, "notFound", "Not found.")
-	case in.project != c.options.Project && in.project != Other:
+	case in.project != c.options.Project && in.project != Other && in.project != ImageProject:
 		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s' was not found", in.project)
 	case in.zone != "" && !slices.Contains(Zones(), in.zone):
 		return nil, refuse(http.StatusBadRequest, "invalid", "Invalid value for field 'zone': '%s'. Unknown zone.", in.zone)
@@ -328,6 +369,14 @@ func (c *Cloud) do(in call, fault Fault) (any, *failure) {
 		return c.deleteDisk(in)
 	case "GET machineTypes":
 		return machineType(in)
+	case "GET images", "GET images/family":
+		return c.getImage(in)
+	case "GET snapshots":
+		return c.getSnapshot(in)
+	case "POST subnetworks/testIamPermissions":
+		return c.testSubnetwork(in)
+	case "POST projects/testIamPermissions":
+		return c.test(in)
 	}
 	return nil, refuse(http.StatusNotFound, "notFound", "%s: not found", in.op)
 }
@@ -342,7 +391,7 @@ func (c *Cloud) write(w http.ResponseWriter, r *http.Request, out any, fail *fai
 	if err != nil {
 		panic(err)
 	}
-	objections := c.document.JudgeAnswer(r.Method, r.URL.Path, body)
+	objections := c.judge(r).JudgeAnswer(r.Method, r.URL.Path, body)
 	c.mu.Lock()
 	c.objections = append(c.objections, objections...)
 	c.mu.Unlock()
@@ -418,6 +467,12 @@ func (c *Cloud) SetKeyID(id string) { c.set(func() { c.options.KeyID = id }, nil
 // Kill makes a zone not answer until undo is called. It may be one of another region.
 func (c *Cloud) Kill(zone string) (undo func()) {
 	return c.set(func() { c.dead[zone] = true }, func() { c.dead[zone] = false })
+}
+
+// Deny takes a permission from the caller, as far as tests of permissions tell, until undo is
+// called.
+func (c *Cloud) Deny(permission string) (undo func()) {
+	return c.set(func() { c.denied[permission] = true }, func() { c.denied[permission] = false })
 }
 
 // FailLate makes accepted instances fail with the code until undo is called.
