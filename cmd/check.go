@@ -171,6 +171,10 @@ func (k *checker) cloud(ctx context.Context, template *infrav1.CloudMachineTempl
 	if _, ofCloud := errors.AsType[*cloud.Error](err); err != nil && !ofCloud {
 		return err // of the management cluster
 	}
+	if cloud.CodeOf(err) == cloud.InvalidSpec {
+		k.add("credentials", failed, err.Error(), "Change the CloudAccount, or give this command the flags of the manager that concern clouds")
+		return nil
+	}
 	if !k.cloudResult("credentials", "they lead to "+info.Place, err) {
 		return nil
 	}
@@ -281,7 +285,7 @@ func (k *checker) apiServer(ctx context.Context, name string) error {
 	}
 	version, err := k.controlPlanes.Check(ctx, adopted)
 	if err != nil {
-		k.add(what, failed, err.Error(), "Correct the kubeconfig, or the network between here and the API server")
+		k.add(what, failed, err.Error(), "Correct the kubeconfig or the network between here and the API server, or permit its address with --allow-endpoints")
 		return nil
 	}
 	k.add(what, passed, "it runs "+version+", and can be reached from here; whether it can be reached from the machines' network shows only when one joins", "")

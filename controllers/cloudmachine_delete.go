@@ -64,6 +64,9 @@ func (r *CloudMachineReconciler) delete(ctx context.Context, s *machineScope) (*
 
 // deleteVM starts the deletion of the VM, or takes the step that its progress asks for.
 func (r *CloudMachineReconciler) deleteVM(ctx context.Context, s *machineScope) (*reconcile.Result, error) {
+	if r.attempts.get(s.CloudMachine) == attemptRefused {
+		s.account.CreateRefused(s.Spec.Creation.Token)
+	}
 	deletion := s.account.Delete(s.reference(), s.DeletionTimestamp.Time)
 	switch {
 	case s.Spec.ProviderID == "" && deletion.Instance != nil:

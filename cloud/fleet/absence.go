@@ -211,6 +211,8 @@ func (v *inventory) proofAt(m *machine, own []cloud.Resource) time.Time {
 		return made.Add(traits.ReadLag) // a dependant may still be hidden
 	case m.ref.ProviderID != "":
 		return later(made, m.emptySince).Add(traits.ReadLag)
+	case m.refused: // but an earlier step of the create may have left something
+		return m.emptySince.Add(traits.ReadLag)
 	default:
 		// A create without an answer may take effect until its horizon has passed.
 		return later(m.requested.Add(v.account().createHorizon()), m.emptySince).Add(traits.ReadLag)

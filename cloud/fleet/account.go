@@ -314,6 +314,10 @@ func (a *Account) Delete(ref cloud.Reference, asked time.Time) Deletion {
 	return a.inventory.delete(ref, asked)
 }
 
+// CreateRefused states, before Delete, that the cloud has refused each create of the machine: none
+// can still take effect, so the deletion need not wait for that.
+func (a *Account) CreateRefused(token string) { a.inventory.createRefused(token) }
+
 // Forget stops tracking a machine, and stops its deletion if one is under way.
 func (a *Account) Forget(token string) {
 	a.limiter.Load().create.drop(token)

@@ -186,7 +186,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 	cfg = copyOf(cfg)
 	i := slices.IndexFunc(s.options.Clouds, func(c cloud.Cloud) bool { return c.Union.InAccount(&cfg.Spec) })
 	if i < 0 {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "connect account %s: spec names no cloud that this version of Drover supports", key)
+		return nil, cloud.Errorf(cloud.InvalidSpec, "connect account %s: spec names no cloud that is switched on here", key)
 	}
 	c := s.options.Clouds[i]
 	limits, err := limitsOf(c.Limits, cfg.Spec.RateLimits)

@@ -58,6 +58,7 @@ type machine struct {
 	event           *cloud.Event // what the cloud announced of the instance
 	eventRecorded   bool         // the controller has recorded the event
 
+	refused    bool      // the cloud has refused each create
 	requested  time.Time // when this process was asked to settle the create or to delete the machine
 	due        time.Time // when the next live read or deletion step is due
 	emptySince time.Time // the first of the latest live reads in a row that found nothing; zero: none
@@ -256,6 +257,13 @@ func (v *inventory) settleCreate(ref cloud.Reference) bool {
 		v.workWakeup.wake()
 	}
 	return m.phase == settled
+}
+
+// createRefused records that no create of a machine can still take effect. It takes the lock.
+func (v *inventory) createRefused(token string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.machine(token).refused = true
 }
 
 // nodeJoined records that the machine's Node has appeared. It takes the lock.

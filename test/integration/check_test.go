@@ -61,9 +61,11 @@ func TestCheck(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		template string // another one than exists
+		flag     string // of the manager
 		mistake  func(s *tenant, w *wanted)
 		check    string // the first that fails; "" for none
 		message  string
+		remedy   string // a part of it
 	}{
 		{name: "in order"},
 		{name: "no template", template: "other", check: "CloudMachineTemplate", message: `"other" does not exist`},
@@ -72,7 +74,8 @@ func TestCheck(t *testing.T) {
 		{name: "no label", check: "credentials", message: "kubectl -n", mistake: func(_ *tenant, w *wanted) { w.credentials.Labels = nil }},
 		{name: "wrong token", check: "credentials", message: "AuthFailure",
 			mistake: func(_ *tenant, w *wanted) { w.credentials.Data["token"] = []byte(marked) }},
-		{name: "type", check: "type and image", message: `"huge" does not exist`, mistake: func(_ *tenant, w *wanted) { w.machine.InstanceType = "huge" }},
+		{name: "cloud not switched on", flag: "--simulated-cloud=false", check: "credentials", message: "switched on", remedy: "Change the CloudAccount"},
+		{name: "type", check: "type and image", message: `"huge" does not exist`, remedy: "Change the CloudMachineTemplate", mistake: func(_ *tenant, w *wanted) { w.machine.InstanceType = "huge" }},
 		{name: "image", check: "type and image", message: `"nothing" does not exist`, mistake: func(_ *tenant, w *wanted) { w.machine.Image = "nothing" }},
 		{name: "quota", check: "create a machine in sim-1a, sim-1b, sim-1c", message: "QuotaExceeded", mistake: func(s *tenant, _ *wanted) {
 			s.Expect(env.admin.SetQuota(s.ctx, "default", simulator.Quota{VCPUs: 1})).To(Succeed())
@@ -105,7 +108,11 @@ func TestCheck(t *testing.T) {
 			if tc.template != "" {
 				template = tc.template
 			}
-			all, code := s.check(template, "--cluster="+s.Name)
+			args := []string{"--cluster=" + s.Name}
+			if tc.flag != "" {
+				args = append(args, tc.flag)
+			}
+			all, code := s.check(template, args...)
 			after, err := env.admin.Snapshot(s.ctx)
 			s.Expect(err).NotTo(HaveOccurred())
 			s.Expect(after.Live()).To(HaveLen(len(before.Live())), "nothing is made")
@@ -121,6 +128,7 @@ func TestCheck(t *testing.T) {
 			s.Expect(failed[0].Check).To(Equal(tc.check))
 			s.Expect(failed[0].Message).To(ContainSubstring(tc.message))
 			s.Expect(failed[0].Remedy).NotTo(BeEmpty())
+			s.Expect(failed[0].Remedy).To(ContainSubstring(tc.remedy))
 			s.Expect(code).To(Equal(1))
 		})
 	}

@@ -73,7 +73,7 @@ func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 		return err
 	}
 	say("ready; Enter builds and restarts Drover, Ctrl-C stops everything")
-	fmt.Fprintf(out, introduction, m.AdminKubeconfig(), m.Dir, cloud.URL)
+	fmt.Fprintf(out, introduction, m.AdminKubeconfig(), cloud.URL, m.Dir)
 
 	lines, ended := linesOf(in), drover.Done()
 	for {
@@ -125,15 +125,14 @@ func linesOf(in io.Reader) <-chan struct{} {
 	return lines
 }
 
-// introduction is printed when everything runs. Its arguments are the kubeconfig, the folder with
-// the logs, and the simulated cloud's address.
+// introduction is printed when everything runs. Its arguments are the kubeconfig, the simulated
+// cloud's address, and the folder with the logs.
 const introduction = `
   export KUBECONFIG=%s
-  export PATH=$(dirname $(hack/tool kubectl clusterctl | head -n 1)):$PATH
+  export PATH=$PWD/bin:$(dirname $(hack/tool kubectl clusterctl | head -n 1)):$PATH
+  export DROVER_SIMULATED_ENDPOINT=%s
 
-docs/quick-start.md goes on from here.
-
-Logs: %s/*.log   The simulated cloud: %s
+docs/quick-start.md goes on from here. Logs: %s/*.log
 
 `
 

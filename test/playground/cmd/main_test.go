@@ -55,8 +55,8 @@ func TestQuickStart(t *testing.T) {
 		t.Fatalf("it never said %q: %v", prefix, <-ended)
 		return ""
 	}
-	shell := "export KUBECONFIG=" + after("export KUBECONFIG=") + "\nexport PATH=" + after("export PATH=") + "\n"
-	after("The simulated cloud:")
+	shell := "export KUBECONFIG=" + after("export KUBECONFIG=") + "\nexport PATH=" + after("export PATH=") +
+		"\nexport DROVER_SIMULATED_ENDPOINT=" + after("export DROVER_SIMULATED_ENDPOINT=") + "\n"
 	do := func(commands string) string {
 		cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", shell+commands)
 		cmd.Dir = root
