@@ -28,7 +28,7 @@ type managementOptions struct {
 
 func (o *managementOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Path to the kubeconfig of the management cluster. Default: the Pod's service account, or $KUBECONFIG.")
-	f.StringVar(&o.namespace, "namespace", "", "Handle only objects in this namespace. Default: all namespaces.")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "Handle only objects in this namespace. Default: all namespaces.")
 }
 
 // managementConfig returns the configuration of a connection to the management cluster.

@@ -37,6 +37,13 @@ var (
 	makeTarget  = regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `)
 )
 
+// TestVersion: the release that the tests speak of is the Makefile's.
+func TestVersion(t *testing.T) {
+	if !strings.Contains(string(read(t, root(t)+"/Makefile")), "\nVERSION ?= "+version+"\n") {
+		t.Errorf("the Makefile's version is not %s", version)
+	}
+}
+
 // TestWorkflowsCallMake tests that the workflows run only targets that the Makefile has.
 func TestWorkflowsCallMake(t *testing.T) {
 	var targets []string

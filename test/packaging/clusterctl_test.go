@@ -10,12 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	kubeadmv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
@@ -166,6 +168,19 @@ func TestClusterctl(t *testing.T) {
 			t.Errorf("there are %d templates, and %d flavors (%v)", len(files), len(flavors()), err)
 		}
 	})
+}
+
+// TestAdoptPage: docs/adopt-a-cluster.md shows the objects of its flavor as they are.
+func TestAdoptPage(t *testing.T) {
+	page := string(read(t, root(t)+"/docs/adopt-a-cluster.md"))
+	_, page, _ = strings.Cut(page, "\n## 3. ")
+	_, page, _ = strings.Cut(page, "```yaml\n")
+	shown, _, _ := strings.Cut(page, "```\n")
+	made := objects(t, newClusterctl(t).generate(t, "adopted", "blue", "team-a"))
+	made = slices.DeleteFunc(made, func(o *unstructured.Unstructured) bool { return o.GetKind() == "MachineHealthCheck" })
+	if want := objects(t, []byte(shown)); !reflect.DeepEqual(made, want) {
+		t.Errorf("the flavor is %v\nand the page shows %v", made, want)
+	}
 }
 
 // badInput tests that clusterctl's error names the wrong input as the user knows it.

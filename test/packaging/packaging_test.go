@@ -22,10 +22,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/cluster-api/util/contract"
 	"sigs.k8s.io/yaml"
+
+	"github.com/drover-io/drover/test/playground"
 )
 
 const (
-	version       = "v0.1.0-rc.1" // the Makefile's
+	version       = playground.Version
 	nextVersion   = "v0.1.0"
 	image         = "registry.example/drover:" + version
 	namespace     = "drover-system"
@@ -42,7 +44,7 @@ func release(t *testing.T) string {
 // releaseInto adds a release to a repository and returns its folder.
 func releaseInto(t *testing.T, repository, version string) string {
 	t.Helper()
-	run(t, []string{"VERSION=" + version, "IMAGE=" + strings.ReplaceAll(image, "v0.1.0-rc.1", version)}, root(t)+"/hack/release-manifests", repository)
+	run(t, []string{"VERSION=" + version, "IMAGE=" + strings.ReplaceAll(image, playground.Version, version)}, root(t)+"/hack/release-manifests", repository)
 	return filepath.Join(repository, providerName, version)
 }
 

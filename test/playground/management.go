@@ -229,6 +229,9 @@ func (m *Management) StartDrover(ctx context.Context, opts DroverOptions) (*Proc
 	return p, nil
 }
 
+// Version is the release that clusterctl's inventory names for Drover: the Makefile's.
+const Version = "v0.1.0-rc.1"
+
 // These are the names of Drover's part in config/default.
 const (
 	droverNamespace = "drover-system"
@@ -266,7 +269,7 @@ func (m *Management) InstallDrover(ctx context.Context) error {
 			return fmt.Errorf("install Drover's webhooks: %w", err)
 		}
 	}
-	if err := m.enroll(ctx, droverLabel, droverNamespace, "v0.1.0"); err != nil {
+	if err := m.enroll(ctx, droverLabel, droverNamespace, Version); err != nil {
 		return err
 	}
 	m.drover = s
