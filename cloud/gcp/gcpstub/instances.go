@@ -31,6 +31,7 @@ type instance struct {
 	gone       time.Time // when its deletion ends; zero: it is not being deleted
 	failed     string    // the code with which its creation fails
 	status     string    // "" follows from the rest
+	maintained string    // when the maintenance of its host begins, as Google writes it; "": none is announced
 	ip         string
 	timer      *time.Timer // until the guest boots
 	off        func()      // switches the guest off
@@ -259,6 +260,11 @@ func (i *instance) answer(base string) map[string]any {
 			raw.(map[string]any)["natIP"] = "203.0.113.7"
 		}
 	}
+	if i.maintained != "" {
+		out["resourceStatus"] = map[string]any{"upcomingMaintenance": map[string]any{
+			"type": "SCHEDULED", "maintenanceStatus": "PENDING", "canReschedule": false, "windowStartTime": i.maintained, "maintenanceReasons": []any{"PLANNED_UPDATE"},
+		}}
+	}
 	if i.status != "" {
 		out["statusMessage"] = "Instance was stopped."
 	}
@@ -447,6 +453,11 @@ func filter(text string) (func(labels any) bool, *failure) {
 // SetStatus changes the status of an instance, such as "TERMINATED".
 func (c *Cloud) SetStatus(zone, name, status string) {
 	c.set(func() { c.instances[zone+"/"+name].status = status }, nil)
+}
+
+// Maintain announces maintenance of an instance's host.
+func (c *Cloud) Maintain(zone, name string, from time.Time) {
+	c.set(func() { c.instances[zone+"/"+name].maintained = stamp(from) }, nil)
 }
 
 // Preempt takes an instance back, as its terminationAction says.

@@ -71,7 +71,7 @@ func load(file string) (*Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	const folder = "hack/tools/google-api"
+	const folder = "hack/tools/google-clients"
 	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, folder)); err == nil {
 			break
