@@ -106,8 +106,8 @@ func GCPCredentials(keyID string) (map[string]string, error) {
 	return map[string]string{"credentials": string(text)}, err
 }
 
-// DressGCP turns an object for the simulated cloud into one for a stand-in for Compute Engine behind
-// that URL, whose certificate is the CA's.
+// DressGCP turns an object for the simulated cloud into one for a stand-in for Compute Engine
+// behind that URL, whose certificate is the CA's.
 func DressGCP(o client.Object, url, ca, project, keyID string) {
 	switch o := o.(type) {
 	case *corev1.Secret:

@@ -170,8 +170,8 @@ func (s *stand) adopt(ctx context.Context) error {
 	return err
 }
 
-// clusterOf creates another Cluster that adopts the workload cluster, for machines of the cloud that
-// dress changes the objects to.
+// clusterOf creates another Cluster that adopts the workload cluster, for machines of the cloud
+// that dress changes the objects to.
 func (s *stand) clusterOf(t *testing.T, name string, dress func(client.Object)) scenario.Adopted {
 	t.Helper()
 	g := NewWithT(t)
