@@ -45,7 +45,7 @@ func (c *Cloud) guestOf(m *machine) Guest {
 	if zones := list(m.model, "zones"); len(zones) > 0 {
 		g.Zone = fmt.Sprint(zones[0])
 	}
-	g.UserData, _ = base64.StdEncoding.DecodeString(fmt.Sprint(object(p, "osProfile")["customData"])) // check refuses invalid base64
+	g.UserData, _ = base64.StdEncoding.DecodeString(fmt.Sprint(login["customData"])) // check refuses invalid base64
 	size := sizeOf(object(p, "hardwareProfile")["vmSize"])
 	g.CPUs = int32(number(size, "vCPUs"))
 	memory, _ := strconv.ParseFloat(capability(size, "MemoryGB"), 64)
