@@ -3,10 +3,7 @@
 package azure
 
 import (
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -32,7 +29,7 @@ folder = os.environ["GUEST"]
 paths = helpers.Paths({"cloud_dir": folder, "run_dir": folder})
 readurl = azure.readurl
 azure.readurl = lambda url, **options: readurl(url.replace("http://169.254.169.254", os.environ["METADATA"]), **options)
-azure.dmi.read_dmi_data = lambda key: "11111111-2222-3333-4444-555555555555"
+azure.dmi.read_dmi_data = lambda key: os.environ["VMID"]
 azure.get_boot_telemetry = azure.get_system_info = lambda: None
 config = {"datasource": {"Azure": {"data_dir": folder + "/waagent"}}}
 source = azure.DataSourceAzure(config, distros.fetch("debian")("debian", {}, paths), paths)
@@ -89,9 +86,8 @@ func TestCloudInit(t *testing.T) {
 	g.Expect(strings.TrimSpace(read.Rendered)).To(Equal(strings.TrimSpace(body)))
 }
 
-// guestOf lays out what a guest finds, as Azure's documentation of the metadata service and
-// cloud-init's tests have it: a provisioning disk and a metadata service, whose environment
-// variables it returns. Azure writes the group as it likes.
+// guestOf lays out what a guest finds, a provisioning disk and a metadata service, and returns the
+// environment variables that lead there.
 func guestOf(t *testing.T, guest armstub.Guest) (env []string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -99,31 +95,12 @@ func guestOf(t *testing.T, guest armstub.Guest) (env []string) {
 	if err := os.MkdirAll(disk, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, filepath.Join(disk, "ovf-env.xml"), fmt.Sprintf(`<?xml version="1.0" encoding="utf-8"?>
-<ns0:Environment xmlns="http://schemas.dmtf.org/ovf/environment/1" xmlns:ns0="http://schemas.dmtf.org/ovf/environment/1"
- xmlns:ns1="http://schemas.microsoft.com/windowsazure" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">
-<ns1:ProvisioningSection><ns1:Version>1.0</ns1:Version>
-<ns1:LinuxProvisioningConfigurationSet><ns1:ConfigurationSetType>LinuxProvisioningConfiguration</ns1:ConfigurationSetType>
-<ns1:UserName>azureuser</ns1:UserName><ns1:DisableSshPasswordAuthentication>true</ns1:DisableSshPasswordAuthentication>
-<ns1:HostName>%s</ns1:HostName><ns1:CustomData>%s</ns1:CustomData></ns1:LinuxProvisioningConfigurationSet></ns1:ProvisioningSection>
-<ns1:PlatformSettingsSection><ns1:Version>1.0</ns1:Version><ns1:PlatformSettings>
-<ns1:PreprovisionedVm>false</ns1:PreprovisionedVm></ns1:PlatformSettings></ns1:PlatformSettingsSection></ns0:Environment>`,
-		guest.Name, base64.StdEncoding.EncodeToString(guest.UserData)))
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Metadata") != "true" || r.URL.Path != "/metadata/instance" {
-			w.WriteHeader(http.StatusBadRequest)
-			return
-		}
-		_ = json.NewEncoder(w).Encode(map[string]any{
-			"compute": map[string]any{
-				"name": guest.Name, "location": armstub.Location, "zone": guest.Zone, "platformFaultDomain": "0", "azEnvironment": "AzurePublicCloud",
-				"subscriptionId": armstub.Subscription, "resourceGroupName": strings.ToUpper(armstub.Group), "vmId": "11111111-2222-3333-4444-555555555555",
-				"osProfile": map[string]any{"computerName": guest.Name, "adminUsername": "azureuser", "disablePasswordAuthentication": "true"},
-			},
-			"network": map[string]any{"interface": []any{map[string]any{"macAddress": "000D3A000001",
-				"ipv4": map[string]any{"ipAddress": []any{map[string]any{"privateIpAddress": guest.IP, "publicIpAddress": ""}}}}}},
-		})
-	}))
+	document, err := guest.ProvisioningDisk()
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(disk, "ovf-env.xml"), string(document))
+	server := httptest.NewServer(guest.Metadata("000D3A000001"))
 	t.Cleanup(server.Close)
-	return []string{"GUEST=" + folder, "METADATA=" + server.URL}
+	return []string{"GUEST=" + folder, "METADATA=" + server.URL, "VMID=" + armstub.VMID}
 }

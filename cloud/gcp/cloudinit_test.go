@@ -3,12 +3,8 @@
 package gcp
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -77,30 +73,10 @@ func TestCloudInit(t *testing.T) {
 	}
 }
 
-// guestOf serves what a guest reads, as Google's documentation of the metadata server has it, and
-// returns the environment variables that lead to it.
+// guestOf serves what a guest reads, and returns the environment variables that lead to it.
 func guestOf(t *testing.T, guest gcpstub.Guest) (env []string) {
 	t.Helper()
-	attributes, err := json.Marshal(guest.Metadata)
-	if err != nil {
-		t.Fatal(err)
-	}
-	values := map[string]string{
-		"instance/attributes/": string(attributes), "project/attributes/": "{}",
-		"instance/id": strconv.FormatUint(guest.ID, 10), "instance/zone": "projects/4711/zones/" + guest.Zone,
-		"instance/hostname": guest.Name + "." + guest.Zone + ".c." + gcpstub.Project + ".internal",
-	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		value, known := values[strings.TrimPrefix(r.URL.Path, "/computeMetadata/v1/")]
-		switch {
-		case r.Header.Get("Metadata-Flavor") != "Google":
-			w.WriteHeader(http.StatusForbidden)
-		case !known:
-			w.WriteHeader(http.StatusNotFound)
-		default:
-			_, _ = io.WriteString(w, value)
-		}
-	}))
+	server := httptest.NewServer(guest.MetadataServer())
 	t.Cleanup(server.Close)
 	return []string{"GUEST=" + t.TempDir(), "METADATA=" + server.URL}
 }

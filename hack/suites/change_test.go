@@ -23,8 +23,8 @@ func TestImports(t *testing.T) {
 	for file, want := range map[string][]string{
 		"main.go":                            managers,
 		"cloud/fleet/tasks.go":               managers,
-		"cloud/azure/x.go":                   {"autoscaler", "azure", "chaos-azure", "crash-azure"},
-		"cloud/gcp/x.go":                     {"autoscaler", "gcp", "chaos-gcp", "crash-gcp"},
+		"cloud/azure/x.go":                   {"autoscaler", "azure", "chaos-azure", "crash-azure", "vm"},
+		"cloud/gcp/x.go":                     {"autoscaler", "gcp", "chaos-gcp", "crash-gcp", "vm"},
 		"controllers/cloudmachine_create.go": managers,
 		"cloud/fleet/tasks_test.go":          nil,
 		"cloud/aws/ec2stub/x.go":             {"autoscaler", "aws", "chaos-aws", "crash-aws", "storm"},

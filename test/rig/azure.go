@@ -48,17 +48,23 @@ func (a *azure) open(_ context.Context, t *Tenant) (faultproxy.Options, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var err error
-	t.Azure, err = armstub.Start(armstub.Options{
-		Tenant: azureDirectory, Client: azureApplication, Secret: t.Token, Group: "Nodes-" + t.Name,
-		Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: a.power,
-		Network: len(a.groups)%200 + 1, // all tenants' machines are in one workload cluster
-	})
-	if err != nil {
+	group := "Nodes-" + t.Name
+	// All tenants' machines are in one workload cluster.
+	if t.Azure, err = StartAzureStub(t.Token, group, len(a.groups)%200+1, a.power); err != nil {
 		return faultproxy.Options{}, err
 	}
 	a.groups[t.Name] = t.Azure
-	t.Dress = func(o client.Object) { dressAzure(o, t) }
+	t.Dress = func(o client.Object) { DressAzure(o, t.Cloud.URL(), string(t.Cloud.CA()), group, t.Token) }
 	return faultproxy.Options{Upstream: "https://" + t.Azure.Address, CA: []byte(t.Azure.CA), Parse: armCall}, nil
+}
+
+// StartAzureStub starts a stand-in for Azure with one resource group. network is the second number
+// of its addresses.
+func StartAzureStub(secret, group string, network int, power func(armstub.Guest) (off func())) (*armstub.Cloud, error) {
+	return armstub.Start(armstub.Options{
+		Tenant: azureDirectory, Client: azureApplication, Secret: secret, Group: group, Network: network,
+		Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: power,
+	})
 }
 
 // armCall names a call of Azure by its method and the kind of resource.
@@ -79,13 +85,14 @@ func AzureCredentials(secret string) map[string]string {
 	return map[string]string{"tenantID": azureDirectory, "clientID": azureApplication, "clientSecret": secret}
 }
 
-// dressAzure turns an object for the simulated cloud into one for the tenant's stand-in for Azure.
-func dressAzure(o client.Object, t *Tenant) {
+// DressAzure turns an object for the simulated cloud into one for a stand-in for Azure behind that
+// URL, whose certificate is the CA's.
+func DressAzure(o client.Object, url, ca, group, secret string) {
 	switch o := o.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
 			data := map[string][]byte{}
-			for key, value := range AzureCredentials(t.Token) {
+			for key, value := range AzureCredentials(secret) {
 				data[key] = []byte(value)
 			}
 			scenario.FillCredentials(o, "azure", data)
@@ -93,8 +100,8 @@ func dressAzure(o client.Object, t *Tenant) {
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated = nil
 		o.Spec.Azure = &infrav1.AzureAccount{
-			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: "Nodes-" + t.Name,
-			Custom: &infrav1.AzureCustomCloud{Endpoint: t.Cloud.URL(), AuthorityHost: t.Cloud.URL(), CABundle: string(t.Cloud.CA())},
+			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: group,
+			Custom: &infrav1.AzureCustomCloud{Endpoint: url, AuthorityHost: url, CABundle: ca},
 		}
 		hurry(o)
 	case *infrav1.CloudMachineTemplate:

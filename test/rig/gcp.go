@@ -54,21 +54,27 @@ func (g *gcp) start(context.Context, *Rig) error {
 func (g *gcp) open(_ context.Context, t *Tenant) (faultproxy.Options, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	key, err := gcpKey()
-	if err != nil {
-		return faultproxy.Options{}, err
-	}
-	t.GCP, err = gcpstub.Start(gcpstub.Options{
-		Email: gcpEmail, Key: &key.PublicKey, KeyID: t.Token, Project: GCPProject(t),
-		Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: g.power,
-		Network: len(g.projects)%200 + 1, // all tenants' machines are in one workload cluster
-	})
-	if err != nil {
+	var err error
+	// All tenants' machines are in one workload cluster.
+	if t.GCP, err = StartGCPStub(t.Token, GCPProject(t), len(g.projects)%200+1, g.power); err != nil {
 		return faultproxy.Options{}, err
 	}
 	g.projects[t.Name] = t.GCP
-	t.Dress = func(o client.Object) { dressGCP(o, t) }
+	t.Dress = func(o client.Object) { DressGCP(o, t.Cloud.URL(), string(t.Cloud.CA()), GCPProject(t), t.Token) }
 	return faultproxy.Options{Upstream: "https://" + t.GCP.Address, CA: []byte(t.GCP.CA), Parse: gcpCall}, nil
+}
+
+// StartGCPStub starts a stand-in for Compute Engine with one project, for the service account's key
+// with that ID. network is the second number of its addresses.
+func StartGCPStub(keyID, project string, network int, power func(gcpstub.Guest) (off func())) (*gcpstub.Cloud, error) {
+	key, err := gcpKey()
+	if err != nil {
+		return nil, err
+	}
+	return gcpstub.Start(gcpstub.Options{
+		Email: gcpEmail, Key: &key.PublicKey, KeyID: keyID, Project: project, Network: network,
+		Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: power,
+	})
 }
 
 // gcpCall names a call of Compute Engine by its method and collection.
@@ -100,14 +106,14 @@ func GCPCredentials(keyID string) (map[string]string, error) {
 	return map[string]string{"credentials": string(text)}, err
 }
 
-// dressGCP turns an object for the simulated cloud into one for the tenant's stand-in for Compute
-// Engine.
-func dressGCP(o client.Object, t *Tenant) {
+// DressGCP turns an object for the simulated cloud into one for a stand-in for Compute Engine
+// behind that URL, whose certificate is the CA's.
+func DressGCP(o client.Object, url, ca, project, keyID string) {
 	switch o := o.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
 			data := map[string][]byte{}
-			made, _ := GCPCredentials(t.Token) // open has made the key
+			made, _ := GCPCredentials(keyID) // the stand-in has the key, too
 			for key, value := range made {
 				data[key] = []byte(value)
 			}
@@ -116,7 +122,7 @@ func dressGCP(o client.Object, t *Tenant) {
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated = nil
 		o.Spec.GCP = &infrav1.GCPAccount{
-			ProjectID: GCPProject(t), Region: gcpstub.Region, UniverseDomain: gcpstub.Universe, Endpoint: t.Cloud.URL(), CABundle: string(t.Cloud.CA()),
+			ProjectID: project, Region: gcpstub.Region, UniverseDomain: gcpstub.Universe, Endpoint: url, CABundle: ca,
 		}
 		hurry(o)
 	case *infrav1.CloudMachineTemplate:

@@ -71,6 +71,8 @@ func TestGuests(t *testing.T) {
 		{"from a bare image, with binaries", inTurn(s.binaries)},
 		{"from a bare image, with packages", inTurn(s.packages)},
 		{"from a bare image, by kubeadm", inTurn(s.kubeadm)},
+		{"from what Azure was told", inTurn(s.azure)},
+		{"from what Google Cloud was told", inTurn(s.gcp)},
 		{"from what OpenStack was told", inTurn(s.openStack)},
 		{"from what KubeVirt was told", inTurn(s.kubeVirt)},
 	} {

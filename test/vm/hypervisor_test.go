@@ -9,10 +9,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,12 +41,16 @@ const (
 	resolver = "10.0.2.3"
 )
 
+// everything is a network of all addresses, for guests that expect services at addresses of their
+// cloud.
+const everything = "0.0.0.0/0.0.0.0"
+
 // anyMAC is the MAC address for clouds that specify none.
 const anyMAC = "52:54:00:12:34:56"
 
 // kernelArguments keep an emulated, short-lived guest from unnecessary work. The journal goes to
 // the console, to help with troubleshooting.
-const kernelArguments = "root=/dev/vda rw console=ttyS0 quiet loglevel=3 mitigations=off random.trust_cpu=1 " +
+const kernelArguments = "root=/dev/vda rw console=ttyS0 quiet loglevel=3 mitigations=off no_timer_check random.trust_cpu=1 " +
 	"systemd.show_status=0 systemd.journald.forward_to_console=1 systemd.journald.max_level_console=info"
 
 // ignitionArguments are for guests that Ignition sets up, not cloud-init.
@@ -69,6 +76,11 @@ type guest struct {
 	kubelet string
 	// network is the guest's network, if it is not the default one. It must contain the gateway.
 	network string
+	// tables are QEMU's options for the SMBIOS tables by which cloud-init recognizes a cloud.
+	tables []string
+	// services maps addresses in the guest's network, which must contain them, to ports of this
+	// computer. They answer at port 80.
+	services map[string]string
 	// elsewhere is true for guests that are not the simulated cloud's.
 	elsewhere bool
 	// shown is the number of bytes of its console that the cloud already shows.
@@ -165,6 +177,28 @@ func (h *hypervisor) end(running map[string]bool) {
 	}
 }
 
+// apart returns a function that boots a guest for a stand-in, which must not wait for it. The guest
+// runs until off is called, or the test ends.
+func apart(t *testing.T) func(boot func(context.Context) (*guest, error)) (off func()) {
+	var guests sync.WaitGroup
+	t.Cleanup(guests.Wait)
+	return func(boot func(context.Context) (*guest, error)) (off func()) {
+		ctx, off := context.WithCancel(t.Context())
+		guests.Go(func() {
+			g, err := boot(ctx)
+			if err != nil {
+				if ctx.Err() == nil {
+					t.Error(err)
+				}
+				return
+			}
+			<-ctx.Done()
+			g.Kill()
+		})
+		return off
+	}
+}
+
 func (h *hypervisor) guest(instance string) *guest {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -179,8 +213,8 @@ func (h *hypervisor) boot(ctx context.Context, id, image string) error {
 	return h.power(ctx, &guest{machine: machine}, image, anyMAC, func(path string) (string, error) { return h.seed(ctx, machine, path) })
 }
 
-// power starts a guest. seed writes the disk with the guest's data, and returns additional kernel
-// arguments.
+// power starts a guest. seed writes the disk with the guest's data, unless the cloud gives its
+// guests none, and returns additional kernel arguments.
 func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, seed func(path string) (arguments string, err error)) error {
 	id := g.machine.InstanceID
 	disk, told := filepath.Join(h.dir, id+".qcow2"), filepath.Join(h.dir, id+".iso")
@@ -197,15 +231,20 @@ func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, see
 	}
 	g.kubelet = fmt.Sprint("127.0.0.1:", ports[0])
 	usr := filepath.Join(filepath.Dir(h.run), "root", "usr")
-	env := []string{"QEMU_MODULE_DIR=" + filepath.Join(usr, "lib", "x86_64-linux-gnu", "qemu")}
-	g.Process, err = playground.Run(id, h.dir, env, h.run, "qemu-system-x86_64", "-L", filepath.Join(usr, "share", "qemu"), "-L", filepath.Join(usr, "share", "seabios"),
+	args := []string{"qemu-system-x86_64", "-L", filepath.Join(usr, "share", "qemu"), "-L", filepath.Join(usr, "share", "seabios"),
 		"-machine", "q35", "-accel", *accelerator, "-cpu", "max,la57=off", "-m", strconv.FormatInt(g.machine.MemoryMiB, 10), "-smp", strconv.Itoa(int(g.machine.CPU)),
 		"-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
-		"-kernel", filepath.Join(h.images, "kernel"), "-initrd", filepath.Join(h.images, "initrd"), "-append", kernelArguments+arguments,
-		"-drive", "if=virtio,format=qcow2,cache=unsafe,file="+disk, "-drive", "if=virtio,format=raw,readonly=on,file="+told,
-		"-netdev", fmt.Sprintf("user,id=n,ipv6=off,net=%s,host=%s,dns=%s,dhcpstart=%s,hostfwd=tcp:%s-%s:10250",
-			cmp.Or(g.network, network), gateway, resolver, g.machine.IP, g.kubelet, g.machine.IP),
-		"-device", "virtio-net-pci,netdev=n,romfile=,mac="+mac, "-device", "virtio-rng-pci")
+		"-kernel", filepath.Join(h.images, "kernel"), "-initrd", filepath.Join(h.images, "initrd"), "-append", kernelArguments + arguments,
+		"-drive", "if=virtio,format=qcow2,cache=unsafe,file=" + disk,
+		"-netdev", g.netdev(), "-device", "virtio-net-pci,netdev=n,romfile=,mac=" + mac, "-device", "virtio-rng-pci"}
+	if _, err := os.Stat(told); err == nil {
+		args = append(args, "-drive", "if=virtio,format=raw,readonly=on,file="+told)
+	}
+	for _, table := range g.tables {
+		args = append(args, "-smbios", table)
+	}
+	env := []string{"QEMU_MODULE_DIR=" + filepath.Join(usr, "lib", "x86_64-linux-gnu", "qemu")}
+	g.Process, err = playground.Run(id, h.dir, env, h.run, args...)
 	if err != nil {
 		return err
 	}
@@ -213,6 +252,18 @@ func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, see
 	defer h.mu.Unlock()
 	h.guests[id] = g
 	return nil
+}
+
+// netdev returns QEMU's options for the guest's network. Each connection to one of its services has
+// a process, which connects it to this computer's port.
+func (g *guest) netdev() string {
+	options := fmt.Sprintf("user,id=n,ipv6=off,net=%s,host=%s,dns=%s,dhcpstart=%s,hostfwd=tcp:%s-%s:10250",
+		cmp.Or(g.network, network), gateway, resolver, g.machine.IP, g.kubelet, g.machine.IP)
+	for _, address := range slices.Sorted(maps.Keys(g.services)) {
+		host, port, _ := net.SplitHostPort(g.services[address])
+		options += fmt.Sprintf(",guestfwd=tcp:%s:80-cmd:bash -c 'exec 3<>/dev/tcp/%s/%s; cat <&3 & exec cat >&3'", address, host, port)
+	}
+	return options
 }
 
 // seed writes the seed disk for the simulated cloud.

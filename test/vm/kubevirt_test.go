@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -59,10 +58,7 @@ func (s *stand) kubeVirt(t *testing.T) {
 	account, err := infra.ServiceAccountKubeconfig(ctx, kubeVirtTenant, virt.User)
 	g.Expect(err).NotTo(HaveOccurred())
 
-	u, err := url.Parse(s.workload.URL)
-	g.Expect(err).NotTo(HaveOccurred())
-	cluster, err := s.newCluster(t.Context(), "kubevirt", s.cluster.Kubeconfig, u.Port(), func(o client.Object) { dressKubeVirt(o, account) })
-	g.Expect(err).NotTo(HaveOccurred())
+	cluster := s.clusterOf(t, "kubevirt", func(o client.Object) { dressKubeVirt(o, account) })
 	config := s.common()
 	config.PreKubeletCommands = []string{"test \"$(cat /sys/class/net/e*/mtu)\" = 1400"}
 	pool := s.pool("virt", "", config)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"testing"
 	"time"
 
@@ -40,12 +39,7 @@ func (s *stand) openStack(t *testing.T) {
 		}
 		return off
 	})
-	u, err := url.Parse(s.workload.URL)
-	g.Expect(err).NotTo(HaveOccurred())
-	cluster, err := s.newCluster(t.Context(), "openstack", s.cluster.Kubeconfig, u.Port(), func(o client.Object) {
-		rig.DressOpenStack(o, nova.Door(), nova.Project)
-	})
-	g.Expect(err).NotTo(HaveOccurred())
+	cluster := s.clusterOf(t, "openstack", func(o client.Object) { rig.DressOpenStack(o, nova.Door(), nova.Project) })
 	pool := s.pool("nova", "", s.common())
 	pool.Cluster = cluster
 	s.becomesNode(t, pool)

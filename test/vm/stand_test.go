@@ -170,6 +170,18 @@ func (s *stand) adopt(ctx context.Context) error {
 	return err
 }
 
+// clusterOf creates another Cluster that adopts the workload cluster, for machines of the cloud
+// that dress changes the objects to.
+func (s *stand) clusterOf(t *testing.T, name string, dress func(client.Object)) scenario.Adopted {
+	t.Helper()
+	g := NewWithT(t)
+	u, err := url.Parse(s.workload.URL)
+	g.Expect(err).NotTo(HaveOccurred())
+	cluster, err := s.newCluster(t.Context(), name, s.cluster.Kubeconfig, u.Port(), dress)
+	g.Expect(err).NotTo(HaveOccurred())
+	return cluster
+}
+
 // newCluster creates a Cluster that adopts the workload cluster, and waits until it can get
 // machines. Machines reach the API server at a port of this computer. They are the simulated
 // cloud's, or those of the cloud that dress changes the objects to.

@@ -13,8 +13,13 @@ import (
 
 // Guest is what a machine reads about itself from its metadata service, and from its custom data.
 type Guest struct {
-	// Name of the machine, and its host name.
-	Name string
+	// Name of the machine, and of its resource group.
+	Name, Group string
+	// ComputerName is its host name.
+	ComputerName string
+	// AdminUsername is the user that SSHKeys let in.
+	AdminUsername string
+	SSHKeys       []string
 	// Zone is the number of the availability zone, or "".
 	Zone, IP string
 	// Architecture in Go's terms.
@@ -25,14 +30,22 @@ type Guest struct {
 	UserData []byte
 }
 
+// CustomData returns the user data as Azure was told them.
+func (g Guest) CustomData() string { return base64.StdEncoding.EncodeToString(g.UserData) }
+
 // guestOf returns the guest of a machine.
 func (c *Cloud) guestOf(m *machine) Guest {
 	p := object(m.model, "properties")
-	g := Guest{Name: m.name, IP: m.parts[0].ip, Architecture: "amd64"}
+	login := object(p, "osProfile")
+	g := Guest{Name: m.name, Group: c.options.Group, IP: m.parts[0].ip, Architecture: "amd64"}
+	g.ComputerName, g.AdminUsername = fmt.Sprint(login["computerName"]), fmt.Sprint(login["adminUsername"])
+	for _, key := range list(object(object(login, "linuxConfiguration"), "ssh"), "publicKeys") {
+		g.SSHKeys = append(g.SSHKeys, fmt.Sprint(key.(map[string]any)["keyData"]))
+	}
 	if zones := list(m.model, "zones"); len(zones) > 0 {
 		g.Zone = fmt.Sprint(zones[0])
 	}
-	g.UserData, _ = base64.StdEncoding.DecodeString(fmt.Sprint(object(p, "osProfile")["customData"])) // check refuses invalid base64
+	g.UserData, _ = base64.StdEncoding.DecodeString(fmt.Sprint(login["customData"])) // check refuses invalid base64
 	size := sizeOf(object(p, "hardwareProfile")["vmSize"])
 	g.CPUs = int32(number(size, "vCPUs"))
 	memory, _ := strconv.ParseFloat(capability(size, "MemoryGB"), 64)

@@ -205,7 +205,7 @@ func (c *Cloud) modelOf(m *machine, withView bool) map[string]any {
 	}
 	p["networkProfile"] = map[string]any{"networkInterfaces": nics}
 	p["provisioningState"], p["timeCreated"] = m.state(), m.made.UTC().Truncate(time.Second).Format(time.RFC3339)
-	p["vmId"] = "11111111-2222-3333-4444-555555555555"
+	p["vmId"] = VMID
 	if withView {
 		p["instanceView"] = m.view()
 	}

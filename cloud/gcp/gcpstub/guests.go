@@ -11,9 +11,9 @@ import (
 
 // Guest is what an instance reads about itself from its metadata server.
 type Guest struct {
-	ID         uint64
-	Name, Zone string
-	IP         string
+	ID                  uint64
+	Project, Name, Zone string
+	IP                  string
 	// Architecture in Go's terms.
 	Architecture string
 	CPUs         int32
@@ -33,8 +33,8 @@ func (g Guest) UserData() []byte {
 }
 
 // guest returns the guest of an instance.
-func (i *instance) guest() Guest {
-	g := Guest{ID: i.id, Name: i.name, Zone: i.zone, IP: i.ip, Architecture: "amd64", Metadata: map[string]string{}}
+func (c *Cloud) guest(i *instance) Guest {
+	g := Guest{ID: i.id, Project: c.options.Project, Name: i.name, Zone: i.zone, IP: i.ip, Architecture: "amd64", Metadata: map[string]string{}}
 	for _, raw := range list(object(i.model, "metadata"), "items") {
 		item, _ := raw.(map[string]any)
 		g.Metadata[fmt.Sprint(item["key"])] = fmt.Sprint(item["value"])
@@ -55,7 +55,7 @@ func (c *Cloud) Guests() (all []Guest) {
 	defer c.mu.Unlock()
 	c.settle()
 	for _, i := range c.instances {
-		all = append(all, i.guest())
+		all = append(all, c.guest(i))
 	}
 	return all
 }
@@ -65,7 +65,7 @@ func (c *Cloud) boot(i *instance) {
 	if c.options.Power == nil || i.failed != "" {
 		return
 	}
-	guest := i.guest()
+	guest := c.guest(i)
 	i.timer = time.AfterFunc(c.options.Boot, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
