@@ -93,6 +93,7 @@ type Cloud struct {
 	instances    map[string]*instance  // by zone/name
 	disks        map[string]*disk      // by zone/name
 	requests     map[string]*operation // by request ID
+	operations   []*operation
 	numbers      uint64
 	quota        int                   // instances; 0: no limit
 	rate, used   int                   // changes in a minute, 0: no limit; and in the current one
@@ -371,6 +372,8 @@ func (c *Cloud) do(in call, fault Fault) (any, *failure) {
 		return c.listInstances(in)
 	case "GET aggregated/disks":
 		return c.listDisks(in)
+	case "GET aggregated/operations":
+		return c.listOperations(in)
 	case "DELETE disks":
 		return c.deleteDisk(in)
 	case "GET machineTypes":
