@@ -90,7 +90,7 @@ test-azure: ## Have a stand-in for Azure make, roll, lose and refuse machines, a
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/azure -v
 
-test-gcp: ## Have a stand-in for Compute Engine make, roll, lose and refuse machines, and count the calls of 300 with the rate limits of Google
+test-gcp: ## Have a stand-in for Compute Engine make, roll, lose and refuse machines, and count the calls of 300 with the rate limits of Google, and of 100 with a small quota
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/gcp -v
 

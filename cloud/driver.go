@@ -282,8 +282,8 @@ type Resource struct {
 	// Notice says, for people, what the cloud announces or finds wrong; "" for nothing. It is only
 	// shown.
 	Notice string
-	// Ending is true if the cloud is about to take an Interruptible instance back. Its Machine is
-	// then replaced.
+	// Ending is true if the cloud is about to take an Interruptible instance back, or did so. Its
+	// Machine is then replaced.
 	Ending bool
 	// Imminent is true if an Ending instance certainly ends within minutes, as after a spot
 	// interruption notice. Without it, only as many Machines are replaced at a time as the pool

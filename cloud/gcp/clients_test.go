@@ -20,14 +20,14 @@ import (
 
 // clientReading is what hack/tools/google-clients prints of a client.
 type clientReading struct {
-	Instances                     []clientMachine
-	Disks, Unreachables, Warnings []string
-	Region, MachineType, Image    string
-	Quotas                        int
-	Permissions                   []string
-	Console                       int
-	Begun, Done, Failed, Deleted  clientOperation
-	Unknown, Exists, Invalid      clientRefusal
+	Instances                                []clientMachine
+	Disks, Unreachables, Warnings, Preempted []string
+	Region, MachineType, Image               string
+	Quotas                                   int
+	Permissions                              []string
+	Console                                  int
+	Begun, Done, Failed, Deleted             clientOperation
+	Unknown, Exists, Invalid                 clientRefusal
 }
 
 type clientMachine struct {
@@ -76,14 +76,14 @@ func TestGoogleClients(t *testing.T) {
 	}
 	g.Eventually(list).Should(HaveExactElements(cloud.StateRunning, cloud.StateRunning, cloud.StateRunning))
 	stub.Maintain(zones[0], "m-1", time.Now().Add(time.Hour))
-	stub.SetStatus(zones[0], "m-2", "TERMINATED")
+	stub.Preempt(zones[0], "m-2")
 	defer stub.Kill(far)()
 	defer stub.Exhaust(zones[1])()
 	g.Expect(list()).To(ConsistOf(cloud.StateRunning, cloud.StateRunning, cloud.StateStopped))
 
 	input, err := json.Marshal(map[string]string{
 		"Address": stub.Address, "CA": stub.CA, "Credentials": string(testCredentials()[keyCredentials]),
-		"Project": gcpstub.Project, "Region": gcpstub.Region, "Subnetwork": gcpstub.Subnet, "Filter": ownFilter,
+		"Project": gcpstub.Project, "Region": gcpstub.Region, "Subnetwork": gcpstub.Subnet, "Filter": ownFilter, "Preemptions": preemptedFilter,
 		"Zone": zones[0], "FullZone": zones[1], "MachineType": "e2-standard-2",
 		"Image": gcpstub.Image, "ImageProject": gcpstub.ImageProject, "Family": gcpstub.Image,
 	})
@@ -120,6 +120,9 @@ func agree(t *testing.T, read clientReading, listed []cloud.Resource) {
 		g.Expect(r.CreatedAt).To(BeTemporally("==", created))
 		g.Expect(m.Labels).To(And(HaveKeyWithValue(cloud.TagToken, r.Token), HaveKeyWithValue(cloud.TagOwnership, r.OwnershipID)))
 		g.Expect(m.Spot).To(Equal(r.Interruptible))
+		if r.Reason == preempted {
+			g.Expect(read.Preempted).To(ConsistOf(m.ID))
+		}
 		g.Expect(m.Maintenance != "").To(Equal(r.Notice != ""))
 		var addresses []string
 		for _, a := range r.Addresses {

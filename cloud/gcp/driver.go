@@ -34,6 +34,7 @@ type driver struct {
 	looks        driverkit.Memo[map[string]instance] // the instances, by token
 
 	creations  creations
+	spots      spots
 	poll       time.Duration // pollInterval
 	replay     time.Duration // replayAfter
 	lastDelete atomic.Int64  // time of the last delete, in Unix nanoseconds
@@ -312,14 +313,15 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []cloud.Resource
-	for i := range found {
-		if found[i].isUndecided() && d.creations.isOpen(found[i].Labels[cloud.TagToken]) {
-			continue
+	found = slices.DeleteFunc(found, func(i instance) bool {
+		token := i.Labels[cloud.TagToken]
+		if i.isUndecided() && d.creations.isOpen(token) {
+			return true
 		}
-		d.creations.end(found[i].Labels[cloud.TagToken])
-		all = append(all, d.resource(&found[i]))
-	}
+		d.creations.end(token)
+		return false
+	})
+	all := d.resources(ctx, found, nil)
 	for i := range left {
 		all = append(all, leftover(&left[i]))
 	}
@@ -346,12 +348,12 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 	for token := range wanted {
 		missing[token] = true
 	}
-	for i := range found {
-		if token := found[i].Labels[cloud.TagToken]; wanted[token] {
-			delete(missing, token)
-			all = append(all, d.resource(&found[i]))
-		}
-	}
+	found = slices.DeleteFunc(found, func(i instance) bool {
+		token := i.Labels[cloud.TagToken]
+		delete(missing, token)
+		return !wanted[token]
+	})
+	all = d.resources(ctx, found, wanted)
 	if len(missing) == 0 {
 		return all, nil
 	}
@@ -386,6 +388,7 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 	op, collection := "DeleteInstance", "instances"
 	switch r.Kind {
 	case cloud.KindInstance:
+		d.spots.deleted(r.ID)
 	case cloud.KindDisk:
 		op, collection = "DeleteDisk", "disks"
 	default:

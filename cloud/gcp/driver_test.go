@@ -395,20 +395,95 @@ func TestStates(t *testing.T) {
 	g.Expect(r.Notice).To(ContainSubstring("PENDING, from 2026-12-01T00:00:00Z"))
 }
 
-// TestPreempted: a spot machine that Google took back is gone, or stopped where the machine's field
-// says so.
+// TestPreempted: a spot machine that Google took back says so, in listings and in live reads: while
+// it is being deleted, for a while after that, or stopped where the machine's field says so. That
+// takes one call, and no call while none ends.
 func TestPreempted(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := start(t, gcpstub.Options{Stop: time.Hour})
+	d := connect(t, stub)
+	zone := gcpstub.Zones()[0]
+	var refs []cloud.Reference
+	var ours []cloud.Resource
+	for name, action := range map[string]string{"deleted": "", "stopped": "STOP", "ours": "", "theirs": "", "quick": "", "runs": ""} {
+		made, err := ensured(t, d, testRequest(name, func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.TerminationAction = "SPOT", action }))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(made.Interruptible).To(BeTrue())
+		refs = append(refs, cloud.Reference{Token: made.Token, OwnershipID: made.OwnershipID})
+		if name == "ours" {
+			ours = append(ours, made)
+		}
+	}
+	asked := func() int { return stub.Calls()["GET aggregated/operations"] }
+	read := func(of func() ([]cloud.Resource, error)) map[string]string {
+		all, err := of()
+		g.Expect(err).NotTo(HaveOccurred())
+		seen := map[string]string{}
+		for _, r := range all {
+			if r.Kind == cloud.KindInstance {
+				g.Expect(r.Imminent).To(Equal(r.Ending))
+				seen[strings.TrimPrefix(r.Token, "token-")] = fmt.Sprintf("%s %t %s", r.State, r.Ending, r.Reason)
+			}
+		}
+		return seen
+	}
+	list := func() map[string]string { return read(func() ([]cloud.Resource, error) { return d.List(ctx) }) }
+	describe := func() map[string]string {
+		return read(func() ([]cloud.Resource, error) { return d.Describe(ctx, refs) })
+	}
+	g.Expect(list()).To(HaveEach("Running false "))
+	g.Expect(d.Delete(ctx, ours)).To(Equal([]error{nil}))
+	g.Expect(list()).To(HaveKeyWithValue("ours", "Stopping false "))
+	g.Expect(asked()).To(BeZero())
+
+	for _, name := range []string{"deleted", "stopped"} {
+		stub.Preempt(zone, name)
+	}
+	stub.Remove("theirs")
+	want := map[string]string{"deleted": "Stopping true " + preempted, "stopped": "Stopped false " + preempted,
+		"ours": "Stopping false ", "quick": "Running false ", "runs": "Running false "}
+	g.Expect(list()).To(Equal(want))
+	g.Expect(describe()).To(Equal(want))
+	g.Expect(asked()).To(Equal(1), "for all, in any number of reads")
+
+	stub.Preempt(zone, "quick")
+	for _, name := range []string{"deleted", "quick", "ours"} {
+		stub.Remove(name)
+	}
+	delete(want, "ours")
+	want["deleted"], want["quick"] = "Terminated true "+preempted, "Terminated true "+preempted
+	g.Expect(list()).To(Equal(want))
+	g.Expect(describe()).To(Equal(want))
+	g.Expect(asked()).To(Equal(2))
+
+	stub.Start(zone, "stopped")
+	want["stopped"] = "Running false "
+	g.Expect(list()).To(Equal(want))
+	stub.SetStatus(zone, "stopped", "TERMINATED") // by a user; the preemption was before
+	want["stopped"] = "Stopped false the instance is TERMINATED: Instance was stopped."
+	g.Expect(list()).To(Equal(want))
+	g.Expect(list()).To(Equal(want))
+	g.Expect(asked()).To(Equal(3))
+	g.Expect(d.spots.all).To(HaveLen(4), "theirs and ours are forgotten")
+}
+
+// TestPreemptionUnread: without the permission to read operations, a listing succeeds, and does not
+// ask again.
+func TestPreemptionUnread(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
 	stub := start(t, gcpstub.Options{})
 	d := connect(t, stub)
-	for name, action := range map[string]string{"m-1": "", "m-2": "STOP"} {
-		made, err := ensured(t, d, testRequest(name, func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.TerminationAction = "SPOT", action }))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(made.Interruptible).To(BeTrue())
-		stub.Preempt(gcpstub.Zones()[0], name)
+	made, err := ensured(t, d, testRequest("m-1", func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.TerminationAction = "SPOT", "STOP" }))
+	g.Expect(err).NotTo(HaveOccurred())
+	stub.Preempt(gcpstub.Zones()[0], "m-1")
+	stub.Inject(gcpstub.Fault{Operation: "GET aggregated/operations", Count: 1, Status: http.StatusServiceUnavailable, Reason: "backendError"})
+	stub.Inject(gcpstub.Fault{Operation: "GET aggregated/operations", Count: 1, Status: http.StatusForbidden, Reason: "forbidden"})
+	for range 3 {
+		g.Expect(d.List(ctx)).To(ConsistOf(And(HaveField("ID", made.ID), HaveField("State", cloud.StateStopped), HaveField("Reason", ContainSubstring("TERMINATED")))))
 	}
-	g.Expect(d.List(ctx)).To(ConsistOf(And(HaveField("Token", "token-m-2"), HaveField("State", cloud.StateStopped), HaveField("Reason", ContainSubstring("TERMINATED")))))
+	g.Expect(stub.Calls()["GET aggregated/operations"]).To(Equal(2))
 }
 
 // TestRefusals: what Google answers, and the code and words that it becomes.
@@ -464,31 +539,20 @@ func TestNextMinute(t *testing.T) {
 	g.Expect(untilNextMinute(http.Header{})).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
 }
 
-// TestThrottled: of 100 creates, Google takes 60 in the first minute. The others are told to wait
-// for the next one, and cost one more call each.
+// TestThrottled: a create that comes too soon is to wait for the next minute, and then is like any
+// other.
 func TestThrottled(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	stub := start(t, gcpstub.Options{Boot: time.Hour})
+	stub := start(t, gcpstub.Options{})
 	d := connect(t, stub)
-	stub.SetRate(60)
-	var waiting []cloud.Request
-	for i := range 100 {
-		req := testRequest(fmt.Sprintf("m-%d", i), nil)
-		_, err := d.Ensure(t.Context(), req)
-		if cloud.CodeOf(err) == cloud.Throttled {
-			waiting = append(waiting, req)
-			g.Expect(err.(*cloud.Error).RetryAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
-		}
-	}
-	g.Expect(waiting).To(HaveLen(40))
-	stub.Refill()
-	for _, req := range waiting {
-		_, err := d.Ensure(t.Context(), req)
-		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "it is being made: %v", err)
-	}
-	g.Expect(stub.Made()).To(Equal(100))
-	g.Expect(stub.Calls()["POST instances"]).To(Equal(140))
+	stub.Inject(gcpstub.Fault{Operation: "POST instances", Count: 1, Status: http.StatusForbidden, Reason: "rateLimitExceeded"})
+	_, err := d.Ensure(t.Context(), testRequest("m-1", nil))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Throttled))
+	g.Expect(err.(*cloud.Error).RetryAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
+	_, err = ensured(t, d, testRequest("m-1", nil))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(stub.Calls()["POST instances"]).To(Equal(2))
 }
 
 // TestNoAbsence: only Google's word that an instance does not exist is absence.

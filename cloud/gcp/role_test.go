@@ -39,6 +39,8 @@ func permission(method, path string) string {
 		parts, verb = parts[1:], "list"
 	}
 	switch last := parts[len(parts)-1]; {
+	case last == "operations": // of all zones
+		return "compute.globalOperations.list"
 	case last == "serialPort":
 		verb = "getSerialPortOutput"
 	case last == "testIamPermissions":
@@ -82,6 +84,11 @@ func TestRole(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = d.Console(ctx, instance)
 	g.Expect(err).NotTo(HaveOccurred())
+	_, err = ensured(t, d, testRequest("m-2", func(m *infrav1.GCPMachine) { m.ProvisioningModel = "SPOT" }))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = d.List(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	stub.Preempt(gcpstub.Zones()[0], "m-2")
 	g.Eventually(func() []string {
 		all, err := d.List(ctx)
 		g.Expect(err).NotTo(HaveOccurred())

@@ -9,18 +9,19 @@ import "time"
 // compares all of them with Google's discovery document.
 
 type instance struct {
-	ID                string            `json:"id,omitempty"`
-	Name              string            `json:"name,omitempty"`
-	Zone              string            `json:"zone,omitempty"`
-	Status            string            `json:"status,omitempty"`
-	StatusMessage     string            `json:"statusMessage,omitempty"`
-	CreationTimestamp *time.Time        `json:"creationTimestamp,omitempty"`
-	Description       string            `json:"description,omitempty"`
-	MachineType       string            `json:"machineType,omitempty"`
-	MinCPUPlatform    string            `json:"minCpuPlatform,omitempty"`
-	CanIPForward      bool              `json:"canIpForward,omitempty"`
-	Labels            map[string]string `json:"labels,omitempty"`
-	ResourcePolicies  []string          `json:"resourcePolicies,omitempty"`
+	ID                 string            `json:"id,omitempty"`
+	Name               string            `json:"name,omitempty"`
+	Zone               string            `json:"zone,omitempty"`
+	Status             string            `json:"status,omitempty"`
+	StatusMessage      string            `json:"statusMessage,omitempty"`
+	CreationTimestamp  *time.Time        `json:"creationTimestamp,omitempty"`
+	LastStartTimestamp *time.Time        `json:"lastStartTimestamp,omitempty"`
+	Description        string            `json:"description,omitempty"`
+	MachineType        string            `json:"machineType,omitempty"`
+	MinCPUPlatform     string            `json:"minCpuPlatform,omitempty"`
+	CanIPForward       bool              `json:"canIpForward,omitempty"`
+	Labels             map[string]string `json:"labels,omitempty"`
+	ResourcePolicies   []string          `json:"resourcePolicies,omitempty"`
 
 	Disks               []attachedDisk       `json:"disks,omitempty"`
 	NetworkInterfaces   []networkInterface   `json:"networkInterfaces,omitempty"`
@@ -171,9 +172,10 @@ type upcomingMaintenance struct {
 	MaintenanceStatus string `json:"maintenanceStatus,omitempty"`
 }
 
-// operation is the progress of a create or a delete.
+// operation is the progress of a create or a delete, or tells what Compute Engine did by itself.
 type operation struct {
 	Name       string     `json:"name"`
+	InsertTime *time.Time `json:"insertTime,omitempty"`
 	Status     string     `json:"status"`
 	TargetID   string     `json:"targetId"`
 	HTTPStatus int        `json:"httpErrorStatusCode,omitempty"`
@@ -254,9 +256,10 @@ type aggregated struct {
 
 // scope is what one zone or region has in a listing.
 type scope struct {
-	Instances []instance `json:"instances"`
-	Disks     []disk     `json:"disks"`
-	Warning   *warning   `json:"warning"`
+	Instances  []instance  `json:"instances"`
+	Disks      []disk      `json:"disks"`
+	Operations []operation `json:"operations"`
+	Warning    *warning    `json:"warning"`
 }
 
 type warning struct {

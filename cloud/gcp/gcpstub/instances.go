@@ -26,6 +26,7 @@ type instance struct {
 	id         uint64
 	model      map[string]any // as it was sent
 	made       time.Time
+	started    time.Time // when it last was
 	decided    time.Time // when capacity is found, or not
 	running    time.Time // when its creation ends
 	gone       time.Time // when its deletion ends; zero: it is not being deleted
@@ -88,7 +89,7 @@ func (c *Cloud) insert(in call) (any, *failure) {
 	}
 	now := time.Now()
 	i := &instance{
-		zone: in.zone, name: name, id: c.number(), model: model, made: now, decided: now.Add(c.options.Boot / 2), running: now.Add(c.options.Boot),
+		zone: in.zone, name: name, id: c.number(), model: model, made: now, started: now, decided: now.Add(c.options.Boot / 2), running: now.Add(c.options.Boot),
 		failed: c.late, ip: fmt.Sprintf("10.%d.%d.%d", c.options.Network, c.numbers/250%250, c.numbers%250+4),
 	}
 	if c.birth != "" && c.birth != Lifeless {
@@ -107,6 +108,7 @@ func (c *Cloud) insert(in call) (any, *failure) {
 	}
 	op := &operation{id: c.number(), kind: "insert", zone: in.zone, request: request, of: i, target: i.id, name: name, started: now, ends: i.running, failed: i.failed}
 	c.requests[request] = op
+	c.operations = append(c.operations, op)
 	return op.model(c.base()), nil
 }
 
@@ -199,6 +201,9 @@ func (o *operation) model(base string) map[string]any {
 		"status": "RUNNING", "progress": 0, "insertTime": stamp(o.started), "startTime": stamp(o.started), "user": "nodes@example.com",
 		"selfLink": base + "/zones/" + o.zone + "/operations/" + fmt.Sprintf("operation-%d", o.id),
 	}
+	if o.kind == preempted {
+		out["user"], out["statusMessage"] = "system", "Instance was preempted."
+	}
 	if o.request != "" {
 		out["clientOperationId"] = o.request
 	}
@@ -243,7 +248,7 @@ func (i *instance) answer(base string) map[string]any {
 		panic("the model is JSON")
 	}
 	out["kind"], out["id"], out["zone"] = "compute#instance", strconv.FormatUint(i.id, 10), base+"/zones/"+i.zone
-	out["name"], out["status"], out["creationTimestamp"] = i.name, i.state(), stamp(i.made)
+	out["name"], out["status"], out["creationTimestamp"], out["lastStartTimestamp"] = i.name, i.state(), stamp(i.made), stamp(i.started)
 	out["selfLink"] = base + "/zones/" + i.zone + "/instances/" + i.name
 	disks := []any{}
 	for n, raw := range list(out, "disks") {
@@ -300,6 +305,7 @@ func (c *Cloud) deleteInstance(in call) (any, *failure) {
 	now := time.Now()
 	i.end(c.options.Stop)
 	op := &operation{id: c.number(), kind: "delete", zone: i.zone, request: in.is("requestId"), of: i, target: i.id, name: i.name, started: now, ends: i.gone}
+	c.operations = append(c.operations, op)
 	return op.model(c.base()), nil
 }
 
@@ -345,6 +351,14 @@ func (c *Cloud) listDisks(in call) (any, *failure) {
 	return c.aggregate(in, "disks", "compute#diskAggregatedList", all)
 }
 
+func (c *Cloud) listOperations(in call) (any, *failure) {
+	var all []item
+	for _, o := range c.operations {
+		all = append(all, item{o.zone, nil, o.model(c.base())})
+	}
+	return c.aggregate(in, "operations", "compute#operationAggregatedList", all)
+}
+
 func (c *Cloud) deleteDisk(in call) (any, *failure) {
 	d := c.disks[in.zone+"/"+in.name]
 	switch {
@@ -371,7 +385,7 @@ func (c *Cloud) aggregate(in call, collection, kind string, all []item) (any, *f
 	if fail != nil {
 		return nil, fail
 	}
-	all = slices.DeleteFunc(all, func(i item) bool { return !selected(i.labels) || c.dead[i.zone] || in.project != c.options.Project })
+	all = slices.DeleteFunc(all, func(i item) bool { return !selected(i) || c.dead[i.zone] || in.project != c.options.Project })
 	size, err := strconv.Atoi(cmp.Or(in.is("maxResults"), "500"))
 	if err != nil || size > 500 {
 		return nil, refuse(400, "invalid", "Invalid value for field 'maxResults'.")
@@ -427,14 +441,18 @@ func noResults(scope string) map[string]any {
 }
 
 var (
+	isOfType = regexp.MustCompile(`^operationType = "([^"]*)"$`)
 	hasLabel = regexp.MustCompile(`^labels\.([a-z0-9_-]+):\*$`)
 	isLabel  = regexp.MustCompile(`^\(labels\.([a-z0-9_-]+) = "([^"]*)"\)$`)
 )
 
-// filter understands the two forms of filters that the driver uses, and refuses others.
-func filter(text string) (func(labels any) bool, *failure) {
+// filter understands the forms of filters that the driver uses, and refuses others.
+func filter(text string) (func(item) bool, *failure) {
+	if m := isOfType.FindStringSubmatch(text); m != nil {
+		return func(i item) bool { return i.model["operationType"] == m[1] }, nil
+	}
 	if m := hasLabel.FindStringSubmatch(text); m != nil {
-		return func(labels any) bool { l, _ := labels.(map[string]any); return l[m[1]] != nil }, nil
+		return func(i item) bool { l, _ := i.labels.(map[string]any); return l[m[1]] != nil }, nil
 	}
 	var terms [][]string
 	for term := range strings.SplitSeq(text, " OR ") {
@@ -444,8 +462,8 @@ func filter(text string) (func(labels any) bool, *failure) {
 		}
 		terms = append(terms, m)
 	}
-	return func(labels any) bool {
-		l, _ := labels.(map[string]any)
+	return func(i item) bool {
+		l, _ := i.labels.(map[string]any)
 		return slices.ContainsFunc(terms, func(m []string) bool { return l[m[1]] == m[2] })
 	}, nil
 }
@@ -460,10 +478,22 @@ func (c *Cloud) Maintain(zone, name string, from time.Time) {
 	c.set(func() { c.instances[zone+"/"+name].maintained = stamp(from) }, nil)
 }
 
+// preempted is the type of the operation that reports a preemption.
+const preempted = "compute.instances.preempted"
+
+// Start starts an instance again, as another user would.
+func (c *Cloud) Start(zone, name string) {
+	c.set(func() {
+		i := c.instances[zone+"/"+name]
+		i.status, i.started = "", time.Now()
+	}, nil)
+}
+
 // Preempt takes an instance back, as its terminationAction says.
 func (c *Cloud) Preempt(zone, name string) {
 	c.set(func() {
-		i := c.instances[zone+"/"+name]
+		i, now := c.instances[zone+"/"+name], time.Now()
+		c.operations = append(c.operations, &operation{id: c.number(), kind: preempted, zone: zone, of: i, target: i.id, name: name, started: now, ends: now})
 		if object(i.model, "scheduling")["instanceTerminationAction"] == "DELETE" {
 			i.end(c.options.Stop)
 			return
@@ -476,7 +506,7 @@ func (c *Cloud) Preempt(zone, name string) {
 func (c *Cloud) Launch(zone, name string, labels map[string]any) (alive func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i := &instance{zone: zone, name: name, id: c.number(), made: time.Now(), model: map[string]any{}}
+	i := &instance{zone: zone, name: name, id: c.number(), made: time.Now(), started: time.Now(), model: map[string]any{}}
 	if labels != nil {
 		i.model["labels"] = labels
 	}

@@ -93,9 +93,12 @@ type Cloud struct {
 	instances    map[string]*instance  // by zone/name
 	disks        map[string]*disk      // by zone/name
 	requests     map[string]*operation // by request ID
+	operations   []*operation
 	numbers      uint64
 	quota        int                   // instances; 0: no limit
-	rate, used   int                   // changes until Refill; 0: no limit
+	rate, used   int                   // changes in a minute, 0: no limit; and in the current one
+	minute       time.Time             // the current one
+	throttled    int                   // changes that were refused for the rate
 	exhausted    map[string]bool       // zones without capacity
 	dead         map[string]bool       // zones that do not answer
 	limits       map[string][2]float64 // quotas of the region by metric: limit and usage
@@ -336,7 +339,11 @@ func (c *Cloud) do(in call, fault Fault) (any, *failure) {
 	c.settle()
 	c.birth, c.short = fault.Birth, fault.Short
 	if isChange := in.method != http.MethodGet && !strings.HasSuffix(in.op, "testIamPermissions"); isChange && c.rate > 0 {
+		if now := time.Now().Truncate(time.Minute); now != c.minute {
+			c.minute, c.used = now, 0
+		}
 		if c.used++; c.used > c.rate {
+			c.throttled++
 			return nil, refuse(http.StatusForbidden, "rateLimitExceeded", "Quota exceeded for quota group 'default' and limit 'Queries per minute per region'.")
 		}
 	}
@@ -365,6 +372,8 @@ func (c *Cloud) do(in call, fault Fault) (any, *failure) {
 		return c.listInstances(in)
 	case "GET aggregated/disks":
 		return c.listDisks(in)
+	case "GET aggregated/operations":
+		return c.listOperations(in)
 	case "DELETE disks":
 		return c.deleteDisk(in)
 	case "GET machineTypes":
@@ -444,11 +453,23 @@ func (c *Cloud) SetQuota(n int) (undo func()) {
 	return c.set(func() { c.quota = n }, func() { c.quota = 0 })
 }
 
-// SetRate limits the changes until Refill.
-func (c *Cloud) SetRate(n int) { c.set(func() { c.rate, c.used = n, 0 }, nil) }
+// SetRate limits the changes of each minute of the clock, refused ones included. 0 is no limit.
+func (c *Cloud) SetRate(n int) { c.set(func() { c.rate = n }, nil) }
 
-// Refill begins another minute.
-func (c *Cloud) Refill() { c.set(func() { c.used = 0 }, nil) }
+// Throttled returns how many changes were refused for the rate.
+func (c *Cloud) Throttled() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.throttled
+}
+
+// SetKeep changes Options.Keep.
+func (c *Cloud) SetKeep(keep bool) { c.set(func() { c.options.Keep = keep }, nil) }
+
+// SetPower changes Options.Power for new instances.
+func (c *Cloud) SetPower(power func(Guest) (off func())) {
+	c.set(func() { c.options.Power = power }, nil)
+}
 
 // Exhaust makes accepted instances of a zone fail for lack of capacity, until undo is called.
 func (c *Cloud) Exhaust(zone string) (undo func()) {

@@ -61,6 +61,15 @@ func readDiscovery(ctx context.Context, in *input, answers *recorder, option opt
 			out.Disks = append(out.Disks, last(d.Zone)+"/"+d.Name)
 		}
 	}
+	ops, err := c.GlobalOperations.AggregatedList(in.Project).Filter(in.Preemptions).Do()
+	if err := cmp.Or(err, answers.take(known[compute.OperationAggregatedList]())); err != nil {
+		return nil, err
+	}
+	for _, scope := range ops.Items {
+		for _, op := range scope.Operations {
+			out.Preempted = append(out.Preempted, number(op.TargetId))
+		}
+	}
 	region, err := c.Regions.Get(in.Project, in.Region).Do()
 	if err := cmp.Or(err, answers.take(known[compute.Region]())); err != nil {
 		return nil, err

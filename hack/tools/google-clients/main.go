@@ -36,8 +36,9 @@ type input struct {
 	Address, CA string
 	// Credentials is a service account key.
 	Credentials string
-	// Project has a Subnetwork in Region. Its listings are read with Filter.
-	Project, Region, Subnetwork, Filter string
+	// Project has a Subnetwork in Region. Its listings are read with Filter, and its operations
+	// with Preemptions.
+	Project, Region, Subnetwork, Filter, Preemptions string
 	// Zone has capacity for MachineType, FullZone has none. Image is one of Project, Family one of
 	// ImageProject.
 	Zone, FullZone, MachineType, Image, ImageProject, Family string
@@ -49,7 +50,7 @@ type reading struct {
 	Disks        []string // zone/name
 	Unreachables []string
 	Warnings     []string // of the listing, and of scopes, without those for empty scopes
-	Preempted    []string // numbers of the instances
+	Preempted    []string // numbers of the instances, by the operations that Preemptions selects
 
 	// Region, MachineType and Image are their names. Quotas is how many the region has.
 	Region, MachineType, Image string

@@ -32,16 +32,18 @@ type protobufClients struct {
 	machineTypes *compute.MachineTypesClient
 	images       *compute.ImagesClient
 	subnetworks  *compute.SubnetworksClient
+	operations   *compute.GlobalOperationsClient
 }
 
 func newProtobufClients(ctx context.Context, option option.ClientOption) (c protobufClients, err error) {
-	var errs [6]error
+	var errs [7]error
 	c.instances, errs[0] = compute.NewInstancesRESTClient(ctx, option)
 	c.disks, errs[1] = compute.NewDisksRESTClient(ctx, option)
 	c.regions, errs[2] = compute.NewRegionsRESTClient(ctx, option)
 	c.machineTypes, errs[3] = compute.NewMachineTypesRESTClient(ctx, option)
 	c.images, errs[4] = compute.NewImagesRESTClient(ctx, option)
 	c.subnetworks, errs[5] = compute.NewSubnetworksRESTClient(ctx, option)
+	c.operations, errs[6] = compute.NewGlobalOperationsRESTClient(ctx, option)
 	return c, errors.Join(errs[:]...)
 }
 
@@ -67,6 +69,17 @@ func readProtobuf(ctx context.Context, in *input, answers *recorder, option opti
 		}
 	}
 	if err := answers.take(message(&computepb.DiskAggregatedList{})); err != nil {
+		return nil, err
+	}
+	for ops, err := range c.operations.AggregatedList(ctx, &computepb.AggregatedListGlobalOperationsRequest{Project: in.Project, Filter: &in.Preemptions}).All() {
+		if err != nil {
+			return nil, err
+		}
+		for _, op := range ops.Value.Operations {
+			out.Preempted = append(out.Preempted, number(op.GetTargetId()))
+		}
+	}
+	if err := answers.take(message(&computepb.OperationAggregatedList{})); err != nil {
 		return nil, err
 	}
 	region, err := c.regions.Get(ctx, &computepb.GetRegionRequest{Project: in.Project, Region: in.Region})
