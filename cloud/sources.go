@@ -87,3 +87,24 @@ type Console interface {
 	// nothing if the cloud has nothing yet. The instance writes it, so it may hold anything.
 	Console(ctx context.Context, instance Resource) ([]byte, error)
 }
+
+// Tagger is a Driver that can tag instances that others have made, so that they become Drover's.
+// Only "drover import" uses it, with its user's credentials. The manager must never have the right:
+// it deletes what carries Drover's tags, so who may tag any instance may have any deleted.
+type Tagger interface {
+	Driver
+	// Tagged returns the instances that carry all of these tag keys and are not terminated.
+	Tagged(ctx context.Context, keys []string) ([]Tagged, error)
+	// Tag adds tags to an instance, in one step, and replaces the values of those it has.
+	Tag(ctx context.Context, id string, tags map[string]string) error
+	// Untag removes tags from instances, by key. Tags that an instance does not have are no error.
+	Untag(ctx context.Context, ids, keys []string) error
+}
+
+// Tagged is an instance with all its tags.
+type Tagged struct {
+	Resource
+	// Type and Tags are in the cloud's words.
+	Type string
+	Tags map[string]string
+}

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,6 +26,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/internal/egress"
+	"github.com/drover-io/drover/internal/terminal"
 )
 
 // checkTimeout limits all calls of one check.
@@ -303,18 +303,7 @@ func (k *checker) cloudResult(what, good string, err error) bool {
 }
 
 func (k *checker) add(what, result, message, remedy string) {
-	k.results = append(k.results, checked{printable(what), result, printable(message), remedy})
-}
-
-// printable returns a text without control characters: names of zones, for example, are whatever
-// the cloud answers, and are shown on a terminal.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text)
+	k.results = append(k.results, checked{terminal.Printable(what), result, terminal.Printable(message), remedy})
 }
 
 // remedies say what to do about each kind of failure. The message itself names the field, where the

@@ -6,11 +6,11 @@ package cmd
 
 import "github.com/spf13/cobra"
 
-// New returns the command line: the manager, with subcommands for the simulated cloud, for orphans
-// and for a check before the first machine.
+// New returns the command line: the manager, with subcommands for the simulated cloud, for orphans,
+// for a check before the first machine and for the takeover of machines.
 func New(version string) *cobra.Command {
 	root := manager(version)
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(simulate(), orphans(version), check(version))
+	root.AddCommand(simulate(), orphans(version), check(version), importing(version))
 	return root
 }

@@ -78,6 +78,8 @@ func classOf(op string) cloud.Class {
 	switch {
 	case strings.HasPrefix(op, "Run"):
 		return cloud.ClassCreate
+	case op == "CreateTags": // it counts against the same limit of EC2 as the deletes, and not as reads
+		return cloud.ClassDelete
 	case op == deleteMessages: // SQS's: it does not count against EC2's limit for deletes
 		return cloud.ClassRead
 	case strings.HasPrefix(op, "Terminate"), strings.HasPrefix(op, "Delete"), strings.HasPrefix(op, "Release"):

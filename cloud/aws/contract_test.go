@@ -225,6 +225,29 @@ func contract() []question {
 			}
 			return fmt.Sprint(len(answer.Tags)), nil
 		}},
+		{name: "tags of an instance change", want: "a=2 c=3", ask: func(ctx context.Context, w *world) (string, error) {
+			tag := func(key, value string) types.Tag { return types.Tag{Key: &key, Value: &value} }
+			of := []string{w.first}
+			if _, err := w.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: of, Tags: []types.Tag{tag("a", "1"), tag("b", "1"), tag("c", "3")}}); err != nil {
+				return "", err
+			}
+			if _, err := w.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: of, Tags: []types.Tag{tag("a", "2")}}); err != nil {
+				return "", err
+			}
+			_, err := w.ec2.DeleteTags(ctx, &ec2.DeleteTagsInput{Resources: of, Tags: []types.Tag{{Key: aws.String("b")}, {Key: aws.String("none")}, tag("c", "other")}})
+			if err != nil {
+				return "", err
+			}
+			return w.tags(ctx, "a", "b", "c")
+		}},
+		{name: "tags of one that does not exist", want: "InvalidInstanceID.NotFound", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: []string{"i-0dead00000000dead"}, Tags: []types.Tag{{Key: aws.String("a"), Value: aws.String("1")}}})
+			return "", err
+		}, moto: &difference{"", "it tags what does not exist"}},
+		{name: "a tag of AWS's own", want: "InvalidParameterValue", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: []string{w.first}, Tags: []types.Tag{{Key: aws.String("aws:a"), Value: aws.String("1")}}})
+			return "", err
+		}, moto: &difference{"", "it takes any key"}},
 		{name: "too few results", want: "InvalidParameterValue", ask: func(ctx context.Context, w *world) (string, error) {
 			_, err := w.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{MaxResults: aws.Int32(2)})
 			return "taken", err
@@ -401,6 +424,22 @@ func (w *world) state(ctx context.Context) (string, error) {
 		return fmt.Sprintf("%d of one", n), nil
 	}
 	return inShort(answer.Reservations[0].Instances[0].State.Name), nil
+}
+
+// tags returns those tags of the first instance that have one of the keys.
+func (w *world) tags(ctx context.Context, keys ...string) (string, error) {
+	answer, err := w.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: []string{w.first}})
+	if err != nil {
+		return "", err
+	}
+	var all []string
+	for _, tag := range answer.Reservations[0].Instances[0].Tags {
+		if slices.Contains(keys, *tag.Key) {
+			all = append(all, *tag.Key+"="+*tag.Value)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " "), nil
 }
 
 // inShort merges the states that depend on time, which is not part of the contract.

@@ -88,11 +88,12 @@ func TestFlags(t *testing.T) {
 	b.WriteString("# Flags\n\n<!-- Written by 'go test ./test/docs -update' from drover --help. Do not edit. -->\n\n" +
 		"`drover` runs the manager. `drover simulate` runs the simulated cloud. `drover orphans` says\n" +
 		"what the [orphan collector](safety.md) would do. `drover check` says whether [machines of a\n" +
-		"template can be made](check.md).\n")
+		"template can be made](check.md). `drover import` plans the [takeover of machines](migrate/machine-controller-manager.md#plan-a-takeover).\n")
 	writeFlags(t, &b, "drover", manager)
 	writeFlags(t, &b, "drover simulate", flagsOf(t, help(t, program, "simulate")))
 	writeFlags(t, &b, "drover orphans", flagsOf(t, help(t, program, "orphans")))
 	writeFlags(t, &b, "drover check", flagsOf(t, help(t, program, "check")))
+	writeFlags(t, &b, "drover import machine-controller-manager", flagsOf(t, help(t, program, "import", "machine-controller-manager")))
 	page(t, "docs/flags.md", b.String())
 
 	for _, arg := range deploymentArgs(t) {

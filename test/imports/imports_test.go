@@ -62,6 +62,8 @@ func forbidden(from, path string) string {
 		return "nothing imports main"
 	case ours && under(to, "cmd") && from != ".":
 		return "only main imports cmd"
+	case ours && under(to, "takeover") && !under(from, "cmd"):
+		return "only cmd imports takeover"
 	case from == ".":
 		if client || (ours && !under(to, "cmd")) {
 			return "main imports only cmd"
@@ -132,6 +134,10 @@ func forbidden(from, path string) string {
 	case under(from, "cmd"):
 		if d := driverOf(to); ours && d != "" && !under(to, "cloud/simulated/simulator") {
 			return "cmd knows no driver: the registry does"
+		}
+	case under(from, "takeover"):
+		if ours && !under(to, "api") && to != "cloud" && !under(to, "internal") {
+			return "takeover imports only api, the contract and internal"
 		}
 	case under(from, "controllers"):
 		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "controllers") && !under(to, "internal") && !under(to, "kubeconfig") && !under(to, "naming") {
@@ -231,6 +237,11 @@ func TestForbidden(t *testing.T) {
 		{".", module + "/cmd", true},
 		{".", module + "/controllers", false},
 		{"cmd", module + "/controllers", true},
+		{"cmd", module + "/takeover", true},
+		{"controllers", module + "/takeover", false},
+		{"takeover", module + "/cloud", true},
+		{"takeover", module + "/cloud/aws", false},
+		{"takeover", module + "/controllers", false},
 		{"cmd", module + "/bootstrap", true},
 		{"cmd", module + "/cloud/registry", true},
 		{"cmd", module + "/cloud/simulated/simulator", true},

@@ -192,8 +192,10 @@ func (c *Cloud) checkRoom(zone string) *failure {
 }
 
 // named returns the IDs of the instances that a call names, or an error if one does not exist.
-func (c *Cloud) named(form url.Values) ([]string, *failure) {
-	ids := list(form, "InstanceId")
+func (c *Cloud) named(form url.Values) ([]string, *failure) { return c.known(list(form, "InstanceId")) }
+
+// known returns the IDs, or an error if one is not of an instance.
+func (c *Cloud) known(ids []string) ([]string, *failure) {
 	var missing []string
 	for _, id := range ids {
 		if !strings.HasPrefix(id, "i-") {

@@ -212,6 +212,8 @@ func (c *Cloud) serve(ctx context.Context, in call, f Fault) (any, *failure) {
 		"DescribeNetworkInterfaces": c.describeNetworkInterfaces,
 		"DescribeAddresses":         c.describeAddresses,
 		"DescribeTags":              c.describeTags,
+		"CreateTags":                c.createTags,
+		"DeleteTags":                c.deleteTags,
 		"ReleaseAddress": func(form url.Values) (any, *failure) {
 			return c.deleteLeftover(form.Get("AllocationId"), "InvalidAllocationID", "InvalidIPAddress.InUse")
 		},

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Defaults of machine-controller-manager's flags, which hold where a Machine does not say.
+const (
+	mcmDrainTimeout    = 2 * time.Hour
+	mcmHealthTimeout   = 10 * time.Minute
+	mcmCreationTimeout = 20 * time.Minute
+)
+
+// mcmConditions are the Node conditions that its flag --node-conditions names by default.
+const mcmConditions = "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable"
+
+// MCM is what machine-controller-manager has in one namespace, and the Nodes of its cluster.
+type MCM struct {
+	Deployments, Sets, Machines, Classes []unstructured.Unstructured
+	Nodes                                []corev1.Node
+}
+
+// ReadMCM reads machine-controller-manager's objects in a namespace of its own cluster, and the
+// Nodes of the cluster that its machines are in.
+func ReadMCM(ctx context.Context, old client.Reader, namespace string, workload client.Reader) (*MCM, error) {
+	m := &MCM{}
+	for kind, items := range map[string]*[]unstructured.Unstructured{
+		"MachineDeployment": &m.Deployments, "MachineSet": &m.Sets, "Machine": &m.Machines, "MachineClass": &m.Classes,
+	} {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(schema.GroupVersionKind{Group: "machine.sapcloud.io", Version: "v1alpha1", Kind: kind + "List"})
+		if err := old.List(ctx, list, client.InNamespace(namespace)); err != nil {
+			return nil, fmt.Errorf("listing the %ss of machine-controller-manager: %w", kind, err)
+		}
+		*items = list.Items
+	}
+	nodes := &corev1.NodeList{}
+	if err := workload.List(ctx, nodes); err != nil {
+		return nil, fmt.Errorf("listing the Nodes: %w", err)
+	}
+	m.Nodes = nodes.Items
+	return m, nil
+}
+
+// These types have the fields of machine-controller-manager's API, v0.63. Fields that they do not
+// have are refused.
+type (
+	mcmDeploymentSpec struct {
+		Replicas                     int32                 `json:"replicas"`
+		Selector                     *metav1.LabelSelector `json:"selector"`
+		Template                     mcmTemplate           `json:"template"`
+		Strategy                     mcmStrategy           `json:"strategy"`
+		MinReadySeconds              int32                 `json:"minReadySeconds"`
+		RevisionHistoryLimit         *int32                `json:"revisionHistoryLimit"`
+		Paused                       bool                  `json:"paused"`
+		RollbackTo                   *struct{ Revision int64 }
+		ProgressDeadlineSeconds      *int32 `json:"progressDeadlineSeconds"`
+		AutoPreserveFailedMachineMax *int32 `json:"autoPreserveFailedMachineMax"`
+	}
+	mcmStrategy struct {
+		Type          string `json:"type"`
+		RollingUpdate *struct {
+			MaxUnavailable *intstr.IntOrString `json:"maxUnavailable"`
+			MaxSurge       *intstr.IntOrString `json:"maxSurge"`
+		} `json:"rollingUpdate"`
+		InPlaceUpdate map[string]any `json:"inPlaceUpdate"`
+	}
+	mcmSetSpec struct {
+		Replicas                     int32                 `json:"replicas"`
+		Selector                     *metav1.LabelSelector `json:"selector"`
+		MachineClass                 any                   `json:"machineClass"` // deprecated, and not read
+		Template                     mcmTemplate           `json:"template"`
+		MinReadySeconds              int32                 `json:"minReadySeconds"`
+		AutoPreserveFailedMachineMax *int32                `json:"autoPreserveFailedMachineMax"`
+	}
+	mcmTemplate struct {
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              mcmMachineSpec `json:"spec"`
+	}
+	mcmMachineSpec struct {
+		Class        mcmClassRef `json:"class"`
+		ProviderID   string      `json:"providerID"`
+		NodeTemplate struct {
+			metav1.ObjectMeta `json:"metadata"`
+			Spec              corev1.NodeSpec `json:"spec"`
+		} `json:"nodeTemplate"`
+		DrainTimeout           *metav1.Duration `json:"drainTimeout"`
+		HealthTimeout          *metav1.Duration `json:"healthTimeout"`
+		CreationTimeout        *metav1.Duration `json:"creationTimeout"`
+		InPlaceUpdateTimeout   *metav1.Duration `json:"inPlaceUpdateTimeout"`
+		MachinePreserveTimeout *metav1.Duration `json:"machinePreserveTimeout"`
+		DisableHealthTimeout   bool             `json:"disableHealthTimeout"`
+		MaxEvictRetries        *int32           `json:"maxEvictRetries"`
+		NodeConditions         *string          `json:"nodeConditions"`
+	}
+	mcmClassRef struct {
+		APIGroup string `json:"apiGroup"`
+		Kind     string `json:"kind"`
+		Name     string `json:"name"`
+	}
+)
+
+// decode reads a part of an object into one of the types, and refuses what the type does not have.
+func (s subject) decode(from map[string]any, field string, into any) bool {
+	data, err := json.Marshal(from[field])
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(data))
+		d.DisallowUnknownFields()
+		err = d.Decode(into)
+	}
+	if err != nil {
+		s.refuse(field, "%s: this version of Drover does not know it", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	return err == nil
+}
+
+// Plan plans the takeover of all pools into target. drop are the fields that the user gives up.
+func (m *MCM) Plan(target *Target, drop []string) *Plan {
+	p := &Plan{drop: drop}
+	for i := range m.Deployments {
+		if pool := m.pool(p, &m.Deployments[i], target); pool != nil {
+			p.Pools = append(p.Pools, *pool)
+		}
+	}
+	slices.SortFunc(p.Pools, func(a, b Pool) int { return strings.Compare(a.Name, b.Name) })
+	for i := range m.Sets {
+		if set := &m.Sets[i]; !m.owned(set, m.Deployments) {
+			p.about("MachineSet", set.GetName()).refuse("", "it belongs to no MachineDeployment: delete it, or let one adopt it")
+		}
+	}
+	for i := range m.Machines {
+		p.known = append(p.known, m.Machines[i].GetName())
+		if machine := &m.Machines[i]; !m.owned(machine, m.Sets) {
+			p.about("Machine", machine.GetName()).refuse("", "it belongs to no MachineSet: delete it, or let one adopt it")
+		}
+	}
+	m.classes(p, target)
+	p.versions()
+	p.checkDrop()
+	return p
+}
+
+// owned reports whether one of the owners controls o.
+func (m *MCM) owned(o *unstructured.Unstructured, owners []unstructured.Unstructured) bool {
+	ref := metav1.GetControllerOf(o)
+	return ref != nil && slices.ContainsFunc(owners, func(x unstructured.Unstructured) bool { return x.GetUID() == ref.UID })
+}
+
+// of returns those of the objects that owner controls.
+func of(owner *unstructured.Unstructured, objects []unstructured.Unstructured) (owned []*unstructured.Unstructured) {
+	for i := range objects {
+		if metav1.IsControlledBy(&objects[i], owner) {
+			owned = append(owned, &objects[i])
+		}
+	}
+	slices.SortFunc(owned, func(a, b *unstructured.Unstructured) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return owned
+}
+
+// pool plans one MachineDeployment, or returns nil if it can't be read.
+func (m *MCM) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
+	s := p.about("MachineDeployment", d.GetName())
+	spec := &mcmDeploymentSpec{}
+	if !s.decode(d.Object, "spec", spec) {
+		return nil
+	}
+	s.settled(d)
+	pool := &Pool{
+		Name: d.GetName(), Replicas: spec.Replicas, Paused: spec.Paused, MinReadySeconds: spec.MinReadySeconds,
+		Template: spec.Template.Spec.Class.Name,
+	}
+	s.strategy(pool, &spec.Strategy)
+	if spec.RollbackTo != nil {
+		s.refuse("spec.rollbackTo", "a rollback is under way")
+	}
+	if spec.RevisionHistoryLimit != nil {
+		s.note("spec.revisionHistoryLimit", "Cluster API keeps no history of MachineSets that it does not need")
+	}
+	if spec.ProgressDeadlineSeconds != nil {
+		s.note("spec.progressDeadlineSeconds", "Cluster API has no deadline for a rollout")
+	}
+	if ptr.Deref(spec.AutoPreserveFailedMachineMax, 0) > 0 {
+		s.lose("spec.autoPreserveFailedMachineMax", "Cluster API keeps no failed machines")
+	}
+	s.template(pool, &spec.Template.Spec)
+	set, setSpec := m.activeSet(s, d)
+	if set == nil {
+		return pool
+	}
+	pool.Set = set.GetName()
+	if setSpec.Replicas != spec.Replicas {
+		s.refuse("spec.replicas", "it is %d, and %d in MachineSet %s: wait until the pool is scaled", spec.Replicas, setSpec.Replicas, set.GetName())
+	}
+	if !equality.Semantic.DeepEqual(setSpec.Template.Spec, spec.Template.Spec) {
+		s.refuse("spec.template", "it differs from that of MachineSet %s: wait until the pool is rolled out", set.GetName())
+	}
+	machines := of(set, m.Machines)
+	if len(machines) != int(spec.Replicas) {
+		s.refuse("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", spec.Replicas, set.GetName(), len(machines))
+	}
+	for _, machine := range machines {
+		if one := m.machine(p, machine, &spec.Template.Spec, target); one != nil {
+			pool.Machines = append(pool.Machines, *one)
+		}
+	}
+	return pool
+}
+
+// settled refuses objects that are frozen or being deleted.
+func (s subject) settled(o *unstructured.Unstructured) {
+	if o.GetDeletionTimestamp() != nil {
+		s.refuse("metadata.deletionTimestamp", "it is being deleted")
+	}
+	if o.GetLabels()["freeze"] == "True" {
+		s.refuse("metadata.labels", "it is frozen, because it had too many machines: wait until the label freeze is gone")
+	}
+}
+
+// activeSet returns the MachineSet that has the pool's machines, or nil. More than one is refused.
+func (m *MCM) activeSet(s subject, d *unstructured.Unstructured) (active *unstructured.Unstructured, spec *mcmSetSpec) {
+	var names []string
+	for _, set := range of(d, m.Sets) {
+		one, about := &mcmSetSpec{}, s.plan.about("MachineSet", set.GetName())
+		if !about.decode(set.Object, "spec", one) {
+			continue
+		}
+		if one.Replicas == 0 && len(of(set, m.Machines)) == 0 {
+			continue // of an earlier revision, or of a pool of 0
+		}
+		about.settled(set)
+		names = append(names, set.GetName())
+		active, spec = set, one
+	}
+	if len(names) > 1 {
+		s.refuse("", "%d MachineSets have machines, %s: wait until the pool is rolled out", len(names), strings.Join(names, " and "))
+		return nil, nil
+	}
+	return active, spec
+}
+
+func (s subject) strategy(pool *Pool, strategy *mcmStrategy) {
+	switch strategy.Type {
+	case "", "RollingUpdate":
+		if r := strategy.RollingUpdate; r != nil {
+			pool.MaxSurge, pool.MaxUnavailable = r.MaxSurge, r.MaxUnavailable
+		}
+	case "Recreate":
+		pool.MaxSurge, pool.MaxUnavailable = ptr.To(intstr.FromInt32(0)), ptr.To(intstr.FromString("100%"))
+		s.note("spec.strategy.type", "Recreate becomes maxSurge 0 and maxUnavailable 100%%, which also deletes all machines first")
+	default:
+		s.lose("spec.strategy.type", "%s updates machines in place; Drover replaces them", strategy.Type)
+	}
+}
+
+// template maps what the pool says of each machine.
+func (s subject) template(pool *Pool, t *mcmMachineSpec) {
+	const at = "spec.template.spec."
+	duration := func(d *metav1.Duration, otherwise time.Duration) time.Duration {
+		if d == nil {
+			return otherwise
+		}
+		return d.Duration
+	}
+	pool.DrainTimeout = duration(t.DrainTimeout, mcmDrainTimeout)
+	if !t.DisableHealthTimeout {
+		pool.Health = &Health{
+			Node: duration(t.HealthTimeout, mcmHealthTimeout), Startup: duration(t.CreationTimeout, mcmCreationTimeout),
+			Conditions: strings.Split(ptr.Deref(t.NodeConditions, mcmConditions), ","),
+		}
+	}
+	if t.MaxEvictRetries != nil {
+		s.note(at+"maxEvictRetries", "Cluster API evicts until the drain timeout")
+	}
+	if t.InPlaceUpdateTimeout != nil {
+		s.note(at+"inPlaceUpdateTimeout", "Drover replaces machines")
+	}
+	if t.MachinePreserveTimeout != nil {
+		s.note(at+"machinePreserveTimeout", "the annotation cluster.x-k8s.io/skip-remediation keeps a machine, without a time limit")
+	}
+	node := &t.NodeTemplate
+	pool.NodeLabels, pool.NodeTaints = maps.Clone(node.Labels), slices.Clone(node.Spec.Taints)
+	for i := range pool.NodeTaints {
+		pool.NodeTaints[i].TimeAdded = nil
+	}
+	if len(node.Annotations) > 0 {
+		s.lose(at+"nodeTemplate.metadata.annotations", "new Nodes do not get the annotations %s",
+			strings.Join(slices.Sorted(maps.Keys(node.Annotations)), ", "))
+	}
+	rest := node.Spec.DeepCopy()
+	rest.Taints = nil
+	if !equality.Semantic.DeepEqual(*rest, corev1.NodeSpec{}) {
+		s.lose(at+"nodeTemplate.spec", "of this, new Nodes get only the taints")
+	}
+}
+
+// versions sets each pool's version to that of most of its Nodes, or of all pools' Nodes.
+func (p *Plan) versions() {
+	all := map[string]int{}
+	for i := range p.Pools {
+		for _, m := range p.Pools[i].Machines {
+			all[m.Version]++
+		}
+	}
+	for i := range p.Pools {
+		pool := &p.Pools[i]
+		own := map[string]int{}
+		for _, m := range pool.Machines {
+			own[m.Version]++
+		}
+		s := p.about("MachineDeployment", pool.Name)
+		if len(own) > 1 {
+			s.note("", "its Nodes have the versions %s; the next rollout makes them equal", strings.Join(slices.Sorted(maps.Keys(own)), ", "))
+		}
+		if pool.Version = most(own); pool.Version == "" {
+			pool.Version = most(all)
+		}
+		if pool.Version == "" {
+			s.refuse("", "no Node says which version its machines have: scale one pool to 1 first")
+		}
+	}
+}
+
+// most returns the key with the highest count, and the last in order of those.
+func most(count map[string]int) (key string) {
+	for _, k := range slices.Sorted(maps.Keys(count)) {
+		if count[k] >= count[key] {
+			key = k
+		}
+	}
+	return key
+}

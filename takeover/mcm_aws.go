@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// These types have the fields of a MachineClass's providerSpec for AWS, v0.29.
+type (
+	mcmAWS struct {
+		APIVersion             string             `json:"apiVersion"`
+		AMI                    string             `json:"ami"`
+		BlockDevices           []mcmAWSDevice     `json:"blockDevices"`
+		CapacityReservation    *mcmAWSReservation `json:"capacityReservation"`
+		EBSOptimized           bool               `json:"ebsOptimized"`
+		IAM                    mcmAWSProfile      `json:"iam"`
+		MachineType            string             `json:"machineType"`
+		KeyName                string             `json:"keyName"`
+		Monitoring             bool               `json:"monitoring"`
+		NetworkInterfaces      []mcmAWSInterface  `json:"networkInterfaces"`
+		Region                 string             `json:"region"`
+		SpotPrice              *string            `json:"spotPrice"`
+		SrcAndDstChecksEnabled *bool              `json:"srcAndDstChecksEnabled"`
+		Tags                   map[string]string  `json:"tags"`
+		Metadata               *mcmAWSMetadata    `json:"instanceMetadataOptions"`
+		CPU                    *mcmAWSCPU         `json:"cpuOptions"`
+		Placement              *mcmAWSPlacement   `json:"placement"`
+		Market                 *mcmAWSMarket      `json:"instanceMarketOptions"`
+	}
+	mcmAWSDevice struct {
+		DeviceName  string    `json:"deviceName"`
+		EBS         mcmAWSEBS `json:"ebs"`
+		NoDevice    string    `json:"noDevice"`
+		VirtualName string    `json:"virtualName"`
+	}
+	mcmAWSEBS struct {
+		DeleteOnTermination *bool   `json:"deleteOnTermination"`
+		Encrypted           bool    `json:"encrypted"`
+		IOPS                int32   `json:"iops"`
+		Throughput          *int32  `json:"throughput"`
+		KMSKeyID            *string `json:"kmsKeyID"`
+		SnapshotID          *string `json:"snapshotID"`
+		VolumeSize          int32   `json:"volumeSize"`
+		VolumeType          string  `json:"volumeType"`
+	}
+	mcmAWSReservation struct {
+		Preference string  `json:"capacityReservationPreference"`
+		ID         *string `json:"capacityReservationId"`
+		GroupARN   *string `json:"capacityReservationResourceGroupArn"`
+	}
+	mcmAWSProfile struct {
+		ARN  string `json:"arn"`
+		Name string `json:"name"`
+	}
+	mcmAWSInterface struct {
+		AssociatePublicIPAddress *bool    `json:"associatePublicIPAddress"`
+		IPv6AddressCount         *int32   `json:"ipv6AddressCount"`
+		IPv6PrefixCount          *int32   `json:"ipv6PrefixCount"`
+		DeleteOnTermination      *bool    `json:"deleteOnTermination"`
+		Description              *string  `json:"description"`
+		SecurityGroupIDs         []string `json:"securityGroupIDs"`
+		SubnetID                 string   `json:"subnetID"`
+		InterfaceType            *string  `json:"interfaceType"`
+		NetworkCardIndex         *int32   `json:"networkCardIndex"`
+		DeviceIndex              *int32   `json:"deviceIndex"`
+		PrimaryIPv6              *bool    `json:"primaryIpv6"`
+	}
+	mcmAWSMetadata struct {
+		Endpoint string `json:"httpEndpoint"`
+		HopLimit *int32 `json:"httpPutResponseHopLimit"`
+		Tokens   string `json:"httpTokens"`
+		IPv6     string `json:"httpProtocolIpv6"`
+	}
+	mcmAWSCPU struct {
+		CoreCount      *int32  `json:"coreCount"`
+		ThreadsPerCore *int32  `json:"threadsPerCore"`
+		AMDSEVSNP      *string `json:"amdSevSnp"`
+	}
+	mcmAWSPlacement struct {
+		GroupID   *string `json:"groupId"`
+		Tenancy   *string `json:"tenancy"`
+		HostID    *string `json:"hostId"`
+		Partition *int32  `json:"partitionNumber"`
+		Affinity  *string `json:"affinity"`
+	}
+	mcmAWSMarket struct {
+		MarketType string `json:"marketType"`
+	}
+)
+
+// classes plans the machine's fields of each pool from its MachineClass.
+func (m *MCM) classes(p *Plan, target *Target) {
+	done := map[string]*Pool{}
+	for i := range p.Pools {
+		pool := &p.Pools[i]
+		if first := done[pool.Template]; first != nil {
+			pool.Machine, pool.Keys = first.Machine, first.Keys
+			continue
+		}
+		done[pool.Template] = pool
+		at := slices.IndexFunc(m.Classes, func(c unstructured.Unstructured) bool { return c.GetName() == pool.Template })
+		if at < 0 {
+			p.about("MachineDeployment", pool.Name).refuse("spec.template.spec.class", "MachineClass %s does not exist", pool.Template)
+			continue
+		}
+		class := &m.Classes[at]
+		s := p.about("MachineClass", class.GetName())
+		s.settled(class)
+		if provider, _, _ := unstructured.NestedString(class.Object, "provider"); provider != "AWS" || target.Account.Spec.AWS == nil {
+			s.refuse("provider", "it is %q: Drover takes over machines of AWS, with a CloudAccount of AWS", provider)
+			continue
+		}
+		if capacity, _, _ := unstructured.NestedMap(class.Object, "nodeTemplate", "virtualCapacity"); len(capacity) > 0 {
+			s.lose("nodeTemplate.virtualCapacity", "new Nodes do not get it")
+		}
+		spec := &mcmAWS{}
+		if s.decode(class.Object, "providerSpec", spec) {
+			pool.Machine = &infrav1.CloudMachineFields{
+				AccountRef: infrav1.LocalReference{Name: target.Account.Name}, AWS: s.aws(spec, target.Account.Spec.AWS.Region),
+			}
+			pool.Keys = s.keys(spec.Tags)
+		}
+	}
+}
+
+// The tag keys by which machine-controller-manager recognizes its VMs begin with these.
+const (
+	mcmClusterKey = "kubernetes.io/cluster/"
+	mcmRoleKey    = "kubernetes.io/role/"
+)
+
+// keys returns the two keys by which the class's VMs are recognized.
+func (s subject) keys(tags map[string]string) (keys []string) {
+	for _, part := range []string{mcmClusterKey, mcmRoleKey} {
+		var found []string
+		for _, key := range slices.Sorted(maps.Keys(tags)) {
+			if strings.Contains(key, part) {
+				found = append(found, key)
+			}
+		}
+		if len(found) != 1 {
+			s.refuse("providerSpec.tags", "%d keys contain %s, and exactly one must", len(found), part)
+			return nil
+		}
+		keys = append(keys, found...)
+	}
+	return keys
+}
+
+// aws maps a providerSpec to the fields of a machine.
+func (s subject) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
+	const at = "providerSpec."
+	if spec.Region != region {
+		s.refuse(at+"region", "it is %q, and the CloudAccount's is %q", spec.Region, region)
+	}
+	m := &infrav1.AWSMachine{
+		InstanceType: spec.MachineType, Image: infrav1.AWSImage{ID: spec.AMI}, KeyName: spec.KeyName, DetailedMonitoring: spec.Monitoring,
+		InstanceProfile: spec.IAM.Name + spec.IAM.ARN, // exactly one is set
+		Tags:            maps.Clone(spec.Tags),
+	}
+	maps.DeleteFunc(m.Tags, func(key, _ string) bool { return strings.Contains(key, mcmRoleKey) || key == "Name" })
+	if spec.EBSOptimized {
+		s.note(at+"ebsOptimized", "current instance types are optimized for EBS by default")
+	}
+	if !ptr.Deref(spec.SrcAndDstChecksEnabled, true) {
+		s.lose(at+"srcAndDstChecksEnabled", "the source and destination check stays on for new machines, so packets of pods that are not encapsulated are dropped")
+	}
+	s.awsDisks(m, spec.BlockDevices)
+	s.awsInterfaces(m, spec.NetworkInterfaces)
+	s.awsPurchase(m, spec)
+	s.awsPlacement(m, spec.Placement)
+	s.awsMetadata(m, spec.Metadata)
+	if c := spec.CPU; c != nil {
+		m.CPUOptions = &infrav1.AWSCPUOptions{
+			CoreCount: ptr.Deref(c.CoreCount, 0), ThreadsPerCore: ptr.Deref(c.ThreadsPerCore, 0), AMDSEVSNP: ptr.Deref(c.AMDSEVSNP, "") == "enabled",
+		}
+	}
+	return m
+}
+
+// awsDisks maps the block devices. The old system takes the name "/root", or the only device, for
+// the root volume.
+func (s subject) awsDisks(m *infrav1.AWSMachine, devices []mcmAWSDevice) {
+	const at = "providerSpec.blockDevices"
+	for _, d := range devices {
+		volume := infrav1.AWSVolume{
+			SizeGiB: d.EBS.VolumeSize, Type: d.EBS.VolumeType, IOPS: d.EBS.IOPS, ThroughputMiBps: ptr.Deref(d.EBS.Throughput, 0),
+			Encrypted: ptr.To(d.EBS.Encrypted), KMSKeyID: ptr.Deref(d.EBS.KMSKeyID, ""),
+		}
+		if !ptr.Deref(d.EBS.DeleteOnTermination, true) {
+			s.lose(at+".ebs.deleteOnTermination", "the disks of new machines are deleted with them")
+		}
+		if d.NoDevice != "" {
+			s.lose(at+".noDevice", "new machines have all devices of the image")
+			continue
+		}
+		if d.VirtualName != "" {
+			s.lose(at+".virtualName", "new machines do not name instance store volumes")
+			continue
+		}
+		snapshot := ptr.Deref(d.EBS.SnapshotID, "")
+		if d.DeviceName == "/root" || len(devices) == 1 {
+			if snapshot != "" {
+				s.lose(at+".ebs.snapshotID", "the root volume of new machines comes from the image")
+			}
+			m.RootVolume = &volume
+			continue
+		}
+		m.Volumes = append(m.Volumes, infrav1.AWSDataVolume{DeviceName: d.DeviceName, SnapshotID: snapshot, AWSVolume: volume})
+	}
+	if len(m.Volumes) > 0 && m.RootVolume == nil {
+		s.refuse(at+".deviceName", `none of several is "/root", so Drover can't tell which is the root volume`)
+	}
+}
+
+func (s subject) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterface) {
+	const at = "providerSpec.networkInterfaces"
+	if len(interfaces) == 0 {
+		s.refuse(at, "there is none")
+		return
+	}
+	first := interfaces[0]
+	m.Subnets = infrav1.AWSSelector{IDs: []string{first.SubnetID}}
+	if len(first.SecurityGroupIDs) > 0 {
+		m.SecurityGroups = &infrav1.AWSSelector{IDs: first.SecurityGroupIDs}
+	}
+	m.PublicIP = first.AssociatePublicIPAddress
+	m.IPv6AddressCount, m.PrimaryIPv6 = ptr.Deref(first.IPv6AddressCount, 0), ptr.Deref(first.PrimaryIPv6, false)
+	m.EFA = ptr.Deref(first.InterfaceType, "") == "efa"
+	if kind := ptr.Deref(first.InterfaceType, "interface"); kind != "interface" && kind != "efa" {
+		s.lose(at+".interfaceType", "the first interface of new machines can't be %q", kind)
+	}
+	if ptr.Deref(first.NetworkCardIndex, 0) != 0 || ptr.Deref(first.DeviceIndex, 0) != 0 {
+		s.refuse(at+".deviceIndex", "the first interface must have index 0 on card 0: list it first")
+	}
+	for i, one := range interfaces {
+		if ptr.Deref(one.IPv6PrefixCount, 0) > 0 {
+			s.lose(at+".ipv6PrefixCount", "new machines get no IPv6 prefixes, which the network plugin may need for pods")
+		}
+		if !ptr.Deref(one.DeleteOnTermination, true) {
+			s.lose(at+".deleteOnTermination", "the interfaces of new machines are deleted with them")
+		}
+		if ptr.Deref(one.Description, "") != "" {
+			s.note(at+".description", "the interfaces of new machines have tags instead")
+		}
+		if i == 0 {
+			continue
+		}
+		m.NetworkInterfaces = append(m.NetworkInterfaces, infrav1.AWSNetworkInterface{
+			Type: ptr.Deref(one.InterfaceType, "interface"), NetworkCard: ptr.Deref(one.NetworkCardIndex, 0), DeviceIndex: ptr.Deref(one.DeviceIndex, int32(i)),
+		})
+		if one.SubnetID != first.SubnetID {
+			s.lose(at+".subnetID", "all interfaces of new machines are in the subnet of the first one, %s", first.SubnetID)
+		}
+		if !slices.Equal(one.SecurityGroupIDs, first.SecurityGroupIDs) {
+			s.lose(at+".securityGroupIDs", "all interfaces of new machines have the security groups of the first one")
+		}
+		if ptr.Deref(one.IPv6AddressCount, 0) > 0 {
+			s.lose(at+".ipv6AddressCount", "only the first interface of new machines gets IPv6 addresses")
+		}
+	}
+}
+
+// awsPurchase maps how machines are bought.
+func (s subject) awsPurchase(m *infrav1.AWSMachine, spec *mcmAWS) {
+	if price := spec.SpotPrice; price != nil {
+		m.Market = &infrav1.AWSMarket{Type: "spot", MaxPriceUSD: *price}
+	}
+	if market := spec.Market; market != nil {
+		if market.MarketType != "spot" && market.MarketType != "capacity-block" {
+			s.lose("providerSpec.instanceMarketOptions.marketType", "new machines can't be bought as %q", market.MarketType)
+		} else if m.Market == nil {
+			m.Market = &infrav1.AWSMarket{Type: market.MarketType}
+		}
+	}
+	if r := spec.CapacityReservation; r != nil {
+		m.CapacityReservation = &infrav1.AWSCapacityReservation{ID: ptr.Deref(r.ID, ""), ResourceGroupARN: ptr.Deref(r.GroupARN, "")}
+		if m.CapacityReservation.ID == "" && m.CapacityReservation.ResourceGroupARN == "" {
+			m.CapacityReservation.Preference = r.Preference
+		}
+	}
+}
+
+func (s subject) awsPlacement(m *infrav1.AWSMachine, placement *mcmAWSPlacement) {
+	const at = "providerSpec.placement."
+	if placement == nil {
+		return
+	}
+	m.Tenancy, m.HostID = ptr.Deref(placement.Tenancy, ""), ptr.Deref(placement.HostID, "")
+	if placement.GroupID != nil {
+		s.lose(at+"groupId", "Drover knows placement groups by name: new machines are in none")
+	}
+	if placement.Partition != nil {
+		s.lose(at+"partitionNumber", "new machines are in no placement group")
+	}
+	if ptr.Deref(placement.Affinity, "default") != "default" {
+		s.lose(at+"affinity", "new machines are not bound to their host while they are stopped")
+	}
+}
+
+func (s subject) awsMetadata(m *infrav1.AWSMachine, options *mcmAWSMetadata) {
+	const at = "providerSpec.instanceMetadataOptions"
+	m.Metadata = infrav1.AWSMetadata{Tokens: "required", HopLimit: 1}
+	var unset []string
+	if options == nil {
+		options = &mcmAWSMetadata{}
+	}
+	if options.Endpoint == "disabled" {
+		s.lose(at+".httpEndpoint", "new machines reach the instance metadata service")
+	}
+	if options.Tokens != "" {
+		m.Metadata.Tokens = options.Tokens
+	} else {
+		unset = append(unset, "requests need a session token")
+	}
+	if options.HopLimit != nil {
+		m.Metadata.HopLimit = *options.HopLimit
+	} else {
+		unset = append(unset, "a response makes one hop")
+	}
+	m.Metadata.IPv6 = options.IPv6 == "enabled"
+	if len(unset) > 0 {
+		s.note(at, "it leaves to the account and the image what Drover sets for new machines: %s", strings.Join(unset, ", and "))
+	}
+}
+
+// instanceOnAWS returns the instance ID in a Node's provider ID, or "".
+func instanceOnAWS(providerID string) string {
+	var zone, id string
+	if rest, ok := strings.CutPrefix(providerID, "aws:///"); ok {
+		zone, id, _ = strings.Cut(rest, "/")
+	}
+	if zone == "" || !strings.HasPrefix(id, "i-") || strings.Contains(id, "/") {
+		return ""
+	}
+	return id
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/yaml"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+var update = flag.Bool("update", false, "write the golden plans")
+
+// world is what a plan is made from.
+type world struct {
+	*MCM
+	vms    []cloud.Tagged
+	target *Target
+}
+
+// newWorld reads the fixture. Each of its Machines has a VM.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	data, err := os.ReadFile("testdata/mcm.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{MCM: &MCM{}, target: &Target{
+		Namespace: "blue", Cluster: "blue", Identity: "1a2b3c4d", OwnershipID: "6f1c",
+		Account: &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Name: "prod"}, Spec: infrav1.CloudAccountSpec{
+			AWS: &infrav1.AWSAccount{Region: "eu-central-1"},
+		}},
+		Bootstrap: &bootstrapv1.CloudInitConfigTemplate{},
+	}}
+	w.target.Bootstrap.Spec.Template.Spec.OperatingSystem = "ubuntu-24.04"
+	for _, o := range objects(t, data) {
+		switch o.GetKind() {
+		case "MachineDeployment":
+			w.Deployments = append(w.Deployments, o)
+		case "MachineSet":
+			w.Sets = append(w.Sets, o)
+		case "Machine":
+			w.Machines = append(w.Machines, o)
+		case "MachineClass":
+			w.Classes = append(w.Classes, o)
+		case "Node":
+			node := corev1.Node{}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &node); err != nil {
+				t.Fatal(err)
+			}
+			w.Nodes = append(w.Nodes, node)
+		}
+	}
+	for i, machine := range w.Machines {
+		zone := map[bool]string{true: "eu-central-1a", false: "eu-central-1b"}[i < 2]
+		id, _, _ := unstructured.NestedString(machine.Object, "spec", "providerID")
+		w.vms = append(w.vms, cloud.Tagged{
+			Resource: cloud.Resource{
+				ID: id[strings.LastIndex(id, "/")+1:], State: cloud.StateRunning, FailureDomain: zone, ImageID: "ami-0a1b2c3d4e5f60718",
+			},
+			Type: "m5.large", Tags: map[string]string{"Name": machine.GetName(), "kubernetes.io/cluster/blue": "1", "kubernetes.io/role/node": "1"},
+		})
+	}
+	return w
+}
+
+func objects(t *testing.T, data []byte) []unstructured.Unstructured {
+	t.Helper()
+	var list struct{ Items []map[string]any }
+	if err := yaml.Unmarshal(data, &list); err != nil {
+		t.Fatal(err)
+	}
+	all := make([]unstructured.Unstructured, len(list.Items))
+	for i, item := range list.Items {
+		raw, err := json.Marshal(item)
+		if err == nil {
+			item = nil
+			err = utiljson.Unmarshal(raw, &item) // with whole numbers as an API server's
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[i].Object = item
+	}
+	return all
+}
+
+// plan makes the plan, with the VMs compared.
+func (w *world) plan(drop ...string) *Plan {
+	p := w.Plan(w.target, drop)
+	for _, keys := range p.KeySets() {
+		p.See(keys, w.vms, w.target)
+	}
+	return p
+}
+
+// TestGoldenPlan compares the plan of the fixture, which nothing stops, as text and as YAML.
+func TestGoldenPlan(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.plan()
+	NewWithT(t).Expect(p.Blocked()).To(Equal(0), "%+v", p.Findings)
+	var text, objects bytes.Buffer
+	for name, err := range map[string]error{"plan.txt": w.target.Print(&text, p), "plan.yaml": w.target.PrintYAML(&objects, p)} {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, got := range map[string]string{"plan.txt": text.String(), "plan.yaml": objects.String()} {
+		path := filepath.Join("testdata", name)
+		if *update {
+			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		NewWithT(t).Expect(got).To(Equal(string(want)), "%s: 'go test ./takeover -update' writes it", name)
+	}
+}
+
+// set sets a field of an object, and nil removes it. The path is that of the field, with dots.
+func set(o *unstructured.Unstructured, path string, value any) {
+	parts := strings.Split(path, ".")
+	if value == nil {
+		unstructured.RemoveNestedField(o.Object, parts...)
+		return
+	}
+	if err := unstructured.SetNestedField(o.Object, value, parts...); err != nil {
+		panic(err)
+	}
+}
+
+// device and networkInterface set a field of the first class's first or second one.
+func device(w *world, at int, path string, value any) {
+	item(w, "blockDevices", at, path, value)
+}
+
+func networkInterface(w *world, path string, value any) {
+	item(w, "networkInterfaces", 0, path, value)
+}
+
+func item(w *world, list string, at int, path string, value any) {
+	all, _, _ := unstructured.NestedSlice(w.Classes[0].Object, "providerSpec", list)
+	one := unstructured.Unstructured{Object: all[at].(map[string]any)}
+	set(&one, path, value)
+	set(&w.Classes[0], "providerSpec."+list, all)
+}
+
+// TestFindings tests each reason that stops a takeover, and each change that a plan notes: it is
+// the only finding more than those of the fixture.
+func TestFindings(t *testing.T) {
+	t.Parallel()
+	class := func(path string, value any) func(*world) {
+		return func(w *world) { set(&w.Classes[0], path, value) }
+	}
+	deployment := func(path string, value any) func(*world) {
+		return func(w *world) { set(&w.Deployments[0], path, value) }
+	}
+	// both changes the template of the first pool and of its MachineSet
+	both := func(path string, value any) func(*world) {
+		return func(w *world) {
+			set(&w.Deployments[0], "spec.template.spec."+path, value)
+			set(&w.Sets[0], "spec.template.spec."+path, value)
+		}
+	}
+	machine := func(path string, value any) func(*world) {
+		return func(w *world) { set(&w.Machines[0], path, value) }
+	}
+	provider := func(path string, value any) func(*world) { return class("providerSpec."+path, value) }
+	const (
+		pool, one, first = "MachineDeployment workers-z1", "Machine workers-z1-6d4f5-abcde", "MachineClass workers-z1-5b7c9"
+		deleted          = "2026-11-01T10:00:00Z"
+	)
+	for _, c := range []struct {
+		name     string
+		change   func(*world)
+		severity Severity
+		object   string
+		field    string
+		message  string
+	}{
+		// the pool
+		{"pool deleted", deployment("metadata.deletionTimestamp", deleted), Refused, pool, "metadata.deletionTimestamp", "is being deleted"},
+		{"pool frozen", deployment("metadata.labels", map[string]any{"freeze": "True"}), Refused, pool, "metadata.labels", "frozen"},
+		{"rollback", deployment("spec.rollbackTo", map[string]any{"revision": int64(1)}), Refused, pool, "spec.rollbackTo", "under way"},
+		{"in place", deployment("spec.strategy", map[string]any{"type": "InPlaceUpdate", "inPlaceUpdate": map[string]any{"orchestrationType": "Auto"}}), Lost, pool, "spec.strategy.type", "in place"},
+		{"preserved ones", deployment("spec.autoPreserveFailedMachineMax", int64(1)), Lost, pool, "spec.autoPreserveFailedMachineMax", "no failed machines"},
+		{"deadline", deployment("spec.progressDeadlineSeconds", int64(600)), Noted, pool, "spec.progressDeadlineSeconds", "no deadline"},
+		{"unknown field", deployment("spec.surprise", "x"), Refused, pool, "spec", `unknown field "surprise"`},
+		{"scaling", func(w *world) {
+			set(&w.Deployments[0], "spec.replicas", int64(3))
+			set(&w.Sets[0], "spec.replicas", int64(3))
+		}, Refused, pool, "spec.replicas", "has 2 Machines"},
+		{"set scaling", func(w *world) { set(&w.Sets[0], "spec.replicas", int64(3)) }, Refused, pool, "spec.replicas", "3 in MachineSet"},
+		{"rolling out", func(w *world) { set(&w.Sets[1], "spec.replicas", int64(1)) }, Refused, pool, "", "2 MachineSets have machines"},
+		{"not rolled out", func(w *world) { set(&w.Sets[0], "spec.template.spec.drainTimeout", "2h") }, Refused, pool, "spec.template", "differs from that of MachineSet"},
+		{"set frozen", func(w *world) { set(&w.Sets[0], "metadata.labels", map[string]any{"freeze": "True"}) }, Refused, "MachineSet workers-z1-6d4f5", "metadata.labels", "frozen"},
+		{"set of nobody", func(w *world) { set(&w.Sets[1], "metadata.ownerReferences", nil) }, Refused, "MachineSet workers-z1-85c9b", "", "no MachineDeployment"},
+		{"annotations", both("nodeTemplate.metadata.annotations", map[string]any{"a": "1"}), Lost, pool, "spec.template.spec.nodeTemplate.metadata.annotations", "annotations a"},
+		{"node spec", both("nodeTemplate.spec.unschedulable", true), Lost, pool, "spec.template.spec.nodeTemplate.spec", "only the taints"},
+		{"preserve timeout", both("machinePreserveTimeout", "96h"), Noted, pool, "spec.template.spec.machinePreserveTimeout", "skip-remediation"},
+		{"update timeout", both("inPlaceUpdateTimeout", "20m"), Noted, pool, "spec.template.spec.inPlaceUpdateTimeout", "replaces"},
+		{"versions", func(w *world) { w.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.32.0" }, Noted, pool, "", "v1.32.0, v1.33.1"},
+		// machines
+		{"machine deleted", machine("metadata.deletionTimestamp", deleted), Refused, one, "metadata.deletionTimestamp", "is being deleted"},
+		{"by force", machine("metadata.labels.force-deletion", "True"), Refused, one, "metadata.labels", "by force"},
+		{"phase", machine("status.currentStatus.phase", "CrashLoopBackOff"), Refused, one, "status.currentStatus.phase", `"CrashLoopBackOff"`},
+		{"another class", machine("spec.class.name", "spot-2d41f"), Refused, one, "spec.class", "spot-2d41f"},
+		{"machine of nobody", func(w *world) {
+			stray := w.Machines[0].DeepCopy()
+			stray.SetName("stray")
+			stray.SetOwnerReferences(nil)
+			w.Machines = append(w.Machines, *stray)
+		}, Refused, "Machine stray", "", "no MachineSet"},
+		{"no label", machine("metadata.labels.node", nil), Refused, one, "metadata.labels", "label node is missing"},
+		{"no Node", machine("metadata.labels.node", "other"), Refused, one, "metadata.labels", "Node other does not exist"},
+		{"not Ready", func(w *world) { w.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown }, Refused, one, "", "is not Ready"},
+		{"Node deleted", func(w *world) { now := metav1.Now(); w.Nodes[0].DeletionTimestamp = &now }, Refused, one, "", "is being deleted"},
+		{"preserved", machine("metadata.annotations", map[string]any{mcmPreserve: "now"}), Refused, one, "metadata.annotations", mcmPreserve},
+		{"preserved Node", func(w *world) { w.Nodes[0].Annotations = map[string]string{mcmPreserve: "when-failed"} }, Refused, one, "metadata.annotations", mcmPreserve},
+		{"updated in place", func(w *world) {
+			w.Nodes[0].Labels = map[string]string{"node.machine.sapcloud.io/selected-for-update": "true"}
+		}, Refused, one, "", "updated in place"},
+		{"Node of no VM", func(w *world) { w.Nodes[0].Spec.ProviderID = "" }, Refused, one, "", "names no VM of this cloud"},
+		{"not the same VM", machine("spec.providerID", "aws:///eu-central-1/i-0000000000000000b"), Refused, one, "spec.providerID", "not the same VM"},
+		{"unknown field of a machine", machine("spec.surprise", "x"), Refused, one, "spec", `unknown field "surprise"`},
+		// VMs
+		{"no VM", func(w *world) { w.vms = w.vms[1:] }, Refused, one, "", "no VM i-0000000000000000a"},
+		{"stopped", func(w *world) { w.vms[0].State = cloud.StateStopped }, Refused, one, "", "Stopped, not running"},
+		{"two of one name", func(w *world) {
+			again := w.vms[0]
+			again.ID = "i-0f"
+			w.vms = append(w.vms, again)
+		}, Refused, one, "", "2 VMs have its name, i-0000000000000000a and i-0f"},
+		{"another name", func(w *world) { w.vms[0].Tags["Name"] = "x" }, Refused, one, "", `has the name "x"`},
+		{"another zone", func(w *world) { w.vms[0].FailureDomain = "eu-central-1c" }, Refused, one, "", "is in eu-central-1c"},
+		{"tags of another machine", func(w *world) { w.vms[0].Token = "other" }, Refused, one, "", "tags of Drover already"},
+		{"tags of another cluster", func(w *world) { w.vms[0].OwnershipID = "other" }, Refused, one, "", "tags of Drover already"},
+		{"another type", func(w *world) { w.vms[0].Type = "m5.xlarge" }, Noted, one, "", "the next rollout makes it m5.large"},
+		{"another image", func(w *world) { w.vms[0].ImageID = "ami-0" }, Noted, one, "", "the next rollout uses"},
+		{"orphan", func(w *world) {
+			w.vms = append(w.vms, cloud.Tagged{Resource: cloud.Resource{ID: "i-0f"}, Tags: map[string]string{"Name": "x"}})
+		}, Noted, "VM i-0f", "", "of no Machine"},
+		// the class
+		{"class deleted", class("metadata.deletionTimestamp", deleted), Refused, first, "metadata.deletionTimestamp", "is being deleted"},
+		{"another cloud", class("provider", "Azure"), Refused, first, "provider", `"Azure"`},
+		{"virtual capacity", class("nodeTemplate.virtualCapacity", map[string]any{"x": "1"}), Lost, first, "nodeTemplate.virtualCapacity", "do not get it"},
+		{"unknown field of the cloud", provider("surprise", "x"), Refused, first, "providerSpec", `unknown field "surprise"`},
+		{"region", provider("region", "eu-west-1"), Refused, first, "providerSpec.region", `"eu-west-1"`},
+		{"no role", provider("tags", map[string]any{"kubernetes.io/cluster/blue": "1"}), Refused, first, "providerSpec.tags", "0 keys contain kubernetes.io/role/"},
+		{"source check", provider("srcAndDstChecksEnabled", false), Lost, first, "providerSpec.srcAndDstChecksEnabled", "stays on"},
+		{"disks kept", func(w *world) { device(w, 0, "ebs.deleteOnTermination", false) }, Lost, first, "providerSpec.blockDevices.ebs.deleteOnTermination", "deleted with them"},
+		{"no device", func(w *world) { device(w, 1, "noDevice", "x") }, Lost, first, "providerSpec.blockDevices.noDevice", "all devices"},
+		{"instance store", func(w *world) { device(w, 1, "virtualName", "ephemeral0") }, Lost, first, "providerSpec.blockDevices.virtualName", "instance store"},
+		{"root of a snapshot", func(w *world) { device(w, 0, "ebs.snapshotID", "snap-0") }, Lost, first, "providerSpec.blockDevices.ebs.snapshotID", "from the image"},
+		{"no root", func(w *world) { device(w, 0, "deviceName", "/dev/sda1") }, Refused, first, "providerSpec.blockDevices.deviceName", "root volume"},
+		{"no interface", provider("networkInterfaces", []any{}), Refused, first, "providerSpec.networkInterfaces", "there is none"},
+		{"efa-only", func(w *world) { networkInterface(w, "interfaceType", "efa-only") }, Lost, first, "providerSpec.networkInterfaces.interfaceType", `"efa-only"`},
+		{"another card", func(w *world) { networkInterface(w, "networkCardIndex", int64(1)) }, Refused, first, "providerSpec.networkInterfaces.deviceIndex", "index 0 on card 0"},
+		{"prefixes", func(w *world) { networkInterface(w, "ipv6PrefixCount", int64(1)) }, Lost, first, "providerSpec.networkInterfaces.ipv6PrefixCount", "no IPv6 prefixes"},
+		{"interfaces kept", func(w *world) { networkInterface(w, "deleteOnTermination", false) }, Lost, first, "providerSpec.networkInterfaces.deleteOnTermination", "deleted with them"},
+		{"description", func(w *world) { networkInterface(w, "description", "x") }, Noted, first, "providerSpec.networkInterfaces.description", "tags instead"},
+		{"market", provider("instanceMarketOptions", map[string]any{"marketType": "interruptible-capacity-reservation"}), Lost, first, "providerSpec.instanceMarketOptions.marketType", "can't be bought"},
+		{"placement group", provider("placement.groupId", "pg-0"), Lost, first, "providerSpec.placement.groupId", "by name"},
+		{"partition", provider("placement.partitionNumber", int64(2)), Lost, first, "providerSpec.placement.partitionNumber", "no placement group"},
+		{"affinity", provider("placement.affinity", "host"), Lost, first, "providerSpec.placement.affinity", "not bound"},
+		{"no metadata", provider("instanceMetadataOptions.httpEndpoint", "disabled"), Lost, first, "providerSpec.instanceMetadataOptions.httpEndpoint", "reach the instance metadata"},
+		{"tokens", provider("instanceMetadataOptions.httpTokens", nil), Noted, first, "providerSpec.instanceMetadataOptions", "session token"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			g, w := NewWithT(t), newWorld(t)
+			before := w.plan().sorted()
+			c.change(w)
+			p := w.plan()
+			var more []Finding
+			for _, f := range p.sorted() {
+				if !slices.Contains(before, f) {
+					more = append(more, f)
+				}
+			}
+			g.Expect(more).To(ConsistOf(And(
+				HaveField("Severity", c.severity), HaveField("Object", c.object), HaveField("Field", c.field), HaveField("Message", ContainSubstring(c.message)),
+			)))
+			g.Expect(p.Blocked() == 0).To(Equal(c.severity == Noted))
+			if c.severity != Lost {
+				return
+			}
+			p = w.plan(c.field)
+			g.Expect(p.Blocked()).To(Equal(0), "dropped knowingly")
+			g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Dropped), HaveField("Field", c.field))))
+		})
+	}
+}
+
+// TestDropNothing tests that a field to drop that no object has is refused.
+func TestDropNothing(t *testing.T) {
+	t.Parallel()
+	p := newWorld(t).plan("providerSpec.srcAndDstChecksEnabled")
+	NewWithT(t).Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Refused), HaveField("Object", "--drop providerSpec.srcAndDstChecksEnabled"))))
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// Target is where the machines go: an adopted Cluster of the management cluster.
+type Target struct {
+	Namespace, Cluster string
+	Account            *infrav1.CloudAccount
+	// Identity is the management cluster's, as controllers.Identity returns it.
+	Identity string
+	// OwnershipID is that of the Cluster's CloudCluster.
+	OwnershipID string
+	// Bootstrap is the template that new machines are set up with, apart from the labels and taints
+	// of each pool.
+	Bootstrap *bootstrapv1.CloudInitConfigTemplate
+}
+
+// instance returns the cloud's ID of the VM with this provider ID, or "" if it is none.
+func (t *Target) instance(providerID string) string { return instanceOnAWS(providerID) }
+
+// token returns the creation token of a machine. It is the same in each run, and begins with the
+// management cluster's identity, as those that Drover makes up: so Drover counts what a VM leaves
+// behind as its own.
+func (t *Target) token(m Machine) string { return t.Identity + "-" + m.Instance }
+
+// Tags returns the tags that make the VM the CloudMachine's.
+func (t *Target) Tags(m Machine) map[string]string {
+	return map[string]string{
+		cloud.TagOwnership: t.OwnershipID, cloud.TagToken: t.token(m), cloud.TagMachine: t.Namespace + "/" + m.Name,
+	}
+}
+
+// hook holds the deletion of a Machine, by whomever, before it is drained.
+const hook = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/import"
+
+// imported is the template hash of the MachineSets. Cluster API accepts any text.
+const imported = "imported"
+
+// Objects returns what stands for the pools, in the order in which it is made.
+func (t *Target) Objects(p *Plan) (all []client.Object) {
+	made := map[string]bool{}
+	for i := range p.Pools {
+		if pool := &p.Pools[i]; pool.Machine != nil && !made[pool.Template] {
+			made[pool.Template] = true
+			all = append(all, t.machineTemplate(pool))
+		}
+	}
+	for i := range p.Pools {
+		pool := &p.Pools[i]
+		d := t.deployment(pool)
+		all = append(all, t.configTemplate(pool), d)
+		if len(pool.Machines) == 0 {
+			continue // Cluster API makes the MachineSet
+		}
+		set := t.machineSet(pool, d)
+		all = append(all, set)
+		for _, m := range pool.Machines {
+			all = append(all, t.machine(m, set), t.cloudMachine(m, pool, set))
+		}
+	}
+	for i := range p.Pools {
+		if pool := &p.Pools[i]; pool.Health != nil {
+			all = append(all, t.healthCheck(pool))
+		}
+	}
+	return all
+}
+
+func (t *Target) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: t.Namespace, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: t.Cluster},
+	}
+}
+
+func (t *Target) machineTemplate(pool *Pool) *infrav1.CloudMachineTemplate {
+	return &infrav1.CloudMachineTemplate{
+		TypeMeta: typeMeta(infrav1.GroupVersion.String(), "CloudMachineTemplate"), ObjectMeta: t.meta(pool.Template),
+		Spec: infrav1.CloudMachineTemplateSpec{Template: infrav1.CloudMachineTemplateResource{Spec: *pool.Machine}},
+	}
+}
+
+func (t *Target) configTemplate(pool *Pool) *bootstrapv1.CloudInitConfigTemplate {
+	c := &bootstrapv1.CloudInitConfigTemplate{
+		TypeMeta: typeMeta(bootstrapv1.GroupVersion.String(), "CloudInitConfigTemplate"), ObjectMeta: t.meta(pool.Name),
+		Spec: *t.Bootstrap.Spec.DeepCopy(),
+	}
+	spec := &c.Spec.Template.Spec
+	if len(pool.NodeLabels) > 0 {
+		if spec.NodeLabels == nil {
+			spec.NodeLabels = map[string]string{}
+		}
+		maps.Copy(spec.NodeLabels, pool.NodeLabels)
+	}
+	for _, taint := range pool.NodeTaints {
+		if !slices.ContainsFunc(spec.NodeTaints, func(has corev1.Taint) bool { return has.MatchTaint(&taint) }) {
+			spec.NodeTaints = append(spec.NodeTaints, taint)
+		}
+	}
+	return c
+}
+
+func (t *Target) deployment(pool *Pool) *clusterv1.MachineDeployment {
+	labels := map[string]string{clusterv1.ClusterNameLabel: t.Cluster, clusterv1.MachineDeploymentNameLabel: pool.Name}
+	d := &clusterv1.MachineDeployment{
+		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "MachineDeployment"), ObjectMeta: t.meta(pool.Name),
+		Spec: clusterv1.MachineDeploymentSpec{
+			ClusterName: t.Cluster, Replicas: ptr.To(pool.Replicas), Selector: metav1.LabelSelector{MatchLabels: labels},
+			Template: clusterv1.MachineTemplateSpec{
+				ObjectMeta: clusterv1.ObjectMeta{Labels: maps.Clone(labels)},
+				Spec: clusterv1.MachineSpec{
+					ClusterName: t.Cluster, Version: pool.Version,
+					Bootstrap:         clusterv1.Bootstrap{ConfigRef: reference(bootstrapv1.GroupVersion.Group, "CloudInitConfigTemplate", pool.Name)},
+					InfrastructureRef: reference(infrav1.GroupVersion.Group, "CloudMachineTemplate", pool.Template),
+					Deletion:          clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: seconds(pool.DrainTimeout)},
+				},
+			},
+			// as the other system, which replaces one machine of a pool at a time
+			Remediation: clusterv1.MachineDeploymentRemediationSpec{MaxInFlight: ptr.To(intstr.FromInt32(1))},
+		},
+	}
+	if pool.MinReadySeconds > 0 {
+		d.Spec.Template.Spec.MinReadySeconds = ptr.To(pool.MinReadySeconds)
+	}
+	if pool.Paused {
+		d.Spec.Paused = ptr.To(true)
+	}
+	if pool.MaxSurge != nil || pool.MaxUnavailable != nil {
+		d.Spec.Rollout.Strategy = clusterv1.MachineDeploymentRolloutStrategy{
+			Type:          clusterv1.RollingUpdateMachineDeploymentStrategyType,
+			RollingUpdate: clusterv1.MachineDeploymentRolloutStrategyRollingUpdate{MaxSurge: pool.MaxSurge, MaxUnavailable: pool.MaxUnavailable},
+		}
+	}
+	return d
+}
+
+// machineSet returns the MachineSet that d adopts: its template is d's as it is stored, so that
+// nothing is rolled out.
+func (t *Target) machineSet(pool *Pool, d *clusterv1.MachineDeployment) *clusterv1.MachineSet {
+	set := &clusterv1.MachineSet{
+		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "MachineSet"), ObjectMeta: t.meta(pool.Set),
+		Spec: clusterv1.MachineSetSpec{
+			ClusterName: t.Cluster, Replicas: ptr.To(pool.Replicas), Selector: *d.Spec.Selector.DeepCopy(), Template: *d.Spec.Template.DeepCopy(),
+		},
+	}
+	for _, labels := range []map[string]string{set.Spec.Selector.MatchLabels, set.Spec.Template.Labels, set.Labels} {
+		labels[clusterv1.MachineDeploymentUniqueLabel] = imported
+	}
+	set.Labels[clusterv1.MachineDeploymentNameLabel] = d.Name
+	return set
+}
+
+// labels returns the labels of a MachineSet's machines.
+func labels(set *clusterv1.MachineSet) map[string]string {
+	all := maps.Clone(set.Spec.Template.Labels)
+	all[clusterv1.MachineSetNameLabel] = set.Name
+	return all
+}
+
+func (t *Target) machine(m Machine, set *clusterv1.MachineSet) *clusterv1.Machine {
+	spec := *set.Spec.Template.Spec.DeepCopy()
+	spec.Version, spec.ProviderID = m.Version, m.ProviderID
+	// Nothing reads this Secret, because the machine is set up.
+	spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To(m.Name + "-" + imported)}
+	spec.InfrastructureRef = reference(infrav1.GroupVersion.Group, "CloudMachine", m.Name)
+	machine := &clusterv1.Machine{
+		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "Machine"), ObjectMeta: t.meta(m.Name), Spec: spec,
+	}
+	machine.Labels, machine.Annotations = labels(set), map[string]string{hook: ""}
+	return machine
+}
+
+func (t *Target) cloudMachine(m Machine, pool *Pool, set *clusterv1.MachineSet) *infrav1.CloudMachine {
+	c := &infrav1.CloudMachine{
+		TypeMeta: typeMeta(infrav1.GroupVersion.String(), "CloudMachine"), ObjectMeta: t.meta(m.Name),
+		Spec: infrav1.CloudMachineSpec{
+			ProviderID: m.ProviderID, Creation: infrav1.CloudMachineCreation{Token: t.token(m)},
+		},
+	}
+	if pool.Machine != nil {
+		c.Spec.CloudMachineFields = *pool.Machine.DeepCopy()
+	}
+	c.Labels, c.Finalizers = labels(set), []string{infrav1.MachineFinalizer}
+	c.Annotations = map[string]string{
+		clusterv1.TemplateClonedFromNameAnnotation:      pool.Template,
+		clusterv1.TemplateClonedFromGroupKindAnnotation: "CloudMachineTemplate." + infrav1.GroupVersion.Group,
+	}
+	return c
+}
+
+// healthCheck replaces machines as the other system does: a Node that is not Ready, that says
+// nothing, or that has one of the conditions. It is made when the takeover is complete.
+func (t *Target) healthCheck(pool *Pool) *clusterv1.MachineHealthCheck {
+	unhealthy := func(kind corev1.NodeConditionType, is corev1.ConditionStatus) clusterv1.UnhealthyNodeCondition {
+		return clusterv1.UnhealthyNodeCondition{Type: kind, Status: is, TimeoutSeconds: seconds(pool.Health.Node)}
+	}
+	all := []clusterv1.UnhealthyNodeCondition{unhealthy(corev1.NodeReady, corev1.ConditionFalse), unhealthy(corev1.NodeReady, corev1.ConditionUnknown)}
+	for _, kind := range pool.Health.Conditions {
+		if kind != "" {
+			kind := corev1.NodeConditionType(kind)
+			all = append(all, unhealthy(kind, corev1.ConditionTrue), unhealthy(kind, corev1.ConditionUnknown))
+		}
+	}
+	return &clusterv1.MachineHealthCheck{
+		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "MachineHealthCheck"), ObjectMeta: t.meta(pool.Name),
+		Spec: clusterv1.MachineHealthCheckSpec{
+			ClusterName: t.Cluster,
+			Selector:    metav1.LabelSelector{MatchLabels: map[string]string{clusterv1.MachineDeploymentNameLabel: pool.Name}},
+			Checks: clusterv1.MachineHealthCheckChecks{
+				NodeStartupTimeoutSeconds: seconds(pool.Health.Startup), UnhealthyNodeConditions: all,
+			},
+		},
+	}
+}
+
+// Try asks the management cluster whether it would accept the templates and pools, and makes
+// nothing. What it refuses becomes a finding.
+func (t *Target) Try(ctx context.Context, c client.Client, p *Plan) error {
+	for _, o := range t.Objects(p) {
+		switch o.(type) {
+		case *clusterv1.Machine, *infrav1.CloudMachine, *clusterv1.MachineSet:
+			continue // they repeat what the templates say
+		}
+		kind := o.GetObjectKind().GroupVersionKind().Kind
+		err := c.Create(ctx, o.DeepCopyObject().(client.Object), client.DryRunAll)
+		status, refused := errors.AsType[*apierrors.StatusError](err)
+		switch {
+		case err == nil:
+		case apierrors.IsAlreadyExists(err):
+			p.about(kind, o.GetName()).refuse("metadata.name", "namespace %s has one of this name already", t.Namespace)
+		case refused && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) && status.ErrStatus.Details != nil && len(status.ErrStatus.Details.Causes) > 0):
+			for _, cause := range status.ErrStatus.Details.Causes {
+				p.about(kind, o.GetName()).refuse(cause.Field, "%s", cause.Message)
+			}
+		default:
+			return fmt.Errorf("asking whether %s %s would be accepted: %w", kind, o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+func typeMeta(version, kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: version, Kind: kind}
+}
+
+func reference(group, kind, name string) clusterv1.ContractVersionedObjectReference {
+	return clusterv1.ContractVersionedObjectReference{APIGroup: group, Kind: kind, Name: name}
+}
+
+func seconds(d time.Duration) *int32 { return ptr.To(int32(d / time.Second)) }

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// Pool is a group of machines that the other system keeps at a number, as Drover would keep them.
+type Pool struct {
+	// Name is the name of the pool, and Set the name of what holds its machines.
+	Name, Set string
+	Replicas  int32
+	Paused    bool
+	// Version is the kubelet's version on most of the pool's Nodes.
+	Version string
+	// Template is the name of Machine, which several pools may share.
+	Template        string
+	Machine         *infrav1.CloudMachineFields
+	NodeLabels      map[string]string
+	NodeTaints      []corev1.Taint
+	MaxSurge        *intstr.IntOrString
+	MaxUnavailable  *intstr.IntOrString
+	MinReadySeconds int32
+	DrainTimeout    time.Duration
+	// Health says when a machine is replaced; nil: never.
+	Health *Health
+	// Keys are the tag keys by which the other system recognizes its VMs.
+	Keys     []string
+	Machines []Machine
+}
+
+// Health says when the other system replaces a machine.
+type Health struct {
+	// Node is how long a Node may be unhealthy, and Startup how long it may take to appear.
+	Node, Startup time.Duration
+	// Conditions are those of the Node that must be False.
+	Conditions []string
+}
+
+// Machine is a VM that runs and is a Node.
+type Machine struct {
+	Name, Node string
+	// ProviderID is the Node's, and Instance the cloud's own ID in it.
+	ProviderID, Instance string
+	// Version is the kubelet's.
+	Version string
+}
+
+// Severity says what a Finding means for the takeover.
+type Severity string
+
+const (
+	// Refused stops the takeover, until what it names has changed.
+	Refused Severity = "Refused"
+	// Lost stops the takeover, because new machines would lack what the field says, unless the user
+	// drops the field.
+	Lost Severity = "Lost"
+	// Dropped is a Lost field that the user drops.
+	Dropped Severity = "Dropped"
+	// Noted is something to know. It stops nothing.
+	Noted Severity = "Noted"
+)
+
+// Finding is what a plan can't carry over, or what changes with it.
+type Finding struct {
+	Severity Severity `json:"severity"`
+	// Object is kind and name in the other system, or a VM.
+	Object string `json:"object"`
+	// Field is the path of the field, without indices; "" if it is about the whole object.
+	Field string `json:"field,omitempty"`
+	// Message says why, and what to do.
+	Message string `json:"message"`
+}
+
+// Plan is what a takeover would do.
+type Plan struct {
+	Pools    []Pool
+	Findings []Finding
+
+	// drop are the fields that the user gives up, and known the names of all machines that the
+	// other system has, also of those that can't be taken over.
+	drop, known []string
+}
+
+// Blocked returns how many findings stop the takeover.
+func (p *Plan) Blocked() (n int) {
+	for _, f := range p.Findings {
+		if f.Severity == Refused || f.Severity == Lost {
+			n++
+		}
+	}
+	return n
+}
+
+// about returns the functions that add findings about one object.
+func (p *Plan) about(kind, name string) subject { return subject{p, kind + " " + name} }
+
+type subject struct {
+	plan   *Plan
+	object string
+}
+
+func (s subject) add(severity Severity, field, format string, args ...any) {
+	s.plan.Findings = append(s.plan.Findings, Finding{severity, s.object, field, fmt.Sprintf(format, args...)})
+}
+
+func (s subject) refuse(field, format string, args ...any) { s.add(Refused, field, format, args...) }
+
+func (s subject) note(field, format string, args ...any) { s.add(Noted, field, format, args...) }
+
+// lose adds a field that new machines can't have.
+func (s subject) lose(field, format string, args ...any) {
+	severity := Lost
+	if slices.Contains(s.plan.drop, field) {
+		severity = Dropped
+	}
+	s.add(severity, field, format, args...)
+}
+
+// checkDrop refuses names of fields that nothing lacks: they hide a typing error.
+func (p *Plan) checkDrop() {
+	for _, field := range p.drop {
+		if !slices.ContainsFunc(p.Findings, func(f Finding) bool { return f.Field == field && f.Severity == Dropped }) {
+			p.about("--drop", field).refuse("", "no object has this field, or it can be carried over")
+		}
+	}
+}
+
+// KeySets returns each set of tag keys by which the other system recognizes VMs of the plan.
+func (p *Plan) KeySets() (sets [][]string) {
+	for i := range p.Pools {
+		keys := p.Pools[i].Keys
+		if len(keys) > 0 && !slices.ContainsFunc(sets, func(s []string) bool { return slices.Equal(s, keys) }) {
+			sets = append(sets, keys)
+		}
+	}
+	return sets
+}
+
+// See compares the plan with the VMs that the cloud lists with one of the KeySets.
+func (p *Plan) See(keys []string, listed []cloud.Tagged, target *Target) {
+	byID, names := map[string]*cloud.Tagged{}, map[string][]string{}
+	for i := range listed {
+		vm := &listed[i]
+		byID[vm.ID] = vm
+		names[vm.Tags["Name"]] = append(names[vm.Tags["Name"]], vm.ID)
+	}
+	for i := range p.Pools {
+		pool := &p.Pools[i]
+		if !slices.Equal(pool.Keys, keys) {
+			continue
+		}
+		for _, m := range pool.Machines {
+			s := p.about("Machine", m.Name)
+			vm := byID[m.Instance]
+			delete(byID, m.Instance)
+			if vm == nil {
+				s.refuse("", "the account has no VM %s with the tags %s: check the CloudAccount's region and credentials", m.Instance, strings.Join(keys, " and "))
+				continue
+			}
+			s.compare(pool, m, vm, target)
+			if same := names[m.Name]; len(same) > 1 {
+				slices.Sort(same)
+				s.refuse("", "%d VMs have its name, %s: let the other system delete the one that it does not use", len(same), strings.Join(same, " and "))
+			}
+		}
+	}
+	for i := range listed {
+		if vm := &listed[i]; byID[vm.ID] != nil && !slices.Contains(p.known, vm.Tags["Name"]) {
+			p.about("VM", vm.ID).note("", "it has the tags %s and is of no Machine: it is not taken over", strings.Join(keys, " and "))
+		}
+	}
+}
+
+// compare compares a machine with its VM.
+func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target) {
+	if vm.State != cloud.StateRunning {
+		s.refuse("", "its VM %s is %s, not running", vm.ID, vm.State)
+	}
+	if name := vm.Tags["Name"]; name != m.Name {
+		s.refuse("", "its VM %s has the name %q", vm.ID, name)
+	}
+	if vm.Token != "" && vm.Token != target.token(m) || vm.OwnershipID != "" && vm.OwnershipID != target.OwnershipID {
+		s.refuse("", "its VM %s has tags of Drover already, and they are of another machine or cluster", vm.ID)
+	}
+	if vm.FailureDomain != "" && !strings.Contains(m.ProviderID, "/"+vm.FailureDomain+"/") {
+		s.refuse("", "its VM %s is in %s, but its Node says %s", vm.ID, vm.FailureDomain, m.ProviderID)
+	}
+	if pool.Machine == nil || pool.Machine.AWS == nil {
+		return
+	}
+	if want := pool.Machine.AWS.InstanceType; vm.Type != want {
+		s.note("", "its VM is of type %s; the next rollout makes it %s", vm.Type, want)
+	}
+	if want := pool.Machine.AWS.Image.ID; vm.ImageID != "" && vm.ImageID != want {
+		s.note("", "its VM was made from image %s; the next rollout uses %s", vm.ImageID, want)
+	}
+}

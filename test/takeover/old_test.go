@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+const group = "machine.sapcloud.io"
+
+// installKinds installs machine-controller-manager's kinds, with any fields.
+func installKinds(ctx context.Context, c client.Client) error {
+	if err := apiextensionsv1.AddToScheme(c.Scheme()); err != nil {
+		return err
+	}
+	for kind, plural := range map[string]string{
+		"MachineClass": "machineclasses", "MachineDeployment": "machinedeployments", "MachineSet": "machinesets", "Machine": "machines",
+	} {
+		crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group}, Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1alpha1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", XPreserveUnknownFields: ptr.To(true),
+				}},
+			}},
+		}}
+		if err := c.Create(ctx, crd); err != nil {
+			return err
+		}
+		_, err := scenario.Wait(ctx, house.Patience, func(ctx context.Context) (string, error) {
+			if err := c.List(ctx, listOf(kind)); err != nil {
+				return err.Error(), nil
+			}
+			return "", nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func listOf(kind string) *unstructured.UnstructuredList {
+	list := &unstructured.UnstructuredList{}
+	list.SetAPIVersion(group + "/v1alpha1")
+	list.SetKind(kind + "List")
+	return list
+}
+
+// pool is a pool of the old system.
+type pool struct {
+	name     string
+	replicas int
+	labels   map[string]any // of its Nodes
+}
+
+// old is what machine-controller-manager has, and its VMs and Nodes.
+type old struct {
+	*stage
+	namespace string
+	vms       []string
+}
+
+// tags are those by which the old system recognizes its VMs.
+func (o *old) tags() map[string]string {
+	return map[string]string{"kubernetes.io/cluster/" + o.Tenant.Name: "1", "kubernetes.io/role/node": "1"}
+}
+
+// add makes a pool with its machines, which run.
+func (o *old) add(p pool) {
+	o.Helper()
+	name := o.Tenant.Name + "-" + p.name
+	tags := map[string]any{}
+	for key, value := range o.tags() {
+		tags[key] = value
+	}
+	o.make("MachineClass", name, nil, map[string]any{"provider": "AWS", "providerSpec": map[string]any{
+		"ami": "ami-0a", "machineType": "t3.small", "region": "us-east-1", "iam": map[string]any{"name": "nodes"}, "tags": tags,
+		"blockDevices":      []any{map[string]any{"ebs": map[string]any{"volumeSize": int64(20), "volumeType": "gp3", "encrypted": true}}},
+		"networkInterfaces": []any{map[string]any{"subnetID": "subnet-0a1", "securityGroupIDs": []any{"sg-01"}}},
+	}})
+	machine := map[string]any{
+		"class": map[string]any{"apiGroup": group, "kind": "MachineClass", "name": name}, "drainTimeout": "10s",
+		"nodeTemplate": map[string]any{"metadata": map[string]any{"labels": p.labels}},
+	}
+	labels := map[string]any{"name": name}
+	spec := func(machine map[string]any) map[string]any {
+		return map[string]any{"spec": map[string]any{
+			"replicas": int64(p.replicas), "selector": map[string]any{"matchLabels": labels},
+			"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": machine},
+		}}
+	}
+	deployment := o.make("MachineDeployment", name, nil, spec(machine))
+	set := o.make("MachineSet", name+"-6d4f5", deployment, spec(machine))
+	for i := range p.replicas {
+		name := fmt.Sprintf("%s-%d", set.GetName(), i)
+		tags := o.tags()
+		tags["Name"] = name
+		id, _ := o.AWS.Launch(tags)
+		o.vms = append(o.vms, id)
+		own := map[string]any{"providerID": "aws:///us-east-1/" + id}
+		for key, value := range machine {
+			own[key] = value
+		}
+		m := o.make("Machine", name, set, map[string]any{"spec": own, "status": map[string]any{"currentStatus": map[string]any{"phase": "Running"}}})
+		m.SetLabels(map[string]string{"name": name, "node": name})
+		o.Do(o.Rig.Client.Update(o.Ctx, m))
+		o.node(name, "aws:///us-east-1a/"+id)
+	}
+	o.Until("the VMs run", func(context.Context) (string, error) {
+		for _, e := range o.AWS.Books() {
+			if slices.Contains(o.vms, e.ID) && e.State != "running" {
+				return e.ID + " is " + e.State, nil
+			}
+		}
+		return "", nil
+	})
+}
+
+// make makes an object of the old system with its finalizer, and with fields beside its metadata.
+func (o *old) make(kind, name string, owner *unstructured.Unstructured, fields map[string]any) *unstructured.Unstructured {
+	o.Helper()
+	made := &unstructured.Unstructured{Object: fields}
+	made.SetAPIVersion(group + "/v1alpha1")
+	made.SetKind(kind)
+	made.SetNamespace(o.namespace)
+	made.SetName(name)
+	made.SetFinalizers([]string{group + "/machine-controller-manager"})
+	if owner != nil {
+		made.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(owner, owner.GroupVersionKind())})
+	}
+	made = made.DeepCopy() // fields are shared
+	o.Do(o.Rig.Client.Create(o.Ctx, made))
+	return made
+}
+
+// node makes the Node of a VM, as a kubelet and the cloud's controller manager would.
+func (o *old) node(name, providerID string) {
+	o.Helper()
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Finalizers: []string{"node." + group + "/machine-controller"},
+			Labels: map[string]string{"node.gardener.cloud/machine-name": name},
+		},
+		Spec: corev1.NodeSpec{ProviderID: providerID},
+	}
+	o.Do(o.Rig.Nodes.Create(o.Ctx, node))
+	patch := client.MergeFrom(node.DeepCopy()) // the controller manager writes to it, too
+	node.Status.NodeInfo.KubeletVersion = body.DefaultKubeletVersion
+	node.Status.Conditions = []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+	}}
+	o.Do(o.Rig.Nodes.Status().Patch(o.Ctx, node, patch))
+}
+
+// versions returns the resource versions of all objects of the old system.
+func (o *old) versions() (all map[string]string) {
+	o.Helper()
+	all = map[string]string{}
+	for _, kind := range []string{"MachineClass", "MachineDeployment", "MachineSet", "Machine"} {
+		list := listOf(kind)
+		o.Do(o.Rig.Client.List(o.Ctx, list, client.InNamespace(o.namespace)))
+		for _, item := range list.Items {
+			all[kind+" "+item.GetName()] = item.GetResourceVersion()
+		}
+	}
+	return all
+}
