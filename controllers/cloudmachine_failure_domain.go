@@ -15,6 +15,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // If a cloud's idempotency is limited to one failure domain (cloud.Traits.ZonalIdempotency), the
@@ -127,11 +128,14 @@ func (r *CloudMachineReconciler) changeDomain(ctx context.Context, s *machineSco
 func (r *CloudMachineReconciler) handleCreateError(ctx context.Context, s *machineScope, before attemptState, err error) (reconcile.Result, error) {
 	zonal := s.account.Cloud().Traits.ZonalIdempotency
 	var queued *cloud.Queued
-	switch code := cloud.CodeOf(err); {
-	case errors.As(err, &queued), code == cloud.Throttled, code == cloud.Unauthorized:
+	var unfinished *fleet.Unfinished
+	code := cloud.CodeOf(err)
+	notDone := errors.As(err, &queued) || code == cloud.Throttled || code == cloud.Unauthorized
+	switch {
+	case notDone && !errors.As(err, &unfinished):
 		r.attempts.set(s.CloudMachine, before) // this create had no effect, and earlier ones are as open as before
 		return r.createFailed(s, err), nil
-	case code == cloud.Unavailable, code == cloud.Unknown, before == attemptUnknown && !zonal: // the outcome is open
+	case notDone, code == cloud.Unavailable, code == cloud.Unknown, before == attemptUnknown && !zonal: // the outcome is open
 		return r.createFailed(s, err), nil
 	case before == attemptUnknown, before == attemptUnsettled:
 		r.attempts.set(s.CloudMachine, attemptUnsettled)

@@ -8,9 +8,11 @@ import (
 
 	. "github.com/onsi/gomega"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
@@ -134,5 +136,23 @@ func TestRefusedAttemptIsCounted(t *testing.T) {
 		b.Expect(b.calls(wire.RunInstances)).To(Equal(3))
 		b.Expect(b.machine("m").Spec.Creation.Attempt).To(BeEquivalentTo(1), "a throttled create was not looked at")
 		b.Expect(b.machine("m").Spec.ProviderID).To(HaveSuffix(b.vms()[0].ID))
+	})
+}
+
+// TestUnfinishedCreateIsOpen: a create of which the cloud accepted a part may have made something,
+// although it ended for a reason that otherwise means that nothing was done.
+func TestUnfinishedCreateIsOpen(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBench(t, edit(fleetOf("m"), "m", unmade)...)
+		s, err := readMachine(t.Context(), b.r.Client, b.r.Accounts, client.ObjectKeyFromObject(b.machine("m")))
+		b.Expect(err).NotTo(HaveOccurred())
+		for _, cause := range []error{&cloud.Queued{}, cloud.Errorf(cloud.Throttled, "x"), cloud.Errorf(cloud.Unauthorized, "x")} {
+			for err, want := range map[error]attemptState{cause: attemptNotSent, &fleet.Unfinished{Err: cause}: attemptUnknown} {
+				b.r.attempts.set(s.CloudMachine, attemptUnknown) // as before each create
+				_, failed := b.r.handleCreateError(t.Context(), s, attemptNotSent, err)
+				b.Expect(failed).NotTo(HaveOccurred())
+				b.Expect(b.r.attempts.get(s.CloudMachine)).To(Equal(want), "%T %v", err, err)
+			}
+		}
 	})
 }

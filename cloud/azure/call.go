@@ -44,6 +44,9 @@ func (d *driver) call(ctx context.Context, r request) (status int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, &cloud.Error{Code: cloud.Unavailable, Message: r.op + ": not sent: " + err.Error(), Err: err}
 	}
+	if err := d.remaining.check(r.op, r.class); err != nil {
+		return 0, err
+	}
 	req, err := d.newRequest(ctx, r)
 	if err != nil {
 		return 0, err
@@ -53,6 +56,7 @@ func (d *driver) call(ctx context.Context, r request) (status int, err error) {
 	if err != nil {
 		return 0, d.secrets.NoResponse(r.op, err)
 	}
+	d.remaining.note(r.class, resp.Header)
 	body, err := d.secrets.ReadBody(r.op, resp.Body, maxAnswer)
 	if err != nil {
 		return resp.StatusCode, err

@@ -34,6 +34,7 @@ type driver struct {
 	guard                    driverkit.LoginGuard
 	secrets                  driverkit.Redactor
 	nobodysKey               string
+	remaining                remaining
 
 	tokens    driverkit.Memo[string]
 	sizes     driverkit.Memo[map[string]size]

@@ -484,3 +484,37 @@ func TestCalls(t *testing.T) {
 	g.Expect(calls()-before).To(BeNumerically("<=", n*105/100), "%v", stub.Calls())
 	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
 }
+
+// TestRemaining: when Azure says that a bucket is empty, no call of the same kind is sent for a
+// moment, and others are.
+func TestRemaining(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := start(t, armstub.Options{})
+	left := "Microsoft.Compute/PutVM;1,Microsoft.Compute/PutVMSubscription;0"
+	counted := roundTrip(func(req *http.Request) (*http.Response, error) {
+		resp, err := stub.Transport().RoundTrip(req)
+		if err == nil && req.Method == http.MethodPut {
+			resp.Header.Set("x-ms-ratelimit-remaining-resource", left)
+		}
+		return resp, err
+	})
+	made, err := newDriver(cloud.Config{Account: testAccount(), Credentials: testCredentials(), Connect: conformance.Through(counted)})
+	g.Expect(err).NotTo(HaveOccurred())
+	d := made.(*driver)
+	_, err = d.Ensure(ctx, testRequest("m-1", nil))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = d.Ensure(ctx, testRequest("m-2", nil))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Throttled))
+	g.Expect(err.(*cloud.Error).RetryAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", remainingHold)))
+	g.Expect(stub.Calls()["PUT virtualMachines"]).To(Equal(1))
+	g.Expect(d.List(ctx)).NotTo(BeEmpty())
+
+	left = "Microsoft.Compute/PutVM;8"
+	ensure := func(name string) func() error {
+		return func() error { _, err := d.Ensure(ctx, testRequest(name, nil)); return err }
+	}
+	g.Eventually(ensure("m-2"), 10*remainingHold).Should(Succeed())
+	g.Expect(ensure("m-3")()).To(Succeed())
+	g.Expect(stub.Calls()["PUT virtualMachines"]).To(Equal(3))
+}

@@ -189,7 +189,8 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 // never makes a second one for the same token. It never waits for a turn or for a machine. domains
 // are the allowed failure domains in order of preference; if empty, the cloud chooses (within
 // req.FailureDomain, if that is set). On a cloud with ZonalIdempotency there is one: the machine's
-// recorded one. Apart from the errors of Driver.Ensure, it returns
+// recorded one. It wraps the errors of Driver.Ensure in *Unfinished if something may exist. Apart
+// from those, it returns
 //   - *Queued if its turn in the rate limit has not come; the turn is kept for the token,
 //   - NoCapacity with RetryAfter: very short while another allowed failure domain is left to try,
 //     otherwise until the first of them is tried again,
@@ -268,6 +269,9 @@ func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.S
 		a.capacity.remember(shortOf)
 		_, err = a.capacity.choose(shape, domains)
 		err = &cloud.Error{Code: e.Code, Message: e.Message, RetryAfter: max(retryAfter(err), nextDomainDelay), Err: e}
+	}
+	if err != nil && s.hasMade() {
+		return cloud.Resource{}, &Unfinished{err}
 	}
 	if err != nil {
 		return cloud.Resource{}, err

@@ -57,3 +57,12 @@ func (c *creates) recordAnswer(answered bool) {
 		c.unansweredSince = time.Now()
 	}
 }
+
+// Unfinished wraps the error of a create that ended after the cloud had accepted a part of it, so
+// that something of the machine may exist, whatever the error's code says.
+type Unfinished struct{ Err error }
+
+func (u *Unfinished) Error() string { return u.Err.Error() }
+
+// Unwrap returns the error of the create.
+func (u *Unfinished) Unwrap() error { return u.Err }

@@ -46,6 +46,7 @@ type driverCall struct {
 	mu      sync.Mutex
 	prepaid bool        // it holds a token of the create bucket, not used yet
 	last    cloud.Class // of the latest wire call
+	made    bool        // a create was accepted, or had no answer
 }
 
 type driverCallKey struct{}
@@ -69,6 +70,19 @@ func (s *driverCall) unused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.prepaid
+}
+
+// end records the answer to a wire call.
+func (s *driverCall) end(class cloud.Class, resp *http.Response, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made = s.made || class == cloud.ClassCreate && (err != nil || resp.StatusCode < http.StatusBadRequest)
+}
+
+func (s *driverCall) hasMade() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.made
 }
 
 func (s *driverCall) lastClass() cloud.Class {
@@ -97,6 +111,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	start := time.Now()
 	resp, err := t.base.RoundTrip(req.WithContext(ctx))
 	t.meter.call(op.Name, outcome(resp, err), time.Since(start))
+	if s, ok := ctx.Value(driverCallKey{}).(*driverCall); ok {
+		s.end(op.Class, resp, err)
+	}
 	if err != nil {
 		cancel()
 		return nil, err
