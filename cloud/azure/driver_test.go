@@ -33,40 +33,13 @@ func testRequest(name string, edit func(*infrav1.AzureMachine)) cloud.Request {
 	return cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, UserData: []byte("#cloud-config\n"), Spec: testMachine(edit)}
 }
 
-func networkID(path string) string {
-	return "/subscriptions/" + armstub.Subscription + "/resourceGroups/net/providers/Microsoft.Network/" + path
-}
-
-// everything sets all fields of a machine that can be set together.
-func everything(m *infrav1.AzureMachine) {
-	yes := true
-	m.NetworkInterfaces = []infrav1.AzureNetworkInterface{{
-		SubnetID: armstub.Subnet, AcceleratedNetworking: true, IPForwarding: true, IPv6: true,
-		PublicIP: &infrav1.AzurePublicIP{PrefixID: networkID("publicIPPrefixes/p")}, SecurityGroupID: networkID("networkSecurityGroups/g"),
-		ApplicationSecurityGroupIDs: []string{networkID("applicationSecurityGroups/g")}, LoadBalancerBackendPoolIDs: []string{networkID("loadBalancers/l/backendAddressPools/p")},
-		ApplicationGatewayBackendPoolIDs: []string{networkID("applicationGateways/g/backendAddressPools/p")}, DNSServers: []string{"10.0.0.10"},
-	}, {SubnetID: armstub.Subnet}}
-	m.OSDisk = &infrav1.AzureOSDisk{SizeGiB: 64, Type: "Premium_LRS", DiskEncryptionSetID: "/subscriptions/s/des", SecurityEncryptionType: "DiskWithVMGuestState"}
-	m.DataDisks = []infrav1.AzureDataDisk{{LUN: 0, SizeGiB: 10, Type: "UltraSSD_LRS", IOPS: 5000, MBPS: 200}, {LUN: 3, SnapshotID: "/subscriptions/s/snap", Caching: "ReadOnly"}}
-	m.ScaleSetID, m.ProximityPlacementGroupID, m.CapacityReservationGroupID = "/subscriptions/s/vmss", "/subscriptions/s/ppg", "/subscriptions/s/crg"
-	domain := int32(1)
-	m.FaultDomain = &domain
-	m.Identity = &infrav1.AzureIdentity{System: true, UserIDs: []string{"/subscriptions/s/identity"}}
-	m.Spot = &infrav1.AzureSpot{EvictionPolicy: "Delete", MaxPriceUSD: "0.05"}
-	m.Security = &infrav1.AzureSecurity{EncryptionAtHost: true, Type: "ConfidentialVM", SecureBoot: &yes, VTPM: &yes}
-	m.UltraSSD, m.DiskController, m.LicenseType, m.AllowExtensions = true, "NVMe", "RHEL_BYOS", true
-	m.BootDiagnosticsStorageURI, m.AdminUsername, m.SSHKeys = "https://x.blob.core.windows.net/", "ops", []string{"ssh-ed25519 AAAA ops"}
-	m.Image = infrav1.AzureImage{ID: armstub.PaidImage, Plan: &infrav1.AzurePlan{Publisher: armstub.Paid, Product: armstub.Paid, Name: armstub.Paid}}
-	m.Tags = map[string]string{"cost-center": "4711", cloud.TagToken: "stolen"}
-}
-
 // TestRequest: Microsoft's models have each member of the requests, and every part is deleted with
 // the machine and has its tags.
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*infrav1.AzureMachine){
 		"smallest":   nil,
-		"everything": everything,
+		"everything": armstub.Everything,
 		"others": func(m *infrav1.AzureMachine) {
 			m.Image = infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: armstub.Paid, Offer: armstub.Paid, SKU: armstub.Paid, Plan: true}}
 			m.AvailabilitySetID = "/subscriptions/s/set"
@@ -114,7 +87,7 @@ func TestValidation(t *testing.T) {
 		edit func(*infrav1.AzureMachine)
 		path string
 	}{
-		"everything":   {edit: everything},
+		"everything":   {edit: armstub.Everything},
 		"reserved tag": {func(m *infrav1.AzureMachine) { m.Tags = map[string]string{"Drover-x": "y"} }, "spec.azure.tags[Drover-x]"},
 		"invalid tag":  {func(m *infrav1.AzureMachine) { m.Tags = map[string]string{"a/b": "y"} }, "spec.azure.tags[a/b]"},
 		"ultra": {func(m *infrav1.AzureMachine) {

@@ -38,7 +38,7 @@ func TestDryRun(t *testing.T) {
 		text  string
 	}{
 		"smallest":           {},
-		"everything":         {edit: everything, zone: "2", world: accepted},
+		"everything":         {edit: armstub.Everything, zone: "2", world: accepted},
 		"managed image":      {edit: imageID(armstub.ManagedImage)},
 		"latest of gallery":  {edit: imageID(strings.TrimSuffix(armstub.Image, "/versions/1.0.0"))},
 		"community":          {edit: use(infrav1.AzureImage{CommunityGalleryImageID: "/CommunityGalleries/nodes-4711/Images/ubuntu/Versions/1.0.0"})},

@@ -18,17 +18,29 @@ import (
 
 const tenant = "77777777-1111-2222-3333-444444444444"
 
-// account returns an account as the manager has it, with its limiter, and runs its loops until the
-// test ends.
-func account(t *testing.T, stub *armstub.Cloud) *fleet.Account {
-	t.Helper()
-	config := fleet.AccountConfig{
+func accountConfig() fleet.AccountConfig {
+	return fleet.AccountConfig{
 		Spec: infrav1.CloudAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Azure: &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
 			Custom: &infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
 		}},
 		Credentials: map[string][]byte{"tenantID": []byte(tenant), "clientID": []byte("client"), "clientSecret": []byte("secret")},
 	}
+}
+
+// smallest returns a machine that the stand-in can make.
+func smallest() *infrav1.CloudMachineFields {
+	return &infrav1.CloudMachineFields{Azure: &infrav1.AzureMachine{
+		VMSize: "Standard_D2s_v5", Image: infrav1.AzureImage{ID: armstub.Image},
+		NetworkInterfaces: []infrav1.AzureNetworkInterface{{SubnetID: armstub.Subnet}},
+	}}
+}
+
+// account returns an account as the manager has it, with its limiter, and runs its loops until the
+// test ends.
+func account(t *testing.T, stub *armstub.Cloud) *fleet.Account {
+	t.Helper()
+	config := accountConfig()
 	config.Spec.Inventory.IdleSeconds, config.Spec.Inventory.ActiveSeconds = 60, 5
 	return engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{azure.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()}, config)
 }
@@ -48,12 +60,8 @@ func TestFleet(t *testing.T) {
 		}
 		return sum
 	}
-	machine := &infrav1.CloudMachineFields{Azure: &infrav1.AzureMachine{
-		VMSize: "Standard_D2s_v5", Image: infrav1.AzureImage{ID: armstub.Image},
-		NetworkInterfaces: []infrav1.AzureNetworkInterface{{SubnetID: armstub.Subnet}},
-	}}
 	before := calls()
-	engine.Live(t, a, n, machine, "owner", func(int) []string { return []string{"1", "2", "3"} }, func() {
+	engine.Live(t, a, n, smallest(), "owner", func(int) []string { return []string{"1", "2", "3"} }, func() {
 		g.Expect(stub.Made()).To(Equal(n))
 		created := calls() - before
 		t.Logf("%d calls until all run: %v", created, stub.Calls())

@@ -38,7 +38,7 @@ type operation struct {
 // create is "Virtual Machines - Create Or Update", only to create.
 func (c *Cloud) create(in call) (answer, *failure) {
 	c.settle()
-	c.objections = append(c.objections, Judge("virtualMachine", in.body)...)
+	c.judge("virtualMachine", in.body)
 	var model map[string]any
 	if err := json.Unmarshal(in.body, &model); err != nil {
 		return answer{}, refuse(http.StatusBadRequest, "InvalidRequestContent", "The request content was invalid.")

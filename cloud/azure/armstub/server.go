@@ -58,6 +58,9 @@ type Options struct {
 	Group string
 	// Network is the second number of the private addresses, 10.<network>.x.y.
 	Network int
+	// Record, if set, gets each body of a request and of a successful answer, with the name of its
+	// model. It must not call the Cloud.
+	Record func(model string, body []byte)
 	// Power boots a guest and returns a function that switches it off. It must not block or call
 	// the Cloud. If nil, machines run without a guest.
 	Power func(Guest) (off func())
@@ -181,7 +184,7 @@ func refuse(status int, code, format string, args ...any) *failure {
 	return &failure{status: status, code: code, message: fmt.Sprintf(format, args...)}
 }
 
-// answer is a successful answer. model is the judge's name of the body's model; "" for others.
+// answer is a successful answer. model is the judge's name of the body's model.
 type answer struct {
 	status int
 	body   any
@@ -377,9 +380,9 @@ func (c *Cloud) write(w http.ResponseWriter, out answer, fail *failure, half boo
 	if err != nil {
 		panic(err)
 	}
-	if out.model != "" {
-		c.object(Judge(out.model, body))
-	}
+	c.mu.Lock()
+	c.judge(out.model, body)
+	c.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(out.status)
 	if half {
@@ -397,6 +400,14 @@ func writeFailure(w http.ResponseWriter, f *failure) {
 	var body bytes.Buffer
 	_ = json.NewEncoder(&body).Encode(map[string]any{"error": map[string]any{"code": f.code, "message": f.message}})
 	_, _ = w.Write(body.Bytes())
+}
+
+// judge holds a body to its model. The caller holds the lock.
+func (c *Cloud) judge(model string, body []byte) {
+	c.objections = append(c.objections, Judge(model, body)...)
+	if c.options.Record != nil {
+		c.options.Record(model, body)
+	}
 }
 
 func (c *Cloud) object(objections []string) {

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package armstub
+
+import infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+
+func networkID(path string) string {
+	return "/subscriptions/" + Subscription + "/resourceGroups/net/providers/Microsoft.Network/" + path
+}
+
+// Everything sets all fields of a machine that can be set together.
+func Everything(m *infrav1.AzureMachine) {
+	yes := true
+	m.NetworkInterfaces = []infrav1.AzureNetworkInterface{{
+		SubnetID: Subnet, AcceleratedNetworking: true, IPForwarding: true, IPv6: true,
+		PublicIP: &infrav1.AzurePublicIP{PrefixID: networkID("publicIPPrefixes/p")}, SecurityGroupID: networkID("networkSecurityGroups/g"),
+		ApplicationSecurityGroupIDs: []string{networkID("applicationSecurityGroups/g")}, LoadBalancerBackendPoolIDs: []string{networkID("loadBalancers/l/backendAddressPools/p")},
+		ApplicationGatewayBackendPoolIDs: []string{networkID("applicationGateways/g/backendAddressPools/p")}, DNSServers: []string{"10.0.0.10"},
+	}, {SubnetID: Subnet}}
+	m.OSDisk = &infrav1.AzureOSDisk{SizeGiB: 64, Type: "Premium_LRS", DiskEncryptionSetID: "/subscriptions/s/des", SecurityEncryptionType: "DiskWithVMGuestState"}
+	m.DataDisks = []infrav1.AzureDataDisk{{LUN: 0, SizeGiB: 10, Type: "UltraSSD_LRS", IOPS: 5000, MBPS: 200}, {LUN: 3, SnapshotID: "/subscriptions/s/snap", Caching: "ReadOnly"}}
+	m.ScaleSetID, m.ProximityPlacementGroupID, m.CapacityReservationGroupID = "/subscriptions/s/vmss", "/subscriptions/s/ppg", "/subscriptions/s/crg"
+	domain := int32(1)
+	m.FaultDomain = &domain
+	m.Identity = &infrav1.AzureIdentity{System: true, UserIDs: []string{"/subscriptions/s/identity"}}
+	m.Spot = &infrav1.AzureSpot{EvictionPolicy: "Delete", MaxPriceUSD: "0.05"}
+	m.Security = &infrav1.AzureSecurity{EncryptionAtHost: true, Type: "ConfidentialVM", SecureBoot: &yes, VTPM: &yes}
+	m.UltraSSD, m.DiskController, m.LicenseType, m.AllowExtensions = true, "NVMe", "RHEL_BYOS", true
+	m.BootDiagnosticsStorageURI, m.AdminUsername, m.SSHKeys = "https://x.blob.core.windows.net/", "ops", []string{"ssh-ed25519 AAAA ops"}
+	m.Image = infrav1.AzureImage{ID: PaidImage, Plan: &infrav1.AzurePlan{Publisher: Paid, Product: Paid, Name: Paid}}
+	m.Tags = map[string]string{"cost-center": "4711", "drover-creation-token": "stolen"}
+}
