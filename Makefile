@@ -86,7 +86,7 @@ test-aws: ## Have a stand-in for EC2 make, roll, lose and refuse machines, and c
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/aws -v
 
-test-azure: ## Have a stand-in for Azure make, roll, lose and refuse machines, and count the calls of 300 with the rate limits of Azure
+test-azure: ## Have a stand-in for Azure make, roll, lose and refuse machines, and count the calls of 300 with the rate limits of Azure, and of 100 in a busy subscription
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/azure -v
 

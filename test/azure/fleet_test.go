@@ -74,3 +74,31 @@ func TestFleet(t *testing.T) {
 	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
 	g.Expect(stub.Objections()).To(BeEmpty())
 }
+
+// TestBusySubscription has 100 machines made and deleted in a subscription whose others have left
+// 30 calls in each of Azure's buckets, which get 500 a minute: so no sooner than in 8 seconds each.
+// The account's own limits would send 150 at once.
+func TestBusySubscription(t *testing.T) {
+	const n, left, perMinute = 100, 30, 500
+	g := NewWithT(t)
+	stub := armstub.New(t, armstub.Options{
+		Tenant: tenant, Client: "client", Secret: "secret", PageSize: 1000, Boot: time.Second, Stop: time.Second,
+	})
+	a := account(t, stub)
+	stub.SetBuckets(left, perMinute)
+	began, sent := time.Now(), map[string]int{}
+	phase := func(what, operation string) {
+		calls, refused := stub.Calls()[operation]-sent[operation], stub.Throttled()
+		t.Logf("%s: in %s, with %d calls, %d of them refused so far", what, time.Since(began).Round(time.Second), calls, refused)
+		g.Expect(calls).To(BeNumerically("<=", n*11/10))
+		g.Expect(time.Since(began)).To(BeNumerically(">", (n-left)*time.Minute/perMinute))
+		began = time.Now()
+	}
+	engine.Live(t, a, n, smallest(), "owner", func(int) []string { return []string{"1", "2", "3"} }, func() {
+		g.Expect(stub.Made()).To(Equal(n))
+		phase("all run", "PUT virtualMachines")
+		stub.SetBuckets(left, perMinute)
+	})
+	phase("all are gone", "DELETE virtualMachines")
+	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
+}

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,8 +50,8 @@ func Start(t testing.TB, options fleet.Options, config fleet.AccountConfig) *fle
 	return a
 }
 
-// Create creates a machine as the controller does: it tries again when the account, or a cloud that
-// needs more than one step, says so.
+// Create creates a machine as the controller does: it tries again when the account, a cloud that
+// throttles, or one that needs more than one step, says so.
 func Create(t testing.TB, a *fleet.Account, req cloud.Request, domains []string) (cloud.Reference, error) {
 	ref := cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID}
 	for {
@@ -61,8 +62,8 @@ func Create(t testing.TB, a *fleet.Account, req cloud.Request, domains []string)
 		switch {
 		case errors.As(err, &queued):
 			wait = queued.After
-		case errors.As(err, &step) && step.Code == cloud.Unavailable && step.RetryAfter > 0:
-			wait = step.RetryAfter
+		case errors.As(err, &step) && (step.Code == cloud.Unavailable && step.RetryAfter > 0 || step.Code == cloud.Throttled):
+			wait = cmp.Or(step.RetryAfter, time.Second)
 		default:
 			ref.ProviderID = made.ProviderID
 			return ref, err

@@ -94,6 +94,9 @@ type Cloud struct {
 	birth      string          // of the machine that the current call creates
 	short      bool            // whether the current call's page is
 	made       int
+	buckets    map[string]*bucket // by operation; without an entry: no limit
+	perMinute  float64            // what each bucket gets
+	throttled  int
 }
 
 // New starts a cloud that stops at the end of the test.
@@ -336,6 +339,20 @@ func (c *Cloud) do(in call, f Fault) (answer, *failure) {
 	case !slices.Contains(versions[in.kind], in.is("api-version")):
 		return answer{}, refuse(http.StatusBadRequest, "InvalidApiVersionParameter", "The api-version '%s' is invalid.", in.is("api-version"))
 	}
+	header, throttled := c.draw(in.op())
+	if throttled != nil {
+		return answer{}, throttled
+	}
+	out, fail := c.carryOut(in)
+	if len(header) > 0 {
+		maps.Copy(header, out.header)
+		out.header = header
+	}
+	return out, fail
+}
+
+// carryOut carries out a valid call.
+func (c *Cloud) carryOut(in call) (answer, *failure) {
 	switch op := in.op(); {
 	case op == "PUT virtualMachines":
 		return c.create(in)
