@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // azure-models reads bodies of Azure's API from its standard input, one JSON object a line with the
-// members "model" and "body", and prints what is not as HashiCorp's models have it: members that are
-// unknown, also by their case, missing although required, or of another type.
+// members "model" and "body", and prints what is not as HashiCorp's models have it: members that
+// are unknown, also by their case, missing although required, or of another type.
 package main
 
 import (
