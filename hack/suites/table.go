@@ -67,7 +67,7 @@ var suites = []suite{
 	{name: "chaos", make: "test-chaos", packages: []string{"test/chaos"}, minutes: 12},
 	{name: "chaos-kubevirt", make: "test-chaos CLOUD=kubevirt SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"kubevirt"},
 		files: kubevirtFiles, minutes: 10, unproven: true},
-	{name: "gcp", make: "test-gcp", packages: []string{"test/gcp"}, clouds: []string{"gcp"}, minutes: 8},
+	{name: "gcp", make: "test-gcp", packages: []string{"test/gcp"}, clouds: []string{"gcp"}, minutes: 11},
 	{name: "chaos-aws", make: "test-chaos CLOUD=aws SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"aws"}, minutes: 4},
 	{name: "kubevirt", make: "test-kubevirt", packages: []string{"test/kubevirt"}, clouds: []string{"kubevirt"},
 		files: kubevirtFiles, minutes: 13},
