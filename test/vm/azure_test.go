@@ -20,9 +20,6 @@ import (
 	"github.com/drover-io/drover/test/rig"
 )
 
-// alicesKey is an SSH key that no program creates.
-const alicesKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMarked alice"
-
 // azure tests a machine of a stand-in for Azure. The guest has the firmware tables, the
 // provisioning disk, the metadata service and the agent's service of Azure, with what Azure was
 // told. It reports that it is provisioned.

@@ -47,9 +47,7 @@ func (s *stand) gcp(t *testing.T) {
 	pool := s.pool("gcp", "", config)
 	pool.Cluster = cluster
 	s.becomesNode(t, pool, func(machine *clusterv1.Machine) {
-		zone := s.guestOf(t, machine).machine.Zone
-		g.Expect(gcpstub.Zones()).To(ContainElement(zone))
-		g.Expect(machine.Spec.ProviderID).To(Equal("gce://" + project + "/" + zone + "/" + machine.Name))
+		g.Expect(machine.Spec.ProviderID).To(Equal("gce://" + project + "/" + machine.Status.FailureDomain + "/" + machine.Name))
 	})
 	g.Eventually(func() (left []string) {
 		for _, e := range stub.Books() {

@@ -41,6 +41,9 @@ import (
 // cores.
 const patience = 15 * time.Minute
 
+// alicesKey is an SSH key that no program creates.
+const alicesKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMarked alice"
+
 // cniConfig is the configuration of the Pod network, as a network's DaemonSet would write it.
 const cniConfig = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.99.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
@@ -123,7 +126,7 @@ func (s *stand) prebuilt(t *testing.T) {
 func (s *stand) ignition(t *testing.T) {
 	config := s.common()
 	config.Format = bootstrapv1.FormatIgnition
-	config.Host.Users = []bootstrapv1.User{{Name: "alice", SSHAuthorizedKeys: []string{"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMarked alice"}}}
+	config.Host.Users = []bootstrapv1.User{{Name: "alice", SSHAuthorizedKeys: []string{alicesKey}}}
 	config.PreKubeletCommands = []string{
 		"id -u alice",
 		"grep -rq IMarked /home/alice/.ssh",
