@@ -44,6 +44,7 @@ func (s *stand) azure(t *testing.T) {
 	config := s.common()
 	config.PreKubeletCommands = []string{
 		"test \"$(cat /run/cloud-init/cloud-id)\" = azure",
+		namedByCloud,
 		"grep -q IMarked /home/ops/.ssh/authorized_keys",
 	}
 	pool := s.pool("azure", "", config)

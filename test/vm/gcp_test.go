@@ -42,6 +42,7 @@ func (s *stand) gcp(t *testing.T) {
 	config := s.common()
 	config.PreKubeletCommands = []string{
 		"test \"$(cat /run/cloud-init/cloud-id)\" = gce",
+		namedByCloud,
 		"grep -q IMarked /home/debian/.ssh/authorized_keys",
 	}
 	pool := s.pool("gcp", "", config)

@@ -44,6 +44,10 @@ const patience = 15 * time.Minute
 // alicesKey is an SSH key that no program creates.
 const alicesKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMarked alice"
 
+// namedByCloud is a command that fails if the cloud gave the guest another host name than the user
+// data, which would hide that.
+const namedByCloud = "test \"$(cloud-init query v1.local_hostname)\" = \"$(uname -n)\""
+
 // cniConfig is the configuration of the Pod network, as a network's DaemonSet would write it.
 const cniConfig = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.99.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
