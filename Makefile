@@ -26,7 +26,7 @@ FIRST := ./test/packaging ./test/integration
 GOTEST := go test -vet=off -count 1
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/aws test/azure test/gcp test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
+LONG := test/aws test/takeover test/azure test/gcp test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
 OTHERS := $(GOTEST) -p 1 -timeout 6h
 
 # The first of the schedules that `make test-chaos` and `make test-orphans` run, so that they are the same each time. `make chaos` draws its own.
@@ -43,7 +43,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-picture playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
+.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-takeover test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-picture playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ test-outage: ## Take API servers and clouds away for minutes, and give etcd back
 test-aws: ## Have a stand-in for EC2 make, roll, lose and refuse machines, and count their calls
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/aws -v
+
+test-takeover: ## Take machines of a stand-in for EC2 over from another system, with the command killed after each write
+	@hack/tool $(PLAYGROUND) >/dev/null
+	$(OTHERS) ./test/takeover -v
 
 test-azure: ## Have a stand-in for Azure make, roll, lose and refuse machines, and count the calls of 300 with the rate limits of Azure, and of 100 in a busy subscription
 	@hack/tool $(PLAYGROUND) >/dev/null

@@ -22,9 +22,6 @@ import (
 	"github.com/drover-io/drover/takeover"
 )
 
-// planTimeout limits all reads of one plan.
-const planTimeout = 10 * time.Minute
-
 // importOptions say which machines to take over, and into which Cluster.
 type importOptions struct {
 	management managementOptions
@@ -34,14 +31,17 @@ type importOptions struct {
 	cluster, account, bootstrap string
 	drop                        []string
 	output                      string
+	stopped                     bool
+	confirm                     string
+	timeout                     time.Duration
 }
 
 // importing returns the command "drover import".
 func importing(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import",
-		Short: "Plan the takeover of running machines of another system",
-		Long:  "Plan how running machines of another system become Drover's. Each subcommand is one system.",
+		Short: "Take over running machines of another system",
+		Long:  "Make running machines of another system Drover's. Each subcommand is one system.",
 	}
 	cmd.AddCommand(importMCM(version))
 	return cmd
@@ -51,25 +51,40 @@ func importing(version string) *cobra.Command {
 func importMCM(version string) *cobra.Command {
 	var o importOptions
 	cmd := &cobra.Command{
-		Use:   "machine-controller-manager [plan]",
-		Short: "Plan the takeover of machine-controller-manager's machines",
-		Long: `Read the objects of machine-controller-manager, its Nodes and its VMs, and print which objects would stand for them in a
-Cluster of Drover, which tags the VMs would get, and what can't be carried over, field by field. Only AWS is supported.
+		Use:   "machine-controller-manager [STEP]",
+		Short: "Take over machine-controller-manager's machines",
+		Long: `Take over the machines of machine-controller-manager, which run on, in steps. Only AWS is supported.
 
-The command writes nothing. It ends with code 0 if nothing stops the takeover, and 1 otherwise.`,
+  plan      print what would be made and tagged, and what can't be carried over, field by field; write nothing (the default)
+  stage     pause the Cluster, make the objects that stand for the machines, and tag their VMs
+  check     print what would make Cluster API or Drover make or delete a machine once the pause ends; write nothing
+  switch    check, and end the pause: Cluster API and Drover adopt the machines; deletions are held
+  commit    take the old tag off the VMs, delete the old objects, and end the hold on deletions; there is no way back
+  rollback  until commit: delete what was staged, and take the tags off
+  status    print how far the takeover is; write nothing
+
+Each step can be interrupted anywhere and run again. It ends with code 0 if it is done, and 1 otherwise.`,
 		Args:         cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
-		ValidArgs:    []string{"plan"},
+		ValidArgs:    []string{"plan", "stage", "check", "switch", "commit", "rollback", "status"},
 		SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.output != "text" && o.output != "yaml" {
 				return fmt.Errorf("--output %q: must be text or yaml", o.output)
 			}
 			if o.management.namespace == "" {
 				o.management.namespace = "default"
 			}
-			ctx, stop := context.WithTimeout(cmd.Context(), planTimeout)
+			step := "plan"
+			if len(args) > 0 {
+				step = args[0]
+			}
+			ctx, stop := context.WithTimeout(cmd.Context(), o.timeout)
 			defer stop()
-			return planMCM(ctx, cmd.OutOrStdout(), o, version)
+			i, err := newImporter(ctx, cmd.OutOrStdout(), o, version)
+			if err != nil {
+				return err
+			}
+			return i.run(ctx, step)
 		},
 	}
 	f := cmd.Flags()
@@ -84,58 +99,123 @@ The command writes nothing. It ends with code 0 if nothing stops the takeover, a
 	f.StringVar(&o.bootstrap, "bootstrap", "", "Name of the CloudInitConfigTemplate that new machines are set up with. Each pool gets a copy, with its labels and taints. Required.")
 	f.StringSliceVar(&o.drop, "drop", nil, "Fields that new machines may lack, as the plan names them. Default: none.")
 	f.StringVarP(&o.output, "output", "o", "text", "How to print the plan: text, or yaml with all objects, for review.")
+	f.BoolVar(&o.stopped, "stopped", false, "State that machine-controller-manager does not run. Needed only if --from-namespace has neither its Leases nor its Deployments.")
+	f.StringVar(&o.confirm, "confirm", "", "Name of the Cluster, to confirm the step commit.")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "How long the step may take, with all that it waits for.")
 	for _, name := range []string{"from-namespace", "cluster", "bootstrap"} {
 		_ = cmd.MarkFlagRequired(name) // fails for names that are no flag
 	}
 	return cmd
 }
 
-// planMCM prints the plan, and returns an error if something stops the takeover.
-func planMCM(ctx context.Context, out io.Writer, o importOptions, version string) error {
+// importer runs the steps.
+type importer struct {
+	takeover.Takeover
+	options importOptions
+	out     io.Writer
+}
+
+// newImporter connects to the clusters and to the account.
+func newImporter(ctx context.Context, out io.Writer, o importOptions, version string) (*importer, error) {
 	config, err := managementConfig(o.management, version)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	scheme, err := newScheme()
 	if err != nil {
+		return nil, err
+	}
+	i := &importer{options: o, out: out}
+	i.OldNamespace, i.Stopped = o.fromNamespace, o.stopped
+	if i.Management, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+		return nil, fmt.Errorf("making a client of the management cluster: %w", err)
+	}
+	if i.Old, err = clientOf(o.from, i.Management, version); err != nil {
+		return nil, fmt.Errorf("--from: %w", err)
+	}
+	if i.Nodes, err = clientOf(o.nodes, i.Old, version); err != nil {
+		return nil, fmt.Errorf("--nodes: %w", err)
+	}
+	if i.Target, err = targetOf(ctx, i.Management, o); err != nil {
+		return nil, err
+	}
+	if i.VMs, err = accountOf(ctx, i.Management, o.clouds, i.Target.Account); err != nil {
+		return nil, fmt.Errorf("CloudAccount %q: %w", i.Target.Account.Name, err)
+	}
+	return i, nil
+}
+
+func (i *importer) run(ctx context.Context, step string) error {
+	switch step {
+	case "rollback":
+		return i.done(step, i.Rollback(ctx))
+	case "status":
+		return i.Status(ctx, i.out)
+	}
+	switched, err := i.Switched(ctx)
+	if err != nil {
 		return err
 	}
-	management, err := client.New(config, client.Options{Scheme: scheme})
-	if err != nil {
-		return fmt.Errorf("making a client of the management cluster: %w", err)
+	if switched && step == "switch" { // an earlier run has checked
+		return i.done(step, i.Switch(ctx))
 	}
-	old, err := clientOf(o.from, management, version)
-	if err != nil {
-		return fmt.Errorf("--from: %w", err)
-	}
-	nodes, err := clientOf(o.nodes, old, version)
-	if err != nil {
-		return fmt.Errorf("--nodes: %w", err)
-	}
-	target, err := targetOf(ctx, management, o)
+	read, err := takeover.ReadMCM(ctx, i.Old, i.OldNamespace, i.Nodes)
 	if err != nil {
 		return err
 	}
-	read, err := takeover.ReadMCM(ctx, old, o.fromNamespace, nodes)
-	if err != nil {
+	plan := read.Plan(i.Target, i.options.drop)
+	if step == "commit" {
+		if i.options.confirm != i.Cluster {
+			return fmt.Errorf("there is no way back from this step: confirm it with --confirm=%s", i.Cluster)
+		}
+		return i.done(step, i.Commit(ctx, plan))
+	}
+	if err := i.see(ctx, plan); err != nil {
 		return err
 	}
-	plan := read.Plan(target, o.drop)
-	if err := see(ctx, management, o.clouds, plan, target); err != nil {
+	if err := i.Try(ctx, i.Management, plan); err != nil {
 		return err
 	}
-	if err := target.Try(ctx, management, plan); err != nil {
-		return err
+	if step == "check" || step == "switch" {
+		if err := i.Check(ctx, plan); err != nil {
+			return err
+		}
 	}
-	show := target.Print
-	if o.output == "yaml" {
-		show = target.PrintYAML
+	show := i.Print
+	if i.options.output == "yaml" {
+		show = i.PrintYAML
 	}
-	if err := show(out, plan); err != nil {
+	if err := show(i.out, plan); err != nil {
 		return err
 	}
 	if n := plan.Blocked(); n > 0 {
 		return fmt.Errorf("findings that stop the takeover: %d", n)
+	}
+	switch step {
+	case "stage":
+		return i.done(step, i.Stage(ctx, plan))
+	case "switch":
+		return i.done(step, i.Switch(ctx))
+	}
+	return nil
+}
+
+// done says that a step is done, if it is.
+func (i *importer) done(step string, err error) error {
+	if err == nil {
+		_, err = fmt.Fprintf(i.out, "%s: done\n", step)
+	}
+	return err
+}
+
+// see compares the plan with the VMs.
+func (i *importer) see(ctx context.Context, plan *takeover.Plan) error {
+	for _, keys := range plan.KeySets() {
+		listed, err := i.VMs.Tagged(ctx, keys)
+		if err != nil {
+			return fmt.Errorf("listing the VMs: %w", err)
+		}
+		plan.See(keys, listed, i.Target)
 	}
 	return nil
 }
@@ -191,11 +271,11 @@ func targetOf(ctx context.Context, c client.Client, o importOptions) (*takeover.
 	return t, errors.Join(get("CloudAccount", o.account, t.Account), get("CloudInitConfigTemplate", o.bootstrap, t.Bootstrap))
 }
 
-// see lists the VMs of the plan with the account's credentials, and compares them with it.
-func see(ctx context.Context, c client.Client, clouds cloudOptions, plan *takeover.Plan, target *takeover.Target) error {
+// accountOf connects the account with its own credentials.
+func accountOf(ctx context.Context, c client.Client, clouds cloudOptions, account *infrav1.CloudAccount) (patientAccount, error) {
 	dialer, err := newDialer(clouds)
 	if err != nil {
-		return err
+		return patientAccount{}, err
 	}
 	accounts := &controllers.CloudAccountReconciler{
 		Client: c, APIReader: c, Accounts: fleet.NewAccounts(accountOptions(clouds, dialer)), Clouds: offered(clouds),
@@ -203,23 +283,27 @@ func see(ctx context.Context, c client.Client, clouds cloudOptions, plan *takeov
 	}
 	var live *fleet.Account
 	err = patiently(ctx, func() (err error) {
-		live, _, err = accounts.Check(ctx, target.Account)
+		live, _, err = accounts.Check(ctx, account)
 		return err
 	})
-	for _, keys := range plan.KeySets() {
-		if err != nil {
-			break
-		}
-		var listed []cloud.Tagged
-		if err = patiently(ctx, func() (err error) {
-			listed, err = live.Tagged(ctx, keys)
-			return err
-		}); err == nil {
-			plan.See(keys, listed, target)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("CloudAccount %q: %w", target.Account.Name, err)
-	}
-	return nil
+	return patientAccount{live}, err
+}
+
+// patientAccount waits for the turns of its calls in the account's rate limit.
+type patientAccount struct{ live *fleet.Account }
+
+func (a patientAccount) Tagged(ctx context.Context, keys []string) (found []cloud.Tagged, err error) {
+	err = patiently(ctx, func() (err error) {
+		found, err = a.live.Tagged(ctx, keys)
+		return err
+	})
+	return found, err
+}
+
+func (a patientAccount) Tag(ctx context.Context, id string, tags map[string]string) error {
+	return patiently(ctx, func() error { return a.live.Tag(ctx, id, tags) })
+}
+
+func (a patientAccount) Untag(ctx context.Context, ids, keys []string) error {
+	return patiently(ctx, func() error { return a.live.Untag(ctx, ids, keys) })
 }

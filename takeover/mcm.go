@@ -45,8 +45,7 @@ func ReadMCM(ctx context.Context, old client.Reader, namespace string, workload 
 	for kind, items := range map[string]*[]unstructured.Unstructured{
 		"MachineDeployment": &m.Deployments, "MachineSet": &m.Sets, "Machine": &m.Machines, "MachineClass": &m.Classes,
 	} {
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(schema.GroupVersionKind{Group: "machine.sapcloud.io", Version: "v1alpha1", Kind: kind + "List"})
+		list := mcmList(kind)
 		if err := old.List(ctx, list, client.InNamespace(namespace)); err != nil {
 			return nil, fmt.Errorf("listing the %ss of machine-controller-manager: %w", kind, err)
 		}
@@ -58,6 +57,12 @@ func ReadMCM(ctx context.Context, old client.Reader, namespace string, workload 
 	}
 	m.Nodes = nodes.Items
 	return m, nil
+}
+
+func mcmList(kind string) *unstructured.UnstructuredList {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(schema.GroupVersionKind{Group: "machine.sapcloud.io", Version: "v1alpha1", Kind: kind + "List"})
+	return list
 }
 
 // These types have the fields of machine-controller-manager's API, v0.63. Fields that they do not

@@ -54,6 +54,11 @@ func (t *Target) Tags(m Machine) map[string]string {
 // hook holds the deletion of a Machine, by whomever, before it is drained.
 const hook = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/import"
 
+// Mark is the annotation of all objects that stand for another system's machines, from when they
+// are made until the takeover is complete. Its value is the tag key that the VMs lose then. A
+// Cluster that a takeover has paused has it, too, without a value.
+const Mark = "drover.io/imported"
+
 // imported is the template hash of the MachineSets. Cluster API accepts any text.
 const imported = "imported"
 
@@ -76,7 +81,7 @@ func (t *Target) Objects(p *Plan) (all []client.Object) {
 		set := t.machineSet(pool, d)
 		all = append(all, set)
 		for _, m := range pool.Machines {
-			all = append(all, t.machine(m, set), t.cloudMachine(m, pool, set))
+			all = append(all, t.machine(m, pool, set), t.cloudMachine(m, pool, set))
 		}
 	}
 	for i := range p.Pools {
@@ -93,16 +98,23 @@ func (t *Target) meta(name string) metav1.ObjectMeta {
 	}
 }
 
+// marked is meta with the Mark.
+func (t *Target) marked(name string, pool *Pool) metav1.ObjectMeta {
+	meta := t.meta(name)
+	meta.Annotations = map[string]string{Mark: pool.role()}
+	return meta
+}
+
 func (t *Target) machineTemplate(pool *Pool) *infrav1.CloudMachineTemplate {
 	return &infrav1.CloudMachineTemplate{
-		TypeMeta: typeMeta(infrav1.GroupVersion.String(), "CloudMachineTemplate"), ObjectMeta: t.meta(pool.Template),
+		TypeMeta: typeMeta(infrav1.GroupVersion.String(), "CloudMachineTemplate"), ObjectMeta: t.marked(pool.Template, pool),
 		Spec: infrav1.CloudMachineTemplateSpec{Template: infrav1.CloudMachineTemplateResource{Spec: *pool.Machine}},
 	}
 }
 
 func (t *Target) configTemplate(pool *Pool) *bootstrapv1.CloudInitConfigTemplate {
 	c := &bootstrapv1.CloudInitConfigTemplate{
-		TypeMeta: typeMeta(bootstrapv1.GroupVersion.String(), "CloudInitConfigTemplate"), ObjectMeta: t.meta(pool.Name),
+		TypeMeta: typeMeta(bootstrapv1.GroupVersion.String(), "CloudInitConfigTemplate"), ObjectMeta: t.marked(pool.Name, pool),
 		Spec: *t.Bootstrap.Spec.DeepCopy(),
 	}
 	spec := &c.Spec.Template.Spec
@@ -123,7 +135,7 @@ func (t *Target) configTemplate(pool *Pool) *bootstrapv1.CloudInitConfigTemplate
 func (t *Target) deployment(pool *Pool) *clusterv1.MachineDeployment {
 	labels := map[string]string{clusterv1.ClusterNameLabel: t.Cluster, clusterv1.MachineDeploymentNameLabel: pool.Name}
 	d := &clusterv1.MachineDeployment{
-		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "MachineDeployment"), ObjectMeta: t.meta(pool.Name),
+		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "MachineDeployment"), ObjectMeta: t.marked(pool.Name, pool),
 		Spec: clusterv1.MachineDeploymentSpec{
 			ClusterName: t.Cluster, Replicas: ptr.To(pool.Replicas), Selector: metav1.LabelSelector{MatchLabels: labels},
 			Template: clusterv1.MachineTemplateSpec{
@@ -158,7 +170,7 @@ func (t *Target) deployment(pool *Pool) *clusterv1.MachineDeployment {
 // nothing is rolled out.
 func (t *Target) machineSet(pool *Pool, d *clusterv1.MachineDeployment) *clusterv1.MachineSet {
 	set := &clusterv1.MachineSet{
-		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "MachineSet"), ObjectMeta: t.meta(pool.Set),
+		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "MachineSet"), ObjectMeta: t.marked(pool.Set, pool),
 		Spec: clusterv1.MachineSetSpec{
 			ClusterName: t.Cluster, Replicas: ptr.To(pool.Replicas), Selector: *d.Spec.Selector.DeepCopy(), Template: *d.Spec.Template.DeepCopy(),
 		},
@@ -170,29 +182,29 @@ func (t *Target) machineSet(pool *Pool, d *clusterv1.MachineDeployment) *cluster
 	return set
 }
 
-// labels returns the labels of a MachineSet's machines.
-func labels(set *clusterv1.MachineSet) map[string]string {
+// labelsOf returns the labels of a MachineSet's machines.
+func labelsOf(set *clusterv1.MachineSet) map[string]string {
 	all := maps.Clone(set.Spec.Template.Labels)
 	all[clusterv1.MachineSetNameLabel] = set.Name
 	return all
 }
 
-func (t *Target) machine(m Machine, set *clusterv1.MachineSet) *clusterv1.Machine {
+func (t *Target) machine(m Machine, pool *Pool, set *clusterv1.MachineSet) *clusterv1.Machine {
 	spec := *set.Spec.Template.Spec.DeepCopy()
 	spec.Version, spec.ProviderID = m.Version, m.ProviderID
 	// Nothing reads this Secret, because the machine is set up.
 	spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To(m.Name + "-" + imported)}
 	spec.InfrastructureRef = reference(infrav1.GroupVersion.Group, "CloudMachine", m.Name)
 	machine := &clusterv1.Machine{
-		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "Machine"), ObjectMeta: t.meta(m.Name), Spec: spec,
+		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "Machine"), ObjectMeta: t.marked(m.Name, pool), Spec: spec,
 	}
-	machine.Labels, machine.Annotations = labels(set), map[string]string{hook: ""}
+	machine.Labels, machine.Annotations[hook] = labelsOf(set), ""
 	return machine
 }
 
 func (t *Target) cloudMachine(m Machine, pool *Pool, set *clusterv1.MachineSet) *infrav1.CloudMachine {
 	c := &infrav1.CloudMachine{
-		TypeMeta: typeMeta(infrav1.GroupVersion.String(), "CloudMachine"), ObjectMeta: t.meta(m.Name),
+		TypeMeta: typeMeta(infrav1.GroupVersion.String(), "CloudMachine"), ObjectMeta: t.marked(m.Name, pool),
 		Spec: infrav1.CloudMachineSpec{
 			ProviderID: m.ProviderID, Creation: infrav1.CloudMachineCreation{Token: t.token(m)},
 		},
@@ -200,11 +212,9 @@ func (t *Target) cloudMachine(m Machine, pool *Pool, set *clusterv1.MachineSet) 
 	if pool.Machine != nil {
 		c.Spec.CloudMachineFields = *pool.Machine.DeepCopy()
 	}
-	c.Labels, c.Finalizers = labels(set), []string{infrav1.MachineFinalizer}
-	c.Annotations = map[string]string{
-		clusterv1.TemplateClonedFromNameAnnotation:      pool.Template,
-		clusterv1.TemplateClonedFromGroupKindAnnotation: "CloudMachineTemplate." + infrav1.GroupVersion.Group,
-	}
+	c.Labels, c.Finalizers = labelsOf(set), []string{infrav1.MachineFinalizer}
+	c.Annotations[clusterv1.TemplateClonedFromNameAnnotation] = pool.Template
+	c.Annotations[clusterv1.TemplateClonedFromGroupKindAnnotation] = "CloudMachineTemplate." + infrav1.GroupVersion.Group
 	return c
 }
 
@@ -222,7 +232,7 @@ func (t *Target) healthCheck(pool *Pool) *clusterv1.MachineHealthCheck {
 		}
 	}
 	return &clusterv1.MachineHealthCheck{
-		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "MachineHealthCheck"), ObjectMeta: t.meta(pool.Name),
+		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "MachineHealthCheck"), ObjectMeta: t.marked(pool.Name, pool),
 		Spec: clusterv1.MachineHealthCheckSpec{
 			ClusterName: t.Cluster,
 			Selector:    metav1.LabelSelector{MatchLabels: map[string]string{clusterv1.MachineDeploymentNameLabel: pool.Name}},
@@ -242,6 +252,10 @@ func (t *Target) Try(ctx context.Context, c client.Client, p *Plan) error {
 			continue // they repeat what the templates say
 		}
 		kind := o.GetObjectKind().GroupVersionKind().Kind
+		there := o.DeepCopyObject().(client.Object)
+		if err := c.Get(ctx, client.ObjectKeyFromObject(o), there); err == nil && there.GetAnnotations()[Mark] != "" {
+			continue // made by an earlier run
+		}
 		err := c.Create(ctx, o.DeepCopyObject().(client.Object), client.DryRunAll)
 		status, refused := errors.AsType[*apierrors.StatusError](err)
 		switch {

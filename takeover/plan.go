@@ -39,6 +39,14 @@ type Pool struct {
 	Machines []Machine
 }
 
+// role returns the one of the Keys whose loss makes a VM nobody's for the other system.
+func (p *Pool) role() string {
+	if len(p.Keys) == 0 {
+		return ""
+	}
+	return p.Keys[len(p.Keys)-1]
+}
+
 // Health says when the other system replaces a machine.
 type Health struct {
 	// Node is how long a Node may be unhealthy, and Startup how long it may take to appear.

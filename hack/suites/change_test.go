@@ -27,7 +27,7 @@ func TestImports(t *testing.T) {
 		"cloud/gcp/x.go":                     {"autoscaler", "gcp", "chaos-gcp", "crash-gcp", "vm"},
 		"controllers/cloudmachine_create.go": managers,
 		"cloud/fleet/tasks_test.go":          nil,
-		"cloud/aws/ec2stub/x.go":             {"autoscaler", "aws", "chaos-aws", "crash-aws", "storm"},
+		"cloud/aws/ec2stub/x.go":             {"autoscaler", "aws", "chaos-aws", "crash-aws", "storm", "takeover"},
 		"cloud/kubevirt/x.go":                {"vm", "kubevirt", "crash-kubevirt", "chaos-kubevirt"},
 		"cloud/openstack/x.go":               {"openstack", "vm"},
 		"cloud/vsphere/x.go":                 {"vsphere", "crash-vsphere", "chaos-vsphere"},

@@ -88,7 +88,7 @@ func TestFlags(t *testing.T) {
 	b.WriteString("# Flags\n\n<!-- Written by 'go test ./test/docs -update' from drover --help. Do not edit. -->\n\n" +
 		"`drover` runs the manager. `drover simulate` runs the simulated cloud. `drover orphans` says\n" +
 		"what the [orphan collector](safety.md) would do. `drover check` says whether [machines of a\n" +
-		"template can be made](check.md). `drover import` plans the [takeover of machines](migrate/machine-controller-manager.md#plan-a-takeover).\n")
+		"template can be made](check.md). `drover import` [takes machines over](migrate/machine-controller-manager.md#take-over-the-machines).\n")
 	writeFlags(t, &b, "drover", manager)
 	writeFlags(t, &b, "drover simulate", flagsOf(t, help(t, program, "simulate")))
 	writeFlags(t, &b, "drover orphans", flagsOf(t, help(t, program, "orphans")))

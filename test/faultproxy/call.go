@@ -38,6 +38,9 @@ type Call struct {
 	// "metadata.finalizers", "spec.creation".
 	Fields []string
 
+	// DryRun is true if a call to Kubernetes asks for nothing to be stored.
+	DryRun bool
+
 	// Status is the status code from upstream, or 0 while there is no answer.
 	Status int
 	// Fate is the effect of the Rule, or "" when the call passed.
@@ -52,7 +55,7 @@ func (c Call) Write() bool {
 	case "", "events", "leases", "subjectaccessreviews", "tokenreviews", "selfsubjectaccessreviews", "selfsubjectreviews":
 		return false
 	}
-	return !slices.Contains([]string{"get", "list", "watch"}, c.Verb)
+	return !c.DryRun && !slices.Contains([]string{"get", "list", "watch"}, c.Verb)
 }
 
 // Kind returns the call without names: calls of one kind mean the same for different machines.
@@ -133,6 +136,7 @@ func Kubernetes(c *Call, req *http.Request, body []byte) {
 		c.Subresource = strings.Join(parts[2:], "/")
 	}
 	c.Verb = verb(req, c.Name)
+	c.DryRun = req.URL.Query().Has("dryRun")
 	switch c.Verb {
 	case "create":
 		if c.Name == "" {

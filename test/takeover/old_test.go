@@ -161,9 +161,14 @@ func (o *old) node(name, providerID string) {
 	o.Do(o.Rig.Nodes.Create(o.Ctx, node))
 	patch := client.MergeFrom(node.DeepCopy()) // the controller manager writes to it, too
 	node.Status.NodeInfo.KubeletVersion = body.DefaultKubeletVersion
-	node.Status.Conditions = []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
-	}}
+	for kind, is := range map[corev1.NodeConditionType]corev1.ConditionStatus{
+		corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse,
+		corev1.NodeDiskPressure: corev1.ConditionFalse, corev1.NodePIDPressure: corev1.ConditionFalse,
+	} {
+		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
+			Type: kind, Status: is, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+		})
+	}
 	o.Do(o.Rig.Nodes.Status().Patch(o.Ctx, node, patch))
 }
 

@@ -6,21 +6,28 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/rig"
+	"github.com/drover-io/drover/test/scenario"
 )
 
 var house = rig.House{Patience: 3 * time.Minute}
@@ -42,19 +49,31 @@ func begin(ctx context.Context, args ...string) (*rig.Rig, error) {
 type stage struct {
 	*rig.Stage
 	old        *old
-	kubeconfig string // of an administrator of the management cluster
-	nodes      string // of the workload cluster
+	management *faultproxy.Proxy // of the command
+	kubeconfig string            // of an administrator of the management cluster, through the proxy
+	nodes      string            // of the workload cluster, through the tenant's proxy
 	binary     string
 }
 
 // start starts a stage of this name with pools of the old system.
 func start(t *testing.T, name string, pools ...pool) *stage {
 	t.Helper()
-	s := &stage{Stage: house.Stage(t, name), nodes: house.Rig.Workload.AdminKubeconfig()}
-	raw, err := s.Rig.Management.Kubeconfig("importer", "system:masters")
+	s := &stage{Stage: house.Stage(t, name)}
+	m := s.Rig.Management
+	admin := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "importer"}}
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, admin, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name + "-importer"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: s.Namespace, Name: admin.Name}},
+	}))
+	raw, err := m.ServiceAccountKubeconfig(s.Ctx, s.Namespace, admin.Name)
 	s.Do(err)
-	s.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	s.Do(os.WriteFile(s.kubeconfig, raw, 0o600))
+	s.management, err = faultproxy.Start(faultproxy.Options{Name: "importer", Upstream: m.URL, CA: m.CA(), Parse: faultproxy.Kubernetes})
+	s.Do(err)
+	t.Cleanup(s.management.Close)
+	s.kubeconfig, s.nodes = filepath.Join(t.TempDir(), "management"), filepath.Join(t.TempDir(), "workload")
+	s.Do(s.management.WriteKubeconfig(s.kubeconfig, raw))
+	s.Do(os.WriteFile(s.nodes, s.Kubeconfig, 0o600))
 	s.binary, err = playground.Build(s.Ctx, false)
 	s.Do(err)
 	config := &bootstrapv1.CloudInitConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "base"}}
@@ -73,17 +92,100 @@ const page = "../../docs/migrate/machine-controller-manager.md"
 // run runs the page's command for a step, with further arguments.
 func (s *stage) run(step string, args ...string) (out, errs string, code int) {
 	s.Helper()
+	p := s.begin(step, args...)
+	s.end(p)
+	return p.out.String(), p.errs.String(), p.cmd.ProcessState.ExitCode()
+}
+
+// process is a run of the command.
+type process struct {
+	cmd       *exec.Cmd
+	out, errs bytes.Buffer
+}
+
+func (s *stage) begin(step string, args ...string) *process {
+	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Ctx, s.Patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, s.binary, append(append(s.command(step), "--allow-endpoints=127.0.0.0/8,::1/128"), args...)...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.kubeconfig)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
+	s.Cleanup(cancel)
+	p := &process{cmd: exec.CommandContext(ctx, s.binary, append(append(s.command(step), "--allow-endpoints=127.0.0.0/8,::1/128", "--timeout=2m"), args...)...)}
+	p.cmd.Env = append(os.Environ(), "KUBECONFIG="+s.kubeconfig)
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.errs
+	s.Do(p.cmd.Start())
+	return p
+}
+
+// end waits for the end of a process.
+func (s *stage) end(p *process) {
+	s.Helper()
+	err := p.cmd.Wait()
 	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
 		s.Fatal(err)
 	}
-	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+}
+
+// done runs a step, and kills the command after each of its writes, as often as it takes.
+func (s *stage) done(step string, args ...string) {
+	s.Helper()
+	for n := 0; ; n++ {
+		if !s.killed(step, args...) {
+			s.Logf("%s was killed after each of %d writes", step, n)
+			return
+		}
+		if n > 200 {
+			s.Fatalf("%s does not come to an end", step)
+		}
+	}
+}
+
+// killed runs a step, and kills the command after its first write. It returns false if there is
+// nothing left to write: then the step must be done.
+func (s *stage) killed(step string, args ...string) bool {
+	s.Helper()
+	var once sync.Once
+	var running atomic.Pointer[process]
+	wrote, begun := "", make(chan struct{})
+	kill := func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+		if at != faultproxy.After || c.Status >= http.StatusBadRequest || !writes(c) {
+			return faultproxy.Verdict{}
+		}
+		once.Do(func() {
+			wrote = c.String()
+			<-begun
+			_ = running.Load().cmd.Process.Kill()
+		})
+		return faultproxy.Verdict{Cut: true}
+	}
+	proxies := []*faultproxy.Proxy{s.management, s.API, s.Cloud}
+	for _, proxy := range proxies {
+		proxy.SetRule(kill)
+	}
+	p := s.begin(step, args...)
+	running.Store(p)
+	close(begun)
+	s.end(p)
+	for _, proxy := range proxies {
+		proxy.SetRule(nil)
+	}
+	once.Do(func() {}) // waits for a kill
+	if wrote != "" {
+		s.Logf("%s was killed after %s", step, wrote)
+		return true
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 || !strings.HasSuffix(p.out.String(), step+": done\n") {
+		s.Fatalf("%s: code %d\n%s%s", step, code, p.out.String(), p.errs.String())
+	}
+	return false
+}
+
+// writes reports whether only the command makes such a call, and it changes something.
+func writes(c faultproxy.Call) bool {
+	switch c.Proxy {
+	case "importer":
+		return c.Write()
+	case "workload": // Cluster API and Drover use it, too
+		return c.Verb == "patch" && c.Resource == "nodes" && slices.Contains(c.Fields, "metadata.finalizers")
+	}
+	return c.Verb == "CreateTags" || c.Verb == "DeleteTags"
 }
 
 // command returns the arguments of the page's command for a step, with the stage's values.
@@ -95,12 +197,15 @@ func (s *stage) command(step string) []string {
 	if !found {
 		s.Fatalf("%s has no command for %s", page, step)
 	}
-	text, _, _ = strings.Cut(strings.ReplaceAll(text, "\\\n", " "), "\n")
-	words := strings.Fields(text)
+	_, flags, _ := strings.Cut(string(data), "\nflags=\"")
+	flags, _, _ = strings.Cut(flags, "\"")
+	text, _, _ = strings.Cut(text, "\n")
+	words := strings.Fields(strings.Replace(text, "$flags", flags, 1))
 	for i, word := range words {
 		value, known := map[string]string{
 			"--namespace": s.Namespace, "--cluster": s.Tenant.Name, "--bootstrap": "base", "--from": s.kubeconfig,
 			"--from-namespace": s.old.namespace, "--nodes": s.nodes,
+			"--confirm": s.Tenant.Name,
 		}[word]
 		if known {
 			words[i+1] = value

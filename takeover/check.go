@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// Check adds a finding to the plan for each reason why Cluster API or Drover would make or delete
+// a machine once the Cluster's pause ends, and for an other system that runs. It reads everything
+// again, the VMs from the cloud.
+func (t *Takeover) Check(ctx context.Context, p *Plan) error {
+	paused, err := t.paused(ctx)
+	if err != nil {
+		return err
+	}
+	if !paused {
+		p.about("Cluster", t.Cluster).refuse("spec.paused", "no takeover has paused it: stage first")
+	}
+	s, err := t.staged(ctx)
+	if err != nil {
+		return err
+	}
+	listed, err := t.VMs.Tagged(ctx, []string{cloud.TagOwnership, cloud.TagToken})
+	if err != nil {
+		return fmt.Errorf("listing the VMs with Drover's tags: %w", err)
+	}
+	byToken := map[string][]cloud.Tagged{}
+	for _, vm := range listed {
+		byToken[vm.Token] = append(byToken[vm.Token], vm)
+	}
+	for i := range p.Pools {
+		t.checkPool(p, &p.Pools[i], s, byToken)
+	}
+	known := map[string]bool{}
+	for _, vm := range s.vms {
+		known[vm.Spec.Creation.Token] = true
+	}
+	for _, vm := range listed {
+		if vm.OwnershipID == t.OwnershipID && !known[vm.Token] {
+			p.about("VM", vm.ID).refuse("", "it has the tags of Cluster %s, and no CloudMachine: roll back, or delete it", t.Cluster)
+		}
+	}
+	return t.checkStopped(ctx, p)
+}
+
+func (t *Takeover) checkPool(p *Plan, pool *Pool, s *staged, byToken map[string][]cloud.Tagged) {
+	d := named(s.deployments, pool.Name)
+	about := p.about("MachineDeployment", t.Namespace+"/"+pool.Name)
+	if d == nil {
+		about.refuse("", "it is not staged")
+		return
+	}
+	if ptr.Deref(d.Spec.Replicas, 0) != pool.Replicas {
+		about.refuse("spec.replicas", "it is %d, and the old pool has %d machines", ptr.Deref(d.Spec.Replicas, 0), pool.Replicas)
+	}
+	if len(pool.Machines) == 0 {
+		return
+	}
+	var sets []string
+	for _, set := range s.sets {
+		if set.Labels[clusterv1.MachineDeploymentNameLabel] == d.Name {
+			sets = append(sets, set.Name)
+		}
+	}
+	set := named(s.sets, pool.Set)
+	if set == nil || len(sets) != 1 {
+		about.refuse("", "it must have one MachineSet, %s, and has %q", pool.Set, sets)
+		return
+	}
+	t.checkSet(p, pool, d, set, s)
+	selector, err := metav1.LabelSelectorAsSelector(&set.Spec.Selector)
+	if err != nil {
+		p.about("MachineSet", set.Name).refuse("spec.selector", "%s", err)
+		return
+	}
+	for _, m := range pool.Machines {
+		t.checkMachine(p, m, selector, s, byToken)
+	}
+}
+
+// checkSet tests what makes Cluster API adopt the MachineSet as the current one, with all of its
+// machines.
+func (t *Takeover) checkSet(p *Plan, pool *Pool, d *clusterv1.MachineDeployment, set *clusterv1.MachineSet, s *staged) {
+	about := p.about("MachineSet", t.Namespace+"/"+set.Name)
+	if ptr.Deref(set.Spec.Replicas, 0) != pool.Replicas {
+		about.refuse("spec.replicas", "it is %d, and the old pool has %d machines", ptr.Deref(set.Spec.Replicas, 0), pool.Replicas)
+	}
+	if !equality.Semantic.DeepEqual(set.Spec.Template.Spec, d.Spec.Template.Spec) {
+		about.refuse("spec.template.spec", "it differs from that of the MachineDeployment, so all machines would be rolled out")
+	}
+	for _, of := range []map[string]string{set.Labels, set.Spec.Selector.MatchLabels, set.Spec.Template.Labels} {
+		if of[clusterv1.MachineDeploymentUniqueLabel] != imported {
+			about.refuse("metadata.labels", "the label %s is missing, or in the selector or the template", clusterv1.MachineDeploymentUniqueLabel)
+			break
+		}
+	}
+	n := 0
+	for _, m := range s.machines {
+		if m.Labels[clusterv1.MachineSetNameLabel] == set.Name {
+			n++
+		}
+	}
+	if n != int(pool.Replicas) {
+		about.refuse("", "it has %d Machines, and must have %d", n, pool.Replicas)
+	}
+}
+
+func (t *Takeover) checkMachine(p *Plan, m Machine, selector labels.Selector, s *staged, byToken map[string][]cloud.Tagged) {
+	about := p.about("Machine", t.Namespace+"/"+m.Name)
+	machine, vm := named(s.machines, m.Name), named(s.vms, m.Name)
+	if machine == nil || vm == nil {
+		about.refuse("", "it or its CloudMachine is not staged")
+		return
+	}
+	if machine.DeletionTimestamp != nil || vm.DeletionTimestamp != nil {
+		about.refuse("metadata.deletionTimestamp", "it or its CloudMachine is being deleted: roll back")
+	}
+	if _, held := machine.Annotations[hook]; !held {
+		about.refuse("metadata.annotations", "%s is missing", hook)
+	}
+	if !selector.Matches(labels.Set(machine.Labels)) {
+		about.refuse("metadata.labels", "its MachineSet does not select it")
+	}
+	if machine.Spec.ProviderID != m.ProviderID || vm.Spec.ProviderID != m.ProviderID {
+		about.refuse("spec.providerID", "it is not the Node's, %s", m.ProviderID)
+	}
+	if ref := metav1.GetControllerOf(vm); ref == nil || ref.UID != machine.UID {
+		about.refuse("", "it does not own its CloudMachine")
+	}
+	if vm.Spec.Creation.Token != t.token(m) {
+		about.refuse("", "its CloudMachine has the token %q, not %q", vm.Spec.Creation.Token, t.token(m))
+	}
+	found := byToken[t.token(m)]
+	if len(found) != 1 {
+		about.refuse("", "%d VMs have its token %s, and exactly one must: stage again", len(found), t.token(m))
+		return
+	}
+	switch one := found[0]; {
+	case one.ID != m.Instance || one.ProviderID != m.ProviderID:
+		about.refuse("", "its token is on VM %s, %s", one.ID, one.ProviderID)
+	case one.OwnershipID != t.OwnershipID:
+		about.refuse("", "VM %s has the ownership ID of another cluster", one.ID)
+	case one.State != cloud.StateRunning:
+		about.refuse("", "VM %s is %s, not running", one.ID, one.State)
+	}
+}
+
+// named returns the object of this name, or nil.
+func named[T any, P interface {
+	*T
+	client.Object
+}](objects []P, name string) P {
+	for _, o := range objects {
+		if o.GetName() == name {
+			return o
+		}
+	}
+	return nil
+}
+
+// leaseTime is how long after its last renewal a Lease of the other system counts. It holds one for
+// 15 seconds; clocks may differ.
+const leaseTime = time.Minute
+
+// checkStopped refuses the takeover while the other system runs, as far as its Leases and
+// Deployments tell.
+func (t *Takeover) checkStopped(ctx context.Context, p *Plan) error {
+	seen := false
+	leases := &coordinationv1.LeaseList{}
+	if err := t.Old.List(ctx, leases, client.InNamespace(t.OldNamespace)); err != nil {
+		return fmt.Errorf("listing the Leases of namespace %s: %w", t.OldNamespace, err)
+	}
+	for _, l := range leases.Items {
+		if l.Name != "machine-controller" && l.Name != "machine-controller-manager" {
+			continue
+		}
+		seen = true
+		if l.Spec.RenewTime != nil && time.Since(l.Spec.RenewTime.Time) < leaseTime {
+			p.about("Lease", l.Name).refuse("spec.renewTime", "it was renewed less than %s ago: stop machine-controller-manager, both of its processes", leaseTime)
+		}
+	}
+	deployments := &appsv1.DeploymentList{}
+	if err := t.Old.List(ctx, deployments, client.InNamespace(t.OldNamespace)); err != nil {
+		return fmt.Errorf("listing the Deployments of namespace %s: %w", t.OldNamespace, err)
+	}
+	for i := range deployments.Items {
+		d := &deployments.Items[i]
+		for _, c := range d.Spec.Template.Spec.Containers {
+			if !strings.Contains(c.Image, "machine-controller-manager") {
+				continue
+			}
+			seen = true
+			if ptr.Deref(d.Spec.Replicas, 1) > 0 || d.Status.Replicas > 0 {
+				p.about("Deployment", d.Name).refuse("spec.replicas", "it runs machine-controller-manager: scale it to 0")
+			}
+			break
+		}
+	}
+	if !seen && !t.Stopped {
+		p.about("Namespace", t.OldNamespace).refuse("", "it has no Lease and no Deployment of machine-controller-manager: stop it, and say so with --stopped")
+	}
+	return nil
+}
+
+// atRest returns what keeps the pools from being as the takeover has made them: each Machine has
+// its Node and is held, and nothing is made, rolled or deleted.
+func (t *Takeover) atRest(ctx context.Context) (missing string, err error) {
+	s, err := t.staged(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range s.machines {
+		if !m.Status.NodeRef.IsDefined() {
+			return "Machine " + m.Name + " has no Node", nil
+		}
+		if m.DeletionTimestamp != nil {
+			return "Machine " + m.Name + " is being deleted", nil
+		}
+	}
+	for _, d := range s.deployments {
+		want := ptr.Deref(d.Spec.Replicas, 0)
+		for what, n := range map[string]*int32{
+			"": d.Status.Replicas, "up-to-date ": d.Status.UpToDateReplicas, "ready ": d.Status.ReadyReplicas, "available ": d.Status.AvailableReplicas,
+		} {
+			if ptr.Deref(n, -1) != want || d.Status.ObservedGeneration < d.Generation {
+				return fmt.Sprintf("MachineDeployment %s has %d %sreplicas of %d", d.Name, ptr.Deref(n, 0), what, want), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// Switched reports whether something is staged in a Cluster that is not paused.
+func (t *Takeover) Switched(ctx context.Context) (bool, error) {
+	paused, err := t.paused(ctx)
+	if err != nil || paused {
+		return false, err
+	}
+	s, err := t.staged(ctx)
+	return err == nil && len(s.machines) > 0, err
+}
+
+// Switch ends the Cluster's pause, and waits until Cluster API and Drover have adopted everything.
+// Deletions are still held. The caller has checked the plan.
+func (t *Takeover) Switch(ctx context.Context) error {
+	if err := t.setPaused(ctx, false); err != nil {
+		return err
+	}
+	return until(ctx, "all machines are adopted", t.atRest)
+}

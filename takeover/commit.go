@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// What machine-controller-manager has on its objects, its Secrets and its Nodes.
+const (
+	mcmFinalizer       = "machine.sapcloud.io/machine-controller-manager"
+	mcmSecretFinalizer = "machine.sapcloud.io/machine-controller"
+	mcmNodeFinalizer   = "node.machine.sapcloud.io/machine-controller"
+	mcmNodeLabel       = "node.gardener.cloud/machine-name"
+	mcmNodeAnnotation  = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
+)
+
+// Commit completes the takeover. There is no way back from here: the VMs lose the tag by which the
+// other system finds them, then its objects go, and at last nothing holds deletions any more. The
+// plan may lack what an earlier run has deleted.
+func (t *Takeover) Commit(ctx context.Context, p *Plan) error {
+	other := &Plan{}
+	if err := t.checkStopped(ctx, other); err != nil {
+		return err
+	}
+	for _, f := range other.Findings {
+		return fmt.Errorf("%s: %s", f.Object, f.Message)
+	}
+	s, err := t.staged(ctx)
+	if err != nil {
+		return err
+	}
+	before, err := t.oldMachines(ctx, s)
+	if err != nil {
+		return err
+	}
+	if before { // later, nothing may hold the commit up
+		missing, err := t.atRest(ctx)
+		if err != nil {
+			return err
+		}
+		if missing != "" {
+			return fmt.Errorf("%s: switch first, and wait until all machines are adopted", missing)
+		}
+	}
+	for i := range p.Pools {
+		if pool := &p.Pools[i]; pool.Health != nil && named(s.deployments, pool.Name) != nil {
+			check := t.healthCheck(pool)
+			err := t.Management.Get(ctx, client.ObjectKeyFromObject(check), check.DeepCopy())
+			if apierrors.IsNotFound(err) {
+				err = t.Management.Create(ctx, check)
+			}
+			if err != nil {
+				return fmt.Errorf("making MachineHealthCheck %s: %w", check.Name, err)
+			}
+		}
+	}
+	if err := t.loseKeys(ctx, s); err != nil {
+		return err
+	}
+	if err := t.eraseOld(ctx, s); err != nil {
+		return err
+	}
+	for _, m := range s.machines {
+		if m.Status.NodeRef.Name == "" {
+			continue
+		}
+		if err := t.freeNode(ctx, m.Status.NodeRef.Name); err != nil {
+			return err
+		}
+	}
+	return t.release(ctx, s)
+}
+
+// loseKeys takes the keys by which the other system finds its VMs off those of this takeover.
+func (t *Takeover) loseKeys(ctx context.Context, s *staged) error {
+	tagged, err := t.ours(ctx)
+	if err != nil {
+		return err
+	}
+	keys := map[string]bool{}
+	for _, vm := range s.vms {
+		keys[vm.Annotations[Mark]] = true
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		listed, err := t.VMs.Tagged(ctx, []string{key, cloud.TagToken})
+		if err != nil {
+			return fmt.Errorf("listing the VMs with %s: %w", key, err)
+		}
+		var ids []string
+		for _, one := range listed {
+			if _, has := tagged[one.ID]; has {
+				ids = append(ids, one.ID)
+			}
+		}
+		slices.Sort(ids)
+		if len(ids) == 0 {
+			continue
+		}
+		if err := t.VMs.Untag(ctx, ids, []string{key}); err != nil {
+			return fmt.Errorf("taking %s off %s: %w", key, strings.Join(ids, ", "), err)
+		}
+	}
+	return nil
+}
+
+// eraseOld deletes the other system's objects of the pools, from the bottom to the top.
+func (t *Takeover) eraseOld(ctx context.Context, s *staged) error {
+	names := map[string]map[string]bool{"Machine": {}, "MachineSet": {}, "MachineDeployment": {}, "MachineClass": {}}
+	for _, o := range s.machines {
+		names["Machine"][o.Name] = true
+	}
+	for _, o := range s.deployments {
+		names["MachineDeployment"][o.Name] = true
+		names["MachineClass"][o.Spec.Template.Spec.InfrastructureRef.Name] = true
+	}
+	for _, kind := range []string{"Machine", "MachineSet", "MachineDeployment", "MachineClass"} {
+		list := mcmList(kind)
+		if err := t.Old.List(ctx, list, client.InNamespace(t.OldNamespace)); err != nil {
+			return fmt.Errorf("listing the %ss of machine-controller-manager: %w", kind, err)
+		}
+		for i := range list.Items {
+			o := &list.Items[i]
+			owner := metav1.GetControllerOf(o)
+			if !names[kind][o.GetName()] && (kind != "MachineSet" || owner == nil || !names["MachineDeployment"][owner.Name]) {
+				continue
+			}
+			if kind == "MachineClass" {
+				if err := t.freeSecrets(ctx, o); err != nil {
+					return err
+				}
+			}
+			if err := erase(ctx, t.Old, o, mcmFinalizer); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// freeSecrets takes machine-controller-manager's finalizer off the Secrets of a MachineClass. It
+// does not delete them: they may be another's, too.
+func (t *Takeover) freeSecrets(ctx context.Context, class *unstructured.Unstructured) error {
+	for _, field := range []string{"secretRef", "credentialsSecretRef"} {
+		name, _, _ := unstructured.NestedString(class.Object, field, "name")
+		if name == "" {
+			continue
+		}
+		secret := &metav1.PartialObjectMetadata{}
+		secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		secret.Namespace, secret.Name = t.OldNamespace, name
+		err := lose(ctx, t.Old, secret, func() { secret.Finalizers = without(secret.Finalizers, mcmSecretFinalizer) })
+		if err != nil {
+			return fmt.Errorf("taking the finalizer off Secret %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// freeNode takes off a Node what machine-controller-manager has written, above all its finalizer.
+func (t *Takeover) freeNode(ctx context.Context, name string) error {
+	node := &metav1.PartialObjectMetadata{}
+	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	node.Name = name
+	err := lose(ctx, t.Nodes, node, func() {
+		node.Finalizers = without(node.Finalizers, mcmNodeFinalizer)
+		delete(node.Labels, mcmNodeLabel)
+		delete(node.Annotations, mcmNodeAnnotation)
+	})
+	if err != nil {
+		return fmt.Errorf("taking the finalizer off Node %s: %w", name, err)
+	}
+	return nil
+}
+
+// release ends the hold on deletions, and removes the Mark: of each object in one write, of the
+// MachineDeployments last.
+func (t *Takeover) release(ctx context.Context, s *staged) error {
+	for _, o := range s.all() {
+		err := lose(ctx, t.Management, o, func() {
+			annotations := maps.Clone(o.GetAnnotations())
+			delete(annotations, Mark)
+			delete(annotations, hook)
+			o.SetAnnotations(annotations)
+		})
+		if err != nil {
+			return fmt.Errorf("releasing %s: %w", o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// lose reads an object, and patches what change takes off it, if it takes anything. The patch is
+// refused if another has changed the object meanwhile, because it replaces whole lists.
+func lose(ctx context.Context, c client.Client, o client.Object, change func()) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		before := o.DeepCopyObject().(client.Object)
+		change()
+		if data, err := client.MergeFrom(before).Data(o); err != nil || string(data) == "{}" {
+			return err
+		}
+		return c.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	})
+}
+
+func without(all []string, one string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s == one })
+}

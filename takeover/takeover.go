@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// VMs are the target's account. Each call waits for its turn in the account's rate limit.
+type VMs interface {
+	Tagged(ctx context.Context, keys []string) ([]cloud.Tagged, error)
+	Tag(ctx context.Context, id string, tags map[string]string) error
+	Untag(ctx context.Context, ids, keys []string) error
+}
+
+// Takeover makes what a Plan says. Each step learns from objects and tags how far an earlier run
+// came, so it can be interrupted anywhere and run again; nothing is kept elsewhere.
+type Takeover struct {
+	*Target
+	// Management has the Cluster, Old the other system's objects, in OldNamespace, and Nodes the
+	// Nodes.
+	Management, Old, Nodes client.Client
+	OldNamespace           string
+	VMs                    VMs
+	// Stopped is the user's word that the other system does not run, for one that can't be seen.
+	Stopped bool
+}
+
+// Stage pauses the Cluster, and makes everything that stands for the machines: first the objects,
+// from the top to the bottom, and of each machine the tags last. So nothing that Drover finds in
+// the cloud is without an object.
+func (t *Takeover) Stage(ctx context.Context, p *Plan) error {
+	if err := t.setPaused(ctx, true); err != nil {
+		return err
+	}
+	tagged, err := t.ours(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range p.Pools {
+		if err := t.stagePool(ctx, &p.Pools[i], tagged); err != nil {
+			return fmt.Errorf("pool %s: %w", p.Pools[i].Name, err)
+		}
+	}
+	return nil
+}
+
+func (t *Takeover) stagePool(ctx context.Context, pool *Pool, tagged map[string]cloud.Tagged) error {
+	d := t.deployment(pool)
+	for _, o := range []client.Object{t.machineTemplate(pool), t.configTemplate(pool), d} {
+		if err := t.make(ctx, o); err != nil {
+			return err
+		}
+	}
+	if len(pool.Machines) == 0 {
+		return nil
+	}
+	set := t.machineSet(pool, d) // of d as it is stored
+	if err := t.make(ctx, set); err != nil {
+		return err
+	}
+	for _, m := range pool.Machines {
+		machine, vm := t.machine(m, pool, set), t.cloudMachine(m, pool, set)
+		if err := t.make(ctx, machine); err != nil {
+			return err
+		}
+		// not the MachineSet's: Cluster API deletes those of a MachineSet that no Machine refers to
+		vm.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(machine, clusterv1.GroupVersion.WithKind("Machine"))}
+		if err := t.make(ctx, vm); err != nil {
+			return err
+		}
+		if _, has := tagged[m.Instance]; has {
+			continue
+		}
+		if err := t.VMs.Tag(ctx, m.Instance, t.Tags(m)); err != nil {
+			return fmt.Errorf("tagging %s: %w", m.Instance, err)
+		}
+	}
+	return nil
+}
+
+// make creates o, or reads what an earlier run has created.
+func (t *Takeover) make(ctx context.Context, o client.Object) error {
+	kind := o.GetObjectKind().GroupVersionKind()
+	there := o.DeepCopyObject().(client.Object)
+	err := t.Management.Get(ctx, client.ObjectKeyFromObject(o), there)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = t.Management.Create(ctx, o)
+	case err == nil && there.GetAnnotations()[Mark] == "":
+		err = fmt.Errorf("it exists, and is not of this takeover")
+	case err == nil && there.GetDeletionTimestamp() != nil:
+		err = fmt.Errorf("it is being deleted: roll back first")
+	case err == nil:
+		err = t.Management.Get(ctx, client.ObjectKeyFromObject(o), o)
+	}
+	if err != nil {
+		return fmt.Errorf("making %s %s: %w", kind.Kind, o.GetName(), err)
+	}
+	o.GetObjectKind().SetGroupVersionKind(kind)
+	return nil
+}
+
+// ours returns the VMs that have the tags of this Cluster's takeover, by ID: their token ends in
+// it. VMs that Drover makes have other tokens.
+func (t *Takeover) ours(ctx context.Context) (map[string]cloud.Tagged, error) {
+	listed, err := t.VMs.Tagged(ctx, []string{cloud.TagOwnership, cloud.TagToken})
+	if err != nil {
+		return nil, fmt.Errorf("listing the VMs with Drover's tags: %w", err)
+	}
+	vms := map[string]cloud.Tagged{}
+	for _, vm := range listed {
+		if vm.OwnershipID == t.OwnershipID && vm.Token == t.token(Machine{Instance: vm.ID}) {
+			vms[vm.ID] = vm
+		}
+	}
+	return vms, nil
+}
+
+// setPaused pauses the Cluster, with the Mark, or ends its pause. It returns when Cluster API and
+// Drover have seen it: a controller whose cache is behind would make or delete machines.
+func (t *Takeover) setPaused(ctx context.Context, paused bool) error {
+	cluster := &clusterv1.Cluster{}
+	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Cluster}
+	if err := t.Management.Get(ctx, key, cluster); err != nil {
+		return fmt.Errorf("reading Cluster %s: %w", t.Cluster, err)
+	}
+	_, ours := cluster.Annotations[Mark]
+	switch is := ptr.Deref(cluster.Spec.Paused, false); {
+	case paused && is && !ours:
+		return fmt.Errorf("somebody else has paused Cluster %s: end that first", t.Cluster)
+	case is != paused:
+		before := cluster.DeepCopy()
+		cluster.Spec.Paused = ptr.To(paused)
+		delete(cluster.Annotations, Mark)
+		if paused {
+			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, Mark, "")
+		}
+		if err := t.Management.Patch(ctx, cluster, client.MergeFrom(before)); err != nil {
+			return fmt.Errorf("setting spec.paused of Cluster %s: %w", t.Cluster, err)
+		}
+	}
+	want := map[bool]metav1.ConditionStatus{true: metav1.ConditionTrue, false: metav1.ConditionFalse}[paused]
+	return until(ctx, "the condition Paused is "+string(want), func(ctx context.Context) (string, error) {
+		if err := t.Management.Get(ctx, key, cluster); err != nil {
+			return "", err
+		}
+		if c := conditions.Get(cluster, clusterv1.PausedCondition); c == nil || c.Status != want || c.ObservedGeneration < cluster.Generation {
+			return "Cluster " + t.Cluster, nil
+		}
+		infrastructure := &infrav1.CloudCluster{}
+		key := client.ObjectKey{Namespace: t.Namespace, Name: cluster.Spec.InfrastructureRef.Name}
+		if err := t.Management.Get(ctx, key, infrastructure); err != nil {
+			return "", err
+		}
+		if c := conditions.Get(infrastructure, clusterv1.PausedCondition); c == nil || c.Status != want {
+			return "CloudCluster " + key.Name, nil
+		}
+		return "", nil
+	})
+}
+
+// paused reports whether this takeover has paused the Cluster.
+func (t *Takeover) paused(ctx context.Context) (bool, error) {
+	cluster := &clusterv1.Cluster{}
+	if err := t.Management.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: t.Cluster}, cluster); err != nil {
+		return false, fmt.Errorf("reading Cluster %s: %w", t.Cluster, err)
+	}
+	_, ours := cluster.Annotations[Mark]
+	return ours && ptr.Deref(cluster.Spec.Paused, false), nil
+}
+
+// interval is the time between two looks at something that is waited for.
+const interval = 500 * time.Millisecond
+
+// until waits until check says that nothing is missing.
+func until(ctx context.Context, what string, check func(context.Context) (missing string, err error)) error {
+	missing := ""
+	err := wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {
+		var err error
+		missing, err = check(ctx)
+		return missing == "", err
+	})
+	if err != nil && missing != "" {
+		return fmt.Errorf("waiting until %s: %s: %w", what, missing, err)
+	}
+	if err != nil {
+		return fmt.Errorf("waiting until %s: %w", what, err)
+	}
+	return nil
+}
+
+// staged are the objects that stand for the machines: those with the Mark.
+type staged struct {
+	checks      []*clusterv1.MachineHealthCheck
+	deployments []*clusterv1.MachineDeployment
+	sets        []*clusterv1.MachineSet
+	machines    []*clusterv1.Machine
+	vms         []*infrav1.CloudMachine
+	templates   []client.Object
+}
+
+func (t *Takeover) staged(ctx context.Context) (*staged, error) {
+	var (
+		s           staged
+		checks      clusterv1.MachineHealthCheckList
+		deployments clusterv1.MachineDeploymentList
+		sets        clusterv1.MachineSetList
+		machines    clusterv1.MachineList
+		vms         infrav1.CloudMachineList
+		templates   infrav1.CloudMachineTemplateList
+		configs     bootstrapv1.CloudInitConfigTemplateList
+	)
+	for _, list := range []client.ObjectList{&checks, &deployments, &sets, &machines, &vms, &templates, &configs} {
+		err := t.Management.List(ctx, list, client.InNamespace(t.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: t.Cluster})
+		if err != nil {
+			return nil, fmt.Errorf("listing what is staged: %w", err)
+		}
+	}
+	s.checks = marked(checks.Items, func(o *clusterv1.MachineHealthCheck) client.Object { return o })
+	s.deployments = marked(deployments.Items, func(o *clusterv1.MachineDeployment) client.Object { return o })
+	s.sets = marked(sets.Items, func(o *clusterv1.MachineSet) client.Object { return o })
+	s.machines = marked(machines.Items, func(o *clusterv1.Machine) client.Object { return o })
+	s.vms = marked(vms.Items, func(o *infrav1.CloudMachine) client.Object { return o })
+	for _, o := range marked(templates.Items, func(o *infrav1.CloudMachineTemplate) client.Object { return o }) {
+		s.templates = append(s.templates, o)
+	}
+	for _, o := range marked(configs.Items, func(o *bootstrapv1.CloudInitConfigTemplate) client.Object { return o }) {
+		s.templates = append(s.templates, o)
+	}
+	return &s, nil
+}
+
+// marked returns the items that have the Mark.
+func marked[T any](items []T, as func(*T) client.Object) (with []*T) {
+	for i := range items {
+		if _, has := as(&items[i]).GetAnnotations()[Mark]; has {
+			with = append(with, &items[i])
+		}
+	}
+	return with
+}
+
+// all returns the objects from the bottom to the top.
+func (s *staged) all() (all []client.Object) {
+	for _, o := range s.checks {
+		all = append(all, o)
+	}
+	for _, o := range s.vms {
+		all = append(all, o)
+	}
+	for _, o := range s.machines {
+		all = append(all, o)
+	}
+	for _, o := range s.sets {
+		all = append(all, o)
+	}
+	for _, o := range s.deployments {
+		all = append(all, o)
+	}
+	return append(all, s.templates...)
+}
+
+// oldMachines reports whether the other system still has the Machine of each staged one.
+func (t *Takeover) oldMachines(ctx context.Context, s *staged) (bool, error) {
+	list := mcmList("Machine")
+	if err := t.Old.List(ctx, list, client.InNamespace(t.OldNamespace)); err != nil {
+		return false, fmt.Errorf("listing the Machines of machine-controller-manager: %w", err)
+	}
+	names := map[string]bool{}
+	for i := range list.Items {
+		names[list.Items[i].GetName()] = true
+	}
+	for _, m := range s.machines {
+		if !names[m.Name] {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Rollback undoes what was staged, from any point until the takeover is complete: it pauses the
+// Cluster, deletes the objects without anything that a deletion does, and takes the tags off.
+func (t *Takeover) Rollback(ctx context.Context) error {
+	tagged, err := t.ours(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := t.staged(ctx)
+	if err != nil {
+		return err
+	}
+	if len(s.all()) == 0 {
+		// Without the takeover's pause, nothing is staged, or the takeover is complete: then its
+		// VMs keep their tags.
+		if paused, err := t.paused(ctx); err != nil || !paused {
+			return err
+		}
+	}
+	if err := t.mayRollBack(ctx, s, tagged); err != nil {
+		return err
+	}
+	if err := t.setPaused(ctx, true); err != nil {
+		return err
+	}
+	if err := t.untilAllPaused(ctx, s); err != nil {
+		return err
+	}
+	for _, o := range s.all() {
+		if err := erase(ctx, t.Management, o); err != nil {
+			return err
+		}
+	}
+	ids := slices.Sorted(maps.Keys(tagged))
+	if len(ids) > 0 {
+		if err := t.VMs.Untag(ctx, ids, []string{cloud.TagMachine, cloud.TagToken, cloud.TagOwnership}); err != nil {
+			return fmt.Errorf("taking the tags off %s: %w", strings.Join(ids, ", "), err)
+		}
+	}
+	return t.setPaused(ctx, false)
+}
+
+// mayRollBack returns an error if there is no way back: a commit has begun, or a pool has other
+// machines than those that were staged, which would be deleted with it.
+func (t *Takeover) mayRollBack(ctx context.Context, s *staged, tagged map[string]cloud.Tagged) error {
+	begun := fmt.Errorf("a commit has begun, so there is no way back: run commit again")
+	for _, vm := range s.vms {
+		for _, one := range tagged {
+			if _, has := one.Tags[vm.Annotations[Mark]]; one.Token == vm.Spec.Creation.Token && !has {
+				return begun
+			}
+		}
+	}
+	there, err := t.oldMachines(ctx, s)
+	if err != nil {
+		return err
+	}
+	if !there {
+		return begun
+	}
+	for _, d := range s.deployments {
+		machines := &clusterv1.MachineList{}
+		if err := t.Management.List(ctx, machines, client.InNamespace(t.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: d.Name}); err != nil {
+			return fmt.Errorf("listing the Machines of MachineDeployment %s: %w", d.Name, err)
+		}
+		for i := range machines.Items {
+			if m := &machines.Items[i]; !metav1.HasAnnotation(m.ObjectMeta, Mark) {
+				return fmt.Errorf("there is no way back: Machine %s of MachineDeployment %s was made after the switch", m.Name, d.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// untilAllPaused returns when each object's controller has seen the pause. Nothing acts on a
+// template.
+func (t *Takeover) untilAllPaused(ctx context.Context, s *staged) error {
+	all := s.all()
+	all = all[:len(all)-len(s.templates)]
+	return until(ctx, "the pause is seen", func(ctx context.Context) (string, error) {
+		for _, o := range all {
+			if conditions.IsTrue(o.(conditions.Getter), clusterv1.PausedCondition) {
+				continue
+			}
+			if err := t.Management.Get(ctx, client.ObjectKeyFromObject(o), o); client.IgnoreNotFound(err) != nil {
+				return "", err
+			} else if err == nil && !conditions.IsTrue(o.(conditions.Getter), clusterv1.PausedCondition) {
+				return fmt.Sprintf("%T %s", o, o.GetName()), nil
+			}
+		}
+		return "", nil
+	})
+}
+
+// erase deletes an object on which no controller may act: its Cluster is paused, or its system does
+// not run. The finalizers go first, and again as often as a controller adds one. Other finalizers
+// than those given are waited for; none given: all go.
+func erase(ctx context.Context, c client.Client, o client.Object, finalizers ...string) error {
+	name := fmt.Sprintf("%T %s", o, client.ObjectKeyFromObject(o))
+	return until(ctx, name+" is deleted", func(ctx context.Context) (string, error) {
+		err := lose(ctx, c, o, func() {
+			o.SetFinalizers(slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {
+				return len(finalizers) == 0 || slices.Contains(finalizers, f)
+			}))
+		})
+		if err == nil && o.GetDeletionTimestamp() == nil {
+			err = client.IgnoreNotFound(c.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+		}
+		if err == nil {
+			err = c.Get(ctx, client.ObjectKeyFromObject(o), o)
+			if apierrors.IsNotFound(err) {
+				return "", nil
+			}
+		}
+		return fmt.Sprintf("it has the finalizers %q", o.GetFinalizers()), err
+	})
+}
