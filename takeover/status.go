@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // Status writes how far the takeover is.
@@ -36,17 +38,23 @@ func (t *Takeover) Status(ctx context.Context, out io.Writer) error {
 		step = "it is complete"
 	case len(s.all()) > 0 && paused:
 		step = "it is staged, completely or in part: check says which"
-	case len(s.all()) > 0 && held < len(tagged):
-		step = "it is being completed: run commit again"
 	case len(s.all()) > 0:
-		if step, err = t.atRest(ctx); err != nil {
+		if step, err = t.switched(ctx, s, tagged); err != nil {
 			return err
-		}
-		if step = "it is switched, and waits: " + step; step == "it is switched, and waits: " {
-			step = "it is switched: commit completes it, rollback undoes it"
 		}
 	}
 	_, err = fmt.Fprintf(out, "Cluster %s, paused: %t\nStaged: MachineDeployment %d, MachineSet %d, Machine %d, CloudMachine %d\nHeld: Machine %d\nTagged: VM %d\n%s\n",
 		t.Cluster, paused, len(s.deployments), len(s.sets), len(s.machines), len(s.vms), held, len(tagged), step)
 	return err
+}
+
+// switched says what is next in a Cluster whose pause has ended.
+func (t *Takeover) switched(ctx context.Context, s *staged, tagged map[string]cloud.Tagged) (string, error) {
+	if back, err := t.mayRollBack(ctx, s, tagged); err != nil || back != "" {
+		return back, err
+	}
+	if missing, err := t.atRest(ctx); err != nil || missing != "" {
+		return "it is switched, and waits: " + missing, err
+	}
+	return "it is switched: commit completes it, rollback undoes it", nil
 }

@@ -4,6 +4,7 @@ package takeover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -314,8 +315,10 @@ func (t *Takeover) Rollback(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := t.mayRollBack(ctx, s, tagged); err != nil {
+	if why, err := t.mayRollBack(ctx, s, tagged); err != nil {
 		return err
+	} else if why != "" {
+		return errors.New(why)
 	}
 	if err := t.setPaused(ctx, true); err != nil {
 		return err
@@ -337,36 +340,32 @@ func (t *Takeover) Rollback(ctx context.Context) error {
 	return t.setPaused(ctx, false)
 }
 
-// mayRollBack returns an error if there is no way back: a commit has begun, or a pool has other
+// mayRollBack returns why there is no way back, or "": a commit has begun, or a pool has other
 // machines than those that were staged, which would be deleted with it.
-func (t *Takeover) mayRollBack(ctx context.Context, s *staged, tagged map[string]cloud.Tagged) error {
-	begun := fmt.Errorf("a commit has begun, so there is no way back: run commit again")
+func (t *Takeover) mayRollBack(ctx context.Context, s *staged, tagged map[string]cloud.Tagged) (why string, err error) {
+	const begun = "a commit has begun, so there is no way back: run commit again"
 	for _, vm := range s.vms {
 		for _, one := range tagged {
 			if _, has := one.Tags[vm.Annotations[Mark]]; one.Token == vm.Spec.Creation.Token && !has {
-				return begun
+				return begun, nil
 			}
 		}
 	}
-	there, err := t.oldMachines(ctx, s)
-	if err != nil {
-		return err
-	}
-	if !there {
-		return begun
+	if there, err := t.oldMachines(ctx, s); err != nil || !there {
+		return begun, err
 	}
 	for _, d := range s.deployments {
 		machines := &clusterv1.MachineList{}
 		if err := t.Management.List(ctx, machines, client.InNamespace(t.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: d.Name}); err != nil {
-			return fmt.Errorf("listing the Machines of MachineDeployment %s: %w", d.Name, err)
+			return "", fmt.Errorf("listing the Machines of MachineDeployment %s: %w", d.Name, err)
 		}
 		for i := range machines.Items {
 			if m := &machines.Items[i]; !metav1.HasAnnotation(m.ObjectMeta, Mark) {
-				return fmt.Errorf("there is no way back: Machine %s of MachineDeployment %s was made after the switch", m.Name, d.Name)
+				return fmt.Sprintf("Machine %s of MachineDeployment %s was made after the switch, so there is no way back", m.Name, d.Name), nil
 			}
 		}
 	}
-	return nil
+	return "", nil
 }
 
 // untilAllPaused returns when each object's controller has seen the pause. Nothing acts on a

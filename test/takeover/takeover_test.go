@@ -34,7 +34,15 @@ func TestTakeover(t *testing.T) {
 	before := s.picture()
 	began := s.AWS.Calls()
 
+	status := func(want string) {
+		t.Helper()
+		out, errs, code := s.run("status")
+		g.Expect(code).To(Equal(0), errs)
+		g.Expect(out).To(HaveSuffix(want))
+	}
+	status("Tagged: VM 0\nnothing is staged\n")
 	s.done("stage")
+	status("Tagged: VM 3\nit is staged, completely or in part: check says which\n")
 	out, _, code := s.run("check")
 	g.Expect(code).To(Equal(1))
 	g.Expect(out).To(MatchRegexp(`Refused +Lease machine-controller +spec.renewTime`))
@@ -78,12 +86,14 @@ func TestTakeover(t *testing.T) {
 	g.Expect(s.picture()).To(Equal(before), "rolled back from a commit that has made only a MachineHealthCheck")
 	s.done("stage")
 	s.done("switch")
+	status("it is switched: commit completes it, rollback undoes it\n")
 	for range 3 { // both MachineHealthChecks, and the tags
 		g.Expect(s.killed("commit")).To(BeTrue())
 	}
 	_, errs, code = s.run("rollback")
 	g.Expect(code).To(Equal(1))
 	g.Expect(errs).To(ContainSubstring("a commit has begun"))
+	status("a commit has begun, so there is no way back: run commit again\n")
 	s.done("commit")
 	_, errs, code = s.run("rollback")
 	g.Expect(errs).To(BeEmpty())
@@ -92,7 +102,10 @@ func TestTakeover(t *testing.T) {
 	for _, op := range []string{"RunInstances", "TerminateInstances"} {
 		g.Expect(made[op]).To(Equal(began[op]), op)
 	}
+	g.Expect(made["CreateTags"]).To(Equal(4*3), "one for each machine in each of four stages")
+	g.Expect(made["DeleteTags"]).To(Equal(3+1), "one in each of three rollbacks, and one for the pools' common key")
 	s.committed(before)
+	status("it is complete\n")
 
 	a := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Tenant.Name + "-a"}}
 	b := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Tenant.Name + "-b"}}
