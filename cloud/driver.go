@@ -229,9 +229,11 @@ const (
 	KindNIC      Kind = "NIC"
 	KindDisk     Kind = "Disk"
 	KindAddress  Kind = "Address"
+	KindBalancer Kind = "Balancer"
 )
 
-// State of an instance. A dependant has none.
+// State of an instance or a balancer. Other resources have none. A balancer is Pending, Running or
+// Failed.
 type State string
 
 // The states of an instance.
@@ -259,6 +261,8 @@ type Resource struct {
 	Token, OwnershipID string
 	// CreatedAt is by the cloud's clock; zero where the cloud does not say.
 	CreatedAt time.Time
+	// Balancer is set for a balancer, which also has State and Reason.
+	Balancer *BalancerState
 
 	// Only instances have what follows.
 

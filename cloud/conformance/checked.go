@@ -141,6 +141,15 @@ func (c *checked) resource(method string, r cloud.Resource) {
 	if r.ID == "" || r.OwnershipID == "" || r.Token == "" {
 		c.t.Errorf("%s: a resource lacks ID, token or ownership ID: %+v", method, r)
 	}
+	if (r.Kind == cloud.KindBalancer) != (r.Balancer != nil) {
+		c.t.Errorf("%s: only a balancer, and each balancer, has a BalancerState: %+v", method, r)
+	}
+	if r.Kind == cloud.KindBalancer {
+		if !slices.Contains([]cloud.State{cloud.StatePending, cloud.StateRunning, cloud.StateFailed}, r.State) || r.ProviderID != "" {
+			c.t.Errorf("%s: balancer %s has state %q, provider ID %q", method, r.ID, r.State, r.ProviderID)
+		}
+		return
+	}
 	if r.Kind != cloud.KindInstance {
 		if r.State != "" || r.ProviderID != "" {
 			c.t.Errorf("%s: a dependant has fields of an instance: %+v", method, r)

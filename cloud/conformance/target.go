@@ -91,10 +91,12 @@ type Calls struct {
 	Delete int
 	// Console of one instance.
 	Console int
+	// Balancer is the creation of a load balancer, and Targets a change of its targets.
+	Balancer, Targets int
 }
 
 func (c Calls) withDefaults() Calls {
-	for _, n := range []*int{&c.Probe, &c.Create, &c.Again, &c.Offering, &c.List, &c.Describe, &c.Delete, &c.Console} {
+	for _, n := range []*int{&c.Probe, &c.Create, &c.Again, &c.Offering, &c.List, &c.Describe, &c.Delete, &c.Console, &c.Balancer, &c.Targets} {
 		*n = max(*n, 1)
 	}
 	if c.Page == 0 {

@@ -188,7 +188,7 @@ func (v *inventory) resolveDeletion(t *task, began time.Time, found []cloud.Reso
 	}
 	// Only empty reads say that the machine is gone: the instance was recorded, the cloud shows no
 	// end of it, and no deletion of it was ever sent.
-	unexplained := m.ref.ProviderID != "" && !hasInstance(own, m.ref) && !m.resumed && !m.wasGone && len(m.accepted) == 0
+	unexplained := (m.ref.ProviderID != "" || m.isRecordedBalancer) && !hasInstance(own, m.ref) && !m.resumed && !m.wasGone && len(m.accepted) == 0
 	if unexplained && !v.absences.accept(t.ref.Token, time.Now()) {
 		t.err = cloud.Errorf(cloud.Conflict, "no resource of the machine is found, but too many machines are missing at once to accept that: check the CloudAccount's conditions")
 		return
@@ -209,7 +209,7 @@ func (v *inventory) proofAt(m *machine, own []cloud.Resource) time.Time {
 		return m.emptySince // the cloud shows its end, and has deleted all that belonged to it
 	case hasInstance(own, m.ref):
 		return made.Add(traits.ReadLag) // a dependant may still be hidden
-	case m.ref.ProviderID != "":
+	case m.ref.ProviderID != "" || m.isRecordedBalancer:
 		return later(made, m.emptySince).Add(traits.ReadLag)
 	case m.refused: // but an earlier step of the create may have left something
 		return m.emptySince.Add(traits.ReadLag)

@@ -110,6 +110,8 @@ type Observation struct {
 	// Duplicates are the IDs of the machine's living instances if there are several, or if the only
 	// one is not the recorded one.
 	Duplicates []string
+	// Balancer is the load balancer that has the token; nil if none has.
+	Balancer *cloud.Resource
 }
 
 // Deletion is the progress of a deletion.

@@ -51,7 +51,9 @@ type machine struct {
 	knownSince    time.Time        // when this process learned that the instance exists; zero: it has not
 	startingSince time.Time        // since when it has been about to change by itself; zero: it is not
 	joined        bool             // its Node appeared after the last listing
-	onNoCapacity  func()           // remembers where it was made, for when it fails there; nil: done
+	// isRecordedBalancer is true for a load balancer that is known to have been made.
+	isRecordedBalancer bool
+	onNoCapacity       func() // remembers where it was made, for when it fails there; nil: done
 
 	reported        Observation
 	reportedSettled bool         // the controller was notified that it is settled
@@ -429,7 +431,12 @@ func (v *inventory) addSighting(m *machine, resources []cloud.Resource, at time.
 func (m *machine) observation() Observation {
 	gone := m.isGone() || m.wasGone
 	o := Observation{Gone: gone, NeverSeen: m.phase == neverSeen}
-	instances := slices.DeleteFunc(m.own(), func(r cloud.Resource) bool {
+	own := m.own()
+	if i := slices.IndexFunc(own, func(r cloud.Resource) bool { return r.Balancer != nil }); i >= 0 {
+		balancer := own[i]
+		o.Balancer = &balancer
+	}
+	instances := slices.DeleteFunc(own, func(r cloud.Resource) bool {
 		return r.Kind != cloud.KindInstance || gone && r.State != cloud.StateTerminated
 	})
 	if len(instances) == 0 {
@@ -467,6 +474,10 @@ func (m *machine) observation() Observation {
 func (m *machine) refresh() Observation {
 	now := m.observation()
 	switch {
+	case now.Balancer != nil && isSettled(now.Balancer):
+		m.startingSince = time.Time{}
+	case now.Balancer != nil && m.startingSince.IsZero():
+		m.startingSince = time.Now()
 	case now.Instance == nil:
 	case now.Gone || (now.Instance.State != cloud.StatePending && now.Instance.State != cloud.StateStopping):
 		m.startingSince = time.Time{}

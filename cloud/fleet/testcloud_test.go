@@ -80,6 +80,7 @@ type testResource struct {
 	Token       string
 	OwnershipID string
 	Zone        string
+	Targets     []string // a balancer's
 	State       cloud.State
 	Created     time.Time
 
@@ -158,8 +159,9 @@ func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "memory"} }
 
 type wireRequest struct {
 	Token, OwnershipID, Zone string
-	Tokens, IDs              []string
+	Tokens, IDs, Targets     []string
 	Page                     int
+	Recorded                 bool
 }
 
 type wireAnswer struct {
@@ -171,7 +173,7 @@ type wireAnswer struct {
 	Place         string
 }
 
-var opClasses = map[string]cloud.Class{"run": cloud.ClassCreate, "terminate": cloud.ClassDelete, "list": cloud.ClassRead, "describe": cloud.ClassRead, "probe": cloud.ClassRead, "offering": cloud.ClassRead}
+var opClasses = map[string]cloud.Class{"run": cloud.ClassCreate, "balance": cloud.ClassCreate, "terminate": cloud.ClassDelete, "list": cloud.ClassRead, "describe": cloud.ClassRead, "probe": cloud.ClassRead, "offering": cloud.ClassRead}
 
 func (c *testCloud) serve(w http.ResponseWriter, req *http.Request) {
 	var in wireRequest
@@ -240,6 +242,8 @@ func (c *testCloud) do(op string, in wireRequest) wireAnswer {
 	switch op {
 	case "run":
 		return c.run(in)
+	case "balance":
+		return c.balance(in)
 	case "list":
 		const page = 100
 		all := c.read(func(r *testResource) bool { return r.OwnershipID != "" })
@@ -278,6 +282,22 @@ func (c *testCloud) run(in wireRequest) wireAnswer {
 	return wireAnswer{Resources: []testResource{*c.made[in.Token]}}
 }
 
+// balance makes a load balancer, or changes its targets.
+func (c *testCloud) balance(in wireRequest) wireAnswer {
+	id := "lb-" + in.Token
+	b := c.resources[id]
+	switch {
+	case b == nil && (in.Recorded || c.made[in.Token] != nil):
+		return wireAnswer{Code: string(cloud.NotFound), Message: "no such load balancer"}
+	case b == nil:
+		now := time.Now()
+		b = &testResource{Kind: cloud.KindBalancer, ID: id, Token: in.Token, OwnershipID: in.OwnershipID, Created: now, changed: now, State: cloud.StateRunning}
+		c.resources[id], c.made[in.Token] = b, b
+	}
+	b.Targets = in.Targets
+	return wireAnswer{Resources: []testResource{*b}}
+}
+
 // make makes an instance and its dependants. It needs the lock.
 func (c *testCloud) make(token, ownership, zone string) *testResource {
 	now := time.Now()
@@ -301,6 +321,8 @@ func (c *testCloud) terminate(id string) string {
 	case r == nil:
 	case r.ID == c.protected:
 		return string(cloud.InvalidSpec)
+	case r.Kind == cloud.KindBalancer:
+		delete(c.resources, id)
 	case r.Kind == cloud.KindNIC:
 		if i := c.resources[r.instance]; i != nil && i.State != cloud.StateTerminated {
 			return string(cloud.Conflict)

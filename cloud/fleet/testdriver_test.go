@@ -75,6 +75,14 @@ func (d *testDriver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resou
 	return toResource(out.Resources[0]), nil
 }
 
+func (d *testDriver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) (cloud.Resource, error) {
+	out, err := d.call(ctx, "balance", wireRequest{Token: req.Token, OwnershipID: req.OwnershipID, Targets: req.Targets, Recorded: req.Recorded})
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	return toResource(out.Resources[0]), nil
+}
+
 func (d *testDriver) List(ctx context.Context) (all []cloud.Resource, err error) {
 	for page := 0; ; page++ {
 		out, err := d.call(ctx, "list", wireRequest{Page: page})
@@ -132,6 +140,12 @@ func (d *testDriver) Offering(ctx context.Context, spec *infrav1.CloudMachineFie
 
 func toResource(r testResource) cloud.Resource {
 	out := cloud.Resource{Kind: r.Kind, ID: r.ID, Token: r.Token, OwnershipID: r.OwnershipID, CreatedAt: r.Created}
+	if r.Kind == cloud.KindBalancer {
+		out.State, out.Balancer = r.State, &cloud.BalancerState{Address: "lb.example.com", Port: 6443}
+		for _, address := range r.Targets {
+			out.Balancer.Targets = append(out.Balancer.Targets, cloud.BalancerTarget{Address: address, Healthy: true})
+		}
+	}
 	if r.Kind == cloud.KindInstance {
 		out.ProviderID, out.State, out.Code, out.FailureDomain = "test:///"+r.ID, r.State, r.Code, r.Zone
 	}

@@ -79,11 +79,7 @@ func (d *driver) runRequest(req cloud.Request) (wire.RunInstancesRequest, error)
 		DiskGiB:      cmp.Or(spec.DiskGiB, defaultDiskGiB),
 		Spot:         spec.Market != nil && spec.Market.Type == "spot",
 		UserData:     req.UserData,
-		Tags: map[string]string{
-			cloud.TagOwnership: req.OwnershipID,
-			cloud.TagToken:     req.Token,
-			cloud.TagMachine:   cloud.Clip(req.Namespace+"/"+req.Name, wire.MaxTagValue),
-		},
+		Tags:         tags(req.OwnershipID, req.Token, req.Namespace, req.Name),
 	}
 	for _, disk := range spec.DataDisks {
 		run.DataDisksGiB = append(run.DataDisksGiB, disk.SizeGiB)
@@ -124,6 +120,40 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, 
 		ids[i] = found[i].ID
 	}
 	return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%d instances have the token %s: %s", len(found), req.Token, strings.Join(ids, ", "))
+}
+
+// EnsureBalancer implements cloud.Balancer.
+func (d *driver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) (cloud.Resource, error) {
+	class := cloud.ClassCreate
+	if req.Recorded {
+		class = cloud.ClassDelete
+	}
+	var answer wire.PutLoadBalancerResponse
+	err := d.call(ctx, wire.PutLoadBalancer, class, wire.PutLoadBalancerRequest{
+		Region:      d.region,
+		ClientToken: req.Token,
+		MustExist:   req.Recorded,
+		Name:        driverkit.HostName(req.Name, wire.MaxName),
+		Port:        req.Port,
+		TargetIPs:   req.Targets,
+		Tags:        tags(req.OwnershipID, req.Token, req.Namespace, req.Name),
+	}, &answer)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	made := toResource(answer.LoadBalancer)
+	if made.Kind != cloud.KindBalancer || made.ID == "" || made.Token != req.Token {
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response: no load balancer has the token of the request", wire.PutLoadBalancer)
+	}
+	return made, nil
+}
+
+func tags(ownershipID, token, namespace, name string) map[string]string {
+	return map[string]string{
+		cloud.TagOwnership: ownershipID,
+		cloud.TagToken:     token,
+		cloud.TagMachine:   cloud.Clip(namespace+"/"+name, wire.MaxTagValue),
+	}
 }
 
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
@@ -268,6 +298,13 @@ func toResource(r wire.Resource) cloud.Resource {
 		OwnershipID: r.Tags[cloud.TagOwnership],
 		CreatedAt:   r.CreatedAt,
 	}
+	if out.Kind == cloud.KindBalancer {
+		out.State, out.Balancer = toState(r.State), &cloud.BalancerState{Address: r.PrivateIP, Port: r.Port}
+		for _, t := range r.Targets {
+			out.Balancer.Targets = append(out.Balancer.Targets, cloud.BalancerTarget{Address: t.IP, Healthy: t.Healthy})
+		}
+		return out
+	}
 	if out.Kind != cloud.KindInstance {
 		return out
 	}
@@ -293,6 +330,8 @@ func toKind(k wire.Kind) cloud.Kind {
 		return cloud.KindNIC
 	case wire.Disk:
 		return cloud.KindDisk
+	case wire.Balancer:
+		return cloud.KindBalancer
 	}
 	return cloud.Kind(k)
 }

@@ -110,6 +110,12 @@ func (a Admin) SetConsole(ctx context.Context, id string, output []byte) error {
 	return a.tell(ctx, "instance/console", consoleRequest{id, output})
 }
 
+// Serve gives an instance a server, at an address that the simulator can reach: load balancers
+// connect to it instead of the instance's address. "" takes it away.
+func (a Admin) Serve(ctx context.Context, id, address string) error {
+	return a.tell(ctx, "instance/serve", serveRequest{id, address})
+}
+
 // Run creates an instance in an account, with any tags.
 func (a Admin) Run(ctx context.Context, account string, run wire.RunInstancesRequest) (wire.Resource, error) {
 	return post[wire.Resource](ctx, a, "instance/run", foreignRequest{account, run})

@@ -130,6 +130,7 @@ func (s *Server) serveAdmin(mux *http.ServeMux) {
 	handle(s, mux, "instance/machine", s.machineOf)
 	handle(s, mux, "instance/console", s.setConsole)
 	handle(s, mux, "instance/run", s.runForeign)
+	handle(s, mux, "instance/serve", s.setServed)
 }
 
 // handle serves one admin operation: POST, with JSON in and out.
@@ -191,6 +192,11 @@ func (s *Server) snapshotOf(account string, p *place, now time.Time) []SnapshotR
 	}
 	for _, d := range p.dependants {
 		if r, ok := d.view(now); ok {
+			list = append(list, r)
+		}
+	}
+	for _, b := range p.balancers {
+		if r, ok := b.view(now); ok {
 			list = append(list, r)
 		}
 	}

@@ -91,6 +91,8 @@ type Settings struct {
 	Throttle string `json:"throttle,omitempty"`
 	// SpotLifetime is the mean time until a spot instance is taken back. Default: 0, never.
 	SpotLifetime Duration `json:"spotLifetime,omitempty"`
+	// TargetLag is how long a load balancer takes to use, and to show, new targets. Default: 0.
+	TargetLag Duration `json:"targetLag,omitempty"`
 	// PageSize limits a page. Default: wire.MaxResults.
 	PageSize int `json:"pageSize,omitempty"`
 }
@@ -139,7 +141,7 @@ func (s Settings) validate() error {
 	if _, ok := throttlePreset(s.Throttle); !ok {
 		return fmt.Errorf("throttle %q: want %q, %q or %q", s.Throttle, ThrottleGenerous, ThrottleEC2, ThrottleNone)
 	}
-	for _, d := range []Duration{s.BootMin, s.BootMax, s.Stop, s.TerminatedVisible, s.ConsistencyLag, s.Latency.Min, s.Latency.Mean, s.Latency.Max, s.SpotLifetime} {
+	for _, d := range []Duration{s.BootMin, s.BootMax, s.Stop, s.TerminatedVisible, s.ConsistencyLag, s.Latency.Min, s.Latency.Mean, s.Latency.Max, s.SpotLifetime, s.TargetLag} {
 		if d.Duration < 0 {
 			return fmt.Errorf("a duration is negative: %s", d.Duration)
 		}

@@ -132,6 +132,13 @@ func (p *place) find(now time.Time, visible time.Duration, f filter) []wire.Reso
 			}
 		}
 	}
+	for _, b := range p.balancers {
+		if f.matches(&b.res) {
+			if r, ok := b.view(now.Add(-b.lag)); ok {
+				found = append(found, r)
+			}
+		}
+	}
 	sortResources(found)
 	return found
 }
@@ -166,6 +173,9 @@ func (s *Server) terminate(a *account, req wire.BatchRequest) (*wire.BatchRespon
 func (s *Server) remove(a *account, req wire.BatchRequest) (*wire.BatchResponse, *wire.ErrorResponse) {
 	now, p := time.Now(), a.place(req.Region)
 	return s.batch(req, func(id string) *wire.ErrorResponse {
+		if p.removeBalancer(id) {
+			return nil
+		}
 		d := p.dependants[id]
 		switch {
 		case d == nil || (!d.gone.IsZero() && !now.Before(d.gone)):

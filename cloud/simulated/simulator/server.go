@@ -44,7 +44,10 @@ type Server struct {
 	settings Settings
 	accounts map[string]*account
 	pools    map[string]*pool
-	down     DownMode
+	// frontends are the addresses of load balancers. served are the servers of instances, by IP.
+	frontends *pool
+	served    map[string]string
+	down      DownMode
 }
 
 // DownMode is how a cloud that is down behaves.
@@ -68,7 +71,7 @@ func New(o Options) (*Server, error) {
 		regions: o.Regions, types: o.InstanceTypes, images: o.Images, networks: o.Networks, adminToken: o.AdminToken,
 		audit: newAuditLog(), faults: newFaults(o.Seed), fleet: body.NewFleet(ctx, o.Bodies), ctx: ctx, stop: stop,
 		rand: mathrand.New(mathrand.NewPCG(o.Seed, 1)), settings: o.Settings,
-		accounts: map[string]*account{}, pools: map[string]*pool{},
+		accounts: map[string]*account{}, pools: map[string]*pool{}, frontends: newPool(balancerNetwork), served: map[string]string{},
 	}
 	for _, n := range o.Networks {
 		s.pools[n.Name] = newPool(n.CIDR)
@@ -221,6 +224,10 @@ func (s *Server) effect(c *call) (any, *wire.ErrorResponse) {
 		return do(c, func(req wire.BatchRequest) (*wire.BatchResponse, *wire.ErrorResponse) {
 			return s.remove(c.account, req)
 		})
+	case wire.PutLoadBalancer:
+		return do(c, func(req wire.PutLoadBalancerRequest) (*wire.PutLoadBalancerResponse, *wire.ErrorResponse) {
+			return s.putBalancer(c.account, req)
+		})
 	case wire.DescribeCatalog:
 		return do(c, func(req wire.CatalogRequest) (*wire.CatalogResponse, *wire.ErrorResponse) {
 			return s.catalog(c.account, req)
@@ -283,6 +290,8 @@ func (s *Server) machinesOf(c *call) []string {
 			out = append(out, i.res.Tags[cloud.TagToken])
 		} else if d := p.dependants[id]; d != nil {
 			out = append(out, d.res.Tags[cloud.TagToken])
+		} else if b := p.balancers[id]; b != nil {
+			out = append(out, b.res.Tags[cloud.TagToken])
 		}
 	}
 	slices.Sort(out)

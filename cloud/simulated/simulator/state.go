@@ -148,7 +148,10 @@ type account struct {
 func (a *account) place(region string) *place {
 	p := a.places[region]
 	if p == nil {
-		p = &place{instances: map[string]*instance{}, dependants: map[string]*dependant{}, bindings: map[string]*binding{}}
+		p = &place{
+			instances: map[string]*instance{}, dependants: map[string]*dependant{}, bindings: map[string]*binding{},
+			balancers: map[string]*balancer{}, balancerTokens: map[string]*balancer{},
+		}
 		a.places[region] = p
 	}
 	return p
@@ -159,7 +162,9 @@ type place struct {
 	instances  map[string]*instance
 	dependants map[string]*dependant
 	bindings   map[string]*binding
-	swept      time.Time
+	// balancers are those that exist, by ID; balancerTokens are all, by client token.
+	balancers, balancerTokens map[string]*balancer
+	swept                     time.Time
 }
 
 // sweep drops what no read can see any more.

@@ -22,6 +22,7 @@ const (
 	DeleteResources    = "DeleteResources"
 	DescribeCatalog    = "DescribeCatalog"
 	GetConsoleOutput   = "GetConsoleOutput"
+	PutLoadBalancer    = "PutLoadBalancer"
 )
 
 // Limits of the API.
@@ -75,6 +76,7 @@ const (
 	Instance Kind = "instance"
 	NIC      Kind = "nic"
 	Disk     Kind = "disk"
+	Balancer Kind = "balancer"
 )
 
 // State of an instance.
@@ -116,6 +118,36 @@ type Resource struct {
 	// For a dependant: its instance, and whether it is deleted with the instance.
 	AttachedTo         string `json:"attachedTo,omitempty"`
 	DeleteOnTerminated bool   `json:"deleteOnTerminated,omitempty"`
+
+	// For a load balancer, which also has Name, State (pending or running) and PrivateIP.
+	Port    int32    `json:"port,omitempty"`
+	Targets []Target `json:"targets,omitempty"`
+}
+
+// Target is a machine to which a load balancer forwards connections.
+type Target struct {
+	IP      string `json:"ip"`
+	Healthy bool   `json:"healthy"`
+}
+
+// PutLoadBalancerRequest creates a load balancer, or replaces the targets of an existing one.
+type PutLoadBalancerRequest struct {
+	Region string `json:"region"`
+	// ClientToken identifies the load balancer. It is not free again after a deletion.
+	ClientToken string `json:"clientToken"`
+	// MustExist makes the call return ResourceNotFound instead of creating the load balancer.
+	MustExist bool   `json:"mustExist,omitempty"`
+	Name      string `json:"name,omitempty"`
+	// Port of the load balancer and of its targets. It can't be changed.
+	Port int32 `json:"port"`
+	// TargetIPs is the full set of targets.
+	TargetIPs []string          `json:"targetIPs,omitempty"`
+	Tags      map[string]string `json:"tags,omitempty"`
+}
+
+// PutLoadBalancerResponse holds the load balancer.
+type PutLoadBalancerResponse struct {
+	LoadBalancer Resource `json:"loadBalancer"`
 }
 
 // RunInstancesRequest creates one instance with its NIC and disks, all with the same tags.

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import "context"
+
+// Balancer is a Driver whose cloud has load balancers. List, Describe and Delete serve the parts of
+// a balancer, which carry its token, as they serve the dependants of a machine.
+type Balancer interface {
+	Driver
+	// EnsureBalancer creates the balancer, or takes the next step towards what req asks for. It is
+	// idempotent by req.Token: at most one balancer with the token ever exists, whatever became of
+	// earlier calls. It returns the balancer as it is after the step: a Resource of KindBalancer.
+	// If its Balancer does not show yet what req asks for, the engine calls again. Calls that
+	// change an existing balancer are of ClassDelete: no create delays the removal of a target.
+	EnsureBalancer(ctx context.Context, req BalancerRequest) (Resource, error)
+}
+
+// BalancerRequest is a load balancer of TCP connections to API servers.
+type BalancerRequest struct {
+	// Token is the balancer's creation token, OwnershipID that of its cluster's machines.
+	Token, OwnershipID string
+	// Recorded is true if the balancer was made before. If it does not exist any more, nothing is
+	// made, and the error is NotFound.
+	Recorded bool
+	// Namespace and Name are the CloudCluster's, for people.
+	Namespace, Name string
+	// Port is that of the balancer and of its targets.
+	Port int32
+	// Targets are the addresses of the machines that get connections, sorted. It is the full set:
+	// any other target is removed.
+	Targets []string
+}
+
+// BalancerState is what a Resource of KindBalancer has.
+type BalancerState struct {
+	// Address is the IP address or the DNS name for clients; "" if it is not known yet.
+	Address string
+	Port    int32
+	// Targets are sorted by address. A target that gets no new connections any more is left out.
+	Targets []BalancerTarget
+}
+
+// BalancerTarget is a machine to which a balancer forwards connections.
+type BalancerTarget struct {
+	Address string
+	// Healthy is true if the balancer's health check succeeds.
+	Healthy bool
+}

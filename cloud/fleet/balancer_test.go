@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+func balancerRequest(token string, recorded bool, targets ...string) cloud.BalancerRequest {
+	return cloud.BalancerRequest{Token: token, OwnershipID: "own", Recorded: recorded, Namespace: "team", Name: "c", Port: 6443, Targets: targets}
+}
+
+// TestBalancer tests the calls in the life of a load balancer: one to create it, one for each
+// change of its targets, and none of its own while nothing changes.
+func TestBalancer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s := c.begin(t)
+		a := s.account(t)
+		expect := func(calls int, req cloud.BalancerRequest) {
+			t.Helper()
+			if _, err := a.EnsureBalancer(t.Context(), req); err != nil || c.count("balance") != calls {
+				t.Fatalf("%d calls, want %d; %v", c.count("balance"), calls, err)
+			}
+		}
+		expect(1, balancerRequest("b", false, "10.0.0.1"))
+		expect(1, balancerRequest("b", true, "10.0.0.1"))
+		a.creates.inFlight = maxConcurrentCreates
+		expect(2, balancerRequest("b", true, "10.0.0.1", "10.0.0.2"))
+		var queued *cloud.Queued
+		if _, err := a.EnsureBalancer(t.Context(), balancerRequest("other", false)); !errors.As(err, &queued) {
+			t.Errorf("got %v, want Queued: creates hold all workers that they may", err)
+		}
+		a.creates.inFlight = 0
+		time.Sleep(10 * time.Minute)
+		expect(2, balancerRequest("b", true, "10.0.0.1", "10.0.0.2"))
+		if n := c.count("list"); n < 9 || n > 12 || c.count("describe") > 0 {
+			t.Errorf("%d listings in ten idle minutes, want one a minute", n)
+		}
+
+		told := s.count("b")
+		c.with(func() { delete(c.resources, "lb-b") }) // somebody deletes it
+		until(t, 2*time.Minute, "the controller is told", func() bool { return s.count("b") > told })
+		if _, err := a.EnsureBalancer(t.Context(), balancerRequest("b", true)); cloud.CodeOf(err) != cloud.NotFound || len(c.alive("b")) > 0 {
+			t.Errorf("got %v, want NotFound, and no second balancer: %v", err, c.alive("b"))
+		}
+	})
+}
+
+// TestBalancerAfterLostAnswer tests that a create without an answer makes no second balancer, and
+// that a deletion waits until such a create can't take effect any more.
+func TestBalancerAfterLostAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t)
+		c.setFault(func(op string) fault { return fault{cut: op == "balance"} })
+		if _, err := a.EnsureBalancer(t.Context(), balancerRequest("b", false)); cloud.CodeOf(err) != cloud.Unavailable {
+			t.Fatalf("got %v, want Unavailable", err)
+		}
+		c.setFault(nil)
+		if b, err := a.EnsureBalancer(t.Context(), balancerRequest("b", false)); err != nil || b.ID != "lb-b" {
+			t.Fatalf("got %+v, %v", b, err)
+		}
+
+		c.setFault(func(op string) fault { return fault{cut: op == "balance", late: 40 * time.Second} })
+		_, _ = a.EnsureBalancer(t.Context(), balancerRequest("late", false))
+		c.setFault(nil)
+		ref := cloud.Reference{Token: "late", OwnershipID: "own"}
+		until(t, 5*time.Minute, "the late balancer is deleted", func() bool { return a.DeleteBalancer(ref, false, time.Now()).Gone })
+		if c.made["late"] == nil || len(c.alive("late")) > 0 {
+			t.Errorf("made: %v, left: %v", c.made["late"] != nil, c.alive("late"))
+		}
+	})
+}
+
+// TestBalancerDeletion tests that the deletion of a recorded balancer takes no longer than its two
+// reads, and that the balancer is not made again meanwhile.
+func TestBalancerDeletion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t)
+		if _, err := a.EnsureBalancer(t.Context(), balancerRequest("b", false)); err != nil {
+			t.Fatal(err)
+		}
+		ref := cloud.Reference{Token: "b", OwnershipID: "own"}
+		a.DeleteBalancer(ref, true, time.Now())
+		if _, err := a.EnsureBalancer(t.Context(), balancerRequest("b", true)); cloud.CodeOf(err) != cloud.Conflict {
+			t.Errorf("got %v, want Conflict", err)
+		}
+		took := until(t, time.Minute, "the balancer is gone", func() bool { return a.DeleteBalancer(ref, true, time.Now()).Gone })
+		if took > 15*time.Second || c.count("terminate") != 1 || len(c.alive("b")) > 0 {
+			t.Errorf("took %s and %d calls, %v is left", took, c.count("terminate"), c.alive("b"))
+		}
+	})
+}
