@@ -55,8 +55,16 @@ func TestQuickStart(t *testing.T) {
 		t.Fatalf("it never said %q: %v", prefix, <-ended)
 		return ""
 	}
+	binary, err := playground.Build(ctx, false) // with the race detector, it has another name
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := t.TempDir()
+	if err := os.Symlink(binary, programs+"/drover"); err != nil {
+		t.Fatal(err)
+	}
 	shell := "export KUBECONFIG=" + after("export KUBECONFIG=") + "\nexport PATH=" + after("export PATH=") +
-		"\nexport DROVER_SIMULATED_ENDPOINT=" + after("export DROVER_SIMULATED_ENDPOINT=") + "\n"
+		"\nexport DROVER_SIMULATED_ENDPOINT=" + after("export DROVER_SIMULATED_ENDPOINT=") + "\nexport PATH=$PATH:" + programs + "\n"
 	do := func(commands string) string {
 		cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", shell+commands)
 		cmd.Dir = root
