@@ -2,7 +2,10 @@
 
 package armstub
 
-import infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+import (
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
 
 func networkID(path string) string {
 	return "/subscriptions/" + Subscription + "/resourceGroups/net/providers/Microsoft.Network/" + path
@@ -28,5 +31,5 @@ func Everything(m *infrav1.AzureMachine) {
 	m.UltraSSD, m.DiskController, m.LicenseType, m.AllowExtensions = true, "NVMe", "RHEL_BYOS", true
 	m.BootDiagnosticsStorageURI, m.AdminUsername, m.SSHKeys = "https://x.blob.core.windows.net/", "ops", []string{"ssh-ed25519 AAAA ops"}
 	m.Image = infrav1.AzureImage{ID: PaidImage, Plan: &infrav1.AzurePlan{Publisher: Paid, Product: Paid, Name: Paid}}
-	m.Tags = map[string]string{"cost-center": "4711", "drover-creation-token": "stolen"}
+	m.Tags = map[string]string{"cost-center": "4711", cloud.TagToken: "stolen"}
 }

@@ -124,8 +124,12 @@ func (b *balancer) end() {
 func (b *balancer) aim(now, at time.Time, ips []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	ips = slices.Compact(slices.Sorted(slices.Values(ips)))
+	if n := len(b.wanted); n > 0 && slices.Equal(b.wanted[n-1].ips, ips) {
+		return // a call that is repeated does not make the change later
+	}
 	b.wanted = slices.DeleteFunc(b.wanted, func(t balancerTargets) bool { return t.at.After(now) })
-	b.wanted = append(b.wanted, balancerTargets{at, slices.Compact(slices.Sorted(slices.Values(ips)))})
+	b.wanted = append(b.wanted, balancerTargets{at, ips})
 }
 
 // targets returns the targets at t. The caller holds b.mu.

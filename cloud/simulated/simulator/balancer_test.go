@@ -93,12 +93,15 @@ func TestLoadBalancer(t *testing.T) {
 	_, _ = c.put("t", true, dead.PrivateIP, one.PrivateIP)
 
 	lag := quick()
-	lag.TargetLag = ms(400)
+	lag.TargetLag = ms(3000)
 	c.must(c.SetSettings(t.Context(), lag))
-	g.Eventually(func() string { return get(t, lb) }, 10*time.Second).Should(Equal("one"))
+	g.Eventually(func() string { return get(t, lb) }, 20*time.Second).Should(Equal("one"))
 	_, _ = c.put("t", true, two.PrivateIP)
 	g.Expect(get(t, lb)).To(Equal("one"), "the change takes its time")
-	g.Eventually(func() string { return get(t, lb) }, 10*time.Second).Should(Equal("two"))
+	g.Eventually(func() string {
+		_, _ = c.put("t", true, two.PrivateIP) // which does not make the change later
+		return get(t, lb)
+	}, 20*time.Second).Should(Equal("two"))
 
 	g.Expect(c.call(wire.DeleteResources, wire.BatchRequest{Region: "sim-1", IDs: []string{lb.ID}}, nil)).To(BeEmpty())
 	g.Expect(get(t, lb)).To(BeEmpty())
