@@ -57,7 +57,7 @@ var suites = []suite{
 	{name: "chaos-azure", make: "test-chaos CLOUD=azure SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"azure"}, minutes: 6},
 	{name: "crash-kubevirt", make: "test-crash CLOUD=kubevirt", packages: []string{"test/crash"}, clouds: []string{"kubevirt"},
 		files: kubevirtFiles, minutes: 20, unproven: true},
-	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 11},
+	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 13},
 	{name: "aws", make: "test-aws", packages: []string{"test/aws"}, clouds: []string{"aws"}, minutes: 9},
 	{name: "chaos-vsphere", make: "test-chaos CLOUD=vsphere SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"vsphere"}, minutes: 5},
 	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10},
