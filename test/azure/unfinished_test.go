@@ -11,7 +11,6 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/fleet"
@@ -38,10 +37,7 @@ func TestUnfinished(t *testing.T) {
 			stub.Inject(armstub.Fault{Operation: "PUT virtualMachines", Status: http.StatusCreated, Body: string(accepted), After: true})
 			_, err = a.Ensure(t.Context(), cloud.Request{
 				Token: "token", OwnershipID: "owner", Namespace: "team", Name: "m-1", UserData: []byte("#cloud-config\n"),
-				Spec: &infrav1.CloudMachineFields{Azure: &infrav1.AzureMachine{
-					VMSize: "Standard_D2s_v5", Image: infrav1.AzureImage{ID: armstub.Image},
-					NetworkInterfaces: []infrav1.AzureNetworkInterface{{SubnetID: armstub.Subnet}},
-				}},
+				Spec: smallest(),
 			}, nil)
 			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Throttled), "%v", err)
 			g.Expect(stub.Made()).To(Equal(made))
