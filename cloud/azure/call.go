@@ -44,19 +44,21 @@ func (d *driver) call(ctx context.Context, r request) (status int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, &cloud.Error{Code: cloud.Unavailable, Message: r.op + ": not sent: " + err.Error(), Err: err}
 	}
-	if err := d.remaining.check(r.op, r.class); err != nil {
+	req, err := d.newRequest(ctx, r)
+	if err != nil {
 		return 0, err
 	}
-	req, err := d.newRequest(ctx, r)
+	end, err := d.remaining.begin(r.class)
 	if err != nil {
 		return 0, err
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
 	resp, err := d.client.Do(req)
 	if err != nil {
+		end(nil)
 		return 0, d.secrets.NoResponse(r.op, err)
 	}
-	d.remaining.note(r.class, resp.Header)
+	end(resp.Header)
 	body, err := d.secrets.ReadBody(r.op, resp.Body, maxAnswer)
 	if err != nil {
 		return resp.StatusCode, err

@@ -90,7 +90,7 @@ func TestBusySubscription(t *testing.T) {
 	phase := func(what, operation string) {
 		calls, refused := stub.Calls()[operation]-sent[operation], stub.Throttled()
 		t.Logf("%s: in %s, with %d calls, %d of them refused so far", what, time.Since(began).Round(time.Second), calls, refused)
-		g.Expect(calls).To(BeNumerically("<=", n*11/10))
+		g.Expect(calls).To(BeNumerically("<=", n*105/100))
 		g.Expect(time.Since(began)).To(BeNumerically(">", (n-left)*time.Minute/perMinute))
 		began = time.Now()
 	}
