@@ -62,7 +62,7 @@ func StartSimulator(ctx context.Context, opts SimulatorOptions) (_ *Simulator, e
 		return nil, s.end(fmt.Errorf("start the simulated cloud: %w", err))
 	}
 	s.Process, err = start(command{
-		name: "simulated-cloud", path: opts.Binary, dir: dir,
+		name: "simulated-cloud", path: opts.Binary, dir: dir, env: []string{"TMPDIR=" + dir}, // the machines' disks go with it
 		args: append([]string{"simulate", "--listen=127.0.0.1:0", "--address-file=" + address, "--token=" + s.Token}, opts.Args...),
 	})
 	if err != nil {

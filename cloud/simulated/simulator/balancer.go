@@ -26,6 +26,9 @@ const (
 	// balancerNetwork has the addresses of load balancers. Linux needs no setup for loopback
 	// addresses.
 	balancerNetwork = "127.64.0.0/16"
+	// routedNetwork has them where machines have a network of their own, which ends loopback
+	// addresses.
+	routedNetwork = "100.127.0.0/16"
 	// maxListens bounds the addresses that are tried for a load balancer: other simulators on the
 	// same host use some.
 	maxListens = 1000
@@ -247,15 +250,33 @@ func (s *Server) checkHealth(ctx context.Context, b *balancer) {
 }
 
 // dial connects to a port of an instance: to the server that was given to it (Admin.Serve), or to
-// its address.
+// its address. An address without a running instance is not this computer's to connect to.
 func (s *Server) dial(ctx context.Context, ip string, port int32, limit time.Duration) (net.Conn, error) {
 	s.mu.Lock()
 	address, ok := s.served[ip]
+	runs := s.runsAt(ip, time.Now())
 	s.mu.Unlock()
+	if !runs {
+		return nil, syscall.EHOSTUNREACH
+	}
 	if !ok {
 		address = net.JoinHostPort(ip, strconv.Itoa(int(port)))
 	}
 	return (&net.Dialer{Timeout: limit}).DialContext(ctx, "tcp", address)
+}
+
+// runsAt reports whether a running instance has an address. The caller holds s.mu.
+func (s *Server) runsAt(ip string, now time.Time) bool {
+	for _, a := range s.accounts {
+		for _, p := range a.places {
+			for _, i := range p.instances {
+				if e, ok := i.at(now); ok && e.state == wire.Running && i.res.PrivateIP == ip {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // serveRequest gives an instance a server.

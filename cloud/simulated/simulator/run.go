@@ -270,7 +270,7 @@ func (s *Server) end(i *instance, reason string) {
 	}
 	i.stopTimers()
 	i.end(time.Now(), s.settings.Stop.Duration, reason)
-	i.body.Stop()
+	i.body.Discard()
 }
 
 func (s *Server) drawLag() time.Duration {

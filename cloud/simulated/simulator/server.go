@@ -19,6 +19,7 @@ import (
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/cloud/simulated/simulator/host"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
@@ -72,6 +73,12 @@ func New(o Options) (*Server, error) {
 		audit: newAuditLog(), faults: newFaults(o.Seed), fleet: body.NewFleet(ctx, o.Bodies), ctx: ctx, stop: stop,
 		rand: mathrand.New(mathrand.NewPCG(o.Seed, 1)), settings: o.Settings,
 		accounts: map[string]*account{}, pools: map[string]*pool{}, frontends: newPool(balancerNetwork), served: map[string]string{},
+	}
+	if len(o.Bodies.ControlPlanePath) > 0 {
+		s.frontends = newPool(routedNetwork)
+		if err := host.Route(ctx, routedNetwork); err != nil {
+			return nil, fmt.Errorf("simulated cloud: a network for load balancers: %w", err)
+		}
 	}
 	for _, n := range o.Networks {
 		s.pools[n.Name] = newPool(n.CIDR)

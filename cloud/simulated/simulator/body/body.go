@@ -9,6 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -31,6 +33,10 @@ type Options struct {
 	NoPods bool `json:"noPods,omitempty"`
 	// Requests limits the concurrent requests, not counting watches. Default: 64.
 	Requests int `json:"requests,omitempty"`
+	// ControlPlanePath are the folders of kubeadm, etcd, kube-apiserver, kube-controller-manager
+	// and kube-scheduler. With it, machines whose user data make them part of a control plane run
+	// these programs, as package host can. Without it, they stay idle.
+	ControlPlanePath []string `json:"controlPlanePath,omitempty"`
 }
 
 // DefaultKubeletVersion is the Kubernetes release in the simulated image.
@@ -71,8 +77,10 @@ type Fleet struct {
 
 	mu       sync.Mutex
 	clusters map[string]*cluster
-	closed   bool
-	running  sync.WaitGroup
+	// disks is the folder of the disks of control planes, or "" before the first.
+	disks   string
+	closed  bool
+	running sync.WaitGroup
 }
 
 // NewFleet returns a fleet whose bodies end with ctx at the latest.
@@ -84,12 +92,29 @@ func NewFleet(ctx context.Context, o Options) *Fleet {
 // New returns a body that is off.
 func (f *Fleet) New(m Machine) *Body { return &Body{fleet: f, machine: m, phase: PhaseOff} }
 
-// Wait returns once all bodies have ended, after the fleet's context. No body starts after that.
+// Wait returns once all bodies have ended, after the fleet's context. No body starts after that,
+// and their disks are gone.
 func (f *Fleet) Wait() {
 	f.mu.Lock()
 	f.closed = true
 	f.mu.Unlock()
 	f.running.Wait()
+	if f.disks != "" {
+		_ = os.RemoveAll(f.disks)
+	}
+}
+
+// newDisk returns a new folder for a machine's files.
+func (f *Fleet) newDisk(name string) (folder string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.disks == "" {
+		if f.disks, err = os.MkdirTemp("", "drover-machines-"); err != nil {
+			return "", err
+		}
+	}
+	folder = filepath.Join(f.disks, name)
+	return folder, os.Mkdir(folder, 0o700)
 }
 
 // spawn runs a function that ends with the fleet's context. It returns false if the fleet has
@@ -160,6 +185,10 @@ type Body struct {
 	// cluster. Each is written once, by run.
 	kubelet *kubelet
 	node    *node
+	// folder has the files of a machine of a control plane; first are those of the user data, until
+	// its first boot.
+	folder string
+	first  *userdata.Machine
 
 	// beating is held during a heartbeat, and guards the state kept between two heartbeats.
 	beating sync.Mutex
@@ -208,6 +237,19 @@ func (b *Body) Stop() {
 	}
 }
 
+// Discard stops the body for good, and deletes its disk.
+func (b *Body) Discard() {
+	b.Stop()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if folder, ended := b.folder, b.ended; folder != "" {
+		b.fleet.spawn(func() {
+			<-ended
+			_ = os.RemoveAll(folder)
+		})
+	}
+}
+
 // Report returns the body's state.
 func (b *Body) Report() Report {
 	b.mu.Lock()
@@ -243,10 +285,14 @@ func (b *Body) enter(ctx context.Context, p Phase) {
 
 // run is the machine's life, from power on to power off.
 func (b *Body) run(ctx context.Context) {
-	if b.kubelet == nil && !b.boot(ctx) {
+	if b.kubelet == nil && b.folder == "" && !b.boot(ctx) {
 		return
 	}
 	b.enter(ctx, PhaseJoining)
+	if b.folder != "" {
+		b.runControlPlane(ctx)
+		return
+	}
 	if !b.join(ctx) {
 		return
 	}
@@ -275,7 +321,11 @@ func (b *Body) boot(ctx context.Context) bool {
 		b.say("cloud-init: warning: %s", w)
 	}
 	b.say("cloud-init: wrote %d files, ran %d commands", len(disk.Files), len(disk.Commands))
-	if file := commanded(disk).join; file != "" {
+	does := commanded(disk)
+	if len(b.fleet.opts.ControlPlanePath) > 0 && startsControlPlane(disk, does) {
+		return b.prepare(ctx, disk)
+	}
+	if file := does.join; file != "" {
 		b.enter(ctx, PhaseJoining)
 		if err := b.kubeadm(ctx, disk, file); err != nil {
 			b.say("kubeadm join: %s", plain(err))
@@ -297,5 +347,19 @@ func (b *Body) boot(ctx context.Context) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.kubelet, b.machine.UserData = k, nil
+	return true
+}
+
+// prepare makes the disk of a machine of a control plane.
+func (b *Body) prepare(ctx context.Context, disk userdata.Machine) bool {
+	folder, err := b.fleet.newDisk(b.machine.InstanceID)
+	if err != nil {
+		b.say("disk: %v", err)
+		b.enter(ctx, PhaseFailed)
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.folder, b.first = folder, &disk
 	return true
 }

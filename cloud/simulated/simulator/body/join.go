@@ -45,6 +45,7 @@ func (b *backoff) wait(ctx context.Context) bool {
 
 // node is what the machine has after it joined the cluster.
 type node struct {
+	cert      *tls.Certificate
 	transport *http.Transport
 	core      *coreclient.CoreV1Client
 	leases    coordinationclient.LeaseInterface
@@ -112,7 +113,7 @@ func (b *Body) bootstrap(ctx context.Context) (*node, error) {
 }
 
 func newNode(c *cluster, cert *tls.Certificate) (*node, error) {
-	n := &node{transport: c.transport(cert)}
+	n := &node{cert: cert, transport: c.transport(cert)}
 	client := &http.Client{Transport: n.transport}
 	var err error
 	if n.core, err = coreclient.NewForConfigAndClient(c.config(), client); err != nil {

@@ -59,6 +59,9 @@ func (b *Body) kubeadm(ctx context.Context, disk userdata.Machine, file string) 
 	if err != nil {
 		return err
 	}
+	if config.ControlPlane != nil {
+		return errors.New("the join of a control plane node needs bodies.controlPlanePath in the simulated cloud's configuration")
+	}
 	if err := preflight(disk, config); err != nil {
 		return err
 	}
@@ -114,8 +117,6 @@ func joinConfiguration(disk userdata.Machine, name string) (*kubeadmapi.JoinConf
 	switch {
 	case config.APIVersion != "kubeadm.k8s.io/v1beta4" || config.Kind != "JoinConfiguration":
 		return nil, fmt.Errorf("the file %q holds %s %s; v1beta4 of JoinConfiguration alone is simulated", name, config.APIVersion, config.Kind)
-	case config.ControlPlane != nil:
-		return nil, errors.New("the join of a control plane node is not simulated")
 	case config.Discovery.File == nil && (config.Discovery.BootstrapToken == nil || len(config.Discovery.BootstrapToken.CACertHashes) == 0):
 		return nil, errors.New("discovery by neither a file nor a token with a pinned authority is not simulated")
 	}

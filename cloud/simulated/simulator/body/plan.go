@@ -56,6 +56,15 @@ func plan(disk userdata.Machine, m Machine) (*kubelet, error) {
 	if does := commanded(disk); !does.started && does.join == "" {
 		return nil, errNotStarted
 	}
+	k, err := configured(disk, m)
+	if err != nil {
+		return nil, err
+	}
+	return k, k.readBootstrap(disk, orDefault(arguments(disk)["bootstrap-kubeconfig"], bootstrapKubeconfig))
+}
+
+// configured returns the kubelet of the machine's files, without its cluster.
+func configured(disk userdata.Machine, m Machine) (*kubelet, error) {
 	args := arguments(disk)
 	k := &kubelet{node: hostname(disk, m), providerID: args["provider-id"], nodeIP: m.IP, registers: true, labels: map[string]string{}}
 	if name := args["hostname-override"]; name != "" {
@@ -80,7 +89,7 @@ func plan(disk userdata.Machine, m Machine) (*kubelet, error) {
 	if args["cloud-provider"] == "external" {
 		k.taints = append(k.taints, corev1.Taint{Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true", Effect: corev1.TaintEffectNoSchedule})
 	}
-	return k, k.readBootstrap(disk, orDefault(args["bootstrap-kubeconfig"], bootstrapKubeconfig))
+	return k, nil
 }
 
 func orDefault(s, otherwise string) string {
@@ -200,35 +209,45 @@ func parseTaints(flag string) ([]corev1.Taint, error) {
 }
 
 func (k *kubelet) readBootstrap(disk userdata.Machine, name string) error {
-	file, ok := disk.Files[path.Clean(name)]
-	if !ok {
-		return fmt.Errorf("unable to load the bootstrap kubeconfig: there is no file %s", name)
-	}
-	config, err := clientcmd.Load(file.Content)
+	user, err := k.readCluster(disk, name)
 	if err != nil {
-		return fmt.Errorf("unable to load the bootstrap kubeconfig %s: it is not a kubeconfig", name)
-	}
-	context := config.Contexts[config.CurrentContext]
-	if context == nil || config.Clusters[context.Cluster] == nil || config.AuthInfos[context.AuthInfo] == nil {
-		return fmt.Errorf("the bootstrap kubeconfig %s: its current context names no cluster or no user", name)
-	}
-	cluster, user := config.Clusters[context.Cluster], config.AuthInfos[context.AuthInfo]
-	k.server, k.serverName, k.token = cluster.Server, cluster.TLSServerName, user.Token
-	if k.ca, err = authority(cluster, disk); err != nil {
 		return err
 	}
+	k.token = user.Token
 	if user.TokenFile != "" {
 		k.token = strings.TrimSpace(string(disk.Files[path.Clean(user.TokenFile)].Content))
 	}
 	if k.token == "" {
-		return fmt.Errorf("the bootstrap kubeconfig %s holds no token", name)
+		return fmt.Errorf("the kubeconfig %s holds no token", name)
 	}
 	return nil
 }
 
+// readCluster reads the cluster of a kubeconfig, and returns the user.
+func (k *kubelet) readCluster(disk userdata.Machine, name string) (*clientcmdapi.AuthInfo, error) {
+	file, ok := disk.Files[path.Clean(name)]
+	if !ok {
+		return nil, fmt.Errorf("unable to load the kubeconfig: there is no file %s", name)
+	}
+	config, err := clientcmd.Load(file.Content)
+	if err != nil {
+		return nil, fmt.Errorf("unable to load the kubeconfig %s: it is not a kubeconfig", name)
+	}
+	context := config.Contexts[config.CurrentContext]
+	if context == nil || config.Clusters[context.Cluster] == nil || config.AuthInfos[context.AuthInfo] == nil {
+		return nil, fmt.Errorf("the kubeconfig %s: its current context names no cluster or no user", name)
+	}
+	cluster := config.Clusters[context.Cluster]
+	k.server, k.serverName = cluster.Server, cluster.TLSServerName
+	if k.ca, err = authority(cluster, disk); err != nil {
+		return nil, err
+	}
+	return config.AuthInfos[context.AuthInfo], nil
+}
+
 func authority(cluster *clientcmdapi.Cluster, disk userdata.Machine) ([]byte, error) {
 	if cluster.InsecureSkipTLSVerify {
-		return nil, errors.New("the bootstrap kubeconfig skips the verification of the API server, which is not simulated")
+		return nil, errors.New("the kubeconfig skips the verification of the API server, which is not simulated")
 	}
 	if cluster.CertificateAuthority == "" {
 		return cluster.CertificateAuthorityData, nil

@@ -59,6 +59,8 @@ func (b *Body) watchPods(ctx context.Context) bool {
 func (b *Body) keepPod(ctx context.Context, pod *corev1.Pod) error {
 	pods := b.node.core.Pods(pod.Namespace)
 	switch {
+	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "": // keepStaticPods does it
+		return nil
 	case pod.DeletionTimestamp != nil:
 		if pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0 {
 			return nil // another controller's finalizer holds it

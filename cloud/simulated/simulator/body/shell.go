@@ -27,11 +27,13 @@ type outcome struct {
 	started, failed bool
 	// join is the configuration file of "kubeadm join", which finally starts the kubelet, or "".
 	join string
+	// init is true if "kubeadm init" runs.
+	init bool
 }
 
 // with adds the outcome of another command.
 func (o outcome) with(one outcome) outcome {
-	return outcome{started: o.started || one.started, failed: o.failed || one.failed, join: cmp.Or(o.join, one.join)}
+	return outcome{started: o.started || one.started, failed: o.failed || one.failed, join: cmp.Or(o.join, one.join), init: o.init || one.init}
 }
 
 // follow returns the outcome of a command line of cloud-init.
@@ -101,7 +103,7 @@ func (s shell) command(words []string) outcome {
 	case "systemctl":
 		return inner.systemctl(words[1:])
 	case "kubeadm":
-		return outcome{join: joinFile(words[1:])}
+		return outcome{join: joinFile(words[1:]), init: len(words) > 1 && words[1] == "init"}
 	case "sh", "bash", "dash", "ash":
 		return inner.shell(words[1:])
 	case "source", ".":

@@ -2,7 +2,11 @@
 
 package body
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/drover-io/drover/cloud/simulated/simulator/userdata"
+)
 
 func TestStartsKubelet(t *testing.T) {
 	files := func(path string) (string, bool) {
@@ -86,6 +90,32 @@ func TestJoins(t *testing.T) {
 	} {
 		if got := follow(line, func(string) (string, bool) { return "", false }).join; got != want {
 			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+}
+
+// TestStartsControlPlane: "kubeadm init", and the join of a control plane, make a machine one of a
+// control plane; the join of a worker does not.
+func TestStartsControlPlane(t *testing.T) {
+	t.Parallel()
+	join := func(more string) userdata.File {
+		return userdata.File{Content: []byte("apiVersion: kubeadm.k8s.io/v1beta4\nkind: JoinConfiguration\ndiscovery: {file: {kubeConfigPath: /k}}\n" + more)}
+	}
+	files := map[string]userdata.File{"/cp.yaml": join("controlPlane: {}\n"), "/worker.yaml": join("")}
+	for command, want := range map[string]bool{
+		"kubeadm init --config /cp.yaml && echo success":    true,
+		"sh -c 'kubeadm init'":                              true,
+		"kubeadm join --config /cp.yaml":                    true,
+		"kubeadm join --config /worker.yaml":                false,
+		"kubeadm join --config /missing.yaml":               false,
+		"echo kubeadm init":                                 false,
+		"systemctl start kubelet":                           false,
+		"false || kubeadm init":                             false,
+		"set -e; false; kubeadm init --config /worker.yaml": false,
+	} {
+		disk := userdata.Machine{Files: files, Commands: []string{command}}
+		if got := startsControlPlane(disk, commanded(disk)); got != want {
+			t.Errorf("%q: %t", command, got)
 		}
 	}
 }
