@@ -265,7 +265,8 @@ func register(ctx context.Context, mgr ctrl.Manager, o managerOptions, version s
 			setupMachines(mgr, s, o),
 			setupNodes(mgr, s, o, joining.Progress),
 			setupMachineMetrics(mgr, s, o),
-			setupClusters(mgr, o),
+			setupClusters(mgr, s, o),
+			setupEndpoints(mgr, s, o),
 			setupTemplates(mgr, s, o),
 			setupControlPlanes(mgr, s, o),
 		)

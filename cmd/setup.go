@@ -40,6 +40,7 @@ type shared struct {
 	identity     string
 	// machines is nil in a process that runs only the safety controllers.
 	machines                         *controllers.CloudMachineReconciler
+	endpoints                        *controllers.EndpointReconciler // as machines
 	machinesChanged, accountsChanged *controllers.EventQueue
 	nodes                            *controllers.NodeHandover
 }
@@ -73,6 +74,7 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 		indexes = controllers.NodeIndexes()
 		options.OnMachines = func(account types.NamespacedName, tokens []string) {
 			s.machines.InstancesChanged(ctx, account.Namespace, tokens)
+			s.endpoints.BalancersChanged(ctx, account.Namespace, tokens)
 		}
 		options.OnAccount = func(account types.NamespacedName) { s.accountsChanged.Add(reconcile.Request{NamespacedName: account}) }
 	}
@@ -228,10 +230,19 @@ func setupAccounts(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.accounts))
 }
 
-func setupClusters(mgr ctrl.Manager, o managerOptions) error {
+func setupClusters(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	return (&controllers.CloudClusterReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), WatchFilterValue: o.controllers.watchFilter,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Identity: s.identity, WatchFilterValue: o.controllers.watchFilter,
 	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))
+}
+
+// setupEndpoints sets up the controller of CloudClusters' load balancers.
+func setupEndpoints(mgr ctrl.Manager, s *shared, o managerOptions) error {
+	s.endpoints = &controllers.EndpointReconciler{
+		Client: mgr.GetClient(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-endpoint"),
+		Namespace: o.management.namespace, Changed: &controllers.EventQueue{}, WatchFilterValue: o.controllers.watchFilter,
+	}
+	return s.endpoints.SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))
 }
 
 func setupTemplates(mgr ctrl.Manager, s *shared, o managerOptions) error {

@@ -62,7 +62,7 @@ type accountSnapshot struct {
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts/status,verbs=patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters;cloudmachines,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -72,6 +72,7 @@ func (r *CloudAccountReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 		For(&infrav1.CloudAccount{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToAccounts)).
 		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToDeletedAccount), builder.WithPredicates(onlyDeleted())).
+		Watches(&infrav1.CloudCluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToDeletedAccount), builder.WithPredicates(onlyDeleted())).
 		WatchesRawSource(r.Changed.Source()).
 		WithOptions(options).
 		Named("cloudaccount").
@@ -372,7 +373,8 @@ func (r *CloudAccountReconciler) retry(key client.ObjectKey, err error) reconcil
 	return reconcile.Result{}
 }
 
-// reconcileDelete removes the finalizer once no machine needs the account for its own deletion.
+// reconcileDelete removes the finalizer once no machine and no load balancer needs the account for
+// its own deletion.
 func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *infrav1.CloudAccount) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(account, infrav1.AccountFinalizer) {
 		return reconcile.Result{}, nil
@@ -383,8 +385,12 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	cluster, err := r.clusterWithEndpoint(ctx, key)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	before := account.DeepCopy()
-	if n := len(machines); n > 0 {
+	if n := len(machines); n > 0 || cluster != "" {
 		var result reconcile.Result
 		if known, _ := r.lastEnqueued.Load(key); known != (accountSnapshot{r.Accounts.Get(key), true}) { // the manager has restarted
 			if result, err = r.connect(ctx, account); err != nil {
@@ -394,8 +400,11 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 		if known, _ := r.lastEnqueued.Load(key); known != (accountSnapshot{r.Accounts.Get(key), true}) {
 			return result, r.write(ctx, before, account) // Ready says what is missing
 		}
-		setNotReady(account, infrav1.InUseReason, fmt.Sprintf(
-			"Waiting for %d CloudMachines that refer to this account, such as %q, to be deleted: their VMs can't be deleted without it", n, machines[0].Name))
+		message := fmt.Sprintf("Waiting for CloudCluster %q to be deleted: its load balancer can't be deleted without this account", cluster)
+		if n > 0 {
+			message = fmt.Sprintf("Waiting for %d CloudMachines that refer to this account, such as %q, to be deleted: their VMs can't be deleted without it", n, machines[0].Name)
+		}
+		setNotReady(account, infrav1.InUseReason, message)
 		return result, r.write(ctx, before, account)
 	}
 	r.disconnect(key)
@@ -404,6 +413,22 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 		return reconcile.Result{}, fmt.Errorf("removing the finalizer: %w", err)
 	}
 	return reconcile.Result{}, nil
+}
+
+// clusterWithEndpoint returns a CloudCluster whose load balancer is in an account, or "". It asks
+// the API server: the cache may not have the CloudCluster yet.
+func (r *CloudAccountReconciler) clusterWithEndpoint(ctx context.Context, account client.ObjectKey) (string, error) {
+	list := &infrav1.CloudClusterList{}
+	if err := r.APIReader.List(ctx, list, client.InNamespace(account.Namespace)); err != nil {
+		return "", fmt.Errorf("listing the CloudClusters: %w", err)
+	}
+	for i := range list.Items {
+		c := &list.Items[i]
+		if c.Spec.Endpoint.LoadBalancer.AccountRef.Name == account.Name && controllerutil.ContainsFinalizer(c, infrav1.EndpointFinalizer) {
+			return c.Name, nil
+		}
+	}
+	return "", nil
 }
 
 func (r *CloudAccountReconciler) secretToAccounts(ctx context.Context, secret client.Object) []reconcile.Request {
@@ -427,8 +452,20 @@ func (r *CloudAccountReconciler) machineToDeletedAccount(ctx context.Context, o 
 	if !ok {
 		return nil
 	}
+	return r.ifDeleted(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.AccountRef.Name})
+}
+
+func (r *CloudAccountReconciler) clusterToDeletedAccount(ctx context.Context, o client.Object) []reconcile.Request {
+	cluster, ok := o.(*infrav1.CloudCluster)
+	if !ok || !cluster.Spec.Endpoint.IsSet() {
+		return nil
+	}
+	return r.ifDeleted(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.Endpoint.LoadBalancer.AccountRef.Name})
+}
+
+// ifDeleted returns a request for an account that is being deleted.
+func (r *CloudAccountReconciler) ifDeleted(ctx context.Context, key client.ObjectKey) []reconcile.Request {
 	account := &infrav1.CloudAccount{}
-	key := client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.AccountRef.Name}
 	if err := r.Client.Get(ctx, key, account); err != nil || account.DeletionTimestamp.IsZero() {
 		return nil
 	}

@@ -40,8 +40,10 @@ const maxFailureDomains = 100
 // CloudClusterReconciler gives each cluster its ownership ID and reports the zones of its accounts.
 // It makes no cloud calls.
 type CloudClusterReconciler struct {
-	Client           client.Client
-	APIReader        client.Reader
+	Client    client.Client
+	APIReader client.Reader
+	// Identity is the prefix of each creation token, as of CloudMachines.
+	Identity         string
 	WatchFilterValue string
 }
 
@@ -103,16 +105,21 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return reconcile.Result{}, errors.Join(err, patchSharedStatus(ctx, r.Client, before, infra))
 }
 
-// claim completes the spec: ownership ID and finalizer before anything may be made for this
-// cluster, and the endpoint as soon as the Cluster has it (Cluster API copies it there from any
-// control plane). It reports whether it wrote.
+// claim completes the spec: ownership ID, load balancer token and finalizers before anything may be
+// made for this cluster, and an endpoint of somebody else's as soon as the Cluster has it (Cluster
+// API copies it there from any control plane). It reports whether it wrote.
 func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) (bool, error) {
 	claimed := infra.DeepCopy()
 	controllerutil.AddFinalizer(claimed, infrav1.ClusterFinalizer)
 	if claimed.Spec.Creation.OwnershipID == "" {
 		claimed.Spec.Creation.OwnershipID = newOwnershipID()
+		if claimed.Spec.Endpoint.IsSet() {
+			claimed.Spec.Creation.LoadBalancerToken = newToken(r.Identity)
+		}
 	}
-	if !claimed.Spec.ControlPlaneEndpoint.IsValid() && isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint) {
+	if claimed.Spec.Endpoint.IsSet() {
+		controllerutil.AddFinalizer(claimed, infrav1.EndpointFinalizer)
+	} else if !claimed.Spec.ControlPlaneEndpoint.IsValid() && isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint) {
 		claimed.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint
 	}
 	if equality.Semantic.DeepEqual(infra.Spec, claimed.Spec) && equality.Semantic.DeepEqual(infra.Finalizers, claimed.Finalizers) {
@@ -145,7 +152,8 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 	// Until the zones are known, a control plane would place its first machines in any zone. Later,
 	// an account with problems stops only its own machines.
 	adoptionPending := isAdoptionPending(cluster)
-	if accounts.notConnected == "" && !adoptionPending || provisioned {
+	endpointPending := infra.Spec.Endpoint.IsSet() && !infra.Spec.ControlPlaneEndpoint.IsValid()
+	if accounts.notConnected == "" && !adoptionPending && !endpointPending || provisioned {
 		infra.Status.Initialization.Provisioned = ptr.To(true)
 	}
 	problem := cmp.Or(accounts.notConnected, accounts.notReady)
@@ -155,6 +163,8 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 			"Waiting for AdoptedControlPlane %q to reach its API server", cluster.Spec.ControlPlaneRef.Name))
 	case problem != "" && !conditions.IsTrue(infra, clusterv1.ReadyCondition):
 		setNotReady(infra, infrav1.WaitingForAccountReason, problem)
+	case endpointPending && !provisioned:
+		setNotReady(infra, infrav1.WaitingForEndpointReason, "Waiting for the load balancer in spec.endpoint to have an address")
 	default:
 		// Once Ready is True, it stays True. While a cluster's infrastructure is not ready, Cluster
 		// API's MachineHealthChecks remediate none of its machines, including those of working
@@ -183,7 +193,7 @@ type accountsReport struct {
 
 func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.CloudCluster) (accountsReport, error) {
 	var report accountsReport
-	var zones []string
+	var zones, endpoint []string // endpoint: those in which a machine can be behind the endpoint
 	for _, ref := range infra.Spec.AccountRefs {
 		account := &infrav1.CloudAccount{}
 		err := r.Client.Get(ctx, client.ObjectKey{Namespace: infra.Namespace, Name: ref.Name}, account)
@@ -202,11 +212,14 @@ func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.Cl
 			report.notReady = fmt.Sprintf("CloudAccount %q is not ready: %s", ref.Name, ready.Message)
 		}
 		zones = append(zones, account.Status.FailureDomains...)
+		if !infra.Spec.Endpoint.IsSet() || infra.Spec.Endpoint.LoadBalancer.AccountRef == ref {
+			endpoint = append(endpoint, account.Status.FailureDomains...)
+		}
 	}
 	slices.Sort(zones)
 	zones = slices.Compact(zones)
 	for _, zone := range zones[:min(len(zones), maxFailureDomains)] {
-		report.domains = append(report.domains, clusterv1.FailureDomain{Name: zone, ControlPlane: ptr.To(true)})
+		report.domains = append(report.domains, clusterv1.FailureDomain{Name: zone, ControlPlane: ptr.To(slices.Contains(endpoint, zone))})
 	}
 	return report, nil
 }

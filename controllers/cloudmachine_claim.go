@@ -28,7 +28,7 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (*r
 	before := s.DeepCopy()
 	claimed := s.DeepCopy()
 	controllerutil.AddFinalizer(claimed, infrav1.MachineFinalizer)
-	claimed.Spec.Creation.Token = r.newToken()
+	claimed.Spec.Creation.Token = newToken(r.Identity)
 	if s.account.Cloud().Traits.ZonalIdempotency {
 		var err error
 		if claimed.Spec.Creation.FailureDomain, err = r.chooseDomain(ctx, &machineScope{CloudMachine: claimed, owner: s.owner, account: s.account}); err != nil {
@@ -54,10 +54,10 @@ func Identity(ctx context.Context, reader client.Reader) (string, error) {
 	return hex.EncodeToString(sum[:4]), nil
 }
 
-// newToken returns this management cluster's identity followed by 96 random bits, in characters
-// that every cloud accepts as a tag and as a client token.
-func (r *CloudMachineReconciler) newToken() string {
+// newToken returns a management cluster's identity followed by 96 random bits, in characters that
+// every cloud accepts as a tag and as a client token.
+func newToken(identity string) string {
 	var b [12]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return r.Identity + hex.EncodeToString(b[:])
+	return identity + hex.EncodeToString(b[:])
 }

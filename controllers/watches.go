@@ -20,6 +20,7 @@ const (
 	machineByToken       = "spec.creation.token"
 	machineByProviderID  = "spec.providerID"
 	machineByAddress     = "status.addresses.address"
+	clusterByToken       = "spec.creation.loadBalancerToken"
 )
 
 // SetupIndexes declares the index fields that the reconcilers of this package use. It must be
@@ -44,6 +45,9 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		}},
 		{&infrav1.CloudMachine{}, machineByProviderID, func(o client.Object) []string {
 			return nonEmpty(o.(*infrav1.CloudMachine).Spec.ProviderID)
+		}},
+		{&infrav1.CloudCluster{}, clusterByToken, func(o client.Object) []string {
+			return nonEmpty(o.(*infrav1.CloudCluster).Spec.Creation.LoadBalancerToken)
 		}},
 		{&infrav1.CloudMachine{}, machineByAddress, func(o client.Object) []string {
 			var values []string

@@ -56,8 +56,9 @@ func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 		validation.Register(mgr, &infrav1.CloudCluster{}, validation.Rules[*infrav1.CloudCluster]{
 			Spec: func(o *infrav1.CloudCluster) any { return o.Spec },
 			Check: func(o *infrav1.CloudCluster) field.ErrorList {
-				return checkEndpoint(o.Spec.ControlPlaneEndpoint, field.NewPath("spec"))
+				return checkCluster(o, field.NewPath("spec"))
 			},
+			Create:   w.checkUniqueCluster,
 			Managers: w.Managers, ManagedField: "creation",
 			Managed: func(o *infrav1.CloudCluster) any { return o.Spec.Creation },
 		}),
@@ -171,6 +172,34 @@ func (w Webhooks) names() string {
 		names = append(names, row.Name)
 	}
 	return strings.Join(names, ", ")
+}
+
+// checkCluster refuses an endpoint of somebody else's beside one that Drover creates.
+func checkCluster(o *infrav1.CloudCluster, spec *field.Path) field.ErrorList {
+	errs := checkEndpoint(o.Spec.ControlPlaneEndpoint, spec)
+	if o.Spec.Endpoint.IsSet() && !o.Spec.ControlPlaneEndpoint.IsZero() && o.Spec.Creation.LoadBalancerToken == "" {
+		errs = append(errs, field.Forbidden(spec.Child("controlPlaneEndpoint"), "leave it out: it becomes the address of the load balancer in endpoint"))
+	}
+	return errs
+}
+
+// checkUniqueCluster refuses a copy of a CloudCluster with a load balancer, because it would claim
+// the original's.
+func (w Webhooks) checkUniqueCluster(ctx context.Context, o *infrav1.CloudCluster) (field.ErrorList, error) {
+	if o.Spec.Creation.LoadBalancerToken == "" {
+		return nil, nil
+	}
+	list := &infrav1.CloudClusterList{}
+	if err := w.Reader.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingFields{clusterByToken: o.Spec.Creation.LoadBalancerToken}); err != nil {
+		return nil, fmt.Errorf("searching for copies of the CloudCluster: %w", err)
+	}
+	for i := range list.Items {
+		if other := &list.Items[i]; other.Name != o.Name || other.Namespace != o.Namespace {
+			return field.ErrorList{field.Forbidden(field.NewPath("spec", "creation", "loadBalancerToken"), fmt.Sprintf(
+				"CloudCluster %s has the same value, and a copy would claim its load balancer: leave out creation and controlPlaneEndpoint", client.ObjectKeyFromObject(other)))}, nil
+		}
+	}
+	return nil, nil
 }
 
 // checkEndpoint requires that an endpoint has both host and port, and that the host is valid.

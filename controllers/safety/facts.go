@@ -40,7 +40,8 @@ func (s *shared[T]) get(asked time.Time, read func() (T, error)) (T, error) {
 	return s.value, s.err
 }
 
-// owner is the relevant part of a CloudCluster, claim that of a CloudMachine.
+// owner is the relevant part of a CloudCluster, claim that of a CloudMachine or of a CloudCluster's
+// load balancer.
 type (
 	owner struct {
 		namespace, name, ownershipID string
@@ -183,11 +184,19 @@ func (r *OrphanReconciler) readTenant(ctx context.Context, namespace string) (t 
 	return t, err
 }
 
-// readClaims lists the CloudMachines of a namespace; "" stands for all namespaces.
+// readClaims lists the CloudMachines and the load balancers of the CloudClusters of a namespace; ""
+// stands for all namespaces.
 func (r *OrphanReconciler) readClaims(ctx context.Context, namespace string) (claims []claim, err error) {
 	err = eachItem(ctx, r.APIReader, &infrav1.CloudMachineList{}, func(o runtime.Object) {
 		m := o.(*infrav1.CloudMachine)
 		claims = append(claims, claim{m.Namespace, m.Spec.AccountRef.Name, m.Spec.Creation.Token, m.Spec.ProviderID})
+	}, client.InNamespace(namespace))
+	if err != nil {
+		return nil, err
+	}
+	err = eachItem(ctx, r.APIReader, &infrav1.CloudClusterList{}, func(o runtime.Object) {
+		c := o.(*infrav1.CloudCluster)
+		claims = append(claims, claim{namespace: c.Namespace, account: c.Spec.Endpoint.LoadBalancer.AccountRef.Name, token: c.Spec.Creation.LoadBalancerToken})
 	}, client.InNamespace(namespace))
 	return claims, err
 }

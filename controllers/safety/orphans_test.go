@@ -77,10 +77,15 @@ func (d *driver) accounts(t *testing.T) (*fleet.Accounts, *fleet.Account) {
 	return all, account
 }
 
+// balancer returns the load balancer of a CloudCluster of newCluster.
+func balancer() cloud.Resource {
+	return cloud.Resource{Kind: cloud.KindBalancer, ID: "balancer", OwnershipID: "ours", Token: self + "balancer", Balancer: &cloud.BalancerState{}}
+}
+
 // newCluster returns a Cluster with its CloudCluster, whose ownership ID is "ours".
 func newCluster(namespace, name string) []client.Object {
 	infra := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	infra.Spec.Creation.OwnershipID = "ours"
+	infra.Spec.Creation.OwnershipID, infra.Spec.Creation.LoadBalancerToken = "ours", self+"balancer"
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
 		APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: name,
@@ -92,7 +97,7 @@ func newCluster(namespace, name string) []client.Object {
 // that is believed. Both have an account of the same cloud, with orphanPolicy Delete, and the
 // ownership ID of one CloudCluster. The cloud has one more VM, "lost", without a machine. Whatever
 // the collector of "big" can read, it deletes no VM of a machine. It deletes "lost" only if it can
-// read every possible owner.
+// read every possible owner. It never deletes the CloudCluster's load balancer.
 func TestCopiedOwnership(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -120,7 +125,7 @@ func TestCopiedOwnership(t *testing.T) {
 	} {
 		account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "big", Name: "cloud"}}
 		account.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete
-		d := &driver{resources: []cloud.Resource{vm("lost", "ours", self+"lost")}}
+		d := &driver{resources: []cloud.Resource{vm("lost", "ours", self+"lost"), balancer()}}
 		objects := []client.Object{account}
 		for namespace, n := range map[string]int{"big": 24, "small": 4} {
 			for i := range n {
@@ -167,5 +172,32 @@ func TestCopiedOwnership(t *testing.T) {
 		if served.longest > pageSize {
 			t.Errorf("%s: one answer had %d objects, want %d at most", c.what, served.longest, pageSize)
 		}
+	}
+}
+
+// TestLeftBalancer: the load balancer of a cluster that no longer exists is an orphan.
+func TestLeftBalancer(t *testing.T) {
+	t.Parallel()
+	account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "big", Name: "cloud"}}
+	account.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete
+	account.Status.FormerOwners = []infrav1.FormerOwner{{OwnershipID: "ours", Cluster: "blue"}}
+	d := &driver{resources: []cloud.Resource{balancer()}}
+	api := fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(account).WithStatusSubresource(account).Build()
+	all, live := d.accounts(t)
+	r := &OrphanReconciler{
+		Client: api, APIReader: api, Accounts: all, Recorder: events.NewFakeRecorder(10), Identity: self,
+		Period: time.Minute, Grace: grace, MaxDeletions: 10, MaxShare: 20, Metrics: NewMetrics(prometheus.NewRegistry()),
+	}
+	m := &memory{begun: map[string]map[string]time.Time{}}
+	for i := range 3 {
+		if err := api.Get(t.Context(), client.ObjectKeyFromObject(account), account); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.pass(t.Context(), account, live, m, time.Now().Add(time.Duration(i)*(grace+time.Minute)), d.resources); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(d.deleted, []string{"balancer"}) {
+		t.Errorf("%v were deleted", d.deleted)
 	}
 }

@@ -56,6 +56,10 @@ func TestAdmissionRefuses(t *testing.T) {
 		"negative rate": {account(func(a *infrav1.CloudAccountSpec) {
 			a.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "-1", Burst: 1}}
 		}), "spec.rateLimits.create.perSecond"},
+		"endpoint of somebody else's beside one of Drover's": {&infrav1.CloudCluster{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterSpec{
+			CloudClusterFields:   infrav1.CloudClusterFields{Endpoint: infrav1.Endpoint{LoadBalancer: infrav1.LoadBalancer{AccountRef: infrav1.LocalReference{Name: "prod"}}}},
+			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "a", Port: 443},
+		}}, "it becomes the address of the load balancer"},
 		"endpoint with scheme": {&infrav1.CloudCluster{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterSpec{
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "https://a", Port: 443},
 		}}, "spec.controlPlaneEndpoint.host: Invalid value"},

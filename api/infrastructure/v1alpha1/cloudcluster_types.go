@@ -17,15 +17,53 @@ type CloudClusterFields struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	AccountRefs []LocalReference `json:"accountRefs,omitempty"`
+
+	// endpoint specifies what Drover creates for clients to reach the API servers of a control
+	// plane whose machines are CloudMachines. It is immutable. Default: nothing, and
+	// controlPlaneEndpoint comes from somebody else.
+	// +optional
+	Endpoint Endpoint `json:"endpoint,omitempty,omitzero"`
 }
 
+// Endpoint specifies how clients reach the API servers of a cluster.
+// +kubebuilder:validation:MinProperties=1
+type Endpoint struct {
+	// loadBalancer is a load balancer of TCP connections, which forwards them to the machines of
+	// the control plane. Its address becomes controlPlaneEndpoint. If somebody deletes it in the
+	// cloud, it is not created again, because its address would be another one.
+	// +required
+	LoadBalancer LoadBalancer `json:"loadBalancer"`
+}
+
+// LoadBalancer specifies a load balancer.
+type LoadBalancer struct {
+	// accountRef names the CloudAccount, in this namespace, in whose cloud the load balancer is
+	// created. It must be the account of the control plane's machines: those of other accounts get
+	// no connections, and only this account's zones are offered to the control plane.
+	// +required
+	AccountRef LocalReference `json:"accountRef"`
+
+	// port is the TCP port of the load balancer and of the API servers. Default: 6443.
+	// +optional
+	// +kubebuilder:default=6443
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
+}
+
+// IsSet reports whether Drover creates the endpoint.
+func (e *Endpoint) IsSet() bool { return e.LoadBalancer.AccountRef.Name != "" }
+
 // CloudClusterSpec specifies the infrastructure of a cluster.
+// +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint is immutable: create a new cluster"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.controlPlaneEndpoint) || (has(self.controlPlaneEndpoint) && self.controlPlaneEndpoint == oldSelf.controlPlaneEndpoint)",message="controlPlaneEndpoint is set once: machines and kubeconfigs have it"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || (has(self.creation) && self.creation == oldSelf.creation)",message="creation.ownershipID is set once: it is in the tags of every VM of this cluster"
 type CloudClusterSpec struct {
 	CloudClusterFields `json:",inline"`
 
-	// controlPlaneEndpoint is the address of the cluster's API server. Default: copied from the
-	// control plane object, once that has it.
+	// controlPlaneEndpoint is the address of the cluster's API server. It is immutable once set.
+	// Default: that of the load balancer in endpoint, or copied from the control plane object,
+	// once that has it.
 	// +optional
 	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 
@@ -47,6 +85,15 @@ type CloudClusterCreation struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	OwnershipID string `json:"ownershipID"`
+
+	// loadBalancerToken is the identity of the endpoint's load balancer in the cloud. Drover sets
+	// it to a random value. It is in the tags of the load balancer and all its parts.
+	// Example: "5f0c2a91d3b84e6f7a90c1d2e3f40516".
+	// +optional
+	// +kubebuilder:validation:MinLength=16
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	LoadBalancerToken string `json:"loadBalancerToken,omitempty"`
 }
 
 // CloudClusterInitialization holds the fields that Cluster API reads only once.
@@ -60,7 +107,8 @@ type CloudClusterInitialization struct {
 // CloudClusterStatus is the observed state of the cluster's infrastructure.
 // +kubebuilder:validation:MinProperties=1
 type CloudClusterStatus struct {
-	// conditions are Ready and Paused. docs/conditions.md lists every reason and its remedy.
+	// conditions are Ready, EndpointReady, Reachable and Paused. docs/conditions.md lists every
+	// reason and its remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -79,12 +127,14 @@ type CloudClusterStatus struct {
 	FailureDomains []clusterv1.FailureDomain `json:"failureDomains,omitempty"`
 }
 
-// CloudCluster is the infrastructure of a Cluster: its identity in the clouds. It creates no
-// networks and no load balancers. The fields of each machine specify where it is placed.
+// CloudCluster is the infrastructure of a Cluster: its identity in the clouds, and the load
+// balancer of its API servers, if endpoint asks for one. It creates no networks. The fields of each
+// machine specify where it is placed.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=cloudclusters,scope=Namespaced,categories=cluster-api,shortName=clc
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
+// +kubebuilder:selectablefield:JSONPath=`.spec.creation.loadBalancerToken`
 // +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to"
 // +kubebuilder:printcolumn:name="Endpoint",type="string",JSONPath=".spec.controlPlaneEndpoint.host",description="The address of the API server"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"

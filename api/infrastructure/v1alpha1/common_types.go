@@ -28,14 +28,24 @@ const (
 	// namespace is deleted.
 	ClusterFinalizer = "drover.io/cloudcluster"
 
+	// EndpointFinalizer keeps a CloudCluster until a live read of the cloud shows that nothing is
+	// left of its load balancer.
+	EndpointFinalizer = "drover.io/endpoint"
+
+	// EndpointHook keeps a Machine of a control plane, with its member of etcd, until the
+	// endpoint's load balancer sends it no new connections. It is one of Cluster API's
+	// pre-terminate hooks.
+	EndpointHook = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/drover-endpoint"
+
 	// CredentialsFinalizer keeps the Secret with a CloudAccount's credentials while its namespace
 	// is being deleted, until no CloudAccount refers to it. Otherwise the VMs could not be deleted
 	// if Kubernetes deleted the Secret first. A Secret that a user deletes is released at once.
 	CredentialsFinalizer = "drover.io/credentials"
 
 	// AbandonAnnotation on a CloudMachine that is being deleted releases its VM without deleting
-	// it. Its value must be the CloudMachine's own name, so that a template or a wildcard can't
-	// spread it. The VM continues to run and cost money, and a Warning Event says so.
+	// it, and on a CloudCluster its load balancer. Its value must be the object's own name, so that
+	// a template or a wildcard can't spread it. What is released continues to run and cost money,
+	// and a Warning Event says so.
 	AbandonAnnotation = "drover.io/abandon"
 )
 
@@ -163,6 +173,21 @@ const (
 	OvershootingReason = "Overshooting"
 	// NotFrozenReason says that there were too many machines, but no longer are.
 	NotFrozenReason = "NotFrozen"
+)
+
+// The endpoint's controller writes these on a CloudCluster with an endpoint.
+const (
+	// EndpointReadyCondition is True while the load balancer forwards connections to a machine that
+	// answers.
+	EndpointReadyCondition = "EndpointReady"
+	// NoTargetsReason says that no machine of the control plane has an address yet.
+	NoTargetsReason = "NoTargets"
+	// NoTargetAnswersReason says that the load balancer's health check fails for all machines.
+	NoTargetAnswersReason = "NoTargetAnswers"
+	// LoadBalancerLostReason says that the load balancer no longer exists. It is not created again.
+	LoadBalancerLostReason = "LoadBalancerLost"
+	// WaitingForEndpointReason says that the endpoint has no address yet.
+	WaitingForEndpointReason = "WaitingForEndpoint"
 )
 
 // The reachability controller writes these on a CloudCluster while its workload cluster is

@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/predicates"
+)
+
+// hookPatience is how long a Machine that is being deleted is kept while it is a target. After
+// that, the load balancer's health check has to do.
+const hookPatience = 2 * time.Minute
+
+// EndpointReconciler creates the load balancers of clusters whose CloudCluster asks for one, keeps
+// the machines of the control plane as its targets, and deletes it when the last machine is gone.
+type EndpointReconciler struct {
+	Client   client.Client
+	Accounts *fleet.Accounts
+	Recorder events.EventRecorder
+	// Namespace is the namespace that this manager works in; empty for all.
+	Namespace string
+	// Changed enqueues the clusters whose load balancer or account changed.
+	Changed          *EventQueue
+	WatchFilterValue string
+
+	retries retries
+}
+
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters/status,verbs=patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts;cloudmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// SetupWithManager registers the reconciler.
+func (r *EndpointReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	return builder.ControllerManagedBy(mgr).
+		For(&infrav1.CloudCluster{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToCloudCluster),
+			builder.WithPredicates(onUpdate(func(before, after *clusterv1.Cluster) bool {
+				return before.Generation != after.Generation || before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
+			}))).
+		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(r.accountToClusters), builder.WithPredicates(onUpdate(accountReportChanged))).
+		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.toCluster),
+			builder.WithPredicates(ofControlPlane(), predicate.Or[client.Object](onUpdate(targetMachineChanged), onlyDeleted()))).
+		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.toCluster),
+			builder.WithPredicates(predicate.Or[client.Object](onUpdate(targetChanged), onlyDeleted()))).
+		WatchesRawSource(r.Changed.Source()).
+		WithOptions(options).
+		Named("endpoint").
+		Complete(r)
+}
+
+// endpointScope is what one reconcile of an endpoint has read.
+type endpointScope struct {
+	*infrav1.CloudCluster
+	cluster *clusterv1.Cluster // nil if it does not exist
+	account *fleet.Account     // nil while the CloudAccount is missing or refused
+}
+
+func (s *endpointScope) reference() cloud.Reference {
+	return cloud.Reference{Token: s.Spec.Creation.LoadBalancerToken, OwnershipID: s.Spec.Creation.OwnershipID}
+}
+
+// isRecorded reports whether the load balancer is known to have been created.
+func (s *endpointScope) isRecorded() bool { return s.Spec.ControlPlaneEndpoint.IsValid() }
+
+// Reconcile brings the endpoint of one cluster up to date.
+func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	infra := &infrav1.CloudCluster{}
+	if err := r.Client.Get(ctx, req.NamespacedName, infra); err != nil {
+		r.retries.forget(req.NamespacedName)
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !infra.Spec.Endpoint.IsSet() || infra.Spec.Creation.LoadBalancerToken == "" || !controllerutil.ContainsFinalizer(infra, infrav1.EndpointFinalizer) ||
+		annotations.IsExternallyManaged(infra) || !predicates.Watched(infra, r.WatchFilterValue) {
+		return reconcile.Result{}, nil
+	}
+	cluster, err := util.GetOwnerCluster(ctx, r.Client, infra.ObjectMeta)
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("reading the owner Cluster: %w", err)
+	}
+	if isPaused(infra, cluster) {
+		return reconcile.Result{}, nil
+	}
+	s := &endpointScope{CloudCluster: infra, cluster: cluster}
+	s.account = r.Accounts.Get(client.ObjectKey{Namespace: infra.Namespace, Name: infra.Spec.Endpoint.LoadBalancer.AccountRef.Name})
+	before := infra.DeepCopy()
+	result, err := r.reconcile(ctx, s)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return result, patchSharedStatus(ctx, r.Client, before, infra)
+}
+
+func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (reconcile.Result, error) {
+	if copied, err := r.isCopied(ctx, s); copied || err != nil {
+		return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, err
+	}
+	machines, err := r.machines(ctx, s)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if !s.DeletionTimestamp.IsZero() || s.cluster == nil || !s.cluster.DeletionTimestamp.IsZero() {
+		if err := r.removeHooks(ctx, machines, func(*target) bool { return true }); err != nil {
+			return reconcile.Result{}, err
+		}
+		return r.delete(ctx, s)
+	}
+	if s.account == nil {
+		setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason, fmt.Sprintf("CloudAccount %q is missing or not permitted", s.Spec.Endpoint.LoadBalancer.AccountRef.Name))
+		return r.letGo(ctx, machines) // the account's return comes as an event
+	}
+	return r.ensure(ctx, s, machines)
+}
+
+// isCopied reports whether another CloudCluster has the load balancer's token, and if so says it.
+func (r *EndpointReconciler) isCopied(ctx context.Context, s *endpointScope) (bool, error) {
+	list := &infrav1.CloudClusterList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(r.Namespace), client.MatchingFields{clusterByToken: s.Spec.Creation.LoadBalancerToken}); err != nil {
+		return false, fmt.Errorf("listing the CloudClusters with this load balancer's token: %w", err)
+	}
+	for i := range list.Items {
+		if other := &list.Items[i]; other.UID != s.UID {
+			setEndpoint(s, metav1.ConditionFalse, infrav1.DuplicateTokenReason, fmt.Sprintf(
+				"CloudCluster %s has the same load balancer token: one of the two is a copy, and the load balancer is changed for neither; remove the finalizer %s of the copy, and delete it",
+				client.ObjectKeyFromObject(other), infrav1.EndpointFinalizer))
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// ensure makes the load balancer what it should be, and keeps the hooks of its targets.
+func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machines []target) (reconcile.Result, error) {
+	current := s.account.Observe(s.reference(), s.isRecorded()).Balancer
+	addresses := chooseTargets(machines, current)
+	if err := r.addHooks(ctx, machines, addresses); err != nil {
+		return reconcile.Result{}, err
+	}
+	// A create in progress continues when the manager is asked to stop, to get its answer.
+	balancer, err := s.account.EnsureBalancer(context.WithoutCancel(ctx), cloud.BalancerRequest{
+		Token: s.Spec.Creation.LoadBalancerToken, OwnershipID: s.Spec.Creation.OwnershipID, Recorded: s.isRecorded(),
+		Namespace: s.Namespace, Name: s.Name, Port: s.Spec.Endpoint.LoadBalancer.Port, Targets: addresses,
+	})
+	if err != nil {
+		result, hookErr := r.letGo(ctx, machines)
+		return earlier(result, r.fail(s, err)), hookErr
+	}
+	r.retries.forget(client.ObjectKeyFromObject(s))
+	if !s.isRecorded() {
+		if balancer.Balancer.Address == "" || balancer.State == cloud.StatePending {
+			setEndpoint(s, metav1.ConditionFalse, infrav1.StartingReason, "The load balancer is being created")
+			return reconcile.Result{}, nil // its progress comes as an event
+		}
+		return reconcile.Result{}, r.record(ctx, s, balancer.Balancer) // the record comes back as an event
+	}
+	reportTargets(s, balancer.Balancer)
+	isLast := !slices.ContainsFunc(machines, func(t target) bool { return !t.isDeleted() }) // nothing would take over
+	err = r.removeHooks(ctx, machines, func(t *target) bool { return isLast || !has(balancer.Balancer, t.address) })
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return r.letGo(ctx, machines)
+}
+
+// record writes the load balancer's address into the spec, where Cluster API and a move find it.
+func (r *EndpointReconciler) record(ctx context.Context, s *endpointScope, b *cloud.BalancerState) error {
+	recorded := s.DeepCopy()
+	recorded.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: b.Address, Port: b.Port}
+	if err := r.Client.Patch(ctx, recorded, client.MergeFromWithOptions(s.DeepCopy(), client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("recording the load balancer's address: %w", err)
+	}
+	return nil
+}
+
+// fail reports an error of the cloud, and returns when to try again.
+func (r *EndpointReconciler) fail(s *endpointScope, err error) reconcile.Result {
+	if s.isRecorded() && cloud.CodeOf(err) == cloud.NotFound {
+		setEndpoint(s, metav1.ConditionFalse, infrav1.LoadBalancerLostReason, fmt.Sprintf(
+			"The load balancer at %s no longer exists. It is not created again, because machines and kubeconfigs have its address: create a new cluster", s.Spec.ControlPlaneEndpoint.Host))
+	} else {
+		setEndpoint(s, metav1.ConditionFalse, endpointReason(err), err.Error())
+	}
+	after, _ := r.retries.after(client.ObjectKeyFromObject(s), err)
+	return reconcile.Result{RequeueAfter: after}
+}
+
+// delete deletes the load balancer when no machine of the cluster is left.
+func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reconcile.Result, error) {
+	if s.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil // Cluster API deletes the machines first, and then this object
+	}
+	if s.Annotations[infrav1.AbandonAnnotation] == s.Name {
+		r.Recorder.Eventf(s.CloudCluster, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
+			"The load balancer at %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it",
+			s.Spec.ControlPlaneEndpoint.Host, s.Spec.Creation.LoadBalancerToken)
+		return reconcile.Result{}, r.release(ctx, s)
+	}
+	left := &infrav1.CloudMachineList{}
+	if err := r.Client.List(ctx, left, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.Labels[clusterv1.ClusterNameLabel]}); err != nil {
+		return reconcile.Result{}, fmt.Errorf("listing the CloudMachines: %w", err)
+	}
+	hint := fmt.Sprintf("to remove this object and leave the load balancer, annotate it with %s=%s", infrav1.AbandonAnnotation, s.Name)
+	if n := len(left.Items); n > 0 {
+		setEndpoint(s, metav1.ConditionFalse, infrav1.InUseReason, fmt.Sprintf("Waiting for %d CloudMachines to be deleted before the load balancer", n))
+		return reconcile.Result{}, nil
+	}
+	if s.account == nil {
+		setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason, fmt.Sprintf(
+			"CloudAccount %q is missing or not permitted, so the load balancer can't be deleted; fix the account, or %s", s.Spec.Endpoint.LoadBalancer.AccountRef.Name, hint))
+		return reconcile.Result{}, nil
+	}
+	deletion := s.account.DeleteBalancer(s.reference(), s.isRecorded(), s.DeletionTimestamp.Time)
+	switch {
+	case deletion.Gone:
+		s.account.Forget(s.Spec.Creation.LoadBalancerToken)
+		return reconcile.Result{}, r.release(ctx, s)
+	case deletion.Err != nil:
+		setEndpoint(s, metav1.ConditionFalse, endpointReason(deletion.Err), fmt.Sprintf("Deleting the load balancer failed and will be retried: %v; %s", deletion.Err, hint))
+	default:
+		setEndpoint(s, metav1.ConditionFalse, infrav1.DeletingReason, "Waiting for the cloud to delete the load balancer")
+	}
+	return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil
+}
+
+// release removes the finalizer.
+func (r *EndpointReconciler) release(ctx context.Context, s *endpointScope) error {
+	released := s.DeepCopy()
+	controllerutil.RemoveFinalizer(released, infrav1.EndpointFinalizer)
+	if err := r.Client.Patch(ctx, released, client.MergeFromWithOptions(s.DeepCopy(), client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the finalizer: %w", err)
+	}
+	return nil
+}
+
+// reportTargets sets EndpointReady for a load balancer that exists.
+func reportTargets(s *endpointScope, b *cloud.BalancerState) {
+	healthy := 0
+	for _, t := range b.Targets {
+		if t.Healthy {
+			healthy++
+		}
+	}
+	switch {
+	case healthy > 0:
+		setEndpoint(s, metav1.ConditionTrue, infrav1.ReadyReason, "")
+	case len(b.Targets) > 0:
+		setEndpoint(s, metav1.ConditionFalse, infrav1.NoTargetAnswersReason, fmt.Sprintf(
+			"None of %d machines answers on port %d: see their consoles, and whether the network lets the load balancer reach them", len(b.Targets), b.Port))
+	default:
+		setEndpoint(s, metav1.ConditionFalse, infrav1.NoTargetsReason, "No machine of the control plane has an address yet")
+	}
+}
+
+func setEndpoint(s *endpointScope, status metav1.ConditionStatus, reason, message string) {
+	setCondition(s.CloudCluster, infrav1.EndpointReadyCondition, status, reason, message)
+}
+
+// endpointReason returns the reason for an error of the cloud.
+func endpointReason(err error) string {
+	if code := cloud.CodeOf(err); code != "" {
+		return cloudReason(code)
+	}
+	return infrav1.QueuedReason
+}
+
+func earlier(a, b reconcile.Result) reconcile.Result {
+	if a.RequeueAfter > 0 && (b.RequeueAfter == 0 || a.RequeueAfter < b.RequeueAfter) {
+		return a
+	}
+	return b
+}
+
+// target is a machine of the control plane that can be a target.
+type target struct {
+	machine *clusterv1.Machine // nil if it does not exist
+	address string             // "" if the VM has none yet
+	// ready is true if the control plane's controller says that its API server works.
+	ready bool
+}
+
+func (t *target) isDeleted() bool { return t.machine == nil || !t.machine.DeletionTimestamp.IsZero() }
+
+// machines returns the machines of the control plane in the endpoint's account.
+func (r *EndpointReconciler) machines(ctx context.Context, s *endpointScope) ([]target, error) {
+	name := s.Labels[clusterv1.ClusterNameLabel]
+	if name == "" {
+		return nil, nil
+	}
+	of := []client.ListOption{client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: name}, client.HasLabels{clusterv1.MachineControlPlaneLabel}}
+	cloudMachines, machines := &infrav1.CloudMachineList{}, &clusterv1.MachineList{}
+	if err := r.Client.List(ctx, cloudMachines, of...); err != nil {
+		return nil, fmt.Errorf("listing the CloudMachines of the control plane: %w", err)
+	}
+	if err := r.Client.List(ctx, machines, of...); err != nil {
+		return nil, fmt.Errorf("listing the Machines of the control plane: %w", err)
+	}
+	vms := map[string]*infrav1.CloudMachine{}
+	for i := range cloudMachines.Items {
+		vms[cloudMachines.Items[i].Name] = &cloudMachines.Items[i]
+	}
+	var all []target
+	for i := range machines.Items {
+		t := target{machine: &machines.Items[i], ready: isServing(&machines.Items[i])}
+		if m := vms[t.machine.Spec.InfrastructureRef.Name]; m != nil && m.Spec.AccountRef == s.Spec.Endpoint.LoadBalancer.AccountRef {
+			t.address = addressOf(m)
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// addressOf returns the internal IP address of a VM that exists, or "".
+func addressOf(m *infrav1.CloudMachine) string {
+	if m.Spec.ProviderID == "" {
+		return ""
+	}
+	for _, a := range m.Status.Addresses {
+		if _, err := netip.ParseAddr(a.Address); err == nil && a.Type == clusterv1.MachineInternalIP {
+			return a.Address
+		}
+	}
+	return ""
+}
+
+// isServing reports whether the API server of a machine works: KubeadmControlPlane says so of its
+// machines. Of others it is enough that they have a Node.
+func isServing(m *clusterv1.Machine) bool {
+	if conditions.Has(m, controlplanev1.KubeadmControlPlaneMachineAPIServerPodHealthyCondition) {
+		return conditions.IsTrue(m, controlplanev1.KubeadmControlPlaneMachineAPIServerPodHealthyCondition)
+	}
+	owner := metav1.GetControllerOf(m)
+	return m.Status.NodeRef.IsDefined() && (owner == nil || owner.Kind != "KubeadmControlPlane")
+}
+
+// chooseTargets returns the addresses that get connections, sorted. While no target answers, each
+// machine is one. Once one answers, a new one must serve first: a client would otherwise meet a
+// machine that only starts. A machine that is being deleted stays a target only while none of the
+// others answers. A target whose health check fails stays one, because that is the load balancer's
+// own business.
+func chooseTargets(machines []target, current *cloud.Resource) []string {
+	var b *cloud.BalancerState
+	if current != nil {
+		b = current.Balancer
+	}
+	answers := b != nil && slices.ContainsFunc(b.Targets, func(t cloud.BalancerTarget) bool {
+		return t.Healthy && slices.ContainsFunc(machines, func(m target) bool { return m.address == t.Address && !m.isDeleted() })
+	})
+	var addresses []string
+	for i := range machines {
+		m := &machines[i]
+		isTarget := has(b, m.address)
+		switch {
+		case m.address == "":
+		case m.isDeleted() && isTarget && !answers, !m.isDeleted() && (isTarget || m.ready || !answers):
+			addresses = append(addresses, m.address)
+		}
+	}
+	slices.Sort(addresses)
+	return slices.Compact(addresses)
+}
+
+// has reports whether an address is a target.
+func has(b *cloud.BalancerState, address string) bool {
+	return b != nil && slices.ContainsFunc(b.Targets, func(t cloud.BalancerTarget) bool { return t.Address == address })
+}
+
+// addHooks sets the hook on the Machines that are about to become targets.
+func (r *EndpointReconciler) addHooks(ctx context.Context, machines []target, addresses []string) error {
+	for i := range machines {
+		t := &machines[i]
+		if t.isDeleted() || !slices.Contains(addresses, t.address) || metav1.HasAnnotation(t.machine.ObjectMeta, infrav1.EndpointHook) {
+			continue
+		}
+		before := t.machine.DeepCopy()
+		metav1.SetMetaDataAnnotation(&t.machine.ObjectMeta, infrav1.EndpointHook, "")
+		if err := r.Client.Patch(ctx, t.machine, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("setting the hook of Machine %q: %w", t.machine.Name, err)
+		}
+	}
+	return nil
+}
+
+// removeHooks removes the hook of the deleted Machines for which may returns true.
+func (r *EndpointReconciler) removeHooks(ctx context.Context, machines []target, may func(*target) bool) error {
+	for i := range machines {
+		t := &machines[i]
+		if t.machine.DeletionTimestamp.IsZero() || !metav1.HasAnnotation(t.machine.ObjectMeta, infrav1.EndpointHook) || t.address != "" && !may(t) {
+			continue
+		}
+		before := t.machine.DeepCopy()
+		delete(t.machine.Annotations, infrav1.EndpointHook)
+		if err := r.Client.Patch(ctx, t.machine, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("removing the hook of Machine %q: %w", t.machine.Name, err)
+		}
+	}
+	return nil
+}
+
+// letGo removes the hooks of the Machines that have waited long enough for a load balancer that
+// can't be changed, or for another target to answer, and returns when the next one will have.
+func (r *EndpointReconciler) letGo(ctx context.Context, machines []target) (result reconcile.Result, err error) {
+	isLate := func(t *target) bool { return time.Since(t.machine.DeletionTimestamp.Time) >= hookPatience }
+	for i := range machines {
+		m := machines[i].machine
+		if m.DeletionTimestamp.IsZero() || !metav1.HasAnnotation(m.ObjectMeta, infrav1.EndpointHook) {
+			continue
+		}
+		if !isLate(&machines[i]) {
+			result = earlier(reconcile.Result{RequeueAfter: hookPatience - time.Since(m.DeletionTimestamp.Time)}, result)
+			continue
+		}
+		r.Recorder.Eventf(m, nil, corev1.EventTypeWarning, "StillTarget", "Delete",
+			"The machine still gets connections after %s, because the load balancer can't be changed or no other machine answers. It is deleted now", hookPatience)
+	}
+	return result, r.removeHooks(ctx, machines, isLate)
+}
+
+// BalancersChanged enqueues the clusters with these tokens. fleet.Options.OnMachines calls it.
+func (r *EndpointReconciler) BalancersChanged(ctx context.Context, namespace string, tokens []string) {
+	for _, token := range tokens {
+		r.Changed.Add(r.clusters(ctx, client.InNamespace(namespace), client.MatchingFields{clusterByToken: token})...)
+	}
+}
+
+func (r *EndpointReconciler) accountToClusters(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.clusters(ctx, client.InNamespace(o.GetNamespace()))
+}
+
+func (r *EndpointReconciler) toCluster(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.clusters(ctx, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetLabels()[clusterv1.ClusterNameLabel]})
+}
+
+// clusters returns the listed CloudClusters with an endpoint.
+func (r *EndpointReconciler) clusters(ctx context.Context, options ...client.ListOption) (requests []reconcile.Request) {
+	list := &infrav1.CloudClusterList{}
+	if err := r.Client.List(ctx, list, options...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing the CloudClusters of a load balancer failed")
+		return nil
+	}
+	for i := range list.Items {
+		if list.Items[i].Spec.Endpoint.IsSet() {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
+
+// ofControlPlane passes objects of a control plane.
+func ofControlPlane() predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(o client.Object) bool {
+		_, ok := o.GetLabels()[clusterv1.MachineControlPlaneLabel]
+		return ok
+	})
+}
+
+// targetMachineChanged passes the changes of a Machine on which its being a target depends.
+func targetMachineChanged(before, after *clusterv1.Machine) bool {
+	return before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || isServing(before) != isServing(after)
+}
+
+// targetChanged passes the changes of a CloudMachine on which its being a target depends.
+func targetChanged(before, after *infrav1.CloudMachine) bool {
+	return addressOf(before) != addressOf(after)
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// balancerWith returns a load balancer with these targets; those with "!" are healthy.
+func balancerWith(targets ...string) *cloud.Resource {
+	b := &cloud.BalancerState{Address: "lb", Port: 6443}
+	for _, t := range targets {
+		healthy := t[len(t)-1] == '!'
+		if healthy {
+			t = t[:len(t)-1]
+		}
+		b.Targets = append(b.Targets, cloud.BalancerTarget{Address: t, Healthy: healthy})
+	}
+	return &cloud.Resource{Kind: cloud.KindBalancer, Balancer: b}
+}
+
+// machinesAs returns machines of a control plane from their addresses: "+" says that one serves,
+// "-" that it is being deleted.
+func machinesAs(all ...string) (machines []target) {
+	now := metav1.Now()
+	for _, a := range all {
+		t := target{machine: &clusterv1.Machine{}}
+		for len(a) > 0 && (a[len(a)-1] == '+' || a[len(a)-1] == '-') {
+			if t.ready = a[len(a)-1] == '+'; !t.ready {
+				t.machine.DeletionTimestamp = &now
+			}
+			a = a[:len(a)-1]
+		}
+		t.address = a
+		machines = append(machines, t)
+	}
+	return machines
+}
+
+func TestChooseTargets(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		machines []string
+		current  *cloud.Resource
+		want     []string
+	}{
+		"no machine":                          {nil, nil, nil},
+		"no address":                          {[]string{""}, balancerWith(), nil},
+		"the first at once":                   {[]string{"a"}, nil, []string{"a"}},
+		"all while none is a target":          {[]string{"b", "a"}, balancerWith(), []string{"a", "b"}},
+		"all while none answers":              {[]string{"a", "b"}, balancerWith("a"), []string{"a", "b"}},
+		"another waits until it serves":       {[]string{"a", "b"}, balancerWith("a!"), []string{"a"}},
+		"another that serves":                 {[]string{"a", "b+"}, balancerWith("a!"), []string{"a", "b"}},
+		"a sick target stays":                 {[]string{"a", "b"}, balancerWith("a!", "b"), []string{"a", "b"}},
+		"a deleted one goes":                  {[]string{"a", "b-"}, balancerWith("a!", "b!"), []string{"a"}},
+		"the last stays":                      {[]string{"a-"}, balancerWith("a!"), []string{"a"}},
+		"a deleted one that was none":         {[]string{"a-"}, balancerWith(), nil},
+		"a deleted one until another answers": {[]string{"a-", "b"}, balancerWith("a!"), []string{"a", "b"}},
+		"a deleted one when another answers":  {[]string{"a-", "b"}, balancerWith("a!", "b!"), []string{"b"}},
+		"a target of nobody's":                {[]string{"a"}, balancerWith("a!", "x!"), []string{"a"}},
+		"only a target of nobody's answers":   {[]string{"a", "b"}, balancerWith("a", "x!"), []string{"a", "b"}},
+	} {
+		if got := chooseTargets(machinesAs(c.machines...), c.current); !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestTargetsProperties: whatever the load balancer says, the targets are sorted and unique, only
+// machines are targets, one that is being deleted is one only while no other answers, and one that
+// answers goes only if it is deleted and another answers.
+func TestTargetsProperties(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		pick := func(marks ...string) (all []string) {
+			for _, a := range []string{"a", "b", "c", "d"} {
+				if r.IntN(2) == 0 {
+					all = append(all, a+marks[r.IntN(len(marks))])
+				}
+			}
+			return all
+		}
+		machines := machinesAs(pick("", "+", "-", "+-")...)
+		current := balancerWith(pick("", "!")...)
+		got := chooseTargets(machines, current)
+		if !slices.IsSorted(got) || len(slices.Compact(slices.Clone(got))) != len(got) {
+			t.Errorf("seed %d: %q", seed, got)
+		}
+		answers := func(m target) bool {
+			return slices.Contains(current.Balancer.Targets, cloud.BalancerTarget{Address: m.address, Healthy: true})
+		}
+		others := slices.ContainsFunc(machines, func(m target) bool { return answers(m) && !m.isDeleted() })
+		for _, address := range got {
+			i := slices.IndexFunc(machines, func(m target) bool { return m.address == address })
+			if i < 0 || machines[i].isDeleted() && others {
+				t.Errorf("seed %d: %q of %+v", seed, got, machines)
+			}
+		}
+		for _, m := range machines {
+			if answers(m) && !slices.Contains(got, m.address) && !(m.isDeleted() && others) {
+				t.Errorf("seed %d: %s answers and is no target any more", seed, m.address)
+			}
+		}
+	}
+}
+
+// TestIsServing: what KubeadmControlPlane says counts; of other control planes' machines a Node is
+// enough.
+func TestIsServing(t *testing.T) {
+	t.Parallel()
+	const healthy = controlplanev1.KubeadmControlPlaneMachineAPIServerPodHealthyCondition
+	machine := func(owner string, node bool, conditions ...metav1.Condition) *clusterv1.Machine {
+		m := &clusterv1.Machine{}
+		if m.Status.Conditions = conditions; node {
+			m.Status.NodeRef.Name = "n"
+		}
+		if owner != "" {
+			yes := true
+			m.OwnerReferences = []metav1.OwnerReference{{Kind: owner, Controller: &yes}}
+		}
+		return m
+	}
+	got := []bool{
+		isServing(machine("KubeadmControlPlane", true)),
+		isServing(machine("KubeadmControlPlane", true, metav1.Condition{Type: healthy, Status: metav1.ConditionFalse})),
+		isServing(machine("KubeadmControlPlane", false, metav1.Condition{Type: healthy, Status: metav1.ConditionTrue})),
+		isServing(machine("OtherControlPlane", true)),
+		isServing(machine("", true)),
+		isServing(machine("", false)),
+	}
+	if want := []bool{false, false, true, true, true, false}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
