@@ -26,7 +26,7 @@ FIRST := ./test/packaging ./test/integration
 GOTEST := go test -vet=off -count 1
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/aws test/takeover test/azure test/gcp test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
+LONG := test/aws test/takeover test/azure test/gcp test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/cluster test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
 OTHERS := $(GOTEST) -p 1 -timeout 6h
 
 # The first of the schedules that `make test-chaos` and `make test-orphans` run, so that they are the same each time. `make chaos` draws its own.
@@ -43,7 +43,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-takeover test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-picture playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
+.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-takeover test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-kind test-kubeadm test-cluster test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-picture playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -134,6 +134,10 @@ test-e2e-kind: ## Run the same specs on a kind cluster, with the image that the 
 test-kubeadm: ## Have Cluster API's kubeadm providers set up machines of an adopted cluster, and a control plane for CloudInitConfigs to join (10 minutes)
 	@hack/tool $(PLAYGROUND) capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm >/dev/null
 	$(OTHERS) ./test/kubeadm
+
+test-cluster: ## Make a whole cluster on the simulated cloud with the real kubeadm and etcd, replace a machine of its control plane, delete it, and ask its endpoint meanwhile (root, Linux; 5 minutes)
+	@hack/tool $(PLAYGROUND) kube-scheduler capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm clusterctl >/dev/null
+	$(OTHERS) ./test/cluster -v
 
 test-vsphere: ## Have govmomi's vCenter make, roll, lose and replace machines
 	@hack/tool $(PLAYGROUND) >/dev/null

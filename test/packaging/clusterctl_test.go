@@ -42,7 +42,7 @@ var clouds = []string{"aws", "azure", "gcp", "kubevirt", "openstack", "vsphere"}
 
 // flavors returns the flavors in templates/. The last one, "", is the default.
 func flavors() []string {
-	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "azure-spot", "gcp-spot", "aws-kubeadm", "kubevirt-kubeadm", "openstack-kubeadm", "vsphere-kubeadm"}
+	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "azure-spot", "gcp-spot", "kubeadm", "aws-kubeadm", "kubevirt-kubeadm", "openstack-kubeadm", "vsphere-kubeadm"}
 	for _, cloud := range clouds {
 		all = append(all, cloud, "topology-"+cloud)
 	}
@@ -57,7 +57,7 @@ func kinds(flavor string) []string {
 		return []string{"ClusterClass", "AdoptedControlPlaneTemplate", "CloudClusterTemplate", "CloudMachineTemplate", "CloudInitConfigTemplate"}
 	case strings.HasSuffix(flavor, "-eks"):
 		return []string{"CloudCluster", "AdoptedControlPlane", "MachineDeployment", "CloudMachineTemplate", "Secret", "MachineHealthCheck"}
-	case strings.HasSuffix(flavor, "-kubeadm"):
+	case strings.HasSuffix(flavor, "kubeadm"):
 		return []string{"CloudCluster", "KubeadmControlPlane", "MachineDeployment", "CloudMachineTemplate", "KubeadmConfigTemplate", "MachineHealthCheck"}
 	}
 	return []string{"CloudCluster", "AdoptedControlPlane", "MachineDeployment", "CloudMachineTemplate", "CloudInitConfigTemplate", "MachineHealthCheck"}
