@@ -42,6 +42,7 @@ type shared struct {
 	machines                         *controllers.CloudMachineReconciler
 	endpoints                        *controllers.EndpointReconciler // as machines
 	machinesChanged, accountsChanged *controllers.EventQueue
+	endpointsChanged                 *controllers.EventQueue
 	nodes                            *controllers.NodeHandover
 }
 
@@ -64,7 +65,7 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 	}
 	s := &shared{
 		clouds: offered(o.clouds), dialer: dialer, identity: identity,
-		machinesChanged: &controllers.EventQueue{}, accountsChanged: &controllers.EventQueue{},
+		machinesChanged: &controllers.EventQueue{}, accountsChanged: &controllers.EventQueue{}, endpointsChanged: &controllers.EventQueue{},
 	}
 	s.nodes = &controllers.NodeHandover{Machines: s.machinesChanged, Nodes: &controllers.EventQueue{}}
 	options := accountOptions(o.clouds, dialer)
@@ -223,7 +224,7 @@ func setupAccounts(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	}
 	return (&controllers.CloudAccountReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Clouds: s.clouds,
-		Changed: s.accountsChanged, Machines: s.machinesChanged,
+		Changed: s.accountsChanged, Machines: s.machinesChanged, Endpoints: s.endpointsChanged,
 		Recorder:          mgr.GetEventRecorder("drover-cloudaccount"),
 		AmbientNamespaces: o.clouds.ambientNamespaces, WatchFilterValue: o.controllers.watchFilter,
 		ConnectOnly: o.controllers.run == runSafety,
@@ -240,7 +241,7 @@ func setupClusters(mgr ctrl.Manager, s *shared, o managerOptions) error {
 func setupEndpoints(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	s.endpoints = &controllers.EndpointReconciler{
 		Client: mgr.GetClient(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-endpoint"),
-		Namespace: o.management.namespace, Changed: &controllers.EventQueue{}, WatchFilterValue: o.controllers.watchFilter,
+		Namespace: o.management.namespace, Changed: s.endpointsChanged, WatchFilterValue: o.controllers.watchFilter,
 	}
 	return s.endpoints.SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))
 }

@@ -42,6 +42,8 @@ type CloudAccountReconciler struct {
 	// Machines enqueues all machines of a newly connected account, because they may have waited for
 	// it or for other credentials.
 	Machines *EventQueue
+	// Endpoints does the same with clusters whose load balancer is in the account.
+	Endpoints *EventQueue
 	// AmbientNamespaces are the namespaces that may use the manager's own credentials.
 	AmbientNamespaces []string
 	WatchFilterValue  string
@@ -198,7 +200,7 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		return r.pin(account, info.Place), nil
 	}
 	if known, _ := r.lastEnqueued.Swap(key, accountSnapshot{live, err == nil}); known != (accountSnapshot{live, err == nil}) {
-		if err := r.enqueueMachines(ctx, account); err != nil {
+		if err := r.enqueueUsers(ctx, account); err != nil {
 			r.lastEnqueued.Delete(key)
 			return reconcile.Result{}, err
 		}
@@ -237,8 +239,8 @@ func (r *CloudAccountReconciler) disconnect(key client.ObjectKey) {
 	r.lastEnqueued.Delete(key)
 }
 
-// enqueueMachines enqueues every machine of the account.
-func (r *CloudAccountReconciler) enqueueMachines(ctx context.Context, account *infrav1.CloudAccount) error {
+// enqueueUsers enqueues every machine and every load balancer of the account.
+func (r *CloudAccountReconciler) enqueueUsers(ctx context.Context, account *infrav1.CloudAccount) error {
 	machines := &infrav1.CloudMachineList{}
 	if err := r.Client.List(ctx, machines, client.InNamespace(account.Namespace),
 		client.MatchingFields{machineByAccount: account.Name}); err != nil {
@@ -246,6 +248,15 @@ func (r *CloudAccountReconciler) enqueueMachines(ctx context.Context, account *i
 	}
 	for i := range machines.Items {
 		r.Machines.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&machines.Items[i])})
+	}
+	clusters := &infrav1.CloudClusterList{}
+	if err := r.Client.List(ctx, clusters, client.InNamespace(account.Namespace)); err != nil {
+		return fmt.Errorf("listing the clusters of the account: %w", err)
+	}
+	for i := range clusters.Items {
+		if clusters.Items[i].Spec.Endpoint.LoadBalancer.AccountRef.Name == account.Name {
+			r.Endpoints.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
+		}
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func newAccountTest(t *testing.T, spec infrav1.CloudAccountSpec) *accountTest {
 	x.CloudAccountReconciler = &CloudAccountReconciler{
 		Client: c, APIReader: c, Clouds: clouds, Recorder: x.events,
 		Accounts: fleet.NewAccounts(fleet.Options{Clouds: clouds, Times: fleet.TimesFor(fleet.DefaultCall)}),
-		Changed:  &EventQueue{}, Machines: &EventQueue{},
+		Changed:  &EventQueue{}, Machines: &EventQueue{}, Endpoints: &EventQueue{},
 	}
 	return x
 }
@@ -126,6 +126,27 @@ func TestPlaceIsRecorded(t *testing.T) {
 	x.Expect(x.live()).To(BeIdenticalTo(live), "the driver is kept")
 	reason, _ := x.ready()
 	x.Expect(reason).To(Equal(infrav1.ReadyReason))
+}
+
+// TestConnectionWakes: what waits for the account is reconciled once the account is connected.
+func TestConnectionWakes(t *testing.T) {
+	t.Parallel()
+	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	machine := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m"}}
+	machine.Spec.AccountRef.Name = "prod"
+	x.Expect(x.Client.Create(t.Context(), machine)).To(Succeed())
+	for name, account := range map[string]string{"with": "prod", "elsewhere": "other", "without": ""} {
+		cluster := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
+		cluster.Spec.Endpoint.LoadBalancer.AccountRef.Name = account
+		x.Expect(x.Client.Create(t.Context(), cluster)).To(Succeed())
+	}
+	x.reconcile()
+	x.reconcile()
+	named := func(name string) reconcile.Request {
+		return reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "team", Name: name}}
+	}
+	x.Expect(x.Machines.take()).To(ConsistOf(named("m")))
+	x.Expect(x.Endpoints.take()).To(ConsistOf(named("with")))
 }
 
 // TestPlaceMismatch: the reconciler refuses credentials of another place until the right ones are

@@ -53,7 +53,7 @@ type EndpointReconciler struct {
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters/status,verbs=patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts;cloudmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -66,7 +66,6 @@ func (r *EndpointReconciler) SetupWithManager(mgr ctrl.Manager, options controll
 			builder.WithPredicates(onUpdate(func(before, after *clusterv1.Cluster) bool {
 				return before.Generation != after.Generation || before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 			}))).
-		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(r.accountToClusters), builder.WithPredicates(onUpdate(accountReportChanged))).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.toCluster),
 			builder.WithPredicates(ofControlPlane(), predicate.Or[client.Object](onUpdate(targetMachineChanged), onlyDeleted()))).
 		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.toCluster),
@@ -133,9 +132,11 @@ func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (r
 		}
 		return r.delete(ctx, s)
 	}
-	if s.account == nil {
-		setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason, fmt.Sprintf("CloudAccount %q is missing or not permitted", s.Spec.Endpoint.LoadBalancer.AccountRef.Name))
-		return r.letGo(ctx, machines) // the account's return comes as an event
+	if s.account == nil { // its return comes as an event
+		if !s.isRecorded() { // later, the last known state stays
+			setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason, fmt.Sprintf("CloudAccount %q is missing or not permitted", s.Spec.Endpoint.LoadBalancer.AccountRef.Name))
+		}
+		return r.letGo(ctx, machines)
 	}
 	return r.ensure(ctx, s, machines)
 }
@@ -169,9 +170,15 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 		Token: s.Spec.Creation.LoadBalancerToken, OwnershipID: s.Spec.Creation.OwnershipID, Recorded: s.isRecorded(),
 		Namespace: s.Namespace, Name: s.Name, Port: s.Spec.Endpoint.LoadBalancer.Port, Targets: addresses,
 	})
+	if s.isRecorded() && cloud.CodeOf(err) == cloud.NotFound {
+		setEndpoint(s, metav1.ConditionFalse, infrav1.LoadBalancerLostReason, fmt.Sprintf(
+			"The load balancer at %s no longer exists. It is not created again, because machines and kubeconfigs have its address: create a new cluster", s.Spec.ControlPlaneEndpoint.Host))
+		return r.again(s, err), r.removeHooks(ctx, machines, func(*target) bool { return true })
+	}
 	if err != nil {
+		setEndpoint(s, metav1.ConditionFalse, endpointReason(err), err.Error())
 		result, hookErr := r.letGo(ctx, machines)
-		return earlier(result, r.fail(s, err)), hookErr
+		return earlier(result, r.again(s, err)), hookErr
 	}
 	r.retries.forget(client.ObjectKeyFromObject(s))
 	if !s.isRecorded() {
@@ -200,14 +207,8 @@ func (r *EndpointReconciler) record(ctx context.Context, s *endpointScope, b *cl
 	return nil
 }
 
-// fail reports an error of the cloud, and returns when to try again.
-func (r *EndpointReconciler) fail(s *endpointScope, err error) reconcile.Result {
-	if s.isRecorded() && cloud.CodeOf(err) == cloud.NotFound {
-		setEndpoint(s, metav1.ConditionFalse, infrav1.LoadBalancerLostReason, fmt.Sprintf(
-			"The load balancer at %s no longer exists. It is not created again, because machines and kubeconfigs have its address: create a new cluster", s.Spec.ControlPlaneEndpoint.Host))
-	} else {
-		setEndpoint(s, metav1.ConditionFalse, endpointReason(err), err.Error())
-	}
+// again returns when to try again after an error of the cloud.
+func (r *EndpointReconciler) again(s *endpointScope, err error) reconcile.Result {
 	after, _ := r.retries.after(client.ObjectKeyFromObject(s), err)
 	return reconcile.Result{RequeueAfter: after}
 }
@@ -448,10 +449,6 @@ func (r *EndpointReconciler) BalancersChanged(ctx context.Context, namespace str
 	for _, token := range tokens {
 		r.Changed.Add(r.clusters(ctx, client.InNamespace(namespace), client.MatchingFields{clusterByToken: token})...)
 	}
-}
-
-func (r *EndpointReconciler) accountToClusters(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.clusters(ctx, client.InNamespace(o.GetNamespace()))
 }
 
 func (r *EndpointReconciler) toCluster(ctx context.Context, o client.Object) []reconcile.Request {

@@ -23,8 +23,8 @@ import (
 )
 
 // TestWholeCluster makes a cluster of three control-plane machines and two workers from the flavor
-// kubeadm, has one machine of the control plane fail and be replaced, and deletes the cluster.
-// Meanwhile a client asks the endpoint.
+// kubeadm, has one machine of the control plane fail and be replaced, makes the control plane small
+// again, and deletes the cluster. Meanwhile a client asks the endpoint.
 func TestWholeCluster(t *testing.T) {
 	s := newStage(t)
 	s.create("cluster-template-kubeadm.yaml", 3, 2)
@@ -36,6 +36,8 @@ func TestWholeCluster(t *testing.T) {
 	s.hurryRemediation()
 	lost := s.powerOff()
 	s.until("the machine is replaced", s.healthy(3, []string{lost}))
+	s.scale(1)
+	s.until("the control plane has one healthy machine", s.healthy(1, nil))
 
 	asked, failed, twice, errs := asking.end()
 	t.Logf("%d requests to the endpoint, %d failed once, %d twice: %v", asked, failed, twice, errs)
@@ -127,6 +129,12 @@ func (s *stage) hurryRemediation() {
 			check.Spec.Checks.UnhealthyNodeConditions[i].TimeoutSeconds = ptr.To[int32](1)
 		}
 	}))
+}
+
+// scale changes the number of machines of the control plane.
+func (s *stage) scale(replicas int32) {
+	kcp := s.controlPlane()
+	s.do(scenario.Patch(s.ctx, s.client, kcp, func() { kcp.Spec.Replicas = &replicas }))
 }
 
 // powerOff switches off the newest machine of the control plane, and returns its name.

@@ -19,7 +19,6 @@ import (
 	. "github.com/onsi/gomega"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
@@ -105,7 +104,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	}
 }
 
-// step is a part of a machine's life.
+// step is a part of a machine's life, and of its cluster's.
 type step struct {
 	name string
 	act  func(*tenant, context.Context) error
@@ -123,6 +122,7 @@ var steps = []step{
 	{"adopt", (*tenant).keep, (*tenant).ready, true},
 	{"forget", (*tenant).forget, (*tenant).forgotten, true},
 	{"delete", (*tenant).delete, (*tenant).gone, false},
+	{"leave", (*tenant).leave, (*tenant).left, false},
 }
 
 type missed []point
@@ -481,11 +481,8 @@ func (h *harness) calls() [][]faultproxy.Call {
 func (h *harness) clear(t *testing.T) {
 	t.Helper()
 	h.who = h.tenants
-	h.each(t, func(ctx context.Context, x *tenant) error { return scenario.Delete(ctx, h.rig.Client, x.Cluster()) })
-	h.reach(t, step{name: "release", goal: func(x *tenant) scenario.Check {
-		return scenario.Empty(h.rig.Client, &clusterv1.ClusterList{}, x.Namespace)
-	}})
-	h.reach(t, step{name: "still gone", goal: (*tenant).gone}) // nothing appeared late
+	h.each(t, func(ctx context.Context, x *tenant) error { return x.leave(ctx) })
+	h.reach(t, step{name: "still gone", goal: (*tenant).left}) // nothing appeared late
 	h.each(t, func(ctx context.Context, x *tenant) error {
 		return scenario.Delete(ctx, h.rig.Client, x.Adopted.Objects()[0]) // the namespace
 	})

@@ -98,6 +98,11 @@ func (x *tenant) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, o := range objects {
+		if c, ok := o.(*infrav1.CloudCluster); ok && hasBalancers() {
+			c.Spec.Endpoint.LoadBalancer.AccountRef = c.Spec.AccountRefs[0]
+		}
+	}
 	return scenario.Create(ctx, x.rig.Client, append(objects, x.pools[0].Objects()...)...)
 }
 
@@ -180,19 +185,47 @@ func (x *tenant) oneEach(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	alive := 0
+	alive := map[wire.Kind]int{}
 	for _, r := range x.Live(snapshot) {
-		if r.Kind == wire.Instance {
-			alive++
-		}
+		alive[r.Kind]++
 	}
-	if alive != len(x.pools) {
-		return fmt.Sprintf("%d VMs live", alive), nil
+	if alive[wire.Instance] != len(x.pools) {
+		return fmt.Sprintf("%d VMs live", alive[wire.Instance]), nil
+	}
+	if hasBalancers() && alive[wire.Balancer] != 1 {
+		return fmt.Sprintf("there are %d load balancers", alive[wire.Balancer]), nil
 	}
 	return "", nil
 }
 
+// hasBalancers reports whether the tenants' clusters have load balancers, too.
+func hasBalancers() bool { return *where == "simulated" }
+
 // gone checks that nothing is left of any machine.
 func (x *tenant) gone() scenario.Check {
-	return func(ctx context.Context) (string, error) { return x.Left(ctx, rig.Except{}) }
+	return func(ctx context.Context) (string, error) {
+		snapshot, err := x.rig.Snapshot(ctx)
+		if err != nil {
+			return "", err
+		}
+		balancers := map[string]bool{}
+		for _, r := range x.Live(snapshot) {
+			balancers[r.ID] = r.Kind == wire.Balancer
+		}
+		return x.Left(ctx, rig.Except{Instances: balancers})
+	}
+}
+
+// leave deletes the cluster, which has no machines any more.
+func (x *tenant) leave(ctx context.Context) error {
+	return scenario.Delete(ctx, x.rig.Client, x.Cluster())
+}
+
+// left checks that nothing is left of the cluster.
+func (x *tenant) left() scenario.Check {
+	return scenario.All(
+		scenario.Empty(x.rig.Client, &clusterv1.ClusterList{}, x.Namespace),
+		scenario.Empty(x.rig.Client, &infrav1.CloudClusterList{}, x.Namespace),
+		func(ctx context.Context) (string, error) { return x.Left(ctx, rig.Except{}) },
+	)
 }
