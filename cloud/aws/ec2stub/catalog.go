@@ -122,9 +122,12 @@ func (c *Cloud) describeSubnets(form url.Values) (any, *failure) {
 }
 
 func (c *Cloud) describeSecurityGroups(form url.Values) (any, *failure) {
-	all, _, fail := page(c, form, slices.Clone(groups), func(g groupItem, name string) []string {
-		if name == "vpc-id" {
+	all, _, fail := page(c, form, c.allGroups(false), func(g groupItem, name string) []string {
+		switch name {
+		case "vpc-id":
 			return []string{g.VPC}
+		case "group-name":
+			return []string{g.Name}
 		}
 		return tagValues(g.tags, name)
 	})
