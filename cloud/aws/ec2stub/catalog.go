@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"slices"
+	"strconv"
 )
 
 // KeepingImage maps a data volume at keptDevice that outlives its instance, unless the request
@@ -14,6 +15,8 @@ const (
 	KeepingImage = "ami-0ee9"
 	keptDevice   = "/dev/sdb"
 	rootDevice   = "/dev/sda1"
+
+	defaultVPC = "vpc-01"
 )
 
 // The region's resources. Images differ by architecture and age.
@@ -117,7 +120,12 @@ func (c *Cloud) describeSubnets(form url.Values) (any, *failure) {
 			all = append(all, subnet)
 		}
 	}
-	all, _, fail := page(c, form, all, func(s subnetItem, name string) []string { return tagValues(s.tags, name) })
+	all, _, fail := page(c, form, all, func(s subnetItem, name string) []string {
+		if name == "default-for-az" {
+			return []string{strconv.FormatBool(s.VPC == defaultVPC && s.ID != "subnet-0a1")}
+		}
+		return tagValues(s.tags, name)
+	})
 	return subnetsResponse{Subnets: all}, fail
 }
 
