@@ -2,7 +2,11 @@
 
 package cloud
 
-import "context"
+import (
+	"context"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
 
 // Balancer is a Driver whose cloud has load balancers. List, Describe and Delete serve the parts of
 // a balancer, which carry its token, as they serve the dependants of a machine.
@@ -30,6 +34,8 @@ type BalancerRequest struct {
 	// Targets are the addresses of the machines that get connections, sorted. It is the full set:
 	// any other target is removed.
 	Targets []string
+	// Spec is the cloud's part of the CloudCluster's endpoint; nil: the cloud's defaults.
+	Spec *infrav1.LoadBalancerFields
 }
 
 // BalancerState is what a Resource of KindBalancer has.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
+	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
@@ -61,7 +62,9 @@ func tooLarge(op string) error {
 	return &cloud.Error{Code: cloud.Unknown, Message: fmt.Sprintf("%s: the response is larger than %d MiB", op, maxAnswer>>20), Err: errTooLarge}
 }
 
-func isXML(service string) bool { return service == "EC2" || service == "STS" }
+func isXML(service string) bool {
+	return service == "EC2" || service == "STS" || service == elb.ServiceID
+}
 
 // isComplete reports whether an XML document is the operation's complete answer, first to last tag.
 func isComplete(body []byte, op string) bool {
@@ -75,6 +78,12 @@ func isComplete(body []byte, op string) bool {
 
 // classOf returns an operation's class for the rate limit, by the verb at the start of its name.
 func classOf(op string) cloud.Class {
+	switch op {
+	case "CreateSecurityGroup", "AuthorizeSecurityGroupIngress", "CreateTargetGroup", "CreateLoadBalancer":
+		return cloud.ClassCreate
+	case "CreateListener", "RegisterTargets", "DeregisterTargets": // they change an existing load balancer
+		return cloud.ClassDelete
+	}
 	switch {
 	case strings.HasPrefix(op, "Run"):
 		return cloud.ClassCreate

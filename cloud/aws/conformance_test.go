@@ -45,6 +45,12 @@ func testMachine(edit func(*infrav1.AWSMachine)) *infrav1.CloudMachineFields {
 	return &infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, AWS: m}
 }
 
+// testBalancer returns settings with which the stub makes a load balancer in all its zones.
+func testBalancer() *infrav1.LoadBalancerFields {
+	nodes := &infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}}
+	return &infrav1.LoadBalancerFields{AWS: &infrav1.AWSLoadBalancer{Subnets: nodes, SecurityGroups: nodes, Internal: true}}
+}
+
 // TestConformance runs the suite over HTTP: against a consistent EC2 whose machines leave a volume
 // behind, and against one that lags.
 func TestConformance(t *testing.T) {
@@ -72,6 +78,7 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 		Credentials:    testCredentials(),
 		BadCredentials: bad,
 		Machine:        testMachine(nil),
+		Balancer:       testBalancer(),
 		Refused: map[string]conformance.Refused{
 			"unknown type":   refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.InstanceType = "t3.enormous" }),
 			"unknown image":  refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }),
@@ -86,8 +93,10 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 		Timeout:  20 * time.Second,
 		// A new driver reads its account once, and image, subnets and security groups once for all
 		// its machines. A listing also reads volumes, network interfaces and addresses, and three
-		// kinds of notices.
-		Calls:  conformance.Calls{Probe: 2, Create: 4, Offering: 2, List: 7, Describe: 4, Page: 50},
+		// kinds of notices; a driver's first one looks for the security groups of load balancers. A
+		// load balancer takes the looks at subnets and security groups, a group with a rule, target
+		// group, load balancer, listener, and the registration of its targets.
+		Calls:  conformance.Calls{Probe: 2, Create: 4, Offering: 2, List: 8, Describe: 4, Page: 50, Balancer: 8, Targets: 1},
 		Inject: injections(stub),
 		Foreign: func(testing.TB) func() bool {
 			_, alive := stub.Launch(map[string]string{"team": "others"})

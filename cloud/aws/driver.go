@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
@@ -34,6 +35,7 @@ const (
 
 type driver struct {
 	ec2     *ec2.Client
+	elb     *elb.Client
 	ssm     *ssm.Client
 	sts     *sts.Client
 	region  string
@@ -47,6 +49,7 @@ type driver struct {
 	types       driverkit.Memo[types.InstanceTypeInfo]
 	leftovers   driverkit.Memo[[]cloud.Resource]
 	notices     driverkit.Memo[map[string]string] // notices by instance ID
+	balancers   balancers
 	lastNotices atomic.Pointer[map[string]string] // the notices last read
 	page        atomic.Int32                      // MaxResults of DescribeInstances
 	lastDelete  atomic.Int64                      // time of the last delete, in Unix nanoseconds
@@ -85,6 +88,9 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		place:   driverkit.Memo[string]{TTL: placeTTL},
 		secrets: login.secrets,
 		ec2: ec2.NewFromConfig(base, func(o *ec2.Options) {
+			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
+		}),
+		elb: elb.NewFromConfig(base, func(o *elb.Options) {
 			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
 		}),
 		ssm: ssm.NewFromConfig(base, func(o *ssm.Options) {
@@ -175,8 +181,12 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
+	balancers, err := d.listBalancers(ctx)
+	if err != nil {
+		return nil, err
+	}
 	d.addNotices(ctx, all)
-	return append(all, left...), nil
+	return slices.Concat(all, left, balancers), nil
 }
 
 // Describe filters by token only: an instance that has the Reference's ProviderID and tags also has
@@ -207,9 +217,9 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return append(found, filterByTokens(left, wanted)...), nil
 }
 
-// dependants returns volumes, network interfaces and addresses with the tokens. DescribeTags tells
-// which kinds exist, which is nearly always none. EC2 shows the tags of deleted resources for a
-// while, so each kind's own call confirms them.
+// dependants returns volumes, network interfaces, addresses and load balancers with the tokens.
+// DescribeTags tells which kinds exist, which is nearly always none. EC2 shows the tags of deleted
+// resources for a while, so each kind's own call confirms them.
 func (d *driver) dependants(ctx context.Context, wanted map[string]bool) (left []cloud.Resource, err error) {
 	if len(wanted) == 0 {
 		return nil, nil
@@ -235,7 +245,11 @@ func (d *driver) dependants(ctx context.Context, wanted map[string]bool) (left [
 		}
 		left = append(left, found...)
 	}
-	return left, nil
+	if !slices.Contains(tagged, types.ResourceTypeSecurityGroup) && !d.balancers.knows(wanted) {
+		return left, nil
+	}
+	balancers, err := d.balancersOf(ctx, wanted)
+	return append(left, balancers...), err
 }
 
 // tagged returns the kinds of the resources that carry one of the tokens. It leaves out instances,
@@ -243,7 +257,8 @@ func (d *driver) dependants(ctx context.Context, wanted map[string]bool) (left [
 func (d *driver) tagged(ctx context.Context, wanted map[string]bool) ([]types.ResourceType, error) {
 	filters := []types.Filter{
 		filter("key", cloud.TagToken), filter("value", literals(wanted)...),
-		filter("resource-type", string(types.ResourceTypeVolume), string(types.ResourceTypeNetworkInterface), string(types.ResourceTypeElasticIp)),
+		filter("resource-type", string(types.ResourceTypeVolume), string(types.ResourceTypeNetworkInterface), string(types.ResourceTypeElasticIp),
+			string(types.ResourceTypeSecurityGroup)),
 	}
 	return driverkit.Pages(ctx, "DescribeTags", func(ctx context.Context, next string) ([]types.ResourceType, string, error) {
 		answer, err := d.ec2.DescribeTags(ctx, &ec2.DescribeTagsInput{Filters: filters, MaxResults: aws.Int32(tagsPage), NextToken: optional(next)})
@@ -410,6 +425,8 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 		case cloud.KindAddress:
 			_, err = d.ec2.ReleaseAddress(ctx, &ec2.ReleaseAddressInput{AllocationId: &r.ID})
 			err = d.secrets.typed("ReleaseAddress "+r.ID, err)
+		case cloud.KindBalancer:
+			err = d.deleteBalancer(ctx, r)
 		default:
 			err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on AWS", r.Kind, r.ID)
 		}

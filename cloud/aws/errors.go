@@ -26,9 +26,9 @@ const (
 	unsupportedOperation = "UnsupportedOperation"
 )
 
-// codes maps AWS's error codes, from "Error codes for the Amazon EC2 API" in the EC2 API Reference
-// and the common errors of STS, Systems Manager and SQS. codeOf maps codes that are not in the
-// table by their form.
+// codes maps AWS's error codes, from "Error codes for the Amazon EC2 API" in the EC2 API Reference,
+// the errors of Elastic Load Balancing, and the common errors of STS, Systems Manager and SQS.
+// codeOf maps codes that are not in the table by their form.
 var codes = map[string]cloud.Code{
 	"RequestLimitExceeded":      cloud.Throttled,
 	"Throttling":                cloud.Throttled,
@@ -50,6 +50,14 @@ var codes = map[string]cloud.Code{
 	"PrivateIpAddressLimitExceeded": cloud.QuotaExceeded,
 	"RequestResourceCountExceeded":  cloud.QuotaExceeded,
 	"ResourceCountExceeded":         cloud.QuotaExceeded,
+
+	"TooManyLoadBalancers":                     cloud.QuotaExceeded,
+	"TooManyTargetGroups":                      cloud.QuotaExceeded,
+	"TooManyTargets":                           cloud.QuotaExceeded,
+	"TooManyListeners":                         cloud.QuotaExceeded,
+	"TooManyRegistrationsForTargetId":          cloud.QuotaExceeded,
+	"TooManyUniqueTargetGroupsPerLoadBalancer": cloud.QuotaExceeded,
+	"TargetGroupAssociationLimit":              cloud.QuotaExceeded,
 
 	"InsufficientInstanceCapacity":          cloud.NoCapacity,
 	"InsufficientCapacity":                  cloud.NoCapacity,
@@ -129,6 +137,11 @@ var codes = map[string]cloud.Code{
 	"CustomerKeyHasBeenRevoked": cloud.NotFound,
 	"DefaultVpcDoesNotExist":    cloud.NotFound,
 
+	"LoadBalancerNotFound": cloud.NotFound,
+	"TargetGroupNotFound":  cloud.NotFound,
+	"ListenerNotFound":     cloud.NotFound,
+	"SubnetNotFound":       cloud.NotFound,
+
 	// SQS's code, by both names.
 	"QueueDoesNotExist":                       cloud.NotFound,
 	"AWS.SimpleQueueService.NonExistentQueue": cloud.NotFound,
@@ -139,6 +152,12 @@ var codes = map[string]cloud.Code{
 	parameterMismatch:               cloud.Conflict,
 	instanceTerminated:              cloud.Conflict,
 	notPermitted:                    cloud.Conflict,
+	duplicateGroup:                  cloud.Conflict,
+	duplicateRule:                   cloud.Conflict,
+	duplicateTargetGroup:            cloud.Conflict,
+	duplicateLoadBalancer:           cloud.Conflict,
+	"DuplicateListener":             cloud.Conflict,
+	"ResourceInUse":                 cloud.Conflict,
 	"IncorrectInstanceState":        cloud.Conflict,
 	"IncorrectState":                cloud.Conflict,
 	"DependencyViolation":           cloud.Conflict,
@@ -152,14 +171,16 @@ var codes = map[string]cloud.Code{
 	"Resource.AlreadyAssigned":      cloud.Conflict,
 	"Resource.AlreadyAssociated":    cloud.Conflict,
 
-	"InternalError":       cloud.Unavailable,
-	"InternalFailure":     cloud.Unavailable,
-	"InternalServerError": cloud.Unavailable,
-	"ServiceUnavailable":  cloud.Unavailable,
-	"Unavailable":         cloud.Unavailable,
-	"RequestTimeout":      cloud.Unavailable,
-	"ConcurrentTagAccess": cloud.Unavailable,
-	"RetryableError":      cloud.Unavailable,
+	"HealthUnavailable":       cloud.Unavailable,
+	"PriorRequestNotComplete": cloud.Unavailable,
+	"InternalError":           cloud.Unavailable,
+	"InternalFailure":         cloud.Unavailable,
+	"InternalServerError":     cloud.Unavailable,
+	"ServiceUnavailable":      cloud.Unavailable,
+	"Unavailable":             cloud.Unavailable,
+	"RequestTimeout":          cloud.Unavailable,
+	"ConcurrentTagAccess":     cloud.Unavailable,
+	"RetryableError":          cloud.Unavailable,
 	// The token of an interrupted listing expired. The listing starts again.
 	"InvalidNextToken":       cloud.Unavailable,
 	"InvalidPaginationToken": cloud.Unavailable,

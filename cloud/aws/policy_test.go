@@ -35,6 +35,9 @@ func TestPolicy(t *testing.T) {
 	made, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(),
 		Connect: through(func(r *http.Request) (*http.Response, error) {
 			op := cloud.OperationOf(r.Context()).Name
+			if strings.Contains(r.Header.Get("Authorization"), "/us-east-1/elasticloadbalancing/") {
+				op = balancing + op
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			seen[op] = true
@@ -60,6 +63,11 @@ func TestPolicy(t *testing.T) {
 	}
 	_, err = d.Describe(ctx, []cloud.Reference{{Token: "none"}})
 	g.Expect(err).NotTo(HaveOccurred())
+	_, err = d.EnsureBalancer(ctx, balancerRequest("10.0.0.1"))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = d.EnsureBalancer(ctx, balancerRequest())
+	g.Expect(err).NotTo(HaveOccurred())
+	d.balancers.changed(balancer{token: "balancer"}) // as in another process, which reads all
 	// The driver creates no network interface that stays behind, and no elastic IP address.
 	g.Expect(d.Delete(ctx, []cloud.Resource{{Kind: cloud.KindNIC, ID: "eni-0"}, {Kind: cloud.KindAddress, ID: "eipalloc-0"}})).To(Equal([]error{nil, nil}))
 	g.Eventually(func() []string {
@@ -72,12 +80,15 @@ func TestPolicy(t *testing.T) {
 	conformance.Document(t, "../../docs/clouds/aws.md", "policy", policy(slices.Sorted(maps.Keys(seen))), *update)
 }
 
+// balancing begins the operations of Elastic Load Balancing.
+const balancing = "elasticloadbalancing:"
+
 type statement struct {
 	Sid       string
 	Effect    string
 	Action    []string
 	Resource  string
-	Condition map[string]map[string]string `json:",omitempty"`
+	Condition map[string]map[string]any `json:",omitempty"`
 }
 
 // policy returns a policy that allows the operations. It limits tagging to what the same call
@@ -86,10 +97,17 @@ func policy(operations []string) any {
 	read := statement{Sid: "Read", Effect: "Allow", Resource: "*"}
 	create := statement{Sid: "Create", Effect: "Allow", Resource: "*"}
 	tag := statement{Sid: "TagCreatedResources", Effect: "Allow", Resource: "*", Action: []string{"ec2:CreateTags"},
-		Condition: map[string]map[string]string{"StringEquals": {"ec2:CreateAction": "RunInstances"}}}
+		Condition: map[string]map[string]any{"StringEquals": {"ec2:CreateAction": "RunInstances"}}}
 	remove := statement{Sid: "DeleteTaggedResources", Effect: "Allow", Resource: "*",
-		Condition: map[string]map[string]string{"Null": {"aws:ResourceTag/" + cloud.TagOwnership: "false"}}}
+		Condition: map[string]map[string]any{"Null": {"aws:ResourceTag/" + cloud.TagOwnership: "false"}}}
 	console := statement{Sid: "ReadConsoleOutput", Effect: "Allow", Resource: "*", Condition: remove.Condition}
+	tagGroups := statement{Sid: "TagCreatedSecurityGroups", Effect: "Allow", Resource: "*", Action: []string{"ec2:CreateTags"},
+		Condition: map[string]map[string]any{"StringEquals": {"ec2:CreateAction": "CreateSecurityGroup"}}}
+	tagBalancers := statement{Sid: "TagCreatedLoadBalancers", Effect: "Allow", Resource: "*", Action: []string{balancing + "AddTags"},
+		Condition: map[string]map[string]any{"StringEquals": {balancing + "CreateAction": []string{"CreateListener", "CreateLoadBalancer", "CreateTargetGroup"}}}}
+	readBalancers := statement{Sid: "ReadLoadBalancers", Effect: "Allow", Resource: "*"}
+	createBalancers := statement{Sid: "CreateLoadBalancers", Effect: "Allow", Resource: "*"}
+	changeBalancers := statement{Sid: "ChangeTaggedLoadBalancers", Effect: "Allow", Resource: "*", Condition: remove.Condition}
 	events := statement{Sid: "ReceiveEvents", Effect: "Allow", Resource: "arn:aws:sqs:*:*:drover"}
 	for _, op := range operations {
 		if name, ok := map[string]string{receiveMessage: "sqs:ReceiveMessage", deleteMessages: "sqs:DeleteMessage"}[op]; ok {
@@ -101,6 +119,24 @@ func policy(operations []string) any {
 		}
 		if op == "GetConsoleOutput" {
 			console.Action = []string{"ec2:" + op}
+			continue
+		}
+		name, isBalancing := strings.CutPrefix(op, balancing)
+		switch {
+		case strings.HasPrefix(name, "Describe") && isBalancing:
+			readBalancers.Action = append(readBalancers.Action, op)
+			continue
+		case name == "CreateTargetGroup", name == "CreateLoadBalancer":
+			createBalancers.Action = append(createBalancers.Action, op)
+			continue
+		case isBalancing:
+			changeBalancers.Action = append(changeBalancers.Action, op)
+			continue
+		case op == "CreateSecurityGroup":
+			createBalancers.Action = append(createBalancers.Action, "ec2:"+op)
+			continue
+		case op == "AuthorizeSecurityGroupIngress", op == "DeleteSecurityGroup":
+			changeBalancers.Action = append(changeBalancers.Action, "ec2:"+op)
 			continue
 		}
 		of, service := &read, "ec2:"
@@ -118,5 +154,5 @@ func policy(operations []string) any {
 	return struct {
 		Version   string
 		Statement []statement
-	}{"2012-10-17", []statement{read, create, tag, console, remove, events}}
+	}{"2012-10-17", []statement{read, create, tag, console, remove, readBalancers, createBalancers, tagGroups, tagBalancers, changeBalancers, events}}
 }

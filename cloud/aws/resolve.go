@@ -169,8 +169,8 @@ func (d *driver) subnet(ctx context.Context, wanted infrav1.AWSSelector, zone st
 }
 
 // findSubnets returns at least one subnet, or an error. It sorts by free addresses, most first.
-func (d *driver) findSubnets(ctx context.Context, wanted infrav1.AWSSelector) ([]subnet, error) {
-	answer, err := d.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{SubnetIds: wanted.IDs, Filters: tagFilters(wanted.Tags)})
+func (d *driver) findSubnets(ctx context.Context, wanted infrav1.AWSSelector, more ...types.Filter) ([]subnet, error) {
+	answer, err := d.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{SubnetIds: wanted.IDs, Filters: append(tagFilters(wanted.Tags), more...)})
 	if err != nil {
 		return nil, d.secrets.typed("DescribeSubnets", err)
 	}
@@ -182,7 +182,7 @@ func (d *driver) findSubnets(ctx context.Context, wanted infrav1.AWSSelector) ([
 		})
 	}
 	if len(all) == 0 {
-		return nil, cloud.Errorf(cloud.NotFound, "no subnet of this region has the tags in subnets.tags")
+		return nil, cloud.Errorf(cloud.NotFound, "no subnet of this region has the tags in subnets.tags, or, without these, is the default VPC's")
 	}
 	slices.SortFunc(all, func(a, b subnet) int {
 		return cmp.Or(cmp.Compare(b.free, a.free), strings.Compare(a.id, b.id))

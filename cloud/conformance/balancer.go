@@ -117,6 +117,7 @@ func (s *suite) balancerRequest(targets ...string) cloud.BalancerRequest {
 	token := s.token()
 	return cloud.BalancerRequest{
 		Token: token, OwnershipID: s.owner, Namespace: "conformance", Name: "b-" + token[:8], Port: balancerPort, Targets: targets,
+		Spec: s.Balancer,
 	}
 }
 

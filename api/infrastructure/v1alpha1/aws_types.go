@@ -234,6 +234,23 @@ type AWSMachine struct {
 	Tags map[string]string `json:"tags,omitempty"`
 }
 
+// AWSLoadBalancer is a Network Load Balancer for the API servers of a cluster.
+type AWSLoadBalancer struct {
+	// subnets are where the load balancer has addresses: the first by ID in each zone, all of one
+	// VPC. If not set, the subnets of the default VPC are used.
+	// +optional
+	Subnets *AWSSelector `json:"subnets,omitempty"`
+
+	// securityGroups are set beside the group that Drover creates for the load balancer. Name the
+	// machines' group here if its rules let its own members connect to the API servers.
+	// +optional
+	SecurityGroups *AWSSelector `json:"securityGroups,omitempty"`
+
+	// internal is true if the load balancer has private addresses only. Default: false.
+	// +optional
+	Internal bool `json:"internal,omitempty"`
+}
+
 // AWSSelector selects resources by IDs or by tags. Drover looks up tags again every few minutes.
 // +kubebuilder:validation:XValidation:rule="has(self.ids) != has(self.tags)",message="exactly one of ids and tags must be set"
 type AWSSelector struct {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"slices"
+	"strconv"
 )
 
 // KeepingImage maps a data volume at keptDevice that outlives its instance, unless the request
@@ -14,6 +15,8 @@ const (
 	KeepingImage = "ami-0ee9"
 	keptDevice   = "/dev/sdb"
 	rootDevice   = "/dev/sda1"
+
+	defaultVPC = "vpc-01"
 )
 
 // The region's resources. Images differ by architecture and age.
@@ -117,14 +120,22 @@ func (c *Cloud) describeSubnets(form url.Values) (any, *failure) {
 			all = append(all, subnet)
 		}
 	}
-	all, _, fail := page(c, form, all, func(s subnetItem, name string) []string { return tagValues(s.tags, name) })
+	all, _, fail := page(c, form, all, func(s subnetItem, name string) []string {
+		if name == "default-for-az" {
+			return []string{strconv.FormatBool(s.VPC == defaultVPC && s.ID != "subnet-0a1")}
+		}
+		return tagValues(s.tags, name)
+	})
 	return subnetsResponse{Subnets: all}, fail
 }
 
 func (c *Cloud) describeSecurityGroups(form url.Values) (any, *failure) {
-	all, _, fail := page(c, form, slices.Clone(groups), func(g groupItem, name string) []string {
-		if name == "vpc-id" {
+	all, _, fail := page(c, form, c.allGroups(false), func(g groupItem, name string) []string {
+		switch name {
+		case "vpc-id":
 			return []string{g.VPC}
+		case "group-name":
+			return []string{g.Name}
 		}
 		return tagValues(g.tags, name)
 	})

@@ -35,6 +35,8 @@ type Options struct {
 	Boot, Stop time.Duration
 	// Latency of each call.
 	Latency time.Duration
+	// Drain is how long a load balancer shows a target that was deregistered.
+	Drain time.Duration
 	// Lag is how long reads do not show new resources.
 	Lag time.Duration
 	// Throttle applies the limits that EC2 publishes.
@@ -79,6 +81,7 @@ type Cloud struct {
 	leftovers map[string]*leftover // volumes and network interfaces, by ID
 	buried    []*leftover          // deleted leftovers: EC2 shows their tags for a while, the stub forever
 	tokens    map[zonalToken]launch
+	balancers balancers
 	capacity  map[string]int // by zone; a zone without an entry has no limit
 	protected map[string]bool
 	expired   bool
@@ -96,7 +99,7 @@ func New(t interface{ Cleanup(func()) }, options Options) *Cloud {
 		},
 		resources: map[string]*rate.Limiter{"RunInstances": rate.NewLimiter(2, 1000), "TerminateInstances": rate.NewLimiter(20, 1000)},
 		queue:     newQueue(), keys: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{},
-		leftovers: map[string]*leftover{}, tokens: map[zonalToken]launch{}, capacity: map[string]int{}, protected: map[string]bool{}, zones: zones,
+		leftovers: map[string]*leftover{}, tokens: map[zonalToken]launch{}, balancers: newBalancers(), capacity: map[string]int{}, protected: map[string]bool{}, zones: zones,
 	}
 	maps.Copy(c.keys, options.Keys)
 	server := httptest.NewServer(c)
@@ -191,6 +194,9 @@ func parse(r *http.Request, body []byte) (call, *failure) {
 	if strings.HasPrefix(in.op, "AssumeRole") || in.op == getCallerIdentity {
 		in.service = "sts"
 	}
+	if form.Get("Version") == balancingVersion {
+		in.service = balancing
+	}
 	return in, nil
 }
 
@@ -202,7 +208,7 @@ func (c *Cloud) serve(ctx context.Context, in call, f Fault) (any, *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.short, c.birth = f.Short, f.Birth
-	handle, ok := map[string]func(url.Values) (any, *failure){
+	calls := map[string]func(url.Values) (any, *failure){
 		"RunInstances":              c.runInstances,
 		"DescribeInstances":         c.describeInstances,
 		"TerminateInstances":        c.terminateInstances,
@@ -232,7 +238,15 @@ func (c *Cloud) serve(ctx context.Context, in call, f Fault) (any, *failure) {
 		"AssumeRole":                c.assumeRole,
 		"AssumeRoleWithWebIdentity": c.assumeRole,
 		getCallerIdentity:           c.callerIdentity,
-	}[in.op]
+
+		"CreateSecurityGroup":           c.createSecurityGroup,
+		"AuthorizeSecurityGroupIngress": c.authorizeSecurityGroupIngress,
+		"DeleteSecurityGroup":           c.deleteSecurityGroup,
+	}
+	if in.service == balancing {
+		calls = c.balancingCalls()
+	}
+	handle, ok := calls[in.op]
 	if !ok {
 		return nil, refuse("InvalidAction", "The action %s is not valid for this web service.", in.op)
 	}
@@ -414,7 +428,7 @@ func (c *Cloud) Left(key, value string) (ids []string) {
 			ids = append(ids, id)
 		}
 	}
-	return ids
+	return append(ids, c.balancers.left(key, value)...)
 }
 
 // Launch creates an instance outside the API.

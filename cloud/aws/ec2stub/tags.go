@@ -86,11 +86,14 @@ func (c *Cloud) describeTags(form url.Values) (any, *failure) {
 			add(id, "instance", i.tags)
 		}
 	}
-	kinds := map[string]string{"vol": "volume", "eni": "network-interface", "eipalloc": "elastic-ip"}
+	kinds := map[string]string{"vol": "volume", "eni": "network-interface", "eipalloc": "elastic-ip", "sg": "security-group"}
 	for _, l := range slices.AppendSeq(slices.Clone(c.buried), maps.Values(c.leftovers)) {
 		if prefix, _, _ := strings.Cut(l.id, "-"); time.Since(l.made) >= c.options.Lag {
 			add(l.id, kinds[prefix], l.tags)
 		}
+	}
+	for _, group := range c.allGroups(false) {
+		add(group.ID, "security-group", group.tags)
 	}
 	slices.SortFunc(all, func(a, b describedTag) int { return strings.Compare(a.ID+a.Key, b.ID+b.Key) })
 	found, next, fail := page(c, form, all, func(t describedTag, name string) []string {

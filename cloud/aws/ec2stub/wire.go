@@ -209,9 +209,10 @@ type groupsResponse struct {
 }
 
 type groupItem struct {
-	ID   string `xml:"groupId"`
-	Name string `xml:"groupName"`
-	VPC  string `xml:"vpcId"`
+	ID   string    `xml:"groupId"`
+	Name string    `xml:"groupName"`
+	VPC  string    `xml:"vpcId"`
+	Tags []tagItem `xml:"tagSet>item"`
 	tags map[string]string
 }
 
@@ -294,7 +295,7 @@ func encode(w io.Writer, in call, out any, fail *failure) {
 	case in.service == "ssm", in.service == "sqs":
 		_ = json.NewEncoder(w).Encode(out) // to a buffer
 		return
-	case fail != nil && in.service == "sts":
+	case fail != nil && (in.service == "sts" || in.service == balancing):
 		out = struct {
 			XMLName xml.Name  `xml:"ErrorResponse"`
 			Error   errorItem `xml:"Error"`
@@ -305,7 +306,7 @@ func encode(w io.Writer, in call, out any, fail *failure) {
 			Error   errorItem `xml:"Errors>Error"`
 			Request string    `xml:"RequestID"`
 		}{Error: errorItem{fail.code, fail.message}, Request: "request-1"}
-	case in.service == "sts":
+	case in.service == "sts", in.service == balancing:
 		_, _ = io.WriteString(w, xml.Header)
 		root := xml.StartElement{Name: xml.Name{Local: in.op + "Response"}}
 		encoder := xml.NewEncoder(w)
