@@ -169,6 +169,7 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	balancer, err := s.account.EnsureBalancer(context.WithoutCancel(ctx), cloud.BalancerRequest{
 		Token: s.Spec.Creation.LoadBalancerToken, OwnershipID: s.Spec.Creation.OwnershipID, Recorded: s.isRecorded(),
 		Namespace: s.Namespace, Name: s.Name, Port: s.Spec.Endpoint.LoadBalancer.Port, Targets: addresses,
+		Spec: &s.Spec.Endpoint.LoadBalancer.LoadBalancerFields,
 	})
 	if s.isRecorded() && cloud.CodeOf(err) == cloud.NotFound {
 		setEndpoint(s, metav1.ConditionFalse, infrav1.LoadBalancerLostReason, fmt.Sprintf(
@@ -301,13 +302,13 @@ func earlier(a, b reconcile.Result) reconcile.Result {
 
 // target is a machine of the control plane that can be a target.
 type target struct {
-	machine *clusterv1.Machine // nil if it does not exist
-	address string             // "" if the VM has none yet
+	machine *clusterv1.Machine
+	address string // "" if the VM has none yet
 	// ready is true if the control plane's controller says that its API server works.
 	ready bool
 }
 
-func (t *target) isDeleted() bool { return t.machine == nil || !t.machine.DeletionTimestamp.IsZero() }
+func (t *target) isDeleted() bool { return !t.machine.DeletionTimestamp.IsZero() }
 
 // machines returns the machines of the control plane in the endpoint's account.
 func (r *EndpointReconciler) machines(ctx context.Context, s *endpointScope) ([]target, error) {

@@ -358,14 +358,15 @@ func balancerTags(req cloud.BalancerRequest) []elbtypes.Tag {
 }
 
 // listBalancers returns the known load balancers. The first listing of a process searches the
-// account for those of earlier processes. A load balancer that works costs one call.
+// account for those of earlier processes. Where it may not, there are none: the role that creates
+// them may read them. A load balancer that works costs one call.
 func (d *driver) listBalancers(ctx context.Context) (all []cloud.Resource, err error) {
 	d.balancers.mu.Lock()
 	searched := d.balancers.searched
 	d.balancers.mu.Unlock()
 	if !searched {
 		found, err := d.groupsOf(ctx, filter("tag-key", cloud.TagOwnership))
-		if err != nil {
+		if err != nil && cloud.CodeOf(err) != cloud.Unauthorized {
 			return nil, err
 		}
 		for _, b := range found {

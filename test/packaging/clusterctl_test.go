@@ -198,7 +198,7 @@ func badInput(t *testing.T, ctl clusterctl) {
 	missing := 0
 	for _, set := range ctl.env {
 		name, _, _ := strings.Cut(set, "=")
-		for prefix, flavor := range map[string]string{"DROVER_SIMULATED_": "mixed", "DROVER_AWS_": "aws", "DROVER_AZURE_": "azure", "DROVER_GCP_": "gcp", "DROVER_EKS_": "aws-eks", "DROVER_SPOT_": "aws-spot", "DROVER_CONTROL_PLANE_": "aws-kubeadm", "DROVER_OPENSTACK_": "openstack",
+		for prefix, flavor := range map[string]string{"DROVER_SIMULATED_": "mixed", "DROVER_AWS_": "aws", "DROVER_AZURE_": "azure", "DROVER_GCP_": "gcp", "DROVER_EKS_": "aws-eks", "DROVER_SPOT_": "aws-spot", "DROVER_CONTROL_PLANE_": "openstack-kubeadm", "DROVER_OPENSTACK_": "openstack",
 			"DROVER_VSPHERE_": "vsphere", "DROVER_KUBEVIRT_": "kubevirt"} {
 			if !strings.HasPrefix(name, prefix) {
 				continue

@@ -35,8 +35,17 @@ type Endpoint struct {
 	LoadBalancer LoadBalancer `json:"loadBalancer"`
 }
 
+// LoadBalancerFields specify a load balancer of one cloud: that of the account.
+type LoadBalancerFields struct {
+	// aws specifies a Network Load Balancer.
+	// +optional
+	AWS *AWSLoadBalancer `json:"aws,omitempty"`
+}
+
 // LoadBalancer specifies a load balancer.
 type LoadBalancer struct {
+	LoadBalancerFields `json:",inline"`
+
 	// accountRef names the CloudAccount, in this namespace, in whose cloud the load balancer is
 	// created. It must be the account of the control plane's machines: those of other accounts get
 	// no connections, and only this account's zones are offered to the control plane.

@@ -209,10 +209,3 @@ const (
 	// reported to it since.
 	WaitingForNodesReason = "WaitingForNodes"
 )
-
-// LoadBalancerFields are what one cloud needs to know of a load balancer for API servers.
-type LoadBalancerFields struct {
-	// aws is a Network Load Balancer.
-	// +optional
-	AWS *AWSLoadBalancer `json:"aws,omitempty"`
-}
