@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,6 +37,8 @@ const mcmConditions = "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUna
 type MCM struct {
 	Deployments, Sets, Machines, Classes []unstructured.Unstructured
 	Nodes                                []corev1.Node
+	// Autoscalers are the Deployments of cluster-autoscalers that may scale the pools.
+	Autoscalers []appsv1.Deployment
 }
 
 // ReadMCM reads machine-controller-manager's objects in a namespace of its own cluster, and the
@@ -56,7 +59,9 @@ func ReadMCM(ctx context.Context, old client.Reader, namespace string, workload 
 		return nil, fmt.Errorf("listing the Nodes: %w", err)
 	}
 	m.Nodes = nodes.Items
-	return m, nil
+	var err error
+	m.Autoscalers, err = deploymentsOf(ctx, old, namespace, autoscaler)
+	return m, err
 }
 
 func mcmList(kind string) *unstructured.UnstructuredList {
@@ -206,6 +211,9 @@ func (m *MCM) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool 
 		s.lose("spec.autoPreserveFailedMachineMax", "Cluster API keeps no failed machines")
 	}
 	s.template(pool, &spec.Template.Spec)
+	if pool.Size = m.size(d); pool.Size != nil {
+		s.note("", "its cluster-autoscaler keeps it between %s and %s machines: commit writes that into its annotations", pool.Size.Min, pool.Size.Max)
+	}
 	set, setSpec := m.activeSet(s, d)
 	if set == nil {
 		return pool
@@ -227,6 +235,23 @@ func (m *MCM) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool 
 		}
 	}
 	return pool
+}
+
+// size returns the limits that a flag of a cluster-autoscaler sets for a pool, or nil. The flag is
+// --nodes=MIN:MAX:NAMESPACE.NAME.
+func (m *MCM) size(d *unstructured.Unstructured) *Size {
+	for i := range m.Autoscalers {
+		for _, c := range m.Autoscalers[i].Spec.Template.Spec.Containers {
+			for _, arg := range slices.Concat(c.Command, c.Args) {
+				value, is := strings.CutPrefix(arg, "--nodes=")
+				parts := strings.SplitN(value, ":", 3)
+				if is && len(parts) == 3 && parts[2] == d.GetNamespace()+"."+d.GetName() {
+					return &Size{Min: parts[0], Max: parts[1]}
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // settled refuses objects that are frozen or being deleted.

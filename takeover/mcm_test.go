@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -285,6 +286,11 @@ func TestFindings(t *testing.T) {
 		{"affinity", provider("placement.affinity", "host"), Lost, first, "providerSpec.placement.affinity", "not bound"},
 		{"no metadata", provider("instanceMetadataOptions.httpEndpoint", "disabled"), Lost, first, "providerSpec.instanceMetadataOptions.httpEndpoint", "reach the instance metadata"},
 		{"tokens", provider("instanceMetadataOptions.httpTokens", nil), Noted, first, "providerSpec.instanceMetadataOptions", "session token"},
+		// its autoscaler
+		{"autoscaler", func(w *world) {
+			container := corev1.Container{Command: []string{"./cluster-autoscaler", "--nodes=1:5:old.spot-x", "--nodes=0:7:other.workers-z1", "--nodes=2:9:old.workers-z1"}}
+			w.Autoscalers = []appsv1.Deployment{{Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{container}}}}}}
+		}, Noted, pool, "", "between 2 and 9 machines"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -34,6 +34,8 @@ type Pool struct {
 	DrainTimeout    time.Duration
 	// Health says when a machine is replaced; nil: never.
 	Health *Health
+	// Size is what an autoscaler may make of Replicas; nil: there is none.
+	Size *Size
 	// Keys are the tag keys by which the other system recognizes its VMs.
 	Keys     []string
 	Machines []Machine
@@ -54,6 +56,9 @@ type Health struct {
 	// Conditions are those of the Node that must be False.
 	Conditions []string
 }
+
+// Size are the limits of an autoscaler, as its flag has them.
+type Size struct{ Min, Max string }
 
 // Machine is a VM that runs and is a Node.
 type Machine struct {

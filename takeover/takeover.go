@@ -394,7 +394,7 @@ func (t *Takeover) untilAllPaused(ctx context.Context, s *staged) error {
 func erase(ctx context.Context, c client.Client, o client.Object, finalizers ...string) error {
 	name := fmt.Sprintf("%T %s", o, client.ObjectKeyFromObject(o))
 	return until(ctx, name+" is deleted", func(ctx context.Context) (string, error) {
-		err := lose(ctx, c, o, func() {
+		err := patch(ctx, c, o, func() {
 			o.SetFinalizers(slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {
 				return len(finalizers) == 0 || slices.Contains(finalizers, f)
 			}))

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
@@ -18,7 +19,12 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-const group = "machine.sapcloud.io"
+const (
+	group = "machine.sapcloud.io"
+	// credentials is the Secret that all classes share, and anothers a finalizer that another
+	// program has put on all Secrets of classes.
+	credentials, anothers = "cloudprovider", "example.com/backup"
+)
 
 // installKinds installs machine-controller-manager's kinds, with any fields.
 func installKinds(ctx context.Context, c client.Client) error {
@@ -73,6 +79,7 @@ type old struct {
 	*stage
 	namespace string
 	vms       []string
+	pools     int
 }
 
 // tags are those by which the old system recognizes its VMs.
@@ -84,11 +91,20 @@ func (o *old) tags() map[string]string {
 func (o *old) add(p pool) {
 	o.Helper()
 	name := o.Tenant.Name + "-" + p.name
+	o.pools++
 	tags := map[string]any{}
 	for key, value := range o.tags() {
 		tags[key] = value
 	}
-	o.make("MachineClass", name, nil, map[string]any{"provider": "AWS", "providerSpec": map[string]any{
+	secrets := map[string]any{}
+	for field, secret := range map[string]string{"secretRef": name, "credentialsSecretRef": credentials} {
+		secrets[field] = map[string]any{"namespace": o.namespace, "name": secret}
+		err := o.Rig.Client.Create(o.Ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.namespace, Name: secret, Finalizers: []string{group + "/machine-controller", anothers},
+		}})
+		o.Do(client.IgnoreAlreadyExists(err)) // pools share the credentials
+	}
+	o.make("MachineClass", name, nil, map[string]any{"secretRef": secrets["secretRef"], "credentialsSecretRef": secrets["credentialsSecretRef"], "provider": "AWS", "providerSpec": map[string]any{
 		"ami": "ami-0a", "machineType": "t3.small", "region": "us-east-1", "iam": map[string]any{"name": "nodes"}, "tags": tags,
 		"blockDevices":      []any{map[string]any{"ebs": map[string]any{"volumeSize": int64(20), "volumeType": "gp3", "encrypted": true}}},
 		"networkInterfaces": []any{map[string]any{"subnetID": "subnet-0a1", "securityGroupIDs": []any{"sg-01"}}},
@@ -160,6 +176,7 @@ func (o *old) node(name, providerID string) {
 	}
 	o.Do(o.Rig.Nodes.Create(o.Ctx, node))
 	patch := client.MergeFrom(node.DeepCopy()) // the controller manager writes to it, too
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: name}}
 	node.Status.NodeInfo.KubeletVersion = body.DefaultKubeletVersion
 	for kind, is := range map[corev1.NodeConditionType]corev1.ConditionStatus{
 		corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse,
@@ -170,6 +187,36 @@ func (o *old) node(name, providerID string) {
 		})
 	}
 	o.Do(o.Rig.Nodes.Status().Patch(o.Ctx, node, patch))
+}
+
+// victims returns what the other system would delete if it were started now, by its rules: a VM
+// with both of its tags whose name is of no Machine with that VM, and a Machine whose Node is gone.
+// A class counts as there even if it is not.
+func (o *old) victims() (all []string) {
+	o.Helper()
+	machines := listOf("Machine")
+	o.Do(o.Rig.Client.List(o.Ctx, machines, client.InNamespace(o.namespace)))
+	ids := map[string]string{}
+	for _, m := range machines.Items {
+		ids[m.GetName()], _, _ = unstructured.NestedString(m.Object, "spec", "providerID")
+		if err := o.Rig.Nodes.Get(o.Ctx, client.ObjectKey{Name: m.GetLabels()["node"]}, &corev1.Node{}); apierrors.IsNotFound(err) {
+			all = append(all, m.GetName())
+		} else {
+			o.Do(err)
+		}
+	}
+	for _, e := range o.AWS.Books() {
+		has := 0
+		for key := range o.tags() {
+			if _, is := e.Tags[key]; is {
+				has++
+			}
+		}
+		if has == len(o.tags()) && e.State == "running" && ids[e.Tags["Name"]] != "aws:///us-east-1/"+e.ID {
+			all = append(all, e.ID)
+		}
+	}
+	return all
 }
 
 // versions returns the resource versions of all objects of the old system.

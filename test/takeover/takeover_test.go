@@ -205,7 +205,7 @@ func (s *stage) still(before picture, machines int) {
 	g.Expect(s.old.versions()).To(Equal(before.Old))
 	g.Expect(s.count(&clusterv1.MachineList{})).To(Equal(machines))
 	g.Expect(s.count(&infrav1.CloudMachineList{})).To(Equal(machines))
-	g.Expect(s.count(&clusterv1.MachineSetList{})).To(Equal(2))
+	g.Expect(s.count(&clusterv1.MachineSetList{})).To(Equal(s.old.pools))
 	for _, e := range s.AWS.Books() {
 		if e.State != "" {
 			g.Expect(e.State).To(Equal("running"), e.ID)
@@ -239,7 +239,7 @@ func (s *stage) committed(before picture) {
 	for _, m := range machines.Items {
 		g.Expect(m.Annotations).NotTo(Or(HaveKey("drover.io/imported"), HaveKey(ContainSubstring("pre-drain"))))
 	}
-	g.Expect(s.count(&clusterv1.MachineHealthCheckList{})).To(Equal(2))
+	g.Expect(s.count(&clusterv1.MachineHealthCheckList{})).To(Equal(s.old.pools))
 	s.Until("no MachineSet is marked", func(ctx context.Context) (string, error) {
 		sets := &clusterv1.MachineSetList{}
 		if err := s.Rig.Client.List(ctx, sets, client.InNamespace(s.Namespace)); err != nil {
