@@ -5,6 +5,7 @@ package takeover
 import (
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -182,12 +183,12 @@ const leaseTime = time.Minute
 // checkStopped refuses the takeover while the other system runs, or a cluster-autoscaler that would
 // scale a pool meanwhile, as far as their Leases and Deployments tell.
 func (t *Takeover) checkStopped(ctx context.Context, p *Plan) error {
-	seen, err := running(ctx, p, t.Old, t.OldNamespace, "machine-controller-manager", "machine-controller", "machine-controller-manager")
+	seen, err := running(ctx, p, t.Old, t.OldNamespace, t.System.Name, t.System.leases...)
 	if err != nil {
 		return err
 	}
 	if !seen && !t.Stopped {
-		p.about("Namespace", t.OldNamespace).refuse("", "it has no Lease and no Deployment of machine-controller-manager: stop it, and say so with --stopped")
+		p.about("Namespace", t.OldNamespace).refuse("", "it has no Lease and no Deployment of %s: stop it, and say so with --stopped", t.System.Name)
 	}
 	_, err = running(ctx, p, t.Old, t.OldNamespace, autoscaler, autoscaler)
 	return err
@@ -223,14 +224,18 @@ func running(ctx context.Context, p *Plan, c client.Reader, namespace, name stri
 	return seen, err
 }
 
-// deploymentsOf returns the Deployments of a namespace with a container whose image has the name.
+// deploymentsOf returns the Deployments of a namespace with a container whose image has the name. A
+// webhook is another program, of the same image: it deletes no machine, and may be needed to change
+// the other system's objects.
 func deploymentsOf(ctx context.Context, c client.Reader, namespace, name string) ([]appsv1.Deployment, error) {
 	list := &appsv1.DeploymentList{}
 	if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("listing the Deployments of namespace %s: %w", namespace, err)
 	}
 	return slices.DeleteFunc(list.Items, func(d appsv1.Deployment) bool {
-		return !slices.ContainsFunc(d.Spec.Template.Spec.Containers, func(c corev1.Container) bool { return strings.Contains(c.Image, name) })
+		return !slices.ContainsFunc(d.Spec.Template.Spec.Containers, func(c corev1.Container) bool {
+			return strings.Contains(c.Image, name) && (len(c.Command) == 0 || path.Base(c.Command[0]) != "webhook")
+		})
 	}), nil
 }
 

@@ -20,15 +20,6 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// What machine-controller-manager has on its objects, its Secrets and its Nodes.
-const (
-	mcmFinalizer       = "machine.sapcloud.io/machine-controller-manager"
-	mcmSecretFinalizer = "machine.sapcloud.io/machine-controller"
-	mcmNodeFinalizer   = "node.machine.sapcloud.io/machine-controller"
-	mcmNodeLabel       = "node.gardener.cloud/machine-name"
-	mcmNodeAnnotation  = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
-)
-
 // Commit completes the takeover. There is no way back from here: the VMs lose the tag by which the
 // other system finds them, then its objects go, and at last nothing holds deletions any more. The
 // plan may lack what an earlier run has deleted.
@@ -148,10 +139,10 @@ func (t *Takeover) eraseOld(ctx context.Context, s *staged) error {
 		names["MachineDeployment"][o.Name] = true
 		names["MachineClass"][o.Spec.Template.Spec.InfrastructureRef.Name] = true
 	}
-	for _, kind := range []string{"Machine", "MachineSet", "MachineDeployment", "MachineClass"} {
-		list := mcmList(kind)
+	for _, kind := range t.System.kinds {
+		list := listOf(t.System.api, kind)
 		if err := t.Old.List(ctx, list, client.InNamespace(t.OldNamespace)); err != nil {
-			return fmt.Errorf("listing the %ss of machine-controller-manager: %w", kind, err)
+			return fmt.Errorf("listing the %ss of %s: %w", kind, t.System.Name, err)
 		}
 		for i := range list.Items {
 			o := &list.Items[i]
@@ -164,7 +155,7 @@ func (t *Takeover) eraseOld(ctx context.Context, s *staged) error {
 					return err
 				}
 			}
-			if err := erase(ctx, t.Old, o, mcmFinalizer); err != nil {
+			if err := erase(ctx, t.Old, o, t.System.finalizers...); err != nil {
 				return err
 			}
 		}
@@ -172,7 +163,7 @@ func (t *Takeover) eraseOld(ctx context.Context, s *staged) error {
 	return nil
 }
 
-// freeSecrets takes machine-controller-manager's finalizer off the Secrets of a MachineClass. It
+// freeSecrets takes the other system's finalizer off the Secrets of a MachineClass. It
 // does not delete them: they may be another's, too.
 func (t *Takeover) freeSecrets(ctx context.Context, class *unstructured.Unstructured) error {
 	for _, field := range []string{"secretRef", "credentialsSecretRef"} {
@@ -183,7 +174,7 @@ func (t *Takeover) freeSecrets(ctx context.Context, class *unstructured.Unstruct
 		secret := &metav1.PartialObjectMetadata{}
 		secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 		secret.Namespace, secret.Name = t.OldNamespace, name
-		err := patch(ctx, t.Old, secret, func() { secret.Finalizers = without(secret.Finalizers, mcmSecretFinalizer) })
+		err := patch(ctx, t.Old, secret, func() { secret.Finalizers = without(secret.Finalizers, t.System.secretFinalizer) })
 		if err != nil {
 			return fmt.Errorf("taking the finalizer off Secret %s: %w", name, err)
 		}
@@ -191,15 +182,15 @@ func (t *Takeover) freeSecrets(ctx context.Context, class *unstructured.Unstruct
 	return nil
 }
 
-// freeNode takes off a Node what machine-controller-manager has written, above all its finalizer.
+// freeNode takes off a Node what the other system has written, above all its finalizer.
 func (t *Takeover) freeNode(ctx context.Context, name string) error {
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 	node.Name = name
 	err := patch(ctx, t.Nodes, node, func() {
-		node.Finalizers = without(node.Finalizers, mcmNodeFinalizer)
-		delete(node.Labels, mcmNodeLabel)
-		delete(node.Annotations, mcmNodeAnnotation)
+		node.Finalizers = without(node.Finalizers, t.System.nodeFinalizer)
+		delete(node.Labels, t.System.nodeLabel)
+		delete(node.Annotations, t.System.nodeAnnotation)
 	})
 	if err != nil {
 		return fmt.Errorf("taking the finalizer off Node %s: %w", name, err)
