@@ -57,7 +57,7 @@ func TestMistakes(t *testing.T) {
 	g.Expect(cluster.Spec.Paused).To(HaveValue(BeTrue()), "it is not this takeover's pause")
 	pause(false)
 
-	scaler := s.autoscaler("--nodes=1:5:" + s.old.namespace + ".mistakes-a")
+	scaler := s.deployment("autoscaler", "cluster-autoscaler:v1.34.0", "./cluster-autoscaler", "--nodes=1:5:"+s.old.namespace+".mistakes-a")
 	s.staged()
 	refuses("check", `Refused +Deployment autoscaler +spec.replicas +it runs cluster-autoscaler`)
 	refuses("switch", `Refused +Deployment autoscaler`)
@@ -120,19 +120,17 @@ func TestMistakes(t *testing.T) {
 	s.Empty()
 }
 
-// autoscaler makes the Deployment of the other system's cluster-autoscaler.
-func (s *stage) autoscaler(args ...string) *appsv1.Deployment {
+// deployment makes a Deployment of one replica beside the other system's objects.
+func (s *stage) deployment(name, image string, command ...string) *appsv1.Deployment {
 	s.Helper()
-	labels := map[string]string{"app": "autoscaler"}
+	labels := map[string]string{"app": name}
 	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.old.namespace, Name: "autoscaler"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.old.namespace, Name: name},
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{Containers: []corev1.Container{{
-					Name: "autoscaler", Image: "registry.example/cluster-autoscaler:v1.34.0", Command: append([]string{"./cluster-autoscaler"}, args...),
-				}}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: name, Image: "registry.example/" + image, Command: command}}},
 			},
 		},
 	}

@@ -145,21 +145,11 @@ func (s *stage) done(step string, args ...string) {
 // nothing left to write: then the step must be done.
 func (s *stage) killed(step string, args ...string) bool {
 	s.Helper()
-	return s.killedAfter(1, step, args...)
-}
-
-// killedAfter is killed after n writes.
-func (s *stage) killedAfter(n int32, step string, args ...string) bool {
-	s.Helper()
-	var written atomic.Int32
 	var once sync.Once
 	var running atomic.Pointer[process]
 	wrote, begun := "", make(chan struct{})
 	kill := func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
 		if at != faultproxy.After || c.Status >= http.StatusBadRequest || !writes(c) {
-			return faultproxy.Verdict{}
-		}
-		if written.Add(1) < n {
 			return faultproxy.Verdict{}
 		}
 		once.Do(func() {
