@@ -43,17 +43,19 @@ func importing(version string) *cobra.Command {
 		Short: "Take over running machines of another system",
 		Long:  "Make running machines of another system Drover's. Each subcommand is one system.",
 	}
-	cmd.AddCommand(importMCM(version))
+	for _, system := range []takeover.System{takeover.MachineController(), takeover.MachineControllerManager()} {
+		cmd.AddCommand(importFrom(system, version))
+	}
 	return cmd
 }
 
-// importMCM returns the command "drover import machine-controller-manager".
-func importMCM(version string) *cobra.Command {
+// importFrom returns the command "drover import" for one system.
+func importFrom(system takeover.System, version string) *cobra.Command {
 	var o importOptions
 	cmd := &cobra.Command{
-		Use:   "machine-controller-manager [STEP]",
-		Short: "Take over machine-controller-manager's machines",
-		Long: `Take over the machines of machine-controller-manager, which run on, in steps. Only AWS is supported.
+		Use:   system.Name + " [STEP]",
+		Short: "Take over " + system.Name + "'s machines",
+		Long: "Take over the machines of " + system.Name + `, which run on, in steps. Only AWS is supported.
 
   plan      print what would be made and tagged, and what can't be carried over, field by field; write nothing (the default)
   stage     pause the Cluster, make the objects that stand for the machines, and tag their VMs
@@ -80,7 +82,7 @@ Each step can be interrupted anywhere and run again. It ends with code 0 if it i
 			}
 			ctx, stop := context.WithTimeout(cmd.Context(), o.timeout)
 			defer stop()
-			i, err := newImporter(ctx, cmd.OutOrStdout(), o, version)
+			i, err := newImporter(ctx, cmd.OutOrStdout(), system, o, version)
 			if err != nil {
 				return err
 			}
@@ -91,15 +93,15 @@ Each step can be interrupted anywhere and run again. It ends with code 0 if it i
 	o.management.flags(f)
 	f.Lookup("namespace").Usage = "Namespace of the Cluster that the machines get into. Default: default."
 	o.clouds.flags(f)
-	f.StringVar(&o.from, "from", "", "Path to the kubeconfig of the cluster that has machine-controller-manager's objects. Default: the management cluster.")
-	f.StringVar(&o.fromNamespace, "from-namespace", "", "Namespace of machine-controller-manager's objects. Required.")
+	f.StringVar(&o.from, "from", "", "Path to the kubeconfig of the cluster that has "+system.Name+"'s objects. Default: the management cluster.")
+	f.StringVar(&o.fromNamespace, "from-namespace", "", "Namespace of "+system.Name+"'s objects. Required.")
 	f.StringVar(&o.nodes, "nodes", "", "Path to the kubeconfig of the cluster that has the Nodes. Default: the cluster of --from.")
 	f.StringVar(&o.cluster, "cluster", "", "Name of the adopted Cluster that the machines get into. Required.")
 	f.StringVar(&o.account, "account", "", "Name of the CloudAccount that the machines get. Default: that of the Cluster's CloudCluster, if it has only one.")
 	f.StringVar(&o.bootstrap, "bootstrap", "", "Name of the CloudInitConfigTemplate that new machines are set up with. Each pool gets a copy, with its labels and taints. Required.")
 	f.StringSliceVar(&o.drop, "drop", nil, "Fields that new machines may lack, as the plan names them. Default: none.")
 	f.StringVarP(&o.output, "output", "o", "text", "How to print the plan: text, or yaml with all objects, for review.")
-	f.BoolVar(&o.stopped, "stopped", false, "State that machine-controller-manager does not run. Needed only if --from-namespace has neither its Leases nor its Deployments.")
+	f.BoolVar(&o.stopped, "stopped", false, "State that "+system.Name+" does not run. Needed only if --from-namespace has neither its Leases nor its Deployments.")
 	f.StringVar(&o.confirm, "confirm", "", "Name of the Cluster, to confirm the step commit.")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "How long the step may take, with all that it waits for.")
 	for _, name := range []string{"from-namespace", "cluster", "bootstrap"} {
@@ -116,7 +118,7 @@ type importer struct {
 }
 
 // newImporter connects to the clusters and to the account.
-func newImporter(ctx context.Context, out io.Writer, o importOptions, version string) (*importer, error) {
+func newImporter(ctx context.Context, out io.Writer, system takeover.System, o importOptions, version string) (*importer, error) {
 	config, err := managementConfig(o.management, version)
 	if err != nil {
 		return nil, err
@@ -126,6 +128,7 @@ func newImporter(ctx context.Context, out io.Writer, o importOptions, version st
 		return nil, err
 	}
 	i := &importer{options: o, out: out}
+	i.System = system
 	i.OldNamespace, i.Stopped = o.fromNamespace, o.stopped
 	if i.Management, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return nil, fmt.Errorf("making a client of the management cluster: %w", err)
@@ -159,7 +162,7 @@ func (i *importer) run(ctx context.Context, step string) error {
 	if switched && step == "switch" { // an earlier run has checked
 		return i.done(step, i.Switch(ctx))
 	}
-	read, err := takeover.ReadMCM(ctx, i.Old, i.OldNamespace, i.Nodes)
+	read, err := i.System.Read(ctx, i.Old, i.OldNamespace, i.Nodes)
 	if err != nil {
 		return err
 	}

@@ -5,11 +5,14 @@ package takeover
 import (
 	"context"
 	"fmt"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -177,44 +180,63 @@ func named[T any, P interface {
 // 15 seconds; clocks may differ.
 const leaseTime = time.Minute
 
-// checkStopped refuses the takeover while the other system runs, as far as its Leases and
-// Deployments tell.
+// checkStopped refuses the takeover while the other system runs, or a cluster-autoscaler that would
+// scale a pool meanwhile, as far as their Leases and Deployments tell.
 func (t *Takeover) checkStopped(ctx context.Context, p *Plan) error {
-	seen := false
+	seen, err := running(ctx, p, t.Old, t.OldNamespace, t.System.Name, t.System.leases...)
+	if err != nil {
+		return err
+	}
+	if !seen && !t.Stopped {
+		p.about("Namespace", t.OldNamespace).refuse("", "it has no Lease and no Deployment of %s: stop it, and say so with --stopped", t.System.Name)
+	}
+	_, err = running(ctx, p, t.Old, t.OldNamespace, autoscaler, autoscaler)
+	return err
+}
+
+// autoscaler is in the name of the autoscaler's image, also in forks, and is the name of its Lease.
+const autoscaler = "cluster-autoscaler"
+
+// running refuses the takeover while a program runs in a namespace: its image has the name, and its
+// processes hold the Leases. It reports whether it has seen any of these.
+func running(ctx context.Context, p *Plan, c client.Reader, namespace, name string, held ...string) (seen bool, err error) {
 	leases := &coordinationv1.LeaseList{}
-	if err := t.Old.List(ctx, leases, client.InNamespace(t.OldNamespace)); err != nil {
-		return fmt.Errorf("listing the Leases of namespace %s: %w", t.OldNamespace, err)
+	if err := c.List(ctx, leases, client.InNamespace(namespace)); err != nil {
+		return false, fmt.Errorf("listing the Leases of namespace %s: %w", namespace, err)
 	}
 	for _, l := range leases.Items {
-		if l.Name != "machine-controller" && l.Name != "machine-controller-manager" {
+		if !slices.Contains(held, l.Name) {
 			continue
 		}
 		seen = true
 		if l.Spec.RenewTime != nil && time.Since(l.Spec.RenewTime.Time) < leaseTime {
-			p.about("Lease", l.Name).refuse("spec.renewTime", "it was renewed less than %s ago: stop machine-controller-manager, both of its processes", leaseTime)
+			p.about("Lease", l.Name).refuse("spec.renewTime", "it was renewed less than %s ago: stop %s, all of its processes", leaseTime, name)
 		}
 	}
-	deployments := &appsv1.DeploymentList{}
-	if err := t.Old.List(ctx, deployments, client.InNamespace(t.OldNamespace)); err != nil {
-		return fmt.Errorf("listing the Deployments of namespace %s: %w", t.OldNamespace, err)
-	}
-	for i := range deployments.Items {
-		d := &deployments.Items[i]
-		for _, c := range d.Spec.Template.Spec.Containers {
-			if !strings.Contains(c.Image, "machine-controller-manager") {
-				continue
-			}
-			seen = true
-			if ptr.Deref(d.Spec.Replicas, 1) > 0 || d.Status.Replicas > 0 {
-				p.about("Deployment", d.Name).refuse("spec.replicas", "it runs machine-controller-manager: scale it to 0")
-			}
-			break
+	deployments, err := deploymentsOf(ctx, c, namespace, name)
+	for i := range deployments {
+		d := &deployments[i]
+		seen = true
+		if ptr.Deref(d.Spec.Replicas, 1) > 0 || d.Status.Replicas > 0 {
+			p.about("Deployment", d.Name).refuse("spec.replicas", "it runs %s: scale it to 0", name)
 		}
 	}
-	if !seen && !t.Stopped {
-		p.about("Namespace", t.OldNamespace).refuse("", "it has no Lease and no Deployment of machine-controller-manager: stop it, and say so with --stopped")
+	return seen, err
+}
+
+// deploymentsOf returns the Deployments of a namespace with a container whose image has the name. A
+// webhook is another program, of the same image: it deletes no machine, and may be needed to change
+// the other system's objects.
+func deploymentsOf(ctx context.Context, c client.Reader, namespace, name string) ([]appsv1.Deployment, error) {
+	list := &appsv1.DeploymentList{}
+	if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("listing the Deployments of namespace %s: %w", namespace, err)
 	}
-	return nil
+	return slices.DeleteFunc(list.Items, func(d appsv1.Deployment) bool {
+		return !slices.ContainsFunc(d.Spec.Template.Spec.Containers, func(c corev1.Container) bool {
+			return strings.Contains(c.Image, name) && (len(c.Command) == 0 || path.Base(c.Command[0]) != "webhook")
+		})
+	}), nil
 }
 
 // atRest returns what keeps the pools from being as the takeover has made them: each Machine has

@@ -14,18 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/retry"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-io/drover/cloud"
-)
-
-// What machine-controller-manager has on its objects, its Secrets and its Nodes.
-const (
-	mcmFinalizer       = "machine.sapcloud.io/machine-controller-manager"
-	mcmSecretFinalizer = "machine.sapcloud.io/machine-controller"
-	mcmNodeFinalizer   = "node.machine.sapcloud.io/machine-controller"
-	mcmNodeLabel       = "node.gardener.cloud/machine-name"
-	mcmNodeAnnotation  = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
 )
 
 // Commit completes the takeover. There is no way back from here: the VMs lose the tag by which the
@@ -57,14 +49,9 @@ func (t *Takeover) Commit(ctx context.Context, p *Plan) error {
 		}
 	}
 	for i := range p.Pools {
-		if pool := &p.Pools[i]; pool.Health != nil && named(s.deployments, pool.Name) != nil {
-			check := t.healthCheck(pool)
-			err := t.Management.Get(ctx, client.ObjectKeyFromObject(check), check.DeepCopy())
-			if apierrors.IsNotFound(err) {
-				err = t.Management.Create(ctx, check)
-			}
-			if err != nil {
-				return fmt.Errorf("making MachineHealthCheck %s: %w", check.Name, err)
+		if d := named(s.deployments, p.Pools[i].Name); d != nil {
+			if err := t.equip(ctx, &p.Pools[i], d); err != nil {
+				return err
 			}
 		}
 	}
@@ -83,6 +70,31 @@ func (t *Takeover) Commit(ctx context.Context, p *Plan) error {
 		}
 	}
 	return t.release(ctx, s)
+}
+
+// equip gives a pool what would make or delete machines before the commit: its MachineHealthCheck,
+// and the annotations by which an autoscaler finds it.
+func (t *Takeover) equip(ctx context.Context, pool *Pool, d *clusterv1.MachineDeployment) error {
+	if pool.Health != nil {
+		check := t.healthCheck(pool)
+		err := t.Management.Get(ctx, client.ObjectKeyFromObject(check), check.DeepCopy())
+		if apierrors.IsNotFound(err) {
+			err = t.Management.Create(ctx, check)
+		}
+		if err != nil {
+			return fmt.Errorf("making MachineHealthCheck %s: %w", check.Name, err)
+		}
+	}
+	if pool.Size != nil {
+		err := patch(ctx, t.Management, d, func() {
+			metav1.SetMetaDataAnnotation(&d.ObjectMeta, clusterv1.AutoscalerMinSizeAnnotation, pool.Size.Min)
+			metav1.SetMetaDataAnnotation(&d.ObjectMeta, clusterv1.AutoscalerMaxSizeAnnotation, pool.Size.Max)
+		})
+		if err != nil {
+			return fmt.Errorf("writing the autoscaler's annotations of MachineDeployment %s: %w", d.Name, err)
+		}
+	}
+	return nil
 }
 
 // loseKeys takes the keys by which the other system finds its VMs off those of this takeover.
@@ -127,10 +139,10 @@ func (t *Takeover) eraseOld(ctx context.Context, s *staged) error {
 		names["MachineDeployment"][o.Name] = true
 		names["MachineClass"][o.Spec.Template.Spec.InfrastructureRef.Name] = true
 	}
-	for _, kind := range []string{"Machine", "MachineSet", "MachineDeployment", "MachineClass"} {
-		list := mcmList(kind)
+	for _, kind := range t.System.kinds {
+		list := listOf(t.System.api, kind)
 		if err := t.Old.List(ctx, list, client.InNamespace(t.OldNamespace)); err != nil {
-			return fmt.Errorf("listing the %ss of machine-controller-manager: %w", kind, err)
+			return fmt.Errorf("listing the %ss of %s: %w", kind, t.System.Name, err)
 		}
 		for i := range list.Items {
 			o := &list.Items[i]
@@ -143,7 +155,7 @@ func (t *Takeover) eraseOld(ctx context.Context, s *staged) error {
 					return err
 				}
 			}
-			if err := erase(ctx, t.Old, o, mcmFinalizer); err != nil {
+			if err := erase(ctx, t.Old, o, t.System.finalizers...); err != nil {
 				return err
 			}
 		}
@@ -151,7 +163,7 @@ func (t *Takeover) eraseOld(ctx context.Context, s *staged) error {
 	return nil
 }
 
-// freeSecrets takes machine-controller-manager's finalizer off the Secrets of a MachineClass. It
+// freeSecrets takes the other system's finalizer off the Secrets of a MachineClass. It
 // does not delete them: they may be another's, too.
 func (t *Takeover) freeSecrets(ctx context.Context, class *unstructured.Unstructured) error {
 	for _, field := range []string{"secretRef", "credentialsSecretRef"} {
@@ -162,7 +174,7 @@ func (t *Takeover) freeSecrets(ctx context.Context, class *unstructured.Unstruct
 		secret := &metav1.PartialObjectMetadata{}
 		secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 		secret.Namespace, secret.Name = t.OldNamespace, name
-		err := lose(ctx, t.Old, secret, func() { secret.Finalizers = without(secret.Finalizers, mcmSecretFinalizer) })
+		err := patch(ctx, t.Old, secret, func() { secret.Finalizers = without(secret.Finalizers, t.System.secretFinalizer) })
 		if err != nil {
 			return fmt.Errorf("taking the finalizer off Secret %s: %w", name, err)
 		}
@@ -170,15 +182,15 @@ func (t *Takeover) freeSecrets(ctx context.Context, class *unstructured.Unstruct
 	return nil
 }
 
-// freeNode takes off a Node what machine-controller-manager has written, above all its finalizer.
+// freeNode takes off a Node what the other system has written, above all its finalizer.
 func (t *Takeover) freeNode(ctx context.Context, name string) error {
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 	node.Name = name
-	err := lose(ctx, t.Nodes, node, func() {
-		node.Finalizers = without(node.Finalizers, mcmNodeFinalizer)
-		delete(node.Labels, mcmNodeLabel)
-		delete(node.Annotations, mcmNodeAnnotation)
+	err := patch(ctx, t.Nodes, node, func() {
+		node.Finalizers = without(node.Finalizers, t.System.nodeFinalizer)
+		delete(node.Labels, t.System.nodeLabel)
+		delete(node.Annotations, t.System.nodeAnnotation)
 	})
 	if err != nil {
 		return fmt.Errorf("taking the finalizer off Node %s: %w", name, err)
@@ -190,7 +202,7 @@ func (t *Takeover) freeNode(ctx context.Context, name string) error {
 // MachineDeployments last.
 func (t *Takeover) release(ctx context.Context, s *staged) error {
 	for _, o := range s.all() {
-		err := lose(ctx, t.Management, o, func() {
+		err := patch(ctx, t.Management, o, func() {
 			annotations := maps.Clone(o.GetAnnotations())
 			delete(annotations, Mark)
 			delete(annotations, hook)
@@ -203,9 +215,9 @@ func (t *Takeover) release(ctx context.Context, s *staged) error {
 	return nil
 }
 
-// lose reads an object, and patches what change takes off it, if it takes anything. The patch is
-// refused if another has changed the object meanwhile, because it replaces whole lists.
-func lose(ctx context.Context, c client.Client, o client.Object, change func()) error {
+// patch reads an object, and writes what change changes, if anything. It is refused if another has
+// changed the object meanwhile, because it replaces whole lists.
+func patch(ctx context.Context, c client.Client, o client.Object, change func()) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 			return client.IgnoreNotFound(err)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,37 +33,50 @@ const (
 // mcmConditions are the Node conditions that its flag --node-conditions names by default.
 const mcmConditions = "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable"
 
+var mcmAPI = schema.GroupVersion{Group: "machine.sapcloud.io", Version: "v1alpha1"}
+
 // MCM is what machine-controller-manager has in one namespace, and the Nodes of its cluster.
 type MCM struct {
 	Deployments, Sets, Machines, Classes []unstructured.Unstructured
 	Nodes                                []corev1.Node
+	// Autoscalers are the Deployments of cluster-autoscalers that may scale the pools.
+	Autoscalers []appsv1.Deployment
 }
 
-// ReadMCM reads machine-controller-manager's objects in a namespace of its own cluster, and the
-// Nodes of the cluster that its machines are in.
-func ReadMCM(ctx context.Context, old client.Reader, namespace string, workload client.Reader) (*MCM, error) {
+// ReadMCM reads a Source, as System.Read.
+func ReadMCM(ctx context.Context, old client.Reader, namespace string, workload client.Reader) (Source, error) {
 	m := &MCM{}
 	for kind, items := range map[string]*[]unstructured.Unstructured{
 		"MachineDeployment": &m.Deployments, "MachineSet": &m.Sets, "Machine": &m.Machines, "MachineClass": &m.Classes,
 	} {
-		list := mcmList(kind)
-		if err := old.List(ctx, list, client.InNamespace(namespace)); err != nil {
-			return nil, fmt.Errorf("listing the %ss of machine-controller-manager: %w", kind, err)
+		if err := read(ctx, old, namespace, mcmAPI, kind, items); err != nil {
+			return nil, err
 		}
-		*items = list.Items
 	}
+	var err error
+	if m.Nodes, err = nodesOf(ctx, workload); err != nil {
+		return nil, err
+	}
+	m.Autoscalers, err = deploymentsOf(ctx, old, namespace, autoscaler)
+	return m, err
+}
+
+// read lists the objects of a kind.
+func read(ctx context.Context, old client.Reader, namespace string, api schema.GroupVersion, kind string, items *[]unstructured.Unstructured) error {
+	list := listOf(api, kind)
+	if err := old.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return fmt.Errorf("listing the %ss of %s: %w", kind, api.Group, err)
+	}
+	*items = list.Items
+	return nil
+}
+
+func nodesOf(ctx context.Context, workload client.Reader) ([]corev1.Node, error) {
 	nodes := &corev1.NodeList{}
 	if err := workload.List(ctx, nodes); err != nil {
 		return nil, fmt.Errorf("listing the Nodes: %w", err)
 	}
-	m.Nodes = nodes.Items
-	return m, nil
-}
-
-func mcmList(kind string) *unstructured.UnstructuredList {
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(schema.GroupVersionKind{Group: "machine.sapcloud.io", Version: "v1alpha1", Kind: kind + "List"})
-	return list
+	return nodes.Items, nil
 }
 
 // These types have the fields of machine-controller-manager's API, v0.63. Fields that they do not
@@ -137,7 +151,7 @@ func (s subject) decode(from map[string]any, field string, into any) bool {
 	return err == nil
 }
 
-// Plan plans the takeover of all pools into target. drop are the fields that the user gives up.
+// Plan implements Source.
 func (m *MCM) Plan(target *Target, drop []string) *Plan {
 	p := &Plan{drop: drop}
 	for i := range m.Deployments {
@@ -145,26 +159,31 @@ func (m *MCM) Plan(target *Target, drop []string) *Plan {
 			p.Pools = append(p.Pools, *pool)
 		}
 	}
-	slices.SortFunc(p.Pools, func(a, b Pool) int { return strings.Compare(a.Name, b.Name) })
-	for i := range m.Sets {
-		if set := &m.Sets[i]; !m.owned(set, m.Deployments) {
-			p.about("MachineSet", set.GetName()).refuse("", "it belongs to no MachineDeployment: delete it, or let one adopt it")
-		}
-	}
-	for i := range m.Machines {
-		p.known = append(p.known, m.Machines[i].GetName())
-		if machine := &m.Machines[i]; !m.owned(machine, m.Sets) {
-			p.about("Machine", machine.GetName()).refuse("", "it belongs to no MachineSet: delete it, or let one adopt it")
-		}
-	}
+	p.strays(m.Deployments, m.Sets, m.Machines)
 	m.classes(p, target)
 	p.versions()
 	p.checkDrop()
 	return p
 }
 
+// strays sorts the pools, and refuses what belongs to none.
+func (p *Plan) strays(deployments, sets, machines []unstructured.Unstructured) {
+	slices.SortFunc(p.Pools, func(a, b Pool) int { return strings.Compare(a.Name, b.Name) })
+	for i := range sets {
+		if set := &sets[i]; !owned(set, deployments) {
+			p.about("MachineSet", set.GetName()).refuse("", "it belongs to no MachineDeployment: delete it, or let one adopt it")
+		}
+	}
+	for i := range machines {
+		p.known = append(p.known, machines[i].GetName())
+		if machine := &machines[i]; !owned(machine, sets) {
+			p.about("Machine", machine.GetName()).refuse("", "it belongs to no MachineSet: delete it, or let one adopt it")
+		}
+	}
+}
+
 // owned reports whether one of the owners controls o.
-func (m *MCM) owned(o *unstructured.Unstructured, owners []unstructured.Unstructured) bool {
+func owned(o *unstructured.Unstructured, owners []unstructured.Unstructured) bool {
 	ref := metav1.GetControllerOf(o)
 	return ref != nil && slices.ContainsFunc(owners, func(x unstructured.Unstructured) bool { return x.GetUID() == ref.UID })
 }
@@ -206,6 +225,7 @@ func (m *MCM) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool 
 		s.lose("spec.autoPreserveFailedMachineMax", "Cluster API keeps no failed machines")
 	}
 	s.template(pool, &spec.Template.Spec)
+	s.sized(pool, m.size(d))
 	set, setSpec := m.activeSet(s, d)
 	if set == nil {
 		return pool
@@ -227,6 +247,30 @@ func (m *MCM) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool 
 		}
 	}
 	return pool
+}
+
+// sized sets the limits of the pool's autoscaler, if it has one.
+func (s subject) sized(pool *Pool, size *Size) {
+	if pool.Size = size; size != nil {
+		s.note("", "its cluster-autoscaler keeps it between %s and %s machines: commit writes that into its annotations", size.Min, size.Max)
+	}
+}
+
+// size returns the limits that a flag of a cluster-autoscaler sets for a pool, or nil. The flag is
+// --nodes=MIN:MAX:NAMESPACE.NAME.
+func (m *MCM) size(d *unstructured.Unstructured) *Size {
+	for i := range m.Autoscalers {
+		for _, c := range m.Autoscalers[i].Spec.Template.Spec.Containers {
+			for _, arg := range slices.Concat(c.Command, c.Args) {
+				value, is := strings.CutPrefix(arg, "--nodes=")
+				parts := strings.SplitN(value, ":", 3)
+				if is && len(parts) == 3 && parts[2] == d.GetNamespace()+"."+d.GetName() {
+					return &Size{Min: parts[0], Max: parts[1]}
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // settled refuses objects that are frozen or being deleted.

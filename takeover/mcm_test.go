@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -41,14 +42,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{MCM: &MCM{}, target: &Target{
-		Namespace: "blue", Cluster: "blue", Identity: "1a2b3c4d", OwnershipID: "6f1c",
-		Account: &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Name: "prod"}, Spec: infrav1.CloudAccountSpec{
-			AWS: &infrav1.AWSAccount{Region: "eu-central-1"},
-		}},
-		Bootstrap: &bootstrapv1.CloudInitConfigTemplate{},
-	}}
-	w.target.Bootstrap.Spec.Template.Spec.OperatingSystem = "ubuntu-24.04"
+	w := &world{MCM: &MCM{}, target: newTarget()}
 	for _, o := range objects(t, data) {
 		switch o.GetKind() {
 		case "MachineDeployment":
@@ -67,17 +61,39 @@ func newWorld(t *testing.T) *world {
 			w.Nodes = append(w.Nodes, node)
 		}
 	}
-	for i, machine := range w.Machines {
+	w.vms = vmsOf(w.Machines, func(*unstructured.Unstructured) map[string]string {
+		return map[string]string{"kubernetes.io/cluster/blue": "1", "kubernetes.io/role/node": "1"}
+	})
+	return w
+}
+
+func newTarget() *Target {
+	target := &Target{
+		Namespace: "blue", Cluster: "blue", Identity: "1a2b3c4d", OwnershipID: "6f1c",
+		Account: &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Name: "prod"}, Spec: infrav1.CloudAccountSpec{
+			AWS: &infrav1.AWSAccount{Region: "eu-central-1"},
+		}},
+		Bootstrap: &bootstrapv1.CloudInitConfigTemplate{},
+	}
+	target.Bootstrap.Spec.Template.Spec.OperatingSystem = "ubuntu-24.04"
+	return target
+}
+
+// vmsOf returns a VM for each Machine, with the tags that tagged adds to its name.
+func vmsOf(machines []unstructured.Unstructured, tagged func(*unstructured.Unstructured) map[string]string) (vms []cloud.Tagged) {
+	for i := range machines {
 		zone := map[bool]string{true: "eu-central-1a", false: "eu-central-1b"}[i < 2]
-		id, _, _ := unstructured.NestedString(machine.Object, "spec", "providerID")
-		w.vms = append(w.vms, cloud.Tagged{
+		id, _, _ := unstructured.NestedString(machines[i].Object, "spec", "providerID")
+		tags := tagged(&machines[i])
+		tags["Name"] = machines[i].GetName()
+		vms = append(vms, cloud.Tagged{
 			Resource: cloud.Resource{
 				ID: id[strings.LastIndex(id, "/")+1:], State: cloud.StateRunning, FailureDomain: zone, ImageID: "ami-0a1b2c3d4e5f60718",
 			},
-			Type: "m5.large", Tags: map[string]string{"Name": machine.GetName(), "kubernetes.io/cluster/blue": "1", "kubernetes.io/role/node": "1"},
+			Type: "m5.large", Tags: tags,
 		})
 	}
-	return w
+	return vms
 }
 
 func objects(t *testing.T, data []byte) []unstructured.Unstructured {
@@ -116,13 +132,19 @@ func TestGoldenPlan(t *testing.T) {
 	w := newWorld(t)
 	p := w.plan()
 	NewWithT(t).Expect(p.Blocked()).To(Equal(0), "%+v", p.Findings)
+	golden(t, w.target, p, "plan")
+}
+
+// golden compares a plan with the files of this name.
+func golden(t *testing.T, target *Target, p *Plan, file string) {
+	t.Helper()
 	var text, objects bytes.Buffer
-	for name, err := range map[string]error{"plan.txt": w.target.Print(&text, p), "plan.yaml": w.target.PrintYAML(&objects, p)} {
+	for name, err := range map[string]error{"text": target.Print(&text, p), "objects": target.PrintYAML(&objects, p)} {
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for name, got := range map[string]string{"plan.txt": text.String(), "plan.yaml": objects.String()} {
+	for name, got := range map[string]string{file + ".txt": text.String(), file + ".yaml": objects.String()} {
 		path := filepath.Join("testdata", name)
 		if *update {
 			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
@@ -285,6 +307,11 @@ func TestFindings(t *testing.T) {
 		{"affinity", provider("placement.affinity", "host"), Lost, first, "providerSpec.placement.affinity", "not bound"},
 		{"no metadata", provider("instanceMetadataOptions.httpEndpoint", "disabled"), Lost, first, "providerSpec.instanceMetadataOptions.httpEndpoint", "reach the instance metadata"},
 		{"tokens", provider("instanceMetadataOptions.httpTokens", nil), Noted, first, "providerSpec.instanceMetadataOptions", "session token"},
+		// its autoscaler
+		{"autoscaler", func(w *world) {
+			container := corev1.Container{Command: []string{"./cluster-autoscaler", "--nodes=1:5:old.spot-x", "--nodes=0:7:other.workers-z1", "--nodes=2:9:old.workers-z1"}}
+			w.Autoscalers = []appsv1.Deployment{{Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{container}}}}}}
+		}, Noted, pool, "", "between 2 and 9 machines"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -34,6 +34,8 @@ type Pool struct {
 	DrainTimeout    time.Duration
 	// Health says when a machine is replaced; nil: never.
 	Health *Health
+	// Size is what an autoscaler may make of Replicas; nil: there is none.
+	Size *Size
 	// Keys are the tag keys by which the other system recognizes its VMs.
 	Keys     []string
 	Machines []Machine
@@ -55,6 +57,9 @@ type Health struct {
 	Conditions []string
 }
 
+// Size are the limits of an autoscaler, as its flag has them.
+type Size struct{ Min, Max string }
+
 // Machine is a VM that runs and is a Node.
 type Machine struct {
 	Name, Node string
@@ -62,6 +67,8 @@ type Machine struct {
 	ProviderID, Instance string
 	// Version is the kubelet's.
 	Version string
+	// Identity is the value of the VM's tag with the first of the pool's Keys; "": any.
+	Identity string
 }
 
 // Severity says what a Finding means for the takeover.
@@ -204,8 +211,15 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 	if vm.FailureDomain != "" && !strings.Contains(m.ProviderID, "/"+vm.FailureDomain+"/") {
 		s.refuse("", "its VM %s is in %s, but its Node says %s", vm.ID, vm.FailureDomain, m.ProviderID)
 	}
+	if is := vm.Tags[pool.Keys[0]]; m.Identity != "" && is != m.Identity {
+		s.refuse("", "its VM %s has the tag %s of another Machine, %q", vm.ID, pool.Keys[0], is)
+	}
 	if pool.Machine == nil || pool.Machine.AWS == nil {
 		return
+	}
+	if image := &pool.Machine.AWS.Image; *image == (infrav1.AWSImage{}) {
+		image.ID = vm.ImageID
+		s.plan.about("MachineDeployment", pool.Name).note("", "it names no image: new machines get that of VM %s, %s", vm.ID, vm.ImageID)
 	}
 	if want := pool.Machine.AWS.InstanceType; vm.Type != want {
 		s.note("", "its VM is of type %s; the next rollout makes it %s", vm.Type, want)

@@ -35,6 +35,7 @@ type VMs interface {
 // came, so it can be interrupted anywhere and run again; nothing is kept elsewhere.
 type Takeover struct {
 	*Target
+	System System
 	// Management has the Cluster, Old the other system's objects, in OldNamespace, and Nodes the
 	// Nodes.
 	Management, Old, Nodes client.Client
@@ -281,9 +282,9 @@ func (s *staged) all() (all []client.Object) {
 
 // oldMachines reports whether the other system still has the Machine of each staged one.
 func (t *Takeover) oldMachines(ctx context.Context, s *staged) (bool, error) {
-	list := mcmList("Machine")
+	list := listOf(t.System.api, "Machine")
 	if err := t.Old.List(ctx, list, client.InNamespace(t.OldNamespace)); err != nil {
-		return false, fmt.Errorf("listing the Machines of machine-controller-manager: %w", err)
+		return false, fmt.Errorf("listing the Machines of %s: %w", t.System.Name, err)
 	}
 	names := map[string]bool{}
 	for i := range list.Items {
@@ -394,7 +395,7 @@ func (t *Takeover) untilAllPaused(ctx context.Context, s *staged) error {
 func erase(ctx context.Context, c client.Client, o client.Object, finalizers ...string) error {
 	name := fmt.Sprintf("%T %s", o, client.ObjectKeyFromObject(o))
 	return until(ctx, name+" is deleted", func(ctx context.Context) (string, error) {
-		err := lose(ctx, c, o, func() {
+		err := patch(ctx, c, o, func() {
 			o.SetFinalizers(slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {
 				return len(finalizers) == 0 || slices.Contains(finalizers, f)
 			}))

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -40,14 +38,7 @@ func TestCheck(t *testing.T) {
 	s.staged()
 	finds("nobody knows whether the other system runs", `Namespace check-old +it has no Lease and no Deployment`)
 	passes("the user says that it does not run", "--stopped")
-	old := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.old.namespace, Name: "mcm"}, Spec: appsv1.DeploymentSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
-		Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "mcm", Image: "registry.example/machine-controller-manager:v0.63.0"}}},
-		},
-	}}
-	s.Do(s.Rig.Client.Create(s.Ctx, old))
+	old := s.deployment("mcm", "machine-controller-manager:v0.63.0")
 	finds("the other system runs", `Deployment mcm +spec.replicas +it runs machine-controller-manager`)
 	s.Do(scenario.Patch(s.Ctx, s.Rig.Client, old, func() { old.Spec.Replicas = ptr.To[int32](0) }))
 	s.old.lease(time.Now().Add(-time.Hour))

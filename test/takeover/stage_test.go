@@ -35,7 +35,7 @@ var house = rig.House{Patience: 3 * time.Minute}
 func TestMain(m *testing.M) { os.Exit(house.Main(m, begin)) }
 
 // begin starts the rig with a workload cluster that does not miss the kubelets of machines that
-// have none, and with the kinds of machine-controller-manager.
+// have none, and with the kinds of the old systems.
 func begin(ctx context.Context, args ...string) (*rig.Rig, error) {
 	r, err := rig.StartOnAWS(ctx, append(args, "--node-monitor-grace-period=1h0m0s")...)
 	if err == nil {
@@ -44,7 +44,7 @@ func begin(ctx context.Context, args ...string) (*rig.Rig, error) {
 	return r, err
 }
 
-// stage is a cluster with machines of machine-controller-manager, whose objects are in a namespace
+// stage is a cluster with machines of an old system, whose objects are in a namespace
 // of the management cluster.
 type stage struct {
 	*rig.Stage
@@ -55,8 +55,18 @@ type stage struct {
 	binary     string
 }
 
-// start starts a stage of this name with pools of the old system.
+// start starts a stage of this name with pools of machine-controller-manager.
 func start(t *testing.T, name string, pools ...pool) *stage {
+	t.Helper()
+	s := startEmpty(t, gardener, name)
+	for _, p := range pools {
+		s.old.add(p)
+	}
+	return s
+}
+
+// startEmpty starts a stage for an old system that has nothing yet.
+func startEmpty(t *testing.T, of system, name string) *stage {
 	t.Helper()
 	s := &stage{Stage: house.Stage(t, name)}
 	m := s.Rig.Management
@@ -78,18 +88,12 @@ func start(t *testing.T, name string, pools ...pool) *stage {
 	s.Do(err)
 	config := &bootstrapv1.CloudInitConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "base"}}
 	s.Do(s.Rig.Client.Create(s.Ctx, config))
-	s.old = &old{stage: s, namespace: name + "-old"}
+	s.old = &old{stage: s, system: of, namespace: name + "-old"}
 	s.Do(s.Rig.Client.Create(s.Ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.old.namespace}}))
-	for _, p := range pools {
-		s.old.add(p)
-	}
 	return s
 }
 
-// page is the page of the book whose commands the tests run.
-const page = "../../docs/migrate/machine-controller-manager.md"
-
-// run runs the page's command for a step, with further arguments.
+// run runs the command of the system's page in the book for a step, with further arguments.
 func (s *stage) run(step string, args ...string) (out, errs string, code int) {
 	s.Helper()
 	p := s.begin(step, args...)
@@ -191,9 +195,10 @@ func writes(c faultproxy.Call) bool {
 // command returns the arguments of the page's command for a step, with the stage's values.
 func (s *stage) command(step string) []string {
 	s.Helper()
+	page := "../../docs/migrate/" + s.old.name + ".md"
 	data, err := os.ReadFile(page)
 	s.Do(err)
-	_, text, found := strings.Cut(string(data), "\ndrover import machine-controller-manager "+step+" ")
+	_, text, found := strings.Cut(string(data), "\ndrover import "+s.old.name+" "+step+" ")
 	if !found {
 		s.Fatalf("%s has no command for %s", page, step)
 	}
@@ -213,7 +218,7 @@ func (s *stage) command(step string) []string {
 			s.Fatalf("%s has the option %s, which the test does not know", page, word)
 		}
 	}
-	return append([]string{"import", "machine-controller-manager", step}, words...)
+	return append([]string{"import", s.old.name, step}, words...)
 }
 
 // count returns how many objects of a kind the stage's namespace has.

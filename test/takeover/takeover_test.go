@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -105,6 +106,12 @@ func TestTakeover(t *testing.T) {
 	g.Expect(made["CreateTags"]).To(Equal(4*3), "one for each machine in each of four stages")
 	g.Expect(made["DeleteTags"]).To(Equal(3+1), "one in each of three rollbacks, and one for the pools' common key")
 	s.committed(before)
+	g.Expect(s.count(&clusterv1.MachineHealthCheckList{})).To(Equal(2))
+	for _, e := range s.AWS.Books() {
+		if slices.Contains(s.old.vms, e.ID) {
+			g.Expect(e.Tags).To(HaveKeyWithValue("kubernetes.io/cluster/"+s.Tenant.Name, "1"), "the cloud controller needs it")
+		}
+	}
 	status("it is complete\n")
 
 	a := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Tenant.Name + "-a"}}
@@ -205,7 +212,7 @@ func (s *stage) still(before picture, machines int) {
 	g.Expect(s.old.versions()).To(Equal(before.Old))
 	g.Expect(s.count(&clusterv1.MachineList{})).To(Equal(machines))
 	g.Expect(s.count(&infrav1.CloudMachineList{})).To(Equal(machines))
-	g.Expect(s.count(&clusterv1.MachineSetList{})).To(Equal(2))
+	g.Expect(s.count(&clusterv1.MachineSetList{})).To(Equal(s.old.pools))
 	for _, e := range s.AWS.Books() {
 		if e.State != "" {
 			g.Expect(e.State).To(Equal("running"), e.ID)
@@ -221,8 +228,8 @@ func (s *stage) committed(before picture) {
 	for _, e := range s.AWS.Books() {
 		if slices.Contains(s.old.vms, e.ID) {
 			g.Expect(e.State).To(Equal("running"))
-			g.Expect(e.Tags).NotTo(HaveKey("kubernetes.io/role/node"))
-			g.Expect(e.Tags).To(HaveKeyWithValue("kubernetes.io/cluster/"+s.Tenant.Name, "1"))
+			g.Expect(e.Tags).NotTo(HaveKey(s.old.key))
+			g.Expect(e.Tags).To(HaveKey(cloud.TagOwnership))
 		}
 	}
 	nodes := &corev1.NodeList{}
@@ -231,7 +238,7 @@ func (s *stage) committed(before picture) {
 		if before.Nodes[n.Name] != "" {
 			g.Expect(before.Nodes[n.Name]).To(HavePrefix(string(n.UID)))
 			g.Expect(n.Finalizers).To(BeEmpty())
-			g.Expect(n.Labels).NotTo(HaveKey("node.gardener.cloud/machine-name"))
+			g.Expect(n.Labels).NotTo(HaveKey(s.old.label))
 		}
 	}
 	machines := &clusterv1.MachineList{}
@@ -239,7 +246,6 @@ func (s *stage) committed(before picture) {
 	for _, m := range machines.Items {
 		g.Expect(m.Annotations).NotTo(Or(HaveKey("drover.io/imported"), HaveKey(ContainSubstring("pre-drain"))))
 	}
-	g.Expect(s.count(&clusterv1.MachineHealthCheckList{})).To(Equal(2))
 	s.Until("no MachineSet is marked", func(ctx context.Context) (string, error) {
 		sets := &clusterv1.MachineSetList{}
 		if err := s.Rig.Client.List(ctx, sets, client.InNamespace(s.Namespace)); err != nil {

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+var mcAPI = schema.GroupVersion{Group: "cluster.k8s.io", Version: "v1alpha1"}
+
+// mcDrainTimeout is the default of machine-controller's flag -skip-eviction-after.
+const mcDrainTimeout = 2 * time.Hour
+
+// mcKey is the tag key with the UID of the VM's Machine. By this alone, machine-controller
+// recognizes a VM.
+const mcKey = "Machine-UID"
+
+// MC is what machine-controller has in one namespace, and the Nodes of its cluster.
+type MC struct {
+	Deployments, Sets, Machines []unstructured.Unstructured
+	Nodes                       []corev1.Node
+}
+
+// ReadMC reads a Source, as System.Read.
+func ReadMC(ctx context.Context, old client.Reader, namespace string, workload client.Reader) (Source, error) {
+	m := &MC{}
+	for kind, items := range map[string]*[]unstructured.Unstructured{
+		"MachineDeployment": &m.Deployments, "MachineSet": &m.Sets, "Machine": &m.Machines,
+	} {
+		if err := read(ctx, old, namespace, mcAPI, kind, items); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	m.Nodes, err = nodesOf(ctx, workload)
+	return m, err
+}
+
+// These types have the fields of machine-controller's API, v1.62. Fields that they do not have are
+// refused.
+type (
+	mcDeploymentSpec struct {
+		Replicas *int32                `json:"replicas"`
+		Selector *metav1.LabelSelector `json:"selector"`
+		Template mcTemplate            `json:"template"`
+		Strategy *struct {
+			Type          string `json:"type"`
+			RollingUpdate *struct {
+				MaxUnavailable *intstr.IntOrString `json:"maxUnavailable"`
+				MaxSurge       *intstr.IntOrString `json:"maxSurge"`
+			} `json:"rollingUpdate"`
+		} `json:"strategy"`
+		MinReadySeconds         *int32 `json:"minReadySeconds"`
+		RevisionHistoryLimit    *int32 `json:"revisionHistoryLimit"`
+		Paused                  bool   `json:"paused"`
+		ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds"`
+	}
+	mcSetSpec struct {
+		Replicas        *int32                `json:"replicas"`
+		MinReadySeconds int32                 `json:"minReadySeconds"`
+		DeletePolicy    string                `json:"deletePolicy"`
+		Selector        *metav1.LabelSelector `json:"selector"`
+		Template        mcTemplate            `json:"template"`
+	}
+	mcTemplate struct {
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              mcMachineSpec `json:"spec"`
+	}
+	mcMachineSpec struct {
+		metav1.ObjectMeta `json:"metadata"`
+		Name              string         `json:"name"`
+		Taints            []corev1.Taint `json:"taints"`
+		ProviderSpec      struct {
+			Value map[string]any `json:"value"`
+		} `json:"providerSpec"`
+		Versions struct {
+			Kubelet string `json:"kubelet"`
+		} `json:"versions"`
+		ProviderID string `json:"providerID"`
+	}
+	mcProviderConfig struct {
+		SSHPublicKeys        []string       `json:"sshPublicKeys"`
+		CAPublicKey          string         `json:"caPublicKey"`
+		CloudProvider        string         `json:"cloudProvider"`
+		CloudProviderSpec    map[string]any `json:"cloudProviderSpec"`
+		OperatingSystem      string         `json:"operatingSystem"`
+		OperatingSystemSpec  any            `json:"operatingSystemSpec"`
+		OverwriteCloudConfig *string        `json:"overwriteCloudConfig"`
+		Network              *struct {
+			CIDR     string `json:"cidr"`
+			Gateway  string `json:"gateway"`
+			IPFamily string `json:"ipFamily"`
+			DNS      struct {
+				Servers []string `json:"servers"`
+			} `json:"dns"`
+		} `json:"network"`
+	}
+)
+
+// Plan implements Source.
+func (m *MC) Plan(target *Target, drop []string) *Plan {
+	p := &Plan{drop: drop}
+	for i := range m.Deployments {
+		if pool := m.pool(p, &m.Deployments[i], target); pool != nil {
+			p.Pools = append(p.Pools, *pool)
+		}
+	}
+	p.strays(m.Deployments, m.Sets, m.Machines)
+	p.versions()
+	p.checkDrop()
+	return p
+}
+
+// pool plans one MachineDeployment, or returns nil if it can't be read.
+func (m *MC) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
+	s := p.about("MachineDeployment", d.GetName())
+	spec := &mcDeploymentSpec{}
+	if !s.decode(d.Object, "spec", spec) {
+		return nil
+	}
+	if d.GetDeletionTimestamp() != nil {
+		s.refuse("metadata.deletionTimestamp", "it is being deleted")
+	}
+	pool := &Pool{
+		Name: d.GetName(), Template: d.GetName(), Replicas: ptr.Deref(spec.Replicas, 1), Paused: spec.Paused,
+		MinReadySeconds: ptr.Deref(spec.MinReadySeconds, 0), DrainTimeout: mcDrainTimeout, Keys: []string{mcKey},
+	}
+	if spec.Strategy != nil && spec.Strategy.RollingUpdate != nil {
+		pool.MaxSurge, pool.MaxUnavailable = spec.Strategy.RollingUpdate.MaxSurge, spec.Strategy.RollingUpdate.MaxUnavailable
+	}
+	const size = "cluster.k8s.io/cluster-api-autoscaler-node-group-"
+	if smallest, largest := d.GetAnnotations()[size+"min-size"], d.GetAnnotations()[size+"max-size"]; smallest != "" && largest != "" {
+		s.sized(pool, &Size{Min: smallest, Max: largest})
+	}
+	for _, key := range slices.Sorted(maps.Keys(d.GetAnnotations())) {
+		if strings.Contains(key, "machine-controller.kubermatic.io/") || strings.HasPrefix(key, "k8c.io/operating-system-profile") {
+			s.note("metadata.annotations", "the CloudInitConfigTemplate must say what %s says", key)
+		}
+	}
+	s.mcTemplate(pool, &spec.Template.Spec, target)
+	set, setSpec := m.activeSet(s, d)
+	if set == nil {
+		return pool
+	}
+	pool.Set = set.GetName()
+	if n := ptr.Deref(setSpec.Replicas, 1); n != pool.Replicas {
+		s.refuse("spec.replicas", "it is %d, and %d in MachineSet %s: wait until the pool is scaled", pool.Replicas, n, set.GetName())
+	}
+	if !equality.Semantic.DeepEqual(setSpec.Template.Spec, spec.Template.Spec) {
+		s.refuse("spec.template", "it differs from that of MachineSet %s: wait until the pool is rolled out", set.GetName())
+	}
+	if setSpec.DeletePolicy != "" && setSpec.DeletePolicy != "Random" {
+		p.about("MachineSet", set.GetName()).note("spec.deletePolicy", "set spec.deletion.order of the MachineDeployment to %s after the takeover", setSpec.DeletePolicy)
+	}
+	machines := of(set, m.Machines)
+	if len(machines) != int(pool.Replicas) {
+		s.refuse("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", pool.Replicas, set.GetName(), len(machines))
+	}
+	for _, machine := range machines {
+		if one := m.machine(p, machine, target); one != nil {
+			pool.Machines = append(pool.Machines, *one)
+		}
+	}
+	return pool
+}
+
+// activeSet returns the MachineSet that has the pool's machines, or nil. More than one is refused.
+func (m *MC) activeSet(s subject, d *unstructured.Unstructured) (active *unstructured.Unstructured, spec *mcSetSpec) {
+	var names []string
+	for _, set := range of(d, m.Sets) {
+		one, about := &mcSetSpec{}, s.plan.about("MachineSet", set.GetName())
+		if !about.decode(set.Object, "spec", one) {
+			continue
+		}
+		if ptr.Deref(one.Replicas, 1) == 0 && len(of(set, m.Machines)) == 0 {
+			continue // of an earlier revision, or of a pool of 0
+		}
+		if set.GetDeletionTimestamp() != nil {
+			about.refuse("metadata.deletionTimestamp", "it is being deleted")
+		}
+		names = append(names, set.GetName())
+		active, spec = set, one
+	}
+	if len(names) > 1 {
+		s.refuse("", "%d MachineSets have machines, %s: wait until the pool is rolled out", len(names), strings.Join(names, " and "))
+		return nil, nil
+	}
+	return active, spec
+}
+
+// mcTemplate maps what the pool says of each machine.
+func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
+	const at = "spec.template.spec."
+	pool.NodeLabels, pool.NodeTaints = maps.Clone(t.Labels), slices.Clone(t.Taints)
+	if len(t.Annotations) > 0 {
+		s.lose(at+"metadata.annotations", "new Nodes do not get the annotations %s", strings.Join(slices.Sorted(maps.Keys(t.Annotations)), ", "))
+	}
+	config := &mcProviderConfig{}
+	const value = at + "providerSpec.value"
+	if !s.decode(map[string]any{value: t.ProviderSpec.Value}, value, config) {
+		return
+	}
+	if config.CloudProvider != "aws" || target.Account.Spec.AWS == nil {
+		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, with a CloudAccount of AWS", config.CloudProvider)
+		return
+	}
+	s.note(value+".operatingSystem", "it is %s: the CloudInitConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
+	if len(config.SSHPublicKeys) > 0 {
+		s.note(value+".sshPublicKeys", "the CloudInitConfigTemplate says which keys new machines accept")
+	}
+	if config.CAPublicKey != "" {
+		s.lose(value+".caPublicKey", "new machines accept no certificates for SSH")
+	}
+	if ptr.Deref(config.OverwriteCloudConfig, "") != "" {
+		s.lose(value+".overwriteCloudConfig", "kubelets have no built-in cloud provider any more")
+	}
+	family := ""
+	if n := config.Network; n != nil {
+		family = n.IPFamily
+		if n.CIDR != "" || n.Gateway != "" || len(n.DNS.Servers) > 0 {
+			s.lose(value+".network", "new machines get their addresses and name servers from the subnet")
+		}
+	}
+	s.mcAWS(pool, config.CloudProviderSpec, family, target)
+}
+
+// machine plans one Machine. It returns nil if no VM can be named for it.
+func (m *MC) machine(p *Plan, o *unstructured.Unstructured, target *Target) *Machine {
+	s := p.about("Machine", o.GetName())
+	spec := &mcMachineSpec{}
+	if !s.decode(o.Object, "spec", spec) {
+		return nil
+	}
+	if o.GetDeletionTimestamp() != nil {
+		s.refuse("metadata.deletionTimestamp", "it is being deleted: wait until it is gone")
+	}
+	if reason, _, _ := unstructured.NestedString(o.Object, "status", "errorReason"); reason != "" {
+		s.refuse("status.errorReason", "it is %s: delete the Machine, or wait until it is healthy", reason)
+	}
+	const initializers = "machine-controller.kubermatic.io/initializers"
+	if o.GetAnnotations()[initializers] != "" {
+		s.refuse("metadata.annotations", "%s is set, so nobody looks after it: end that first", initializers)
+	}
+	name, _, _ := unstructured.NestedString(o.Object, "status", "nodeRef", "name")
+	at := slices.IndexFunc(m.Nodes, func(n corev1.Node) bool { return n.Name == name })
+	if at < 0 {
+		s.refuse("status.nodeRef", "its Node %q does not exist: wait until it is there", name)
+		return nil
+	}
+	node := &m.Nodes[at]
+	s.node(o, node)
+	if owner, has := node.Labels["machine-controller/owned-by"]; has && owner != string(o.GetUID()) {
+		s.refuse("status.nodeRef", "its Node %s has the label of another Machine, %s", name, owner)
+	}
+	machine := &Machine{
+		Name: o.GetName(), Node: name, ProviderID: node.Spec.ProviderID, Version: node.Status.NodeInfo.KubeletVersion,
+		Instance: target.instance(node.Spec.ProviderID), Identity: string(o.GetUID()),
+	}
+	if machine.Instance == "" {
+		s.refuse("", "its Node %s has the provider ID %q, which names no VM of this cloud", name, node.Spec.ProviderID)
+		return nil
+	}
+	if own := spec.ProviderID[strings.LastIndex(spec.ProviderID, "/")+1:]; own != "" && own != machine.Instance {
+		s.refuse("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, name, node.Spec.ProviderID)
+	}
+	return machine
+}
+
+// mcVar is a field that may come from elsewhere.
+type mcVar struct {
+	value string
+	from  bool // a Secret or a ConfigMap
+}
+
+// UnmarshalJSON reads a text, a truth value, or an object with a value or references.
+func (v *mcVar) UnmarshalJSON(data []byte) error {
+	var plain any
+	if err := json.Unmarshal(data, &plain); err != nil {
+		return err
+	}
+	if fields, is := plain.(map[string]any); is {
+		v.from = fields["secretKeyRef"] != nil || fields["configMapKeyRef"] != nil
+		plain = fields["value"]
+	}
+	switch is := plain.(type) {
+	case string:
+		v.value = is
+	case bool:
+		v.value = map[bool]string{true: "true", false: "false"}[is]
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"maps"
+	"strings"
+
+	"k8s.io/utils/ptr"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// mcAWSSpec has the fields of a cloudProviderSpec for AWS, v1.62.
+type mcAWSSpec struct {
+	AccessKeyID          mcVar             `json:"accessKeyId"`
+	SecretAccessKey      mcVar             `json:"secretAccessKey"`
+	AssumeRoleARN        mcVar             `json:"assumeRoleARN"`
+	AssumeRoleExternalID mcVar             `json:"assumeRoleExternalID"`
+	Region               mcVar             `json:"region"`
+	AvailabilityZone     mcVar             `json:"availabilityZone"`
+	VPCID                mcVar             `json:"vpcId"`
+	SubnetID             mcVar             `json:"subnetId"`
+	SecurityGroupIDs     []mcVar           `json:"securityGroupIDs"`
+	InstanceProfile      mcVar             `json:"instanceProfile"`
+	InstanceType         mcVar             `json:"instanceType"`
+	AMI                  mcVar             `json:"ami"`
+	DiskSize             int32             `json:"diskSize"`
+	DiskType             mcVar             `json:"diskType"`
+	DiskIOPS             *int32            `json:"diskIops"`
+	EBSVolumeEncrypted   mcVar             `json:"ebsVolumeEncrypted"`
+	Tags                 map[string]string `json:"tags"`
+	AssignPublicIP       *bool             `json:"assignPublicIP"`
+	IsSpotInstance       *bool             `json:"isSpotInstance"`
+	SpotInstanceConfig   *struct {
+		MaxPrice             mcVar `json:"maxPrice"`
+		PersistentRequest    mcVar `json:"persistentRequest"`
+		InterruptionBehavior mcVar `json:"interruptionBehavior"`
+	} `json:"spotInstanceConfig"`
+}
+
+// mcAWS maps a cloudProviderSpec to the fields of a machine. Credentials are the CloudAccount's.
+func (s subject) mcAWS(pool *Pool, from map[string]any, family string, target *Target) {
+	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
+	spec := &mcAWSSpec{}
+	if !s.decode(map[string]any{at: from}, at, spec) {
+		return
+	}
+	text := func(field string, v mcVar) string {
+		if v.from {
+			s.refuse(at+"."+field, "it comes from a Secret or a ConfigMap, which Drover does not read: the MachineDeployment must have the value")
+		}
+		return v.value
+	}
+	if region := text("region", spec.Region); region != "" && region != target.Account.Spec.AWS.Region {
+		s.refuse(at+".region", "it is %q, and the CloudAccount's is %q", region, target.Account.Spec.AWS.Region)
+	}
+	m := &infrav1.AWSMachine{
+		InstanceType: text("instanceType", spec.InstanceType), Image: infrav1.AWSImage{ID: text("ami", spec.AMI)},
+		InstanceProfile: text("instanceProfile", spec.InstanceProfile), PublicIP: ptr.To(ptr.Deref(spec.AssignPublicIP, true)),
+		Subnets: infrav1.AWSSelector{IDs: []string{text("subnetId", spec.SubnetID)}}, Tags: maps.Clone(spec.Tags),
+		RootVolume: &infrav1.AWSVolume{
+			SizeGiB: spec.DiskSize, Type: text("diskType", spec.DiskType), IOPS: ptr.Deref(spec.DiskIOPS, 0),
+			Encrypted: ptr.To(text("ebsVolumeEncrypted", spec.EBSVolumeEncrypted) == "true"),
+		},
+		Metadata: infrav1.AWSMetadata{Tokens: "optional", HopLimit: 3}, // as the other system makes them
+	}
+	for _, group := range spec.SecurityGroupIDs {
+		if m.SecurityGroups == nil {
+			m.SecurityGroups = &infrav1.AWSSelector{}
+		}
+		m.SecurityGroups.IDs = append(m.SecurityGroups.IDs, text("securityGroupIDs", group))
+	}
+	if strings.Contains(family, "IPv6") {
+		m.IPv6AddressCount = 1
+	}
+	if ptr.Deref(spec.IsSpotInstance, false) {
+		m.Market = &infrav1.AWSMarket{Type: "spot"}
+		if c := spec.SpotInstanceConfig; c != nil {
+			m.Market.MaxPriceUSD = text("spotInstanceConfig.maxPrice", c.MaxPrice)
+			if text("spotInstanceConfig.persistentRequest", c.PersistentRequest) == "true" {
+				s.refuse(at+".spotInstanceConfig.persistentRequest", "AWS would replace a machine that Drover deletes: only one-time requests can be taken over")
+			}
+		}
+	}
+	pool.Machine = &infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: target.Account.Name}, AWS: m}
+}
