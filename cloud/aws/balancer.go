@@ -38,6 +38,9 @@ const (
 	checkThreshold = 2
 )
 
+// partsInUse is how long a deletion waits for a load balancer that still uses its security group.
+const partsInUse = 10 * time.Second
+
 // Error codes of load balancers' parts that the driver handles itself.
 const (
 	duplicateGroup        = "InvalidGroup.Duplicate"
@@ -597,7 +600,7 @@ func (d *driver) deleteBalancer(ctx context.Context, r cloud.Resource) error {
 	err := d.deleteParts(ctx, b)
 	d.balancers.changed(balancer{token: b.token, owner: b.owner}) // only reads tell what is left
 	if cloud.CodeOf(err) == cloud.Conflict && b.loadBalancer != "" {
-		return nil // the deletion of the load balancer was accepted, and its parts are in use until it ends
+		return &cloud.Queued{After: partsInUse} // the load balancer is being deleted, and uses its parts until it is gone
 	}
 	return err
 }
