@@ -4,6 +4,7 @@ package integration
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -185,7 +186,14 @@ func TestEndpoint(t *testing.T) {
 	e.atRest(e.infra, 3*time.Second)
 	e.Expect(calls()).To(Equal(3), "nothing changes")
 
-	// Another hook, as KubeadmControlPlane's, keeps the machine until it is no target.
+	// The hook stays until the load balancer shows that the machine is out, which takes a while.
+	// Another hook, as KubeadmControlPlane's, keeps the machine then.
+	settings, err := env.admin.Settings(e.ctx)
+	e.Expect(err).NotTo(HaveOccurred())
+	lagging := settings
+	lagging.TargetLag.Duration = 3 * time.Second
+	e.Expect(env.admin.SetSettings(e.ctx, lagging)).To(Succeed())
+	t.Cleanup(func() { e.Expect(env.admin.SetSettings(context.Background(), settings)).To(Succeed()) })
 	const other = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/other"
 	update(e.tenant, one, func(m *clusterv1.Machine) { metav1.SetMetaDataAnnotation(&m.ObjectMeta, other, "") })
 	e.Expect(env.client.Delete(e.ctx, one)).To(Succeed())
