@@ -49,8 +49,8 @@ type stage struct {
 }
 
 func newStage(t *testing.T) *stage {
-	if os.Geteuid() != 0 {
-		t.Skip("control planes in namespaces need root")
+	if _, err := exec.LookPath("ip"); err != nil || os.Geteuid() != 0 {
+		t.Skip("control planes in namespaces need root and the program ip of iproute2")
 	}
 	s := &stage{T: t, ctx: t.Context()}
 	tools, err := playground.FindTools(s.ctx, os.Stderr, "clusterctl", "kubeadm", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")

@@ -7,21 +7,28 @@ package host
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // open opens a machine, or skips the test where there can be none.
 func open(t *testing.T, name, ip, dir string) *Host {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("namespaces need root")
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("the program ip of iproute2 is missing")
 	}
 	h, err := Open(t.Context(), Options{Name: name, IP: ip, Dir: dir})
+	if errors.Is(err, unix.EPERM) {
+		t.Skip("namespaces need root: ", err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
