@@ -7,11 +7,16 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
+	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -141,4 +146,41 @@ func TestIsServing(t *testing.T) {
 	if want := []bool{false, false, true, true, true, false}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+}
+
+// TestLetGo: a Machine that is deleted and still a target is kept for two minutes, and then goes
+// with a Warning Event. One that nobody deletes keeps its hook.
+func TestLetGo(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	now := time.Now()
+	machine := func(name string, deleted time.Duration) *clusterv1.Machine {
+		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "team", Name: name, Finalizers: []string{"a/b"}, Annotations: map[string]string{infrav1.EndpointHook: ""},
+		}}
+		if deleted > 0 {
+			at := metav1.NewTime(now.Add(-deleted))
+			m.DeletionTimestamp = &at
+		}
+		return m
+	}
+	all := []*clusterv1.Machine{machine("kept", 0), machine("fresh", 30*time.Second), machine("late", hookPatience+time.Second)}
+	api := newManagement(t, all[0], all[1], all[2])
+	recorder := events.NewFakeRecorder(10)
+	r := &EndpointReconciler{Client: api, Recorder: recorder}
+	var targets []target
+	for _, m := range all {
+		g.Expect(api.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+		targets = append(targets, target{machine: m, address: m.Name})
+	}
+	result, err := r.letGo(t.Context(), targets)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(result.RequeueAfter).To(BeNumerically("~", hookPatience-30*time.Second, 2*time.Second))
+	for _, m := range all {
+		g.Expect(api.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+		_, has := m.Annotations[infrav1.EndpointHook]
+		g.Expect(has).To(Equal(m.Name != "late"), m.Name)
+	}
+	g.Expect(recorder.Events).To(Receive(And(ContainSubstring("Warning"), ContainSubstring("StillTarget"))))
+	g.Expect(recorder.Events).NotTo(Receive())
 }
