@@ -8,7 +8,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -40,7 +42,10 @@ func open(t *testing.T, name, ip, dir string) *Host {
 // reach each other and this computer. What they run ends with them, and their disks stay.
 func TestMachines(t *testing.T) {
 	disk := t.TempDir()
-	one, two := open(t, "one", "100.127.255.1", disk), open(t, "two", "100.127.255.2", t.TempDir())
+	// Another process on this computer may run this test, too.
+	network := fmt.Sprintf("100.126.%d.", rand.IntN(256))
+	first, second := network+fmt.Sprint(2*rand.IntN(128)), network+fmt.Sprint(2*rand.IntN(128)+1)
+	one, two := open(t, "one", first, disk), open(t, "two", second, t.TempDir())
 	run := func(h *Host, script string) string {
 		var out bytes.Buffer
 		if err := h.Run(t.Context(), &out, []string{"GREETING=hello"}, "sh", "-c", script); err != nil {
@@ -64,7 +69,7 @@ func TestMachines(t *testing.T) {
 		t.Errorf("%v %v", names, err)
 	}
 
-	for _, at := range []string{"127.0.0.1:7000", "100.127.255.1:7001"} {
+	for _, at := range []string{"127.0.0.1:7000", first + ":7001"} {
 		l, err := one.Listen(at)
 		if err != nil {
 			t.Fatal(err)
@@ -90,12 +95,12 @@ func TestMachines(t *testing.T) {
 	if _, err := two.Dial(t.Context(), 7000); err == nil {
 		t.Error("the other machine has the same loopback address")
 	}
-	if c, err := net.DialTimeout("tcp", "100.127.255.1:7001", time.Second); err != nil {
+	if c, err := net.DialTimeout("tcp", first+":7001", 10*time.Second); err != nil {
 		t.Errorf("this computer: %v", err)
 	} else {
 		_ = c.Close()
 	}
-	if got := run(two, "bash -c 'cat < /dev/tcp/100.127.255.1/7001'"); got != "100.127.255.2" {
+	if got := run(two, "bash -c 'cat < /dev/tcp/"+first+"/7001'"); got != second {
 		t.Errorf("the other machine is seen as %q", got)
 	}
 
@@ -114,7 +119,7 @@ func TestMachines(t *testing.T) {
 	if _, err := one.ReadFile("/etc/drover-test"); err == nil {
 		t.Error("a machine that is off reads files")
 	}
-	again := open(t, "one", "100.127.255.1", disk)
+	again := open(t, "one", first, disk)
 	if content, err := again.ReadFile("/etc/drover-test"); err != nil || string(content) != "mine\n" {
 		t.Errorf("%q %v", content, err)
 	}
