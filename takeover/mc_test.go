@@ -3,15 +3,12 @@
 package takeover
 
 import (
-	"os"
-	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/drover-io/drover/cloud"
 )
@@ -25,27 +22,10 @@ type mcWorld struct {
 
 func newMCWorld(t *testing.T) *mcWorld {
 	t.Helper()
-	data, err := os.ReadFile("testdata/mc.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	w := &mcWorld{MC: &MC{}, target: newTarget()}
-	for _, o := range objects(t, data) {
-		switch o.GetKind() {
-		case "MachineDeployment":
-			w.Deployments = append(w.Deployments, o)
-		case "MachineSet":
-			w.Sets = append(w.Sets, o)
-		case "Machine":
-			w.Machines = append(w.Machines, o)
-		case "Node":
-			node := corev1.Node{}
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &node); err != nil {
-				t.Fatal(err)
-			}
-			w.Nodes = append(w.Nodes, node)
-		}
-	}
+	w.Nodes = readFixture(t, "mc", map[string]*[]unstructured.Unstructured{
+		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines,
+	})
 	w.vms = vmsOf(w.Machines, func(m *unstructured.Unstructured) map[string]string {
 		return map[string]string{"Machine-UID": string(m.GetUID())}
 	})
@@ -145,23 +125,8 @@ func TestFindingsOfMachineController(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			g, w := NewWithT(t), newMCWorld(t)
-			before := w.plan().sorted()
-			c.change(w)
-			p := w.plan()
-			var more []Finding
-			for _, f := range p.sorted() {
-				if !slices.Contains(before, f) {
-					more = append(more, f)
-				}
-			}
-			g.Expect(more).To(ConsistOf(And(
-				HaveField("Severity", c.severity), HaveField("Object", c.object), HaveField("Field", c.field), HaveField("Message", ContainSubstring(c.message)),
-			)))
-			g.Expect(p.Blocked() == 0).To(Equal(c.severity == Noted))
-			if c.severity == Lost {
-				g.Expect(w.plan(c.field).Blocked()).To(Equal(0), "dropped knowingly")
-			}
+			w := newMCWorld(t)
+			finds(t, w.plan, func() { c.change(w) }, c.severity, c.object, c.field, c.message)
 		})
 	}
 	t.Run("persistent spot request", func(t *testing.T) {

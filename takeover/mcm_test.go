@@ -38,33 +38,36 @@ type world struct {
 // newWorld reads the fixture. Each of its Machines has a VM.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	data, err := os.ReadFile("testdata/mcm.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	w := &world{MCM: &MCM{}, target: newTarget()}
-	for _, o := range objects(t, data) {
-		switch o.GetKind() {
-		case "MachineDeployment":
-			w.Deployments = append(w.Deployments, o)
-		case "MachineSet":
-			w.Sets = append(w.Sets, o)
-		case "Machine":
-			w.Machines = append(w.Machines, o)
-		case "MachineClass":
-			w.Classes = append(w.Classes, o)
-		case "Node":
-			node := corev1.Node{}
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &node); err != nil {
-				t.Fatal(err)
-			}
-			w.Nodes = append(w.Nodes, node)
-		}
-	}
+	w.Nodes = readFixture(t, "mcm", map[string]*[]unstructured.Unstructured{
+		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines, "MachineClass": &w.Classes,
+	})
 	w.vms = vmsOf(w.Machines, func(*unstructured.Unstructured) map[string]string {
 		return map[string]string{"kubernetes.io/cluster/blue": "1", "kubernetes.io/role/node": "1"}
 	})
 	return w
+}
+
+// readFixture reads a fixture's objects by kind, and returns its Nodes.
+func readFixture(t *testing.T, name string, into map[string]*[]unstructured.Unstructured) (nodes []corev1.Node) {
+	t.Helper()
+	data, err := os.ReadFile("testdata/" + name + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects(t, data) {
+		if of := into[o.GetKind()]; of != nil {
+			*of = append(*of, o)
+		}
+		if o.GetKind() == "Node" {
+			node := corev1.Node{}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &node); err != nil {
+				t.Fatal(err)
+			}
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
 }
 
 func newTarget() *Target {
@@ -315,28 +318,31 @@ func TestFindings(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			g, w := NewWithT(t), newWorld(t)
-			before := w.plan().sorted()
-			c.change(w)
-			p := w.plan()
-			var more []Finding
-			for _, f := range p.sorted() {
-				if !slices.Contains(before, f) {
-					more = append(more, f)
-				}
-			}
-			g.Expect(more).To(ConsistOf(And(
-				HaveField("Severity", c.severity), HaveField("Object", c.object), HaveField("Field", c.field), HaveField("Message", ContainSubstring(c.message)),
-			)))
-			g.Expect(p.Blocked() == 0).To(Equal(c.severity == Noted))
-			if c.severity != Lost {
-				return
-			}
-			p = w.plan(c.field)
-			g.Expect(p.Blocked()).To(Equal(0), "dropped knowingly")
-			g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Dropped), HaveField("Field", c.field))))
+			w := newWorld(t)
+			finds(t, w.plan, func() { c.change(w) }, c.severity, c.object, c.field, c.message)
 		})
 	}
+}
+
+// finds tests that a change of the fixture leads to one more finding, and that what a takeover would
+// lose can be dropped.
+func finds(t *testing.T, plan func(drop ...string) *Plan, change func(), severity Severity, object, field, message string) {
+	t.Helper()
+	g := NewWithT(t)
+	before := plan().sorted()
+	change()
+	p := plan()
+	more := slices.DeleteFunc(p.sorted(), func(f Finding) bool { return slices.Contains(before, f) })
+	g.Expect(more).To(ConsistOf(And(
+		HaveField("Severity", severity), HaveField("Object", object), HaveField("Field", field), HaveField("Message", ContainSubstring(message)),
+	)))
+	g.Expect(p.Blocked() == 0).To(Equal(severity == Noted))
+	if severity != Lost {
+		return
+	}
+	p = plan(field)
+	g.Expect(p.Blocked()).To(Equal(0), "dropped knowingly")
+	g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Dropped), HaveField("Field", field))))
 }
 
 // TestDropNothing tests that a field to drop that no object has is refused.
