@@ -75,9 +75,9 @@ func TestMistakes(t *testing.T) {
 		return map[bool]string{true: "", false: "it would not"}[len(s.old.victims()) == 1], nil
 	})
 	g.Expect(s.old.victims()).To(ConsistOf(bait), "started again after the switch")
-	s.Do(scenario.Patch(s.Ctx, s.Rig.Client, lease, func() { lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now())) }))
+	s.renew(lease, time.Now())
 	refuses("commit", "Lease machine-controller: it was renewed")
-	s.Do(scenario.Patch(s.Ctx, s.Rig.Client, lease, func() { lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour))) }))
+	s.renew(lease, time.Now().Add(-time.Hour))
 
 	d := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "mistakes-a"}}
 	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(d), d))

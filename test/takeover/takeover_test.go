@@ -44,12 +44,14 @@ func TestTakeover(t *testing.T) {
 	status("Tagged: VM 0\nnothing is staged\n")
 	s.done("stage")
 	status("Tagged: VM 3\nit is staged, completely or in part: check says which\n")
+	s.renew(lease, time.Now()) // it has renewed it all the time
 	out, _, code := s.run("check")
 	g.Expect(code).To(Equal(1))
 	g.Expect(out).To(MatchRegexp(`Refused +Lease machine-controller +spec.renewTime`))
+	s.renew(lease, time.Now())
 	_, _, code = s.run("switch")
 	g.Expect(code).To(Equal(1), "the other system runs")
-	s.Do(scenario.Patch(s.Ctx, s.Rig.Client, lease, func() { lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour))) }))
+	s.renew(lease, time.Now().Add(-time.Hour))
 	out, errs, code := s.run("check")
 	g.Expect(code).To(Equal(0), out+errs)
 
@@ -142,6 +144,12 @@ func TestTakeover(t *testing.T) {
 		s.Do(scenario.Patch(s.Ctx, s.Rig.Client, d, func() { d.Spec.Replicas = ptr.To[int32](0) }))
 	}
 	s.Empty()
+}
+
+// renew sets when a Lease was renewed.
+func (s *stage) renew(lease *coordinationv1.Lease, at time.Time) {
+	s.Helper()
+	s.Do(scenario.Patch(s.Ctx, s.Rig.Client, lease, func() { lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(at)) }))
 }
 
 // lease makes the Lease of a controller of the old system.
