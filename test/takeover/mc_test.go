@@ -29,7 +29,7 @@ func TestMachineController(t *testing.T) {
 	g.Expect(s.picture()).To(Equal(before), "a plan changes nothing")
 	s.done("stage")
 	s.deployment("webhook", "machine-controller:v1.62.0", "/usr/local/bin/webhook") // it goes on
-	s.renew(lease, time.Now()) // it has renewed it all the time
+	s.renew(lease, time.Now())                                                      // it has renewed it all the time
 	out, _, code = s.run("check")
 	g.Expect(code).To(Equal(1))
 	g.Expect(out).To(MatchRegexp(`Refused +Lease machine-controller +spec.renewTime`))
