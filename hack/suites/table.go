@@ -58,7 +58,7 @@ var suites = []suite{
 	{name: "crash-kubevirt", make: "test-crash CLOUD=kubevirt", packages: []string{"test/crash"}, clouds: []string{"kubevirt"},
 		files: kubevirtFiles, minutes: 24},
 	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 13},
-	{name: "aws", make: "test-aws", packages: []string{"test/aws"}, clouds: []string{"aws"}, minutes: 9},
+	{name: "aws", make: "test-aws", packages: []string{"test/aws"}, clouds: []string{"aws"}, minutes: 12},
 	{name: "chaos-vsphere", make: "test-chaos CLOUD=vsphere SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"vsphere"}, minutes: 5},
 	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10},
 

@@ -30,7 +30,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-var house = rig.House{Patience: 3 * time.Minute}
+var house = rig.House{Patience: 8 * time.Minute} // 300 machines take long on a busy computer
 
 func TestMain(m *testing.M) { os.Exit(house.Main(m, begin)) }
 
@@ -111,7 +111,7 @@ func (s *stage) begin(step string, args ...string) *process {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Ctx, s.Patience)
 	s.Cleanup(cancel)
-	p := &process{cmd: exec.CommandContext(ctx, s.binary, append(append(s.command(step), "--allow-endpoints=127.0.0.0/8,::1/128", "--timeout=2m"), args...)...)}
+	p := &process{cmd: exec.CommandContext(ctx, s.binary, append(append(s.command(step), "--allow-endpoints=127.0.0.0/8,::1/128", "--timeout="+(s.Patience-10*time.Second).String()), args...)...)}
 	p.cmd.Env = append(os.Environ(), "KUBECONFIG="+s.kubeconfig)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.errs
 	s.Do(p.cmd.Start())
