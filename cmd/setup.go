@@ -240,7 +240,7 @@ func setupClusters(mgr ctrl.Manager, s *shared, o managerOptions) error {
 // setupEndpoints sets up the controller of CloudClusters' load balancers.
 func setupEndpoints(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	s.endpoints = &controllers.EndpointReconciler{
-		Client: mgr.GetClient(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-endpoint"),
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-endpoint"),
 		Namespace: o.management.namespace, Changed: s.endpointsChanged, WatchFilterValue: o.controllers.watchFilter,
 	}
 	return s.endpoints.SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))

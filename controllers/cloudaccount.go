@@ -396,9 +396,11 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	cluster, err := r.clusterWithEndpoint(ctx, key)
-	if err != nil {
-		return reconcile.Result{}, err
+	cluster := ""
+	if len(machines) == 0 {
+		if cluster, err = r.clusterWithEndpoint(ctx, key); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	before := account.DeepCopy()
 	if n := len(machines); n > 0 || cluster != "" {

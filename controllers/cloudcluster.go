@@ -79,7 +79,7 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	if annotations.IsExternallyManaged(infra) {
 		// Another controller manages it. Only a finalizer from before the handover may be ours.
-		return reconcile.Result{}, r.release(ctx, infra)
+		return reconcile.Result{}, releaseCluster(ctx, r.Client, infra, infrav1.ClusterFinalizer)
 	}
 	cluster, err := util.GetOwnerCluster(ctx, r.Client, infra.ObjectMeta)
 	if client.IgnoreNotFound(err) != nil {
@@ -239,7 +239,7 @@ func (r *CloudClusterReconciler) reconcileDelete(ctx context.Context, infra *inf
 		if err := r.recordFormerOwner(ctx, infra); err != nil {
 			return false, err
 		}
-		return true, r.release(ctx, infra)
+		return true, releaseCluster(ctx, r.Client, infra, infrav1.ClusterFinalizer)
 	}
 	setNotReady(infra, infrav1.InUseReason, fmt.Sprintf(
 		"Waiting for %d CloudMachines to be deleted: they need the ownership ID of this object", len(machines)))
@@ -276,13 +276,13 @@ func (r *CloudClusterReconciler) recordFormerOwner(ctx context.Context, infra *i
 	return nil
 }
 
-// release removes our finalizer, if it is present.
-func (r *CloudClusterReconciler) release(ctx context.Context, infra *infrav1.CloudCluster) error {
+// releaseCluster removes a finalizer of ours, if it is present.
+func releaseCluster(ctx context.Context, c client.Client, infra *infrav1.CloudCluster, finalizer string) error {
 	before := infra.DeepCopy()
-	if !controllerutil.RemoveFinalizer(infra, infrav1.ClusterFinalizer) {
+	if !controllerutil.RemoveFinalizer(infra, finalizer) {
 		return nil
 	}
-	err := r.Client.Patch(ctx, infra, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err := c.Patch(ctx, infra, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing the finalizer: %w", err)
 	}

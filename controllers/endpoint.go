@@ -39,9 +39,10 @@ const hookPatience = 2 * time.Minute
 // EndpointReconciler creates the load balancers of clusters whose CloudCluster asks for one, keeps
 // the machines of the control plane as its targets, and deletes it when the last machine is gone.
 type EndpointReconciler struct {
-	Client   client.Client
-	Accounts *fleet.Accounts
-	Recorder events.EventRecorder
+	Client    client.Client
+	APIReader client.Reader
+	Accounts  *fleet.Accounts
+	Recorder  events.EventRecorder
 	// Namespace is the namespace that this manager works in; empty for all.
 	Namespace string
 	// Changed enqueues the clusters whose load balancer or account changed.
@@ -63,9 +64,7 @@ func (r *EndpointReconciler) SetupWithManager(mgr ctrl.Manager, options controll
 	return builder.ControllerManagedBy(mgr).
 		For(&infrav1.CloudCluster{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToCloudCluster),
-			builder.WithPredicates(onUpdate(func(before, after *clusterv1.Cluster) bool {
-				return before.Generation != after.Generation || before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
-			}))).
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})). // a deletion changes it, too
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.toCluster),
 			builder.WithPredicates(ofControlPlane(), predicate.Or[client.Object](onUpdate(targetMachineChanged), onlyDeleted()))).
 		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.toCluster),
@@ -223,14 +222,15 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 		r.Recorder.Eventf(s.CloudCluster, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
 			"The load balancer at %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it",
 			s.Spec.ControlPlaneEndpoint.Host, s.Spec.Creation.LoadBalancerToken)
-		return reconcile.Result{}, r.release(ctx, s)
+		return reconcile.Result{}, releaseCluster(ctx, r.Client, s.CloudCluster, infrav1.EndpointFinalizer)
 	}
-	left := &infrav1.CloudMachineList{}
-	if err := r.Client.List(ctx, left, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.Labels[clusterv1.ClusterNameLabel]}); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing the CloudMachines: %w", err)
+	left, err := machinesThatRemain(ctx, r.Client, r.APIReader,
+		client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.Labels[clusterv1.ClusterNameLabel]})
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 	hint := fmt.Sprintf("to remove this object and leave the load balancer, annotate it with %s=%s", infrav1.AbandonAnnotation, s.Name)
-	if n := len(left.Items); n > 0 {
+	if n := len(left); n > 0 {
 		setEndpoint(s, metav1.ConditionFalse, infrav1.InUseReason, fmt.Sprintf("Waiting for %d CloudMachines to be deleted before the load balancer", n))
 		return reconcile.Result{}, nil
 	}
@@ -243,23 +243,13 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 	switch {
 	case deletion.Gone:
 		s.account.Forget(s.Spec.Creation.LoadBalancerToken)
-		return reconcile.Result{}, r.release(ctx, s)
+		return reconcile.Result{}, releaseCluster(ctx, r.Client, s.CloudCluster, infrav1.EndpointFinalizer)
 	case deletion.Err != nil:
 		setEndpoint(s, metav1.ConditionFalse, endpointReason(deletion.Err), fmt.Sprintf("Deleting the load balancer failed and will be retried: %v; %s", deletion.Err, hint))
 	default:
 		setEndpoint(s, metav1.ConditionFalse, infrav1.DeletingReason, "Waiting for the cloud to delete the load balancer")
 	}
 	return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil
-}
-
-// release removes the finalizer.
-func (r *EndpointReconciler) release(ctx context.Context, s *endpointScope) error {
-	released := s.DeepCopy()
-	controllerutil.RemoveFinalizer(released, infrav1.EndpointFinalizer)
-	if err := r.Client.Patch(ctx, released, client.MergeFromWithOptions(s.DeepCopy(), client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("removing the finalizer: %w", err)
-	}
-	return nil
 }
 
 // reportTargets sets EndpointReady for a load balancer that exists.

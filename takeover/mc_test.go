@@ -33,11 +33,7 @@ func newMCWorld(t *testing.T) *mcWorld {
 }
 
 func (w *mcWorld) plan(drop ...string) *Plan {
-	p := w.Plan(w.target, drop)
-	for _, keys := range p.KeySets() {
-		p.See(keys, w.vms, w.target)
-	}
-	return p
+	return planOf(w.MC, w.vms, w.target, drop)
 }
 
 // TestGoldenPlanOfMachineController compares the plan of the fixture, which nothing stops.

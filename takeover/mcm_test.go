@@ -122,9 +122,13 @@ func objects(t *testing.T, data []byte) []unstructured.Unstructured {
 
 // plan makes the plan, with the VMs compared.
 func (w *world) plan(drop ...string) *Plan {
-	p := w.Plan(w.target, drop)
+	return planOf(w.MCM, w.vms, w.target, drop)
+}
+
+func planOf(source Source, vms []cloud.Tagged, target *Target, drop []string) *Plan {
+	p := source.Plan(target, drop)
 	for _, keys := range p.KeySets() {
-		p.See(keys, w.vms, w.target)
+		p.See(keys, vms, target)
 	}
 	return p
 }
@@ -324,8 +328,8 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// finds tests that a change of the fixture leads to one more finding, and that what a takeover would
-// lose can be dropped.
+// finds tests that a change of the fixture leads to one more finding, and that what a takeover
+// would lose can be dropped.
 func finds(t *testing.T, plan func(drop ...string) *Plan, change func(), severity Severity, object, field, message string) {
 	t.Helper()
 	g := NewWithT(t)

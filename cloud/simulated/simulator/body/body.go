@@ -293,17 +293,22 @@ func (b *Body) run(ctx context.Context) {
 		b.runControlPlane(ctx)
 		return
 	}
+	if b.becomeNode(ctx) && !b.fleet.opts.NoPods {
+		b.keepPods(ctx)
+	}
+}
+
+// becomeNode joins the cluster, and begins to report the Node.
+func (b *Body) becomeNode(ctx context.Context) bool {
 	if !b.join(ctx) {
-		return
+		return false
 	}
 	b.enter(ctx, PhaseJoined)
 	b.beat(ctx)
 	if b.kubelet.servingCSR {
 		b.fleet.spawn(func() { b.requestServing(ctx) })
 	}
-	if !b.fleet.opts.NoPods {
-		b.keepPods(ctx)
-	}
+	return true
 }
 
 // boot does cloud-init's part: it reads the user data, once.

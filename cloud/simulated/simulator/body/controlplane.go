@@ -142,13 +142,8 @@ func (c *controlPlane) runKubelet(ctx context.Context) {
 	if c.kubelet == nil && !c.configure(ctx) {
 		return
 	}
-	if !c.join(ctx) {
+	if !c.becomeNode(ctx) {
 		return
-	}
-	c.enter(ctx, PhaseJoined)
-	c.beat(ctx)
-	if c.kubelet.servingCSR {
-		c.fleet.spawn(func() { c.requestServing(ctx) })
 	}
 	var tasks sync.WaitGroup
 	tasks.Go(func() { c.servePortForward(ctx) })

@@ -40,7 +40,6 @@ const (
 
 // Annotations of mirror pods (k8s.io/kubernetes/pkg/kubelet/types).
 const (
-	mirrorAnnotation = corev1.MirrorPodAnnotationKey
 	hashAnnotation   = "kubernetes.io/config.hash"
 	sourceAnnotation = "kubernetes.io/config.source"
 )
@@ -199,7 +198,7 @@ func (c *controlPlane) answers(ctx context.Context, get *corev1.HTTPGetAction, p
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			return c.dialProbe(ctx, get.Host, port)
 		},
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives: true,
 	}
 	resp, err := transport.RoundTrip(req)
@@ -225,7 +224,7 @@ func (c *controlPlane) mirror(p *staticPod) *corev1.Pod {
 	pod.Name += "-" + c.kubelet.node
 	pod.Spec.NodeName = c.kubelet.node
 	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
-	annotations := map[string]string{mirrorAnnotation: p.hash, hashAnnotation: p.hash, sourceAnnotation: "file"}
+	annotations := map[string]string{corev1.MirrorPodAnnotationKey: p.hash, hashAnnotation: p.hash, sourceAnnotation: "file"}
 	maps.Copy(annotations, pod.Annotations)
 	pod.Annotations = annotations
 	c.beating.Lock()
@@ -245,7 +244,7 @@ func (c *controlPlane) showPod(ctx context.Context, p *staticPod, ready bool) er
 		if apierrors.IsAlreadyExists(err) {
 			have, err = pods.Get(ctx, want.Name, metav1.GetOptions{})
 		}
-		if err == nil && (have.Annotations[mirrorAnnotation] != p.hash || have.DeletionTimestamp != nil) {
+		if err == nil && (have.Annotations[corev1.MirrorPodAnnotationKey] != p.hash || have.DeletionTimestamp != nil) {
 			if err = pods.Delete(ctx, want.Name, *metav1.NewDeleteOptions(0)); err == nil {
 				return errors.New("it is that of another manifest, and is deleted")
 			}
