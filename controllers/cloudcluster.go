@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -91,18 +90,20 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	case setPaused(infra, cluster):
 	case !infra.DeletionTimestamp.IsZero():
 		if released, err := r.reconcileDelete(ctx, infra); released || err != nil {
-			return reconcile.Result{}, err
+			return retryConflict(reconcile.Result{}, err)
 		}
 	case cluster == nil:
 		setNotReady(infra, infrav1.WaitingForOwnerReason, "Waiting for a Cluster to refer to this object in spec.infrastructureRef")
 	default:
 		if claimed, err := r.claim(ctx, infra, cluster); claimed || err != nil {
-			return reconcile.Result{}, err // the write comes back as an event
+			return retryConflict(reconcile.Result{}, err) // the write comes back as an event
 		}
-		err = r.report(ctx, infra, cluster)
+		if err = r.report(ctx, infra, cluster); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	setUnknown(infra, infrav1.NotCheckedReason, infrav1.ClusterReachableCondition)
-	return reconcile.Result{}, errors.Join(err, patchSharedStatus(ctx, r.Client, before, infra))
+	return retryConflict(reconcile.Result{}, patchSharedStatus(ctx, r.Client, before, infra))
 }
 
 // claim completes the spec: ownership ID, load balancer token and finalizers before anything may be

@@ -112,9 +112,9 @@ func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	before := infra.DeepCopy()
 	result, err := r.reconcile(ctx, s)
 	if err != nil {
-		return reconcile.Result{}, err
+		return retryConflict(reconcile.Result{}, err)
 	}
-	return result, patchSharedStatus(ctx, r.Client, before, infra)
+	return retryConflict(result, patchSharedStatus(ctx, r.Client, before, infra))
 }
 
 func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (reconcile.Result, error) {

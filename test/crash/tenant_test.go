@@ -15,6 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
@@ -98,9 +99,19 @@ func (x *tenant) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var endpoint clusterv1.APIEndpoint
 	for _, o := range objects {
-		if c, ok := o.(*infrav1.CloudCluster); ok && hasBalancers() {
-			c.Spec.Endpoint.LoadBalancer.AccountRef = c.Spec.AccountRefs[0]
+		switch o := o.(type) {
+		case *controlplanev1.AdoptedControlPlane:
+			endpoint = o.Spec.ControlPlaneEndpoint
+		case *infrav1.CloudCluster:
+			if hasBalancers() {
+				o.Spec.Endpoint.LoadBalancer.AccountRef = o.Spec.AccountRefs[0]
+			}
+		case *clusterv1.Cluster:
+			// The load balancer has no targets. Without this, Cluster API would give its address to
+			// the machines whenever it is known before the adopted one's.
+			o.Spec.ControlPlaneEndpoint = endpoint
 		}
 	}
 	return scenario.Create(ctx, x.rig.Client, append(objects, x.pools[0].Objects()...)...)
