@@ -43,6 +43,8 @@ type BalancerState struct {
 	// Address is the IP address or the DNS name for clients; "" if it is not known yet.
 	Address string
 	Port    int32
+	// Zones are the failure domains in which a machine can be a target; empty: all.
+	Zones []string
 	// Targets are sorted by address. A target that gets no new connections any more is left out.
 	Targets []BalancerTarget
 }

@@ -217,6 +217,9 @@ func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.Cl
 			endpoint = append(endpoint, account.Status.FailureDomains...)
 		}
 	}
+	if served := infra.Spec.Creation.LoadBalancerZones; len(served) > 0 {
+		endpoint = served
+	}
 	slices.Sort(zones)
 	zones = slices.Compact(zones)
 	for _, zone := range zones[:min(len(zones), maxFailureDomains)] {

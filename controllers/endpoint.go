@@ -197,10 +197,12 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	return r.letGo(ctx, machines)
 }
 
-// record writes the load balancer's address into the spec, where Cluster API and a move find it.
+// record writes the load balancer's address and zones into the spec, where Cluster API and a move
+// find them.
 func (r *EndpointReconciler) record(ctx context.Context, s *endpointScope, b *cloud.BalancerState) error {
 	recorded := s.DeepCopy()
 	recorded.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: b.Address, Port: b.Port}
+	recorded.Spec.Creation.LoadBalancerZones = b.Zones
 	if err := r.Client.Patch(ctx, recorded, client.MergeFromWithOptions(s.DeepCopy(), client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("recording the load balancer's address: %w", err)
 	}

@@ -58,7 +58,8 @@ type balancer struct {
 	targetGroup  string
 	listener     string
 	address      string // DNS name
-	port         int32  // of the listener
+	zones        []string
+	port         int32 // of the listener
 	created      time.Time
 	state        elbtypes.LoadBalancerStateEnum
 	reason       string
@@ -554,7 +555,11 @@ func (d *driver) readHealth(ctx context.Context, b *balancer) (used bool, err er
 
 func (b *balancer) setLoadBalancer(lb *elbtypes.LoadBalancer) {
 	b.loadBalancer, b.address, b.created = aws.ToString(lb.LoadBalancerArn), aws.ToString(lb.DNSName), aws.ToTime(lb.CreatedTime)
-	b.state, b.reason = "", ""
+	b.state, b.reason, b.zones = "", "", nil
+	for _, zone := range lb.AvailabilityZones {
+		b.zones = append(b.zones, aws.ToString(zone.ZoneName))
+	}
+	slices.Sort(b.zones)
 	if lb.State != nil {
 		b.state, b.reason = lb.State.Code, aws.ToString(lb.State.Reason)
 	}
@@ -571,7 +576,7 @@ func (b *balancer) setListener(l *elbtypes.Listener) {
 func (b balancer) resource() cloud.Resource {
 	r := cloud.Resource{
 		Kind: cloud.KindBalancer, ID: nameOf(b.token), Token: b.token, OwnershipID: b.owner, CreatedAt: b.created, State: cloud.StatePending, Reason: b.reason,
-		Balancer: &cloud.BalancerState{Address: b.address, Port: b.port},
+		Balancer: &cloud.BalancerState{Address: b.address, Port: b.port, Zones: b.zones},
 	}
 	switch {
 	case b.loadBalancer == "":

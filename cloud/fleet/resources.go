@@ -40,6 +40,12 @@ func sanitize(r cloud.Resource) cloud.Resource {
 	if len(r.Addresses) > maxAddresses {
 		r.Addresses = r.Addresses[:maxAddresses]
 	}
+	if r.Balancer != nil {
+		if _, err := zones(r.Balancer.Zones); err != nil {
+			b := *r.Balancer
+			b.Zones, r.Balancer = nil, &b
+		}
+	}
 	return r
 }
 

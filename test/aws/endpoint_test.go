@@ -5,6 +5,7 @@ package aws
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,6 +38,7 @@ func TestEndpoint(t *testing.T) {
 	for _, o := range objects {
 		if c, ok := o.(*infrav1.CloudCluster); ok {
 			c.Spec.Endpoint.LoadBalancer.AccountRef = c.Spec.AccountRefs[0]
+			c.Spec.Endpoint.LoadBalancer.AWS = &infrav1.AWSLoadBalancer{Subnets: &infrav1.AWSSelector{IDs: []string{"subnet-0a2", "subnet-0b1"}}}
 		}
 	}
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, objects...))
@@ -46,6 +48,18 @@ func TestEndpoint(t *testing.T) {
 		t.Errorf("the endpoint is %q", host)
 	}
 	owner := infra.Spec.Creation.OwnershipID
+	s.Until("the control plane is offered the load balancer's zones alone", func(context.Context) (string, error) {
+		var offered []string
+		for _, domain := range s.infra().Status.FailureDomains {
+			if ptr.Deref(domain.ControlPlane, false) {
+				offered = append(offered, domain.Name)
+			}
+		}
+		if !slices.Equal(offered, []string{"us-east-1a", "us-east-1b"}) {
+			return fmt.Sprintf("it is offered %q", offered), nil
+		}
+		return "", nil
+	})
 
 	labels := map[string]string{clusterv1.ClusterNameLabel: s.Tenant.Name, clusterv1.MachineControlPlaneLabel: ""}
 	meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: "cp-0", Labels: labels}

@@ -89,6 +89,7 @@ var scalarLists = map[string]string{
 	"failureDomains":         "names",
 	"guestReportedAddresses": "addresses",
 	"ignorePreflightErrors":  "as kubeadm's flag",
+	"loadBalancerZones":      "names",
 	"kernelModules":          "names",
 	"nameservers":            "addresses",
 	"noProxy":                "as the variable NO_PROXY",

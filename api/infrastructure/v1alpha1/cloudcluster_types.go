@@ -66,7 +66,7 @@ func (e *Endpoint) IsSet() bool { return e.LoadBalancer.AccountRef.Name != "" }
 // CloudClusterSpec specifies the infrastructure of a cluster.
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint is immutable: create a new cluster"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.controlPlaneEndpoint) || (has(self.controlPlaneEndpoint) && self.controlPlaneEndpoint == oldSelf.controlPlaneEndpoint)",message="controlPlaneEndpoint is set once: machines and kubeconfigs have it"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || (has(self.creation) && self.creation == oldSelf.creation)",message="creation.ownershipID is set once: it is in the tags of every VM of this cluster"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || (has(self.creation) && self.creation.ownershipID == oldSelf.creation.ownershipID && has(self.creation.loadBalancerToken) == has(oldSelf.creation.loadBalancerToken) && (!has(self.creation.loadBalancerToken) || self.creation.loadBalancerToken == oldSelf.creation.loadBalancerToken))",message="creation is set once: its values are in the tags of every VM and load balancer of this cluster"
 type CloudClusterSpec struct {
 	CloudClusterFields `json:",inline"`
 
@@ -103,6 +103,17 @@ type CloudClusterCreation struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	LoadBalancerToken string `json:"loadBalancerToken,omitempty"`
+
+	// loadBalancerZones are the failure domains in which the load balancer reaches machines. Only
+	// these are offered to the control plane. Drover records them together with the load balancer's
+	// address. Default: all of the account. Example: ["us-east-1a", "us-east-1b"].
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=256
+	LoadBalancerZones []string `json:"loadBalancerZones,omitempty"`
 }
 
 // CloudClusterInitialization holds the fields that Cluster API reads only once.

@@ -33,6 +33,7 @@ type loadBalancer struct {
 	vpc       string
 	scheme    string
 	groups    []string
+	zones     []balancerZone
 	tags      map[string]string
 	listeners map[string]*listener // by ARN
 }
@@ -122,15 +123,21 @@ type loadBalancersAnswer struct {
 }
 
 type loadBalancerItem struct {
-	ARN    string   `xml:"LoadBalancerArn"`
-	DNS    string   `xml:"DNSName"`
-	Name   string   `xml:"LoadBalancerName"`
-	Scheme string   `xml:"Scheme"`
-	VPC    string   `xml:"VpcId"`
-	State  string   `xml:"State>Code"`
-	Type   string   `xml:"Type"`
-	Made   string   `xml:"CreatedTime"`
-	Groups []string `xml:"SecurityGroups>member"`
+	ARN    string         `xml:"LoadBalancerArn"`
+	DNS    string         `xml:"DNSName"`
+	Name   string         `xml:"LoadBalancerName"`
+	Scheme string         `xml:"Scheme"`
+	VPC    string         `xml:"VpcId"`
+	State  string         `xml:"State>Code"`
+	Type   string         `xml:"Type"`
+	Made   string         `xml:"CreatedTime"`
+	Groups []string       `xml:"SecurityGroups>member"`
+	Zones  []balancerZone `xml:"AvailabilityZones>member"`
+}
+
+type balancerZone struct {
+	Zone   string `xml:"ZoneName"`
+	Subnet string `xml:"SubnetId"`
 }
 
 type targetGroupsAnswer struct {
@@ -256,6 +263,7 @@ func (c *Cloud) createLoadBalancer(form url.Values) (any, *failure) {
 			return nil, refuse("InvalidConfigurationRequest", "A load balancer cannot be attached to multiple subnets in the same Availability Zone")
 		}
 		lb.vpc, zones[subnet.Zone] = subnet.VPC, true
+		lb.zones = append(lb.zones, balancerZone{subnet.Zone, id})
 	}
 	if lb.vpc == "" {
 		return nil, refuse("ValidationError", "At least one subnet must be specified")
@@ -283,7 +291,7 @@ func (c *Cloud) loadBalancerItem(lb *loadBalancer) loadBalancerItem {
 	_, id, _ := strings.Cut(lb.arn, "loadbalancer/net/"+lb.name+"/")
 	return loadBalancerItem{
 		ARN: lb.arn, Name: lb.name, DNS: lb.name + "-" + id + ".elb.us-east-1.amazonaws.com", Scheme: lb.scheme, VPC: lb.vpc,
-		State: c.balancerState(lb), Type: "network", Made: lb.made.UTC().Format(time.RFC3339), Groups: lb.groups,
+		State: c.balancerState(lb), Type: "network", Made: lb.made.UTC().Format(time.RFC3339), Groups: lb.groups, Zones: lb.zones,
 	}
 }
 
