@@ -114,11 +114,11 @@ func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.Cloud
 	controllerutil.AddFinalizer(claimed, infrav1.ClusterFinalizer)
 	if claimed.Spec.Creation.OwnershipID == "" {
 		claimed.Spec.Creation.OwnershipID = newOwnershipID()
-		if claimed.Spec.Endpoint.IsSet() {
-			claimed.Spec.Creation.LoadBalancerToken = newToken(r.Identity)
-		}
 	}
 	if claimed.Spec.Endpoint.IsSet() {
+		if claimed.Spec.Creation.LoadBalancerToken == "" {
+			claimed.Spec.Creation.LoadBalancerToken = newToken(r.Identity)
+		}
 		controllerutil.AddFinalizer(claimed, infrav1.EndpointFinalizer)
 	} else if !claimed.Spec.ControlPlaneEndpoint.IsValid() && isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint) {
 		claimed.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint

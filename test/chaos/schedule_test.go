@@ -107,6 +107,8 @@ func schedule(seed uint64) []action {
 		{3, "delete machine", which},
 		{1, "delete pool", which},
 		{2, "add pool", nil},
+		{2, "add cluster", nil},
+		{1, "drop cluster", which},
 		{1, "pause", func(r *rand.Rand, a *action) { a.lasts = between(r, 2, 6) }},
 		{2, "rotate credentials", nil},
 		{1, "revoke credentials", func(r *rand.Rand, a *action) { a.lasts = between(r, 1, 5) }},

@@ -47,14 +47,15 @@ type tenant struct {
 	// played counts the actions by what they do, and failed those of them with an error.
 	played, failed map[string]int
 
-	acting  sync.Mutex // guards the fields below, up to deleted
-	pools   int
-	rolls   int
-	tokens  int
-	faults  []func(context.Context) error // functions that end the faults
-	deleted bool                          // the user has deleted the Cluster
-	foreign map[string]bool
-	moved   map[string]*infrav1.CloudMachine // deleted by the first half of a move, by name
+	acting   sync.Mutex // guards the fields below, up to deleted
+	pools    int
+	clusters int // those with load balancers
+	rolls    int
+	tokens   int
+	faults   []func(context.Context) error // functions that end the faults
+	deleted  bool                          // the user has deleted the Cluster
+	foreign  map[string]bool
+	moved    map[string]*infrav1.CloudMachine // deleted by the first half of a move, by name
 	// made holds the IDs of all instances ever seen, by the machine and by the token in their tags.
 	made map[string]map[string]bool
 }
@@ -185,7 +186,11 @@ func (x *tenant) do(ctx context.Context, a action) error {
 		return x.forAWhile(ctx, a, x.revoke)
 	case "delete cluster":
 		x.deleted = true
-		return scenario.Delete(ctx, x.rig.Client, x.Cluster())
+		return errors.Join(scenario.Delete(ctx, x.rig.Client, x.Cluster()), x.dropClusters(ctx))
+	case "add cluster":
+		return x.addCluster(ctx)
+	case "drop cluster":
+		return x.dropCluster(ctx, a.n)
 	case "cloud fault":
 		undo, err := x.world.fault(ctx, x, a.fault)
 		if err == nil {
@@ -425,7 +430,7 @@ func (x *tenant) heal(ctx context.Context) error {
 	}
 	errs = append(errs, x.move(ctx, false), x.removeCopies(ctx))
 	if x.deleted { // the delete may have failed while the API server was down
-		errs = append(errs, scenario.Delete(ctx, x.rig.Client, x.Cluster()))
+		errs = append(errs, scenario.Delete(ctx, x.rig.Client, x.Cluster()), x.dropClusters(ctx))
 	} else {
 		errs = append(errs, x.checkHealth(ctx))
 	}
@@ -446,7 +451,7 @@ func (x *tenant) watch(s simulator.Snapshot) error {
 		if x.foreign[r.AttachedTo] {
 			intact[r.AttachedTo] += 1
 		}
-		if r.Kind != wire.Instance || x.foreign[r.ID] {
+		if r.Kind != wire.Instance && r.Kind != wire.Balancer || x.foreign[r.ID] {
 			continue
 		}
 		for _, key := range []string{"Machine " + r.Tags[cloud.TagMachine], "token " + r.Tags[cloud.TagToken]} {
@@ -455,7 +460,7 @@ func (x *tenant) watch(s simulator.Snapshot) error {
 			}
 			x.made[key][r.ID] = true
 			if len(x.made[key]) > 1 {
-				errs = append(errs, fmt.Errorf("%d VMs were made for %s: %v", len(x.made[key]), key, slices.Sorted(maps.Keys(x.made[key]))))
+				errs = append(errs, fmt.Errorf("%d VMs or load balancers were made for %s: %v", len(x.made[key]), key, slices.Sorted(maps.Keys(x.made[key]))))
 			}
 		}
 	}
@@ -501,7 +506,8 @@ func (x *tenant) restsBy(ctx context.Context, r client.Reader) (string, error) {
 	return x.owned(ctx, r, wanted)
 }
 
-// owned checks that there are as many VMs as wanted, each with its CloudMachine.
+// owned checks that there are as many VMs as wanted, each with its CloudMachine, and that each load
+// balancer has its CloudCluster.
 func (x *tenant) owned(ctx context.Context, r client.Reader, wanted int) (string, error) {
 	machines := &infrav1.CloudMachineList{}
 	if err := r.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
@@ -517,7 +523,7 @@ func (x *tenant) owned(ctx context.Context, r client.Reader, wanted int) (string
 	}
 	alive := 0
 	for _, live := range x.Live(snapshot) {
-		if x.foreign[live.ID] || x.foreign[live.AttachedTo] {
+		if x.foreign[live.ID] || x.foreign[live.AttachedTo] || live.Kind == wire.Balancer {
 			continue
 		}
 		m := byToken[live.Tags[cloud.TagToken]]
@@ -533,12 +539,13 @@ func (x *tenant) owned(ctx context.Context, r client.Reader, wanted int) (string
 	if alive != wanted || len(machines.Items) != wanted {
 		return fmt.Sprintf("%d VMs live and there are %d CloudMachines; %d are wanted", alive, len(machines.Items), wanted), nil
 	}
-	return "", nil
+	return x.hasEndpoints(ctx, r, snapshot)
 }
 
-// deletePools deletes all pools.
+// deletePools deletes all pools, and the clusters without any.
 func (x *tenant) deletePools(ctx context.Context) error {
 	all, err := x.deployments(ctx)
+	err = errors.Join(err, x.dropClusters(ctx))
 	for i := range all {
 		err = errors.Join(err, scenario.Delete(ctx, x.rig.Client, &all[i]))
 	}

@@ -35,13 +35,16 @@ type endpoint struct {
 	cluster *clusterv1.Cluster
 }
 
-// newEndpoint creates a cluster with a load balancer, and waits until Cluster API has its address.
-func newEndpoint(t *testing.T) *endpoint {
+// newEndpoint creates a cluster with a load balancer, changed by dress, and waits until Cluster API has its address.
+func newEndpoint(t *testing.T, dress ...func(*infrav1.CloudCluster)) *endpoint {
 	t.Helper()
 	s := newTenant(t)
 	s.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
 	e := &endpoint{tenant: s, infra: s.CloudCluster(), cluster: s.Cluster()}
 	e.infra.Spec.Endpoint.LoadBalancer = infrav1.LoadBalancer{AccountRef: infrav1.LocalReference{Name: "prod"}, Port: endpointPort}
+	for _, d := range dress {
+		d(e.infra)
+	}
 	e.cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
 	kubeconfig := &corev1.Secret{ObjectMeta: e.meta(secret.Name("prod", secret.Kubeconfig)), Data: map[string][]byte{secret.KubeconfigDataName: e.Kubeconfig}}
 	kubeconfig.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod"}
@@ -239,9 +242,11 @@ func TestEndpointIsLost(t *testing.T) {
 	e.isGone(e.infra)
 }
 
-// TestEndpointIsAbandoned tests that a load balancer can be let go, and stays.
+// TestEndpointIsAbandoned tests that a load balancer can be let go, and stays. The user has given
+// the cluster's ownership ID.
 func TestEndpointIsAbandoned(t *testing.T) {
-	e := newEndpoint(t)
+	e := newEndpoint(t, func(c *infrav1.CloudCluster) { c.Spec.Creation.OwnershipID = "given-by-the-user" })
+	e.Expect(read(e.tenant, e.infra).Spec.Creation.OwnershipID).To(Equal("given-by-the-user"))
 	update(e.tenant, e.infra, func(c *infrav1.CloudCluster) {
 		metav1.SetMetaDataAnnotation(&c.ObjectMeta, infrav1.AbandonAnnotation, c.Name)
 	})

@@ -66,7 +66,8 @@ func (e *Endpoint) IsSet() bool { return e.LoadBalancer.AccountRef.Name != "" }
 // CloudClusterSpec specifies the infrastructure of a cluster.
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint is immutable: create a new cluster"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.controlPlaneEndpoint) || (has(self.controlPlaneEndpoint) && self.controlPlaneEndpoint == oldSelf.controlPlaneEndpoint)",message="controlPlaneEndpoint is set once: machines and kubeconfigs have it"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || (has(self.creation) && self.creation.ownershipID == oldSelf.creation.ownershipID && has(self.creation.loadBalancerToken) == has(oldSelf.creation.loadBalancerToken) && (!has(self.creation.loadBalancerToken) || self.creation.loadBalancerToken == oldSelf.creation.loadBalancerToken))",message="creation is set once: its values are in the tags of every VM and load balancer of this cluster"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || (has(self.creation) && self.creation.ownershipID == oldSelf.creation.ownershipID)",message="creation.ownershipID is set once: it is in the tags of every VM of this cluster"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || !has(oldSelf.creation.loadBalancerToken) || (has(self.creation) && has(self.creation.loadBalancerToken) && self.creation.loadBalancerToken == oldSelf.creation.loadBalancerToken)",message="creation.loadBalancerToken is set once: it is in the tags of the load balancer"
 type CloudClusterSpec struct {
 	CloudClusterFields `json:",inline"`
 
