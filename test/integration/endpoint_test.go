@@ -35,7 +35,8 @@ type endpoint struct {
 	cluster *clusterv1.Cluster
 }
 
-// newEndpoint creates a cluster with a load balancer, changed by dress, and waits until Cluster API has its address.
+// newEndpoint creates a cluster with a load balancer, changed by dress, and waits until Cluster API
+// has its address.
 func newEndpoint(t *testing.T, dress ...func(*infrav1.CloudCluster)) *endpoint {
 	t.Helper()
 	s := newTenant(t)
