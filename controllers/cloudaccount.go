@@ -470,7 +470,7 @@ func (r *CloudAccountReconciler) machineToDeletedAccount(ctx context.Context, o 
 
 func (r *CloudAccountReconciler) clusterToDeletedAccount(ctx context.Context, o client.Object) []reconcile.Request {
 	cluster, ok := o.(*infrav1.CloudCluster)
-	if !ok || !cluster.Spec.Endpoint.IsSet() {
+	if !ok || !cluster.Spec.Endpoint.HasLoadBalancer() {
 		return nil
 	}
 	return r.ifDeleted(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.Endpoint.LoadBalancer.AccountRef.Name})

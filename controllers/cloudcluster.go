@@ -115,12 +115,12 @@ func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.Cloud
 	if claimed.Spec.Creation.OwnershipID == "" {
 		claimed.Spec.Creation.OwnershipID = newOwnershipID()
 	}
-	if claimed.Spec.Endpoint.IsSet() {
+	if claimed.Spec.Endpoint.HasLoadBalancer() {
 		if claimed.Spec.Creation.LoadBalancerToken == "" {
 			claimed.Spec.Creation.LoadBalancerToken = newToken(r.Identity)
 		}
 		controllerutil.AddFinalizer(claimed, infrav1.EndpointFinalizer)
-	} else if !claimed.Spec.ControlPlaneEndpoint.IsValid() && isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint) {
+	} else if !claimed.Spec.Endpoint.IsSet() && !claimed.Spec.ControlPlaneEndpoint.IsValid() && isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint) {
 		claimed.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint
 	}
 	if equality.Semantic.DeepEqual(infra.Spec, claimed.Spec) && equality.Semantic.DeepEqual(infra.Finalizers, claimed.Finalizers) {
@@ -165,7 +165,7 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 	case problem != "" && !conditions.IsTrue(infra, clusterv1.ReadyCondition):
 		setNotReady(infra, infrav1.WaitingForAccountReason, problem)
 	case endpointPending && !provisioned:
-		setNotReady(infra, infrav1.WaitingForEndpointReason, "Waiting for the load balancer in spec.endpoint to have an address")
+		setNotReady(infra, infrav1.WaitingForEndpointReason, "Waiting for spec.endpoint to have an address")
 	default:
 		// Once Ready is True, it stays True. While a cluster's infrastructure is not ready, Cluster
 		// API's MachineHealthChecks remediate none of its machines, including those of working
@@ -213,7 +213,7 @@ func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.Cl
 			report.notReady = fmt.Sprintf("CloudAccount %q is not ready: %s", ref.Name, ready.Message)
 		}
 		zones = append(zones, account.Status.FailureDomains...)
-		if !infra.Spec.Endpoint.IsSet() || infra.Spec.Endpoint.LoadBalancer.AccountRef == ref {
+		if !infra.Spec.Endpoint.HasLoadBalancer() || infra.Spec.Endpoint.LoadBalancer.AccountRef == ref {
 			endpoint = append(endpoint, account.Status.FailureDomains...)
 		}
 	}

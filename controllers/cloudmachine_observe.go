@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,6 +64,10 @@ func (r *CloudMachineReconciler) observe(_ context.Context, s *machineScope) (*r
 	}
 	s.instance = seen.Instance
 	report(s.CloudMachine, s.instance)
+	if ip := s.virtualIP; ip != "" { // VMware Tools report it, too
+		s.Status.Addresses = slices.DeleteFunc(s.Status.Addresses, func(a clusterv1.MachineAddress) bool { return a.Address == ip })
+		s.Status.GuestReportedAddresses = slices.DeleteFunc(slices.Clone(s.Status.GuestReportedAddresses), func(a string) bool { return a == ip })
+	}
 	if link, known := r.Nodes.link(s.CloudMachine); known && isProvisioned(s.CloudMachine) {
 		setNodeJoined(s.CloudMachine, link)
 	}

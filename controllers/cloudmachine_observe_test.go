@@ -44,6 +44,25 @@ func TestGoneIsUndone(t *testing.T) {
 	})
 }
 
+// TestVirtualIPIsNoAddress: what VMware Tools report of a machine of the control plane includes the
+// API server's virtual address while the machine has it.
+func TestVirtualIPIsNoAddress(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBench(t, fleetOf("m")...)
+		b.reconcile("m")
+		b.wait(time.Minute)
+		all := b.machine("m").Status.Addresses
+		b.Expect(all[1].Type).To(Equal(clusterv1.MachineInternalIP))
+		infra := &infrav1.CloudCluster{}
+		b.Expect(b.management.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "prod"}, infra)).To(Succeed())
+		infra.Spec.Endpoint.VirtualIP.Port = 6443
+		infra.Spec.ControlPlaneEndpoint.Host = all[1].Address
+		b.Expect(b.management.Update(t.Context(), infra)).To(Succeed())
+		b.reconcile("m")
+		b.Expect(b.machine("m").Status.Addresses).To(Equal(append(all[:1], all[2:]...)))
+	})
+}
+
 // TestNodeRemovalsHaveARate: if all VMs of a cluster end, some Nodes are removed at once and the
 // others at a limited rate. Deletions by users do not wait.
 func TestNodeRemovalsHaveARate(t *testing.T) {

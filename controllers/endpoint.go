@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ipamv1 "sigs.k8s.io/cluster-api/api/ipam/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -38,6 +39,7 @@ const hookPatience = 2 * time.Minute
 
 // EndpointReconciler creates the load balancers of clusters whose CloudCluster asks for one, keeps
 // the machines of the control plane as its targets, and deletes it when the last machine is gone.
+// For those that ask for a virtual IP address, it reserves one.
 type EndpointReconciler struct {
 	Client    client.Client
 	APIReader client.Reader
@@ -57,6 +59,8 @@ type EndpointReconciler struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=ipam.cluster.x-k8s.io,resources=ipaddressclaims,verbs=get;list;watch;create
+// +kubebuilder:rbac:groups=ipam.cluster.x-k8s.io,resources=ipaddresses,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager registers the reconciler.
@@ -69,6 +73,7 @@ func (r *EndpointReconciler) SetupWithManager(mgr ctrl.Manager, options controll
 			builder.WithPredicates(ofControlPlane(), predicate.Or[client.Object](onUpdate(targetMachineChanged), onlyDeleted()))).
 		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.toCluster),
 			builder.WithPredicates(predicate.Or[client.Object](onUpdate(targetChanged), onlyDeleted()))).
+		Owns(&ipamv1.IPAddressClaim{}).
 		WatchesRawSource(r.Changed.Source()).
 		WithOptions(options).
 		Named("endpoint").
@@ -96,7 +101,10 @@ func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 		r.retries.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !infra.Spec.Endpoint.IsSet() || infra.Spec.Creation.LoadBalancerToken == "" || !controllerutil.ContainsFinalizer(infra, infrav1.EndpointFinalizer) ||
+	if infra.Spec.Endpoint.HasVirtualIP() {
+		return r.reconcileVirtualIP(ctx, infra)
+	}
+	if !infra.Spec.Endpoint.HasLoadBalancer() || infra.Spec.Creation.LoadBalancerToken == "" || !controllerutil.ContainsFinalizer(infra, infrav1.EndpointFinalizer) ||
 		annotations.IsExternallyManaged(infra) || !predicates.Watched(infra, r.WatchFilterValue) {
 		return reconcile.Result{}, nil
 	}
@@ -186,7 +194,8 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 			setEndpoint(s, metav1.ConditionFalse, infrav1.StartingReason, "The load balancer is being created")
 			return reconcile.Result{}, nil // its progress comes as an event
 		}
-		return reconcile.Result{}, r.record(ctx, s, balancer.Balancer) // the record comes back as an event
+		b := balancer.Balancer
+		return reconcile.Result{}, r.record(ctx, s, clusterv1.APIEndpoint{Host: b.Address, Port: b.Port}, b.Zones) // the record comes back as an event
 	}
 	reportTargets(s, balancer.Balancer)
 	isLast := !slices.ContainsFunc(machines, func(t target) bool { return !t.isDeleted() }) // nothing would take over
@@ -197,14 +206,13 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	return r.letGo(ctx, machines)
 }
 
-// record writes the load balancer's address and zones into the spec, where Cluster API and a move
-// find them.
-func (r *EndpointReconciler) record(ctx context.Context, s *endpointScope, b *cloud.BalancerState) error {
+// record writes the endpoint and its zones into the spec, where Cluster API and a move find them.
+func (r *EndpointReconciler) record(ctx context.Context, s *endpointScope, endpoint clusterv1.APIEndpoint, zones []string) error {
 	recorded := s.DeepCopy()
-	recorded.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: b.Address, Port: b.Port}
-	recorded.Spec.Creation.LoadBalancerZones = b.Zones
+	recorded.Spec.ControlPlaneEndpoint = endpoint
+	recorded.Spec.Creation.LoadBalancerZones = zones
 	if err := r.Client.Patch(ctx, recorded, client.MergeFromWithOptions(s.DeepCopy(), client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("recording the load balancer's address: %w", err)
+		return fmt.Errorf("recording the endpoint: %w", err)
 	}
 	return nil
 }
@@ -448,7 +456,7 @@ func (r *EndpointReconciler) toCluster(ctx context.Context, o client.Object) []r
 	return r.clusters(ctx, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetLabels()[clusterv1.ClusterNameLabel]})
 }
 
-// clusters returns the listed CloudClusters with an endpoint.
+// clusters returns the listed CloudClusters with a load balancer.
 func (r *EndpointReconciler) clusters(ctx context.Context, options ...client.ListOption) (requests []reconcile.Request) {
 	list := &infrav1.CloudClusterList{}
 	if err := r.Client.List(ctx, list, options...); err != nil {
@@ -456,7 +464,7 @@ func (r *EndpointReconciler) clusters(ctx context.Context, options ...client.Lis
 		return nil
 	}
 	for i := range list.Items {
-		if list.Items[i].Spec.Endpoint.IsSet() {
+		if list.Items[i].Spec.Endpoint.HasLoadBalancer() {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 		}
 	}

@@ -23,6 +23,8 @@ type machineScope struct {
 	cluster *clusterv1.Cluster
 	// ownershipID is the CloudCluster's ownership ID; empty if there is none.
 	ownershipID string
+	// virtualIP is the API server's address if it moves among the control plane's machines.
+	virtualIP string
 	// unreachable is the start of an outage of the workload cluster's API server; empty if there is
 	// no outage.
 	unreachable string
@@ -62,6 +64,9 @@ func readMachine(ctx context.Context, c client.Client, accounts *fleet.Accounts,
 		return nil, err
 	}
 	s.ownershipID, s.unreachable = infra.Spec.Creation.OwnershipID, infra.Annotations[infrav1.UnreachableAnnotation]
+	if infra.Spec.Endpoint.HasVirtualIP() {
+		s.virtualIP = infra.Spec.ControlPlaneEndpoint.Host
+	}
 	return s, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -174,10 +175,16 @@ func (w Webhooks) names() string {
 	return strings.Join(names, ", ")
 }
 
-// checkCluster refuses an endpoint of somebody else's beside one that Drover creates.
+// checkCluster refuses an endpoint of somebody else's beside one that Drover creates, and a virtual
+// IP that is none.
 func checkCluster(o *infrav1.CloudCluster, spec *field.Path) field.ErrorList {
 	errs := checkEndpoint(o.Spec.ControlPlaneEndpoint, spec)
-	if o.Spec.Endpoint.IsSet() && !o.Spec.ControlPlaneEndpoint.IsZero() && o.Spec.Creation.LoadBalancerToken == "" {
+	if address := o.Spec.Endpoint.VirtualIP.Address; address != "" {
+		if ip, err := netip.ParseAddr(address); err != nil || !ip.IsGlobalUnicast() {
+			errs = append(errs, field.Invalid(spec.Child("endpoint", "virtualIP", "address"), address, "must be an IP address that machines can have"))
+		}
+	}
+	if o.Spec.Endpoint.HasLoadBalancer() && !o.Spec.ControlPlaneEndpoint.IsZero() && o.Spec.Creation.LoadBalancerToken == "" {
 		errs = append(errs, field.Forbidden(spec.Child("controlPlaneEndpoint"), "leave it out: it becomes the address of the load balancer in endpoint"))
 	}
 	return errs

@@ -5,6 +5,7 @@ package v1alpha1
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ipamv1 "sigs.k8s.io/cluster-api/api/ipam/v1beta2"
 )
 
 // CloudClusterFields are the fields of a cluster that a template can set.
@@ -26,13 +27,42 @@ type CloudClusterFields struct {
 }
 
 // Endpoint specifies how clients reach the API servers of a cluster.
-// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="has(self.loadBalancer) != has(self.virtualIP)",message="exactly one of loadBalancer and virtualIP must be set"
 type Endpoint struct {
 	// loadBalancer is a load balancer of TCP connections, which forwards them to the machines of
 	// the control plane. Its address becomes controlPlaneEndpoint. If somebody deletes it in the
 	// cloud, it is not created again, because its address would be another one.
-	// +required
-	LoadBalancer LoadBalancer `json:"loadBalancer"`
+	// +optional
+	LoadBalancer LoadBalancer `json:"loadBalancer,omitempty,omitzero"`
+
+	// virtualIP is an address that one machine of the control plane after the other has, as a
+	// program on them arranges, such as kube-vip. It becomes controlPlaneEndpoint. The addresses of
+	// machines never include it.
+	// +optional
+	VirtualIP VirtualIP `json:"virtualIP,omitempty,omitzero"`
+}
+
+// VirtualIP specifies an address that moves among machines.
+// +kubebuilder:validation:XValidation:rule="has(self.address) != has(self.poolRef)",message="exactly one of address and poolRef must be set"
+type VirtualIP struct {
+	// address is an IP address that nobody else uses, in the machines' network.
+	// Example: "192.0.2.10".
+	// +optional
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=45
+	Address string `json:"address,omitempty"`
+
+	// poolRef names the pool, in this namespace, of an IPAM provider of Cluster API. Drover claims
+	// one address with an IPAddressClaim that has the CloudCluster's name and belongs to it.
+	// +optional
+	PoolRef ipamv1.IPPoolReference `json:"poolRef,omitempty,omitzero"`
+
+	// port is the TCP port of the API servers. Default: 6443.
+	// +optional
+	// +kubebuilder:default=6443
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
 }
 
 // LoadBalancerFields specify a load balancer of one cloud: that of the account.
@@ -60,8 +90,14 @@ type LoadBalancer struct {
 	Port int32 `json:"port,omitempty"`
 }
 
-// IsSet reports whether Drover creates the endpoint.
-func (e *Endpoint) IsSet() bool { return e.LoadBalancer.AccountRef.Name != "" }
+// IsSet reports whether Drover provides the endpoint.
+func (e *Endpoint) IsSet() bool { return e.HasLoadBalancer() || e.HasVirtualIP() }
+
+// HasLoadBalancer reports whether Drover creates a load balancer.
+func (e *Endpoint) HasLoadBalancer() bool { return e.LoadBalancer.AccountRef.Name != "" }
+
+// HasVirtualIP reports whether the endpoint is an address that moves among machines.
+func (e *Endpoint) HasVirtualIP() bool { return e.VirtualIP.Port != 0 }
 
 // CloudClusterSpec specifies the infrastructure of a cluster.
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint is immutable: create a new cluster"
@@ -72,7 +108,7 @@ type CloudClusterSpec struct {
 	CloudClusterFields `json:",inline"`
 
 	// controlPlaneEndpoint is the address of the cluster's API server. It is immutable once set.
-	// Default: that of the load balancer in endpoint, or copied from the control plane object,
+	// Default: that of endpoint, or copied from the control plane object,
 	// once that has it.
 	// +optional
 	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`

@@ -178,12 +178,17 @@ const (
 // The endpoint's controller writes these on a CloudCluster with an endpoint.
 const (
 	// EndpointReadyCondition is True while the load balancer forwards connections to a machine that
-	// answers.
+	// answers, or once the virtual IP address is reserved.
 	EndpointReadyCondition = "EndpointReady"
 	// NoTargetsReason says that no machine of the control plane has an address yet.
 	NoTargetsReason = "NoTargets"
 	// NoTargetAnswersReason says that the load balancer's health check fails for all machines.
 	NoTargetAnswersReason = "NoTargetAnswers"
+	// WaitingForAddressReason says that the pool of virtual IP addresses has given none yet.
+	WaitingForAddressReason = "WaitingForAddress"
+	// AddressClaimTakenReason says that the IPAddressClaim of the virtual IP address is somebody
+	// else's.
+	AddressClaimTakenReason = "AddressClaimTaken"
 	// LoadBalancerLostReason says that the load balancer no longer exists. It is not created again.
 	LoadBalancerLostReason = "LoadBalancerLost"
 	// WaitingForEndpointReason says that the endpoint has no address yet.
