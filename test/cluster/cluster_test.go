@@ -24,10 +24,12 @@ import (
 
 // TestWholeCluster makes a cluster of three control-plane machines and two workers from the flavor
 // kubeadm, has one machine of the control plane fail and be replaced, makes the control plane small
-// again, and deletes the cluster. Meanwhile a client asks the endpoint.
+// again, and deletes the cluster. Meanwhile a client asks the endpoint. A second, small cluster comes
+// from the ClusterClass.
 func TestWholeCluster(t *testing.T) {
 	s := newStage(t)
-	s.create("cluster-template-kubeadm.yaml", 3, 2)
+	s.prepare()
+	s.create("cluster-template-kubeadm.yaml", name, 3, 2)
 	s.until("the first machine answers", s.initialized)
 	asking := s.ask()
 	s.until("the control plane has three healthy machines", s.healthy(3, nil))
@@ -45,8 +47,32 @@ func TestWholeCluster(t *testing.T) {
 		t.Errorf("%d of %d requests failed, also on a new connection", twice, asked)
 	}
 
+	s.create("clusterclass-drover-kubeadm.yaml", second, 1, 1)
+	s.create("cluster-template-topology-kubeadm.yaml", second, 1, 1)
+	s.until("a cluster of the class is available", s.available(second))
+
 	s.do(scenario.Delete(s.ctx, s.client, s.cluster()))
+	s.do(scenario.Delete(s.ctx, s.client, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: second}}))
 	s.until("nothing is left", s.gone)
+}
+
+// available checks that a cluster has all its machines, and that they are up to date.
+func (s *stage) available(name string) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		cluster := &clusterv1.Cluster{}
+		if err := s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, cluster); err != nil {
+			return "", err
+		}
+		for _, condition := range []string{
+			clusterv1.ClusterTopologyReconciledCondition, clusterv1.ClusterControlPlaneMachinesReadyCondition, clusterv1.ClusterWorkerMachinesReadyCondition,
+			clusterv1.ClusterControlPlaneMachinesUpToDateCondition, clusterv1.ClusterAvailableCondition,
+		} {
+			if !isTrue(cluster.Status.Conditions, condition) {
+				return condition + ": " + scenario.Message(cluster, condition), nil
+			}
+		}
+		return "", nil
+	}
 }
 
 // initialized checks that the control plane has its first machine.

@@ -32,6 +32,8 @@ import (
 
 const (
 	namespace, name = "team", "one"
+	// second is a small cluster of a ClusterClass.
+	second = "two"
 	// patience bounds everything that must come true in the end.
 	patience = 5 * time.Minute
 )
@@ -137,15 +139,19 @@ func (s *stage) consoles() {
 	}
 }
 
-// create creates what clusterctl generates from a template.
-func (s *stage) create(template string, controlPlanes, workers int) {
+// prepare creates the namespace, and the credentials of the simulated cloud in it.
+func (s *stage) prepare() {
 	s.do(scenario.Create(s.ctx, s.client,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
 		scenario.Credentials(metav1.ObjectMeta{Namespace: namespace, Name: "simulated-credentials"}, "simulated", map[string][]byte{"token": []byte(s.cloud.Token)}),
 	))
+}
+
+// create creates what clusterctl generates from a template, but for what is there already.
+func (s *stage) create(template, cluster string, controlPlanes, workers int) {
 	root, err := playground.Root(s.ctx)
 	s.do(err)
-	cmd := exec.CommandContext(s.ctx, s.clusterctl, "generate", "cluster", name, "--from", filepath.Join(root, "templates", template),
+	cmd := exec.CommandContext(s.ctx, s.clusterctl, "generate", "cluster", cluster, "--from", filepath.Join(root, "templates", template),
 		"--target-namespace", namespace, "--kubernetes-version", body.DefaultKubeletVersion,
 		"--control-plane-machine-count", fmt.Sprint(controlPlanes), "--worker-machine-count", fmt.Sprint(workers),
 		"--kubeconfig", s.management.AdminKubeconfig())
@@ -160,7 +166,7 @@ func (s *stage) create(template string, controlPlanes, workers int) {
 			return
 		}
 		s.do(err)
-		s.do(scenario.Create(s.ctx, s.client, o))
+		s.do(client.IgnoreAlreadyExists(s.client.Create(s.ctx, o)))
 	}
 }
 

@@ -42,7 +42,7 @@ var clouds = []string{"aws", "azure", "gcp", "kubevirt", "openstack", "vsphere"}
 
 // flavors returns the flavors in templates/. The last one, "", is the default.
 func flavors() []string {
-	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "azure-spot", "gcp-spot", "kubeadm", "aws-kubeadm", "kubevirt-kubeadm", "openstack-kubeadm", "vsphere-kubeadm"}
+	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "azure-spot", "gcp-spot", "kubeadm", "topology-kubeadm", "aws-kubeadm", "topology-aws-kubeadm", "kubevirt-kubeadm", "openstack-kubeadm", "vsphere-kubeadm"}
 	for _, cloud := range clouds {
 		all = append(all, cloud, "topology-"+cloud)
 	}
@@ -53,6 +53,8 @@ func flavors() []string {
 // of a cluster, or the class that holds them.
 func kinds(flavor string) []string {
 	switch {
+	case strings.HasPrefix(flavor, "topology") && strings.HasSuffix(flavor, "kubeadm"):
+		return []string{"ClusterClass", "KubeadmControlPlaneTemplate", "CloudClusterTemplate", "CloudMachineTemplate", "KubeadmConfigTemplate"}
 	case strings.HasPrefix(flavor, "topology"):
 		return []string{"ClusterClass", "AdoptedControlPlaneTemplate", "CloudClusterTemplate", "CloudMachineTemplate", "CloudInitConfigTemplate"}
 	case strings.HasSuffix(flavor, "-eks"):

@@ -51,6 +51,7 @@ func kubeadmControlPlaneProvider() provider {
 	p := kubeadmBootstrapProvider()
 	p.tool, p.folder, p.label = "capi-kubeadm-controlplane", "controlplane/kubeadm", "control-plane-kubeadm"
 	p.prefix, p.namespace = "capi-kubeadm-control-plane-", "capi-kubeadm-control-plane-system"
+	p.args = []string{"--feature-gates=ClusterTopology=true,MachinePool=true"}
 	p.aggregate = "kubeadm.controlplane.cluster.x-k8s.io/aggregate-to-manager"
 	return p
 }
