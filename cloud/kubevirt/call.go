@@ -131,6 +131,26 @@ func (c *client) send(ctx context.Context, op operation, path string, query url.
 // patch is a JSON patch, which is sent unchanged.
 type patch []byte
 
+// patchStep is one operation of a JSON patch (RFC 6902).
+type patchStep struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// patchOf returns a patch that the API server refuses as invalid unless the object has the token
+// and the ownership ID.
+func patchOf(token, owner string, steps ...patchStep) (patch, error) {
+	text, err := json.Marshal(append([]patchStep{
+		{"test", "/metadata/labels/" + cloud.TagToken, token},
+		{"test", "/metadata/labels/" + cloud.TagOwnership, owner},
+	}, steps...))
+	if err != nil {
+		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the patch can't be encoded", Err: err}
+	}
+	return text, nil
+}
+
 // decode decodes a successful answer. The answer to a delete may be a Status or the deleted
 // object.
 func decode(op operation, text []byte, answer any) error {

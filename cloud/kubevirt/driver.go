@@ -4,7 +4,6 @@ package kubevirt
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"path"
@@ -14,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,9 +41,10 @@ type driver struct {
 	place         place
 	watchedBefore atomic.Bool // Watch was called before
 	page          int
-	// streamTimeout and lookForCDI hold the constants of these names. Tests shorten them.
-	streamTimeout, cdiInterval time.Duration
-	shapes                     driverkit.Memo[shape]
+	// streamTimeout and absentInterval hold the constants of these names. Tests shorten them.
+	streamTimeout, absentInterval time.Duration
+	shapes                        driverkit.Memo[shape]
+	balancers                     balancers
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -62,12 +64,12 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		namespace:     cfg.Account.KubeVirt.Namespace,
 		domains:       slices.Clone(cfg.Account.KubeVirt.FailureDomains),
 		page:          pageSize,
-		streamTimeout: streamTimeout, cdiInterval: cdiInterval,
+		streamTimeout: streamTimeout, absentInterval: absentInterval,
 		shapes: driverkit.Memo[shape]{TTL: shapeTTL},
 	}, nil
 }
 
-// resourceKind is a kind of object that a machine consists of.
+// resourceKind is a kind of object that a machine or a load balancer consists of.
 type resourceKind struct {
 	prefix, plural, kind string
 }
@@ -77,6 +79,8 @@ var (
 	virtualInstances = resourceKind{"apis/kubevirt.io/v1", "virtualmachineinstances", "VirtualMachineInstance"}
 	dataVolumes      = resourceKind{"apis/cdi.kubevirt.io/v1beta1", "datavolumes", "DataVolume"}
 	secrets          = resourceKind{"api/v1", "secrets", "Secret"}
+	services         = resourceKind{"api/v1", "services", "Service"}
+	endpointSlices   = resourceKind{"apis/discovery.k8s.io/v1", "endpointslices", "EndpointSlice"}
 
 	createSecret  = operation{"CreateSecret", cloud.ClassCreate, http.MethodPost, metadataOfOne, "PartialObjectMetadata"}
 	createMachine = operation{"CreateVirtualMachine", cloud.ClassCreate, http.MethodPost, wholeObject, virtualMachines.kind}
@@ -225,21 +229,12 @@ func toOwned(req cloud.Request, vm *kubevirtv1.VirtualMachine) (cloud.Resource, 
 // the old data may have expired for joining. It sends one patch, which the API server refuses if
 // the Secret does not belong to this machine.
 func (d *driver) renewSecret(ctx context.Context, req cloud.Request) (now metav1.PartialObjectMetadata, err error) {
-	type step struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value any    `json:"value"`
-	}
-	steps, err := json.Marshal([]step{
-		{"test", "/metadata/labels/" + cloud.TagToken, req.Token},
-		{"test", "/metadata/labels/" + cloud.TagOwnership, req.OwnershipID},
-		{"replace", "/data", secretData(req)},
-	})
+	steps, err := patchOf(req.Token, req.OwnershipID, patchStep{"replace", "/data", secretData(req)})
 	if err != nil {
-		return now, &cloud.Error{Code: cloud.InvalidSpec, Message: "the user data can't be encoded", Err: err}
+		return now, err
 	}
 	op := operation{"PatchSecret", cloud.ClassCreate, http.MethodPatch, metadataOfOne, "PartialObjectMetadata"}
-	err = d.call(ctx, op, d.path(secrets, req.Token), nil, patch(steps), &now)
+	err = d.call(ctx, op, d.path(secrets, req.Token), nil, steps, &now)
 	if apierrors.IsInvalid(err) {
 		return now, cloud.Errorf(cloud.Conflict, "Secret %q in namespace %q does not belong to this machine", req.Token, d.namespace)
 	}
@@ -248,45 +243,80 @@ func (d *driver) renewSecret(ctx context.Context, req cloud.Request) (now metav1
 
 // List returns everything with Drover's tags, whatever its owner.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
-	return d.find(ctx, ofDrover)
+	found, _, err := d.readAll(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return d.balancers.saw(found.resources()), nil
 }
 
-// Describe selects by token alone, because a provider ID is the token in another form.
+// Describe selects by token alone, because a provider ID is the token in another form. What has a
+// provider ID is a machine, and no load balancer.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
-	var tokens []string
+	var tokens, unrecorded []string
 	for _, ref := range refs {
-		if ref.Token != "" && !slices.Contains(tokens, ref.Token) {
-			tokens = append(tokens, ref.Token)
+		if ref.Token == "" || slices.Contains(tokens, ref.Token) {
+			continue
+		}
+		if tokens = append(tokens, ref.Token); ref.ProviderID == "" {
+			unrecorded = append(unrecorded, ref.Token)
 		}
 	}
 	if len(tokens) == 0 {
 		return nil, nil
 	}
-	return d.find(ctx, cloud.TagToken+" in ("+strings.Join(tokens, ",")+"),"+cloud.TagOwnership)
-}
-
-// find reads all objects that the selector matches, and groups them into resources.
-func (d *driver) find(ctx context.Context, selector string) ([]cloud.Resource, error) {
-	found, _, err := d.read(ctx, selector)
+	found, _, err := d.read(ctx, withTokens(tokens))
+	if err == nil && len(unrecorded) > 0 {
+		_, err = d.readBalancers(ctx, withTokens(unrecorded), &found)
+	}
+	if err == nil && len(found.slices) > 0 {
+		found.guests, _, err = list[kubevirtv1.VirtualMachineInstance](ctx, d, virtualInstances, wholeObject, ofOwners(found.slices), pruneVMI)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return found.resources(), nil
+	for _, token := range unrecorded {
+		d.balancers.forget(token) // unless it is found
+	}
+	return d.balancers.saw(found.resources()), nil
 }
 
-// objects are the API objects that machines consist of.
+// withTokens selects every object that has one of the tokens.
+func withTokens(tokens []string) string {
+	return cloud.TagToken + " in (" + strings.Join(tokens, ",") + ")," + cloud.TagOwnership
+}
+
+// objects are the API objects that machines and load balancers consist of.
 type objects struct {
-	vms     []kubevirtv1.VirtualMachine
-	vmis    []kubevirtv1.VirtualMachineInstance
-	volumes []cdiv1.DataVolume
-	secrets []metav1.PartialObjectMetadata
+	vms      []kubevirtv1.VirtualMachine
+	vmis     []kubevirtv1.VirtualMachineInstance
+	volumes  []cdiv1.DataVolume
+	secrets  []metav1.PartialObjectMetadata
+	services []corev1.Service
+	slices   []discoveryv1.EndpointSlice
+	// guests are the instances that may be load balancers' targets.
+	guests []kubevirtv1.VirtualMachineInstance
 }
 
-// versions holds the resource version of each kind's listing. volumes is "" without CDI.
-type versions struct{ vms, vmis, volumes, secrets string }
+// versions holds the resource version of each kind's listing. volumes is "" without CDI, and
+// services and slices are "" without the right to read them.
+type versions struct{ vms, vmis, volumes, secrets, services, slices string }
 
-// read lists each kind in pages, in reverse order of creation. That way, an object that is created
-// meanwhile is found together with the object that it was created from.
+// readAll reads everything with Drover's tags.
+func (d *driver) readAll(ctx context.Context) (o objects, v versions, err error) {
+	if o, v, err = d.read(ctx, ofDrover); err != nil {
+		return objects{}, v, err
+	}
+	b, err := d.readBalancers(ctx, ofDrover, &o)
+	if err != nil {
+		return objects{}, v, err
+	}
+	v.services, v.slices, o.guests = b.services, b.slices, o.vmis
+	return o, v, nil
+}
+
+// read lists each kind of a machine's objects in pages, in reverse order of creation. That way, an
+// object that is created meanwhile is found together with the object that it was created from.
 func (d *driver) read(ctx context.Context, selector string) (o objects, v versions, err error) {
 	if err := d.place.check(); err != nil {
 		return o, v, err
@@ -338,8 +368,8 @@ func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selecto
 	return all, version, err
 }
 
-// Delete removes VMs and volumes one by one, each by its name and UID, and the Secrets of many
-// machines with one call. What a VM has created is deleted with it.
+// Delete removes VMs, volumes and load balancers one by one, each by its name and UID, and the
+// Secrets of many machines with one call. What a VM has created is deleted with it.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
 	if err := d.place.check(); err != nil {
@@ -354,7 +384,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 		switch {
 		case err != nil:
 			errs[i] = err
-		case k == virtualMachines && r.Reason == beingDeleted:
+		case (k == virtualMachines || k == services) && r.Reason == beingDeleted:
 		case k == secrets:
 			leftovers[r.OwnershipID] = append(leftovers[r.OwnershipID], i)
 		default:
@@ -394,6 +424,6 @@ func deleteOptions(is *metav1.Preconditions) metav1.DeleteOptions {
 // Secret only if the preconditions hold. nil means always.
 func (d *driver) removeSecrets(ctx context.Context, owner string, tokens []string, is *metav1.Preconditions) error {
 	op := operation{"DeleteSecrets", cloud.ClassDelete, http.MethodDelete, metadataOfMany, "PartialObjectMetadataList"}
-	selector := cloud.TagToken + " in (" + strings.Join(tokens, ",") + ")," + cloud.TagOwnership + "=" + owner
+	selector := withTokens(tokens) + "=" + owner
 	return d.call(ctx, op, d.path(secrets, ""), url.Values{"labelSelector": {selector}}, deleteOptions(is), nil)
 }

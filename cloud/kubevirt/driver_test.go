@@ -20,6 +20,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -59,7 +60,7 @@ func refusal(code int, reason metav1.StatusReason, message string, causes ...met
 // listKind returns the kind of a listing's answer, by its path.
 func listKind(req *http.Request) string {
 	for path, kind := range map[string]string{"/virtualmachines": "VirtualMachineList", "/virtualmachineinstances": "VirtualMachineInstanceList",
-		"/datavolumes": "DataVolumeList", "/secrets": "PartialObjectMetadataList"} {
+		"/datavolumes": "DataVolumeList", "/secrets": "PartialObjectMetadataList", "/services": "ServiceList", "/endpointslices": "EndpointSliceList"} {
 		if strings.HasSuffix(req.URL.Path, path) {
 			return kind
 		}
@@ -418,4 +419,15 @@ func TestValidate(t *testing.T) {
 		FailureDomains: []infrav1.KubeVirtFailureDomain{{Name: "a", NodeSelector: map[string]string{"a b": ""}}},
 	}}, field.NewPath("spec"))
 	g.Expect(errs).To(HaveLen(1))
+}
+
+// TestFamily: the endpoints are of the family of the Service.
+func TestFamily(t *testing.T) {
+	g := NewWithT(t)
+	service := &corev1.Service{ObjectMeta: meta("token-1"), Spec: corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}}}
+	slice, err := newSlice(cloud.BalancerRequest{Token: "token-1", OwnershipID: "blue", Port: 6443, Targets: []string{"fd00::1"}}, service)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(slice.AddressType).To(Equal(discoveryv1.AddressTypeIPv6))
+	_, err = newSlice(cloud.BalancerRequest{Targets: []string{"10.0.0.1"}}, service)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec), "%v", err)
 }

@@ -93,6 +93,11 @@ func forbidden(said *metav1.Status) cloud.Code {
 	return cloud.Unauthorized
 }
 
+// isForbidden reports whether a permission to read is missing.
+func isForbidden(err error) bool {
+	return apierrors.ReasonForError(err) == metav1.StatusReasonForbidden
+}
+
 func hasCause(said *metav1.Status, kind metav1.CauseType) bool {
 	if said.Details == nil {
 		return false

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"sync"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/drover-io/drover/cloud"
@@ -66,7 +65,7 @@ func (d *driver) identify(ctx context.Context) (string, error) {
 	var system metav1.PartialObjectMetadata
 	err := d.call(ctx, op, "api/v1/namespaces/"+metav1.NamespaceSystem, nil, nil, &system)
 	switch {
-	case apierrors.ReasonForError(err) == metav1.StatusReasonForbidden:
+	case isForbidden(err):
 		return "kubevirt-ca:" + digest(d.ca) + ":" + d.namespace, nil
 	case err != nil:
 		return "", err

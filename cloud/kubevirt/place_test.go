@@ -57,7 +57,7 @@ func newCluster(t *testing.T, uid string) *cluster {
 			write(w, 200, map[string]any{"kind": listKind(req), "metadata": map[string]any{"resourceVersion": "10"}, "items": []any{}})
 		}
 	})
-	c.streamTimeout, c.cdiInterval = time.Hour, time.Hour
+	c.streamTimeout, c.absentInterval = time.Hour, time.Hour
 	return c
 }
 

@@ -5,6 +5,8 @@ package kubevirt
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
@@ -64,6 +66,22 @@ func pruneVolume(v *cdiv1.DataVolume) (slim cdiv1.DataVolume) {
 
 func pruneSecret(s *metav1.PartialObjectMetadata) metav1.PartialObjectMetadata {
 	return metav1.PartialObjectMetadata{TypeMeta: s.TypeMeta, ObjectMeta: pruneMeta(&s.ObjectMeta)}
+}
+
+func pruneService(s *corev1.Service) (slim corev1.Service) {
+	slim.TypeMeta, slim.ObjectMeta = s.TypeMeta, pruneMeta(&s.ObjectMeta)
+	if host, ok := s.Annotations[annotationHost]; ok {
+		slim.Annotations = map[string]string{annotationHost: host}
+	}
+	slim.Spec.Type, slim.Spec.ClusterIP, slim.Spec.Ports = s.Spec.Type, s.Spec.ClusterIP, s.Spec.Ports
+	slim.Status.LoadBalancer = s.Status.LoadBalancer
+	return slim
+}
+
+func pruneSlice(s *discoveryv1.EndpointSlice) (slim discoveryv1.EndpointSlice) {
+	slim.TypeMeta, slim.ObjectMeta = s.TypeMeta, pruneMeta(&s.ObjectMeta)
+	slim.Endpoints = s.Endpoints
+	return slim
 }
 
 func pruneMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {

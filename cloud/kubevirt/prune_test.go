@@ -237,7 +237,7 @@ func heapOf(t testing.TB, machines int) uint64 {
 		}
 		write(w, 200, map[string]any{"kind": kind, "metadata": map[string]any{"resourceVersion": "10", "continue": next}, "items": items})
 	})
-	d.page, d.streamTimeout, d.cdiInterval = pageSize, time.Hour, time.Hour
+	d.page, d.streamTimeout, d.absentInterval = pageSize, time.Hour, time.Hour
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	before := heap()
@@ -245,7 +245,7 @@ func heapOf(t testing.TB, machines int) uint64 {
 	go func() {
 		ended <- d.Watch(ctx, func(c cloud.Update) { resources = c.Resources })
 	}()
-	for range 4 {
+	for range 6 {
 		<-watched
 	}
 	held := int64(heap()) - int64(before)

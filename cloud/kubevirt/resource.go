@@ -24,10 +24,12 @@ const (
 	instanceID = "vmi/"
 	volumeID   = "datavolume/"
 	secretID   = "secret/"
+	serviceID  = "service/"
+	sliceID    = "endpointslice/"
 )
 
 // resources groups objects into resources. An object with the tags but without the name is a copy
-// and belongs to no machine.
+// and belongs to no machine and no load balancer.
 func (o *objects) resources() (all []cloud.Resource) {
 	running := map[string]*kubevirtv1.VirtualMachineInstance{}
 	for i := range o.vmis {
@@ -60,7 +62,7 @@ func (o *objects) resources() (all []cloud.Resource) {
 			State: cloud.StateStopping, Reason: "its VirtualMachine is gone",
 		})
 	}
-	return all
+	return append(all, o.balancers()...)
 }
 
 func named(m *metav1.ObjectMeta) bool { return m.Name == m.Labels[cloud.TagToken] }
@@ -81,6 +83,10 @@ func object(r cloud.Resource) (k resourceKind, name string, uid types.UID, err e
 		if name, uid, ok := strings.Cut(strings.TrimPrefix(r.ID, volumeID), "/"); ok {
 			return dataVolumes, name, types.UID(uid), nil
 		}
+	case r.Kind == cloud.KindBalancer && strings.HasPrefix(r.ID, serviceID):
+		return services, balancerName(r.Token), types.UID(strings.TrimPrefix(r.ID, serviceID)), nil
+	case r.Kind == cloud.KindBalancer && strings.HasPrefix(r.ID, sliceID):
+		return endpointSlices, balancerName(r.Token), types.UID(strings.TrimPrefix(r.ID, sliceID)), nil
 	case r.Kind == cloud.KindInstance && strings.HasPrefix(r.ID, instanceID):
 		return virtualInstances, r.Token, types.UID(strings.TrimPrefix(r.ID, instanceID)), nil
 	case r.Kind == cloud.KindInstance:
@@ -130,8 +136,8 @@ func evacuation(vmi *kubevirtv1.VirtualMachineInstance) (notice string, ending b
 	return "its node " + node + " is being drained: KubeVirt migrates the VM", false
 }
 
-// beingDeleted is the reason of a VM whose deletion the API server has accepted. Deleting it again
-// changes nothing.
+// beingDeleted is the reason of a VM or a Service whose deletion the API server has accepted.
+// Deleting it again changes nothing.
 const beingDeleted = "it is being deleted"
 
 // stateOf follows the phases of VMIs and the run strategies of VMs ("Run Strategies", "Lifecycle"
@@ -172,7 +178,7 @@ func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstan
 var (
 	guestConditions = []kubevirtv1.VirtualMachineInstanceConditionType{
 		kubevirtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled), kubevirtv1.VirtualMachineInstanceSynchronized,
-		kubevirtv1.VirtualMachineInstancePaused,
+		kubevirtv1.VirtualMachineInstancePaused, kubevirtv1.VirtualMachineInstanceReady,
 	}
 	// Running is about the pod that fills the volume. Ready says what keeps CDI from creating it.
 	volumeConditions = []cdiv1.DataVolumeConditionType{cdiv1.DataVolumeRunning, cdiv1.DataVolumeReady}

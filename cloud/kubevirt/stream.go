@@ -212,6 +212,18 @@ func (s *store[T, P]) byToken(token string) (all []T) {
 	return all
 }
 
+// ofOwner returns the objects of a cluster.
+func (s *store[T, P]) ofOwner(owner string) (all []T) {
+	for _, objects := range s.all {
+		for _, o := range objects {
+			if o.GetLabels()[cloud.TagOwnership] == owner {
+				all = append(all, *o)
+			}
+		}
+	}
+	return all
+}
+
 // toChange turns an event's object into a change.
 func (s *store[T, P]) toChange(kind watch.EventType, object []byte) (version string, change func() []string, err error) {
 	o := P(new(T))

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -24,9 +26,9 @@ import (
 // restarted needs at most two of these intervals.
 const streamTimeout = 130 * time.Second
 
-// cdiInterval is the interval between checks for CDI where it is not installed. A watch of its
-// volumes would cost a call as often.
-const cdiInterval = cloud.StreamTime
+// absentInterval is the interval between checks for CDI where it is not installed, and for the
+// right to read load balancers where it is missing. A watch would cost a call as often.
+const absentInterval = cloud.StreamTime
 
 // heartbeatInterval is the least interval of heartbeats. The engine checks all machines for each.
 const heartbeatInterval = time.Second
@@ -58,17 +60,21 @@ func (d *driver) checkPlace(ctx context.Context) error {
 // is false if no stream has reported anything by then.
 func (d *driver) watchOnce(ctx context.Context, report func(cloud.Update)) (received bool, err error) {
 	began := time.Now()
-	found, versions, err := d.read(ctx, ofDrover)
+	found, versions, err := d.readAll(ctx)
 	if err != nil {
 		return false, err
 	}
-	report(cloud.Update{At: began, All: true, Resources: found.resources()})
+	report(cloud.Update{At: began, All: true, Resources: d.balancers.saw(found.resources())})
 	ctx, cancel := context.WithCancel(ctx)
 	var streams sync.WaitGroup
 	defer streams.Wait()
 	defer cancel()
-	f := newWatchState(found, report)
+	f := newWatchState(found, func(u cloud.Update) {
+		u.Resources = d.balancers.saw(u.Resources)
+		report(u)
+	})
 	f.vmStream = d.stream(virtualMachines, wholeObject, f.vms.toChange)
+	f.vmiStream = d.stream(virtualInstances, wholeObject, f.vmis.toChange)
 	events := make(chan streamEvent)
 	send := func(n streamEvent) {
 		select {
@@ -81,13 +87,20 @@ func (d *driver) watchOnce(ctx context.Context, report func(cloud.Update)) (rece
 		streams.Go(func() { send(streamEvent{stream: s, err: d.watchKind(ctx, s, version, send)}) })
 	}
 	start(f.vmStream, versions.vms)
-	start(d.stream(virtualInstances, wholeObject, f.vmis.toChange), versions.vmis)
+	start(f.vmiStream, versions.vmis)
 	start(d.stream(secrets, metadataOfOne, f.secrets.toChange), versions.secrets)
 	volumes := d.stream(dataVolumes, wholeObject, f.volumes.toChange)
 	if versions.volumes != "" {
 		start(volumes, versions.volumes)
 	} else {
-		streams.Go(func() { send(streamEvent{stream: volumes, err: d.awaitCDI(ctx, volumes.op)}) })
+		streams.Go(func() { send(streamEvent{stream: volumes, err: d.await(ctx, volumes, d.hasCDI)}) })
+	}
+	balancers := d.stream(services, wholeObject, f.services.toChange)
+	if versions.services != "" {
+		start(balancers, versions.services)
+		start(d.stream(endpointSlices, wholeObject, f.slices.toChange), versions.slices)
+	} else {
+		streams.Go(func() { send(streamEvent{stream: balancers, err: d.await(ctx, balancers, d.mayReadBalancers)}) })
 	}
 	err = f.run(ctx, events, d.streamTimeout)
 	return f.received, err
@@ -100,25 +113,33 @@ func (d *driver) stream(k resourceKind, accept string, read eventReader) *stream
 	}
 }
 
-// awaitCDI polls for DataVolumes. It returns an "outdated" error once CDI is installed.
-func (d *driver) awaitCDI(ctx context.Context, op operation) error {
-	ticks := time.NewTicker(d.cdiInterval)
+// await polls for what can't be read yet. It returns an "outdated" error once it can.
+func (d *driver) await(ctx context.Context, s *stream, isThere func(context.Context) (bool, error)) error {
+	ticks := time.NewTicker(d.absentInterval)
 	defer ticks.Stop()
-	probe := operation{"ListDataVolumes", cloud.ClassRead, http.MethodGet, wholeObject, "DataVolumeList"}
 	for {
 		select {
 		case <-ticks.C:
 		case <-ctx.Done():
-			return driverkit.Redactor{}.NoResponse(op.name, ctx.Err())
+			return driverkit.Redactor{}.NoResponse(s.op.name, ctx.Err())
 		}
-		err := d.call(ctx, probe, d.path(dataVolumes, ""), url.Values{"limit": {"1"}}, nil, nil)
-		switch {
-		case err == nil:
-			return outdated(op, "CDI was installed meanwhile")
-		case !apierrors.IsNotFound(err):
+		switch there, err := isThere(ctx); {
+		case err != nil:
 			return err
+		case there:
+			return outdated(s.op, "nothing was there to be watched before")
 		}
 	}
+}
+
+// hasCDI reports whether CDI is installed.
+func (d *driver) hasCDI(ctx context.Context) (bool, error) {
+	probe := operation{"ListDataVolumes", cloud.ClassRead, http.MethodGet, wholeObject, "DataVolumeList"}
+	err := d.call(ctx, probe, d.path(dataVolumes, ""), url.Values{"limit": {"1"}}, nil, nil)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // watchState holds what the streams have reported so far.
@@ -128,9 +149,13 @@ type watchState struct {
 	volumes *store[cdiv1.DataVolume, *cdiv1.DataVolume]
 	secrets *store[metav1.PartialObjectMetadata, *metav1.PartialObjectMetadata]
 
+	services *store[corev1.Service, *corev1.Service]
+	slices   *store[discoveryv1.EndpointSlice, *discoveryv1.EndpointSlice]
+
 	report      func(cloud.Update)
 	streams     []*stream
 	vmStream    *stream
+	vmiStream   *stream
 	early       map[string]bool // tokens whose guests or volumes were reported before their VMs
 	received    bool
 	heartbeatAt time.Time // when a heartbeat was last reported
@@ -142,7 +167,11 @@ func newWatchState(found objects, report func(cloud.Update)) *watchState {
 		vmis:    newStore[kubevirtv1.VirtualMachineInstance](virtualInstances.kind, pruneVMI, found.vmis),
 		volumes: newStore[cdiv1.DataVolume](dataVolumes.kind, pruneVolume, found.volumes),
 		secrets: newStore[metav1.PartialObjectMetadata]("PartialObjectMetadata", pruneSecret, found.secrets),
-		report:  report, early: map[string]bool{}, heartbeatAt: time.Now(),
+
+		services: newStore[corev1.Service](services.kind, pruneService, found.services),
+		slices:   newStore[discoveryv1.EndpointSlice](endpointSlices.kind, pruneSlice, found.slices),
+
+		report: report, early: map[string]bool{}, heartbeatAt: time.Now(),
 	}
 }
 
@@ -198,6 +227,9 @@ func (f *watchState) apply(n streamEvent) {
 	if n.change != nil {
 		for _, token := range n.change() {
 			f.reportMachine(token, n.at)
+			if n.stream == f.vmiStream {
+				f.reportBalancers(token, n.at)
+			}
 		}
 	}
 	if n.stream == f.vmStream {
@@ -207,16 +239,30 @@ func (f *watchState) apply(n streamEvent) {
 	}
 }
 
-// reportMachine reports what a machine has now. What arrives before the event of its VM is reported
-// with that event, because events are ordered only within one stream.
+// reportMachine reports what a machine, or a load balancer, has now. What arrives before the event
+// of its VM is reported with that event, because events are ordered only within one stream.
 func (f *watchState) reportMachine(token string, at time.Time) {
-	o := objects{vms: f.vms.byToken(token), vmis: f.vmis.byToken(token), volumes: f.volumes.byToken(token), secrets: f.secrets.byToken(token)}
+	o := objects{vms: f.vms.byToken(token), vmis: f.vmis.byToken(token), volumes: f.volumes.byToken(token), secrets: f.secrets.byToken(token),
+		services: f.services.byToken(token), slices: f.slices.byToken(token)}
+	if len(o.slices) > 0 {
+		o.guests = f.vmis.ofOwner(o.slices[0].Labels[cloud.TagOwnership])
+	}
 	if f.isEarly(o) {
 		f.early[token] = true
 		return
 	}
 	delete(f.early, token)
 	f.report(cloud.Update{At: at, Token: token, Resources: o.resources()})
+}
+
+// reportBalancers reports the load balancers of a machine's cluster, because the machine's guest
+// has changed and may be a target. The machine's Secret, which is deleted last, tells the cluster.
+func (f *watchState) reportBalancers(token string, at time.Time) {
+	for _, s := range f.secrets.byToken(token) {
+		for _, service := range f.services.ofOwner(s.Labels[cloud.TagOwnership]) {
+			f.reportMachine(service.Labels[cloud.TagToken], at)
+		}
+	}
 }
 
 // isEarly reports whether the VM stream may still deliver the VM of these objects. All three kinds

@@ -33,13 +33,15 @@ type streams struct {
 	say func(kind string, n int, w http.ResponseWriter, req *http.Request)
 	// noCDI makes the server answer as one without DataVolumes.
 	noCDI atomic.Bool
+	// noRight makes the server refuse to read Services.
+	noRight atomic.Bool
 }
 
 func newStreams(t *testing.T, say func(kind string, n int, w http.ResponseWriter, req *http.Request)) *streams {
 	t.Helper()
 	s := &streams{say: say, asked: map[string]int{}}
 	s.driver = served(t, s.serve)
-	s.streamTimeout, s.cdiInterval = time.Minute, time.Hour
+	s.streamTimeout, s.absentInterval = time.Minute, time.Hour
 	return s
 }
 
@@ -59,6 +61,8 @@ func (s *streams) serve(w http.ResponseWriter, req *http.Request) {
 		write(w, 200, map[string]any{"kind": "PartialObjectMetadata", "metadata": map[string]any{"uid": "uid-a"}})
 	case kind == "DataVolume" && s.noCDI.Load():
 		http.Error(w, "404 page not found", http.StatusNotFound)
+	case kind == "Service" && s.noRight.Load():
+		write(w, 403, refusal(403, metav1.StatusReasonForbidden, `User "drover" cannot list resource "services"`))
 	case verb == "list ":
 		write(w, 200, map[string]any{"kind": list, "metadata": map[string]any{"resourceVersion": "10"}, "items": []any{}})
 	default:
@@ -321,25 +325,31 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
-// TestCDIComes: volumes are watched once CDI is installed.
-func TestCDIComes(t *testing.T) {
-	g := NewWithT(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	s := newStreams(t, func(kind string, _ int, w http.ResponseWriter, req *http.Request) {
-		bookmark(w, kind, "11")
-		untilGone(req)
-	})
-	s.noCDI.Store(true)
-	s.cdiInterval = 200 * time.Millisecond
-	ended := make(chan error, 1)
-	go func() { ended <- s.follow(ctx) }()
-	g.Eventually(func() int { return s.count("list DataVolume") }, "10s").Should(BeNumerically(">=", 3), "it is looked for")
-	g.Expect(s.count("watch DataVolume")).To(BeZero())
-	s.noCDI.Store(false)
-	g.Eventually(func() int { return s.count("watch DataVolume") }, "10s").Should(Equal(1))
-	g.Expect(s.count("list VirtualMachine")).To(Equal(2), "everything is read again")
-	cancel()
-	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
+// TestWatchedLater: volumes are watched once CDI is installed, and load balancers once the right to
+// read them is there.
+func TestWatchedLater(t *testing.T) {
+	for kind, isAbsent := range map[string]func(*streams) *atomic.Bool{
+		"DataVolume": func(s *streams) *atomic.Bool { return &s.noCDI },
+		"Service":    func(s *streams) *atomic.Bool { return &s.noRight },
+	} {
+		g := NewWithT(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		s := newStreams(t, func(kind string, _ int, w http.ResponseWriter, req *http.Request) {
+			bookmark(w, kind, "11")
+			untilGone(req)
+		})
+		isAbsent(s).Store(true)
+		s.absentInterval = 200 * time.Millisecond
+		ended := make(chan error, 1)
+		go func() { ended <- s.follow(ctx) }()
+		g.Eventually(func() int { return s.count("list " + kind) }, "10s").Should(BeNumerically(">=", 3), "it is looked for")
+		g.Expect(s.count("watch " + kind)).To(BeZero())
+		isAbsent(s).Store(false)
+		g.Eventually(func() int { return s.count("watch " + kind) }, "10s").Should(Equal(1))
+		g.Expect(s.count("list VirtualMachine")).To(Equal(2), "everything is read again")
+		cancel()
+		g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
+	}
 }
 
 // TestLabels: a VM that loses its labels, or gets another machine's, is reported for both tokens.

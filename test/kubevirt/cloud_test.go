@@ -14,8 +14,11 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	instancetypev1 "kubevirt.io/api/instancetype/v1beta1"
@@ -187,31 +190,22 @@ func connectBy(t testing.TB, spec *infrav1.CloudAccountSpec, credentials map[str
 	return d, calls
 }
 
-// left returns the names of everything with the ownership ID.
+// left returns the kinds and names of everything with the ownership ID.
 func (c *cluster) left(t testing.TB, owner string) (found []string) {
 	t.Helper()
-	for _, list := range []client.ObjectList{&kubevirtv1.VirtualMachineList{}, &kubevirtv1.VirtualMachineInstanceList{}, &cdiv1.DataVolumeList{}, &corev1.SecretList{}} {
-		err := c.Admin.List(withoutEnd(t), list, client.InNamespace(namespace), client.MatchingLabels{cloud.TagOwnership: owner})
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		items := list
-		switch l := items.(type) {
-		case *kubevirtv1.VirtualMachineList:
-			for _, o := range l.Items {
-				found = append(found, "VM "+o.Name)
-			}
-		case *kubevirtv1.VirtualMachineInstanceList:
-			for _, o := range l.Items {
-				found = append(found, "VMI "+o.Name)
-			}
-		case *cdiv1.DataVolumeList:
-			for _, o := range l.Items {
-				found = append(found, "DataVolume "+o.Name)
-			}
-		case *corev1.SecretList:
-			for _, o := range l.Items {
-				found = append(found, "Secret "+o.Name)
-			}
-		}
+	for _, kind := range []struct {
+		name string
+		list client.ObjectList
+	}{
+		{"VM", &kubevirtv1.VirtualMachineList{}}, {"VMI", &kubevirtv1.VirtualMachineInstanceList{}}, {"DataVolume", &cdiv1.DataVolumeList{}},
+		{"Secret", &corev1.SecretList{}}, {"Service", &corev1.ServiceList{}}, {"EndpointSlice", &discoveryv1.EndpointSliceList{}},
+	} {
+		g := NewWithT(t)
+		g.Expect(c.Admin.List(withoutEnd(t), kind.list, client.InNamespace(namespace), client.MatchingLabels{cloud.TagOwnership: owner})).To(Succeed())
+		g.Expect(meta.EachListItem(kind.list, func(o runtime.Object) error {
+			found = append(found, kind.name+" "+o.(client.Object).GetName())
+			return nil
+		})).To(Succeed())
 	}
 	return found
 }

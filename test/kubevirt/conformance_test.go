@@ -33,6 +33,7 @@ func TestConformance(t *testing.T) {
 		Credentials:    credentials(),
 		BadCredentials: badCredentials(t),
 		Machine:        machine(nil),
+		Balancer:       clusterIP(),
 		Refused: map[string]conformance.Refused{
 			"unknown instancetype": {Machine: machine(func(m *infrav1.KubeVirtMachine) {
 				m.CPU, m.MemoryMiB = nil, 0
@@ -53,10 +54,12 @@ func TestConformance(t *testing.T) {
 			Probe:    2, // the first probe also asks for the place
 			Create:   2, // the Secret and the VM
 			Again:    2, // the Secret, which exists, and a read of the VM
-			List:     4, // VMIs, volumes, VMs, Secrets
-			Describe: 4,
+			List:     6, // VMIs, volumes, VMs, Secrets, EndpointSlices, Services
+			Describe: 6,
 			Page:     500,
 			Delete:   5, // one for each VM
+			Balancer: 2, // the Service and its EndpointSlice
+			Targets:  1, // the EndpointSlice; a read of the Service comes before
 		},
 		Inject: map[cloud.Code]func(testing.TB) func(){
 			cloud.QuotaExceeded: noQuota,

@@ -542,6 +542,8 @@ func TestRights(t *testing.T) {
 	req := request(owner, machine(nil))
 	made, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
+	_, err = d.(cloud.Balancer).EnsureBalancer(t.Context(), balancerRequest(owner, clusterIP()))
+	g.Expect(err).NotTo(HaveOccurred())
 	role := &rbacv1.Role{}
 	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "drover"}, role)).To(Succeed())
 	t.Cleanup(func() { // the other tests need them in any case

@@ -134,7 +134,7 @@ func TestPool(t *testing.T) {
 	g.Expect(infra.left(t, owner)).To(HaveLen(3 * machines))
 	t.Logf("calls to make %d machines and see them run: %v", machines, a.calls())
 	g.Expect(a.calls()).To(HaveKeyWithValue("create", 2*machines), "the Secret and the VM")
-	g.Expect(a.calls()).To(HaveKeyWithValue("list", 5), "the probe's, and everything once")
+	g.Expect(a.calls()).To(HaveKeyWithValue("list", 7), "the probe's, and everything once")
 
 	a.proxy.Reset()
 	g.Consistently(a.calls, "10s", "1s").ShouldNot(HaveKey("list"), "ten times the interval of listings")
@@ -176,7 +176,7 @@ func TestWatched(t *testing.T) {
 		halt(t, ref.Token)
 		until(t, "the VM is stopped", func() bool { return a.state(ref) == cloud.StateStopped })
 		NewWithT(t).Expect(a.calls()["list"]).To(BeZero(), "nothing can have been missed: %+v", a.proxy.Calls())
-		NewWithT(t).Expect(a.calls()["watch"]).To(Equal(4))
+		NewWithT(t).Expect(a.calls()["watch"]).To(Equal(6))
 	})
 	t.Run("right", func(t *testing.T) {
 		g := NewWithT(t)

@@ -70,6 +70,10 @@ type LoadBalancerFields struct {
 	// aws specifies a Network Load Balancer.
 	// +optional
 	AWS *AWSLoadBalancer `json:"aws,omitempty"`
+
+	// kubevirt specifies a Service of the cluster that runs the VMs.
+	// +optional
+	KubeVirt *KubeVirtLoadBalancer `json:"kubevirt,omitempty"`
 }
 
 // LoadBalancer specifies a load balancer.

@@ -495,3 +495,34 @@ const (
 	// KubeVirtTPMPersistent keeps its state in a volume.
 	KubeVirtTPMPersistent KubeVirtTPM = "Persistent"
 )
+
+// KubeVirtLoadBalancer is a Service without a selector, next to the VMs. Drover writes its
+// endpoints.
+// +kubebuilder:validation:XValidation:rule="has(self.host) == (self.type == 'NodePort')",message="host is for the type NodePort, which needs it"
+type KubeVirtLoadBalancer struct {
+	// type is the Service's type. "ClusterIP" is reachable only from within the cluster that runs
+	// the VMs. "NodePort" needs a port of the range that this cluster has for node ports. Default:
+	// "LoadBalancer".
+	// +optional
+	// +kubebuilder:default=LoadBalancer
+	// +kubebuilder:validation:Enum=ClusterIP;NodePort;LoadBalancer
+	Type string `json:"type,omitempty"`
+
+	// host is the IP address or DNS name at which clients reach nodes of the cluster that runs the
+	// VMs, for the type NodePort.
+	// Example: "nodes.example.com".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?$|^[0-9a-fA-F:]+$`
+	Host string `json:"host,omitempty"`
+
+	// annotations are those of the Service, by which load balancers' controllers are configured.
+	// Keys that begin with "drover-" are Drover's. Default: none.
+	// Example: {"metallb.io/loadBalancerIPs": "192.0.2.10"}.
+	// +optional
+	// +kubebuilder:validation:MinProperties=1
+	// +kubebuilder:validation:MaxProperties=32
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.size() <= 317 && self[k].size() <= 4096 && !k.startsWith('drover-'))",message="an annotation's key has at most 317 characters and does not begin with 'drover-', its value has 4096"
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
