@@ -29,19 +29,8 @@ import (
 // guests read their Secrets and become Ready Nodes. A VM that a tenant deletes is replaced, and so
 // is a VM whose node is drained. In the end nothing is left of the pool.
 func TestMachineDeployment(t *testing.T) {
-	log.SetLogger(logr.Discard()) // discards the logs of the test's own clients
 	g := NewWithT(t)
-	management, err := playground.StartManagement(t.Context(), playground.ManagementOptions{
-		ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr},
-	})
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { _ = management.Stop() })
-	_, err = management.StartDrover(t.Context(), playground.DroverOptions{Args: []string{"--leader-elect=false", "--cloud-call-timeout=10s"}})
-	g.Expect(err).NotTo(HaveOccurred())
-	c, err := scenario.NewClient(management.AdminConfig())
-	g.Expect(err).NotTo(HaveOccurred())
-	kubeconfig, err := management.Kubeconfig("owner", "system:masters")
-	g.Expect(err).NotTo(HaveOccurred())
+	c, kubeconfig := startManagement(t)
 	infra.Node.Power.Store(virt.Bodies(body.NewFleet(t.Context(), body.Options{LeaseInterval: metav1.Duration{Duration: 2 * time.Second}})))
 	t.Cleanup(func() { infra.Node.Power.Store(nil) })
 
@@ -102,6 +91,26 @@ func TestMachineDeployment(t *testing.T) {
 		return len(now.Items) == 0
 	})
 	g.Expect(infra.left(t, owned.Spec.Creation.OwnershipID)).To(BeEmpty())
+}
+
+// startManagement starts Cluster API and Drover, and returns a client and a kubeconfig of their
+// API server.
+func startManagement(t *testing.T) (client.Client, []byte) {
+	t.Helper()
+	log.SetLogger(logr.Discard()) // discards the logs of the test's own clients
+	g := NewWithT(t)
+	management, err := playground.StartManagement(t.Context(), playground.ManagementOptions{
+		ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = management.Stop() })
+	_, err = management.StartDrover(t.Context(), playground.DroverOptions{Args: []string{"--leader-elect=false", "--cloud-call-timeout=10s"}})
+	g.Expect(err).NotTo(HaveOccurred())
+	c, err := scenario.NewClient(management.AdminConfig())
+	g.Expect(err).NotTo(HaveOccurred())
+	kubeconfig, err := management.Kubeconfig("owner", "system:masters")
+	g.Expect(err).NotTo(HaveOccurred())
+	return c, kubeconfig
 }
 
 // upToDate reports whether Cluster API counts n machines of the pool as available.
