@@ -164,6 +164,44 @@ func TestBalancerTargets(t *testing.T) {
 	g.Expect(infra.left(t, owner)).To(BeEmpty())
 }
 
+// TestLeftEndpointSlice: an EndpointSlice that no garbage collector deletes is deleted by Drover. A
+// Service that waits for its load balancer's controller is deleted once, and stays shown.
+func TestLeftEndpointSlice(t *testing.T) {
+	g := NewWithT(t)
+	owner := newOwner(t)
+	d, calls := connect(t, account())
+	req := balancerRequest(owner, clusterIP(), "10.64.0.1")
+	made := ensure(t, d, req)
+	slice, service := &discoveryv1.EndpointSlice{}, &corev1.Service{}
+	g.Expect(infra.Admin.Get(t.Context(), nameOf(req), slice)).To(Succeed())
+	slice.OwnerReferences = nil
+	g.Expect(infra.Admin.Update(t.Context(), slice)).To(Succeed())
+	g.Expect(infra.Admin.Get(t.Context(), nameOf(req), service)).To(Succeed())
+	service.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
+	g.Expect(infra.Admin.Update(t.Context(), service)).To(Succeed())
+
+	g.Expect(d.Delete(t.Context(), []cloud.Resource{made})).To(Equal([]error{nil}))
+	shown := describe(t, d, req)
+	g.Expect(shown.ID).To(Equal(made.ID))
+	g.Expect(shown.State).To(Equal(cloud.StatePending))
+	g.Expect(d.Delete(t.Context(), []cloud.Resource{shown})).To(Equal([]error{nil}))
+	g.Expect(calls.count("DeleteService")).To(Equal(1))
+	_, err := d.(cloud.Balancer).EnsureBalancer(t.Context(), req)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "it is being deleted: %v", err)
+	req.Recorded = true
+	_, err = d.(cloud.Balancer).EnsureBalancer(t.Context(), req)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound), "it is lost: %v", err)
+	g.Expect(infra.Admin.Get(t.Context(), nameOf(req), service)).To(Succeed())
+	service.Finalizers = nil
+	g.Expect(infra.Admin.Update(t.Context(), service)).To(Succeed())
+
+	left := describe(t, d, req)
+	g.Expect(left.ID).NotTo(Equal(made.ID))
+	g.Expect(d.Delete(t.Context(), []cloud.Resource{left})).To(Equal([]error{nil}))
+	g.Expect(describe(t, d, req)).To(Equal(cloud.Resource{}))
+	g.Expect(infra.left(t, owner)).To(BeEmpty())
+}
+
 // TestForeignService: a Service or an EndpointSlice that only has the name is neither used, changed
 // nor deleted. A copy with the labels belongs to nobody.
 func TestForeignService(t *testing.T) {
