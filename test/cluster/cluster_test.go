@@ -24,8 +24,8 @@ import (
 
 // TestWholeCluster makes a cluster of three control-plane machines and two workers from the flavor
 // kubeadm, has one machine of the control plane fail and be replaced, makes the control plane small
-// again, and deletes the cluster. Meanwhile a client asks the endpoint. A second, small cluster comes
-// from the ClusterClass.
+// again, and deletes the cluster. Meanwhile a client asks the endpoint. A second, small cluster is
+// made from the ClusterClass.
 func TestWholeCluster(t *testing.T) {
 	s := newStage(t)
 	s.prepare()
