@@ -95,9 +95,13 @@ type Tagger interface {
 	Driver
 	// Tagged returns the instances that carry all of these tag keys and are not terminated.
 	Tagged(ctx context.Context, keys []string) ([]Tagged, error)
-	// Tag adds tags to an instance, in one step, and replaces the values of those it has.
-	Tag(ctx context.Context, id string, tags map[string]string) error
+	// Tag adds Drover's tags to an instance, and replaces the values of those it has. own are the
+	// names or IDs of what else is the instance's alone, but stays when the cloud deletes the
+	// instance: ports, volumes, addresses. From then on, it goes with the instance. Tag can be
+	// repeated, and must be until it succeeds.
+	Tag(ctx context.Context, id string, tags map[string]string, own []string) error
 	// Untag removes tags from instances, by key. Tags that an instance does not have are no error.
+	// With Drover's own tags, everything becomes as it was before Tag. Untag can be repeated.
 	Untag(ctx context.Context, ids, keys []string) error
 }
 
@@ -107,4 +111,6 @@ type Tagged struct {
 	// Type and Tags are in the cloud's words.
 	Type string
 	Tags map[string]string
+	// Partial is true if the instance has Drover's tags, but Tag or Untag has not come to its end.
+	Partial bool
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,7 +56,7 @@ func importFrom(system takeover.System, version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   system.Name + " [STEP]",
 		Short: "Take over " + system.Name + "'s machines",
-		Long: "Take over the machines of " + system.Name + `, which run on, in steps. Only AWS is supported.
+		Long: "Take over the machines of " + system.Name + `, which run on, in steps. AWS and OpenStack are supported.
 
   plan      print what would be made and tagged, and what can't be carried over, field by field; write nothing (the default)
   stage     pause the Cluster, make the objects that stand for the machines, and tag their VMs
@@ -303,10 +304,18 @@ func (a patientAccount) Tagged(ctx context.Context, keys []string) (found []clou
 	return found, err
 }
 
-func (a patientAccount) Tag(ctx context.Context, id string, tags map[string]string) error {
-	return patiently(ctx, func() error { return a.live.Tag(ctx, id, tags) })
+func (a patientAccount) Tag(ctx context.Context, id string, tags map[string]string, own []string) error {
+	return patiently(ctx, func() error { return a.live.Tag(ctx, id, tags, own) })
 }
 
+// untagged is how many VMs lose tags in the time of one call, on a cloud that needs calls for each.
+const untagged = 25
+
 func (a patientAccount) Untag(ctx context.Context, ids, keys []string) error {
-	return patiently(ctx, func() error { return a.live.Untag(ctx, ids, keys) })
+	for some := range slices.Chunk(ids, untagged) {
+		if err := patiently(ctx, func() error { return a.live.Untag(ctx, some, keys) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }

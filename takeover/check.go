@@ -160,6 +160,8 @@ func (t *Takeover) checkMachine(p *Plan, m Machine, selector labels.Selector, s 
 		about.refuse("", "VM %s has the ownership ID of another cluster", one.ID)
 	case one.State != cloud.StateRunning:
 		about.refuse("", "VM %s is %s, not running", one.ID, one.State)
+	case one.Partial:
+		about.refuse("", "VM %s has only a part of what it must have: stage again", one.ID)
 	}
 }
 

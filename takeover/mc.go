@@ -25,9 +25,12 @@ var mcAPI = schema.GroupVersion{Group: "cluster.k8s.io", Version: "v1alpha1"}
 // mcDrainTimeout is the default of machine-controller's flag -skip-eviction-after.
 const mcDrainTimeout = 2 * time.Hour
 
-// mcKey is the tag key with the UID of the VM's Machine. By this alone, machine-controller
-// recognizes a VM.
-const mcKey = "Machine-UID"
+// These are the tag keys with the UID of the VM's Machine, on AWS and on OpenStack. By this alone,
+// machine-controller recognizes a VM.
+const (
+	mcKey       = "Machine-UID"
+	mcServerKey = "machine-uid"
+)
 
 // MC is what machine-controller has in one namespace, and the Nodes of its cluster.
 type MC struct {
@@ -137,7 +140,7 @@ func (m *MC) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
 	}
 	pool := &Pool{
 		Name: d.GetName(), Template: d.GetName(), Replicas: ptr.Deref(spec.Replicas, 1), Paused: spec.Paused,
-		MinReadySeconds: ptr.Deref(spec.MinReadySeconds, 0), DrainTimeout: mcDrainTimeout, Keys: []string{mcKey},
+		MinReadySeconds: ptr.Deref(spec.MinReadySeconds, 0), DrainTimeout: mcDrainTimeout,
 	}
 	if spec.Strategy != nil && spec.Strategy.RollingUpdate != nil {
 		pool.MaxSurge, pool.MaxUnavailable = spec.Strategy.RollingUpdate.MaxSurge, spec.Strategy.RollingUpdate.MaxUnavailable
@@ -172,6 +175,7 @@ func (m *MC) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
 	}
 	for _, machine := range machines {
 		if one := m.machine(p, machine, target); one != nil {
+			p.address(machine, one, pool)
 			pool.Machines = append(pool.Machines, *one)
 		}
 	}
@@ -214,8 +218,9 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 	if !s.decode(map[string]any{value: t.ProviderSpec.Value}, value, config) {
 		return
 	}
-	if config.CloudProvider != "aws" || target.Account.Spec.AWS == nil {
-		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, with a CloudAccount of AWS", config.CloudProvider)
+	account := &target.Account.Spec
+	if !(config.CloudProvider == "aws" && account.AWS != nil || config.CloudProvider == "openstack" && account.OpenStack != nil) {
+		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS and OpenStack, with a CloudAccount of the same cloud", config.CloudProvider)
 		return
 	}
 	s.note(value+".operatingSystem", "it is %s: the CloudInitConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
@@ -235,7 +240,19 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 			s.lose(value+".network", "new machines get their addresses and name servers from the subnet")
 		}
 	}
+	if account.OpenStack != nil {
+		s.mcOpenStack(pool, config.CloudProviderSpec, target)
+		return
+	}
 	s.mcAWS(pool, config.CloudProviderSpec, family, target)
+}
+
+// text returns the value of a field, which must be in the MachineDeployment.
+func (s subject) text(field string, v mcVar) string {
+	if v.from {
+		s.refuse(field, "it comes from a Secret or a ConfigMap, which Drover does not read: the MachineDeployment must have the value")
+	}
+	return v.value
 }
 
 // machine plans one Machine. It returns nil if no VM can be named for it.

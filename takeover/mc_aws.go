@@ -46,12 +46,7 @@ func (s subject) mcAWS(pool *Pool, from map[string]any, family string, target *T
 	if !s.decode(map[string]any{at: from}, at, spec) {
 		return
 	}
-	text := func(field string, v mcVar) string {
-		if v.from {
-			s.refuse(at+"."+field, "it comes from a Secret or a ConfigMap, which Drover does not read: the MachineDeployment must have the value")
-		}
-		return v.value
-	}
+	text := func(field string, v mcVar) string { return s.text(at+"."+field, v) }
 	if region := text("region", spec.Region); region != "" && region != target.Account.Spec.AWS.Region {
 		s.refuse(at+".region", "it is %q, and the CloudAccount's is %q", region, target.Account.Spec.AWS.Region)
 	}
@@ -83,5 +78,5 @@ func (s subject) mcAWS(pool *Pool, from map[string]any, family string, target *T
 			}
 		}
 	}
-	pool.Machine = &infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: target.Account.Name}, AWS: m}
+	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{AWS: m}), []string{mcKey}
 }

@@ -161,6 +161,13 @@ func (m *MCM) Plan(target *Target, drop []string) *Plan {
 	}
 	p.strays(m.Deployments, m.Sets, m.Machines)
 	m.classes(p, target)
+	for i := range p.Pools {
+		for j := range p.Pools[i].Machines {
+			if one := &p.Pools[i].Machines[j]; p.Pools[i].named {
+				one.Own = []string{one.Name}
+			}
+		}
+	}
 	p.versions()
 	p.checkDrop()
 	return p

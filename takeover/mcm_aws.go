@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -95,65 +94,6 @@ type (
 		MarketType string `json:"marketType"`
 	}
 )
-
-// classes plans the machine's fields of each pool from its MachineClass.
-func (m *MCM) classes(p *Plan, target *Target) {
-	done := map[string]*Pool{}
-	for i := range p.Pools {
-		pool := &p.Pools[i]
-		if first := done[pool.Template]; first != nil {
-			pool.Machine, pool.Keys = first.Machine, first.Keys
-			continue
-		}
-		done[pool.Template] = pool
-		at := slices.IndexFunc(m.Classes, func(c unstructured.Unstructured) bool { return c.GetName() == pool.Template })
-		if at < 0 {
-			p.about("MachineDeployment", pool.Name).refuse("spec.template.spec.class", "MachineClass %s does not exist", pool.Template)
-			continue
-		}
-		class := &m.Classes[at]
-		s := p.about("MachineClass", class.GetName())
-		s.settled(class)
-		if provider, _, _ := unstructured.NestedString(class.Object, "provider"); provider != "AWS" || target.Account.Spec.AWS == nil {
-			s.refuse("provider", "it is %q: Drover takes over machines of AWS, with a CloudAccount of AWS", provider)
-			continue
-		}
-		if capacity, _, _ := unstructured.NestedMap(class.Object, "nodeTemplate", "virtualCapacity"); len(capacity) > 0 {
-			s.lose("nodeTemplate.virtualCapacity", "new Nodes do not get it")
-		}
-		spec := &mcmAWS{}
-		if s.decode(class.Object, "providerSpec", spec) {
-			pool.Machine = &infrav1.CloudMachineFields{
-				AccountRef: infrav1.LocalReference{Name: target.Account.Name}, AWS: s.aws(spec, target.Account.Spec.AWS.Region),
-			}
-			pool.Keys = s.keys(spec.Tags)
-		}
-	}
-}
-
-// The tag keys by which machine-controller-manager recognizes its VMs begin with these.
-const (
-	mcmClusterKey = "kubernetes.io/cluster/"
-	mcmRoleKey    = "kubernetes.io/role/"
-)
-
-// keys returns the two keys by which the class's VMs are recognized.
-func (s subject) keys(tags map[string]string) (keys []string) {
-	for _, part := range []string{mcmClusterKey, mcmRoleKey} {
-		var found []string
-		for _, key := range slices.Sorted(maps.Keys(tags)) {
-			if strings.Contains(key, part) {
-				found = append(found, key)
-			}
-		}
-		if len(found) != 1 {
-			s.refuse("providerSpec.tags", "%d keys contain %s, and exactly one must", len(found), part)
-			return nil
-		}
-		keys = append(keys, found...)
-	}
-	return keys
-}
 
 // aws maps a providerSpec to the fields of a machine.
 func (s subject) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {

@@ -91,7 +91,7 @@ func vmsOf(machines []unstructured.Unstructured, tagged func(*unstructured.Unstr
 		tags["Name"] = machines[i].GetName()
 		vms = append(vms, cloud.Tagged{
 			Resource: cloud.Resource{
-				ID: id[strings.LastIndex(id, "/")+1:], State: cloud.StateRunning, FailureDomain: zone, ImageID: "ami-0a1b2c3d4e5f60718",
+				ID: id[strings.LastIndex(id, "/")+1:], ProviderID: "aws:///" + zone + id[strings.LastIndex(id, "/"):], State: cloud.StateRunning, ImageID: "ami-0a1b2c3d4e5f60718",
 			},
 			Type: "m5.large", Tags: tags,
 		})
@@ -281,7 +281,7 @@ func TestFindings(t *testing.T) {
 			w.vms = append(w.vms, again)
 		}, Refused, one, "", "2 VMs have its name, i-0000000000000000a and i-0f"},
 		{"another name", func(w *world) { w.vms[0].Tags["Name"] = "x" }, Refused, one, "", `has the name "x"`},
-		{"another zone", func(w *world) { w.vms[0].FailureDomain = "eu-central-1c" }, Refused, one, "", "is in eu-central-1c"},
+		{"another zone", func(w *world) { w.vms[0].ProviderID = "aws:///eu-central-1c/i-0000000000000000a" }, Refused, one, "", "is aws:///eu-central-1c/i-0"},
 		{"tags of another machine", func(w *world) { w.vms[0].Token = "other" }, Refused, one, "", "tags of Drover already"},
 		{"tags of another cluster", func(w *world) { w.vms[0].OwnershipID = "other" }, Refused, one, "", "tags of Drover already"},
 		{"another type", func(w *world) { w.vms[0].Type = "m5.xlarge" }, Noted, one, "", "the next rollout makes it m5.large"},

@@ -37,7 +37,12 @@ type Target struct {
 }
 
 // instance returns the cloud's ID of the VM with this provider ID, or "" if it is none.
-func (t *Target) instance(providerID string) string { return instanceOnAWS(providerID) }
+func (t *Target) instance(providerID string) string {
+	if t.Account.Spec.OpenStack != nil {
+		return instanceOnOpenStack(providerID)
+	}
+	return instanceOnAWS(providerID)
+}
 
 // token returns the creation token of a machine. It is the same in each run, and begins with the
 // management cluster's identity, as those that Drover makes up: so Drover counts what a VM leaves

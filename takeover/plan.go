@@ -39,6 +39,9 @@ type Pool struct {
 	// Keys are the tag keys by which the other system recognizes its VMs.
 	Keys     []string
 	Machines []Machine
+
+	// named: the other system deletes what has the name of a machine together with it.
+	named bool
 }
 
 // role returns the one of the Keys whose loss makes a VM nobody's for the other system.
@@ -69,6 +72,9 @@ type Machine struct {
 	Version string
 	// Identity is the value of the VM's tag with the first of the pool's Keys; "": any.
 	Identity string
+	// Own are the names or IDs of what else the other system deletes with the VM, and the cloud
+	// does not: ports, volumes, addresses.
+	Own []string
 }
 
 // Severity says what a Finding means for the takeover.
@@ -208,23 +214,31 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 	if vm.Token != "" && vm.Token != target.token(m) || vm.OwnershipID != "" && vm.OwnershipID != target.OwnershipID {
 		s.refuse("", "its VM %s has tags of Drover already, and they are of another machine or cluster", vm.ID)
 	}
-	if vm.FailureDomain != "" && !strings.Contains(m.ProviderID, "/"+vm.FailureDomain+"/") {
-		s.refuse("", "its VM %s is in %s, but its Node says %s", vm.ID, vm.FailureDomain, m.ProviderID)
+	if vm.ProviderID != m.ProviderID {
+		s.refuse("", "the provider ID of its VM is %s, but its Node has %s: the CloudAccount must be for the same place, and on OpenStack have regionalProviderIDs as the Nodes have it",
+			vm.ProviderID, m.ProviderID)
 	}
 	if is := vm.Tags[pool.Keys[0]]; m.Identity != "" && is != m.Identity {
 		s.refuse("", "its VM %s has the tag %s of another Machine, %q", vm.ID, pool.Keys[0], is)
 	}
-	if pool.Machine == nil || pool.Machine.AWS == nil {
+	if pool.Machine == nil {
 		return
 	}
-	if image := &pool.Machine.AWS.Image; *image == (infrav1.AWSImage{}) {
-		image.ID = vm.ImageID
-		s.plan.about("MachineDeployment", pool.Name).note("", "it names no image: new machines get that of VM %s, %s", vm.ID, vm.ImageID)
+	var size, image string
+	if aws := pool.Machine.AWS; aws != nil {
+		if aws.Image == (infrav1.AWSImage{}) {
+			aws.Image.ID = vm.ImageID
+			s.plan.about("MachineDeployment", pool.Name).note("", "it names no image: new machines get that of VM %s, %s", vm.ID, vm.ImageID)
+		}
+		size, image = aws.InstanceType, aws.Image.ID
 	}
-	if want := pool.Machine.AWS.InstanceType; vm.Type != want {
-		s.note("", "its VM is of type %s; the next rollout makes it %s", vm.Type, want)
+	if openstack := pool.Machine.OpenStack; openstack != nil {
+		size, image = openstack.Flavor, openstack.Image.ID
 	}
-	if want := pool.Machine.AWS.Image.ID; vm.ImageID != "" && vm.ImageID != want {
-		s.note("", "its VM was made from image %s; the next rollout uses %s", vm.ImageID, want)
+	if vm.Type != size {
+		s.note("", "its VM is of type %s; the next rollout makes it %s", vm.Type, size)
+	}
+	if vm.ImageID != "" && image != "" && vm.ImageID != image {
+		s.note("", "its VM was made from image %s; the next rollout uses %s", vm.ImageID, image)
 	}
 }

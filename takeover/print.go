@@ -21,12 +21,13 @@ import (
 func (t *Target) Print(out io.Writer, p *Plan) error {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "POOL\tMACHINE\tVM\tNODE\tVERSION")
-	vms := 0
+	vms, own := 0, 0
 	for i := range p.Pools {
 		pool := &p.Pools[i]
 		fmt.Fprintf(table, "%s\t%d of %d\t\t\t%s\n", pool.Name, len(pool.Machines), pool.Replicas, pool.Version)
 		for _, m := range pool.Machines {
 			fmt.Fprintf(table, "\t%s\t%s\t%s\t%s\n", m.Name, m.Instance, m.Node, m.Version)
+			own += len(m.Own)
 		}
 		vms += len(pool.Machines)
 	}
@@ -41,8 +42,12 @@ func (t *Target) Print(out io.Writer, p *Plan) error {
 	for _, kind := range slices.Sorted(maps.Keys(count)) {
 		kinds = append(kinds, fmt.Sprintf("%s %d", kind, count[kind]))
 	}
-	fmt.Fprintf(out, "\nTo be made: %s\nTo be tagged: VM %d, with %s\n\n", strings.Join(kinds, ", "), vms,
+	fmt.Fprintf(out, "\nTo be made: %s\nTo be tagged: VM %d, with %s\n", strings.Join(kinds, ", "), vms,
 		strings.Join(slices.Sorted(maps.Keys(t.Tags(Machine{}))), ", "))
+	if own > 0 {
+		fmt.Fprintf(out, "To go with their VMs: what has one of %d names or IDs of ports, volumes and floating IPs; -o yaml prints them\n", own)
+	}
+	fmt.Fprintln(out)
 	table = tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "RESULT\tOBJECT\tFIELD\tMESSAGE")
 	for _, f := range p.sorted() {
@@ -58,10 +63,10 @@ func (t *Target) PrintYAML(out io.Writer, p *Plan) error {
 	for _, f := range p.sorted() {
 		fmt.Fprintf(&b, "# %s: %s %s: %s\n", f.Severity, f.Object, f.Field, f.Message)
 	}
-	tags := map[string]map[string]string{}
+	tags, own := map[string]map[string]string{}, map[string][]string{}
 	for i := range p.Pools {
 		for _, m := range p.Pools[i].Machines {
-			tags[m.Name] = t.Tags(m)
+			tags[m.Name], own[m.Name] = t.Tags(m), m.Own
 		}
 	}
 	for _, o := range t.Objects(p) {
@@ -76,6 +81,9 @@ func (t *Target) PrintYAML(out io.Writer, p *Plan) error {
 		if _, vm := o.(*infrav1.CloudMachine); vm {
 			for _, key := range slices.Sorted(maps.Keys(tags[o.GetName()])) {
 				fmt.Fprintf(&b, "# its VM's tag %s: %s\n", key, tags[o.GetName()][key])
+			}
+			for _, part := range own[o.GetName()] {
+				fmt.Fprintf(&b, "# goes with its VM: the port, volume or floating IP %s\n", part)
 			}
 		}
 		b.Write(data)

@@ -55,7 +55,7 @@ func MachineController() System {
 		Name: "machine-controller", Read: ReadMC,
 		leases: []string{"machine-controller"}, api: mcAPI,
 		kinds:          []string{"Machine", "MachineSet", "MachineDeployment"},
-		finalizers:     []string{"machine-delete-finalizer", "machine-node-delete-finalizer", "foregroundDeletion"},
+		finalizers:     []string{"machine-delete-finalizer", "machine-node-delete-finalizer", mcAddress, "foregroundDeletion"},
 		nodeLabel:      "machine-controller/owned-by",
 		nodeAnnotation: "cluster.k8s.io/machine",
 	}

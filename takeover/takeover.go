@@ -27,7 +27,7 @@ import (
 // VMs are the target's account. Each call waits for its turn in the account's rate limit.
 type VMs interface {
 	Tagged(ctx context.Context, keys []string) ([]cloud.Tagged, error)
-	Tag(ctx context.Context, id string, tags map[string]string) error
+	Tag(ctx context.Context, id string, tags map[string]string, own []string) error
 	Untag(ctx context.Context, ids, keys []string) error
 }
 
@@ -88,10 +88,10 @@ func (t *Takeover) stagePool(ctx context.Context, pool *Pool, tagged map[string]
 		if err := t.make(ctx, vm); err != nil {
 			return err
 		}
-		if _, has := tagged[m.Instance]; has {
+		if vm, has := tagged[m.Instance]; has && !vm.Partial {
 			continue
 		}
-		if err := t.VMs.Tag(ctx, m.Instance, t.Tags(m)); err != nil {
+		if err := t.VMs.Tag(ctx, m.Instance, t.Tags(m), m.Own); err != nil {
 			return fmt.Errorf("tagging %s: %w", m.Instance, err)
 		}
 	}

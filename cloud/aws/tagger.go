@@ -53,9 +53,9 @@ func toTagged(i *types.Instance) cloud.Tagged {
 	return t
 }
 
-// Tag implements cloud.Tagger. The instance's volumes and network interfaces need no tags: EC2
-// deletes them with it, unless the image or a user has decided otherwise.
-func (d *driver) Tag(ctx context.Context, id string, tags map[string]string) error {
+// Tag implements cloud.Tagger, in one step. The instance's volumes and network interfaces need no
+// tags: EC2 deletes them with it, unless the image or a user has decided otherwise.
+func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ []string) error {
 	in := &ec2.CreateTagsInput{Resources: []string{id}}
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
 		in.Tags = append(in.Tags, types.Tag{Key: aws.String(key), Value: aws.String(cloud.Clip(tags[key], maxTagValue))})

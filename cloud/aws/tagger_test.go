@@ -47,7 +47,7 @@ func TestTagger(t *testing.T) {
 	}
 	g.Expect(ours()).To(Equal(0))
 	for range 2 {
-		g.Expect(d.Tag(ctx, id, map[string]string{cloud.TagOwnership: "owner", cloud.TagToken: "token"})).To(Succeed())
+		g.Expect(d.Tag(ctx, id, map[string]string{cloud.TagOwnership: "owner", cloud.TagToken: "token"}, nil)).To(Succeed())
 	}
 	found, err := d.Describe(ctx, []cloud.Reference{{Token: "token"}})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -59,5 +59,5 @@ func TestTagger(t *testing.T) {
 	g.Expect(ours()).To(Equal(0))
 	g.Expect(names("cluster", "role")).To(BeEmpty())
 	g.Expect(names("cluster")).To(ConsistOf("one", "two"))
-	g.Expect(cloud.CodeOf(d.Tag(ctx, "i-0dead00000000dead", map[string]string{"a": "1"}))).To(Equal(cloud.NotFound))
+	g.Expect(cloud.CodeOf(d.Tag(ctx, "i-0dead00000000dead", map[string]string{"a": "1"}, nil))).To(Equal(cloud.NotFound))
 }

@@ -18,8 +18,8 @@ func (a *Account) Tagged(ctx context.Context, keys []string) (found []cloud.Tagg
 }
 
 // Tag calls the Tagger.
-func (a *Account) Tag(ctx context.Context, id string, tags map[string]string) error {
-	return a.tagger(ctx, "Tag", func(ctx context.Context, t cloud.Tagger) error { return t.Tag(ctx, id, tags) })
+func (a *Account) Tag(ctx context.Context, id string, tags map[string]string, own []string) error {
+	return a.tagger(ctx, "Tag", func(ctx context.Context, t cloud.Tagger) error { return t.Tag(ctx, id, tags, own) })
 }
 
 // Untag calls the Tagger.

@@ -157,7 +157,8 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []
 	if err != nil {
 		return nil, err
 	}
-	return append(found, more...), nil
+	taken, err := d.takenAddresses(ctx, refs)
+	return append(append(found, more...), taken...), err
 }
 
 // readTokens returns what carries the tokens, and maybe more. For many tokens it lists everything,
@@ -295,10 +296,10 @@ func portNames(tokens []string) []string {
 	return names
 }
 
-// servers reads all pages of the servers that match the query, and returns Drover's.
-func (d *driver) servers(ctx context.Context, query url.Values, most *int) ([]cloud.Resource, error) {
+// allServers reads all pages of the servers that match the query.
+func (d *driver) allServers(ctx context.Context, query url.Values, most *int) ([]server, error) {
 	op := operation{"ListServers", cloud.ClassRead, compute, http.MethodGet}
-	found, err := pages(ctx, op, most, func(ctx context.Context, marker string) ([]server, bool, error) {
+	return pages(ctx, op, most, func(ctx context.Context, marker string) ([]server, bool, error) {
 		var page struct {
 			Servers *[]server `json:"servers"`
 			Links   []link    `json:"servers_links"`
@@ -308,6 +309,11 @@ func (d *driver) servers(ctx context.Context, query url.Values, most *int) ([]cl
 		}
 		return completePage(op, page.Servers, page.Links)
 	}, func(s server) string { return s.ID })
+}
+
+// servers reads the servers that match the query, and returns Drover's.
+func (d *driver) servers(ctx context.Context, query url.Values, most *int) ([]cloud.Resource, error) {
+	found, err := d.allServers(ctx, query, most)
 	var all []cloud.Resource
 	for i := range found {
 		s := &found[i]
@@ -335,12 +341,18 @@ func (d *driver) fault(ctx context.Context, id string) string {
 	return words
 }
 
-// ports reads all pages of the project's ports that match the query, and returns Drover's.
+// ports reads the project's ports that match the query, and returns Drover's.
 func (d *driver) ports(ctx context.Context, query url.Values, most *int) ([]port, error) {
+	found, err := d.allPorts(ctx, query, most)
+	return slices.DeleteFunc(found, func(p port) bool { return p.ownership() == "" }), err
+}
+
+// allPorts reads all pages of the project's ports that match the query.
+func (d *driver) allPorts(ctx context.Context, query url.Values, most *int) ([]port, error) {
 	op := operation{"ListPorts", cloud.ClassRead, network, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
 	query["fields"] = []string{"id", "name", "description", "created_at", "trunk_details"}
-	found, err := pages(ctx, op, most, func(ctx context.Context, marker string) ([]port, bool, error) {
+	return pages(ctx, op, most, func(ctx context.Context, marker string) ([]port, bool, error) {
 		var page struct {
 			Ports *[]port `json:"ports"`
 			Links []link  `json:"ports_links"`
@@ -350,7 +362,6 @@ func (d *driver) ports(ctx context.Context, query url.Values, most *int) ([]port
 		}
 		return completePage(op, page.Ports, page.Links)
 	}, func(p port) string { return p.ID })
-	return slices.DeleteFunc(found, func(p port) bool { return p.ownership() == "" }), err
 }
 
 // link is a link in an answer.

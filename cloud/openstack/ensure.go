@@ -48,15 +48,18 @@ const (
 // portDescription returns a description with the port's ownership ID, its index, its dependants,
 // and the machine's name for users.
 func portDescription(req cloud.Request, index int) string {
-	machine := req.Spec.OpenStack
-	words := cloud.TagOwnership + "=" + req.OwnershipID + " drover-port=" + strconv.Itoa(index)
+	machine, markers := req.Spec.OpenStack, ""
 	if machine.Ports[index].FloatingNetwork != "" {
-		words += " " + floatingMarker + "=yes"
+		markers += " " + floatingMarker + "=yes"
 	}
 	if index == 0 && len(ownVolumes(machine, "")) > 0 {
-		words += " " + volumesMarker + "=yes"
+		markers += " " + volumesMarker + "=yes"
 	}
-	return cloud.Clip(words+" "+cloud.TagMachine+"="+req.Namespace+"/"+req.Name, maxText)
+	return cloud.Clip(describePort(req.OwnershipID, index, markers, req.Namespace+"/"+req.Name), maxText)
+}
+
+func describePort(ownershipID string, index int, markers, machine string) string {
+	return cloud.TagOwnership + "=" + ownershipID + " drover-port=" + strconv.Itoa(index) + markers + " " + cloud.TagMachine + "=" + machine
 }
 
 // Ensure finds the machine's server by its tag, or creates it. Nova has no client token, so the

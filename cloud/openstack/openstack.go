@@ -24,6 +24,9 @@ const (
 	// steinMicroversion is of the release Stein. It has volume types in the create (2.67) and shows
 	// servers of a cell that is down (2.69). The driver uses it for these only.
 	steinMicroversion = "2.69"
+	// ussuriMicroversion is of the release Ussuri. It changes whether Nova deletes a volume with
+	// its server (2.85). The driver uses it for this only.
+	ussuriMicroversion = "2.85"
 	// maxUserData is what fits as base64 into the 65,535 bytes that Nova accepts.
 	maxUserData = 65535 / 4 * 3
 	// maxTokens keeps the request line of a listing by tokens within 4 KiB.

@@ -29,9 +29,21 @@ type server struct {
 	Addresses  map[string][]address `json:"addresses"`
 	AccessIPv4 string               `json:"accessIPv4"`
 	AccessIPv6 string               `json:"accessIPv6"`
-	Fault      struct {
+	Tags       []string             `json:"tags"`
+	Volumes    []attachment         `json:"os-extended-volumes:volumes_attached"`
+	Image      any                  `json:"image"` // "" for some servers that boot from a volume
+	Flavor     struct {
+		Name string `json:"original_name"`
+	} `json:"flavor"`
+	Fault struct {
 		Message string `json:"message"`
 	} `json:"fault"`
+}
+
+// attachment is a volume that is attached to a server.
+type attachment struct {
+	ID                  string `json:"id"`
+	DeleteOnTermination bool   `json:"delete_on_termination"`
 }
 
 type address struct {

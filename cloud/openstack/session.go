@@ -28,6 +28,8 @@ const (
 
 	// computeStein is Nova in steinMicroversion.
 	computeStein = "compute, of the release Stein"
+	// computeUssuri is Nova in ussuriMicroversion.
+	computeUssuri = "compute, of the release Ussuri"
 )
 
 // session is a token with its catalog. It is immutable: a new token makes a new session.
@@ -126,9 +128,12 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 			break
 		}
 	}
-	newer := *made.services[compute]
-	made.services[computeStein] = &newer
-	made.services[compute].Microversion, newer.Microversion = microversion, steinMicroversion
+	for service, version := range map[string]string{computeStein: steinMicroversion, computeUssuri: ussuriMicroversion} {
+		newer := *made.services[compute]
+		newer.Microversion = version
+		made.services[service] = &newer
+	}
+	made.services[compute].Microversion = microversion
 	s.project = project.ID
 	return made, nil
 }

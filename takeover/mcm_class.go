@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// classes plans the machine's fields of each pool from its MachineClass.
+func (m *MCM) classes(p *Plan, target *Target) {
+	done := map[string]*Pool{}
+	for i := range p.Pools {
+		pool := &p.Pools[i]
+		if first := done[pool.Template]; first != nil {
+			pool.Machine, pool.Keys, pool.named = first.Machine, first.Keys, first.named
+			continue
+		}
+		done[pool.Template] = pool
+		at := slices.IndexFunc(m.Classes, func(c unstructured.Unstructured) bool { return c.GetName() == pool.Template })
+		if at < 0 {
+			p.about("MachineDeployment", pool.Name).refuse("spec.template.spec.class", "MachineClass %s does not exist", pool.Template)
+			continue
+		}
+		class := &m.Classes[at]
+		s := p.about("MachineClass", class.GetName())
+		s.settled(class)
+		if capacity, _, _ := unstructured.NestedMap(class.Object, "nodeTemplate", "virtualCapacity"); len(capacity) > 0 {
+			s.lose("nodeTemplate.virtualCapacity", "new Nodes do not get it")
+		}
+		provider, _, _ := unstructured.NestedString(class.Object, "provider")
+		switch account := &target.Account.Spec; {
+		case provider == "AWS" && account.AWS != nil:
+			spec := &mcmAWS{}
+			if s.decode(class.Object, "providerSpec", spec) {
+				pool.Machine = target.fields(infrav1.CloudMachineFields{AWS: s.aws(spec, account.AWS.Region)})
+				pool.Keys = s.keys("providerSpec.tags", spec.Tags, mcmClusterKey, mcmRoleKey)
+			}
+		case provider == "OpenStack" && account.OpenStack != nil:
+			s.openstack(pool, class, target)
+		default:
+			s.refuse("provider", "it is %q: Drover takes over machines of AWS and OpenStack, with a CloudAccount of the same cloud", provider)
+		}
+	}
+}
+
+// fields completes the fields of machines.
+func (t *Target) fields(f infrav1.CloudMachineFields) *infrav1.CloudMachineFields {
+	f.AccountRef = infrav1.LocalReference{Name: t.Account.Name}
+	return &f
+}
+
+// The tag keys by which machine-controller-manager recognizes its VMs have these parts.
+const (
+	mcmClusterKey = "kubernetes.io/cluster/"
+	mcmRoleKey    = "kubernetes.io/role/"
+)
+
+// keys returns the two keys by which the class's VMs are recognized.
+func (s subject) keys(field string, tags map[string]string, parts ...string) (keys []string) {
+	for _, part := range parts {
+		var found []string
+		for _, key := range slices.Sorted(maps.Keys(tags)) {
+			if strings.Contains(key, part) {
+				found = append(found, key)
+			}
+		}
+		if len(found) != 1 {
+			s.refuse(field, "%d keys contain %s, and exactly one must", len(found), part)
+			return nil
+		}
+		keys = append(keys, found...)
+	}
+	return keys
+}
