@@ -43,7 +43,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-takeover test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-kind test-kubeadm test-cluster test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-picture playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
+.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-takeover test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-kind test-kubeadm test-cluster test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-cluster demo-picture playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -184,13 +184,19 @@ bench-vsphere: ## Print the same for 300 machines of govmomi's vCenter
 	@exec bin/bench -cloud vsphere -sizes 300 -out out/vsphere
 
 # Programs of Kubernetes and etcd that are installed are good enough to look at Drover.
-demo playground: export DROVER_INSTALLED := 1
+demo demo-cluster playground: export DROVER_INSTALLED := 1
 
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
 	@hack/program ./test/demo bin/demo
 	@hack/program . bin/drover
 	@exec bin/demo
+
+demo-cluster: ## Show a whole cluster: its control plane comes, rolls, heals and goes on a simulated cloud (Linux, root)
+	@hack/tool $(PLAYGROUND) kube-scheduler kubectl clusterctl kubeadm capi-kubeadm-bootstrap capi-kubeadm-controlplane >/dev/null
+	@hack/program ./test/demo bin/demo
+	@hack/program . bin/drover
+	@exec bin/demo -cluster
 
 demo-picture: ## Run the demo, and record it as the picture that the README shows
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null

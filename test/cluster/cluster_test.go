@@ -4,199 +4,112 @@ package cluster
 
 import (
 	"context"
-	"fmt"
-	"slices"
+	"os"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/utils/ptr"
-	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/kubeconfig"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/cloud/simulated/simulator"
-	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/whole"
 )
+
+const (
+	// patience bounds everything that must come true in the end.
+	patience = 5 * time.Minute
+	// second is a small cluster of a ClusterClass.
+	second = "two"
+)
+
+// stage is a whole.Stage in a test.
+type stage struct {
+	*testing.T
+	*whole.Stage
+	ctx context.Context
+}
 
 // TestWholeCluster makes a cluster of three control-plane machines and two workers from the flavor
 // kubeadm, has one machine of the control plane fail and be replaced, makes the control plane small
 // again, and deletes the cluster. Meanwhile a client asks the endpoint. A second, small cluster is
 // made from the ClusterClass.
 func TestWholeCluster(t *testing.T) {
-	s := newStage(t)
-	s.prepare()
-	s.create("cluster-template-kubeadm.yaml", name, 3, 2)
-	s.until("the first machine answers", s.initialized)
-	asking := s.ask()
-	s.until("the control plane has three healthy machines", s.healthy(3, nil))
-	s.until("the workers are ready", s.workers(2))
-
-	s.hurryRemediation()
-	lost := s.powerOff()
-	s.until("the machine is replaced", s.healthy(3, []string{lost}))
-	s.scale(1)
-	s.until("the control plane has one healthy machine", s.healthy(1, nil))
-
-	asked, failed, twice, errs := asking.end()
-	t.Logf("%d requests to the endpoint, %d failed once, %d twice: %v", asked, failed, twice, errs)
-	if asked < 300 || twice > 0 {
-		t.Errorf("%d of %d requests failed, also on a new connection", twice, asked)
+	if missing := whole.Missing(); missing != "" {
+		t.Skip(missing)
 	}
-
-	s.create("clusterclass-drover-kubeadm.yaml", second, 1, 1)
-	s.create("cluster-template-topology-kubeadm.yaml", second, 1, 1)
-	s.until("a cluster of the class is available", s.available(second))
-
-	s.do(scenario.Delete(s.ctx, s.client, s.cluster()))
-	s.do(scenario.Delete(s.ctx, s.client, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: second}}))
-	s.until("nothing is left", s.gone)
-}
-
-// available checks that a cluster has all its machines, and that they are up to date.
-func (s *stage) available(name string) scenario.Check {
-	return func(ctx context.Context) (string, error) {
-		cluster := &clusterv1.Cluster{}
-		if err := s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, cluster); err != nil {
-			return "", err
+	s := &stage{T: t, ctx: t.Context()}
+	var err error
+	s.Stage, err = whole.Start(s.ctx, whole.Options{Dir: t.TempDir(), Progress: os.Stderr})
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
 		}
-		for _, condition := range []string{
-			clusterv1.ClusterTopologyReconciledCondition, clusterv1.ClusterControlPlaneMachinesReadyCondition, clusterv1.ClusterWorkerMachinesReadyCondition,
-			clusterv1.ClusterControlPlaneMachinesUpToDateCondition, clusterv1.ClusterAvailableCondition,
-		} {
-			if !isTrue(cluster.Status.Conditions, condition) {
-				return condition + ": " + scenario.Message(cluster, condition), nil
-			}
-		}
-		return "", nil
-	}
-}
-
-// initialized checks that the control plane has its first machine.
-func (s *stage) initialized(ctx context.Context) (string, error) {
-	cluster := s.cluster()
-	if err := s.client.Get(ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
-		return "", err
-	}
-	if !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
-		return scenario.Message(cluster, clusterv1.ClusterControlPlaneInitializedCondition), nil
-	}
-	return "", nil
-}
-
-// healthy checks that the control plane has n machines, none of those named, all with a healthy
-// member of etcd.
-func (s *stage) healthy(n int32, without []string) scenario.Check {
-	return func(ctx context.Context) (string, error) {
-		kcp := s.controlPlane()
-		if err := s.client.Get(ctx, client.ObjectKeyFromObject(kcp), kcp); err != nil {
-			return "", err
-		}
-		machines, err := s.machines(ctx)
-		if err != nil {
-			return "", err
-		}
-		if i := slices.IndexFunc(machines, func(m clusterv1.Machine) bool { return slices.Contains(without, m.Name) }); i >= 0 {
-			return fmt.Sprintf("Machine %s is still there: %s", machines[i].Name, scenario.Message(&machines[i], clusterv1.MachineReadyCondition)), nil
-		}
-		have, ready := ptr.Deref(kcp.Status.Replicas, 0), ptr.Deref(kcp.Status.ReadyReplicas, 0)
-		if have != n || ready != n || len(machines) != int(n) {
-			return fmt.Sprintf("%d machines, %d ready: %s", have, ready, scenario.Message(kcp, controlplanev1.KubeadmControlPlaneAvailableCondition)), nil
-		}
-		for _, condition := range []string{
-			controlplanev1.KubeadmControlPlaneAvailableCondition, controlplanev1.KubeadmControlPlaneEtcdClusterHealthyCondition,
-			controlplanev1.KubeadmControlPlaneControlPlaneComponentsHealthyCondition,
-		} {
-			if !isTrue(kcp.Status.Conditions, condition) {
-				return condition + ": " + scenario.Message(kcp, condition), nil
-			}
-		}
-		return "", nil
-	}
-}
-
-func isTrue(conditions []metav1.Condition, kind string) bool {
-	return slices.ContainsFunc(conditions, func(c metav1.Condition) bool { return c.Type == kind && c.Status == metav1.ConditionTrue })
-}
-
-func (s *stage) workers(n int32) scenario.Check {
-	return func(ctx context.Context) (string, error) {
-		md := &clusterv1.MachineDeployment{}
-		if err := s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name + "-md-0"}, md); err != nil {
-			return "", err
-		}
-		if ready := ptr.Deref(md.Status.ReadyReplicas, 0); ready != n {
-			return fmt.Sprintf("%d workers are ready", ready), nil
-		}
-		return "", nil
-	}
-}
-
-// ask begins to ask the cluster's endpoint, with its administrator's kubeconfig.
-func (s *stage) ask() *asker {
-	raw, err := kubeconfig.FromSecret(s.ctx, s.client, client.ObjectKeyFromObject(s.cluster()))
+	})
 	s.do(err)
-	config, err := clientcmd.RESTConfigFromKubeConfig(raw)
-	s.do(err)
-	a, err := ask(s.ctx, config)
-	s.do(err)
-	s.Cleanup(func() { a.stop() })
-	return a
-}
 
-// hurryRemediation makes the control plane's health check replace machines soon.
-func (s *stage) hurryRemediation() {
-	check := &clusterv1.MachineHealthCheck{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-control-plane"}}
-	s.do(scenario.Patch(s.ctx, s.client, check, func() {
-		for i := range check.Spec.Checks.UnhealthyNodeConditions {
-			check.Spec.Checks.UnhealthyNodeConditions[i].TimeoutSeconds = ptr.To[int32](1)
-		}
-	}))
-}
-
-// scale changes the number of machines of the control plane.
-func (s *stage) scale(replicas int32) {
-	kcp := s.controlPlane()
-	s.do(scenario.Patch(s.ctx, s.client, kcp, func() { kcp.Spec.Replicas = &replicas }))
-}
-
-// powerOff switches off the newest machine of the control plane, and returns its name.
-func (s *stage) powerOff() string {
-	machines, err := s.machines(s.ctx)
+	s.do(s.Create(s.ctx, "cluster-template-kubeadm.yaml", whole.Name, 3, 2))
+	s.until("the first machine answers", s.Initialized)
+	asker, err := s.Ask(s.ctx)
 	s.do(err)
-	newest := slices.MaxFunc(machines, func(a, b clusterv1.Machine) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
-	m := &infrav1.CloudMachine{}
-	s.do(s.client.Get(s.ctx, client.ObjectKey{Namespace: namespace, Name: newest.Spec.InfrastructureRef.Name}, m))
-	books, err := s.admin.Snapshot(s.ctx)
+	t.Cleanup(func() { asker.End() })
+	s.until("the control plane has three healthy machines", s.Healthy(3))
+	s.until("the workers are ready", s.Workers(2))
+
+	s.do(s.HurryRemediation(s.ctx))
+	lost, err := s.PowerOff(s.ctx)
 	s.do(err)
-	for _, r := range books.Resources {
-		if r.Kind == wire.Instance && len(m.Status.Addresses) > 0 && slices.ContainsFunc(m.Status.Addresses, func(a clusterv1.MachineAddress) bool { return a.Address == r.PrivateIP }) {
-			s.do(s.admin.Act(s.ctx, r.ID, simulator.ActStop))
-			return newest.Name
-		}
+	s.until("the machine is replaced", s.Healthy(3, lost))
+	s.do(s.Scale(s.ctx, 1))
+	s.until("the control plane has one healthy machine", s.Healthy(1))
+
+	answers := asker.End()
+	t.Log(answers)
+	if answers.Asked < 300 || answers.Lost > 0 {
+		t.Errorf("%d of %d requests failed, also on a new connection", answers.Lost, answers.Asked)
 	}
-	s.Fatalf("Machine %s has no VM", newest.Name)
-	return ""
+
+	s.do(s.Create(s.ctx, "clusterclass-drover-kubeadm.yaml", second, 1, 1))
+	s.do(s.Create(s.ctx, "cluster-template-topology-kubeadm.yaml", second, 1, 1))
+	s.until("a cluster of the class is available", s.Available(second))
+
+	s.do(scenario.Delete(s.ctx, s.Client, s.Cluster()))
+	s.do(scenario.Delete(s.ctx, s.Client, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: whole.Namespace, Name: second}}))
+	s.until("nothing is left", s.Gone)
 }
 
-// gone checks that nothing is left in the cloud or in the namespace.
-func (s *stage) gone(ctx context.Context) (string, error) {
-	books, err := s.admin.Snapshot(ctx)
+func (s *stage) do(err error) {
+	s.Helper()
 	if err != nil {
-		return "", err
+		s.Fatal(err)
+	}
+}
+
+// until waits for a check. If it does not come true, the test fails, and prints what every machine
+// says.
+func (s *stage) until(what string, check scenario.Check) {
+	s.Helper()
+	took, err := scenario.Wait(s.ctx, patience, check)
+	if err != nil {
+		s.Errorf("waiting until %s: %v", what, err)
+		s.consoles()
+		s.FailNow()
+	}
+	s.Logf("%5.1fs until %s", took.Seconds(), what)
+}
+
+// consoles prints the machines' consoles.
+func (s *stage) consoles() {
+	books, err := s.Admin.Snapshot(s.ctx)
+	if err != nil {
+		s.Log(err)
+		return
 	}
 	for _, r := range books.Resources {
-		if r.State != wire.Terminated {
-			return fmt.Sprintf("%s %s is %s", r.Kind, r.ID, r.State), nil
+		if report, err := s.Admin.Body(s.ctx, r.ID); err == nil {
+			s.Logf("%s %s (%s):", r.ID, r.Name, report.Phase)
+			for _, line := range report.Console {
+				s.Log("  ", line)
+			}
 		}
 	}
-	return scenario.All(
-		scenario.Empty(s.client, &clusterv1.ClusterList{}, namespace),
-		scenario.Empty(s.client, &clusterv1.MachineList{}, namespace),
-		scenario.Empty(s.client, &infrav1.CloudClusterList{}, namespace),
-		scenario.Empty(s.client, &infrav1.CloudMachineList{}, namespace),
-	)(ctx)
 }

@@ -2,8 +2,9 @@
 
 // Command demo shows Drover's main features with the real parts: a management cluster with Cluster
 // API and Drover, a separate workload cluster that is adopted, and the simulated cloud in place of
-// a real one. Machines are created, join, roll, heal and are deleted. The demo leaves no process,
-// port or file behind.
+// a real one. Machines are created, join, roll, heal and are deleted. With -cluster, it shows a
+// cluster whose control plane Drover's machines run. The demo leaves no process, port or file
+// behind.
 package main
 
 import (
@@ -20,6 +21,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
+// show is one of the demos.
+type show interface {
+	run(ctx context.Context) error
+	// lookIn prints what users can do while the demo stays up.
+	lookIn()
+	// explain prints, after an error, the end of the most relevant logs, and the folder of all.
+	explain()
+	// stop stops all parts. It removes the folder unless keep is true.
+	stop(keep bool) error
+}
+
 func main() {
 	// Users do not need the log messages of the libraries while the clusters start and stop.
 	log.SetLogger(logr.Discard())
@@ -33,6 +45,7 @@ func run() int {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
 	picture := flag.String("film", "", "Record the terminal, and write an animated SVG to this file. The demo then ends by itself.")
+	cluster := flag.Bool("cluster", false, "Show a whole cluster with a control plane, which needs Linux and root.")
 	flag.Parse()
 	var recording *film
 	if *picture != "" {
@@ -41,7 +54,10 @@ func run() int {
 	s := newScreen(os.Stdout, recording)
 	defer s.close()
 
-	d := &demo{screen: s, began: time.Now()}
+	var d show = &demo{screen: s, began: time.Now()}
+	if *cluster {
+		d = &clusterDemo{screen: s, began: time.Now()}
+	}
 	err := d.run(ctx)
 	if err == nil && recording != nil {
 		err = recording.write(*picture)
@@ -53,7 +69,8 @@ func run() int {
 	cancel() // a second Ctrl-C ends the program and its children immediately
 	s.hideTable()
 	if err != nil && !interrupted {
-		d.explain(err)
+		s.say("\nFAILED: %v", err)
+		d.explain()
 	}
 	s.say("Stopping everything.")
 	if stopErr := d.stop(err != nil && !interrupted); stopErr != nil {
@@ -70,7 +87,7 @@ func run() int {
 	}
 }
 
-// lookIn prints what users can do while the demo stays up.
+// lookIn implements show.
 func (d *demo) lookIn() {
 	d.screen.hideTable()
 	d.screen.say(`
@@ -90,13 +107,14 @@ The logs are in %s. Ctrl-C ends it all.`,
 		d.management.AdminKubeconfig(), d.tools["kubectl"], namespace, namespace, poolName, namespace, d.workload.AdminKubeconfig(), d.dir)
 }
 
-// explain prints the error, the end of the most relevant logs, and the folder of all logs.
-func (d *demo) explain(err error) {
-	d.screen.say("\nFAILED after %.0f s: %v", time.Since(d.began).Seconds(), err)
-	for _, log := range d.relevantLogs() {
-		d.screen.say("\n--- the end of %s:\n%s", log, tail(log, 15))
+// explain implements show.
+func (d *demo) explain() { explain(d.screen, d.dir) }
+
+func explain(s *screen, dir string) {
+	for _, log := range relevantLogs(dir) {
+		s.say("\n--- the end of %s:\n%s", log, tail(log, 15))
 	}
-	if d.dir != "" {
-		d.screen.say("\nAll logs are in %s; they are kept. Please attach them to a bug report: they hold no secret of yours.", d.dir)
+	if dir != "" {
+		s.say("\nAll logs are in %s; they are kept. Please attach them to a bug report: they hold no secret of yours.", dir)
 	}
 }

@@ -137,7 +137,7 @@ func (d *demo) guard(ctx context.Context) (context.Context, context.CancelFunc) 
 
 var errUnexpected = errors.New("it should run until the end")
 
-// stop stops all parts. It removes the folder unless keep is true.
+// stop implements show.
 func (d *demo) stop(keep bool) error {
 	var errs []error
 	if d.drover != nil {
@@ -160,11 +160,11 @@ func (d *demo) stop(keep bool) error {
 
 // relevantLogs returns the logs of Drover and Cluster API. They quote the errors of the other
 // parts.
-func (d *demo) relevantLogs() []string {
+func relevantLogs(dir string) []string {
 	var logs []string
 	for _, name := range []string{"drover-*.log", "capi-core-*.log"} {
-		found, err := filepath.Glob(filepath.Join(d.dir, "management", name))
-		if err == nil && d.dir != "" {
+		found, err := filepath.Glob(filepath.Join(dir, "management", name))
+		if err == nil && dir != "" {
 			logs = append(logs, found...)
 		}
 	}

@@ -16,34 +16,36 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/test/scenario"
 )
 
-// rows returns the current machines, oldest first.
-func (d *demo) rows(ctx context.Context) ([]row, error) {
+// rows returns the current machines, oldest first. nodes is nil while their cluster has no API
+// server.
+func rows(ctx context.Context, namespace string, view, nodes *scenario.View) ([]row, error) {
 	machines := &clusterv1.MachineList{}
-	if err := d.view.List(ctx, machines, client.InNamespace(namespace)); err != nil {
+	if err := view.List(ctx, machines, client.InNamespace(namespace)); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(machines.Items, func(a, b clusterv1.Machine) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
-	rows := make([]row, 0, len(machines.Items))
+	all := make([]row, 0, len(machines.Items))
 	for i := range machines.Items {
-		rows = append(rows, d.row(ctx, &machines.Items[i]))
+		all = append(all, rowOf(ctx, &machines.Items[i], view, nodes))
 	}
-	return rows, nil
+	return all, nil
 }
 
-// row returns the state of a machine, and in one sentence what it waits for.
-func (d *demo) row(ctx context.Context, machine *clusterv1.Machine) row {
+// rowOf returns the state of a machine, and in one sentence what it waits for.
+func rowOf(ctx context.Context, machine *clusterv1.Machine, view, nodes *scenario.View) row {
 	r := row{machine: machine.Name, phase: machine.Status.Phase}
 	key := client.ObjectKeyFromObject(machine) // all three objects have the same name
 	vm, config := &infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{}
-	vmErr, configErr := d.view.Get(ctx, key, vm), d.view.Get(ctx, key, config)
+	vmErr, configErr := view.Get(ctx, key, vm), view.Get(ctx, key, config)
 	r.vm, r.zone = vm.Status.InstanceState, vm.Status.FailureDomain
-	if machine.Status.NodeRef.IsDefined() {
+	if machine.Status.NodeRef.IsDefined() && nodes != nil {
 		node := &corev1.Node{}
-		switch err := d.nodes.Get(ctx, client.ObjectKey{Name: machine.Status.NodeRef.Name}, node); {
+		switch err := nodes.Get(ctx, client.ObjectKey{Name: machine.Status.NodeRef.Name}, node); {
 		case err != nil:
 			r.node = "gone"
 		case nodeReady(node):

@@ -60,7 +60,7 @@ func (d *demo) run(ctx context.Context) error {
 		{"scale to 0", d.empty, time.Minute},
 		{"prove that nothing is left", d.prove, time.Minute},
 	} {
-		if err := d.step(ctx, s); err != nil {
+		if err := s.run(ctx, d.screen, d.cloud); err != nil {
 			return err
 		}
 	}
@@ -69,11 +69,11 @@ func (d *demo) run(ctx context.Context) error {
 	return nil
 }
 
-// step runs a step and prints its result, with the cloud calls that it took.
-func (d *demo) step(ctx context.Context, s step) error {
+// run runs a step and prints its result, with the cloud calls that it took.
+func (s step) run(ctx context.Context, screen *screen, cloud simulator.Admin) error {
 	start := time.Now()
-	d.screen.title(s.title)
-	before, err := d.cloud.Audit(ctx)
+	screen.title(s.title)
+	before, err := cloud.Audit(ctx)
 	if err != nil {
 		return err
 	}
@@ -83,12 +83,12 @@ func (d *demo) step(ctx context.Context, s step) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.title, err)
 	}
-	after, err := d.cloud.Audit(ctx)
+	after, err := cloud.Audit(ctx)
 	if err != nil {
 		return err
 	}
-	d.screen.title("")
-	d.screen.note(s.title, fmt.Sprintf(": %s (%.1f s; cloud calls: %s)", said, time.Since(start).Seconds(), callsBetween(before, after)))
+	screen.title("")
+	screen.note(s.title, fmt.Sprintf(": %s (%.1f s; cloud calls: %s)", said, time.Since(start).Seconds(), callsBetween(before, after)))
 	return nil
 }
 
@@ -97,7 +97,7 @@ func callsBetween(before, after simulator.Audit) string {
 	var parts []string
 	total := 0
 	for _, op := range []string{
-		wire.RunInstances, wire.DescribeInstances, wire.DescribeResources, wire.DescribeCatalog, wire.TerminateInstances, wire.DeleteResources,
+		wire.RunInstances, wire.DescribeInstances, wire.DescribeResources, wire.DescribeCatalog, wire.TerminateInstances, wire.DeleteResources, wire.PutLoadBalancer,
 	} {
 		if n := after.Calls(op) - before.Calls(op); n > 0 {
 			total += n
@@ -121,7 +121,7 @@ func (d *demo) follow(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	go d.screen.follow(ctx, d.view, d.rows)
+	go d.screen.follow(ctx, d.view, func(ctx context.Context) ([]row, error) { return rows(ctx, namespace, d.view, d.nodes) })
 	return nil
 }
 

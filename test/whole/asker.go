@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cluster
+package whole
 
 import (
 	"context"
@@ -19,21 +19,32 @@ const (
 	askTimeout  = 5 * time.Second
 )
 
-// asker asks an API server's endpoint ten times a second, each time on a new connection.
-type asker struct {
+// Asker asks an API server's endpoint ten times a second, each time on a new connection.
+type Asker struct {
 	client *http.Client
 	url    string
 	stop   context.CancelFunc
 	asking sync.WaitGroup
 
-	mu sync.Mutex
-	// asked counts all requests, failed those that failed, and lost those whose retry failed, too.
-	asked, failed, lost int
-	errs                map[string]int
+	mu      sync.Mutex
+	answers Answers
+}
+
+// Answers count what became of requests.
+type Answers struct {
+	// Asked counts all requests, Failed those that failed, and Lost those whose retry on a new
+	// connection failed, too.
+	Asked, Failed, Lost int
+	// Errors count the errors by their text.
+	Errors map[string]int
+}
+
+func (a Answers) String() string {
+	return fmt.Sprintf("%d requests to the endpoint, %d failed once, %d twice: %v", a.Asked, a.Failed, a.Lost, a.Errors)
 }
 
 // ask begins to ask.
-func ask(ctx context.Context, config *rest.Config) (*asker, error) {
+func ask(ctx context.Context, config *rest.Config) (*Asker, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = askTimeout
 	config.Dial = (&net.Dialer{Timeout: askTimeout}).DialContext // not the cached transport of others
@@ -42,7 +53,7 @@ func ask(ctx context.Context, config *rest.Config) (*asker, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	a := &asker{client: &http.Client{Transport: closing{transport}, Timeout: askTimeout}, url: config.Host + "/api/v1/namespaces/default", stop: stop, errs: map[string]int{}}
+	a := &Asker{client: &http.Client{Transport: closing{transport}, Timeout: askTimeout}, url: config.Host + "/api/v1/namespaces/default", stop: stop, answers: Answers{Errors: map[string]int{}}}
 	a.asking.Go(func() { a.run(ctx) })
 	return a, nil
 }
@@ -56,7 +67,7 @@ func (c closing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(r)
 }
 
-func (a *asker) run(ctx context.Context) {
+func (a *Asker) run(ctx context.Context) {
 	ticker := time.NewTicker(askInterval)
 	defer ticker.Stop()
 	for {
@@ -70,13 +81,13 @@ func (a *asker) run(ctx context.Context) {
 }
 
 // once makes one request, and another if it fails.
-func (a *asker) once(ctx context.Context) {
+func (a *Asker) once(ctx context.Context) {
 	err := a.get(ctx)
 	if ctx.Err() != nil {
 		return
 	}
 	a.mu.Lock()
-	a.asked++
+	a.answers.Asked++
 	a.mu.Unlock()
 	if err == nil {
 		return
@@ -84,11 +95,11 @@ func (a *asker) once(ctx context.Context) {
 	again := a.get(ctx)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.failed++
-	a.errs[text(err)]++
+	a.answers.Failed++
+	a.answers.Errors[text(err)]++
 	if again != nil && ctx.Err() == nil {
-		a.lost++
-		a.errs["again: "+text(again)]++
+		a.answers.Lost++
+		a.answers.Errors["again: "+text(again)]++
 	}
 }
 
@@ -101,7 +112,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-func (a *asker) get(ctx context.Context) error {
+func (a *Asker) get(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url, nil)
 	if err != nil {
 		return err
@@ -117,9 +128,9 @@ func (a *asker) get(ctx context.Context) error {
 	return nil
 }
 
-// end ends the asking, and returns what was counted.
-func (a *asker) end() (asked, failed, lost int, errs map[string]int) {
+// End ends the asking, and returns what was counted.
+func (a *Asker) End() Answers {
 	a.stop()
 	a.asking.Wait()
-	return a.asked, a.failed, a.lost, a.errs
+	return a.answers
 }
