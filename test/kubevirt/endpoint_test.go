@@ -42,6 +42,13 @@ func TestEndpoint(t *testing.T) {
 		}
 	}
 	g.Expect(scenario.Create(t.Context(), c, objects...)).To(Succeed())
+	for _, wrong := range []infrav1.KubeVirtLoadBalancer{{Type: "NodePort"}, {Host: "nodes.example.com"}, {Annotations: map[string]string{"drover-machine": "x"}}} {
+		bad := cluster.CloudCluster()
+		bad.Name = "bad"
+		bad.Spec.Endpoint.LoadBalancer.AccountRef = bad.Spec.AccountRefs[0]
+		bad.Spec.Endpoint.LoadBalancer.KubeVirt = &wrong
+		g.Expect(c.Create(t.Context(), bad)).To(MatchError(ContainSubstring("spec.endpoint.loadBalancer.kubevirt")), "%+v", wrong)
+	}
 	own := &infrav1.CloudCluster{}
 	is := func(reason string) func() bool {
 		return func() bool {
