@@ -431,3 +431,27 @@ func TestFamily(t *testing.T) {
 	_, err = newSlice(cloud.BalancerRequest{Targets: []string{"10.0.0.1"}}, service)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec), "%v", err)
 }
+
+// TestHealth: a target is healthy while the guest with its address runs, is ready, and stays.
+func TestHealth(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*kubevirtv1.VirtualMachineInstance)
+		want   bool
+	}{
+		"ready":         {func(*kubevirtv1.VirtualMachineInstance) {}, true},
+		"not ready":     {func(vmi *kubevirtv1.VirtualMachineInstance) { vmi.Status.Conditions[0].Status = corev1.ConditionFalse }, false},
+		"no condition":  {func(vmi *kubevirtv1.VirtualMachineInstance) { vmi.Status.Conditions = nil }, false},
+		"starting":      {func(vmi *kubevirtv1.VirtualMachineInstance) { vmi.Status.Phase = kubevirtv1.Scheduled }, false},
+		"being deleted": {func(vmi *kubevirtv1.VirtualMachineInstance) { vmi.DeletionTimestamp = &metav1.Time{Time: time.Now()} }, false},
+		"another":       {func(vmi *kubevirtv1.VirtualMachineInstance) { vmi.Status.Interfaces[0].IP = "10.0.0.2" }, false},
+	} {
+		vmi := &kubevirtv1.VirtualMachineInstance{ObjectMeta: meta("token-2")}
+		vmi.Status.Phase = kubevirtv1.Running
+		vmi.Status.Conditions = []kubevirtv1.VirtualMachineInstanceCondition{{Type: kubevirtv1.VirtualMachineInstanceReady, Status: corev1.ConditionTrue}}
+		vmi.Status.Interfaces = []kubevirtv1.VirtualMachineInstanceNetworkInterface{{Name: "default", IP: "10.0.0.1"}}
+		test.change(vmi)
+		slice := discoveryv1.EndpointSlice{Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}}
+		r := balancer(&corev1.Service{}, []discoveryv1.EndpointSlice{slice}, []kubevirtv1.VirtualMachineInstance{pruneVMI(vmi)})
+		NewWithT(t).Expect(r.Balancer.Targets).To(Equal([]cloud.BalancerTarget{{Address: "10.0.0.1", Healthy: test.want}}), name)
+	}
+}
