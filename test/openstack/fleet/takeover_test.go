@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -38,8 +40,8 @@ const (
 
 // TestTakeover takes servers over that were made as machine-controller-manager makes them, with a
 // port and a volume of their names: staged, switched and rolled back, all is as before. Then they
-// are Drover's, and scaled to 0: nothing is left of servers, ports and volumes. test/takeover has
-// the rest of the command, killed after each of its writes.
+// are Drover's, and scaled to 0: nothing is left of servers, ports and volumes. The command is cut
+// off after each of its writes to OpenStack; test/takeover kills it after each of its others.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	const n = 2
@@ -52,17 +54,21 @@ func TestTakeover(t *testing.T) {
 
 	out := o.run("plan")
 	g.Expect(out).To(ContainSubstring("To go with their VMs: what has one of 2 names"))
-	o.run("stage")
+	g.Expect(o.cut("stage")).To(BeTrue())
+	out, err := o.try("check")
+	g.Expect(err).To(HaveOccurred())
+	g.Expect(out).To(ContainSubstring("has only a part of what it must have"))
+	o.done("stage")
 	g.Expect(o.sight()).To(And(ContainSubstring("drover-creation-token"), Not(Equal(before))))
 	o.run("switch")
 	g.Expect(s.machines()).To(HaveLen(n))
-	o.run("rollback")
+	o.done("rollback")
 	g.Expect(o.sight()).To(Equal(before), "rolled back after the switch")
 	g.Expect(s.machines()).To(BeEmpty())
 
 	o.run("stage")
 	o.run("switch")
-	o.run("commit")
+	o.done("commit")
 	g.Expect(strings.Count(before, oldKey+":")).To(Equal(2*n), "servers and volumes have it")
 	g.Expect(strings.Count(o.sight(), oldKey+":")).To(Equal(n), "no server has it, so machine-controller-manager finds none")
 	for _, c := range s.Cloud.Calls() {
@@ -298,19 +304,55 @@ func (o *old) beat() {
 	}()
 }
 
+// done runs a step, and cuts the connection after each of its writes to OpenStack.
+func (o *old) done(step string) {
+	o.Helper()
+	n := 0
+	for o.cut(step) {
+		if n++; n > 50 {
+			o.Fatalf("%s does not come to an end", step)
+		}
+	}
+	o.Logf("%s was cut off after each of %d writes", step, n)
+}
+
+// cut runs a step, and cuts the connection after its first write to OpenStack. It returns false if
+// there is nothing left to write: then the step must be done.
+func (o *old) cut(step string) bool {
+	o.Helper()
+	var wrote atomic.Bool
+	o.Cloud.SetRule(func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+		writes := !strings.HasPrefix(c.Verb, "GET ") && c.Verb != "POST identity/auth" // nobody else writes meanwhile
+		return faultproxy.Verdict{Cut: at == faultproxy.After && writes && c.Status < http.StatusBadRequest && !wrote.Swap(true)}
+	})
+	out, err := o.try(step)
+	o.Cloud.SetRule(nil)
+	if err == nil == wrote.Load() {
+		o.Fatalf("%s, cut off: %t: %v\n%s", step, wrote.Load(), err, out)
+	}
+	return wrote.Load()
+}
+
 // run runs a step of the command, which must succeed.
 func (o *old) run(step string) string {
 	o.Helper()
-	cmd := exec.CommandContext(o.Ctx, o.binary, "import", "machine-controller-manager", step, "--namespace", o.Namespace, "--cluster", o.Tenant.Name, "--bootstrap", "base",
-		"--from-namespace", o.namespace, "--nodes", o.nodes, "--confirm", o.Tenant.Name, "--allow-endpoints=127.0.0.0/8,::1/128")
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+o.kubeconfig)
 	began := time.Now()
-	out, err := cmd.CombinedOutput()
+	out, err := o.try(step)
 	if err != nil {
 		o.Fatalf("%s: %v\n%s", step, err, out)
 	}
 	o.Logf("%5.1fs for %s", time.Since(began).Seconds(), step)
-	return string(out)
+	return out
+}
+
+// try runs a step of the command.
+func (o *old) try(step string) (out string, err error) {
+	o.Helper()
+	cmd := exec.CommandContext(o.Ctx, o.binary, "import", "machine-controller-manager", step, "--namespace", o.Namespace, "--cluster", o.Tenant.Name, "--bootstrap", "base",
+		"--from-namespace", o.namespace, "--nodes", o.nodes, "--confirm", o.Tenant.Name, "--allow-endpoints=127.0.0.0/8,::1/128")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+o.kubeconfig)
+	raw, err := cmd.CombinedOutput()
+	return string(raw), err
 }
 
 // sight is all that a takeover changes of the servers, their ports and volumes.
