@@ -77,7 +77,7 @@ var suites = []suite{
 	{name: "takeover", make: "test-takeover", packages: []string{"test/takeover"}, clouds: []string{"aws"},
 		files: []string{"docs/migrate/machine-controller-manager.md", "docs/migrate/machine-controller.md"}, minutes: 6},
 	{name: "chaos-gcp", make: "test-chaos CLOUD=gcp SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"gcp"}, minutes: 6},
-	{name: "cluster", make: "test-cluster", packages: []string{"test/cluster"}, files: []string{"templates"}, minutes: 6, root: true},
+	{name: "cluster", make: "test-cluster", packages: []string{"test/cluster"}, files: []string{"templates"}, minutes: 7, root: true},
 }
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground

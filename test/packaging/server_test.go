@@ -146,6 +146,8 @@ func installKinds(t *testing.T, server client.Client, pattern string) {
 	}
 	for _, file := range files {
 		for _, crd := range objects(t, read(t, file)) {
+			// As releases of Cluster API's providers label them: each contract, and its version.
+			crd.SetLabels(map[string]string{"cluster.x-k8s.io/v1beta1": "v1beta1", "cluster.x-k8s.io/v1beta2": "v1beta2"})
 			accept(t, server, crd)
 		}
 	}
