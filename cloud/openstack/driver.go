@@ -43,6 +43,7 @@ type driver struct {
 	gone           gone
 	onePage        atomic.Bool // whether each part of the last full listing fit on one page
 	creating       creations
+	balancers      balancers
 	inheritedUntil time.Time // until then a create of another driver may still take effect
 	serverReads    *shared[cloud.Resource]
 	portReads      *shared[port]
@@ -120,7 +121,7 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 }
 
 // List reads the servers with Drover's tag, the project's ports whose description has an ownership
-// ID, and their dependants.
+// ID, their dependants, and load balancers.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	var most int
 	servers, err := d.servers(ctx, url.Values{"tags": {markerTag}}, &most)
@@ -135,8 +136,12 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
+	balancers, err := d.listBalancers(ctx, &most)
+	if err != nil {
+		return nil, err
+	}
 	d.onePage.Store(most == 1)
-	return append(servers, rest...), nil
+	return append(append(servers, rest...), balancers...), nil
 }
 
 // Describe reads by token: a server that has the Reference's ProviderID and tags also has its
@@ -153,6 +158,12 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []
 		return nil, err
 	}
 	found = filterByTokens(found, func(token string) bool { return wanted[token] })
+	found = slices.DeleteFunc(found, func(r cloud.Resource) bool { return r.Kind == cloud.KindBalancer }) // read with their tokens below
+	balancers, err := d.balancersByToken(ctx, refs)
+	if err != nil {
+		return nil, err
+	}
+	found = append(found, balancers...)
 	more, err := d.checkAbsent(ctx, refs, found)
 	if err != nil {
 		return nil, err
@@ -258,6 +269,8 @@ func (d *driver) delete(ctx context.Context, r cloud.Resource) (err error) {
 	switch {
 	case r.Kind == cloud.KindInstance:
 		err = remove("DeleteServer", compute, "servers")
+	case r.Kind == cloud.KindBalancer:
+		err = d.deleteBalancer(ctx, r)
 	case r.Kind == cloud.KindAddress:
 		err = remove("DeleteFloatingIP", network, "floatingips")
 	case r.Kind == cloud.KindDisk:
@@ -272,7 +285,7 @@ func (d *driver) delete(ctx context.Context, r cloud.Resource) (err error) {
 	if cloud.CodeOf(err) == cloud.NotFound { // already gone is success
 		err = nil
 	}
-	if err == nil && r.Kind == cloud.KindInstance {
+	if err == nil && (r.Kind == cloud.KindInstance || r.Kind == cloud.KindBalancer) {
 		d.gone.add(r.ID, r.Token)
 	}
 	return err

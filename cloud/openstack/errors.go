@@ -28,12 +28,20 @@ func (r refusal) Error() string { return strconv.Itoa(r.status) + " " + r.kind }
 
 // refusalOf parses an answer. ok is false if it is not from an OpenStack service, but a proxy's
 // page. The services answer in JSON with one member that holds a message, and mark every answer
-// with a request ID. Glance has another format, and is recognized by the request ID.
+// with a request ID. Octavia has a member "faultstring" among others. Glance has another format,
+// and is recognized by the request ID.
 func refusalOf(status int, header http.Header, body []byte) (r refusal, ok bool) {
 	r.status = status
 	type fault struct {
 		Type    string `json:"type"`
 		Message string `json:"message"`
+	}
+	var octavia struct {
+		Kind    string `json:"faultcode"`
+		Message string `json:"faultstring"`
+	}
+	if json.Unmarshal(body, &octavia) == nil {
+		r.kind, r.message = octavia.Kind, octavia.Message
 	}
 	var members map[string]fault
 	if json.Unmarshal(body, &members) == nil && len(members) == 1 {
@@ -68,7 +76,7 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		return cloud.Unauthorized
 	case http.StatusForbidden:
 		// Nova uses 403 for quotas and for forbidden actions. Only the message differs.
-		if strings.HasPrefix(r.message, "Quota exceeded") || strings.HasPrefix(r.message, "Maximum number of ") {
+		if strings.HasPrefix(r.message, "Quota exceeded") || strings.HasPrefix(r.message, "Maximum number of ") || strings.HasPrefix(r.message, "Quota has been met") {
 			return cloud.QuotaExceeded
 		}
 		return cloud.Unauthorized
@@ -96,6 +104,8 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		}
 	case http.StatusTooManyRequests:
 		return cloud.Throttled
+	case http.StatusNotImplemented: // by the provider of a load balancer
+		return cloud.InvalidSpec
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return cloud.Unavailable
 	}

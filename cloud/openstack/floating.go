@@ -21,6 +21,7 @@ type floatingIP struct {
 	ID          string    `json:"id"`
 	PortID      string    `json:"port_id"`
 	Description string    `json:"description"`
+	Address     string    `json:"floating_ip_address"`
 	CreatedAt   time.Time `json:"created_at"`
 }
 
@@ -44,7 +45,7 @@ func (d *driver) ensureFloatingIPs(ctx context.Context, req cloud.Request, wante
 		if err != nil {
 			return there, err
 		}
-		made, err := d.createFloatingIP(ctx, req, pool, ports[i].ID)
+		made, err := d.createFloatingIP(ctx, req.Token, pool, ports[i].ID)
 		mine.recordError(err)
 		if err != nil {
 			return there, err
@@ -56,13 +57,13 @@ func (d *driver) ensureFloatingIPs(ctx context.Context, req cloud.Request, wante
 
 // createFloatingIP is "Create floating IP" in Neutron's API reference, which refuses a second
 // floating IP for the same address of a port.
-func (d *driver) createFloatingIP(ctx context.Context, req cloud.Request, pool, port string) (floatingIP, error) {
+func (d *driver) createFloatingIP(ctx context.Context, token, pool, port string) (floatingIP, error) {
 	op := operation{"CreateFloatingIP", cloud.ClassCreate, network, http.MethodPost}
 	var answer struct {
 		Made floatingIP `json:"floatingip"`
 	}
 	err := d.call(ctx, op, "floatingips", map[string]any{"floatingip": map[string]string{
-		"floating_network_id": pool, "port_id": port, "description": portName(req.Token),
+		"floating_network_id": pool, "port_id": port, "description": portName(token),
 	}}, &answer)
 	if err == nil && answer.Made.ID == "" {
 		err = unexpectedResponse(op)
@@ -74,7 +75,7 @@ func (d *driver) createFloatingIP(ctx context.Context, req cloud.Request, pool, 
 func (d *driver) floatingIPs(ctx context.Context, query url.Values, most *int) ([]floatingIP, error) {
 	op := operation{"ListFloatingIPs", cloud.ClassRead, network, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
-	query["fields"] = []string{"id", "port_id", "description", "created_at"}
+	query["fields"] = []string{"id", "port_id", "description", "floating_ip_address", "created_at"}
 	return pages(ctx, op, most, func(ctx context.Context, marker string) ([]floatingIP, bool, error) {
 		var page struct {
 			FloatingIPs *[]floatingIP `json:"floatingips"`

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package openstack is the driver for OpenStack: it turns requests into calls of Keystone, Nova,
-// Neutron and Glance and answers into resources, with gophercloud's clients. It imports no
-// Kubernetes client and no other driver. All its traffic goes through the account's transport.
+// Neutron, Glance, Cinder and Octavia and answers into resources, with gophercloud's clients. It
+// imports no Kubernetes client and no other driver. All its traffic goes through the account's
+// transport.
 package openstack
 
 import (

@@ -130,8 +130,8 @@ type neutronKind struct {
 	missing          cloud.Code // the code if none has the name
 }
 
-// networkID, groupID and policyID return the ID of a Neutron resource by its name, in this project
-// or shared with it.
+// networkID, groupID, subnetID and policyID return the ID of a Neutron resource by its name, in
+// this project or shared with it.
 func (d *driver) networkID(ctx context.Context, wanted string) (string, error) {
 	return d.neutronID(ctx, neutronKind{"networks", "ListNetworks", "network", cloud.NotFound}, wanted, url.Values{"name": {wanted}})
 }
@@ -139,6 +139,10 @@ func (d *driver) networkID(ctx context.Context, wanted string) (string, error) {
 // groupID answers as Nova does for the ports that it creates: a missing group is InvalidSpec.
 func (d *driver) groupID(ctx context.Context, wanted string) (string, error) {
 	return d.neutronID(ctx, neutronKind{"security-groups", "ListSecurityGroups", "security group", cloud.InvalidSpec}, wanted, url.Values{"name": {wanted}, "project_id": {d.account.ProjectID}})
+}
+
+func (d *driver) subnetID(ctx context.Context, wanted string) (string, error) {
+	return d.neutronID(ctx, neutronKind{"subnets", "ListSubnets", "subnet", cloud.InvalidSpec}, wanted, url.Values{"name": {wanted}})
 }
 
 func (d *driver) policyID(ctx context.Context, wanted string) (string, error) {

@@ -25,6 +25,8 @@ const (
 	network = "network"
 	image   = "image"
 	volumes = "volumev3" // or "block-storage", its newer type
+	// loadBalancers is Octavia. Not every cloud has it.
+	loadBalancers = "load-balancer"
 
 	// computeStein is Nova in steinMicroversion.
 	computeStein = "compute, of the release Stein"
@@ -127,6 +129,10 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 			made.services[volumes] = &gophercloud.ServiceClient{ProviderClient: provider, Type: kind, Endpoint: address}
 			break
 		}
+	}
+	if address, _, err := s.endpoint(catalog, loadBalancers); err == nil {
+		address = strings.TrimSuffix(strings.TrimSuffix(address, "v2.0/"), "v2/") + "v2.0/lbaas/"
+		made.services[loadBalancers] = &gophercloud.ServiceClient{ProviderClient: provider, Type: loadBalancers, Endpoint: address}
 	}
 	for service, version := range map[string]string{computeStein: steinMicroversion, computeUssuri: ussuriMicroversion} {
 		newer := *made.services[compute]

@@ -98,7 +98,7 @@ func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
 		"DROVER_AZURE_SUBSCRIPTION_ID=00000000-1111-2222-3333-444444444444", "DROVER_AZURE_LOCATION=westeurope", "DROVER_AZURE_RESOURCE_GROUP=nodes",
 		"DROVER_GCP_PROJECT_ID=nodes-4711", "DROVER_GCP_REGION=europe-west4", "DROVER_GCP_IMAGE=node", "DROVER_GCP_SUBNETWORK=nodes",
 		"DROVER_AZURE_IMAGE_ID=/subscriptions/s/images/node", "DROVER_AZURE_SUBNET_ID=/subscriptions/s/virtualNetworks/vnet/subnets/nodes",
-		"DROVER_CONTROL_PLANE_ADDRESS=192.0.2.100",
+		"DROVER_CONTROL_PLANE_ADDRESS=192.0.2.100", "DROVER_LOAD_BALANCER_SUBNET=nodes-v4", "DROVER_LOAD_BALANCER_FLOATING_NETWORK=public",
 		"DROVER_OPENSTACK_AUTH_URL=https://keystone.example.com/v3", "DROVER_OPENSTACK_PROJECT_ID=8fe3a5a1c1f04e0b",
 		"DROVER_OPENSTACK_FLAVOR=m1.large", "DROVER_OPENSTACK_IMAGE=ubuntu-24.04", "DROVER_OPENSTACK_NETWORK=nodes",
 		"DROVER_VSPHERE_SERVER=vcenter.example.com", "DROVER_VSPHERE_DATACENTER=dc1", "DROVER_VSPHERE_CA_BUNDLE=" + strings.ReplaceAll(ca, "\n", `\n`),
@@ -200,7 +200,7 @@ func badInput(t *testing.T, ctl clusterctl) {
 	missing := 0
 	for _, set := range ctl.env {
 		name, _, _ := strings.Cut(set, "=")
-		for prefix, flavor := range map[string]string{"DROVER_SIMULATED_": "mixed", "DROVER_AWS_": "aws", "DROVER_AZURE_": "azure", "DROVER_GCP_": "gcp", "DROVER_EKS_": "aws-eks", "DROVER_SPOT_": "aws-spot", "DROVER_CONTROL_PLANE_": "openstack-kubeadm", "DROVER_OPENSTACK_": "openstack",
+		for prefix, flavor := range map[string]string{"DROVER_SIMULATED_": "mixed", "DROVER_AWS_": "aws", "DROVER_AZURE_": "azure", "DROVER_GCP_": "gcp", "DROVER_EKS_": "aws-eks", "DROVER_SPOT_": "aws-spot", "DROVER_CONTROL_PLANE_": "vsphere-kubeadm", "DROVER_LOAD_BALANCER_": "openstack-kubeadm", "DROVER_OPENSTACK_": "openstack",
 			"DROVER_VSPHERE_": "vsphere", "DROVER_KUBEVIRT_": "kubevirt"} {
 			if !strings.HasPrefix(name, prefix) {
 				continue

@@ -71,6 +71,10 @@ type LoadBalancerFields struct {
 	// +optional
 	AWS *AWSLoadBalancer `json:"aws,omitempty"`
 
+	// openstack specifies a load balancer of Octavia.
+	// +optional
+	OpenStack *OpenStackLoadBalancer `json:"openstack,omitempty"`
+
 	// kubevirt specifies a Service of the cluster that runs the VMs.
 	// +optional
 	KubeVirt *KubeVirtLoadBalancer `json:"kubevirt,omitempty"`

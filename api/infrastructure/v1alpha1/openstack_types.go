@@ -365,3 +365,45 @@ type OpenStackAddressPair struct {
 	// +kubebuilder:validation:MaxLength=17
 	MACAddress string `json:"macAddress,omitempty"`
 }
+
+// OpenStackLoadBalancer is a load balancer of Octavia for the API servers of a cluster.
+type OpenStackLoadBalancer struct {
+	// subnet is the name or ID of the subnet in which the load balancer has its address. It must
+	// reach the machines.
+	// Example: "nodes-v4".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Subnet string `json:"subnet"`
+
+	// floatingNetwork is the name or ID of the external network of the load balancer's floating IP,
+	// which becomes the endpoint. Default: none, and the endpoint is the address in subnet.
+	// Example: "public".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	FloatingNetwork string `json:"floatingNetwork,omitempty"`
+
+	// provider is Octavia's provider. With "ovn", API servers are checked by a TCP connection; with
+	// any other, by a request to /readyz. Set "ovn" also if that is Octavia's default. Default:
+	// Octavia's, which must not be "ovn".
+	// Example: "amphora".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Provider string `json:"provider,omitempty"`
+
+	// flavorID is the ID of one of Octavia's flavors. Default: that of the provider.
+	// Example: "5f2e9f0a-54a6-4a3a-9a1f-2b0c7d8e4f61".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	FlavorID string `json:"flavorID,omitempty"`
+
+	// availabilityZone is one of Octavia's, which are not Nova's. Default: that of the provider.
+	// Example: "az-1".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	AvailabilityZone string `json:"availabilityZone,omitempty"`
+}
