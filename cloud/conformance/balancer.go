@@ -90,10 +90,17 @@ func (s *suite) balancerInParallel() {
 
 func (s *suite) balancerDriver() (cloud.Balancer, bool) {
 	driver, able := s.driver.(*checked).Driver.(cloud.Balancer)
-	if !able {
+	switch {
+	case !able:
 		s.Log("the driver makes no balancers")
+	case s.NoBalancer != "":
+		s.Log(s.NoBalancer)
+		_, err := driver.EnsureBalancer(s.Context(), s.balancerRequest())
+		if cloud.CodeOf(err) != cloud.InvalidSpec {
+			s.Errorf("EnsureBalancer without load balancers: %v, want %s", err, cloud.InvalidSpec)
+		}
 	}
-	return driver, able
+	return driver, able && s.NoBalancer == ""
 }
 
 // target makes a machine and returns its address.
