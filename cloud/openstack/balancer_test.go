@@ -341,6 +341,30 @@ func TestBalancerCrash(t *testing.T) {
 	}
 }
 
+// TestBalancerLostCreate: after a create with a lost answer, no other is sent while the first may
+// take effect, not even by another process.
+func TestBalancerLostCreate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		o := newOctavia(t)
+		o.drop = "CreateLoadBalancer"
+		for _, d := range []*driver{o.driver(), connected(t, o)} {
+			for range 3 {
+				_, err := d.EnsureBalancer(t.Context(), balancerRequest())
+				g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+			}
+			g.Expect(o.made).To(BeZero())
+			time.Sleep(inheritedPending - minPending - time.Second)
+		}
+		time.Sleep(minPending + time.Second)
+		d := connected(t, o)
+		time.Sleep(inheritedPending)
+		_, err := d.EnsureBalancer(t.Context(), balancerRequest())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(o.made).To(Equal(1))
+	})
+}
+
 // TestBalancerRefused: what Octavia refuses, and a cloud without it.
 func TestBalancerRefused(t *testing.T) {
 	g := NewWithT(t)
