@@ -53,6 +53,7 @@ func TestVirtualIP(t *testing.T) {
 
 	// "clusterctl move" makes the CloudCluster first, with its endpoint, and the claim after it.
 	s.Expect(env.client.Delete(s.ctx, cluster)).To(Succeed())
+	s.isGone(cluster)
 	s.isGone(infra)
 	s.isGone(claim)
 	moved, owner := s.CloudCluster(), s.Cluster()
