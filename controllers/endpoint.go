@@ -91,7 +91,8 @@ func (s *endpointScope) reference() cloud.Reference {
 	return cloud.Reference{Token: s.Spec.Creation.LoadBalancerToken, OwnershipID: s.Spec.Creation.OwnershipID}
 }
 
-// isRecorded reports whether the load balancer is known to have been created.
+// isRecorded reports whether the load balancer is known to have been created, or the virtual IP to
+// be reserved.
 func (s *endpointScope) isRecorded() bool { return s.Spec.ControlPlaneEndpoint.IsValid() }
 
 // Reconcile brings the endpoint of one cluster up to date.
@@ -101,11 +102,7 @@ func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 		r.retries.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if infra.Spec.Endpoint.HasVirtualIP() {
-		return r.reconcileVirtualIP(ctx, infra)
-	}
-	if !infra.Spec.Endpoint.HasLoadBalancer() || infra.Spec.Creation.LoadBalancerToken == "" || !controllerutil.ContainsFinalizer(infra, infrav1.EndpointFinalizer) ||
-		annotations.IsExternallyManaged(infra) || !predicates.Watched(infra, r.WatchFilterValue) {
+	if !infra.Spec.Endpoint.IsSet() || annotations.IsExternallyManaged(infra) || !predicates.Watched(infra, r.WatchFilterValue) {
 		return reconcile.Result{}, nil
 	}
 	cluster, err := util.GetOwnerCluster(ctx, r.Client, infra.ObjectMeta)
@@ -115,17 +112,26 @@ func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	if isPaused(infra, cluster) {
 		return reconcile.Result{}, nil
 	}
-	s := &endpointScope{CloudCluster: infra, cluster: cluster}
-	s.account = r.Accounts.Get(client.ObjectKey{Namespace: infra.Namespace, Name: infra.Spec.Endpoint.LoadBalancer.AccountRef.Name})
-	before := infra.DeepCopy()
-	result, err := r.reconcile(ctx, s)
+	s, before := &endpointScope{CloudCluster: infra, cluster: cluster}, infra.DeepCopy()
+	var result reconcile.Result
+	if infra.Spec.Endpoint.HasVirtualIP() {
+		err = r.reserve(ctx, s)
+	} else {
+		result, err = r.reconcile(ctx, s)
+	}
 	if err != nil {
 		return retryConflict(reconcile.Result{}, err)
 	}
 	return retryConflict(result, patchSharedStatus(ctx, r.Client, before, infra))
 }
 
+// reconcile brings the load balancer up to date, once the CloudCluster's controller has completed
+// the spec.
 func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (reconcile.Result, error) {
+	if s.Spec.Creation.LoadBalancerToken == "" || !controllerutil.ContainsFinalizer(s, infrav1.EndpointFinalizer) {
+		return reconcile.Result{}, nil
+	}
+	s.account = r.Accounts.Get(client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.Endpoint.LoadBalancer.AccountRef.Name})
 	if copied, err := r.isCopied(ctx, s); copied || err != nil {
 		return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, err
 	}

@@ -10,42 +10,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ipamv1 "sigs.k8s.io/cluster-api/api/ipam/v1beta2"
-	"sigs.k8s.io/cluster-api/util"
-	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
-// reconcileVirtualIP reserves the address of a cluster with a virtual IP, and records it. The
-// IPAddressClaim belongs to the CloudCluster, which its finalizer keeps while it has machines. So
-// the garbage collector gives the address back after the last machine is gone.
-func (r *EndpointReconciler) reconcileVirtualIP(ctx context.Context, infra *infrav1.CloudCluster) (reconcile.Result, error) {
-	if annotations.IsExternallyManaged(infra) || !predicates.Watched(infra, r.WatchFilterValue) || !infra.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, nil
-	}
-	cluster, err := util.GetOwnerCluster(ctx, r.Client, infra.ObjectMeta)
-	if client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("reading the owner Cluster: %w", err)
-	}
-	if cluster == nil || isPaused(infra, cluster) || !cluster.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, nil
-	}
-	s, before := &endpointScope{CloudCluster: infra, cluster: cluster}, infra.DeepCopy()
-	if err := r.reserve(ctx, s); err != nil {
-		return retryConflict(reconcile.Result{}, err)
-	}
-	return retryConflict(reconcile.Result{}, patchSharedStatus(ctx, r.Client, before, infra))
-}
-
-// reserve records the address that the user has chosen, or claims one, and records that once the
-// pool has given it.
+// reserve records the virtual IP that the user has chosen, or claims one, and records that once
+// the pool has given it. The IPAddressClaim belongs to the CloudCluster, which its finalizer keeps
+// while it has machines. So the garbage collector gives the address back after the last machine is
+// gone.
 func (r *EndpointReconciler) reserve(ctx context.Context, s *endpointScope) error {
+	if !s.DeletionTimestamp.IsZero() || s.cluster == nil || !s.cluster.DeletionTimestamp.IsZero() {
+		return nil
+	}
 	if s.isRecorded() {
 		setEndpoint(s, metav1.ConditionTrue, infrav1.ReadyReason, "")
 		return nil
