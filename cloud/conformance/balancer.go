@@ -128,13 +128,19 @@ func (s *suite) balancerRequest(targets ...string) cloud.BalancerRequest {
 	}
 }
 
-// ensureBalancer takes one step, which must succeed.
+// ensureBalancer takes one step, which must succeed; or several, while the driver returns
+// Unavailable.
 func (s *suite) ensureBalancer(driver cloud.Balancer, req cloud.BalancerRequest) {
 	s.Helper()
-	made, err := driver.EnsureBalancer(s.Context(), req)
-	if err != nil {
-		s.Fatalf("EnsureBalancer: %v", err)
-	}
+	var made cloud.Resource
+	s.eventually("EnsureBalancer returns the balancer", func() bool {
+		var err error
+		made, err = driver.EnsureBalancer(s.Context(), req)
+		if err != nil && cloud.CodeOf(err) != cloud.Unavailable {
+			s.Fatalf("EnsureBalancer: %v", err)
+		}
+		return err == nil
+	})
 	(&checked{t: s.T}).resource("EnsureBalancer", made)
 	if made.Kind != cloud.KindBalancer || made.Token != req.Token || made.OwnershipID != req.OwnershipID {
 		s.Fatalf("EnsureBalancer returned %+v, want token %s and ownership ID %s", made, req.Token, req.OwnershipID)

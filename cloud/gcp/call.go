@@ -23,6 +23,8 @@ const (
 	maxAnswer = 256 << 20
 	// pageSize is the most that Compute Engine returns in one page.
 	pageSize = 500
+	// noResults is the warning of a page, or of a zone's part of it, that is empty.
+	noResults = "NO_RESULTS_ON_PAGE"
 )
 
 // request is one call of Compute Engine.
@@ -79,6 +81,20 @@ func (d *driver) call(ctx context.Context, r request) error {
 	return nil
 }
 
+// change makes a call that begins an operation. It returns the error of the call, or of the
+// operation if that has failed by now, and reports whether the operation has ended.
+func (d *driver) change(ctx context.Context, r request) (ended bool, err error) {
+	var answer operation
+	r.out = &answer
+	if err := d.call(ctx, r); err != nil {
+		return false, err
+	}
+	if answer.Name == "" || answer.Status == "" {
+		return false, cloud.Errorf(cloud.Unknown, "%s: unexpected response without an operation (not Compute Engine): check spec.gcp", r.op)
+	}
+	return answer.Status == "DONE", d.outcome(r.op, &answer)
+}
+
 func (d *driver) newRequest(ctx context.Context, r request) (*http.Request, error) {
 	address := cmp.Or(r.address, d.endpoint+"/compute/v1/projects/"+cmp.Or(r.project, d.account.ProjectID)+"/"+r.path)
 	if len(r.query) > 0 {
@@ -117,12 +133,8 @@ func contentType(resp *http.Response) string {
 // listing in which one of the region's zones is missing is an error.
 func listAll[T any](ctx context.Context, d *driver, op, collection, filter string, of func(scope) []T) ([]T, error) {
 	return driverkit.Pages(ctx, op, func(ctx context.Context, next string) ([]T, string, error) {
-		query := url.Values{"filter": {filter}, "maxResults": {strconv.Itoa(pageSize)}}
-		if next != "" {
-			query.Set("pageToken", next)
-		}
 		var page aggregated
-		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "aggregated/" + collection, query: query, out: &page})
+		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "aggregated/" + collection, query: pageQuery(filter, next), out: &page})
 		switch {
 		case err != nil:
 			return nil, "", err
@@ -142,6 +154,40 @@ func listAll[T any](ctx context.Context, d *driver, op, collection, filter strin
 	})
 }
 
+// listGlobal reads a listing of resources that are in no region to its end.
+func listGlobal[T any](ctx context.Context, d *driver, op string, c collection, filter string) ([]T, error) {
+	return driverkit.Pages(ctx, op, func(ctx context.Context, next string) ([]T, string, error) {
+		var page listed[T]
+		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: c.path, query: pageQuery(filter, next), out: &page})
+		return page.Items, page.NextPageToken, page.check(d, op, err)
+	})
+}
+
+// check returns err, or an error if the page says that something is missing.
+func (l *listed[T]) check(d *driver, op string, err error) error {
+	switch w := l.Warning; {
+	case err != nil:
+		return err
+	case !strings.HasPrefix(l.Kind, "compute#"):
+		return cloud.Errorf(cloud.Unknown, "%s: unexpected response without a list (not Compute Engine): check spec.gcp", op)
+	case w != nil && w.Code != noResults:
+		return cloud.Errorf(cloud.Unavailable, "%s: the listing is incomplete: %s", op, d.secrets.Clean(w.Code+": "+w.Message, 256))
+	}
+	return nil
+}
+
+// pageQuery returns the parameters of a page of a listing.
+func pageQuery(filter, next string) url.Values {
+	query := url.Values{"maxResults": {strconv.Itoa(pageSize)}}
+	if filter != "" {
+		query.Set("filter", filter)
+	}
+	if next != "" {
+		query.Set("pageToken", next)
+	}
+	return query
+}
+
 // isOwn reports whether a scope of a listing, such as "zones/europe-west4-a", is in the account's
 // region, or might be.
 func (d *driver) isOwn(scope string) bool {
@@ -158,12 +204,12 @@ func (d *driver) missing(page *aggregated) string {
 		}
 	}
 	for name, s := range page.Items {
-		if w := s.Warning; w != nil && w.Code != "NO_RESULTS_ON_PAGE" && d.isOwn(name) {
+		if w := s.Warning; w != nil && w.Code != noResults && d.isOwn(name) {
 			return name + ": " + w.Code + ": " + w.Message
 		}
 	}
 	w := page.Warning
-	if w == nil || w.Code == "NO_RESULTS_ON_PAGE" {
+	if w == nil || w.Code == noResults {
 		return ""
 	}
 	if (w.Code == "UNREACHABLE" || w.Code == "PARTIAL_SUCCESS") && len(page.Unreachables) > 0 {

@@ -77,6 +77,11 @@ func testMachine(edit func(*infrav1.GCPMachine)) *infrav1.CloudMachineFields {
 	return &infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, GCP: m}
 }
 
+// testBalancer returns settings with which the stub makes a load balancer.
+func testBalancer() *infrav1.LoadBalancerFields {
+	return &infrav1.LoadBalancerFields{GCP: &infrav1.GCPLoadBalancer{Network: gcpstub.Network}}
+}
+
 func start(t testing.TB, options gcpstub.Options) *gcpstub.Cloud {
 	t.Helper()
 	options.Email, options.Key = testEmail, &testKeys()[0].PublicKey
@@ -97,6 +102,7 @@ func quick(cfg cloud.Config) (cloud.Driver, error) {
 	}
 	d := made.(*driver)
 	d.poll, d.replay = 10*time.Millisecond, 100*time.Millisecond
+	d.partsPoll, d.settle = 10*time.Millisecond, 500*time.Millisecond
 	return d, nil
 }
 
@@ -109,7 +115,7 @@ func TestConformance(t *testing.T) {
 
 func conform(t *testing.T, options gcpstub.Options, machines int) {
 	t.Parallel()
-	options.PageSize, options.Boot, options.Stop = 50, 50*time.Millisecond, 50*time.Millisecond
+	options.PageSize, options.Boot, options.Stop, options.Parts = 50, 50*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
 	stub := start(t, options)
 	row := Cloud()
 	row.New = quick
@@ -126,6 +132,7 @@ func conform(t *testing.T, options gcpstub.Options, machines int) {
 		BadCredentials: map[string][]byte{keyCredentials: keyJSON(testKeys()[1], nil)},
 		Transport:      stub.Transport(),
 		Machine:        testMachine(nil),
+		Balancer:       testBalancer(),
 		Refused: map[string]conformance.Refused{
 			"unknown type":   refused(cloud.NoCapacity, true, func(m *infrav1.GCPMachine) { m.MachineType = "e2-enormous-2" }),
 			"unknown image":  refused(cloud.NotFound, false, func(m *infrav1.GCPMachine) { m.Image.Name += "-x" }),
@@ -139,7 +146,7 @@ func conform(t *testing.T, options gcpstub.Options, machines int) {
 		// leaves the zone open. Until a new instance is decided on, listings are read; the suite
 		// asks often. What exists is read after its operation. A listing also reads disks, which
 		// may take a page more than instances.
-		Calls:  conformance.Calls{Probe: 2, Create: 12, Again: 2, Offering: 3, List: 4, Describe: 3, Page: 50, Delete: 5, Console: 1},
+		Calls:  conformance.Calls{Probe: 2, Create: 12, Again: 2, Offering: 3, List: 4, Describe: 3, Page: 50, Delete: 5, Console: 1, Balancer: 40, Targets: 1},
 		Inject: injections(stub),
 		Foreign: func(testing.TB) func() bool {
 			return stub.Launch(gcpstub.Zones()[0], "other", map[string]any{"team": "others"})

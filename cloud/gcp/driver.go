@@ -5,6 +5,7 @@ package gcp
 import (
 	"context"
 	"crypto/tls"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -35,8 +36,11 @@ type driver struct {
 
 	creations  creations
 	spots      spots
+	balancers  balancers
 	poll       time.Duration // pollInterval
 	replay     time.Duration // replayAfter
+	partsPoll  time.Duration // partsPoll
+	settle     time.Duration // readLag
 	lastDelete atomic.Int64  // time of the last delete, in Unix nanoseconds
 }
 
@@ -76,6 +80,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		leftovers:    driverkit.Memo[[]disk]{TTL: leftoversTTL},
 		poll:         pollInterval,
 		replay:       replayAfter,
+		partsPoll:    partsPoll,
+		settle:       readLag,
 	}, nil
 }
 
@@ -325,16 +331,18 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	for i := range left {
 		all = append(all, leftover(&left[i]))
 	}
-	return all, nil
+	balancers, err := d.listBalancers(ctx)
+	return append(all, balancers...), err
 }
 
 // Describe reads the instances. It looks for disks only if a token has no instance: until then they
-// belong to the instance.
+// belong to the instance. Of such a token without a provider ID, it also looks for a load balancer.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cloud.Resource, err error) {
-	wanted := map[string]bool{}
+	wanted, nameless := map[string]bool{}, map[string]bool{}
 	for _, ref := range refs {
 		if ref.Token != "" {
 			wanted[ref.Token] = true
+			nameless[ref.Token] = ref.ProviderID == ""
 		}
 	}
 	if len(wanted) == 0 {
@@ -366,7 +374,9 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 			all = append(all, leftover(&left[i]))
 		}
 	}
-	return all, nil
+	maps.DeleteFunc(missing, func(token string, _ bool) bool { return !nameless[token] })
+	balancers, err := d.balancersOf(ctx, missing)
+	return append(all, balancers...), err
 }
 
 // Delete makes one call for each resource. Compute Engine deletes the disks of an instance with it.
@@ -391,19 +401,15 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 		d.spots.deleted(r.ID)
 	case cloud.KindDisk:
 		op, collection = "DeleteDisk", "disks"
+	case cloud.KindBalancer:
+		return d.deleteBalancer(ctx, r)
 	default:
 		return cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on GCP", r.Kind, r.ID)
 	}
 	zone, name, _ := strings.Cut(r.ID, "/")
-	var answer operation
-	err := d.call(ctx, request{op: op, class: cloud.ClassDelete, method: http.MethodDelete, path: "zones/" + zone + "/" + collection + "/" + url.PathEscape(name), out: &answer})
-	switch {
-	case refusedAs(err, notFound):
+	_, err := d.change(ctx, request{op: op, class: cloud.ClassDelete, method: http.MethodDelete, path: "zones/" + zone + "/" + collection + "/" + url.PathEscape(name)})
+	if refusedAs(err, notFound) {
 		return nil
-	case err != nil:
-		return err
-	case answer.Name == "" || answer.Status == "":
-		return cloud.Errorf(cloud.Unknown, "%s: unexpected response without an operation (not Compute Engine): check spec.gcp", op)
 	}
-	return d.outcome(op, &answer)
+	return err
 }

@@ -196,7 +196,7 @@ func (m maker) networkInterfaces() (all []networkInterface) {
 		project := "projects/" + cmp.Or(spec.HostProject, m.account.ProjectID)
 		out := networkInterface{StackType: spec.StackType, NICType: spec.NICType, QueueCount: spec.QueueCount}
 		if spec.Network != "" {
-			out.Network = project + "/global/networks/" + spec.Network
+			out.Network = networkPath(m.account, spec.HostProject, spec.Network)
 		}
 		if spec.Subnetwork != "" {
 			out.Subnetwork = project + "/regions/" + m.account.Region + "/subnetworks/" + spec.Subnetwork
@@ -213,6 +213,11 @@ func (m maker) networkInterfaces() (all []networkInterface) {
 		all = append(all, out)
 	}
 	return all
+}
+
+// networkPath returns the path of a network, which may be another project's.
+func networkPath(account *infrav1.GCPAccount, hostProject, name string) string {
+	return "projects/" + cmp.Or(hostProject, account.ProjectID) + "/global/networks/" + name
 }
 
 func schedulingFor(spec *infrav1.GCPMachine) *scheduling {

@@ -24,6 +24,12 @@ var update = flag.Bool("update", false, "write the role into docs/clouds/gcp.md"
 // inline are the permissions that Google also requires of the caller for what a create contains.
 var inline = []string{"compute.disks.create", "compute.disks.setLabels", "compute.instances.setLabels", "compute.instances.setMetadata", "compute.subnetworks.use"}
 
+// inlineOfBalancer are those for what the parts of a load balancer refer to.
+var inlineOfBalancer = []string{
+	"compute.backendServices.use", "compute.healthChecks.useReadOnly", "compute.instances.use", "compute.networkEndpointGroups.use",
+	"compute.networks.use", "compute.targetTcpProxies.use",
+}
+
 // permission returns the permission for a call.
 func permission(method, path string) string {
 	parts := strings.Split(strings.TrimPrefix(path, "/compute/v1/projects/"), "/")[1:]
@@ -34,7 +40,12 @@ func permission(method, path string) string {
 	case "regions":
 		parts = parts[min(2, len(parts)-2):]
 	case "global":
-		parts = parts[1:]
+		if parts = parts[1:]; parts[0] == "forwardingRules" {
+			parts[0] = "globalForwardingRules"
+		}
+		if len(parts) == 1 && verb == "get" {
+			verb = "list"
+		}
 	case "aggregated":
 		parts, verb = parts[1:], "list"
 	}
@@ -43,23 +54,21 @@ func permission(method, path string) string {
 		return "compute.globalOperations.list"
 	case last == "serialPort":
 		verb = "getSerialPortOutput"
-	case last == "testIamPermissions":
+	case last == "testIamPermissions", last == "listNetworkEndpoints":
 		verb = "list"
+	case last == "attachNetworkEndpoints", last == "detachNetworkEndpoints":
+		verb = last
 	case len(parts) > 2 && parts[1] == "family":
 		verb = "getFromFamily"
 	}
 	return "compute." + parts[0] + "." + verb
 }
 
-// TestRole makes the driver call each of its operations, and compares them with the role in the
-// documentation.
-func TestRole(t *testing.T) {
-	t.Parallel()
-	g, ctx := NewWithT(t), t.Context()
+// watched returns a driver, and the permissions that its calls need.
+func watched(t *testing.T, stub *gcpstub.Cloud) (*driver, map[string]bool) {
+	t.Helper()
 	var mu sync.Mutex
-	seen := map[string]bool{}
-	stub := start(t, gcpstub.Options{Keep: true})
-	wire := stub.Transport()
+	seen, wire := map[string]bool{}, stub.Transport()
 	made, err := quick(cloud.Config{Account: testAccount(), Credentials: testCredentials(),
 		Connect: conformance.Through(roundTrip(func(r *http.Request) (*http.Response, error) {
 			if strings.HasPrefix(r.URL.Host, "compute.") {
@@ -69,9 +78,20 @@ func TestRole(t *testing.T) {
 			}
 			return wire.RoundTrip(r)
 		}))})
-	g.Expect(err).NotTo(HaveOccurred())
-	d := made.(*driver)
-	_, err = d.Probe(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.(*driver), seen
+}
+
+// TestRole makes the driver call each of its operations, and compares them with the role in the
+// documentation.
+func TestRole(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := start(t, gcpstub.Options{Keep: true})
+	d, seen := watched(t, stub)
+	_, err := d.Probe(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	req := testRequest("m-1", nil)
 	_, err = d.Offering(ctx, req.Spec)
@@ -96,6 +116,7 @@ func TestRole(t *testing.T) {
 		return stub.Left(cloud.TagOwnership, "owner")
 	}).Should(BeEmpty())
 
+	maps.DeleteFunc(seen, func(p string, _ bool) bool { return p == "compute.healthChecks.list" }) // without it, there are no load balancers
 	for _, extra := range inline {
 		seen[extra] = true
 	}
@@ -108,6 +129,33 @@ func TestRole(t *testing.T) {
 	g.Expect(projectPermissions).To(ConsistOf(ofMachines))
 	conformance.Document(t, "../../docs/clouds/gcp.md", "role", map[string]any{
 		"title": "Drover", "description": "Creates and deletes instances for Drover", "stage": "GA",
+		"includedPermissions": slices.Sorted(maps.Keys(seen)),
+	}, *update)
+}
+
+// TestBalancerRole makes the driver create, change and delete a load balancer, and compares what
+// its calls need beyond a machine's with the role in the documentation.
+func TestBalancerRole(t *testing.T) {
+	t.Parallel()
+	stub := start(t, gcpstub.Options{})
+	ips := targets(t, connect(t, stub), 2)
+	d, seen := watched(t, stub)
+	req := balancerRequest(ips[0])
+	balanced(t, d, req)
+	balanced(t, d, req)
+	req.Targets = ips[1:]
+	balanced(t, d, req)
+	_, err := connect(t, stub).EnsureBalancer(t.Context(), req) // finds what exists
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	deleted(t, d)
+	for _, extra := range inlineOfBalancer {
+		seen[extra] = true
+	}
+	maps.DeleteFunc(seen, func(p string, _ bool) bool {
+		return slices.Contains([]string{"compute.disks.list", "compute.instances.list", "compute.regions.get"}, p)
+	})
+	conformance.Document(t, "../../docs/clouds/gcp.md", "load balancer role", map[string]any{
+		"title": "Drover's load balancers", "description": "Creates and deletes load balancers for Drover", "stage": "GA",
 		"includedPermissions": slices.Sorted(maps.Keys(seen)),
 	}, *update)
 }

@@ -266,3 +266,91 @@ type warning struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
+
+// listed is one page of a listing of one zone, or of no zone.
+type listed[T any] struct {
+	Kind          string   `json:"kind"`
+	Items         []T      `json:"items"`
+	NextPageToken string   `json:"nextPageToken"`
+	Warning       *warning `json:"warning"`
+}
+
+// part has what all parts of a load balancer have in common.
+type part struct {
+	Name              string     `json:"name"`
+	Description       string     `json:"description"`
+	CreationTimestamp *time.Time `json:"creationTimestamp,omitempty"`
+}
+
+type healthCheck struct {
+	part
+	Type               string     `json:"type"`
+	Interval           int32      `json:"checkIntervalSec"`
+	Timeout            int32      `json:"timeoutSec"`
+	HealthyThreshold   int32      `json:"healthyThreshold"`
+	UnhealthyThreshold int32      `json:"unhealthyThreshold"`
+	HTTPS              httpsCheck `json:"httpsHealthCheck"`
+}
+
+type httpsCheck struct {
+	Path              string `json:"requestPath"`
+	PortSpecification string `json:"portSpecification"`
+}
+
+type endpointGroup struct {
+	part
+	Type        string `json:"networkEndpointType"`
+	DefaultPort int32  `json:"defaultPort"`
+	Network     string `json:"network"`
+}
+
+type networkEndpoint struct {
+	Instance string `json:"instance"`
+	Address  string `json:"ipAddress"`
+	Port     int32  `json:"port"`
+}
+
+type endpointStatus struct {
+	Endpoint networkEndpoint  `json:"networkEndpoint"`
+	Healths  []endpointHealth `json:"healths"`
+}
+
+type endpointHealth struct {
+	State string `json:"healthState"`
+}
+
+type backendService struct {
+	part
+	Scheme         string    `json:"loadBalancingScheme"`
+	Protocol       string    `json:"protocol"`
+	TimeoutSeconds int32     `json:"timeoutSec"`
+	HealthChecks   []string  `json:"healthChecks"`
+	Backends       []backend `json:"backends"`
+	Draining       *draining `json:"connectionDraining,omitempty"`
+}
+
+type backend struct {
+	Group          string `json:"group"`
+	Mode           string `json:"balancingMode"`
+	MaxPerEndpoint int32  `json:"maxConnectionsPerEndpoint"`
+}
+
+type draining struct {
+	Seconds int32 `json:"drainingTimeoutSec"`
+}
+
+type tcpProxy struct {
+	part
+	Service string `json:"service"`
+}
+
+type forwardingRule struct {
+	part
+	Scheme    string `json:"loadBalancingScheme"`
+	Protocol  string `json:"IPProtocol"`
+	PortRange string `json:"portRange"`
+	Target    string `json:"target"`
+
+	// Google's answers only.
+	Address string `json:"IPAddress,omitempty"`
+}

@@ -71,6 +71,10 @@ type LoadBalancerFields struct {
 	// +optional
 	AWS *AWSLoadBalancer `json:"aws,omitempty"`
 
+	// gcp specifies a proxy Network Load Balancer, which the internet can reach.
+	// +optional
+	GCP *GCPLoadBalancer `json:"gcp,omitempty"`
+
 	// openstack specifies a load balancer of Octavia.
 	// +optional
 	OpenStack *OpenStackLoadBalancer `json:"openstack,omitempty"`

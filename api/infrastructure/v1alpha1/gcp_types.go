@@ -565,3 +565,22 @@ type GCPNodeAffinity struct {
 	// +kubebuilder:validation:items:MaxLength=256
 	Values []string `json:"values"`
 }
+
+// GCPLoadBalancer is a global external proxy Network Load Balancer for the API servers of a
+// cluster.
+type GCPLoadBalancer struct {
+	// network is the name of the VPC network of the control plane's machines.
+	// Example: "nodes".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
+	Network string `json:"network"`
+
+	// hostProject is the project that has the network, for Shared VPC. Default: the account's.
+	// +optional
+	// +kubebuilder:validation:MinLength=6
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^([a-z0-9][-a-z0-9.]*:)?[a-z][-a-z0-9]*[a-z0-9]$`
+	HostProject string `json:"hostProject,omitempty"`
+}

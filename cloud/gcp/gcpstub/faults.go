@@ -37,8 +37,8 @@ type Fault struct {
 
 	// Short makes a listing return half of its page, possibly nothing, with a nextPageToken.
 	Short bool
-	// Birth is what happens to an accepted instance: Lifeless, or the code with which its operation
-	// fails later.
+	// Birth is what happens to an accepted instance or part of a load balancer: Lifeless, or the
+	// code with which its operation fails later.
 	Birth string
 }
 

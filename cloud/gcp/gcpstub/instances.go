@@ -40,16 +40,16 @@ type instance struct {
 
 // operation is the progress of a create or a delete.
 type operation struct {
-	id      uint64
-	kind    string
-	zone    string
-	request string
-	of      *instance
-	target  uint64
-	name    string
-	started time.Time
-	ends    time.Time
-	failed  string
+	id         uint64
+	kind       string
+	zone       string // "" for one that is in no zone
+	collection string // of what it changes
+	request    string
+	target     uint64
+	name       string
+	started    time.Time
+	ends       time.Time
+	failed     string
 }
 
 // disk is a persistent disk.
@@ -106,7 +106,7 @@ func (c *Cloud) insert(in call) (any, *failure) {
 	if c.birth != Lifeless {
 		c.boot(i)
 	}
-	op := &operation{id: c.number(), kind: "insert", zone: in.zone, request: request, of: i, target: i.id, name: name, started: now, ends: i.running, failed: i.failed}
+	op := &operation{id: c.number(), kind: "insert", zone: in.zone, request: request, collection: "instances", target: i.id, name: name, started: now, ends: i.running, failed: i.failed}
 	c.requests[request] = op
 	c.operations = append(c.operations, op)
 	return op.model(c.base()), nil
@@ -174,6 +174,7 @@ func (c *Cloud) makeDisks(i *instance) {
 // settle removes instances that failed, and those whose deletion has ended. The caller holds the
 // lock.
 func (c *Cloud) settle() {
+	defer c.settleParts()
 	now := time.Now()
 	for key, i := range c.instances {
 		refused := i.failed != "" && !now.Before(i.running)
@@ -195,11 +196,18 @@ func (c *Cloud) settle() {
 }
 
 func (o *operation) model(base string) map[string]any {
+	scope := base + "/global"
+	if o.zone != "" {
+		scope = base + "/zones/" + o.zone
+	}
 	out := map[string]any{
-		"kind": "compute#operation", "id": strconv.FormatUint(o.id, 10), "name": fmt.Sprintf("operation-%d", o.id), "zone": base + "/zones/" + o.zone,
-		"operationType": o.kind, "targetId": strconv.FormatUint(o.target, 10), "targetLink": base + "/zones/" + o.zone + "/instances/" + o.name,
+		"kind": "compute#operation", "id": strconv.FormatUint(o.id, 10), "name": fmt.Sprintf("operation-%d", o.id),
+		"operationType": o.kind, "targetId": strconv.FormatUint(o.target, 10), "targetLink": scope + "/" + o.collection + "/" + o.name,
 		"status": "RUNNING", "progress": 0, "insertTime": stamp(o.started), "startTime": stamp(o.started), "user": "nodes@example.com",
-		"selfLink": base + "/zones/" + o.zone + "/operations/" + fmt.Sprintf("operation-%d", o.id),
+		"selfLink": scope + "/operations/" + fmt.Sprintf("operation-%d", o.id),
+	}
+	if o.zone != "" {
+		out["zone"] = scope
 	}
 	if o.kind == preempted {
 		out["user"], out["statusMessage"] = "system", "Instance was preempted."
@@ -304,7 +312,7 @@ func (c *Cloud) deleteInstance(in call) (any, *failure) {
 	}
 	now := time.Now()
 	i.end(c.options.Stop)
-	op := &operation{id: c.number(), kind: "delete", zone: i.zone, request: in.is("requestId"), of: i, target: i.id, name: i.name, started: now, ends: i.gone}
+	op := &operation{id: c.number(), kind: "delete", zone: i.zone, request: in.is("requestId"), collection: "instances", target: i.id, name: i.name, started: now, ends: i.gone}
 	c.operations = append(c.operations, op)
 	return op.model(c.base()), nil
 }
@@ -368,7 +376,7 @@ func (c *Cloud) deleteDisk(in call) (any, *failure) {
 		return nil, refuse(400, "resourceInUseByAnotherResource", "The disk resource '%s' is already being used by '%s'", d.name, d.owner.name)
 	}
 	delete(c.disks, in.zone+"/"+in.name)
-	op := &operation{id: c.number(), kind: "delete", zone: d.zone, target: d.id, name: d.name, started: time.Now(), ends: time.Now()}
+	op := &operation{id: c.number(), kind: "delete", zone: d.zone, collection: "disks", target: d.id, name: d.name, started: time.Now(), ends: time.Now()}
 	return op.model(c.base()), nil
 }
 
@@ -443,7 +451,8 @@ func noResults(scope string) map[string]any {
 var (
 	isOfType = regexp.MustCompile(`^operationType = "([^"]*)"$`)
 	hasLabel = regexp.MustCompile(`^labels\.([a-z0-9_-]+):\*$`)
-	isLabel  = regexp.MustCompile(`^\(labels\.([a-z0-9_-]+) = "([^"]*)"\)$`)
+	isTerm   = regexp.MustCompile(`^\((labels\.)?([a-z0-9_-]+) = "([^"]*)"\)$`)
+	contains = regexp.MustCompile(`^(description) : "([^"]*)"$`)
 )
 
 // filter understands the forms of filters that the driver uses, and refuses others.
@@ -454,17 +463,25 @@ func filter(text string) (func(item) bool, *failure) {
 	if m := hasLabel.FindStringSubmatch(text); m != nil {
 		return func(i item) bool { l, _ := i.labels.(map[string]any); return l[m[1]] != nil }, nil
 	}
+	if m := contains.FindStringSubmatch(text); m != nil {
+		return func(i item) bool { return strings.Contains(fmt.Sprint(i.model[m[1]]), m[2]) }, nil
+	}
 	var terms [][]string
 	for term := range strings.SplitSeq(text, " OR ") {
-		m := isLabel.FindStringSubmatch(term)
+		m := isTerm.FindStringSubmatch(term)
 		if m == nil {
 			return nil, refuse(400, "invalid", "Invalid value for field 'filter': '%s'. Invalid list filter expression.", text)
 		}
 		terms = append(terms, m)
 	}
 	return func(i item) bool {
-		l, _ := i.labels.(map[string]any)
-		return slices.ContainsFunc(terms, func(m []string) bool { return l[m[1]] == m[2] })
+		return slices.ContainsFunc(terms, func(m []string) bool {
+			of := i.model
+			if m[1] != "" {
+				of, _ = i.labels.(map[string]any)
+			}
+			return of[m[2]] == m[3]
+		})
 	}, nil
 }
 
@@ -493,7 +510,7 @@ func (c *Cloud) Start(zone, name string) {
 func (c *Cloud) Preempt(zone, name string) {
 	c.set(func() {
 		i, now := c.instances[zone+"/"+name], time.Now()
-		c.operations = append(c.operations, &operation{id: c.number(), kind: preempted, zone: zone, of: i, target: i.id, name: name, started: now, ends: now})
+		c.operations = append(c.operations, &operation{id: c.number(), kind: preempted, zone: zone, collection: "instances", target: i.id, name: name, started: now, ends: now})
 		if object(i.model, "scheduling")["instanceTerminationAction"] == "DELETE" {
 			i.end(c.options.Stop)
 			return
@@ -518,7 +535,8 @@ func (c *Cloud) Launch(zone, name string, labels map[string]any) (alive func() b
 	}
 }
 
-// Left lists the instances and disks with the label.
+// Left lists the instances and disks with the label, and the parts of load balancers with it in
+// their description.
 func (c *Cloud) Left(label, value string) (all []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -532,6 +550,11 @@ func (c *Cloud) Left(label, value string) (all []string) {
 	for key, d := range c.disks {
 		if has(d.labels) {
 			all = append(all, "disk "+key)
+		}
+	}
+	for key, p := range c.parts {
+		if slices.Contains(strings.Fields(fmt.Sprint(p.model["description"])), label+"="+value) {
+			all = append(all, key)
 		}
 	}
 	slices.Sort(all)

@@ -59,7 +59,9 @@ type Options struct {
 	// Boot and Stop are how long an instance is being created, and deleted. For the first half of
 	// Boot, the instance may still be refused.
 	Boot, Stop time.Duration
-	// Lag is how long listings do not show new instances.
+	// Parts is how long a part of a load balancer is being created, changed, and deleted.
+	Parts time.Duration
+	// Lag is how long listings do not show new resources.
 	Lag time.Duration
 	// Keep makes each instance leave its disks behind.
 	Keep bool
@@ -109,6 +111,8 @@ type Cloud struct {
 	short        bool                  // whether the current call's page is
 	buried       []*instance           // those that are gone
 	made         int
+	parts        map[string]*part // of load balancers, by collection and name
+	balancers    int              // forwarding rules that were ever made
 }
 
 // New starts a cloud that stops at the end of the test.
@@ -129,7 +133,7 @@ func Start(options Options) (*Cloud, error) {
 	options.Project = cmp.Or(options.Project, Project)
 	c := &Cloud{
 		options: options, tokens: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{}, disks: map[string]*disk{},
-		requests: map[string]*operation{}, exhausted: map[string]bool{}, dead: map[string]bool{}, denied: map[string]bool{}, limits: map[string][2]float64{},
+		requests: map[string]*operation{}, exhausted: map[string]bool{}, dead: map[string]bool{}, denied: map[string]bool{}, limits: map[string][2]float64{}, parts: map[string]*part{},
 		numbers: 9_007_199_254_740_993, // the first number that a floating-point number can't hold
 	}
 	var err error
@@ -338,7 +342,7 @@ func (c *Cloud) do(in call, fault Fault) (any, *failure) {
 	defer c.mu.Unlock()
 	c.settle()
 	c.birth, c.short = fault.Birth, fault.Short
-	if isChange := in.method != http.MethodGet && !strings.HasSuffix(in.op, "testIamPermissions"); isChange && c.rate > 0 {
+	if isChange := in.method != http.MethodGet && !strings.HasSuffix(in.op, "testIamPermissions") && !strings.HasPrefix(in.action, "/list"); isChange && c.rate > 0 {
 		if now := time.Now().Truncate(time.Minute); now != c.minute {
 			c.minute, c.used = now, 0
 		}
@@ -376,6 +380,16 @@ func (c *Cloud) do(in call, fault Fault) (any, *failure) {
 		return c.listOperations(in)
 	case "DELETE disks":
 		return c.deleteDisk(in)
+	case "POST healthChecks", "POST networkEndpointGroups", "POST backendServices", "POST targetTcpProxies", "POST forwardingRules":
+		return c.insertPart(in)
+	case "GET healthChecks", "GET networkEndpointGroups", "GET backendServices", "GET targetTcpProxies", "GET forwardingRules":
+		return c.getPart(in)
+	case "DELETE healthChecks", "DELETE networkEndpointGroups", "DELETE backendServices", "DELETE targetTcpProxies", "DELETE forwardingRules":
+		return c.deletePart(in)
+	case "POST networkEndpointGroups/attachNetworkEndpoints", "POST networkEndpointGroups/detachNetworkEndpoints":
+		return c.changeEndpoints(in)
+	case "POST networkEndpointGroups/listNetworkEndpoints":
+		return c.listEndpoints(in)
 	case "GET machineTypes":
 		return machineType(in)
 	case "GET images", "GET images/family":
