@@ -3,6 +3,7 @@
 package gcp
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -294,12 +295,44 @@ func TestBalancerLostAnswer(t *testing.T) {
 	req.Targets = ips[:1]
 	g.Expect(addressesOf(balanced(t, d, req))).To(Equal(ips[:1]))
 
+	req.Targets = ips
+	undo = stub.Inject(gcpstub.Fault{Operation: "POST networkEndpointGroups/attachNetworkEndpoints", Instead: faults.Cut})
+	_, err = d.EnsureBalancer(ctx, req)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
+	undo()
+	g.Expect(addressesOf(balanced(t, d, req))).To(Equal(ips))
+	found, err := connect(t, stub).Describe(ctx, balancerRef)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(ConsistOf(HaveField("Balancer.Targets", HaveLen(2))))
+
 	req.Targets = []string{"192.0.2.1"}
 	_, err = d.EnsureBalancer(ctx, req)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
-	found, err := connect(t, stub).Describe(ctx, balancerRef)
+	found, err = connect(t, stub).Describe(ctx, balancerRef)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(ConsistOf(HaveField("Balancer.Targets", BeEmpty())))
+}
+
+// TestBalancerJustChanged: while Compute Engine carries out a change, the driver's reads show what
+// it has asked for. So the engine does not ask for it again.
+func TestBalancerJustChanged(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := start(t, gcpstub.Options{Parts: 300 * time.Millisecond})
+	d := connect(t, stub)
+	d.settle = time.Minute
+	ips := targets(t, d, 2)
+	req := balancerRequest(ips[0])
+	balanced(t, d, req)
+	req.Recorded = true
+	for _, want := range [][]string{ips, ips[1:]} {
+		req.Targets = want
+		balanced(t, d, req)
+		found, err := d.Describe(ctx, balancerRef)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found).To(HaveLen(1))
+		g.Expect(addressesOf(found[0])).To(Equal(want))
+	}
 }
 
 // TestForeignParts: parts that only have the name, and not the tags, are neither used nor deleted.
@@ -318,4 +351,24 @@ func TestForeignParts(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
 	d.Delete(ctx, []cloud.Resource{{Kind: cloud.KindBalancer, ID: partName("balancer"), Token: "balancer", OwnershipID: "owner"}})
 	g.Expect(stub.Left(cloud.TagToken, "others")).To(HaveLen(1))
+}
+
+// TestBalancerDeletedEarly: a load balancer that is deleted while a create has no answer leaves
+// nothing, although the part appears later.
+func TestBalancerDeletedEarly(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := start(t, gcpstub.Options{})
+	d := connect(t, stub)
+	undo := stub.Inject(gcpstub.Fault{Operation: "POST networkEndpointGroups", Late: true, Delay: 200 * time.Millisecond, Count: 1})
+	_, err := d.EnsureBalancer(ctx, balancerRequest())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
+	undo()
+	found, err := d.Describe(ctx, balancerRef)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(ConsistOf(HaveField("State", cloud.StatePending)))
+	var queued *cloud.Queued
+	g.Expect(errors.As(d.Delete(ctx, found)[0], &queued)).To(BeTrue())
+	deleted(t, d)
+	g.Expect(stub.Left(cloud.TagToken, "balancer")).To(BeEmpty())
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ type clientReading struct {
 	Permissions                              []string
 	Console                                  int
 	Begun, Done, Failed, Deleted             clientOperation
+	Balancer                                 clientBalancer
 	Unknown, Exists, Invalid                 clientRefusal
 }
 
@@ -36,6 +38,12 @@ type clientMachine struct {
 	Addresses                       []string
 	Spot                            bool
 	Maintenance                     string
+}
+
+type clientBalancer struct {
+	Checks, Rules          []string
+	Target, Service, Check string
+	Groups, Endpoints      []string
 }
 
 type clientOperation struct{ Name, Type, Status, Request, Target, Code string }
@@ -75,16 +83,20 @@ func TestGoogleClients(t *testing.T) {
 		return states
 	}
 	g.Eventually(list).Should(HaveExactElements(cloud.StateRunning, cloud.StateRunning, cloud.StateRunning))
+	target := listed[slices.IndexFunc(listed, func(r cloud.Resource) bool { return strings.HasSuffix(r.ProviderID, "/m-1") })].Addresses[1].Address
+	balancer := balanced(t, d, balancerRequest(target))
 	stub.Maintain(zones[0], "m-1", time.Now().Add(time.Hour))
 	stub.Preempt(zones[0], "m-2")
 	defer stub.Kill(far)()
 	defer stub.Exhaust(zones[1])()
-	g.Expect(list()).To(ConsistOf(cloud.StateRunning, cloud.StateRunning, cloud.StateStopped))
+	g.Expect(list()).To(ConsistOf(cloud.StateRunning, cloud.StateRunning, cloud.StateStopped, cloud.StateRunning), "and the load balancer")
+	listed = slices.DeleteFunc(listed, func(r cloud.Resource) bool { return r.Kind == cloud.KindBalancer })
 
 	input, err := json.Marshal(map[string]string{
 		"Address": stub.Address, "CA": stub.CA, "Credentials": string(testCredentials()[keyCredentials]),
 		"Project": gcpstub.Project, "Region": gcpstub.Region, "Subnetwork": gcpstub.Subnet, "Filter": ownFilter, "Preemptions": preemptedFilter,
 		"Zone": zones[0], "FullZone": zones[1], "MachineType": "e2-standard-2",
+		"Balancer": balancer.ID, "BalancerFilter": ownParts,
 		"Image": gcpstub.Image, "ImageProject": gcpstub.ImageProject, "Family": gcpstub.Image,
 	})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -99,7 +111,18 @@ func TestGoogleClients(t *testing.T) {
 	g.Expect(json.Unmarshal(answer, &all)).To(Succeed())
 	g.Expect(all).To(HaveLen(2))
 	for client, read := range all {
-		t.Run(client, func(t *testing.T) { agree(t, read, listed) })
+		t.Run(client, func(t *testing.T) {
+			agree(t, read, listed)
+			want := clientBalancer{
+				Checks: []string{"HTTPS /readyz"}, Rules: []string{balancer.Balancer.Address + " 6443-6443"},
+				Target: tcpProxies.path, Service: backendServices.path, Check: healthChecks.path,
+				Groups: []string{endpointGroups(zones[0]).path, endpointGroups(zones[1]).path, endpointGroups(zones[2]).path},
+			}
+			if client == "google.golang.org/api" {
+				want.Endpoints = []string{target + " 6443 HEALTHY"}
+			}
+			NewWithT(t).Expect(read.Balancer).To(Equal(want))
+		})
 	}
 }
 

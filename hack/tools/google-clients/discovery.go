@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 
 	"google.golang.org/api/cloudresourcemanager/v1"
 	"google.golang.org/api/compute/v1"
@@ -102,6 +103,10 @@ func readDiscovery(ctx context.Context, in *input, answers *recorder, option opt
 	}
 	out.Console = len(console.Contents)
 
+	if err := out.balancerOfDiscovery(c, in, answers); err != nil {
+		return nil, err
+	}
+
 	create := func(zone, kind, request string) (progress, error) {
 		op, err := c.Instances.Insert(in.Project, zone, &compute.Instance{
 			Name: "made-by-discovery", MachineType: "zones/" + zone + "/machineTypes/" + kind,
@@ -126,6 +131,56 @@ func readDiscovery(ctx context.Context, in *input, answers *recorder, option opt
 	}
 	out.Deleted = progressOfDiscovery(op)
 	return out, nil
+}
+
+// balancerOfDiscovery reads the load balancer.
+func (out *reading) balancerOfDiscovery(c *compute.Service, in *input, answers *recorder) error {
+	b := &out.Balancer
+	checks, err := c.HealthChecks.List(in.Project).Filter(in.BalancerFilter).Do()
+	if err := cmp.Or(err, answers.take(known[compute.HealthCheckList]())); err != nil {
+		return err
+	}
+	for _, check := range checks.Items {
+		b.Checks = append(b.Checks, check.Type+" "+check.HttpsHealthCheck.RequestPath)
+	}
+	rules, err := c.GlobalForwardingRules.List(in.Project).Filter(in.BalancerFilter).Do()
+	if err := cmp.Or(err, answers.take(known[compute.ForwardingRuleList]())); err != nil {
+		return err
+	}
+	for _, rule := range rules.Items {
+		b.Rules = append(b.Rules, rule.IPAddress+" "+rule.PortRange)
+	}
+	rule, err := c.GlobalForwardingRules.Get(in.Project, in.Balancer).Do()
+	if err := cmp.Or(err, answers.take(known[compute.ForwardingRule]())); err != nil {
+		return err
+	}
+	b.Target = in.referred(rule.Target)
+	proxy, err := c.TargetTcpProxies.Get(in.Project, in.Balancer).Do()
+	if err := cmp.Or(err, answers.take(known[compute.TargetTcpProxy]())); err != nil {
+		return err
+	}
+	b.Service = in.referred(proxy.Service)
+	service, err := c.BackendServices.Get(in.Project, in.Balancer).Do()
+	if err := cmp.Or(err, answers.take(known[compute.BackendService]())); err != nil {
+		return err
+	}
+	b.Check = in.referred(service.HealthChecks[0])
+	for _, backend := range service.Backends {
+		b.Groups = append(b.Groups, in.referred(backend.Group))
+	}
+	group, err := c.NetworkEndpointGroups.Get(in.Project, in.Zone, in.Balancer).Do()
+	if err := cmp.Or(err, answers.take(known[compute.NetworkEndpointGroup]())); err != nil {
+		return err
+	}
+	endpoints, err := c.NetworkEndpointGroups.ListNetworkEndpoints(in.Project, in.Zone, group.Name,
+		&compute.NetworkEndpointGroupsListEndpointsRequest{HealthStatus: "SHOW"}).Do()
+	if err := cmp.Or(err, answers.take(known[compute.NetworkEndpointGroupsListNetworkEndpoints]())); err != nil {
+		return err
+	}
+	for _, e := range endpoints.Items {
+		b.Endpoints = append(b.Endpoints, fmt.Sprint(e.NetworkEndpoint.IpAddress, " ", e.NetworkEndpoint.Port, " ", e.Healths[0].HealthState))
+	}
+	return nil
 }
 
 func machineOfDiscovery(i *compute.Instance) machine {

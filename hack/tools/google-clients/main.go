@@ -42,6 +42,8 @@ type input struct {
 	// Zone has capacity for MachineType, FullZone has none. Image is one of Project, Family one of
 	// ImageProject.
 	Zone, FullZone, MachineType, Image, ImageProject, Family string
+	// Balancer is the name of all parts of a load balancer, which BalancerFilter selects.
+	Balancer, BalancerFilter string
 }
 
 // reading is what a client reads.
@@ -61,6 +63,7 @@ type reading struct {
 	// Begun is the operation of a create, Done the same one later, Failed that of a create without
 	// capacity, Deleted that of a deletion.
 	Begun, Done, Failed, Deleted progress
+	Balancer                     balancer
 	// The errors of an unknown instance, of a name that exists, and of a value that is not valid.
 	Unknown, Exists, Invalid refusal
 }
@@ -76,6 +79,27 @@ type machine struct {
 	Addresses                       []string
 	Spot                            bool
 	Maintenance                     string
+}
+
+// balancer is what there is of a load balancer, without the names that its parts have in common.
+type balancer struct {
+	// Checks are the types and paths of the health checks, Rules the addresses and ports of the
+	// forwarding rules that a listing has.
+	Checks, Rules []string
+	// Target, Service and Groups are what the parts refer to: collections, below the project.
+	Target, Service, Check string
+	Groups                 []string
+	Endpoints              []string // address, port and health, as google.golang.org/api reads them
+}
+
+// referred returns the collection that a part's URL leads to, if the part has the name.
+func (in *input) referred(url string) string {
+	_, path, _ := strings.Cut(url, "/compute/v1/projects/"+in.Project+"/")
+	path, ok := strings.CutSuffix(path, "/"+in.Balancer)
+	if !ok {
+		return "not of this load balancer: " + url
+	}
+	return path
 }
 
 type progress struct {
