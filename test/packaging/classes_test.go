@@ -29,7 +29,10 @@ func (l *life) classes(t *testing.T) {
 	if err := scenario.Create(t.Context(), l.admin, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		t.Fatal(err)
 	}
-	pairs := map[string]string{"topology-kubeadm": "kubeadm", "topology-aws-kubeadm": "aws-kubeadm", "topology-kubevirt-kubeadm": "kubevirt-kubeadm"}
+	pairs := map[string]string{"topology-kubeadm": "kubeadm"}
+	for _, cloud := range []string{"aws", "gcp", "kubevirt"} {
+		pairs["topology-"+cloud+"-kubeadm"] = cloud + "-kubeadm"
+	}
 	for _, cloud := range clouds {
 		pairs["topology-"+cloud] = cloud
 	}

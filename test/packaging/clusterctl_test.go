@@ -42,7 +42,7 @@ var clouds = []string{"aws", "azure", "gcp", "kubevirt", "openstack", "vsphere"}
 
 // flavors returns the flavors in templates/. The last one, "", is the default.
 func flavors() []string {
-	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "azure-spot", "gcp-spot", "kubeadm", "topology-kubeadm", "aws-kubeadm", "topology-aws-kubeadm", "topology-kubevirt-kubeadm", "kubevirt-kubeadm", "openstack-kubeadm", "vsphere-kubeadm"}
+	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "azure-spot", "gcp-spot", "kubeadm", "topology-kubeadm", "aws-kubeadm", "topology-aws-kubeadm", "gcp-kubeadm", "topology-gcp-kubeadm", "topology-kubevirt-kubeadm", "kubevirt-kubeadm", "openstack-kubeadm", "vsphere-kubeadm"}
 	for _, cloud := range clouds {
 		all = append(all, cloud, "topology-"+cloud)
 	}
@@ -96,7 +96,7 @@ func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
 		"DROVER_EKS_CLUSTER=green", "DROVER_EKS_ENDPOINT=https://0A1B.gr7.eu-central-1.eks.amazonaws.com", "DROVER_EKS_SERVICE_CIDR=10.100.0.0/16",
 		"DROVER_EKS_CA=" + base64.StdEncoding.EncodeToString([]byte(ca)), "DROVER_EKS_INSTANCE_PROFILE=nodes",
 		"DROVER_AZURE_SUBSCRIPTION_ID=00000000-1111-2222-3333-444444444444", "DROVER_AZURE_LOCATION=westeurope", "DROVER_AZURE_RESOURCE_GROUP=nodes",
-		"DROVER_GCP_PROJECT_ID=nodes-4711", "DROVER_GCP_REGION=europe-west4", "DROVER_GCP_IMAGE=node", "DROVER_GCP_SUBNETWORK=nodes",
+		"DROVER_GCP_PROJECT_ID=nodes-4711", "DROVER_GCP_REGION=europe-west4", "DROVER_GCP_IMAGE=node", "DROVER_GCP_SUBNETWORK=nodes", "DROVER_GCP_NETWORK=vpc",
 		"DROVER_AZURE_IMAGE_ID=/subscriptions/s/images/node", "DROVER_AZURE_SUBNET_ID=/subscriptions/s/virtualNetworks/vnet/subnets/nodes",
 		"DROVER_CONTROL_PLANE_ADDRESS=192.0.2.100", "DROVER_LOAD_BALANCER_SUBNET=nodes-v4", "DROVER_LOAD_BALANCER_FLOATING_NETWORK=public",
 		"DROVER_OPENSTACK_AUTH_URL=https://keystone.example.com/v3", "DROVER_OPENSTACK_PROJECT_ID=8fe3a5a1c1f04e0b",
@@ -197,19 +197,27 @@ func badInput(t *testing.T, ctl clusterctl) {
 	ctl.refuses(t, "KUBERNETES_VERSION", generate(version, "adopted")...)
 	ctl.refuses(t, "invalid KubernetesVersion", generate(version, "adopted", "--kubernetes-version=newest")...)
 
+	flavorOf := map[string]string{ // by the beginning of the variables' names; the longest one decides
+		"DROVER_SIMULATED_": "mixed", "DROVER_AWS_": "aws", "DROVER_AZURE_": "azure", "DROVER_GCP_": "gcp", "DROVER_GCP_NETWORK": "gcp-kubeadm",
+		"DROVER_EKS_": "aws-eks", "DROVER_SPOT_": "aws-spot", "DROVER_CONTROL_PLANE_": "vsphere-kubeadm", "DROVER_LOAD_BALANCER_": "openstack-kubeadm",
+		"DROVER_OPENSTACK_": "openstack", "DROVER_VSPHERE_": "vsphere", "DROVER_KUBEVIRT_": "kubevirt",
+	}
 	missing := 0
 	for _, set := range ctl.env {
 		name, _, _ := strings.Cut(set, "=")
-		for prefix, flavor := range map[string]string{"DROVER_SIMULATED_": "mixed", "DROVER_AWS_": "aws", "DROVER_AZURE_": "azure", "DROVER_GCP_": "gcp", "DROVER_EKS_": "aws-eks", "DROVER_SPOT_": "aws-spot", "DROVER_CONTROL_PLANE_": "vsphere-kubeadm", "DROVER_LOAD_BALANCER_": "openstack-kubeadm", "DROVER_OPENSTACK_": "openstack",
-			"DROVER_VSPHERE_": "vsphere", "DROVER_KUBEVIRT_": "kubevirt"} {
-			if !strings.HasPrefix(name, prefix) {
-				continue
+		best := ""
+		for prefix := range flavorOf {
+			if strings.HasPrefix(name, prefix) && len(prefix) > len(best) {
+				best = prefix
 			}
-			missing++
-			without := ctl
-			without.env = slices.DeleteFunc(slices.Clone(ctl.env), func(e string) bool { return strings.HasPrefix(e, name+"=") })
-			without.refuses(t, name, generate(version, flavor, kubernetes)...)
 		}
+		if best == "" {
+			continue
+		}
+		missing++
+		without := ctl
+		without.env = slices.DeleteFunc(slices.Clone(ctl.env), func(e string) bool { return strings.HasPrefix(e, name+"=") })
+		without.refuses(t, name, generate(version, flavorOf[best], kubernetes)...)
 	}
 	if missing < 10 {
 		t.Errorf("%d variables without a default were left out, one by one", missing)
