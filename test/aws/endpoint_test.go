@@ -9,12 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/conditions"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
@@ -42,15 +38,15 @@ func TestEndpoint(t *testing.T) {
 		}
 	}
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, objects...))
-	s.Until("the endpoint has an address", s.endpoint(infrav1.NoTargetsReason))
-	infra := s.infra()
+	s.Until("the endpoint has an address", s.Endpoint(infrav1.NoTargetsReason))
+	infra := s.Infra()
 	if host := infra.Spec.ControlPlaneEndpoint.Host; !strings.HasSuffix(host, ".amazonaws.com") {
 		t.Errorf("the endpoint is %q", host)
 	}
 	owner := infra.Spec.Creation.OwnershipID
 	s.Until("the control plane is offered the load balancer's zones alone", func(context.Context) (string, error) {
 		var offered []string
-		for _, domain := range s.infra().Status.FailureDomains {
+		for _, domain := range s.Infra().Status.FailureDomains {
 			if ptr.Deref(domain.ControlPlane, false) {
 				offered = append(offered, domain.Name)
 			}
@@ -61,17 +57,8 @@ func TestEndpoint(t *testing.T) {
 		return "", nil
 	})
 
-	labels := map[string]string{clusterv1.ClusterNameLabel: s.Tenant.Name, clusterv1.MachineControlPlaneLabel: ""}
-	meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: "cp-0", Labels: labels}
-	template := s.NewPool("cp", 1).Objects()[0].(*infrav1.CloudMachineTemplate)
-	vm := &infrav1.CloudMachine{ObjectMeta: meta, Spec: infrav1.CloudMachineSpec{CloudMachineFields: template.Spec.Template.Spec}}
-	machine := &clusterv1.Machine{ObjectMeta: meta, Spec: clusterv1.MachineSpec{
-		ClusterName: s.Tenant.Name, Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To("cp-0")},
-		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: "cp-0"},
-	}}
-	s.Do(scenario.Create(s.Ctx, s.Rig.Client,
-		&corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"value": []byte("#cloud-config\n")}}, vm, machine))
-	s.Until("the machine is a target that answers", s.endpoint(infrav1.ReadyReason))
+	machine := s.NewControlPlane("cp-0")
+	s.Until("the machine is a target that answers", s.Endpoint(infrav1.ReadyReason))
 	made := calls()
 	n := 0
 	for _, op := range balancing {
@@ -89,22 +76,4 @@ func TestEndpoint(t *testing.T) {
 		t.Errorf("%q are left", left)
 	}
 	t.Logf("calls to delete all: %v", calls())
-}
-
-func (s *stage) infra() *infrav1.CloudCluster {
-	s.Helper()
-	infra := s.CloudCluster()
-	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(infra), infra))
-	return infra
-}
-
-// endpoint checks that the endpoint has this reason.
-func (s *stage) endpoint(reason string) scenario.Check {
-	return func(context.Context) (string, error) {
-		c := conditions.Get(s.infra(), infrav1.EndpointReadyCondition)
-		if c == nil || c.Reason != reason {
-			return fmt.Sprintf("EndpointReady is %+v", c), nil
-		}
-		return "", nil
-	}
 }

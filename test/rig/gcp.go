@@ -73,7 +73,7 @@ func StartGCPStub(keyID, project string, network int, power func(gcpstub.Guest) 
 	}
 	return gcpstub.Start(gcpstub.Options{
 		Email: gcpEmail, Key: &key.PublicKey, KeyID: keyID, Project: project, Network: network,
-		Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: power,
+		Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Parts: 100 * time.Millisecond, Keep: true, Power: power,
 	})
 }
 
