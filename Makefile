@@ -43,7 +43,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-takeover test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-kind test-kubeadm test-cluster test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-cluster demo-picture playground lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
+.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-takeover test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-kind test-kubeadm test-cluster test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-cluster demo-picture playground playground-takeover lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -208,6 +208,12 @@ playground: ## Start a management cluster with Drover and a simulated cloud, and
 	@hack/program ./test/playground/cmd bin/playground
 	@hack/program . bin/drover
 	@exec bin/playground
+
+playground-takeover: ## The same, with a stand-in for EC2 and three machines of machine-controller-manager, to rehearse their takeover
+	@hack/tool $(PLAYGROUND) kubectl >/dev/null
+	@hack/program . bin/drover
+	@go test -c -o bin/takeover.test ./test/takeover
+	@cd test/takeover && exec ../../bin/takeover.test -test.run '^TestRehearsal$$' -test.timeout 0 -stay
 
 lint: ## Check formatting, go vet, staticcheck, the API, the workflows and the words
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/drover-io/drover/test/playground"
+)
+
+var stay = flag.Bool("stay", false, "TestRehearsal leaves its clusters to you until Ctrl-C")
+
+// TestRehearsal sets up machines of machine-controller-manager, and follows the page's commands as
+// they are written, there and back and there again. With -stay, it leaves that to you.
+func TestRehearsal(t *testing.T) {
+	s := start(t, "blue", pool{name: "a", replicas: 2, labels: map[string]any{"pool": "a"}}, pool{name: "b", replicas: 1})
+	s.AWS.SetKeep(false)
+	s.old.lease(time.Now().Add(-time.Hour)) // it was stopped
+	bin := t.TempDir()                      // the program has another name with the race detector
+	s.Do(os.Symlink(s.binary, filepath.Join(bin, "drover")))
+	// What the page leaves to the reader.
+	preparation := fmt.Sprintf(`export KUBECONFIG=%s PATH=%s:$PATH
+flags="--namespace blue --cluster blue --bootstrap base --from %s --from-namespace %s --nodes %s --allow-endpoints 127.0.0.0/8"
+`, s.kubeconfig, bin, s.kubeconfig, s.old.namespace, s.nodes)
+	if *stay {
+		s.leave(preparation)
+		return
+	}
+	g := NewWithT(t)
+	before := s.picture()
+	run := func(step string) {
+		t.Helper()
+		command := s.written(step)
+		out, err := exec.CommandContext(s.Ctx, "bash", "-c", preparation+command).CombinedOutput()
+		t.Logf("$ %s\n%s", command, out)
+		g.Expect(err).NotTo(HaveOccurred(), step)
+	}
+	for _, step := range []string{"plan", "stage", "check", "switch", "status", "rollback"} {
+		run(step)
+	}
+	g.Expect(s.picture()).To(Equal(before))
+	for _, step := range []string{"stage", "switch", "commit"} {
+		run(step)
+	}
+	s.committed(before)
+}
+
+// written returns the page's command for a step.
+func (s *stage) written(step string) string {
+	s.Helper()
+	page, err := os.ReadFile("../../docs/migrate/" + s.old.name + ".md")
+	s.Do(err)
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, "drover import "+s.old.name+" "+step+" ") {
+			return line
+		}
+	}
+	s.Fatalf("the page has no command for %s", step)
+	return ""
+}
+
+// leave prints what the reader of the page needs, and waits for Ctrl-C.
+func (s *stage) leave(preparation string) {
+	s.Helper()
+	tools, err := playground.FindTools(s.Ctx, os.Stderr, "kubectl")
+	s.Do(err)
+	fmt.Printf(`
+Three machines run, on a stand-in for EC2. Their objects are machine-controller-manager's, in the namespace %s.
+That program is not part of this; its Lease says that it was stopped an hour ago. From another terminal:
+
+%salias kubectl=%s
+
+kubectl -n %s get machinedeployments.machine.sapcloud.io,machines.machine.sapcloud.io
+kubectl --kubeconfig %s get nodes
+
+Then follow docs/migrate/machine-controller-manager.md, beginning with
+
+%s
+Watch the machines become Drover's: kubectl -n blue get machines,cloudmachines
+Ctrl-C ends it all.
+`, s.old.namespace, preparation, tools["kubectl"], s.old.namespace, s.nodes, s.written("plan"))
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	<-interrupted
+}
