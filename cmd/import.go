@@ -44,7 +44,7 @@ func importing(version string) *cobra.Command {
 		Short: "Take over running machines of another system",
 		Long:  "Make running machines of another system Drover's. Each subcommand is one system.",
 	}
-	for _, system := range []takeover.System{takeover.MachineController(), takeover.MachineControllerManager()} {
+	for _, system := range []takeover.System{takeover.ClusterAPI(), takeover.MachineController(), takeover.MachineControllerManager()} {
 		cmd.AddCommand(importFrom(system, version))
 	}
 	return cmd
@@ -53,10 +53,14 @@ func importing(version string) *cobra.Command {
 // importFrom returns the command "drover import" for one system.
 func importFrom(system takeover.System, version string) *cobra.Command {
 	var o importOptions
+	clouds := "AWS and OpenStack are supported."
+	if system.Cluster != nil {
+		clouds = "Its provider for AWS is supported."
+	}
 	cmd := &cobra.Command{
 		Use:   system.Name + " [STEP]",
 		Short: "Take over " + system.Name + "'s machines",
-		Long: "Take over the machines of " + system.Name + `, which run on, in steps. AWS and OpenStack are supported.
+		Long: "Take over the machines of " + system.Name + `, which run on, in steps. ` + clouds + `
 
   plan      print what would be made and tagged, and what can't be carried over, field by field; write nothing (the default)
   stage     pause the Cluster, make the objects that stand for the machines, and tag their VMs
@@ -102,10 +106,17 @@ Each step can be interrupted anywhere and run again. It ends with code 0 if it i
 	f.StringVar(&o.bootstrap, "bootstrap", "", "Name of the CloudInitConfigTemplate that new machines are set up with. Each pool gets a copy, with its labels and taints. Required.")
 	f.StringSliceVar(&o.drop, "drop", nil, "Fields that new machines may lack, as the plan names them. Default: none.")
 	f.StringVarP(&o.output, "output", "o", "text", "How to print the plan: text, or yaml with all objects, for review.")
-	f.BoolVar(&o.stopped, "stopped", false, "State that "+system.Name+" does not run. Needed only if --from-namespace has neither its Leases nor its Deployments.")
 	f.StringVar(&o.confirm, "confirm", "", "Name of the Cluster, to confirm the step commit.")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "How long the step may take, with all that it waits for.")
-	for _, name := range []string{"from-namespace", "cluster", "bootstrap"} {
+	required := []string{"from-namespace", "cluster", "bootstrap"}
+	if system.Cluster != nil {
+		f.StringVar(system.Cluster, "from-cluster", "", "Name of the Cluster that has the machines now. Required.")
+		required = append(required, "from-cluster", "nodes")
+		f.Lookup("nodes").Usage = "Path to the kubeconfig of the cluster that has the Nodes. Required."
+	} else {
+		f.BoolVar(&o.stopped, "stopped", false, "State that "+system.Name+" does not run. Needed only if --from-namespace has neither its Leases nor its Deployments.")
+	}
+	for _, name := range required {
 		_ = cmd.MarkFlagRequired(name) // fails for names that are no flag
 	}
 	return cmd

@@ -185,6 +185,13 @@ const leaseTime = time.Minute
 // checkStopped refuses the takeover while the other system runs, or a cluster-autoscaler that would
 // scale a pool meanwhile, as far as their Leases and Deployments tell.
 func (t *Takeover) checkStopped(ctx context.Context, p *Plan) error {
+	if t.System.Cluster != nil {
+		if err := t.checkPaused(ctx, p); err != nil {
+			return err
+		}
+		_, err := running(ctx, p, t.Old, t.OldNamespace, autoscaler, autoscaler)
+		return err
+	}
 	seen, err := running(ctx, p, t.Old, t.OldNamespace, t.System.Name, t.System.leases...)
 	if err != nil {
 		return err

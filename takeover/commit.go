@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,6 +49,10 @@ func (t *Takeover) Commit(ctx context.Context, p *Plan) error {
 			return fmt.Errorf("%s: switch first, and wait until all machines are adopted", missing)
 		}
 	}
+	olds, err := t.chooseOld(ctx, s)
+	if err != nil {
+		return err
+	}
 	for i := range p.Pools {
 		if d := named(s.deployments, p.Pools[i].Name); d != nil {
 			if err := t.equip(ctx, &p.Pools[i], d); err != nil {
@@ -58,8 +63,15 @@ func (t *Takeover) Commit(ctx context.Context, p *Plan) error {
 	if err := t.loseKeys(ctx, s); err != nil {
 		return err
 	}
-	if err := t.eraseOld(ctx, s); err != nil {
-		return err
+	for _, o := range olds {
+		if o.GetKind() == "MachineClass" {
+			if err := t.freeSecrets(ctx, o); err != nil {
+				return err
+			}
+		}
+		if err := erase(ctx, t.Old, o, t.System.finalizers...); err != nil {
+			return err
+		}
 	}
 	for _, m := range s.machines {
 		if m.Status.NodeRef.Name == "" {
@@ -129,8 +141,10 @@ func (t *Takeover) loseKeys(ctx context.Context, s *staged) error {
 	return nil
 }
 
-// eraseOld deletes the other system's objects of the pools, from the bottom to the top.
-func (t *Takeover) eraseOld(ctx context.Context, s *staged) error {
+// chooseOld returns the other system's objects of the pools, from the bottom to the top: those of
+// the staged names, and what they control. It refuses Machines that are not staged: their VMs would
+// be nobody's.
+func (t *Takeover) chooseOld(ctx context.Context, s *staged) (all []*unstructured.Unstructured, err error) {
 	names := map[string]map[string]bool{"Machine": {}, "MachineSet": {}, "MachineDeployment": {}, "MachineClass": {}}
 	for _, o := range s.machines {
 		names["Machine"][o.Name] = true
@@ -139,28 +153,27 @@ func (t *Takeover) eraseOld(ctx context.Context, s *staged) error {
 		names["MachineDeployment"][o.Name] = true
 		names["MachineClass"][o.Spec.Template.Spec.InfrastructureRef.Name] = true
 	}
-	for _, kind := range t.System.kinds {
-		list := listOf(t.System.api, kind)
-		if err := t.Old.List(ctx, list, client.InNamespace(t.OldNamespace)); err != nil {
-			return fmt.Errorf("listing the %ss of %s: %w", kind, t.System.Name, err)
+	chosen := map[types.UID]bool{}
+	for _, kind := range slices.Backward(t.System.kinds) {
+		var items []unstructured.Unstructured
+		if err := readServed(ctx, t.Old, t.OldNamespace, kind, &items); err != nil {
+			return nil, err
 		}
-		for i := range list.Items {
-			o := &list.Items[i]
+		for i := range items {
+			o := &items[i]
 			owner := metav1.GetControllerOf(o)
-			if !names[kind][o.GetName()] && (kind != "MachineSet" || owner == nil || !names["MachineDeployment"][owner.Name]) {
-				continue
-			}
-			if kind == "MachineClass" {
-				if err := t.freeSecrets(ctx, o); err != nil {
-					return err
-				}
-			}
-			if err := erase(ctx, t.Old, o, t.System.finalizers...); err != nil {
-				return err
+			owned := owner != nil && chosen[owner.UID]
+			switch {
+			case names[kind.Kind][o.GetName()], owned && kind.Kind != "Machine":
+				chosen[o.GetUID()] = true
+				all = append(all, o)
+			case owned:
+				return nil, fmt.Errorf("the old Machine %s of %s %s is not staged: roll back, and stage again", o.GetName(), owner.Kind, owner.Name)
 			}
 		}
 	}
-	return nil
+	slices.Reverse(all)
+	return all, nil
 }
 
 // freeSecrets takes the other system's finalizer off the Secrets of a MachineClass. It

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -337,10 +338,8 @@ func (s subject) template(pool *Pool, t *mcmMachineSpec) {
 	}
 	pool.DrainTimeout = duration(t.DrainTimeout, mcmDrainTimeout)
 	if !t.DisableHealthTimeout {
-		pool.Health = &Health{
-			Node: duration(t.HealthTimeout, mcmHealthTimeout), Startup: duration(t.CreationTimeout, mcmCreationTimeout),
-			Conditions: strings.Split(ptr.Deref(t.NodeConditions, mcmConditions), ","),
-		}
+		pool.Health = mcmHealth(duration(t.HealthTimeout, mcmHealthTimeout), ptr.Deref(t.NodeConditions, mcmConditions))
+		pool.Health.Checks.NodeStartupTimeoutSeconds = seconds(duration(t.CreationTimeout, mcmCreationTimeout))
 	}
 	if t.MaxEvictRetries != nil {
 		s.note(at+"maxEvictRetries", "Cluster API evicts until the drain timeout")
@@ -365,6 +364,24 @@ func (s subject) template(pool *Pool, t *mcmMachineSpec) {
 	if !equality.Semantic.DeepEqual(*rest, corev1.NodeSpec{}) {
 		s.lose(at+"nodeTemplate.spec", "of this, new Nodes get only the taints")
 	}
+}
+
+// mcmHealth finds a Node unhealthy that for some time is not Ready, says nothing, or has one of the
+// conditions, which commas separate.
+func mcmHealth(after time.Duration, conditions string) *clusterv1.MachineHealthCheckSpec {
+	check := &clusterv1.MachineHealthCheckSpec{}
+	add := func(kind corev1.NodeConditionType, is corev1.ConditionStatus) {
+		check.Checks.UnhealthyNodeConditions = append(check.Checks.UnhealthyNodeConditions,
+			clusterv1.UnhealthyNodeCondition{Type: kind, Status: is, TimeoutSeconds: seconds(after)},
+			clusterv1.UnhealthyNodeCondition{Type: kind, Status: corev1.ConditionUnknown, TimeoutSeconds: seconds(after)})
+	}
+	add(corev1.NodeReady, corev1.ConditionFalse)
+	for kind := range strings.SplitSeq(conditions, ",") {
+		if kind != "" {
+			add(corev1.NodeConditionType(kind), corev1.ConditionTrue)
+		}
+	}
+	return check
 }
 
 // versions sets each pool's version to that of most of its Nodes, or of all pools' Nodes.

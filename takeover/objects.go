@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,6 +124,7 @@ func (t *Target) configTemplate(pool *Pool) *bootstrapv1.CloudInitConfigTemplate
 		Spec: *t.Bootstrap.Spec.DeepCopy(),
 	}
 	spec := &c.Spec.Template.Spec
+	pool.setUp(spec)
 	if len(pool.NodeLabels) > 0 {
 		if spec.NodeLabels == nil {
 			spec.NodeLabels = map[string]string{}
@@ -137,7 +139,26 @@ func (t *Target) configTemplate(pool *Pool) *bootstrapv1.CloudInitConfigTemplate
 	return c
 }
 
+// setUp adds what the pool's machines have in addition to the Target's template.
+func (p *Pool) setUp(spec *bootstrapv1.CloudInitConfigSpec) {
+	more := p.Config.DeepCopy()
+	spec.Format = cmp.Or(more.Format, spec.Format)
+	spec.NodeName = cmp.Or(more.NodeName, spec.NodeName)
+	spec.Kubelet.MaxPods = cmp.Or(more.Kubelet.MaxPods, spec.Kubelet.MaxPods)
+	spec.Files = append(spec.Files, more.Files...)
+	spec.PreKubeletCommands = append(spec.PreKubeletCommands, more.PreKubeletCommands...)
+	spec.PostKubeletCommands = append(spec.PostKubeletCommands, more.PostKubeletCommands...)
+	spec.Host.Users = append(spec.Host.Users, more.Host.Users...)
+	spec.Host.NTPServers = append(spec.Host.NTPServers, more.Host.NTPServers...)
+	if spec.Join.Method == bootstrapv1.JoinKubeadm { // otherwise nothing checks
+		spec.Join.IgnorePreflightErrors = append(spec.Join.IgnorePreflightErrors, more.Join.IgnorePreflightErrors...)
+	}
+}
+
 func (t *Target) deployment(pool *Pool) *clusterv1.MachineDeployment {
+	if pool.Deployment != nil {
+		return t.sameDeployment(pool)
+	}
 	labels := map[string]string{clusterv1.ClusterNameLabel: t.Cluster, clusterv1.MachineDeploymentNameLabel: pool.Name}
 	d := &clusterv1.MachineDeployment{
 		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "MachineDeployment"), ObjectMeta: t.marked(pool.Name, pool),
@@ -168,6 +189,26 @@ func (t *Target) deployment(pool *Pool) *clusterv1.MachineDeployment {
 			RollingUpdate: clusterv1.MachineDeploymentRolloutStrategyRollingUpdate{MaxSurge: pool.MaxSurge, MaxUnavailable: pool.MaxUnavailable},
 		}
 	}
+	return d
+}
+
+// sameDeployment returns the other system's MachineDeployment, with the target's own names.
+func (t *Target) sameDeployment(pool *Pool) *clusterv1.MachineDeployment {
+	d := &clusterv1.MachineDeployment{
+		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "MachineDeployment"), ObjectMeta: t.marked(pool.Name, pool),
+		Spec: *pool.Deployment.DeepCopy(),
+	}
+	maps.Copy(d.Annotations, pool.Annotations)
+	labels := map[string]string{clusterv1.ClusterNameLabel: t.Cluster, clusterv1.MachineDeploymentNameLabel: pool.Name}
+	d.Spec.ClusterName, d.Spec.Replicas, d.Spec.Selector = t.Cluster, ptr.To(pool.Replicas), metav1.LabelSelector{MatchLabels: labels}
+	template := &d.Spec.Template
+	if template.Labels == nil {
+		template.Labels = map[string]string{}
+	}
+	maps.Copy(template.Labels, labels)
+	template.Spec.ClusterName, template.Spec.Version = t.Cluster, pool.Version
+	template.Spec.Bootstrap = clusterv1.Bootstrap{ConfigRef: reference(bootstrapv1.GroupVersion.Group, "CloudInitConfigTemplate", pool.Name)}
+	template.Spec.InfrastructureRef = reference(infrav1.GroupVersion.Group, "CloudMachineTemplate", pool.Template)
 	return d
 }
 
@@ -203,6 +244,7 @@ func (t *Target) machine(m Machine, pool *Pool, set *clusterv1.MachineSet) *clus
 	machine := &clusterv1.Machine{
 		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "Machine"), ObjectMeta: t.marked(m.Name, pool), Spec: spec,
 	}
+	maps.Copy(machine.Annotations, set.Spec.Template.Annotations)
 	machine.Labels, machine.Annotations[hook] = labelsOf(set), ""
 	return machine
 }
@@ -223,29 +265,15 @@ func (t *Target) cloudMachine(m Machine, pool *Pool, set *clusterv1.MachineSet) 
 	return c
 }
 
-// healthCheck replaces machines as the other system does: a Node that is not Ready, that says
-// nothing, or that has one of the conditions. It is made when the takeover is complete.
+// healthCheck replaces machines as the other system does. It is made when the takeover is complete.
 func (t *Target) healthCheck(pool *Pool) *clusterv1.MachineHealthCheck {
-	unhealthy := func(kind corev1.NodeConditionType, is corev1.ConditionStatus) clusterv1.UnhealthyNodeCondition {
-		return clusterv1.UnhealthyNodeCondition{Type: kind, Status: is, TimeoutSeconds: seconds(pool.Health.Node)}
-	}
-	all := []clusterv1.UnhealthyNodeCondition{unhealthy(corev1.NodeReady, corev1.ConditionFalse), unhealthy(corev1.NodeReady, corev1.ConditionUnknown)}
-	for _, kind := range pool.Health.Conditions {
-		if kind != "" {
-			kind := corev1.NodeConditionType(kind)
-			all = append(all, unhealthy(kind, corev1.ConditionTrue), unhealthy(kind, corev1.ConditionUnknown))
-		}
-	}
-	return &clusterv1.MachineHealthCheck{
+	check := &clusterv1.MachineHealthCheck{
 		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "MachineHealthCheck"), ObjectMeta: t.marked(pool.Name, pool),
-		Spec: clusterv1.MachineHealthCheckSpec{
-			ClusterName: t.Cluster,
-			Selector:    metav1.LabelSelector{MatchLabels: map[string]string{clusterv1.MachineDeploymentNameLabel: pool.Name}},
-			Checks: clusterv1.MachineHealthCheckChecks{
-				NodeStartupTimeoutSeconds: seconds(pool.Health.Startup), UnhealthyNodeConditions: all,
-			},
-		},
+		Spec: *pool.Health.DeepCopy(),
 	}
+	check.Spec.ClusterName = t.Cluster
+	check.Spec.Selector = metav1.LabelSelector{MatchLabels: map[string]string{clusterv1.MachineDeploymentNameLabel: pool.Name}}
+	return check
 }
 
 // Try asks the management cluster whether it would accept the templates and pools, and makes

@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 )
@@ -32,8 +35,15 @@ type Pool struct {
 	MaxUnavailable  *intstr.IntOrString
 	MinReadySeconds int32
 	DrainTimeout    time.Duration
-	// Health says when a machine is replaced; nil: never.
-	Health *Health
+	// Deployment is the MachineDeployment's spec, if the other system has one: then the settings
+	// above are in it. What is the target's own is not used: names, numbers, selector, references.
+	Deployment *clusterv1.MachineDeploymentSpec
+	// Annotations are those of the MachineDeployment.
+	Annotations map[string]string
+	// Config is what new machines are set up with, in addition to the Target's template.
+	Config bootstrapv1.CloudInitConfigSpec
+	// Health says when a machine is replaced; nil: never. It has neither cluster nor selector.
+	Health *clusterv1.MachineHealthCheckSpec
 	// Size is what an autoscaler may make of Replicas; nil: there is none.
 	Size *Size
 	// Keys are the tag keys by which the other system recognizes its VMs.
@@ -52,20 +62,14 @@ func (p *Pool) role() string {
 	return p.Keys[len(p.Keys)-1]
 }
 
-// Health says when the other system replaces a machine.
-type Health struct {
-	// Node is how long a Node may be unhealthy, and Startup how long it may take to appear.
-	Node, Startup time.Duration
-	// Conditions are those of the Node that must be False.
-	Conditions []string
-}
-
 // Size are the limits of an autoscaler, as its flag has them.
 type Size struct{ Min, Max string }
 
 // Machine is a VM that runs and is a Node.
 type Machine struct {
 	Name, Node string
+	// VM is the name of the VM, if it is not that of the machine.
+	VM string
 	// ProviderID is the Node's, and Instance the cloud's own ID in it.
 	ProviderID, Instance string
 	// Version is the kubelet's.
@@ -76,6 +80,9 @@ type Machine struct {
 	// does not: ports, volumes, addresses.
 	Own []string
 }
+
+// vm returns the name of the machine's VM.
+func (m *Machine) vm() string { return cmp.Or(m.VM, m.Name) }
 
 // Severity says what a Finding means for the takeover.
 type Severity string
@@ -190,7 +197,7 @@ func (p *Plan) See(keys []string, listed []cloud.Tagged, target *Target) {
 				continue
 			}
 			s.compare(pool, m, vm, target)
-			if same := names[m.Name]; len(same) > 1 {
+			if same := names[m.vm()]; len(same) > 1 {
 				slices.Sort(same)
 				s.refuse("", "%d VMs have its name, %s: let the other system delete the one that it does not use", len(same), strings.Join(same, " and "))
 			}
@@ -208,7 +215,7 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 	if vm.State != cloud.StateRunning {
 		s.refuse("", "its VM %s is %s, not running", vm.ID, vm.State)
 	}
-	if name := vm.Tags["Name"]; name != m.Name {
+	if name := vm.Tags["Name"]; name != m.vm() {
 		s.refuse("", "its VM %s has the name %q", vm.ID, name)
 	}
 	if vm.Token != "" && vm.Token != target.token(m) || vm.OwnershipID != "" && vm.OwnershipID != target.OwnershipID {

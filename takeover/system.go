@@ -20,6 +20,9 @@ type Source interface {
 type System struct {
 	// Name is its program's, as its image has it.
 	Name string
+	// Cluster is the name of the Cluster that has the pools, for Cluster API. While it is paused,
+	// nothing acts on them. nil: the other system has no Clusters, and must not run.
+	Cluster *string
 	// Read reads its objects in a namespace of its own cluster, and the Nodes of the cluster that
 	// its machines are in.
 	Read func(ctx context.Context, old client.Reader, namespace string, workload client.Reader) (Source, error)
@@ -27,8 +30,9 @@ type System struct {
 	// leases are those that its processes hold.
 	leases []string
 	api    schema.GroupVersion
-	// kinds are those of its objects, from the bottom to the top.
-	kinds []string
+	// kinds are those of its objects, from the bottom to the top. Those of clouds that the other
+	// system does not use may be missing.
+	kinds []schema.GroupVersionKind
 	// finalizers are those that it puts on its objects; the others on Secrets and Nodes.
 	finalizers                     []string
 	secretFinalizer, nodeFinalizer string
@@ -40,7 +44,7 @@ func MachineControllerManager() System {
 	return System{
 		Name: "machine-controller-manager", Read: ReadMCM,
 		leases: []string{"machine-controller", "machine-controller-manager"}, api: mcmAPI,
-		kinds:           []string{"Machine", "MachineSet", "MachineDeployment", "MachineClass"},
+		kinds:           kindsOf(mcmAPI, "Machine", "MachineSet", "MachineDeployment", "MachineClass"),
 		finalizers:      []string{"machine.sapcloud.io/machine-controller-manager"},
 		secretFinalizer: "machine.sapcloud.io/machine-controller",
 		nodeFinalizer:   "node.machine.sapcloud.io/machine-controller",
@@ -54,11 +58,18 @@ func MachineController() System {
 	return System{
 		Name: "machine-controller", Read: ReadMC,
 		leases: []string{"machine-controller"}, api: mcAPI,
-		kinds:          []string{"Machine", "MachineSet", "MachineDeployment"},
+		kinds:          kindsOf(mcAPI, "Machine", "MachineSet", "MachineDeployment"),
 		finalizers:     []string{"machine-delete-finalizer", "machine-node-delete-finalizer", mcAddress, "foregroundDeletion"},
 		nodeLabel:      "machine-controller/owned-by",
 		nodeAnnotation: "cluster.k8s.io/machine",
 	}
+}
+
+func kindsOf(api schema.GroupVersion, kinds ...string) (all []schema.GroupVersionKind) {
+	for _, kind := range kinds {
+		all = append(all, api.WithKind(kind))
+	}
+	return all
 }
 
 // listOf returns an empty list of a kind.

@@ -93,7 +93,7 @@ func TestFlags(t *testing.T) {
 	writeFlags(t, &b, "drover simulate", flagsOf(t, help(t, program, "simulate")))
 	writeFlags(t, &b, "drover orphans", flagsOf(t, help(t, program, "orphans")))
 	writeFlags(t, &b, "drover check", flagsOf(t, help(t, program, "check")))
-	for _, system := range []string{"machine-controller", "machine-controller-manager"} {
+	for _, system := range []string{"cluster-api", "machine-controller", "machine-controller-manager"} {
 		writeFlags(t, &b, "drover import "+system, flagsOf(t, help(t, program, "import", system)))
 	}
 	page(t, "docs/flags.md", b.String())

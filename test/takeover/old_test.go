@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,8 +24,12 @@ import (
 // system is an old system: its command, its objects, and what it leaves on VMs and Nodes.
 type system struct {
 	name, group string
-	kinds       []string
-	finalizers  []string
+	// page is that of the book, if it has not the system's name, and apis the API versions of those
+	// kinds that are not in v1alpha1 of the group.
+	page       string
+	apis       map[string]string
+	kinds      []string
+	finalizers []string
 	// key is the tag key that the VMs lose in the end, and label that of the Nodes.
 	key, label string
 }
@@ -49,7 +54,8 @@ const (
 	credentials, anothers = "cloudprovider", "example.com/backup"
 )
 
-// installKinds installs the kinds of both systems, with any fields.
+// installKinds installs the kinds of all systems: those of machine-controller-manager and
+// machine-controller with any fields, those of Cluster API's providers as they have them.
 func installKinds(ctx context.Context, c client.Client) error {
 	if err := apiextensionsv1.AddToScheme(c.Scheme()); err != nil {
 		return err
@@ -61,7 +67,7 @@ func installKinds(ctx context.Context, c client.Client) error {
 			}
 		}
 	}
-	return nil
+	return installProviders(ctx, c)
 }
 
 func installKind(ctx context.Context, c client.Client, of system, kind string) error {
@@ -81,8 +87,13 @@ func installKind(ctx context.Context, c client.Client, of system, kind string) e
 	if err := c.Create(ctx, crd); err != nil {
 		return err
 	}
+	return served(ctx, c, of.list(kind))
+}
+
+// served waits until an API server has a kind.
+func served(ctx context.Context, c client.Client, list *unstructured.UnstructuredList) error {
 	_, err := scenario.Wait(ctx, house.Patience, func(ctx context.Context) (string, error) {
-		if err := c.List(ctx, of.list(kind)); err != nil {
+		if err := c.List(ctx, list); err != nil {
 			return err.Error(), nil
 		}
 		return "", nil
@@ -92,10 +103,12 @@ func installKind(ctx context.Context, c client.Client, of system, kind string) e
 
 func (s system) list(kind string) *unstructured.UnstructuredList {
 	list := &unstructured.UnstructuredList{}
-	list.SetAPIVersion(s.group + "/v1alpha1")
+	list.SetAPIVersion(s.api(kind))
 	list.SetKind(kind + "List")
 	return list
 }
+
+func (s system) api(kind string) string { return cmp.Or(s.apis[kind], s.group+"/v1alpha1") }
 
 // pool is a pool of the old system.
 type pool struct {
@@ -225,7 +238,7 @@ func (o *old) run() {
 func (o *old) make(kind, name string, owner *unstructured.Unstructured, fields map[string]any) *unstructured.Unstructured {
 	o.Helper()
 	made := &unstructured.Unstructured{Object: fields}
-	made.SetAPIVersion(o.group + "/v1alpha1")
+	made.SetAPIVersion(o.api(kind))
 	made.SetKind(kind)
 	made.SetNamespace(o.namespace)
 	made.SetName(name)
@@ -243,9 +256,12 @@ func (o *old) node(name, providerID, label string, finalizers ...string) {
 	o.Helper()
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Finalizers: finalizers, Labels: map[string]string{o.label: label},
+			Name: name, Finalizers: finalizers,
 		},
 		Spec: corev1.NodeSpec{ProviderID: providerID},
+	}
+	if label != "" {
+		node.Labels = map[string]string{o.label: label}
 	}
 	o.Do(o.Rig.Nodes.Create(o.Ctx, node))
 	patch := client.MergeFrom(node.DeepCopy()) // the controller manager writes to it, too

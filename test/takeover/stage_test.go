@@ -4,6 +4,7 @@ package takeover
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -195,7 +196,7 @@ func writes(c faultproxy.Call) bool {
 // command returns the arguments of the page's command for a step, with the stage's values.
 func (s *stage) command(step string) []string {
 	s.Helper()
-	page := "../../docs/migrate/" + s.old.name + ".md"
+	page := "../../docs/migrate/" + cmp.Or(s.old.page, s.old.name) + ".md"
 	data, err := os.ReadFile(page)
 	s.Do(err)
 	_, text, found := strings.Cut(string(data), "\ndrover import "+s.old.name+" "+step+" ")
@@ -209,7 +210,7 @@ func (s *stage) command(step string) []string {
 	for i, word := range words {
 		value, known := map[string]string{
 			"--namespace": s.Namespace, "--cluster": s.Tenant.Name, "--bootstrap": "base", "--from": s.kubeconfig,
-			"--from-namespace": s.old.namespace, "--nodes": s.nodes,
+			"--from-namespace": s.old.namespace, "--from-cluster": oldCluster, "--nodes": s.nodes,
 			"--confirm": s.Tenant.Name,
 		}[word]
 		if known {

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"encoding/base64"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	kubeadmv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+)
+
+// config maps the pool's KubeadmConfigTemplate.
+func (m *CAPI) config(s subject, pool *Pool) {
+	const at, ref = "spec.template.spec", "spec.template.spec.bootstrap"
+	template := pool.Deployment.Template.Spec.Bootstrap.ConfigRef
+	if template.Kind != "KubeadmConfigTemplate" {
+		s.lose(ref, "only the CloudInitConfigTemplate says how new machines are set up, and nothing of %s %s", template.Kind, template.Name)
+		return
+	}
+	i := slices.IndexFunc(m.Configs, func(o unstructured.Unstructured) bool { return o.GetName() == template.Name })
+	if i < 0 {
+		s.refuse(ref, "KubeadmConfigTemplate %s does not exist", template.Name)
+		return
+	}
+	about := s.plan.about("KubeadmConfigTemplate", template.Name)
+	from, _, _ := unstructured.NestedMap(m.Configs[i].Object, "spec", "template")
+	spec := &kubeadmv1.KubeadmConfigSpec{}
+	if from["spec"] != nil && !about.decode(map[string]any{at: from["spec"]}, at, spec) {
+		return
+	}
+	c := &pool.Config
+	c.Format = bootstrapv1.Format(spec.Format)
+	about.kubeadmFiles(c, spec.Files)
+	c.PreKubeletCommands = about.kubeadmCommands(at+".preKubeadmCommands", spec.PreKubeadmCommands)
+	c.PostKubeletCommands = about.kubeadmCommands(at+".postKubeadmCommands", spec.PostKubeadmCommands)
+	about.kubeadmUsers(c, spec.Users)
+	if ptr.Deref(spec.NTP.Enabled, true) {
+		c.Host.NTPServers = spec.NTP.Servers
+	}
+	about.kubeadmJoin(pool, &spec.JoinConfiguration)
+	for field, given := range map[string]bool{
+		"diskSetup": spec.DiskSetup.IsDefined(), "mounts": len(spec.Mounts) > 0, "bootCommands": len(spec.BootCommands) > 0,
+		"ignition": spec.Ignition.IsDefined(),
+	} {
+		if given {
+			about.lose(at+"."+field, "new machines do without, unless a command of the CloudInitConfigTemplate does it")
+		}
+	}
+	if spec.ClusterConfiguration.IsDefined() || spec.InitConfiguration.IsDefined() {
+		about.note(at, "clusterConfiguration and initConfiguration are for control planes: workers ignore them, here as there")
+	}
+}
+
+// jinja reports whether the bootstrap provider lets cloud-init fill in a text. Drover's texts mean
+// what they say.
+func jinja(text string) bool { return strings.Contains(text, "{{") || strings.Contains(text, "{%") }
+
+func (s subject) kubeadmCommands(field string, from []string) (commands []string) {
+	for _, command := range from {
+		if jinja(command) {
+			s.lose(field, "new machines do not run those with a template of cloud-init, {{…}}")
+			continue
+		}
+		commands = append(commands, command)
+	}
+	return commands
+}
+
+func (s subject) kubeadmFiles(c *bootstrapv1.CloudInitConfigSpec, files []kubeadmv1.File) {
+	const at = "spec.template.spec.files"
+	for _, f := range files {
+		file := bootstrapv1.File{Path: f.Path, Content: f.Content, Permissions: f.Permissions, Owner: f.Owner}
+		if f.Encoding == kubeadmv1.Base64 {
+			data, err := base64.StdEncoding.DecodeString(f.Content)
+			if err != nil {
+				s.refuse(at+".content", "that of %s is not in base64: %s", f.Path, err)
+				continue
+			}
+			file.Content = string(data)
+		}
+		switch {
+		case f.Encoding != "" && f.Encoding != kubeadmv1.Base64:
+			s.lose(at+".encoding", "new machines do not get %s, which is compressed", f.Path)
+			continue
+		case ptr.Deref(f.Append, false):
+			s.lose(at+".append", "new machines do not get what is appended to %s", f.Path)
+			continue
+		case f.ContentFormat == kubeadmv1.FileContentFormatTemplate, f.Encoding == "" && jinja(f.Content):
+			s.lose(at+".content", "new machines do not get %s, which is a template", f.Path)
+			continue
+		}
+		if secret := f.ContentFrom.Secret; secret.Name != "" {
+			s.note(at+".contentFrom", "copy Secret %s into the new Cluster's namespace, with the label %s", secret.Name, bootstrapv1.MachineSecretLabel)
+			file.ContentFrom = bootstrapv1.FileSource{Secret: bootstrapv1.SecretKey{Name: secret.Name, Key: secret.Key}}
+		}
+		c.Files = append(c.Files, file)
+	}
+}
+
+func (s subject) kubeadmUsers(c *bootstrapv1.CloudInitConfigSpec, users []kubeadmv1.User) {
+	for _, u := range users {
+		user := bootstrapv1.User{Name: u.Name, SSHAuthorizedKeys: u.SSHAuthorizedKeys}
+		if strings.Contains(u.Sudo, "ALL") {
+			user.Sudo = "Allowed"
+		}
+		if u.Gecos+u.Groups+u.HomeDir+u.Shell+u.Passwd+u.PasswdFrom.Secret.Name+u.PrimaryGroup != "" || u.Inactive != nil || !ptr.Deref(u.LockPassword, true) {
+			s.lose("spec.template.spec.users", "on new machines, user %s has only keys and sudo", u.Name)
+		}
+		c.Host.Users = append(c.Host.Users, user)
+	}
+}
+
+// kubeadmJoin maps how a machine joins.
+func (s subject) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration) {
+	const at = "spec.template.spec.joinConfiguration."
+	const registration = at + "nodeRegistration."
+	node, c := &join.NodeRegistration, &pool.Config
+	switch {
+	case strings.Contains(node.Name, "local_hostname"):
+		c.NodeName = bootstrapv1.NodeNameHostname
+	case node.Name != "":
+		s.lose(registration+"name", "new Nodes have the name of their Machine, or what nodeName of the CloudInitConfigTemplate says")
+	}
+	pool.NodeTaints = append(pool.NodeTaints, ptr.Deref(node.Taints, nil)...)
+	c.Join.IgnorePreflightErrors = node.IgnorePreflightErrors
+	for _, arg := range node.KubeletExtraArgs {
+		value := ptr.Deref(arg.Value, "")
+		switch arg.Name {
+		case "provider-id": // Drover says it, too
+		case "cloud-provider": // the flag adds this taint, and Drover's kubelets do not have the flag
+			if value == "external" {
+				pool.NodeTaints = append(pool.NodeTaints, corev1.Taint{Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true", Effect: corev1.TaintEffectNoSchedule})
+			}
+		case "node-labels":
+			if pool.NodeLabels == nil {
+				pool.NodeLabels = map[string]string{}
+			}
+			for label := range strings.SplitSeq(value, ",") {
+				key, to, _ := strings.Cut(label, "=")
+				pool.NodeLabels[key] = to
+			}
+		case "max-pods":
+			n, err := strconv.ParseInt(value, 10, 32)
+			if err != nil {
+				s.refuse(registration+"kubeletExtraArgs", "max-pods is no number: %q", value)
+			}
+			c.Kubelet.MaxPods = ptr.To(int32(n))
+		default:
+			s.lose(registration+"kubeletExtraArgs", "new kubelets do not get --%s, unless kubelet of the CloudInitConfigTemplate says so", arg.Name)
+		}
+	}
+	if node.CRISocket != "" && !strings.Contains(node.CRISocket, "containerd") {
+		s.lose(registration+"criSocket", "new machines use containerd")
+	}
+	if node.ImagePullPolicy != "" || node.ImagePullSerial != nil {
+		s.note(registration+"imagePullPolicy", "kubeadm pulls no images for workers")
+	}
+	if len(join.SkipPhases) > 0 {
+		s.lose(at+"skipPhases", "new machines skip none")
+	}
+	if join.Patches.Directory != "" {
+		s.lose(at+"patches", "new machines patch nothing")
+	}
+	if join.CACertPath != "" || !equality.Semantic.DeepEqual(join.Discovery, kubeadmv1.Discovery{}) || !equality.Semantic.DeepEqual(join.Timeouts, kubeadmv1.Timeouts{}) {
+		s.note(at+"discovery", "Drover makes what new machines join with")
+	}
+	if join.ControlPlane != nil {
+		s.refuse(at+"controlPlane", "it is for a control plane")
+	}
+}
