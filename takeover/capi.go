@@ -306,6 +306,11 @@ var kept = []string{
 	clusterv1.PreDrainDeleteHookAnnotationPrefix, clusterv1.PreTerminateDeleteHookAnnotationPrefix,
 }
 
+// machineLabels are those that Cluster API sets on each Machine of a pool.
+var machineLabels = []string{
+	clusterv1.ClusterNameLabel, clusterv1.MachineDeploymentNameLabel, clusterv1.MachineSetNameLabel, clusterv1.MachineDeploymentUniqueLabel,
+}
+
 // machine plans one Machine. It returns nil if no VM can be named for it.
 func (m *CAPI) machine(p *Plan, o *unstructured.Unstructured, pool *Pool, target *Target) *Machine {
 	s := p.about("Machine", o.GetName())
@@ -316,6 +321,11 @@ func (m *CAPI) machine(p *Plan, o *unstructured.Unstructured, pool *Pool, target
 	s.unhindered(o)
 	if phase, _, _ := unstructured.NestedString(o.Object, "status", "phase"); phase != string(clusterv1.MachinePhaseRunning) {
 		s.refuse("status.phase", "it is %q: wait until it is Running, or delete it", phase)
+	}
+	for _, key := range slices.Sorted(maps.Keys(o.GetLabels())) {
+		if _, of := pool.Deployment.Template.Labels[key]; !of && !slices.Contains(machineLabels, key) {
+			s.lose("metadata.labels", "the new Machine does not have %s, and its Node loses it if it is from there", key)
+		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(o.GetAnnotations())) {
 		if key == clusterv1.DeleteMachineAnnotation {

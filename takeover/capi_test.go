@@ -155,6 +155,7 @@ func TestFindingsOfClusterAPI(t *testing.T) {
 		{"unknown field of a machine", machine("spec.surprise", "x"), Refused, one, "spec", `unknown field "surprise"`},
 		{"machine deleted", machine("metadata.deletionTimestamp", deleted), Refused, one, "metadata.deletionTimestamp", "being deleted"},
 		{"machine paused alone", machine("metadata.annotations", annotation(paused)), Refused, one, "metadata.annotations", paused},
+		{"label of its own", machine("metadata.labels", map[string]any{"node-role.kubernetes.io/x": ""}), Lost, one, "metadata.labels", "node-role.kubernetes.io/x"},
 		{"failed", machine("status.phase", "Failed"), Refused, one, "status.phase", `"Failed"`},
 		{"next", machine("metadata.annotations", annotation("cluster.x-k8s.io/delete-machine")), Refused, one, "metadata.annotations", "next to be deleted"},
 		{"held", machine("metadata.annotations", annotation("pre-drain.delete.hook.machine.cluster.x-k8s.io/x")), Noted, one, "metadata.annotations", "hook.machine.cluster.x-k8s.io/x on the new Machine"},

@@ -126,14 +126,14 @@ func (o *old) addCluster() {
 		ObjectMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: oldCluster},
 		Spec: clusterv1.ClusterSpec{
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "127.0.0.1", Port: 6443},
-			InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: capaGroup(infrastructureAPI), Kind: "AWSCluster", Name: oldCluster},
-			ControlPlaneRef:      clusterv1.ContractVersionedObjectReference{APIGroup: capaGroup(controlPlaneAPI), Kind: "KubeadmControlPlane", Name: oldCluster},
+			InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: groupOf(infrastructureAPI), Kind: "AWSCluster", Name: oldCluster},
+			ControlPlaneRef:      clusterv1.ContractVersionedObjectReference{APIGroup: groupOf(controlPlaneAPI), Kind: "KubeadmControlPlane", Name: oldCluster},
 		},
 	}
 	o.Do(o.Rig.Client.Create(o.Ctx, cluster))
 }
 
-func capaGroup(api string) string {
+func groupOf(api string) string {
 	group, _, _ := strings.Cut(api, "/")
 	return group
 }
@@ -175,8 +175,8 @@ func (o *old) addCAPI(p pool) {
 				ObjectMeta: clusterv1.ObjectMeta{Labels: selector},
 				Spec: clusterv1.MachineSpec{
 					ClusterName: oldCluster, Version: body.DefaultKubeletVersion,
-					Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: capaGroup(kubeadmAPI), Kind: "KubeadmConfigTemplate", Name: name}},
-					InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: capaGroup(infrastructureAPI), Kind: "AWSMachineTemplate", Name: name},
+					Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: groupOf(kubeadmAPI), Kind: "KubeadmConfigTemplate", Name: name}},
+					InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: groupOf(infrastructureAPI), Kind: "AWSMachineTemplate", Name: name},
 				},
 			},
 		},
