@@ -260,7 +260,7 @@ func (s subject) capaDisks(a *infrav1.AWSMachine, spec *capaMachine) {
 	volume := func(v *capaVolume) infrav1.AWSVolume {
 		return infrav1.AWSVolume{
 			SizeGiB: v.Size, Type: v.Type, IOPS: v.IOPS, ThroughputMiBps: ptr.Deref(v.Throughput, 0),
-			Encrypted: ptr.To(ptr.Deref(v.Encrypted, false)), KMSKeyID: v.EncryptionKey,
+			Encrypted: ptr.To(ptr.Deref(v.Encrypted, false) || v.EncryptionKey != ""), KMSKeyID: v.EncryptionKey,
 		}
 	}
 	if root := spec.RootVolume; root != nil {
@@ -301,11 +301,12 @@ func (s subject) capaPurchase(a *infrav1.AWSMachine, spec *capaMachine) {
 	if spec.DynamicHostAllocation != nil {
 		s.lose(at+"dynamicHostAllocation", "new machines use hosts that exist, and nobody releases those of the old machines")
 	}
-	if spec.CPU != (capaCPU{}) {
-		a.CPUOptions = &infrav1.AWSCPUOptions{
-			AMDSEVSNP:            spec.CPU.ConfidentialCompute == "AMDEncryptedVirtualizationNestedPaging",
-			NestedVirtualization: spec.CPU.NestedVirtualization == "enabled",
-		}
+	cpu := infrav1.AWSCPUOptions{
+		AMDSEVSNP:            spec.CPU.ConfidentialCompute == "AMDEncryptedVirtualizationNestedPaging",
+		NestedVirtualization: spec.CPU.NestedVirtualization == "enabled",
+	}
+	if cpu != (infrav1.AWSCPUOptions{}) {
+		a.CPUOptions = &cpu
 	}
 }
 
@@ -324,6 +325,11 @@ func (s subject) capaRest(a *infrav1.AWSMachine, spec *capaMachine) {
 	}
 	if spec.Ignition != nil {
 		s.note(at+"ignition", "new machines have their user data in the instance metadata, with a token that lets only them join")
+		for _, field := range []string{"proxy", "tls"} {
+			if spec.Ignition[field] != nil {
+				s.lose(at+"ignition."+field, "new machines fetch their user data from nowhere else: what else they fetch, they fetch without it")
+			}
+		}
 	}
 	if spec.UncompressedUserData != nil {
 		s.note(at+"uncompressedUserData", "Drover decides which user data are compressed")

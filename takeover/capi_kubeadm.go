@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"cmp"
 	"encoding/base64"
 	"slices"
 	"strconv"
@@ -22,7 +23,8 @@ func (m *CAPI) config(s subject, pool *Pool) {
 	const at, ref = "spec.template.spec", "spec.template.spec.bootstrap"
 	template := pool.Deployment.Template.Spec.Bootstrap.ConfigRef
 	if template.Kind != "KubeadmConfigTemplate" {
-		s.lose(ref, "only the CloudInitConfigTemplate says how new machines are set up, and nothing of %s %s", template.Kind, template.Name)
+		s.lose(ref, "only the CloudInitConfigTemplate says how new machines are set up, and nothing of %s %s",
+			cmp.Or(template.Kind, "Secret"), cmp.Or(template.Name, ptr.Deref(pool.Deployment.Template.Spec.Bootstrap.DataSecretName, "")))
 		return
 	}
 	i := slices.IndexFunc(m.Configs, func(o unstructured.Unstructured) bool { return o.GetName() == template.Name })
@@ -53,6 +55,9 @@ func (m *CAPI) config(s subject, pool *Pool) {
 		if given {
 			about.lose(at+"."+field, "new machines do without, unless a command of the CloudInitConfigTemplate does it")
 		}
+	}
+	if spec.Verbosity != nil {
+		about.note(at+".verbosity", "it is kubeadm's: Drover does not set it")
 	}
 	if spec.ClusterConfiguration.IsDefined() || spec.InitConfiguration.IsDefined() {
 		about.note(at, "clusterConfiguration and initConfiguration are for control planes: workers ignore them, here as there")

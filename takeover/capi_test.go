@@ -132,6 +132,7 @@ func TestFindingsOfClusterAPI(t *testing.T) {
 			set(&w.Sets[0], "spec.replicas", int64(3))
 		}, Refused, pool, "spec.replicas", "has 2 Machines"},
 		{"another bootstrap provider", both("bootstrap.configRef.kind", "RKE2ConfigTemplate"), Lost, pool, at + ".bootstrap", "RKE2ConfigTemplate"},
+		{"user data of its own", both("bootstrap", map[string]any{"dataSecretName": "data"}), Lost, pool, at + ".bootstrap", "Secret data"},
 		{"no bootstrap template", both("bootstrap.configRef.name", "x"), Refused, pool, at + ".bootstrap", "x does not exist"},
 		{"another cloud", both("infrastructureRef.kind", "AzureMachineTemplate"), Refused, pool, at + ".infrastructureRef", "AzureMachineTemplate"},
 		{"no template", both("infrastructureRef.name", "x"), Refused, pool, at + ".infrastructureRef", "x does not exist"},
@@ -200,6 +201,7 @@ func TestFindingsOfClusterAPI(t *testing.T) {
 		{"boot commands", kubeadm("bootCommands", []any{"x"}), Lost, config, at + ".bootCommands", "do without"},
 		{"disks", kubeadm("diskSetup", map[string]any{"filesystems": []any{map[string]any{"device": "/dev/x", "filesystem": "ext4", "label": "x"}}}), Lost, config, at + ".diskSetup", "do without"},
 		{"container linux", kubeadm("ignition", map[string]any{"containerLinuxConfig": map[string]any{"strict": true}}), Lost, config, at + ".ignition", "do without"},
+		{"verbosity", kubeadm("verbosity", int64(4)), Noted, config, at + ".verbosity", "kubeadm's"},
 		{"control planes", kubeadm("clusterConfiguration", map[string]any{"imageRepository": "x"}), Noted, config, at, "workers ignore them"},
 		{"command of jinja", kubeadm("preKubeadmCommands", []any{"systemctl restart systemd-sysctl", "echo {{ ds.meta_data.hostname }}"}), Lost, config, at + ".preKubeadmCommands", "template of cloud-init"},
 		{"not in base64", kubeadm("files", []any{map[string]any{"path": "/x", "encoding": "base64", "content": "%"}}), Refused, config, at + ".files.content", "base64"},
@@ -240,6 +242,30 @@ func TestFindingsOfClusterAPI(t *testing.T) {
 func TestClusterAPIChoices(t *testing.T) {
 	t.Parallel()
 	const at = "spec.template.spec."
+	print := func(t *testing.T, w *capiWorld) string {
+		t.Helper()
+		var out strings.Builder
+		if err := w.target.PrintYAML(&out, w.plan()); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	t.Run("no processor options", func(t *testing.T) {
+		t.Parallel()
+		w := newCAPIWorld(t)
+		g := NewWithT(t)
+		g.Expect(print(t, w)).To(ContainSubstring("cpuOptions"))
+		set(&w.Templates[0], at+"cpuOptions", map[string]any{"nestedVirtualization": "disabled", "confidentialCompute": "Disabled"})
+		g.Expect(print(t, w)).NotTo(ContainSubstring("cpuOptions"))
+	})
+	t.Run("Ignition's proxy", func(t *testing.T) {
+		t.Parallel()
+		w := newCAPIWorld(t)
+		set(&w.Templates[0], at+"ignition", map[string]any{"proxy": map[string]any{}, "tls": map[string]any{}})
+		for _, field := range []string{"proxy", "tls"} {
+			NewWithT(t).Expect(w.plan().Findings).To(ContainElement(And(HaveField("Severity", Lost), HaveField("Field", at+"ignition."+field))))
+		}
+	})
 	for _, c := range []struct {
 		name   string
 		change func(*capiWorld)
@@ -262,6 +288,9 @@ func TestClusterAPIChoices(t *testing.T) {
 		}, "securityGroups:\n          ids:\n          - sg-09\n"},
 		{"IPv6", func(w *capiWorld) { set(&w.Templates[0], at+"assignPrimaryIPv6", "enabled") }, "primaryIPv6: true"},
 		{"EFA", func(w *capiWorld) { set(&w.Templates[0], at+"networkInterfaceType", "efa") }, "efa: true"},
+		{"key without encryption", func(w *capiWorld) {
+			set(&w.Templates[0], at+"nonRootVolumes", []any{map[string]any{"deviceName": "/dev/sdf", "size": int64(200), "encryptionKey": "alias/data"}})
+		}, "deviceName: /dev/sdf\n          encrypted: true"},
 		{"encrypted memory", func(w *capiWorld) {
 			set(&w.Templates[0], at+"cpuOptions.confidentialCompute", "AMDEncryptedVirtualizationNestedPaging")
 		}, "amdSEVSNP: true"},
@@ -269,18 +298,11 @@ func TestClusterAPIChoices(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newCAPIWorld(t)
-			print := func() string {
-				var out strings.Builder
-				if err := w.target.PrintYAML(&out, w.plan()); err != nil {
-					t.Fatal(err)
-				}
-				return out.String()
-			}
 			g := NewWithT(t)
-			g.Expect(print()).NotTo(ContainSubstring(c.want))
+			g.Expect(print(t, w)).NotTo(ContainSubstring(c.want))
 			c.change(w)
 			g.Expect(w.plan().Blocked()).To(Equal(0))
-			g.Expect(print()).To(ContainSubstring(c.want))
+			g.Expect(print(t, w)).To(ContainSubstring(c.want))
 		})
 	}
 }
