@@ -146,11 +146,23 @@ func (s *stage) done(step string, args ...string) {
 // nothing left to write: then the step must be done.
 func (s *stage) killed(step string, args ...string) bool {
 	s.Helper()
+	wrote, p := s.cut(step, 1, args...)
+	if code := p.cmd.ProcessState.ExitCode(); wrote == "" && (code != 0 || !strings.HasSuffix(p.out.String(), step+": done\n")) {
+		s.Fatalf("%s: code %d\n%s%s", step, code, p.out.String(), p.errs.String())
+	}
+	return wrote != ""
+}
+
+// cut runs a step, kills the command after its nth write, and returns that write, or "" if there
+// were fewer.
+func (s *stage) cut(step string, n int32, args ...string) (wrote string, p *process) {
+	s.Helper()
 	var once sync.Once
 	var running atomic.Pointer[process]
-	wrote, begun := "", make(chan struct{})
+	var count atomic.Int32
+	begun := make(chan struct{})
 	kill := func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
-		if at != faultproxy.After || c.Status >= http.StatusBadRequest || !writes(c) {
+		if at != faultproxy.After || c.Status >= http.StatusBadRequest || !writes(c) || count.Add(1) < n {
 			return faultproxy.Verdict{}
 		}
 		once.Do(func() {
@@ -164,7 +176,7 @@ func (s *stage) killed(step string, args ...string) bool {
 	for _, proxy := range proxies {
 		proxy.SetRule(kill)
 	}
-	p := s.begin(step, args...)
+	p = s.begin(step, args...)
 	running.Store(p)
 	close(begun)
 	s.end(p)
@@ -174,12 +186,8 @@ func (s *stage) killed(step string, args ...string) bool {
 	once.Do(func() {}) // waits for a kill
 	if wrote != "" {
 		s.Logf("%s was killed after %s", step, wrote)
-		return true
 	}
-	if code := p.cmd.ProcessState.ExitCode(); code != 0 || !strings.HasSuffix(p.out.String(), step+": done\n") {
-		s.Fatalf("%s: code %d\n%s%s", step, code, p.out.String(), p.errs.String())
-	}
-	return false
+	return wrote, p
 }
 
 // writes reports whether only the command makes such a call, and it changes something.
