@@ -77,25 +77,35 @@ func (s *session) attributeKeys(ctx context.Context, page int32, wanted []infrav
 	if s.content.CustomFieldsManager == nil {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "customAttributes: the server does not support them")
 	}
-	found, err := s.readObjects(ctx, page, []types.ManagedObjectReference{*s.content.CustomFieldsManager}, []string{"field"})
+	known, err := s.customFields(ctx, page)
 	if err != nil {
 		return nil, err
 	}
+	values := map[string]string{}
+	for i, attribute := range wanted {
+		at := slices.IndexFunc(known, func(f types.CustomFieldDef) bool { return f.Name == attribute.Name })
+		if at < 0 {
+			return nil, cloud.Errorf(cloud.NotFound, "customAttributes[%d]: attribute %q for VMs does not exist, or the account's user may not see it", i, cloud.Clip(attribute.Name, 80))
+		}
+		values[strconv.Itoa(int(known[at].Key))] = attribute.Value
+	}
+	return values, nil
+}
+
+// customFields returns the custom attributes that VMs may have; none if the server does not support
+// them.
+func (s *session) customFields(ctx context.Context, page int32) ([]types.CustomFieldDef, error) {
+	if s.content.CustomFieldsManager == nil {
+		return nil, nil
+	}
+	found, err := s.readObjects(ctx, page, []types.ManagedObjectReference{*s.content.CustomFieldsManager}, []string{"field"})
 	var known types.ArrayOfCustomFieldDef
 	for _, manager := range found {
 		known, _ = manager.properties["field"].(types.ArrayOfCustomFieldDef)
 	}
-	values := map[string]string{}
-	for i, attribute := range wanted {
-		at := slices.IndexFunc(known.CustomFieldDef, func(f types.CustomFieldDef) bool {
-			return f.Name == attribute.Name && (f.ManagedObjectType == "" || f.ManagedObjectType == "VirtualMachine")
-		})
-		if at < 0 {
-			return nil, cloud.Errorf(cloud.NotFound, "customAttributes[%d]: attribute %q for VMs does not exist, or the account's user may not see it", i, cloud.Clip(attribute.Name, 80))
-		}
-		values[strconv.Itoa(int(known.CustomFieldDef[at].Key))] = attribute.Value
-	}
-	return values, nil
+	return slices.DeleteFunc(known.CustomFieldDef, func(f types.CustomFieldDef) bool {
+		return f.ManagedObjectType != "" && f.ManagedObjectType != "VirtualMachine"
+	}), err
 }
 
 // setAttributes sets missing values with one call for each, for at most maxBatch VMs. The next

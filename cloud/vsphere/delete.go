@@ -123,6 +123,9 @@ func (d *driver) deleteOne(ctx context.Context, s *session, r cloud.Resource, vm
 	if _, owner := m.tags(); owner != r.OwnershipID {
 		return cloud.Errorf(cloud.Conflict, "VM %s belongs to another cluster; Drover does not delete it", m.ref.Value)
 	}
+	if m.unreadable() && importedID(r.Token) != "" { // a token can name any VM: only the VM's own options say that it is the machine
+		return cloud.Errorf(cloud.Unavailable, "vCenter can't read the configuration of VM %s now, so it is not deleted", m.ref.Value)
+	}
 	was := d.removals.of(r.ID)
 	if failed != nil && !isState(failed) && !isGone(failed) {
 		d.removals.set(r.ID, removal{shutdownAt: was.shutdownAt}) // reported once, then retried

@@ -71,10 +71,23 @@ func Cloud() cloud.Cloud {
 }
 
 // identityOf returns a machine's UUID, derived from its token. It is the VM's instance UUID, by
-// which the driver finds it, and its BIOS UUID, which Kubernetes knows it by.
+// which the driver finds it, and its BIOS UUID, which Kubernetes knows it by. The token of a VM that
+// others made ends in its BIOS UUID; its instance UUID is another.
 func identityOf(token string) string {
+	if id := importedID(token); id != "" {
+		return id
+	}
 	namespace := uuid.NewSHA1(uuid.NameSpaceDNS, []byte("vsphere.drover.infrastructure.cluster.x-k8s.io"))
 	return uuid.NewSHA1(namespace, []byte(token)).String()
+}
+
+// importedID returns the UUID that the token of a VM that others made ends in, or "".
+func importedID(token string) string {
+	const length = len("00000000-0000-0000-0000-000000000000")
+	if at := len(token) - length; at > 0 && token[at-1] == '-' && uuid.Validate(token[at:]) == nil {
+		return token[at:]
+	}
+	return ""
 }
 
 // providerID returns the provider ID in the format of vSphere's cloud controller manager.
@@ -157,6 +170,7 @@ type driver struct {
 	clones    clones
 	locations locations
 	removals  removals
+	writes    writes
 	groups    groups
 	tagged    updatedVMs // VMs that have their tags
 	annotated updatedVMs // VMs that have their custom attributes
