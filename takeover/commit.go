@@ -119,6 +119,7 @@ func (t *Takeover) loseKeys(ctx context.Context, s *staged) error {
 	for _, vm := range s.vms {
 		keys[vm.Annotations[Mark]] = true
 	}
+	delete(keys, nameKey)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		listed, err := t.VMs.Tagged(ctx, []string{key, cloud.TagToken})
 		if err != nil {

@@ -176,6 +176,9 @@ func (m *MC) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
 	for _, machine := range machines {
 		if one := m.machine(p, machine, target); one != nil {
 			p.address(machine, one, pool)
+			if pool.role() == nameKey {
+				one.Identity = "" // its name is compared anyway
+			}
 			pool.Machines = append(pool.Machines, *one)
 		}
 	}
@@ -219,8 +222,9 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 		return
 	}
 	account := &target.Account.Spec
-	if !(config.CloudProvider == "aws" && account.AWS != nil || config.CloudProvider == "openstack" && account.OpenStack != nil) {
-		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS and OpenStack, with a CloudAccount of the same cloud", config.CloudProvider)
+	same := map[string]bool{"aws": account.AWS != nil, "openstack": account.OpenStack != nil, "vsphere": account.VSphere != nil}
+	if !same[config.CloudProvider] {
+		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
 		return
 	}
 	s.note(value+".operatingSystem", "it is %s: the CloudInitConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
@@ -240,11 +244,14 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 			s.lose(value+".network", "new machines get their addresses and name servers from the subnet")
 		}
 	}
-	if account.OpenStack != nil {
+	switch {
+	case account.OpenStack != nil:
 		s.mcOpenStack(pool, config.CloudProviderSpec, target)
-		return
+	case account.VSphere != nil:
+		s.mcVSphere(pool, config, target)
+	default:
+		s.mcAWS(pool, config.CloudProviderSpec, family, target)
 	}
-	s.mcAWS(pool, config.CloudProviderSpec, family, target)
 }
 
 // text returns the value of a field, which must be in the MachineDeployment.

@@ -164,7 +164,8 @@ func (m *MCM) Plan(target *Target, drop []string) *Plan {
 	m.classes(p, target)
 	for i := range p.Pools {
 		for j := range p.Pools[i].Machines {
-			if one := &p.Pools[i].Machines[j]; p.Pools[i].named {
+			one := &p.Pools[i].Machines[j]
+			if one.Identity = p.Pools[i].cluster; p.Pools[i].named {
 				one.Own = []string{one.Name}
 			}
 		}

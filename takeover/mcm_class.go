@@ -18,7 +18,7 @@ func (m *MCM) classes(p *Plan, target *Target) {
 	for i := range p.Pools {
 		pool := &p.Pools[i]
 		if first := done[pool.Template]; first != nil {
-			pool.Machine, pool.Keys, pool.named = first.Machine, first.Keys, first.named
+			pool.Machine, pool.Keys, pool.cluster, pool.named = first.Machine, first.Keys, first.cluster, first.named
 			continue
 		}
 		done[pool.Template] = pool
@@ -43,8 +43,10 @@ func (m *MCM) classes(p *Plan, target *Target) {
 			}
 		case provider == "OpenStack" && account.OpenStack != nil:
 			s.openstack(pool, class, target)
+		case strings.EqualFold(provider, "vSphere") && account.VSphere != nil:
+			s.vsphere(pool, class, target)
 		default:
-			s.refuse("provider", "it is %q: Drover takes over machines of AWS and OpenStack, with a CloudAccount of the same cloud", provider)
+			s.refuse("provider", "it is %q: Drover takes over machines of AWS, OpenStack and vSphere, with a CloudAccount of the same cloud", provider)
 		}
 	}
 }

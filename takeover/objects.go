@@ -39,8 +39,11 @@ type Target struct {
 
 // instance returns the cloud's ID of the VM with this provider ID, or "" if it is none.
 func (t *Target) instance(providerID string) string {
-	if t.Account.Spec.OpenStack != nil {
+	switch account := &t.Account.Spec; {
+	case account.OpenStack != nil:
 		return instanceOnOpenStack(providerID)
+	case account.VSphere != nil:
+		return instanceOnVSphere(providerID)
 	}
 	return instanceOnAWS(providerID)
 }

@@ -50,9 +50,15 @@ type Pool struct {
 	Keys     []string
 	Machines []Machine
 
+	// cluster is the value of the first of the Keys that all of the pool's VMs have; "": any.
+	cluster string
 	// named: the other system deletes what has the name of a machine together with it.
 	named bool
 }
+
+// nameKey stands for a VM's name, as a tag that Taggers report. On some clouds, the other system
+// knows its VMs by it alone. It can't be taken off.
+const nameKey = "Name"
 
 // role returns the one of the Keys whose loss makes a VM nobody's for the other system.
 func (p *Pool) role() string {
@@ -177,16 +183,19 @@ func (p *Plan) KeySets() (sets [][]string) {
 
 // See compares the plan with the VMs that the cloud lists with one of the KeySets.
 func (p *Plan) See(keys []string, listed []cloud.Tagged, target *Target) {
-	byID, names := map[string]*cloud.Tagged{}, map[string][]string{}
+	byID, names, clusters := map[string]*cloud.Tagged{}, map[string][]string{}, map[string]bool{}
 	for i := range listed {
 		vm := &listed[i]
 		byID[vm.ID] = vm
-		names[vm.Tags["Name"]] = append(names[vm.Tags["Name"]], vm.ID)
+		names[vm.Tags[nameKey]] = append(names[vm.Tags[nameKey]], vm.ID)
 	}
 	for i := range p.Pools {
 		pool := &p.Pools[i]
 		if !slices.Equal(pool.Keys, keys) {
 			continue
+		}
+		if pool.cluster != "" {
+			clusters[pool.cluster] = true
 		}
 		for _, m := range pool.Machines {
 			s := p.about("Machine", m.Name)
@@ -204,7 +213,11 @@ func (p *Plan) See(keys []string, listed []cloud.Tagged, target *Target) {
 		}
 	}
 	for i := range listed {
-		if vm := &listed[i]; byID[vm.ID] != nil && !slices.Contains(p.known, vm.Tags["Name"]) {
+		vm := &listed[i]
+		if slices.Equal(keys, []string{nameKey}) || len(clusters) > 0 && !clusters[vm.Tags[keys[0]]] {
+			continue // it may be anybody's
+		}
+		if byID[vm.ID] != nil && !slices.Contains(p.known, vm.Tags[nameKey]) {
 			p.about("VM", vm.ID).note("", "it has the tags %s and is of no Machine: it is not taken over", strings.Join(keys, " and "))
 		}
 	}
@@ -215,7 +228,7 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 	if vm.State != cloud.StateRunning {
 		s.refuse("", "its VM %s is %s, not running", vm.ID, vm.State)
 	}
-	if name := vm.Tags["Name"]; name != m.vm() {
+	if name := vm.Tags[nameKey]; name != m.vm() {
 		s.refuse("", "its VM %s has the name %q", vm.ID, name)
 	}
 	if vm.Token != "" && vm.Token != target.token(m) || vm.OwnershipID != "" && vm.OwnershipID != target.OwnershipID {
@@ -226,7 +239,8 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 			vm.ProviderID, m.ProviderID)
 	}
 	if is := vm.Tags[pool.Keys[0]]; m.Identity != "" && is != m.Identity {
-		s.refuse("", "its VM %s has the tag %s of another Machine, %q", vm.ID, pool.Keys[0], is)
+		other := map[bool]string{true: "Machine", false: "cluster"}[pool.cluster == ""]
+		s.refuse("", "its VM %s has the tag %s of another %s, %q", vm.ID, pool.Keys[0], other, is)
 	}
 	if pool.Machine == nil {
 		return
@@ -242,7 +256,10 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 	if openstack := pool.Machine.OpenStack; openstack != nil {
 		size, image = openstack.Flavor, openstack.Image.ID
 	}
-	if vm.Type != size {
+	if vsphere := pool.Machine.VSphere; vsphere != nil {
+		size = sizeOnVSphere(vsphere)
+	}
+	if size != "" && vm.Type != size {
 		s.note("", "its VM is of type %s; the next rollout makes it %s", vm.Type, size)
 	}
 	if vm.ImageID != "" && image != "" && vm.ImageID != image {

@@ -18,9 +18,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// A VM that others made becomes Drover's with one write of its options. Its UUIDs stay as they are:
-// the token ends in its BIOS UUID, which Kubernetes knows it by. The tags by which others know it
-// are custom attributes. vCenter can't take an attribute off one VM, so an empty one counts as none.
+// A VM that others made becomes Drover's with one write of its options. Its UUIDs stay as they
+// are: the token ends in its BIOS UUID, which Kubernetes knows it by. The tags by which others know
+// it are custom attributes. vCenter can't take an attribute off one VM, so an empty one counts as
+// none.
 
 // taskPace is the time between two looks at the tasks that write options.
 const taskPace = time.Second

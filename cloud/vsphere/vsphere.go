@@ -71,8 +71,8 @@ func Cloud() cloud.Cloud {
 }
 
 // identityOf returns a machine's UUID, derived from its token. It is the VM's instance UUID, by
-// which the driver finds it, and its BIOS UUID, which Kubernetes knows it by. The token of a VM that
-// others made ends in its BIOS UUID; its instance UUID is another.
+// which the driver finds it, and its BIOS UUID, which Kubernetes knows it by. The token of a VM
+// that others made ends in its BIOS UUID; its instance UUID is another.
 func identityOf(token string) string {
 	if id := importedID(token); id != "" {
 		return id

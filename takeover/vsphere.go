@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/google/uuid"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// below returns an inventory path below the datacenter's folder of a kind, as Drover has it. The
+// old systems also take absolute paths.
+func (s subject) below(field, name, kind string, target *Target) string {
+	if !strings.HasPrefix(name, "/") {
+		return name
+	}
+	folder := path.Join("/", target.Account.Spec.VSphere.Datacenter, kind)
+	if name == folder {
+		return ""
+	}
+	rest, is := strings.CutPrefix(name, folder+"/")
+	if !is {
+		s.refuse(field, "%s is not below %s", name, folder)
+	}
+	return rest
+}
+
+// pool returns the path of a resource pool, which Drover needs in full. Without one, the failure
+// domains must have theirs.
+func (s subject) pool(field, name string, target *Target) string {
+	name = s.below(field, name, "host", target)
+	account := target.Account.Spec.VSphere
+	switch {
+	case name == "" && len(account.FailureDomains) == 0 && account.ZoneCategory == "":
+		s.refuse(field, "there is none: name the pool, or failure domains of the CloudAccount")
+	case name != "" && !strings.Contains(name, "/"):
+		s.refuse(field, "it is %q, without a path: name it as CLUSTER/Resources/POOL", name)
+	}
+	return name
+}
+
+// datacenter refuses a datacenter that is not the account's.
+func (s subject) datacenter(field, name string, target *Target) {
+	if account := target.Account.Spec.VSphere.Datacenter; name != "" && path.Join("/", name) != path.Join("/", account) {
+		s.refuse(field, "it is %q, and the CloudAccount's is %q", name, account)
+	}
+}
+
+// guestinfo notes how new machines get their user data.
+func (s subject) guestinfo(field string) {
+	s.note(field, "new machines read their user data from the VM's options: its cloud-init must have the VMware data source, or it must have Ignition")
+}
+
+// sizeOnVSphere returns a machine's size as the driver has it, or "" for that of the template.
+func sizeOnVSphere(m *infrav1.VSphereMachine) string {
+	if m.CPUs == 0 || m.MemoryMiB == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d CPUs, %d MiB", m.CPUs, m.MemoryMiB)
+}
+
+// instanceOnVSphere returns the BIOS UUID in a Node's provider ID, or "".
+func instanceOnVSphere(providerID string) string {
+	id, ok := strings.CutPrefix(providerID, "vsphere://")
+	if id = strings.ToLower(id); !ok || len(id) != len(uuid.Nil.String()) || uuid.Validate(id) != nil {
+		return ""
+	}
+	return id
+}
