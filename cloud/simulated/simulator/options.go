@@ -34,7 +34,7 @@ type Options struct {
 	Regions []Region `json:"regions,omitempty"`
 	// InstanceTypes, Images and Networks of every region. Default: see withDefaults.
 	InstanceTypes []wire.InstanceType `json:"instanceTypes,omitempty"`
-	Images        []wire.Image        `json:"images,omitempty"`
+	Images        []Image             `json:"images,omitempty"`
 	Networks      []wire.Network      `json:"networks,omitempty"`
 	// Accounts at the start. Default: one, "default", with the token DefaultToken.
 	Accounts []AccountOptions `json:"accounts,omitempty"`
@@ -64,6 +64,12 @@ type AccountOptions struct {
 	// Tokens are the account's bearer tokens.
 	Tokens []string `json:"tokens,omitempty"`
 	Quota  Quota    `json:"quota,omitempty"`
+}
+
+// Image is a boot image, and what machines of it run.
+type Image struct {
+	wire.Image
+	body.Software
 }
 
 // Quota of an account in each region. 0 means no limit.
@@ -165,9 +171,9 @@ func (o Options) withDefaults() Options {
 		}
 	}
 	if len(o.Images) == 0 {
-		o.Images = []wire.Image{
-			{Name: "node-image", Arch: "amd64", OS: "linux"},
-			{Name: "node-image-arm64", Arch: "arm64", OS: "linux"},
+		o.Images = []Image{
+			{Image: wire.Image{Name: "node-image", Arch: "amd64", OS: "linux"}},
+			{Image: wire.Image{Name: "node-image-arm64", Arch: "arm64", OS: "linux"}},
 		}
 	}
 	if len(o.Networks) == 0 {

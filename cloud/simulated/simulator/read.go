@@ -223,5 +223,9 @@ func (s *Server) catalog(a *account, req wire.CatalogRequest) (*wire.CatalogResp
 	if region == nil {
 		return nil, refuse(wire.InvalidParameterValue, "there is no region %q", req.Region)
 	}
-	return &wire.CatalogResponse{Account: a.id, Zones: region.Zones, InstanceTypes: s.types, Images: s.images, Networks: s.networks}, nil
+	catalog := &wire.CatalogResponse{Account: a.id, Zones: region.Zones, InstanceTypes: s.types, Networks: s.networks}
+	for _, i := range s.images {
+		catalog.Images = append(catalog.Images, i.Image)
+	}
+	return catalog, nil
 }

@@ -73,7 +73,7 @@ func digest(req wire.RunInstancesRequest) [32]byte {
 // shape holds the catalog's entries for a request.
 type shape struct {
 	size  wire.InstanceType
-	image wire.Image
+	image Image
 }
 
 // check validates a request and sets its defaults.
@@ -86,7 +86,7 @@ func (s *Server) check(region *Region, req *wire.RunInstancesRequest) (shape, *w
 		req.DiskGiB = 20
 	}
 	t := slices.IndexFunc(s.types, func(t wire.InstanceType) bool { return t.Name == req.InstanceType })
-	i := slices.IndexFunc(s.images, func(i wire.Image) bool { return i.Name == req.Image })
+	i := slices.IndexFunc(s.images, func(i Image) bool { return i.Name == req.Image })
 	switch {
 	case t < 0:
 		return out, refuse(wire.InvalidParameterValue, "there is no instance type %q", req.InstanceType)
@@ -221,7 +221,7 @@ func (s *Server) make(p *place, req wire.RunInstancesRequest, what shape, zone s
 	i.body = s.fleet.New(body.Machine{
 		InstanceID: i.res.ID, Region: req.Region, Zone: zone, Hostname: i.res.Name, IP: ip,
 		CPU: what.size.CPU, MemoryMiB: what.size.MemoryMiB, DiskGiB: req.DiskGiB,
-		Arch: what.image.Arch, OS: what.image.OS, UserData: slices.Clone(req.UserData),
+		Arch: what.image.Arch, OS: what.image.OS, Software: what.image.Software, UserData: slices.Clone(req.UserData),
 	})
 	p.instances[i.res.ID] = i
 	return i

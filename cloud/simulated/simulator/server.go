@@ -30,7 +30,7 @@ const maxBody = 1 << 20
 type Server struct {
 	regions    []Region
 	types      []wire.InstanceType
-	images     []wire.Image
+	images     []Image
 	networks   []wire.Network
 	adminToken string
 	audit      *auditLog
@@ -74,7 +74,7 @@ func New(o Options) (*Server, error) {
 		rand: mathrand.New(mathrand.NewPCG(o.Seed, 1)), settings: o.Settings,
 		accounts: map[string]*account{}, pools: map[string]*pool{}, frontends: newPool(balancerNetwork), served: map[string]string{},
 	}
-	if len(o.Bodies.ControlPlanePath) > 0 {
+	if slices.ContainsFunc(o.Images, func(i Image) bool { return len(i.ControlPlanePath) > 0 }) {
 		s.frontends = newPool(routedNetwork)
 		if err := host.Route(ctx, routedNetwork); err != nil {
 			return nil, fmt.Errorf("simulated cloud: a network for load balancers: %w", err)

@@ -6,6 +6,7 @@
 package body
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +23,6 @@ import (
 
 // Options apply to all bodies of a Fleet. Zero values mean the defaults.
 type Options struct {
-	// KubeletVersion that Nodes report. Default: DefaultKubeletVersion.
-	KubeletVersion string `json:"kubeletVersion,omitempty"`
 	// LeaseInterval is the time between two renewals of a Node's Lease. Default: 10 s, a kubelet's.
 	LeaseInterval metav1.Duration `json:"leaseInterval,omitempty"`
 	// StatusInterval is the time between two reports of a Node's conditions. Default: 5 min, a
@@ -33,19 +32,22 @@ type Options struct {
 	NoPods bool `json:"noPods,omitempty"`
 	// Requests limits the concurrent requests, not counting watches. Default: 64.
 	Requests int `json:"requests,omitempty"`
+}
+
+// DefaultKubeletVersion is the Kubernetes release in images without another.
+const DefaultKubeletVersion = "v1.36.3"
+
+// Software is what an image has of Kubernetes. Zero values mean the defaults.
+type Software struct {
+	// KubeletVersion that the Node reports. Default: DefaultKubeletVersion.
+	KubeletVersion string `json:"kubeletVersion,omitempty"`
 	// ControlPlanePath are the folders of kubeadm, etcd, kube-apiserver, kube-controller-manager
 	// and kube-scheduler. With it, machines whose user data make them part of a control plane run
 	// these programs, as package host can. Without it, they stay idle.
 	ControlPlanePath []string `json:"controlPlanePath,omitempty"`
 }
 
-// DefaultKubeletVersion is the Kubernetes release in the simulated image.
-const DefaultKubeletVersion = "v1.36.3"
-
 func (o Options) withDefaults() Options {
-	if o.KubeletVersion == "" {
-		o.KubeletVersion = DefaultKubeletVersion
-	}
 	if o.LeaseInterval.Duration <= 0 {
 		o.LeaseInterval.Duration = 10 * time.Second
 	}
@@ -66,6 +68,7 @@ type Machine struct {
 	DiskGiB                                int32
 	Arch, OS                               string
 	UserData                               []byte
+	Software
 }
 
 // Fleet runs bodies.
@@ -90,7 +93,10 @@ func NewFleet(ctx context.Context, o Options) *Fleet {
 }
 
 // New returns a body that is off.
-func (f *Fleet) New(m Machine) *Body { return &Body{fleet: f, machine: m, phase: PhaseOff} }
+func (f *Fleet) New(m Machine) *Body {
+	m.KubeletVersion = cmp.Or(m.KubeletVersion, DefaultKubeletVersion)
+	return &Body{fleet: f, machine: m, phase: PhaseOff}
+}
 
 // Wait returns once all bodies have ended, after the fleet's context. No body starts after that,
 // and their disks are gone.
@@ -327,7 +333,7 @@ func (b *Body) boot(ctx context.Context) bool {
 	}
 	b.say("cloud-init: wrote %d files, ran %d commands", len(disk.Files), len(disk.Commands))
 	does := commanded(disk)
-	if len(b.fleet.opts.ControlPlanePath) > 0 && startsControlPlane(disk, does) {
+	if len(m.ControlPlanePath) > 0 && startsControlPlane(disk, does) {
 		return b.prepare(ctx, disk)
 	}
 	if file := does.join; file != "" {

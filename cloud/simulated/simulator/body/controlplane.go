@@ -54,7 +54,7 @@ func startsControlPlane(disk userdata.Machine, does outcome) bool {
 
 // runControlPlane is the life of a machine of a control plane, from power on to power off.
 func (b *Body) runControlPlane(ctx context.Context) {
-	h, err := host.Open(ctx, host.Options{Name: b.machine.Hostname, IP: b.machine.IP, Dir: b.folder, Path: b.fleet.opts.ControlPlanePath})
+	h, err := host.Open(ctx, host.Options{Name: b.machine.Hostname, IP: b.machine.IP, Dir: b.folder, Path: b.machine.ControlPlanePath})
 	if err != nil {
 		b.say("%v", err)
 		b.enter(ctx, PhaseFailed)

@@ -379,7 +379,7 @@ func kubeletArgs(registration kubeadmapi.NodeRegistrationOptions, name, hostname
 
 // client returns a client for kubeadm's requests before the kubelet starts.
 func (b *Body) client(config rest.Config) (*coreclient.CoreV1Client, error) {
-	config.QPS, config.UserAgent = -1, "kubeadm/"+b.fleet.opts.KubeletVersion+" (drover simulator)"
+	config.QPS, config.UserAgent = -1, "kubeadm/"+b.machine.KubeletVersion+" (drover simulator)"
 	return coreclient.NewForConfig(&config)
 }
 

@@ -89,7 +89,7 @@ func (b *Body) nodeObject(now metav1.Time) *corev1.Node {
 			NodeInfo: corev1.NodeSystemInfo{
 				MachineID: m.InstanceID, SystemUUID: m.InstanceID, BootID: m.InstanceID,
 				KernelVersion: "6.12.0-simulated", OSImage: "Simulated Linux", ContainerRuntimeVersion: "containerd://2.1.0",
-				KubeletVersion: b.fleet.opts.KubeletVersion, OperatingSystem: m.OS, Architecture: m.Arch,
+				KubeletVersion: m.KubeletVersion, OperatingSystem: m.OS, Architecture: m.Arch,
 			},
 		},
 	}

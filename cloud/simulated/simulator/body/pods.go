@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 )
 
 // keepPods does a kubelet's part for the pods of its node, without containers: it sets them
@@ -65,22 +66,31 @@ func (b *Body) keepPod(ctx context.Context, pod *corev1.Pod) error {
 		if pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0 {
 			return nil // another controller's finalizer holds it
 		}
+		if len(pod.Finalizers) > 0 && pod.Status.Phase == corev1.PodRunning { // it stays, and shows that it has ended
+			if err := b.writeStatus(ctx, pod, endedStatus(pod, b.kubelet.nodeIP, metav1.Now())); err != nil {
+				return err
+			}
+		}
 		return b.fleet.request(ctx, func(ctx context.Context) error {
 			options := metav1.NewDeleteOptions(0)
 			options.Preconditions = metav1.NewUIDPreconditions(string(pod.UID))
 			return pods.Delete(ctx, pod.Name, *options)
 		})
 	case pod.Status.Phase == corev1.PodPending || pod.Status.Phase == "":
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": runningStatus(pod, b.kubelet.nodeIP, metav1.Now())})
-		if err != nil {
-			return err
-		}
-		return b.fleet.request(ctx, func(ctx context.Context) error {
-			_, err := pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-			return err
-		})
+		return b.writeStatus(ctx, pod, runningStatus(pod, b.kubelet.nodeIP, metav1.Now()))
 	}
 	return nil
+}
+
+func (b *Body) writeStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	if err != nil {
+		return err
+	}
+	return b.fleet.request(ctx, func(ctx context.Context) error {
+		_, err := b.node.core.Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	})
 }
 
 func runningStatus(pod *corev1.Pod, hostIP string, now metav1.Time) corev1.PodStatus {
@@ -96,6 +106,19 @@ func runningStatus(pod *corev1.Pod, hostIP string, now metav1.Time) corev1.PodSt
 			ContainerID: "containerd://" + string(pod.UID) + "-" + c.Name,
 			State:       corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
 		})
+	}
+	return status
+}
+
+// endedStatus is that of a pod whose containers have ended without an error.
+func endedStatus(pod *corev1.Pod, hostIP string, now metav1.Time) corev1.PodStatus {
+	status := runningStatus(pod, hostIP, now)
+	status.Phase = corev1.PodSucceeded
+	setReady(&status, false)
+	for i := range status.ContainerStatuses {
+		c := &status.ContainerStatuses[i]
+		c.Started = ptr.To(false)
+		c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: now, FinishedAt: now, ContainerID: c.ContainerID}}
 	}
 	return status
 }

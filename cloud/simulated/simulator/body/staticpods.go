@@ -3,6 +3,7 @@
 package body
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -35,7 +36,8 @@ const (
 	podRestart = time.Second
 	// mirrorInterval is the time after which a mirror pod is looked at again.
 	mirrorInterval = 10 * time.Second
-	probeTimeout   = 2 * time.Second
+	// probeTimeout bounds a probe for a mirror pod's state.
+	probeTimeout = 2 * time.Second
 )
 
 // Annotations of mirror pods (k8s.io/kubernetes/pkg/kubelet/types).
@@ -127,11 +129,37 @@ func (c *controlPlane) runProgram(ctx context.Context, p *staticPod) {
 	}
 	defer func() { _ = log.Close() }()
 	for ; ctx.Err() == nil; pause(ctx, podRestart) {
+		run, end := context.WithCancel(ctx)
+		var watching sync.WaitGroup
+		if container.LivenessProbe != nil {
+			watching.Go(func() { c.endDead(run, p, container.LivenessProbe, end) })
+		}
 		p.started.Store(true)
-		err := c.host.Run(ctx, log, env, append(slices.Clone(container.Command), container.Args...)...)
+		err := c.host.Run(run, log, env, append(slices.Clone(container.Command), container.Args...)...)
 		p.started.Store(false)
+		end()
+		watching.Wait()
 		if ctx.Err() == nil {
 			c.say("kubelet: %s ended: %v", p.pod.Name, err)
+		}
+	}
+}
+
+// endDead ends a program that has lived, and whose liveness probe then fails as often in turn as its
+// manifest says. That is what ends the clients' connections to an API server whose etcd is gone.
+func (c *controlPlane) endDead(ctx context.Context, p *staticPod, probe *corev1.Probe, end func()) {
+	// The API server's defaults: manifests do not pass it.
+	period := time.Duration(cmp.Or(probe.PeriodSeconds, 10)) * time.Second
+	timeout := time.Duration(cmp.Or(probe.TimeoutSeconds, 1)) * time.Second
+	limit := cmp.Or(probe.FailureThreshold, 3)
+	for lived, failed := false, int32(0); ctx.Err() == nil; pause(ctx, period) {
+		if c.probe(ctx, p.pod, probe, timeout) {
+			lived, failed = true, 0
+			continue
+		}
+		if failed++; lived && failed >= limit && ctx.Err() == nil {
+			c.say("kubelet: %s has failed its liveness probe %d times: restarting it", p.pod.Name, failed)
+			end()
 		}
 	}
 }
@@ -148,7 +176,8 @@ func (c *controlPlane) showPods(ctx context.Context) {
 	var probes sync.WaitGroup
 	for _, p := range c.pods {
 		probes.Go(func() {
-			ready := p.started.Load() && c.probe(ctx, p.pod)
+			container := p.pod.Spec.Containers[0]
+			ready := p.started.Load() && c.probe(ctx, p.pod, container.ReadinessProbe, probeTimeout) && c.probe(ctx, p.pod, container.LivenessProbe, probeTimeout)
 			if p.shown != nil && *p.shown == ready && time.Since(p.shownAt) < mirrorInterval {
 				return
 			}
@@ -165,29 +194,23 @@ func (c *controlPlane) showPods(ctx context.Context) {
 	probes.Wait()
 }
 
-// probe asks the program as the manifest's probes do.
-func (c *controlPlane) probe(ctx context.Context, pod *corev1.Pod) bool {
-	container := pod.Spec.Containers[0]
-	for _, probe := range []*corev1.Probe{container.ReadinessProbe, container.LivenessProbe} {
-		if probe == nil || probe.HTTPGet == nil {
-			continue
-		}
-		port := probe.HTTPGet.Port.IntVal
-		for _, named := range container.Ports {
-			if named.Name == probe.HTTPGet.Port.StrVal && port == 0 {
-				port = named.ContainerPort
-			}
-		}
-		if !c.answers(ctx, probe.HTTPGet, port) {
-			return false
+// probe asks the program as a probe of its manifest does. Without the probe, it answers.
+func (c *controlPlane) probe(ctx context.Context, pod *corev1.Pod, probe *corev1.Probe, timeout time.Duration) bool {
+	if probe == nil || probe.HTTPGet == nil {
+		return true
+	}
+	port := probe.HTTPGet.Port.IntVal
+	for _, named := range pod.Spec.Containers[0].Ports {
+		if named.Name == probe.HTTPGet.Port.StrVal && port == 0 {
+			port = named.ContainerPort
 		}
 	}
-	return true
+	return c.answers(ctx, probe.HTTPGet, port, timeout)
 }
 
 // answers makes one HTTP request on the machine. As a kubelet's, it verifies no certificate.
-func (c *controlPlane) answers(ctx context.Context, get *corev1.HTTPGetAction, port int32) bool {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+func (c *controlPlane) answers(ctx context.Context, get *corev1.HTTPGetAction, port int32, timeout time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	address := strings.ToLower(string(get.Scheme)) + "://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))) + get.Path
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
