@@ -17,7 +17,7 @@ import (
 
 const (
 	// patience bounds everything that must come true in the end.
-	patience = 5 * time.Minute
+	patience = 10 * time.Minute
 	// second is a small cluster of a ClusterClass.
 	second = "two"
 )
@@ -34,24 +34,10 @@ type stage struct {
 // again, and deletes the cluster. Meanwhile a client asks the endpoint. A second, small cluster is
 // made from the ClusterClass.
 func TestWholeCluster(t *testing.T) {
-	if missing := whole.Missing(); missing != "" {
-		t.Skip(missing)
-	}
-	s := &stage{T: t, ctx: t.Context()}
-	var err error
-	s.Stage, err = whole.Start(s.ctx, whole.Options{Dir: t.TempDir(), Progress: os.Stderr})
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	s.do(err)
-
+	s := start(t, whole.Options{})
 	s.do(s.Create(s.ctx, "cluster-template-kubeadm.yaml", whole.Name, 3, 2))
 	s.until("the first machine answers", s.Initialized)
-	asker, err := s.Ask(s.ctx)
-	s.do(err)
-	t.Cleanup(func() { asker.End() })
+	asker := s.ask()
 	s.until("the control plane has three healthy machines", s.Healthy(3))
 	s.until("the workers are ready", s.Workers(2))
 
@@ -62,11 +48,7 @@ func TestWholeCluster(t *testing.T) {
 	s.do(s.Scale(s.ctx, 1))
 	s.until("the control plane has one healthy machine", s.Healthy(1))
 
-	answers := asker.End()
-	t.Log(answers)
-	if answers.Asked < 300 || answers.Lost > 0 {
-		t.Errorf("%d of %d requests failed, also on a new connection", answers.Lost, answers.Asked)
-	}
+	t.Log(s.judge(asker))
 
 	s.do(s.Create(s.ctx, "clusterclass-drover-kubeadm.yaml", second, 1, 1))
 	s.do(s.Create(s.ctx, "cluster-template-topology-kubeadm.yaml", second, 1, 1))
@@ -75,6 +57,44 @@ func TestWholeCluster(t *testing.T) {
 	s.do(scenario.Delete(s.ctx, s.Client, s.Cluster()))
 	s.do(scenario.Delete(s.ctx, s.Client, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: whole.Namespace, Name: second}}))
 	s.until("nothing is left", s.Gone)
+}
+
+// start starts a Stage for a test.
+func start(t *testing.T, o whole.Options) *stage {
+	t.Helper()
+	if missing := whole.Missing(); missing != "" {
+		t.Skip(missing)
+	}
+	s := &stage{T: t, ctx: t.Context()}
+	var err error
+	o.Dir, o.Progress = t.TempDir(), os.Stderr
+	s.Stage, err = whole.Start(s.ctx, o)
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	s.do(err)
+	return s
+}
+
+// ask begins to ask the first cluster's endpoint.
+func (s *stage) ask() *whole.Asker {
+	s.Helper()
+	asker, err := s.Ask(s.ctx)
+	s.do(err)
+	s.Cleanup(func() { asker.End() })
+	return asker
+}
+
+// judge ends the asking. A request may fail, but not once more on a new connection.
+func (s *stage) judge(asker *whole.Asker) whole.Answers {
+	s.Helper()
+	answers := asker.End()
+	if answers.Asked < 300 || answers.Lost > 0 {
+		s.Errorf("%d of %d requests failed, also on a new connection", answers.Lost, answers.Asked)
+	}
+	return answers
 }
 
 func (s *stage) do(err error) {

@@ -11,10 +11,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/whole"
@@ -31,9 +33,10 @@ type clusterDemo struct {
 	dir    string // data and logs of all parts
 
 	*whole.Stage
-	view  *scenario.View
-	nodes atomic.Pointer[scenario.View] // of the new cluster; nil before it has an API server
-	asker *whole.Asker
+	// unfollow ends the table's view of the management cluster.
+	unfollow context.CancelFunc
+	nodes    atomic.Pointer[scenario.View] // of the new cluster; nil before it has an API server
+	asker    *whole.Asker
 }
 
 // run implements show.
@@ -47,8 +50,10 @@ func (d *clusterDemo) run(ctx context.Context) error {
 	for _, s := range []step{
 		{"make a cluster: a load balancer, 3 machines of the control plane, 2 workers", d.make, stepLimit},
 		{"scale to 3 workers", d.scale, stepLimit},
-		{"replace all machines of the control plane: a rolling update", d.roll, stepLimit},
+		{"upgrade Kubernetes from " + whole.LastPatch + " to " + body.DefaultKubeletVersion + ": the control plane, then the workers", d.upgrade, 2 * stepLimit},
 		{"kill a machine of the control plane behind Drover's back", d.heal, stepLimit},
+		{"move the cluster into itself: it is its own management cluster, and replaces its own control plane", d.moveIn, stepLimit},
+		{"move it back", d.moveOut, stepLimit},
 		{"scale the control plane to 1", d.shrink, stepLimit},
 		{"delete the cluster, and prove that nothing is left", d.end, stepLimit},
 	} {
@@ -70,22 +75,33 @@ func (d *clusterDemo) start(ctx context.Context) error {
 	if d.dir, err = os.MkdirTemp("", "drover-demo-"); err != nil {
 		return err
 	}
-	if d.Stage, err = whole.Start(ctx, whole.Options{Dir: d.dir, Binary: binary}); err != nil {
+	if d.Stage, err = whole.Start(ctx, whole.Options{Dir: d.dir, Binary: binary, Releases: []string{whole.LastPatch}}); err != nil {
 		return err
 	}
-	d.view, err = scenario.Follow(ctx, d.Management.AdminConfig(), whole.Namespace,
-		&clusterv1.Machine{}, &infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{})
-	if err != nil {
+	if err := d.follow(ctx, d.Management.AdminConfig()); err != nil {
 		return err
 	}
-	go d.screen.follow(ctx, d.view, func(ctx context.Context) ([]row, error) { return rows(ctx, whole.Namespace, d.view, d.nodes.Load()) })
 	d.screen.title("")
 	d.screen.note("started", fmt.Sprintf(": management cluster at %s, with Cluster API and Drover; simulated cloud at %s", d.Management.URL, d.Cloud.URL))
 	return nil
 }
 
+// follow has the table show a management cluster's machines from now on.
+func (d *clusterDemo) follow(ctx context.Context, management *rest.Config) error {
+	if d.unfollow != nil {
+		d.unfollow()
+	}
+	ctx, d.unfollow = context.WithCancel(context.WithoutCancel(ctx)) // it outlives the step
+	view, err := scenario.Follow(ctx, management, whole.Namespace, &clusterv1.Machine{}, &infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{})
+	if err != nil {
+		return err
+	}
+	go d.screen.follow(ctx, view, func(ctx context.Context) ([]row, error) { return rows(ctx, whole.Namespace, view, d.nodes.Load()) })
+	return nil
+}
+
 func (d *clusterDemo) make(ctx context.Context) (string, error) {
-	if err := d.Create(ctx, "cluster-template-kubeadm.yaml", whole.Name, 3, 2); err != nil {
+	if err := d.CreateOf(ctx, whole.LastPatch, "cluster-template-kubeadm.yaml", whole.Name, 3, 2); err != nil {
 		return "", err
 	}
 	if err := d.until(ctx, d.Initialized); err != nil {
@@ -115,19 +131,28 @@ func (d *clusterDemo) scale(ctx context.Context) (string, error) {
 	return "6 Nodes Ready", d.until(ctx, d.Workers(3))
 }
 
-func (d *clusterDemo) roll(ctx context.Context) (string, error) {
-	machines, err := d.Machines(ctx)
+func (d *clusterDemo) upgrade(ctx context.Context) (string, error) {
+	const to = body.DefaultKubeletVersion
+	err := d.replaced(ctx, func() error { return d.UpgradeControlPlane(ctx, to) })
 	if err != nil {
 		return "", err
 	}
-	var old []string
-	for i := range machines {
-		old = append(old, machines[i].Name)
-	}
-	if err := d.Roll(ctx); err != nil {
+	if err := d.UpgradeWorkers(ctx, to); err != nil {
 		return "", err
 	}
-	return "3 new machines; each old one left the load balancer before it left etcd", d.until(ctx, d.Healthy(3, old...))
+	return "6 new machines; each old one left the load balancer before it left etcd", d.until(ctx, scenario.All(d.Workers(3), d.Runs(to)))
+}
+
+// replaced returns once the control plane's three machines are others than before the change.
+func (d *clusterDemo) replaced(ctx context.Context, change func() error) error {
+	old, err := d.Names(ctx)
+	if err != nil {
+		return err
+	}
+	if err := change(); err != nil {
+		return err
+	}
+	return d.until(ctx, d.Healthy(3, old...))
 }
 
 func (d *clusterDemo) heal(ctx context.Context) (string, error) {
@@ -139,6 +164,30 @@ func (d *clusterDemo) heal(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return "Cluster API removed it from etcd, and replaced it", d.until(ctx, d.Healthy(3, lost))
+}
+
+func (d *clusterDemo) moveIn(ctx context.Context) (string, error) {
+	if err := d.MoveIn(ctx); err != nil {
+		return "", err
+	}
+	config, err := d.Config(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := d.follow(ctx, config); err != nil {
+		return "", err
+	}
+	return "no VM was made or deleted by the move; then 3 new machines", d.replaced(ctx, func() error { return d.Roll(ctx) })
+}
+
+func (d *clusterDemo) moveOut(ctx context.Context) (string, error) {
+	if err := d.MoveOut(ctx); err != nil {
+		return "", err
+	}
+	if err := d.follow(ctx, d.Management.AdminConfig()); err != nil {
+		return "", err
+	}
+	return "all machines as before", d.until(ctx, scenario.All(d.Healthy(3), d.Workers(3)))
 }
 
 func (d *clusterDemo) shrink(ctx context.Context) (string, error) {
@@ -190,6 +239,9 @@ func (d *clusterDemo) explain() { explain(d.screen, d.dir) }
 func (d *clusterDemo) stop(keep bool) error {
 	if d.asker != nil {
 		d.asker.End()
+	}
+	if d.unfollow != nil {
+		d.unfollow()
 	}
 	var err error
 	if d.Stage != nil {

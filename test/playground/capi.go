@@ -63,9 +63,9 @@ func (m *Management) StartKubeadmBootstrap(ctx context.Context, args ...string) 
 }
 
 // StartKubeadmControlPlane adds Cluster API's kubeadm control plane provider, and returns once it
-// serves.
-func (m *Management) StartKubeadmControlPlane(ctx context.Context) (*Process, error) {
-	return m.startFurther(ctx, kubeadmControlPlaneProvider())
+// serves. args are appended to its command line.
+func (m *Management) StartKubeadmControlPlane(ctx context.Context, args ...string) (*Process, error) {
+	return m.startFurther(ctx, kubeadmControlPlaneProvider(), args...)
 }
 
 // StartOperator adds the cluster-api-operator, and returns once it serves. It may do everything, as
@@ -112,7 +112,7 @@ func (m *Management) addProvider(ctx context.Context, module, version string, p 
 
 // startProvider installs a provider and starts its manager.
 func (m *Management) startProvider(ctx context.Context, module string, p provider, args ...string) (*Process, error) {
-	s, err := newService()
+	s, err := newService(m.address)
 	if err != nil {
 		return nil, err
 	}

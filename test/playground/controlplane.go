@@ -141,13 +141,35 @@ func StartControlPlane(ctx context.Context, opts ControlPlaneOptions) (_ *Contro
 	if err != nil {
 		return nil, err
 	}
-	if err := c.connect(); err != nil {
+	raw, err := c.Kubeconfig("playground-admin", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	if err := c.connect(raw); err != nil {
 		return nil, err
 	}
 	if opts.NoControllerManager {
 		return c, nil
 	}
 	return c, c.startControllerManager(ctx)
+}
+
+// existing returns a control plane that runs elsewhere, without processes. Its CA signs only the
+// certificates of webhooks.
+func existing(config *rest.Config, opts ControlPlaneOptions) (*ControlPlane, error) {
+	c := &ControlPlane{Name: opts.Name, URL: config.Host, opts: opts}
+	var err error
+	if c.Dir, c.ownsDir, err = folder(opts.Dir); err != nil {
+		return nil, err
+	}
+	if c.ca, err = newAuthority(c.Name + "-webhooks"); err != nil {
+		return c, err
+	}
+	raw, err := kubeconfig(c.Name, c.URL, config.CAData, "admin", clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData})
+	if err != nil {
+		return c, err
+	}
+	return c, c.connect(raw)
 }
 
 // folder creates a folder for a playground. own reports whether it is a new one that must be
@@ -284,12 +306,8 @@ func probe(client *http.Client, url string) func(context.Context) error {
 	}
 }
 
-// connect creates the administrator's configuration and its file admin.kubeconfig.
-func (c *ControlPlane) connect() error {
-	raw, err := c.Kubeconfig("playground-admin", "system:masters")
-	if err != nil {
-		return err
-	}
+// connect writes the administrator's kubeconfig to admin.kubeconfig, and uses it.
+func (c *ControlPlane) connect(raw []byte) (err error) {
 	if err := writeFiles(c.Dir, map[string][]byte{"admin.kubeconfig": raw}); err != nil {
 		return err
 	}
@@ -362,7 +380,7 @@ func (c *ControlPlane) ServiceAccountKubeconfig(ctx context.Context, namespace, 
 	if err != nil {
 		return nil, fmt.Errorf("request a token for service account %s/%s: %w", namespace, name, err)
 	}
-	return kubeconfig(c.Name, c.URL, c.ca.pem, name, clientcmdapi.AuthInfo{Token: token.Status.Token})
+	return kubeconfig(c.Name, c.URL, c.admin.CAData, name, clientcmdapi.AuthInfo{Token: token.Status.Token})
 }
 
 // APIServer, Etcd and ControllerManager return the running processes, for tests to measure or harm.

@@ -199,9 +199,9 @@ func TestListen(t *testing.T) {
 				want[local(first+n)] = true
 			}
 		}
-		_, err = listen(free+1, first, first+all)
+		_, err = listen(loopback, free+1, first, first+all)
 		g.Expect(err).To(MatchError(ContainSubstring("no 3 free ports")))
-		found, err := listen(free, first, first+all)
+		found, err := listen(loopback, free, first, first+all)
 		g.Expect(err).NotTo(HaveOccurred())
 		defer closeAll(found)
 		for _, l := range found {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -33,6 +35,7 @@ type Management struct {
 	*ControlPlane
 
 	opts     ManagementOptions
+	address  string // of this computer, where the API server calls webhooks
 	client   client.Client
 	core     *Process
 	services []*service
@@ -48,35 +51,55 @@ type Management struct {
 // StartManagement starts a management cluster and returns once Cluster API serves. The context
 // bounds only the start: always call Stop at the end, also after a failed test.
 func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management, err error) {
-	m := &Management{opts: opts, numbers: map[string]int{}}
+	m := &Management{opts: opts, address: loopback, numbers: map[string]int{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.Stop())
 		}
 	}()
-	core := coreProvider()
 	// All in one call, so that their shared dependencies are compiled once.
-	needs := []string{"etcd", "kube-apiserver", "kube-controller-manager", core.tool}
+	needs := []string{"etcd", "kube-apiserver", "kube-controller-manager", coreProvider().tool}
 	if m.opts.Tools, err = opts.Tools.with(ctx, opts.Progress, needs...); err != nil {
-		return nil, err
-	}
-	module, version, err := FindModule(ctx, ".", "sigs.k8s.io/cluster-api")
-	if err != nil {
 		return nil, err
 	}
 	if m.ControlPlane, err = StartControlPlane(ctx, m.opts.ControlPlaneOptions); err != nil {
 		return nil, err
 	}
-	if m.client, err = client.New(m.admin, client.Options{Scheme: runtime.NewScheme()}); err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
-	}
-	if err := m.installInventory(ctx, module); err != nil {
-		return nil, fmt.Errorf("install clusterctl's inventory: %w", err)
-	}
-	if m.core, err = m.addProvider(ctx, module, version, core, opts.CoreArgs...); err != nil {
+	return m, m.startCore(ctx)
+}
+
+// HostManagement does the same with a cluster that exists already. Its API servers call webhooks at
+// an address of this computer's.
+func HostManagement(ctx context.Context, config *rest.Config, address string, opts ManagementOptions) (_ *Management, err error) {
+	m := &Management{opts: opts, address: address, numbers: map[string]int{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.Stop())
+		}
+	}()
+	if m.opts.Tools, err = opts.Tools.with(ctx, opts.Progress, coreProvider().tool); err != nil {
 		return nil, err
 	}
-	return m, nil
+	if m.ControlPlane, err = existing(config, m.opts.ControlPlaneOptions); err != nil {
+		return nil, err
+	}
+	return m, m.startCore(ctx)
+}
+
+// startCore installs clusterctl's inventory and Cluster API, and starts its core manager.
+func (m *Management) startCore(ctx context.Context) error {
+	module, version, err := FindModule(ctx, ".", "sigs.k8s.io/cluster-api")
+	if err != nil {
+		return err
+	}
+	if m.client, err = client.New(m.admin, client.Options{Scheme: runtime.NewScheme()}); err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	if err := m.installInventory(ctx, module); err != nil {
+		return fmt.Errorf("install clusterctl's inventory: %w", err)
+	}
+	m.core, err = m.addProvider(ctx, module, version, coreProvider(), m.opts.CoreArgs...)
+	return err
 }
 
 // Core returns Cluster API's core manager, for tests to measure or harm.
@@ -138,7 +161,7 @@ func (m *Management) startManager(ctx context.Context, g manager) (*Process, err
 	if err != nil {
 		return nil, err
 	}
-	serving, err := m.ca.server(g.name, nil)
+	serving, err := m.ca.server(g.name, []net.IP{net.ParseIP(m.address)})
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +270,7 @@ func (m *Management) InstallDrover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := newService()
+	s, err := newService(m.address)
 	if err != nil {
 		return err
 	}

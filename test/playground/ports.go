@@ -13,16 +13,19 @@ import (
 // that a port stays free while the program that listens there restarts.
 const firstPort, endPort = 15000, 32000
 
-// listen listens on n different ports from first to before end on 127.0.0.1.
-func listen(n, first, end int) (listeners []net.Listener, err error) {
+// loopback is the address of everything that only this computer reaches.
+const loopback = "127.0.0.1"
+
+// listen listens on n different ports of an address, from first to before end.
+func listen(ip string, n, first, end int) (listeners []net.Listener, err error) {
 	for tries := 0; len(listeners) < n && tries < 1000; tries++ {
-		if l, err := net.Listen("tcp", local(first+rand.IntN(end-first))); err == nil {
+		if l, err := net.Listen("tcp", net.JoinHostPort(ip, strconv.Itoa(first+rand.IntN(end-first)))); err == nil {
 			listeners = append(listeners, l)
 		}
 	}
 	if len(listeners) < n {
 		closeAll(listeners)
-		return nil, fmt.Errorf("no %d free ports between %d and %d on 127.0.0.1", n, first, end-1)
+		return nil, fmt.Errorf("no %d free ports between %d and %d on %s", n, first, end-1, ip)
 	}
 	return listeners, nil
 }
@@ -36,7 +39,7 @@ func closeAll(listeners []net.Listener) {
 // FreePorts returns n different free ports of 127.0.0.1. Another program may still take one of
 // them: in that case onFreePorts retries.
 func FreePorts(n int) (ports []int, err error) {
-	listeners, err := listen(n, firstPort, endPort)
+	listeners, err := listen(loopback, n, firstPort, endPort)
 	if err != nil {
 		return nil, err
 	}
@@ -63,4 +66,4 @@ func onFreePorts(n int, run func(ports []int) (*Process, error)) (*Process, erro
 }
 
 // local returns the address of a port on the loopback interface.
-func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+func local(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(port)) }

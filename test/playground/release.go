@@ -18,7 +18,7 @@ import (
 // do that. Call it again after an upgrade.
 func (m *Management) ServeDrover(ctx context.Context) error {
 	if m.drover == nil {
-		s, err := newService()
+		s, err := newService(m.address)
 		if err != nil {
 			return err
 		}

@@ -26,8 +26,9 @@ type service struct {
 	wg       sync.WaitGroup
 }
 
-func newService() (*service, error) {
-	l, err := listen(1, firstPort, endPort)
+// newService returns a service at an address of this computer.
+func newService(ip string) (*service, error) {
+	l, err := listen(ip, 1, firstPort, endPort)
 	if err != nil {
 		return nil, fmt.Errorf("listen for webhook calls: %w", err)
 	}

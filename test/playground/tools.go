@@ -21,12 +21,18 @@ type Tools map[string]string
 // FindTools calls hack/tool, which builds those of the named programs that are not in its cache,
 // and returns their paths. The progress goes to w (nil: nowhere).
 func FindTools(ctx context.Context, w io.Writer, names ...string) (Tools, error) {
+	return FindRelease(ctx, w, "", names...)
+}
+
+// FindRelease does the same for programs of a release of Kubernetes (default: the pinned one), as
+// hack/tool understands it.
+func FindRelease(ctx context.Context, w io.Writer, kubernetes string, names ...string) (Tools, error) {
 	root, err := Root(ctx)
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "hack", "tool"), names...)
-	cmd.Dir = root
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "DROVER_KUBERNETES="+kubernetes)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	if w != nil {

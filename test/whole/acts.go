@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -107,6 +108,72 @@ func (s *Stage) ScaleWorkers(ctx context.Context, replicas int32) error {
 func (s *Stage) Scale(ctx context.Context, replicas int32) error {
 	kcp := s.ControlPlane()
 	return scenario.Patch(ctx, s.Client, kcp, func() { kcp.Spec.Replicas = &replicas })
+}
+
+// UpgradeControlPlane replaces the control plane's machines by those of a release of Kubernetes.
+func (s *Stage) UpgradeControlPlane(ctx context.Context, release string) error {
+	name, err := s.template(ctx, Name+"-control-plane", release)
+	if err != nil {
+		return err
+	}
+	kcp := s.ControlPlane()
+	return scenario.Patch(ctx, s.Client, kcp, func() {
+		kcp.Spec.Version, kcp.Spec.MachineTemplate.Spec.InfrastructureRef.Name = release, name
+	})
+}
+
+// UpgradeWorkers does the same with the workers.
+func (s *Stage) UpgradeWorkers(ctx context.Context, release string) error {
+	md := s.pool()
+	name, err := s.template(ctx, md.Name, release)
+	if err != nil {
+		return err
+	}
+	return scenario.Patch(ctx, s.Client, md, func() {
+		md.Spec.Template.Spec.Version, md.Spec.Template.Spec.InfrastructureRef.Name = release, name
+	})
+}
+
+// template creates a template like the named one, with the image of a release, and returns its name.
+func (s *Stage) template(ctx context.Context, name, release string) (string, error) {
+	old := &infrav1.CloudMachineTemplate{}
+	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: name}, old); err != nil {
+		return "", err
+	}
+	t := &infrav1.CloudMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name + "-" + release}, Spec: *old.Spec.DeepCopy()}
+	t.Spec.Template.Spec.Simulated.Image = ImageName(release)
+	return t.Name, s.Client.Create(ctx, t)
+}
+
+// Runs checks that all Nodes and the API servers of the first cluster are of a release.
+func (s *Stage) Runs(release string) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		config, err := s.Config(ctx)
+		if err != nil {
+			return "", err
+		}
+		c, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return "", err
+		}
+		version, err := c.Discovery().ServerVersion()
+		if err != nil {
+			return err.Error(), nil
+		}
+		if version.GitVersion != release {
+			return "an API server is of " + version.GitVersion, nil
+		}
+		nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err.Error(), nil
+		}
+		for _, n := range nodes.Items {
+			if have := n.Status.NodeInfo.KubeletVersion; have != release {
+				return fmt.Sprintf("Node %s is of %s", n.Name, have), nil
+			}
+		}
+		return "", nil
+	}
 }
 
 // Roll replaces all machines of the control plane.

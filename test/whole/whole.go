@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -37,6 +39,10 @@ const (
 	Name      = "one"
 )
 
+// LastPatch is a release of Kubernetes before body.DefaultKubeletVersion. Its programs are the same
+// ones, linked with this version.
+const LastPatch = "v1.36.2"
+
 // Stage is a management cluster with all providers, and a simulated cloud that can make control
 // planes.
 type Stage struct {
@@ -45,8 +51,10 @@ type Stage struct {
 	Cloud      *playground.Simulator
 	Admin      simulator.Admin
 
-	dir        string
+	options    Options
 	clusterctl string
+	inside     *playground.Management // the first cluster, once it has been its own management cluster
+	outside    client.Client          // of Management, meanwhile
 }
 
 // Missing returns what this computer lacks, or "".
@@ -65,48 +73,52 @@ type Options struct {
 	Progress io.Writer
 	// Binary is the drover program. By default it is built with the race detector.
 	Binary string
+	// Releases are further releases of Kubernetes that machines can have: each is in an image of its
+	// own. The default release is always there.
+	Releases []string
+	// Args are appended to the command lines of Cluster API's core manager and its kubeadm control
+	// plane provider.
+	Args []string
 }
 
 // Start starts everything. Stop must be called even after an error.
 func Start(ctx context.Context, o Options) (*Stage, error) {
-	s := &Stage{dir: o.Dir}
+	s := &Stage{options: o}
 	tools, err := playground.FindTools(ctx, os.Stderr, "clusterctl", "kubeadm", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 	if err != nil {
 		return s, err
 	}
 	s.clusterctl = tools["clusterctl"]
-	config, err := s.config(tools)
+	config, err := s.config(ctx, tools)
 	if err != nil {
 		return s, err
 	}
-	s.Cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{Binary: o.Binary, Dir: filepath.Join(s.dir, "cloud"), Args: []string{"--config=" + config}})
+	s.Cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{Binary: o.Binary, Dir: filepath.Join(o.Dir, "cloud"), Args: []string{"--config=" + config}})
 	if err != nil {
 		return s, err
 	}
 	s.Admin = simulator.Admin{URL: s.Cloud.URL}
 	s.Management, err = playground.StartManagement(ctx, playground.ManagementOptions{
-		ControlPlaneOptions: playground.ControlPlaneOptions{Name: "management", Dir: filepath.Join(s.dir, "management"), Progress: o.Progress},
+		ControlPlaneOptions: playground.ControlPlaneOptions{Name: "management", Dir: filepath.Join(o.Dir, "management"), Progress: o.Progress},
+		CoreArgs:            o.Args,
 	})
 	if err == nil {
-		_, err = s.Management.StartKubeadmBootstrap(ctx)
+		s.Client, err = s.prepare(ctx, s.Management)
 	}
 	if err == nil {
-		_, err = s.Management.StartKubeadmControlPlane(ctx)
+		err = scenario.Create(ctx, s.Client,
+			scenario.Credentials(metav1.ObjectMeta{Namespace: Namespace, Name: "simulated-credentials"}, "simulated", map[string][]byte{"token": []byte(s.Cloud.Token)}))
 	}
-	if err == nil {
-		_, err = s.Management.StartDrover(ctx, playground.DroverOptions{Binary: o.Binary, Args: []string{"--simulated-endpoint=" + s.Cloud.URL, "--leader-elect=false"}})
-	}
-	if err != nil {
-		return s, err
-	}
-	return s, s.prepare(ctx)
+	return s, err
 }
 
 // Stop stops everything.
 func (s *Stage) Stop() error {
 	var errs []error
-	if s.Management != nil {
-		errs = append(errs, s.Management.Stop())
+	for _, m := range []*playground.Management{s.inside, s.Management} {
+		if m != nil {
+			errs = append(errs, m.Stop())
+		}
 	}
 	if s.Cloud != nil {
 		errs = append(errs, s.Cloud.Stop())
@@ -115,49 +127,94 @@ func (s *Stage) Stop() error {
 }
 
 // config writes the simulated cloud's configuration, and returns its path.
-func (s *Stage) config(tools playground.Tools) (string, error) {
-	var path []string
+func (s *Stage) config(ctx context.Context, tools playground.Tools) (string, error) {
+	images := []simulator.Image{image(body.DefaultKubeletVersion, folders(tools))}
+	for _, release := range s.options.Releases {
+		programs, err := playground.FindRelease(ctx, os.Stderr, release, "kubeadm", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+		if err != nil {
+			return "", err
+		}
+		images = append(images, image(release, append(folders(programs), filepath.Dir(tools["etcd"]))))
+	}
+	// Machines' addresses are routed on this computer: another Stage must have others.
+	network := wire.Network{Name: "default", CIDR: fmt.Sprintf("10.%d.%d.0/24", 64+rand.IntN(16), rand.IntN(256))}
+	text, err := sigsyaml.Marshal(simulator.Options{Images: images, Networks: []wire.Network{network}})
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(s.options.Dir, "simulated.yaml")
+	return file, os.WriteFile(file, text, 0o600)
+}
+
+// folders returns the folders of programs.
+func folders(tools playground.Tools) (path []string) {
 	for _, program := range tools {
 		path = append(path, filepath.Dir(program))
 	}
 	slices.Sort(path)
-	text, err := sigsyaml.Marshal(simulator.Options{Bodies: body.Options{ControlPlanePath: slices.Compact(path)}})
-	if err != nil {
-		return "", err
-	}
-	file := filepath.Join(s.dir, "simulated.yaml")
-	return file, os.WriteFile(file, text, 0o600)
+	return slices.Compact(path)
 }
 
-// prepare creates the namespace, and the credentials of the simulated cloud in it.
-func (s *Stage) prepare(ctx context.Context) error {
+// image returns the image of a release of Kubernetes, whose programs are in the folders.
+func image(release string, path []string) simulator.Image {
+	return simulator.Image{
+		Image:    wire.Image{Name: ImageName(release), Arch: "amd64", OS: "linux"},
+		Software: body.Software{KubeletVersion: release, ControlPlanePath: path},
+	}
+}
+
+// ImageName returns the image of a release of Kubernetes. The flavors' default is that of the default
+// release.
+func ImageName(release string) string {
+	if release == body.DefaultKubeletVersion {
+		return "node-image"
+	}
+	return "node-image-" + release
+}
+
+// prepare adds the other providers to a management cluster, creates the namespace, and returns a
+// client.
+func (s *Stage) prepare(ctx context.Context, m *playground.Management) (client.Client, error) {
+	if _, err := m.StartKubeadmBootstrap(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := m.StartKubeadmControlPlane(ctx, s.options.Args...); err != nil {
+		return nil, err
+	}
+	if _, err := m.StartDrover(ctx, playground.DroverOptions{Binary: s.options.Binary, Args: []string{"--simulated-endpoint=" + s.Cloud.URL, "--leader-elect=false"}}); err != nil {
+		return nil, err
+	}
 	scheme, err := scenario.Scheme()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := controlplanev1.AddToScheme(scheme); err != nil {
-		return err
+		return nil, err
 	}
-	if s.Client, err = client.New(s.Management.AdminConfig(), client.Options{Scheme: scheme}); err != nil {
-		return err
+	c, err := client.New(m.AdminConfig(), client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, err
 	}
-	return scenario.Create(ctx, s.Client,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}},
-		scenario.Credentials(metav1.ObjectMeta{Namespace: Namespace, Name: "simulated-credentials"}, "simulated", map[string][]byte{"token": []byte(s.Cloud.Token)}),
-	)
+	return c, scenario.Create(ctx, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}})
 }
 
 // Create creates what clusterctl generates from a file in templates, but for what is there already.
+// Machines have the default release of Kubernetes.
 func (s *Stage) Create(ctx context.Context, template, cluster string, controlPlanes, workers int) error {
+	return s.CreateOf(ctx, body.DefaultKubeletVersion, template, cluster, controlPlanes, workers)
+}
+
+// CreateOf does the same with a release of Kubernetes.
+func (s *Stage) CreateOf(ctx context.Context, release, template, cluster string, controlPlanes, workers int) error {
 	root, err := playground.Root(ctx)
 	if err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, s.clusterctl, "generate", "cluster", cluster, "--from", filepath.Join(root, "templates", template),
-		"--target-namespace", Namespace, "--kubernetes-version", body.DefaultKubeletVersion,
+		"--target-namespace", Namespace, "--kubernetes-version", release,
 		"--control-plane-machine-count", fmt.Sprint(controlPlanes), "--worker-machine-count", fmt.Sprint(workers),
 		"--kubeconfig", s.Management.AdminKubeconfig())
-	cmd.Stderr = os.Stderr
+	cmd.Stderr, cmd.Env = os.Stderr, append(os.Environ(), "DROVER_SIMULATED_IMAGE="+ImageName(release))
 	text, err := cmd.Output()
 	if err != nil {
 		return fmt.Errorf("clusterctl generate cluster: %w", err)
@@ -191,6 +248,15 @@ func (s *Stage) Machines(ctx context.Context) ([]clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
 	err := s.Client.List(ctx, list, client.InNamespace(Namespace), client.HasLabels{clusterv1.MachineControlPlaneLabel})
 	return list.Items, err
+}
+
+// Names returns the names of the control planes' machines.
+func (s *Stage) Names(ctx context.Context) (names []string, err error) {
+	machines, err := s.Machines(ctx)
+	for i := range machines {
+		names = append(names, machines[i].Name)
+	}
+	return names, err
 }
 
 // Config returns the administrator's configuration of the first cluster, which is there once the
