@@ -30,11 +30,11 @@ func (l *life) classes(t *testing.T) {
 		t.Fatal(err)
 	}
 	pairs := map[string]string{"topology-kubeadm": "kubeadm"}
-	for _, cloud := range []string{"aws", "gcp", "kubevirt"} {
-		pairs["topology-"+cloud+"-kubeadm"] = cloud + "-kubeadm"
-	}
 	for _, cloud := range clouds {
 		pairs["topology-"+cloud] = cloud
+	}
+	for _, cloud := range wholeClouds {
+		pairs["topology-"+cloud+"-kubeadm"] = cloud + "-kubeadm"
 	}
 	for _, class := range slices.Sorted(maps.Keys(pairs)) {
 		flavor := pairs[class]

@@ -40,9 +40,15 @@ type clusterctl struct {
 // clouds are the real clouds. Each has a flavor of its name, and one with a ClusterClass.
 var clouds = []string{"aws", "azure", "gcp", "kubevirt", "openstack", "vsphere"}
 
+// wholeClouds are those with flavors of whole clusters.
+var wholeClouds = []string{"aws", "gcp", "kubevirt", "openstack", "vsphere"}
+
 // flavors returns the flavors in templates/. The last one, "", is the default.
 func flavors() []string {
-	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "azure-spot", "gcp-spot", "kubeadm", "topology-kubeadm", "aws-kubeadm", "topology-aws-kubeadm", "gcp-kubeadm", "topology-gcp-kubeadm", "topology-kubevirt-kubeadm", "kubevirt-kubeadm", "openstack-kubeadm", "vsphere-kubeadm"}
+	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "azure-spot", "gcp-spot", "kubeadm", "topology-kubeadm"}
+	for _, cloud := range wholeClouds {
+		all = append(all, cloud+"-kubeadm", "topology-"+cloud+"-kubeadm")
+	}
 	for _, cloud := range clouds {
 		all = append(all, cloud, "topology-"+cloud)
 	}
