@@ -43,7 +43,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-takeover test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-kind test-kubeadm test-cluster test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-cluster demo-picture playground playground-takeover lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
+.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-takeover test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-whole test-e2e-kind test-kubeadm test-cluster test-cluster-long test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-cluster demo-picture playground playground-takeover lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,11 +125,15 @@ test-operator: ## Have the cluster-api-operator install a release, after cluster
 
 test-e2e: ## Run Cluster API's own end-to-end specs, as far as they need no control plane machines (10 minutes)
 	@hack/tool $(PLAYGROUND) kube-scheduler cluster-autoscaler >/dev/null
-	$(OTHERS) ./test/e2e
+	$(OTHERS) ./test/e2e -ginkgo.label-filter='!whole'
+
+test-e2e-whole: ## Run Cluster API's specs of control planes, on the simulated cloud with the real kubeadm and etcd (root, Linux; 20 minutes)
+	@hack/tool $(PLAYGROUND) kube-scheduler capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm clusterctl >/dev/null
+	$(OTHERS) ./test/e2e -ginkgo.label-filter=whole
 
 test-e2e-kind: ## Run the same specs on a kind cluster, with the image that the Dockerfile makes (Docker and the Internet)
 	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
-	$(OTHERS) ./test/e2e -kind
+	$(OTHERS) ./test/e2e -kind -ginkgo.label-filter='!whole'
 
 test-kubeadm: ## Have Cluster API's kubeadm providers set up machines of an adopted cluster, and a control plane for CloudInitConfigs to join (10 minutes)
 	@hack/tool $(PLAYGROUND) capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm >/dev/null
@@ -137,7 +141,11 @@ test-kubeadm: ## Have Cluster API's kubeadm providers set up machines of an adop
 
 test-cluster: ## Make a whole cluster on the simulated cloud with the real kubeadm and etcd, replace a machine of its control plane, delete it, and ask its endpoint meanwhile (root, Linux; 5 minutes)
 	@hack/tool $(PLAYGROUND) kube-scheduler capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm clusterctl >/dev/null
-	$(OTHERS) ./test/cluster -v
+	$(OTHERS) ./test/cluster -v -run TestWholeCluster
+
+test-cluster-long: ## Take a whole cluster through its life: upgrades to another minor and patch release, a move into itself, and a load balancer with faults (root, Linux; 25 minutes)
+	@hack/tool $(PLAYGROUND) kube-scheduler capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm clusterctl >/dev/null
+	$(OTHERS) ./test/cluster -v -run TestLife
 
 test-vsphere: ## Have govmomi's vCenter make, roll, lose and replace machines
 	@hack/tool $(PLAYGROUND) >/dev/null
@@ -192,7 +200,7 @@ demo: ## Show the main job in a few minutes: machines come, roll, heal and go on
 	@hack/program . bin/drover
 	@exec bin/demo
 
-demo-cluster: ## Show a whole cluster: its control plane comes, rolls, heals and goes on a simulated cloud (Linux, root)
+demo-cluster: ## Show a whole cluster: its control plane comes, is upgraded, heals, manages itself and goes, on a simulated cloud (Linux, root)
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl clusterctl kubeadm capi-kubeadm-bootstrap capi-kubeadm-controlplane >/dev/null
 	@hack/program ./test/demo bin/demo
 	@hack/program . bin/drover

@@ -60,7 +60,8 @@ var suites = []suite{
 	{name: "azure", make: "test-azure", packages: []string{"test/azure"}, clouds: []string{"azure"}, minutes: 13},
 	{name: "aws", make: "test-aws", packages: []string{"test/aws"}, clouds: []string{"aws"}, minutes: 12},
 	{name: "chaos-vsphere", make: "test-chaos CLOUD=vsphere SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"vsphere"}, minutes: 5},
-	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10},
+	{name: "e2e-whole", make: "test-e2e-whole", packages: []string{"test/e2e"},
+		files: []string{"config", "templates", "metadata.yaml", "hack/release-manifests"}, minutes: 25, unproven: true, root: true},
 
 	{name: "operator", make: "test-operator", packages: []string{"test/packaging"},
 		files: []string{"config", "templates", "metadata.yaml", "docs/clusterctl.md", "hack/release-manifests"}, minutes: 5, unproven: true},
@@ -71,13 +72,15 @@ var suites = []suite{
 	{name: "chaos-aws", make: "test-chaos CLOUD=aws SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"aws"}, minutes: 4},
 	{name: "kubevirt", make: "test-kubevirt", packages: []string{"test/kubevirt"}, clouds: []string{"kubevirt"},
 		files: kubevirtFiles, minutes: 13},
-	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws", "azure", "gcp"},
-		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 8},
+	{name: "cluster-long", make: "test-cluster-long", packages: []string{"test/cluster"}, files: []string{"templates"}, minutes: 30, unproven: true, root: true},
 
 	{name: "chaos-gcp", make: "test-chaos CLOUD=gcp SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"gcp"}, minutes: 6},
 	{name: "takeover", make: "test-takeover", packages: []string{"test/takeover"}, clouds: []string{"aws"},
 		files: []string{"docs/migrate/cluster-api-providers.md", "docs/migrate/machine-controller-manager.md", "docs/migrate/machine-controller.md"}, minutes: 8},
 	{name: "cluster", make: "test-cluster", packages: []string{"test/cluster"}, files: []string{"templates"}, minutes: 7, root: true},
+	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws", "azure", "gcp"},
+		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 8},
+	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10},
 }
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground

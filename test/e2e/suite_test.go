@@ -177,6 +177,10 @@ func (s *stage) release(ctx context.Context, folder string) string {
 	topology, err := os.ReadFile(filepath.Join(repository, "cluster-template-topology.yaml"))
 	Expect(err).NotTo(HaveOccurred())
 	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-topology-autoscaler.yaml"), []byte(autoscaled(string(topology))), 0o600)).To(Succeed())
+	kubeadm, err := os.ReadFile(filepath.Join(repository, "cluster-template-kubeadm.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-upgrades.yaml"), []byte(upgrades(string(kubeadm))), 0o600)).To(Succeed())
+	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-taints.yaml"), []byte(tainted(string(kubeadm))), 0o600)).To(Succeed())
 	Expect(os.WriteFile(filepath.Join(folder, "autoscaler.yaml"), []byte(autoscaler("../../docs/examples/autoscaler")), 0o600)).To(Succeed())
 
 	settings := map[string]any{}

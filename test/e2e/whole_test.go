@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"maps"
+	"os"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/test/e2e"
+	"sigs.k8s.io/cluster-api/test/framework"
+	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
+
+	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/whole"
+)
+
+// These are the specs of clusters whose control planes are on machines of Drover's. They have a
+// management cluster of their own, with Cluster API's kubeadm providers.
+var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
+	var (
+		proxy    framework.ClusterProxy
+		token    string
+		settings clusterctl.E2EConfig
+	)
+	BeforeAll(func(ctx SpecContext) {
+		if missing := whole.Missing(); missing != "" {
+			Skip(missing)
+		}
+		s, err := whole.Start(ctx, whole.Options{Dir: GinkgoT().TempDir(), Progress: os.Stderr, Releases: []string{whole.LastPatch}, Args: []string{"--feature-gates=MachineTaintPropagation=true"}})
+		DeferCleanup(s.Stop)
+		Expect(err).NotTo(HaveOccurred())
+		proxy, token = framework.NewClusterProxy("whole", s.Management.AdminKubeconfig(), shared.scheme), s.Cloud.Token
+		DeferCleanup(proxy.Dispose)
+
+		settings = *shared.settings
+		settings.Variables = maps.Clone(settings.Variables)
+		maps.Copy(settings.Variables, map[string]string{
+			e2e.KubernetesVersionUpgradeFrom: whole.LastPatch, e2e.KubernetesVersionUpgradeTo: kubernetes,
+			e2e.CPMachineTemplateUpgradeTo: nextControlPlane, e2e.WorkersMachineTemplateUpgradeTo: nextWorkers,
+		})
+		settings.Intervals = map[string][]string{}
+		for name := range shared.settings.Intervals {
+			settings.Intervals[name] = []string{"10m", "1s"}
+		}
+		for _, name := range []string{"wait-machine-upgrade", "wait-nodes-ready", "wait-deployment-available", "wait-machine-deleted"} {
+			settings.Intervals["default/"+name] = []string{"10m", "1s"}
+		}
+	})
+
+	credentials := func(proxy framework.ClusterProxy, namespace string) {
+		Expect(scenario.Create(context.Background(), proxy.GetClient(),
+			scenario.Credentials(metav1.ObjectMeta{Namespace: namespace, Name: "simulated-credentials"}, "simulated", map[string][]byte{"token": []byte(token)}))).To(Succeed())
+	}
+
+	for _, flavor := range []string{"kubeadm", "topology-kubeadm"} {
+		Context("of the flavor "+flavor, func() {
+			e2e.QuickStartSpec(context.Background(), func() e2e.QuickStartSpecInput {
+				return e2e.QuickStartSpecInput{
+					E2EConfig: &settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: proxy, ArtifactFolder: shared.artifacts,
+					InfrastructureProvider: ptr.To(infrastructure), Flavor: ptr.To(flavor), PostNamespaceCreated: credentials,
+				}
+			})
+		})
+	}
+
+	Context("is upgraded", func() {
+		e2e.ClusterUpgradeConformanceSpec(context.Background(), func() e2e.ClusterUpgradeConformanceSpecInput {
+			return e2e.ClusterUpgradeConformanceSpecInput{
+				E2EConfig: &settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: proxy, ArtifactFolder: shared.artifacts,
+				InfrastructureProvider: ptr.To(infrastructure), PostNamespaceCreated: credentials,
+				ControlPlaneMachineCount: ptr.To[int64](3), WorkerMachineCount: ptr.To[int64](1),
+				ClusterctlVariables: map[string]string{"DROVER_SIMULATED_IMAGE": whole.ImageName(whole.LastPatch)}, SkipConformanceTests: true,
+			}
+		})
+	})
+
+	Context("is changed in place, and rolled", func() {
+		e2e.KCPAndMachineDeploymentRolloutSpec(context.Background(), func() e2e.KCPAndMachineDeploymentRolloutSpecInput {
+			return e2e.KCPAndMachineDeploymentRolloutSpecInput{
+				E2EConfig: &settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: proxy, ArtifactFolder: shared.artifacts,
+				InfrastructureProvider: ptr.To(infrastructure), Flavor: "taints", PostNamespaceCreated: credentials,
+			}
+		})
+	})
+
+	Context("has its machines drained", func() {
+		e2e.NodeDrainTimeoutSpec(context.Background(), func() e2e.NodeDrainTimeoutSpecInput {
+			return e2e.NodeDrainTimeoutSpecInput{
+				E2EConfig: &settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: proxy, ArtifactFolder: shared.artifacts,
+				InfrastructureProvider: ptr.To(infrastructure), Flavor: ptr.To("topology-kubeadm"), PostNamespaceCreated: credentials,
+			}
+		})
+	})
+})
+
+// tainted returns the flavor kubeadm with the taints that the spec of rollouts expects of all
+// machines.
+func tainted(kubeadm string) string {
+	const taints = `      taints:
+      - {key: pre-existing-always-taint, value: always-value, effect: PreferNoSchedule, propagation: Always}
+      - {key: pre-existing-on-initialization-taint, value: on-initialization-value, effect: PreferNoSchedule, propagation: OnInitialization}
+`
+	for _, before := range []string{"  machineTemplate:\n    spec:\n", "      version: ${KUBERNETES_VERSION}\n"} {
+		Expect(strings.Count(kubeadm, before)).To(Equal(1), before)
+		kubeadm = strings.Replace(kubeadm, before, before+taints, 1)
+	}
+	return kubeadm
+}
+
+// The templates that the flavor "upgrades" has for machines of the next release.
+const (
+	nextControlPlane = "next-control-plane"
+	nextWorkers      = "next-workers"
+)
+
+// upgrades returns the flavor kubeadm with the templates that the spec upgrades to.
+func upgrades(kubeadm string) string {
+	for _, name := range []string{nextControlPlane, nextWorkers} {
+		kubeadm += `---
+apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1
+kind: CloudMachineTemplate
+metadata:
+  name: ` + name + `
+  namespace: ${NAMESPACE}
+spec:
+  template:
+    spec:
+      accountRef:
+        name: simulated
+      simulated:
+        instanceType: small
+        image: ` + whole.ImageName(kubernetes) + "\n"
+	}
+	return kubeadm
+}
