@@ -41,13 +41,15 @@ func TestLife(t *testing.T) {
 	s.disturb()
 	s.upgrade(whole.LastPatch)
 	s.upgrade(body.DefaultKubeletVersion)
+	s.Logf("grown and upgraded: %s", s.judge(asker))
 
+	asker = s.ask()
 	s.do(s.MoveIn(s.ctx))
 	s.until("the cluster, its own management cluster, is healthy", s.Healthy(3))
 	s.roll("its own management cluster replaces all machines")
 	s.do(s.MoveOut(s.ctx))
 	s.until("the cluster is healthy after the move", s.Healthy(3))
-	s.Logf("with the hook: %s", s.judge(asker))
+	s.Logf("its own management cluster: %s", s.judge(asker))
 
 	asker = s.ask()
 	stop := s.takeHooks()

@@ -25,6 +25,8 @@ type Asker struct {
 	url    string
 	stop   context.CancelFunc
 	asking sync.WaitGroup
+	// targets says what the load balancer has as targets.
+	targets func(context.Context) string
 
 	mu      sync.Mutex
 	answers Answers
@@ -37,14 +39,22 @@ type Answers struct {
 	Asked, Failed, Lost int
 	// Errors count the errors by their text.
 	Errors map[string]int
+	// First and Last are when requests were lost, and Targets what the load balancer had as targets
+	// when the first was.
+	First, Last time.Time
+	Targets     string
 }
 
 func (a Answers) String() string {
-	return fmt.Sprintf("%d requests to the endpoint, %d failed once, %d twice: %v", a.Asked, a.Failed, a.Lost, a.Errors)
+	text := fmt.Sprintf("%d requests to the endpoint, %d failed once, %d twice: %v", a.Asked, a.Failed, a.Lost, a.Errors)
+	if a.Lost > 0 {
+		text += fmt.Sprintf("; lost from %s to %s; targets at first: %s", a.First.Format(time.TimeOnly), a.Last.Format(time.TimeOnly), a.Targets)
+	}
+	return text
 }
 
 // ask begins to ask.
-func ask(ctx context.Context, config *rest.Config) (*Asker, error) {
+func ask(ctx context.Context, config *rest.Config, targets func(context.Context) string) (*Asker, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = askTimeout
 	config.Dial = (&net.Dialer{Timeout: askTimeout}).DialContext // not the cached transport of others
@@ -53,7 +63,7 @@ func ask(ctx context.Context, config *rest.Config) (*Asker, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	a := &Asker{client: &http.Client{Transport: closing{transport}, Timeout: askTimeout}, url: config.Host + "/api/v1/namespaces/default", stop: stop, answers: Answers{Errors: map[string]int{}}}
+	a := &Asker{client: &http.Client{Transport: closing{transport}, Timeout: askTimeout}, url: config.Host + "/api/v1/namespaces/default", stop: stop, targets: targets, answers: Answers{Errors: map[string]int{}}}
 	a.asking.Go(func() { a.run(ctx) })
 	return a, nil
 }
@@ -93,12 +103,19 @@ func (a *Asker) once(ctx context.Context) {
 		return
 	}
 	again := a.get(ctx)
+	var targets string
+	if again != nil {
+		targets = a.targets(ctx)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.answers.Failed++
 	a.answers.Errors[text(err)]++
 	if again != nil && ctx.Err() == nil {
-		a.answers.Lost++
+		if a.answers.Lost++; a.answers.Lost == 1 {
+			a.answers.First, a.answers.Targets = time.Now(), targets
+		}
+		a.answers.Last = time.Now()
 		a.answers.Errors["again: "+text(again)]++
 	}
 }

@@ -275,5 +275,20 @@ func (s *Stage) Ask(ctx context.Context) (*Asker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ask(ctx, config)
+	return ask(ctx, config, s.targets)
+}
+
+// targets says which targets the load balancers have, and which of them are healthy.
+func (s *Stage) targets(ctx context.Context) string {
+	books, err := s.Admin.Snapshot(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	text := ""
+	for _, r := range books.Resources {
+		if r.Kind == wire.Balancer {
+			text += fmt.Sprintf("%s: %v ", r.PrivateIP, r.Targets)
+		}
+	}
+	return text
 }
