@@ -311,6 +311,7 @@ func TestClusterAPI(t *testing.T) {
 	g := NewWithT(t)
 	s.old.addCluster()
 	s.old.addCAPI(pool{name: "a", replicas: 2})
+	plane, _ := s.AWS.Launch(map[string]string{"Name": "control-plane", s.old.key: "owned"})
 	refuses := func(step, why string) {
 		t.Helper()
 		out, errs, code := s.run(step)
@@ -357,6 +358,10 @@ func TestClusterAPI(t *testing.T) {
 		g.Expect(s.AWS.Calls()[op]).To(Equal(began[op]), op)
 	}
 	s.committed(before)
+	g.Expect(s.AWS.Books()).To(ContainElement(And(
+		HaveField("ID", plane), HaveField("State", "running"), HaveField("Tags", Equal(map[string]string{"Name": "control-plane", s.old.key: "owned"})),
+	)), "the control plane stays the provider's")
+	s.AWS.Vanish(plane)
 	checks := &clusterv1.MachineHealthCheckList{}
 	s.Do(s.Rig.Client.List(s.Ctx, checks, client.InNamespace(s.Namespace)))
 	g.Expect(checks.Items).To(HaveLen(1))
