@@ -28,6 +28,9 @@ type BalancerRequest struct {
 	// Recorded is true if the balancer was made before. If it does not exist any more, nothing is
 	// made, and the error is NotFound.
 	Recorded bool
+	// MaybeSent is true if this or an earlier process may have sent a create. A driver without
+	// client tokens must then not trust a read that finds nothing before CreateHorizon has passed.
+	MaybeSent bool
 	// Namespace and Name are the CloudCluster's, for people.
 	Namespace, Name string
 	// Port is that of the balancer and of its targets.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -43,6 +44,7 @@ type shared struct {
 	endpoints                        *controllers.EndpointReconciler // as machines
 	machinesChanged, accountsChanged *controllers.EventQueue
 	endpointsChanged                 *controllers.EventQueue
+	unsentBalancers                  sync.Map
 	nodes                            *controllers.NodeHandover
 }
 
@@ -233,7 +235,8 @@ func setupAccounts(mgr ctrl.Manager, s *shared, o managerOptions) error {
 
 func setupClusters(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	return (&controllers.CloudClusterReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Identity: s.identity, WatchFilterValue: o.controllers.watchFilter,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Identity: s.identity, Unsent: &s.unsentBalancers,
+		WatchFilterValue: o.controllers.watchFilter,
 	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))
 }
 
@@ -241,7 +244,8 @@ func setupClusters(mgr ctrl.Manager, s *shared, o managerOptions) error {
 func setupEndpoints(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	s.endpoints = &controllers.EndpointReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-endpoint"),
-		Namespace: o.management.namespace, Changed: s.endpointsChanged, WatchFilterValue: o.controllers.watchFilter,
+		Namespace: o.management.namespace, Changed: s.endpointsChanged, Unsent: &s.unsentBalancers,
+		WatchFilterValue: o.controllers.watchFilter,
 	}
 	return s.endpoints.SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))
 }

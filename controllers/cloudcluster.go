@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,7 +43,10 @@ type CloudClusterReconciler struct {
 	Client    client.Client
 	APIReader client.Reader
 	// Identity is the prefix of each creation token, as of CloudMachines.
-	Identity         string
+	Identity string
+	// Unsent gets the tokens of load balancers that this process records. The EndpointReconciler
+	// has the same.
+	Unsent           *sync.Map
 	WatchFilterValue string
 }
 
@@ -118,6 +122,7 @@ func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.Cloud
 	if claimed.Spec.Endpoint.HasLoadBalancer() {
 		if claimed.Spec.Creation.LoadBalancerToken == "" {
 			claimed.Spec.Creation.LoadBalancerToken = newToken(r.Identity)
+			r.Unsent.Store(claimed.Spec.Creation.LoadBalancerToken, nil) // before the write, whose event asks for it
 		}
 		controllerutil.AddFinalizer(claimed, infrav1.EndpointFinalizer)
 	} else if !claimed.Spec.Endpoint.IsSet() && !claimed.Spec.ControlPlaneEndpoint.IsValid() && isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint) {

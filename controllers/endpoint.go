@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,7 +49,10 @@ type EndpointReconciler struct {
 	// Namespace is the namespace that this manager works in; empty for all.
 	Namespace string
 	// Changed enqueues the clusters whose load balancer or account changed.
-	Changed          *EventQueue
+	Changed *EventQueue
+	// Unsent holds the tokens that this process has recorded, until it asks a cloud for the load
+	// balancer. For any other token, a create may have been sent before.
+	Unsent           *sync.Map
 	WatchFilterValue string
 
 	retries retries
@@ -178,9 +182,10 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	if err := r.addHooks(ctx, machines, addresses); err != nil {
 		return reconcile.Result{}, err
 	}
+	_, unsent := r.Unsent.LoadAndDelete(s.Spec.Creation.LoadBalancerToken)
 	// A create in progress continues when the manager is asked to stop, to get its answer.
 	balancer, err := s.account.EnsureBalancer(context.WithoutCancel(ctx), cloud.BalancerRequest{
-		Token: s.Spec.Creation.LoadBalancerToken, OwnershipID: s.Spec.Creation.OwnershipID, Recorded: s.isRecorded(),
+		Token: s.Spec.Creation.LoadBalancerToken, OwnershipID: s.Spec.Creation.OwnershipID, Recorded: s.isRecorded(), MaybeSent: !unsent,
 		Namespace: s.Namespace, Name: s.Name, Port: s.Spec.Endpoint.LoadBalancer.Port, Targets: addresses,
 		Spec: &s.Spec.Endpoint.LoadBalancer.LoadBalancerFields,
 	})

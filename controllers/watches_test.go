@@ -3,6 +3,7 @@
 package controllers
 
 import (
+	"sync"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -40,7 +41,7 @@ func TestStaleCacheReleasesNothing(t *testing.T) {
 		reconciler func(cache client.Client, api client.Reader) reconcile.Reconciler
 	}{
 		{&infrav1.CloudCluster{ObjectMeta: meta(infrav1.ClusterFinalizer)}, func(cache client.Client, api client.Reader) reconcile.Reconciler {
-			return &CloudClusterReconciler{Client: cache, APIReader: api}
+			return &CloudClusterReconciler{Client: cache, APIReader: api, Unsent: &sync.Map{}}
 		}},
 		{&infrav1.CloudAccount{ObjectMeta: meta(infrav1.AccountFinalizer)}, func(cache client.Client, api client.Reader) reconcile.Reconciler {
 			return &CloudAccountReconciler{Client: cache, APIReader: api, Accounts: fleet.NewAccounts(fleet.Options{})}

@@ -206,7 +206,7 @@ func (d *driver) findBalancer(ctx context.Context, req cloud.BalancerRequest) (*
 // makeBalancer makes the load balancer, unless an earlier create may still take effect.
 func (d *driver) makeBalancer(ctx context.Context, req cloud.BalancerRequest, mine *creation) (*loadBalancer, error) {
 	open := mine.deadline()
-	if d.inheritedUntil.After(open) {
+	if req.MaybeSent && d.inheritedUntil.After(open) {
 		open = d.inheritedUntil
 	}
 	if left := time.Until(open); left > 0 {

@@ -29,8 +29,8 @@ const (
 	balancersPool    = "2ba6f9d8-0d0e-4bb6-8f8c-f0f9e1c8e7a1"
 )
 
-// octavia plays Octavia and the floating IPs of Neutron for one load balancer. Its answers have the
-// shape of Octavia's API reference; no real Octavia has judged them.
+// octavia plays Octavia and the floating IPs of Neutron for one load balancer. test/openstack has
+// the real ones.
 type octavia struct {
 	*playback
 	g Gomega
@@ -59,13 +59,6 @@ func newOctavia(t *testing.T) *octavia {
 		return resp, err
 	})
 	return o
-}
-
-// driver returns a driver of a process that has run for some time.
-func (o *octavia) driver() *driver {
-	d := connected(o.t, o)
-	d.inheritedUntil = time.Time{}
-	return d
 }
 
 func (o *octavia) status(now string) { o.there["provisioning_status"] = now }
@@ -184,7 +177,7 @@ func TestBalancer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		o := newOctavia(t)
-		d := o.driver()
+		d := connected(t, o)
 		during := func(do func()) []string {
 			before := len(o.calls)
 			do()
@@ -250,7 +243,7 @@ func TestBalancerBody(t *testing.T) {
 			g := NewWithT(t)
 			req := balancerRequest("10.0.0.1")
 			*req.Spec.OpenStack = infrav1.OpenStackLoadBalancer{Subnet: subnetOfBalancer, Provider: provider, FlavorID: "f", AvailabilityZone: "az-1", FloatingNetwork: poolID}
-			body, err := newOctavia(t).driver().balancerBody(t.Context(), req)
+			body, err := connected(t, newOctavia(t)).balancerBody(t.Context(), req)
 			g.Expect(err).NotTo(HaveOccurred())
 			const name = "team-a/blue"
 			monitor := want.monitor
@@ -284,10 +277,10 @@ func TestBalancerCrash(t *testing.T) {
 					} else {
 						o.drop = op
 					}
-					d := o.driver()
+					d := connected(t, o)
 					restart := func() { d = connected(t, o) } // for three minutes, a create of the former may still take effect
 					req := balancerRequest("10.0.0.1")
-					req.Spec.OpenStack.FloatingNetwork = poolID
+					req.MaybeSent, req.Spec.OpenStack.FloatingNetwork = true, poolID
 					until := func(what string, is func() error) {
 						for range 60 {
 							if err := is(); err == nil {
@@ -348,9 +341,11 @@ func TestBalancerLostCreate(t *testing.T) {
 		g := NewWithT(t)
 		o := newOctavia(t)
 		o.drop = "CreateLoadBalancer"
-		for _, d := range []*driver{o.driver(), connected(t, o)} {
+		req := balancerRequest()
+		for _, d := range []*driver{connected(t, o), connected(t, o)} {
 			for range 3 {
-				_, err := d.EnsureBalancer(t.Context(), balancerRequest())
+				_, err := d.EnsureBalancer(t.Context(), req)
+				req.MaybeSent = true
 				g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
 			}
 			g.Expect(o.made).To(BeZero())
@@ -359,7 +354,7 @@ func TestBalancerLostCreate(t *testing.T) {
 		time.Sleep(minPending + time.Second)
 		d := connected(t, o)
 		time.Sleep(inheritedPending)
-		_, err := d.EnsureBalancer(t.Context(), balancerRequest())
+		_, err := d.EnsureBalancer(t.Context(), req)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(o.made).To(Equal(1))
 	})
@@ -392,7 +387,7 @@ func TestBalancerRefused(t *testing.T) {
 	}
 
 	o := newOctavia(t)
-	d := o.driver()
+	d := connected(t, o)
 	req := balancerRequest("10.0.0.1")
 	_, err = d.EnsureBalancer(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
