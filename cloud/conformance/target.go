@@ -29,9 +29,6 @@ type Target struct {
 	Machine *infrav1.CloudMachineFields
 	// Balancer are the settings of load balancers; nil: the cloud's defaults.
 	Balancer *infrav1.LoadBalancerFields
-	// NoBalancer says why this cloud has no load balancers, although its driver can make some; "":
-	// it has.
-	NoBalancer string
 	// Refused are machines that can't be made, each with its expected code. Include at least an
 	// unknown type and an unknown image.
 	Refused map[string]Refused

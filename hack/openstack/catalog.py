@@ -13,6 +13,7 @@ import urllib.request
 
 KEYSTONE, PLACEMENT, GLANCE, NOVA, NEUTRON = (f"http://127.0.0.1:{port}" for port in range(25001, 25006))
 CINDER = "http://127.0.0.1:25010/v3"
+OCTAVIA = "http://127.0.0.1:25012"
 TENANTS = ("demo", "test-1", "test-2", "test-3")  # so many tests can change their quotas, and count what there is, at the same time
 DOOMED = "00000000-0000-4000-8000-00000000dead"  # the scheduler knows it ("inside")
 
@@ -47,8 +48,9 @@ def services():
         return admin.call("POST", f"{v3}/{kind}s", {kind: fields})[kind]["id"]
 
     roles = {role["name"]: role["id"] for role in admin.call("GET", v3 + "/roles")["roles"]}
-    if "service" not in roles:
-        roles["service"] = make("role", name="service")
+    for name in ("service", "load-balancer_member"):
+        if name not in roles:
+            roles[name] = make("role", name=name)
 
     def user(name, password, project, *granted):
         account = make("user", name=name, password=password, domain_id="default")
@@ -56,13 +58,13 @@ def services():
             admin.call("PUT", f"{v3}/projects/{project}/users/{account}/roles/{roles[role]}")
 
     project = make("project", name="service", domain_id="default")
-    for name in ("placement", "glance", "nova", "neutron", "cinder"):
+    for name in ("placement", "glance", "nova", "neutron", "cinder", "octavia"):
         user(name, "service", project, "admin", "service")
     for tenant in TENANTS:
-        user(tenant, tenant, make("project", name=tenant, domain_id="default"), "member")
+        user(tenant, tenant, make("project", name=tenant, domain_id="default"), "member", "load-balancer_member")
     for kind, name, url in (("placement", "placement", PLACEMENT), ("image", "glance", GLANCE),
                             ("compute", "nova", NOVA + "/v2.1"), ("network", "neutron", NEUTRON),
-                            ("volumev3", "cinder", CINDER + "/$(project_id)s")):
+                            ("volumev3", "cinder", CINDER + "/$(project_id)s"), ("load-balancer", "octavia", OCTAVIA)):
         service = make("service", type=kind, name=name)
         for interface in ("public", "internal"):
             make("endpoint", service_id=service, interface=interface, url=url, region_id="RegionOne")

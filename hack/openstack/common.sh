@@ -18,7 +18,7 @@ need_root() {
 # inside runs the script of that name in the root file system, in mount and process namespaces of its own: its mounts are
 # nobody else's, and nothing that it starts outlives it, however it ends.
 inside() {
-  install -m 755 "$here/inside" "$here/catalog.py" "$here/noop_mechanism.py" "$here/noop_volume.py" "$root/drover/"
+  install -m 755 "$here/inside" "$here"/*.py "$root/drover/"
   # shellcheck disable=SC2016
   exec unshare --mount --pid --fork --kill-child /bin/bash -c '
     mount --bind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec chroot "$0" /drover/inside "$@"' "$root" "$@"
@@ -31,5 +31,5 @@ running() {
 
 # listening prints what listens on OpenStack's ports.
 listening() {
-  ss -lntH 'sport >= :25001 and sport <= :25011'
+  ss -lntH 'sport >= :25001 and sport <= :25012'
 }

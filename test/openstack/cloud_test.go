@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +60,7 @@ type tenant struct {
 	compute  *gophercloud.ServiceClient
 	network  *gophercloud.ServiceClient
 	volume   *gophercloud.ServiceClient
+	balancer *gophercloud.ServiceClient
 	identity *gophercloud.ServiceClient
 	project  string
 }
@@ -73,7 +75,7 @@ func logIn(t testing.TB, name string) *tenant {
 	who := &tenant{t: t, name: name, provider: provider}
 	for client, of := range map[**gophercloud.ServiceClient]func(*gophercloud.ProviderClient, gophercloud.EndpointOpts) (*gophercloud.ServiceClient, error){
 		&who.compute: openstack.NewComputeV2, &who.network: openstack.NewNetworkV2, &who.volume: openstack.NewBlockStorageV3,
-		&who.identity: openstack.NewIdentityV3,
+		&who.identity: openstack.NewIdentityV3, &who.balancer: openstack.NewLoadBalancerV2,
 	} {
 		*client, err = of(provider, gophercloud.EndpointOpts{})
 		g.Expect(err).NotTo(HaveOccurred())
@@ -101,8 +103,9 @@ func (w *tenant) do(service *gophercloud.ServiceClient, method, path string, bod
 	}
 }
 
-// left lists the servers, ports, floating IPs, trunks and volumes with the ownership ID, or all of
-// Drover's for "". A floating IP or a trunk without its port counts for every ownership ID.
+// left lists the servers, ports, floating IPs, trunks, volumes and load balancers with the
+// ownership ID, or all of Drover's for "". A floating IP or a trunk without its port counts for
+// every ownership ID, and so does a port of a load balancer.
 func (w *tenant) left(ownership string) (found []string) {
 	w.t.Helper()
 	var servers struct {
@@ -127,7 +130,7 @@ func (w *tenant) left(ownership string) (found []string) {
 	owners := map[string]string{} // by port name
 	for _, p := range ports.Ports {
 		owners[p.Name] = p.Description
-		if strings.Contains(p.Description, cloud.TagOwnership+"="+ownership) || ownership == "" && strings.HasPrefix(p.Owner, "compute:") {
+		if strings.Contains(p.Description, cloud.TagOwnership+"="+ownership) || ownership == "" && strings.HasPrefix(p.Owner, "compute:") || p.Owner == "Octavia" {
 			found = append(found, "port "+p.ID)
 		}
 	}
@@ -146,6 +149,19 @@ func (w *tenant) left(ownership string) (found []string) {
 	for _, v := range w.volumes() {
 		if id := v.Metadata[cloud.TagOwnership]; id != "" && (ownership == "" || id == ownership) {
 			found = append(found, "volume "+v.ID+" "+v.Status)
+		}
+	}
+	var balancers struct {
+		All []struct {
+			ID     string
+			Status string `json:"provisioning_status"`
+			Tags   []string
+		} `json:"loadbalancers"`
+	}
+	w.do(w.balancer, http.MethodGet, "lbaas/loadbalancers", nil, &balancers)
+	for _, b := range balancers.All {
+		if ownership == "" && len(b.Tags) > 0 || slices.Contains(b.Tags, cloud.TagOwnership+"="+ownership) {
+			found = append(found, "load balancer "+b.ID+" "+b.Status)
 		}
 	}
 	return found

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package openstack_test tests the OpenStack driver against a real OpenStack: Keystone, Nova,
-// Neutron, Glance, Cinder and Placement, with a hypervisor that boots nothing. "make
-// test-openstack" installs and starts it. The package must not import controllers.
+// Neutron, Glance, Cinder, Placement and Octavia, with a hypervisor that boots nothing, and load
+// balancers that carry nothing. "make test-openstack" installs and starts it. The package must not
+// import controllers.
 package openstack_test
 
 import (
@@ -25,7 +26,6 @@ func TestConformance(t *testing.T) {
 		BadCredentials: password(who.name, "wrong-password"),
 		Machine:        machine(nil),
 		Balancer:       &infrav1.LoadBalancerFields{OpenStack: &infrav1.OpenStackLoadBalancer{Subnet: "nodes"}},
-		NoBalancer:     "this OpenStack has no Octavia",
 		Refused: map[string]conformance.Refused{
 			"unknown flavor":  {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }), Code: cloud.InvalidSpec, OfferingToo: true},
 			"unknown image":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Image = infrav1.OpenStackImage{ID: unknownID} }), Code: cloud.InvalidSpec, OfferingToo: true},
@@ -86,6 +86,8 @@ func TestConformance(t *testing.T) {
 			List:     2, // servers and ports
 			Describe: 2,
 			Delete:   5, // Nova has no batch
+			Balancer: 3, // the live read, the subnet, the load balancer
+			Targets:  1,
 		},
 		Inject: map[cloud.Code]func(testing.TB) func(){
 			cloud.QuotaExceeded: func(t testing.TB) func() { return setQuota(t, admin, who.project, "instances", 0) },

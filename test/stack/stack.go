@@ -40,6 +40,7 @@ const (
 var services = map[string]string{
 	"identity": "http://127.0.0.1:25001", "image": "http://127.0.0.1:25003",
 	"compute": "http://127.0.0.1:25004", "network": "http://127.0.0.1:25005", "volume": "http://127.0.0.1:25010",
+	"load-balancer": "http://127.0.0.1:25012",
 }
 
 // Cloud is the OpenStack from its tenant's view, not through a door.
@@ -47,9 +48,10 @@ type Cloud struct {
 	// Project is the ID of the tenant's project.
 	Project string
 
-	compute, network, volume *gophercloud.ServiceClient
-	door                     *httptest.Server
-	looking                  sync.WaitGroup
+	compute, network, volume, balancer *gophercloud.ServiceClient
+
+	door    *httptest.Server
+	looking sync.WaitGroup
 
 	mu     sync.Mutex
 	seen   map[string]server // all servers ever seen, by ID
@@ -73,6 +75,9 @@ func Enter(ctx context.Context) (*Cloud, error) {
 		return nil, err
 	}
 	if c.volume, err = openstack.NewBlockStorageV3(provider, gophercloud.EndpointOpts{}); err != nil {
+		return nil, err
+	}
+	if c.balancer, err = openstack.NewLoadBalancerV2(provider, gophercloud.EndpointOpts{}); err != nil {
 		return nil, err
 	}
 	identity, err := openstack.NewIdentityV3(provider, gophercloud.EndpointOpts{})
@@ -207,7 +212,7 @@ func (c *Cloud) Delete(ctx context.Context, id string) error {
 // Do makes a call as the tenant. The path begins with the folder of the service.
 func (c *Cloud) Do(ctx context.Context, method, path string, body, answer any) error {
 	folder, path, _ := strings.Cut(path, "/")
-	service := map[string]*gophercloud.ServiceClient{"compute": c.compute, "network": c.network, "volume": c.volume}[folder]
+	service := map[string]*gophercloud.ServiceClient{"compute": c.compute, "network": c.network, "volume": c.volume, "load-balancer": c.balancer}[folder]
 	_, err := service.Request(ctx, method, service.ResourceBaseURL()+path, &gophercloud.RequestOpts{
 		JSONBody: body, JSONResponse: answer, OkCodes: []int{200, 201, 202, 204},
 	})
