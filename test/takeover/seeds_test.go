@@ -13,7 +13,7 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 1000, "the first seed of TestSeeds")
-	seeds = flag.Int("seeds", 5, "how many seeds TestSeeds runs")
+	seeds = flag.Int("seeds", 3, "how many seeds TestSeeds runs")
 )
 
 // TestSeeds runs steps in any order, each killed after some of its writes or not at all. A rollback

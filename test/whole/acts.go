@@ -134,7 +134,8 @@ func (s *Stage) UpgradeWorkers(ctx context.Context, release string) error {
 	})
 }
 
-// template creates a template like the named one, with the image of a release, and returns its name.
+// template creates a template like the named one, with the image of a release, and returns its
+// name.
 func (s *Stage) template(ctx context.Context, name, release string) (string, error) {
 	old := &infrav1.CloudMachineTemplate{}
 	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: name}, old); err != nil {

@@ -16,8 +16,8 @@ import (
 // cloud's network of load balancers, which takes them from the beginning.
 const webhookAddress = "100.127.255.254"
 
-// MoveIn makes the first cluster its own management cluster, as "clusterctl move" does. From then on
-// Client is the cluster's. The managers are processes of this computer.
+// MoveIn makes the first cluster its own management cluster, as "clusterctl move" does. From then
+// on Client is the cluster's. The managers are processes of this computer.
 func (s *Stage) MoveIn(ctx context.Context) error {
 	config, err := s.Config(ctx)
 	if err != nil {

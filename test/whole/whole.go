@@ -73,8 +73,8 @@ type Options struct {
 	Progress io.Writer
 	// Binary is the drover program. By default it is built with the race detector.
 	Binary string
-	// Releases are further releases of Kubernetes that machines can have: each is in an image of its
-	// own. The default release is always there.
+	// Releases are further releases of Kubernetes that machines can have: each is in an image of
+	// its own. The default release is always there.
 	Releases []string
 	// Args are appended to the command lines of Cluster API's core manager and its kubeadm control
 	// plane provider.
@@ -163,8 +163,8 @@ func image(release string, path []string) simulator.Image {
 	}
 }
 
-// ImageName returns the image of a release of Kubernetes. The flavors' default is that of the default
-// release.
+// ImageName returns the image of a release of Kubernetes. The flavors' default is that of the
+// default release.
 func ImageName(release string) string {
 	if release == body.DefaultKubeletVersion {
 		return "node-image"

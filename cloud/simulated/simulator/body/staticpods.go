@@ -145,8 +145,9 @@ func (c *controlPlane) runProgram(ctx context.Context, p *staticPod) {
 	}
 }
 
-// endDead ends a program that has lived, and whose liveness probe then fails as often in turn as its
-// manifest says. That is what ends the clients' connections to an API server whose etcd is gone.
+// endDead ends a program that has lived, and whose liveness probe then fails as often in turn as
+// its manifest says. That is what ends the clients' connections to an API server whose etcd is
+// gone.
 func (c *controlPlane) endDead(ctx context.Context, p *staticPod, probe *corev1.Probe, end func()) {
 	// The API server's defaults: manifests do not pass it.
 	period := time.Duration(cmp.Or(probe.PeriodSeconds, 10)) * time.Second
