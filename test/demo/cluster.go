@@ -52,7 +52,7 @@ func (d *clusterDemo) run(ctx context.Context) error {
 		{"scale to 3 workers", d.scale, stepLimit},
 		{"upgrade Kubernetes from " + whole.LastPatch + " to " + body.DefaultKubeletVersion + ": the control plane, then the workers", d.upgrade, 2 * stepLimit},
 		{"kill a machine of the control plane behind Drover's back", d.heal, stepLimit},
-		{"move the cluster into itself: it is its own management cluster, and replaces its own control plane", d.moveIn, stepLimit},
+		{"move the cluster into itself: it is its own management cluster, and adds a worker", d.moveIn, stepLimit},
 		{"move it back", d.moveOut, stepLimit},
 		{"scale the control plane to 1", d.shrink, stepLimit},
 		{"delete the cluster, and prove that nothing is left", d.end, stepLimit},
@@ -133,26 +133,20 @@ func (d *clusterDemo) scale(ctx context.Context) (string, error) {
 
 func (d *clusterDemo) upgrade(ctx context.Context) (string, error) {
 	const to = body.DefaultKubeletVersion
-	err := d.replaced(ctx, func() error { return d.UpgradeControlPlane(ctx, to) })
+	old, err := d.Names(ctx)
 	if err != nil {
+		return "", err
+	}
+	if err := d.UpgradeControlPlane(ctx, to); err != nil {
+		return "", err
+	}
+	if err := d.until(ctx, d.Healthy(3, old...)); err != nil {
 		return "", err
 	}
 	if err := d.UpgradeWorkers(ctx, to); err != nil {
 		return "", err
 	}
 	return "6 new machines; each old one left the load balancer before it left etcd", d.until(ctx, scenario.All(d.Workers(3), d.Runs(to)))
-}
-
-// replaced returns once the control plane's three machines are others than before the change.
-func (d *clusterDemo) replaced(ctx context.Context, change func() error) error {
-	old, err := d.Names(ctx)
-	if err != nil {
-		return err
-	}
-	if err := change(); err != nil {
-		return err
-	}
-	return d.until(ctx, d.Healthy(3, old...))
 }
 
 func (d *clusterDemo) heal(ctx context.Context) (string, error) {
@@ -177,7 +171,10 @@ func (d *clusterDemo) moveIn(ctx context.Context) (string, error) {
 	if err := d.follow(ctx, config); err != nil {
 		return "", err
 	}
-	return "no VM was made or deleted by the move; then 3 new machines", d.replaced(ctx, func() error { return d.Roll(ctx) })
+	if err := d.ScaleWorkers(ctx, 4); err != nil {
+		return "", err
+	}
+	return "the move made and deleted no VM; then the cluster made one for itself", d.until(ctx, scenario.All(d.Healthy(3), d.Workers(4)))
 }
 
 func (d *clusterDemo) moveOut(ctx context.Context) (string, error) {
@@ -187,7 +184,7 @@ func (d *clusterDemo) moveOut(ctx context.Context) (string, error) {
 	if err := d.follow(ctx, d.Management.AdminConfig()); err != nil {
 		return "", err
 	}
-	return "all machines as before", d.until(ctx, scenario.All(d.Healthy(3), d.Workers(3)))
+	return "all machines as before", d.until(ctx, scenario.All(d.Healthy(3), d.Workers(4)))
 }
 
 func (d *clusterDemo) shrink(ctx context.Context) (string, error) {
