@@ -490,10 +490,12 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// TestMachine: the API returns enough to give an instance another body than the simulated one.
+// TestMachine: the API returns enough to give an instance another body than the simulated one, with
+// the software of its image.
 func TestMachine(t *testing.T) {
 	g := NewWithT(t)
-	c := start(t, simulator.Options{})
+	old := body.Software{KubeletVersion: "v1.35.4"}
+	c := start(t, simulator.Options{Images: []simulator.Image{{Image: wire.Image{Name: "node-image", Arch: "amd64", OS: "linux"}, Software: old}}})
 	_, err := c.AddFault(t.Context(), simulator.Fault{Kind: simulator.DeadBody, Operation: wire.RunInstances})
 	g.Expect(err).NotTo(HaveOccurred())
 	r, code := c.run(func(r *wire.RunInstancesRequest) { r.Name, r.UserData = "named", []byte("#cloud-config\n") })
@@ -502,7 +504,7 @@ func TestMachine(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(m).To(Equal(body.Machine{
 		InstanceID: r.ID, Region: "sim-1", Zone: r.Zone, Hostname: "named", IP: r.PrivateIP,
-		CPU: 2, MemoryMiB: 4 << 10, DiskGiB: m.DiskGiB, Arch: "amd64", OS: "linux", UserData: []byte("#cloud-config\n"),
+		CPU: 2, MemoryMiB: 4 << 10, DiskGiB: m.DiskGiB, Arch: "amd64", OS: "linux", UserData: []byte("#cloud-config\n"), Software: old,
 	}))
 	_, err = c.Machine(t.Context(), "i-0")
 	g.Expect(err).To(MatchError(ContainSubstring(wire.InstanceNotFound)))
