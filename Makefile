@@ -143,7 +143,7 @@ test-cluster: ## Make a whole cluster on the simulated cloud with the real kubea
 	@hack/tool $(PLAYGROUND) kube-scheduler capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm clusterctl >/dev/null
 	$(OTHERS) ./test/cluster -v -run TestWholeCluster
 
-test-cluster-long: ## Take a whole cluster through its life: upgrades to another minor and patch release, a move into itself, and a load balancer with faults (root, Linux; 25 minutes)
+test-cluster-long: ## Take a whole cluster through its life: upgrades to another minor and patch release, a move into itself, and a load balancer with faults (root, Linux; 30 minutes)
 	@hack/tool $(PLAYGROUND) kube-scheduler capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm clusterctl >/dev/null
 	$(OTHERS) ./test/cluster -v -run TestLife
 
