@@ -178,6 +178,9 @@ func (r *EndpointReconciler) isCopied(ctx context.Context, s *endpointScope) (bo
 // ensure makes the load balancer what it should be, and keeps the hooks of its targets.
 func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machines []target) (reconcile.Result, error) {
 	current := s.account.Observe(s.reference(), s.isRecorded()).Balancer
+	if s.isRecorded() && current == nil && slices.ContainsFunc(machines, func(t target) bool { return t.isUnknown }) {
+		return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil // neither is known: a call would take all targets away
+	}
 	addresses := chooseTargets(machines, current)
 	if err := r.addHooks(ctx, machines, addresses); err != nil {
 		return reconcile.Result{}, err
@@ -210,7 +213,7 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	}
 	reportTargets(s, balancer.Balancer)
 	isLast := !slices.ContainsFunc(machines, func(t target) bool { return !t.isDeleted() }) // nothing would take over
-	err = r.removeHooks(ctx, machines, func(t *target) bool { return isLast || !has(balancer.Balancer, t.address) })
+	err = r.removeHooks(ctx, machines, func(t *target) bool { return isLast || !t.isUnknown && !has(balancer.Balancer, t.address) })
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -315,6 +318,9 @@ func earlier(a, b reconcile.Result) reconcile.Result {
 type target struct {
 	machine *clusterv1.Machine
 	address string // "" if the VM has none yet
+	// isUnknown is true if the VM may have an address that is not known: "clusterctl move" moves no
+	// status. Any target may then be this machine.
+	isUnknown bool
 	// ready is true if the control plane's controller says that its API server works.
 	ready bool
 }
@@ -342,8 +348,12 @@ func (r *EndpointReconciler) machines(ctx context.Context, s *endpointScope) ([]
 	var all []target
 	for i := range machines.Items {
 		t := target{machine: &machines.Items[i], ready: isServing(&machines.Items[i])}
-		if m := vms[t.machine.Spec.InfrastructureRef.Name]; m != nil && m.Spec.AccountRef == s.Spec.Endpoint.LoadBalancer.AccountRef {
+		switch m := vms[t.machine.Spec.InfrastructureRef.Name]; {
+		case m == nil:
+			t.isUnknown = !t.isDeleted() // the cache may be behind
+		case m.Spec.AccountRef == s.Spec.Endpoint.LoadBalancer.AccountRef:
 			t.address = addressOf(m)
+			t.isUnknown = t.address == "" && m.Spec.ProviderID != ""
 		}
 		all = append(all, t)
 	}
@@ -377,16 +387,25 @@ func isServing(m *clusterv1.Machine) bool {
 // machine is one. Once one answers, a new one must serve first: a client would otherwise meet a
 // machine that only starts. A machine that is being deleted stays a target only while none of the
 // others answers. A target whose health check fails stays one, because that is the load balancer's
-// own business.
+// own business. While a machine's address is unknown, a target that is no known machine's stays
+// one, too.
 func chooseTargets(machines []target, current *cloud.Resource) []string {
 	var b *cloud.BalancerState
 	if current != nil {
 		b = current.Balancer
 	}
-	answers := b != nil && slices.ContainsFunc(b.Targets, func(t cloud.BalancerTarget) bool {
-		return t.Healthy && slices.ContainsFunc(machines, func(m target) bool { return m.address == t.Address && !m.isDeleted() })
-	})
+	isUnknown := slices.ContainsFunc(machines, func(m target) bool { return m.isUnknown })
 	var addresses []string
+	answers := false
+	if b != nil {
+		for _, t := range b.Targets {
+			at := slices.IndexFunc(machines, func(m target) bool { return m.address == t.Address })
+			answers = answers || t.Healthy && (at < 0 && isUnknown || at >= 0 && !machines[at].isDeleted())
+			if at < 0 && isUnknown {
+				addresses = append(addresses, t.Address)
+			}
+		}
+	}
 	for i := range machines {
 		m := &machines[i]
 		isTarget := has(b, m.address)
@@ -425,7 +444,7 @@ func (r *EndpointReconciler) addHooks(ctx context.Context, machines []target, ad
 func (r *EndpointReconciler) removeHooks(ctx context.Context, machines []target, may func(*target) bool) error {
 	for i := range machines {
 		t := &machines[i]
-		if t.machine.DeletionTimestamp.IsZero() || !metav1.HasAnnotation(t.machine.ObjectMeta, infrav1.EndpointHook) || t.address != "" && !may(t) {
+		if t.machine.DeletionTimestamp.IsZero() || !metav1.HasAnnotation(t.machine.ObjectMeta, infrav1.EndpointHook) || (t.address != "" || t.isUnknown) && !may(t) {
 			continue
 		}
 		before := t.machine.DeepCopy()

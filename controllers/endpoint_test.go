@@ -34,7 +34,7 @@ func balancerWith(targets ...string) *cloud.Resource {
 }
 
 // machinesAs returns machines of a control plane from their addresses: "+" says that one serves,
-// "-" that it is being deleted.
+// "-" that it is being deleted, and "?" that its address is unknown.
 func machinesAs(all ...string) (machines []target) {
 	now := metav1.Now()
 	for _, a := range all {
@@ -45,7 +45,9 @@ func machinesAs(all ...string) (machines []target) {
 			}
 			a = a[:len(a)-1]
 		}
-		t.address = a
+		if t.isUnknown = a == "?"; !t.isUnknown {
+			t.address = a
+		}
 		machines = append(machines, t)
 	}
 	return machines
@@ -72,6 +74,9 @@ func TestChooseTargets(t *testing.T) {
 		"a deleted one until another answers": {[]string{"a-", "b"}, balancerWith("a!"), []string{"a", "b"}},
 		"a deleted one when another answers":  {[]string{"a-", "b"}, balancerWith("a!", "b!"), []string{"b"}},
 		"a target of nobody's":                {[]string{"a"}, balancerWith("a!", "x!"), []string{"a"}},
+		"addresses that are not known":        {[]string{"?", "?"}, balancerWith("a!", "b!"), []string{"a", "b"}},
+		"one address that is not known":       {[]string{"a", "?", "c-", "d"}, balancerWith("a!", "b!", "c!"), []string{"a", "b"}},
+		"only unknown machines answer":        {[]string{"?", "c-", "d"}, balancerWith("b!", "c!"), []string{"b"}},
 		"only a target of nobody's answers":   {[]string{"a", "b"}, balancerWith("a", "x!"), []string{"a", "b"}},
 	} {
 		if got := chooseTargets(machinesAs(c.machines...), c.current); !slices.Equal(got, c.want) {
