@@ -335,24 +335,17 @@ func (m *CAPI) machine(p *Plan, o *unstructured.Unstructured, pool *Pool, target
 			s.note("metadata.annotations", "set %s on the new Machine, too", key)
 		}
 	}
-	name, _, _ := unstructured.NestedString(o.Object, "status", "nodeRef", "name")
-	at := slices.IndexFunc(m.Nodes, func(n corev1.Node) bool { return n.Name == name })
-	if at < 0 {
-		s.refuse("status.nodeRef", "its Node %q does not exist: wait until it is there", name)
+	node := s.nodeOf(o, m.Nodes)
+	if node == nil {
 		return nil
 	}
-	node := &m.Nodes[at]
-	s.node(o, node)
-	machine := &Machine{
-		Name: o.GetName(), Node: name, ProviderID: node.Spec.ProviderID, Version: node.Status.NodeInfo.KubeletVersion,
-		Instance: target.instance(node.Spec.ProviderID), Identity: "owned",
-	}
-	if machine.Instance == "" {
-		s.refuse("", "its Node %s has the provider ID %q, which names no VM of this cloud", name, node.Spec.ProviderID)
+	machine := s.machineOf(o, node, target)
+	if machine == nil {
 		return nil
 	}
+	machine.Identity = "owned"
 	if spec.ProviderID != machine.ProviderID {
-		s.refuse("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, name, node.Spec.ProviderID)
+		s.refuse("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name, node.Spec.ProviderID)
 	}
 	vm := slices.IndexFunc(m.VMs, func(vm unstructured.Unstructured) bool { return metav1.IsControlledBy(&vm, o) })
 	if vm < 0 {

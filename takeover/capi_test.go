@@ -89,14 +89,7 @@ func TestFindingsOfClusterAPI(t *testing.T) {
 		return kubeadm("joinConfiguration.nodeRegistration.kubeletExtraArgs", []any{map[string]any{"name": name, "value": value}})
 	}
 	annotation := func(key string) map[string]any { return map[string]any{key: "x"} }
-	for _, c := range []struct {
-		name     string
-		change   func(*capiWorld)
-		severity Severity
-		object   string
-		field    string
-		message  string
-	}{
+	testFindings(t, newCAPIWorld, []finding[*capiWorld]{
 		// the Cluster
 		{"not paused", cluster("spec.paused", false), Refused, "Cluster old", "spec.paused", "leave it paused"},
 		{"cluster deleted", cluster("metadata.deletionTimestamp", deleted), Refused, "Cluster old", "metadata.deletionTimestamp", "being deleted"},
@@ -219,13 +212,7 @@ func TestFindingsOfClusterAPI(t *testing.T) {
 		{"patches", kubeadm("joinConfiguration.patches", map[string]any{"directory": "/x"}), Lost, config, at + ".joinConfiguration.patches", "patch nothing"},
 		{"discovery", kubeadm("joinConfiguration.timeouts", map[string]any{"discoverySeconds": int64(60)}), Noted, config, at + ".joinConfiguration.discovery", "join with"},
 		{"control plane", kubeadm("joinConfiguration.controlPlane", map[string]any{}), Refused, config, at + ".joinConfiguration.controlPlane", "for a control plane"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			w := newCAPIWorld(t)
-			finds(t, w.plan, func() { c.change(w) }, c.severity, c.object, c.field, c.message)
-		})
-	}
+	})
 	t.Run("two checks", func(t *testing.T) {
 		t.Parallel()
 		w := newCAPIWorld(t)

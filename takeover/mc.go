@@ -279,27 +279,20 @@ func (m *MC) machine(p *Plan, o *unstructured.Unstructured, target *Target) *Mac
 	if o.GetAnnotations()[initializers] != "" {
 		s.refuse("metadata.annotations", "%s is set, so nobody looks after it: end that first", initializers)
 	}
-	name, _, _ := unstructured.NestedString(o.Object, "status", "nodeRef", "name")
-	at := slices.IndexFunc(m.Nodes, func(n corev1.Node) bool { return n.Name == name })
-	if at < 0 {
-		s.refuse("status.nodeRef", "its Node %q does not exist: wait until it is there", name)
+	node := s.nodeOf(o, m.Nodes)
+	if node == nil {
 		return nil
 	}
-	node := &m.Nodes[at]
-	s.node(o, node)
 	if owner, has := node.Labels["machine-controller/owned-by"]; has && owner != string(o.GetUID()) {
-		s.refuse("status.nodeRef", "its Node %s has the label of another Machine, %s", name, owner)
+		s.refuse("status.nodeRef", "its Node %s has the label of another Machine, %s", node.Name, owner)
 	}
-	machine := &Machine{
-		Name: o.GetName(), Node: name, ProviderID: node.Spec.ProviderID, Version: node.Status.NodeInfo.KubeletVersion,
-		Instance: target.instance(node.Spec.ProviderID), Identity: string(o.GetUID()),
-	}
-	if machine.Instance == "" {
-		s.refuse("", "its Node %s has the provider ID %q, which names no VM of this cloud", name, node.Spec.ProviderID)
+	machine := s.machineOf(o, node, target)
+	if machine == nil {
 		return nil
 	}
+	machine.Identity = string(o.GetUID())
 	if own := spec.ProviderID[strings.LastIndex(spec.ProviderID, "/")+1:]; own != "" && own != machine.Instance {
-		s.refuse("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, name, node.Spec.ProviderID)
+		s.refuse("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name, node.Spec.ProviderID)
 	}
 	return machine
 }

@@ -47,14 +47,7 @@ func TestFindingsOfMachineControllerOnOpenStack(t *testing.T) {
 	}
 	spec := func(path string, to any) func(*mcWorld) { return both(at+path, to) }
 	secret := map[string]any{"secretKeyRef": map[string]any{"namespace": "kube-system", "name": "x", "key": "y"}}
-	for _, c := range []struct {
-		name     string
-		change   func(*mcWorld)
-		severity Severity
-		object   string
-		field    string
-		message  string
-	}{
+	testFindings(t, newMCServers, []finding[*mcWorld]{
 		{"another cloud", both(value+".cloudProvider", "aws"), Refused, pool, value + ".cloudProvider", `"aws"`},
 		{"unknown field", spec("surprise", "x"), Refused, pool, value + ".cloudProviderSpec", `unknown field "surprise"`},
 		{"region", spec("region", "RegionTwo"), Refused, pool, at + "region", `"RegionTwo"`},
@@ -71,11 +64,5 @@ func TestFindingsOfMachineControllerOnOpenStack(t *testing.T) {
 		}, Refused, one, "", "regionalProviderIDs"},
 		{"provider ID of no cloud", func(w *mcWorld) { w.Nodes[0].Spec.ProviderID = "kubermatic://openstack/uid-a" }, Refused, one, "", "names no VM of this cloud"},
 		{"VM of another Machine", func(w *mcWorld) { w.vms[0].Tags["machine-uid"] = "x" }, Refused, one, "", `the tag machine-uid of another Machine, "x"`},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			w := newMCServers(t)
-			finds(t, w.plan, func() { c.change(w) }, c.severity, c.object, c.field, c.message)
-		})
-	}
+	})
 }

@@ -67,14 +67,7 @@ func TestFindingsOfMachineController(t *testing.T) {
 		at               = "spec.template.spec."
 	)
 	secret := map[string]any{"secretKeyRef": map[string]any{"namespace": "kube-system", "name": "x", "key": "y"}}
-	for _, c := range []struct {
-		name     string
-		change   func(*mcWorld)
-		severity Severity
-		object   string
-		field    string
-		message  string
-	}{
+	testFindings(t, newMCWorld, []finding[*mcWorld]{
 		// pools
 		{"unknown field", deployment("spec.surprise", "x"), Refused, pool, "spec", `unknown field "surprise"`},
 		{"deleted", deployment("metadata.deletionTimestamp", deleted), Refused, pool, "metadata.deletionTimestamp", "being deleted"},
@@ -116,13 +109,7 @@ func TestFindingsOfMachineController(t *testing.T) {
 		{"no VM", func(w *mcWorld) { w.vms = w.vms[1:] }, Refused, one, "", "no VM i-0000000000000000a"},
 		{"VM of another Machine", func(w *mcWorld) { w.vms[0].Tags["Machine-UID"] = "x" }, Refused, one, "", `the tag Machine-UID of another Machine, "x"`},
 		{"another image", func(w *mcWorld) { w.vms[0].ImageID = "ami-0" }, Noted, one, "", "the next rollout uses"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			w := newMCWorld(t)
-			finds(t, w.plan, func() { c.change(w) }, c.severity, c.object, c.field, c.message)
-		})
-	}
+	})
 	t.Run("persistent spot request", func(t *testing.T) {
 		t.Parallel()
 		w := newMCWorld(t)

@@ -42,17 +42,37 @@ func (m *MCM) machine(p *Plan, o *unstructured.Unstructured, template *mcmMachin
 		return nil
 	}
 	node := &m.Nodes[at]
-	s.node(o, node)
-	machine := &Machine{
-		Name: o.GetName(), Node: name, ProviderID: node.Spec.ProviderID, Version: node.Status.NodeInfo.KubeletVersion,
-		Instance: target.instance(node.Spec.ProviderID),
-	}
-	if machine.Instance == "" {
-		s.refuse("", "its Node %s has the provider ID %q, which names no VM of this cloud", name, node.Spec.ProviderID)
+	machine := s.machineOf(o, node, target)
+	if machine == nil {
 		return nil
 	}
 	if own := spec.ProviderID[strings.LastIndex(spec.ProviderID, "/")+1:]; own != machine.Instance {
 		s.refuse("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, name, node.Spec.ProviderID)
+	}
+	return machine
+}
+
+// nodeOf returns the Node that a Machine's status names, or nil if it does not exist.
+func (s subject) nodeOf(o *unstructured.Unstructured, nodes []corev1.Node) *corev1.Node {
+	name, _, _ := unstructured.NestedString(o.Object, "status", "nodeRef", "name")
+	at := slices.IndexFunc(nodes, func(n corev1.Node) bool { return n.Name == name })
+	if at < 0 {
+		s.refuse("status.nodeRef", "its Node %q does not exist: wait until it is there", name)
+		return nil
+	}
+	return &nodes[at]
+}
+
+// machineOf plans the Machine of a Node. It returns nil if the Node names no VM.
+func (s subject) machineOf(o *unstructured.Unstructured, node *corev1.Node, target *Target) *Machine {
+	s.node(o, node)
+	machine := &Machine{
+		Name: o.GetName(), Node: node.Name, ProviderID: node.Spec.ProviderID, Version: node.Status.NodeInfo.KubeletVersion,
+		Instance: target.instance(node.Spec.ProviderID),
+	}
+	if machine.Instance == "" {
+		s.refuse("", "its Node %s has the provider ID %q, which names no VM of this cloud", node.Name, node.Spec.ProviderID)
+		return nil
 	}
 	return machine
 }

@@ -61,14 +61,7 @@ func TestFindingsOnOpenStack(t *testing.T) {
 		at                 = "providerSpec.spec."
 		server             = "00000000-0000-4000-8000-00000000000a"
 	)
-	for _, c := range []struct {
-		name     string
-		change   func(*world)
-		severity Severity
-		object   string
-		field    string
-		message  string
-	}{
+	testFindings(t, newServers, []finding[*world]{
 		{"another cloud", class("provider", "AWS"), Refused, first, "provider", `"AWS"`},
 		{"unknown field", spec("surprise", "x"), Refused, first, "providerSpec", `unknown field "surprise"`},
 		{"capacity that is none", class("nodeTemplate.virtualCapacity", map[string]any{"x": "1"}), Lost, first, "nodeTemplate.virtualCapacity", "do not get it"},
@@ -87,13 +80,7 @@ func TestFindingsOnOpenStack(t *testing.T) {
 		{"Drover's already", func(w *world) { w.vms[0].Token = "x" }, Refused, one, "", "tags of Drover already"},
 		{"another type", func(w *world) { w.vms[0].Type = "m1.tiny" }, Noted, one, "", "the next rollout makes it m1.large"},
 		{"another image", func(w *world) { w.vms[0].ImageID = server }, Noted, one, "", "the next rollout uses 155d900f"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			w := newServers(t)
-			finds(t, w.plan, func() { c.change(w) }, c.severity, c.object, c.field, c.message)
-		})
-	}
+	})
 }
 
 // TestOwnParts tests which machines of machine-controller-manager have parts of their name: those

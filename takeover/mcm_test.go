@@ -218,14 +218,7 @@ func TestFindings(t *testing.T) {
 		pool, one, first = "MachineDeployment workers-z1", "Machine workers-z1-6d4f5-abcde", "MachineClass workers-z1-5b7c9"
 		deleted          = "2026-11-01T10:00:00Z"
 	)
-	for _, c := range []struct {
-		name     string
-		change   func(*world)
-		severity Severity
-		object   string
-		field    string
-		message  string
-	}{
+	testFindings(t, newWorld, []finding[*world]{
 		// the pool
 		{"pool deleted", deployment("metadata.deletionTimestamp", deleted), Refused, pool, "metadata.deletionTimestamp", "is being deleted"},
 		{"pool frozen", deployment("metadata.labels", map[string]any{"freeze": "True"}), Refused, pool, "metadata.labels", "frozen"},
@@ -318,34 +311,42 @@ func TestFindings(t *testing.T) {
 			container := corev1.Container{Command: []string{"./cluster-autoscaler", "--nodes=1:5:old.spot-x", "--nodes=0:7:other.workers-z1", "--nodes=2:9:old.workers-z1"}}
 			w.Autoscalers = []appsv1.Deployment{{Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{container}}}}}}
 		}, Noted, pool, "", "between 2 and 9 machines"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			finds(t, w.plan, func() { c.change(w) }, c.severity, c.object, c.field, c.message)
-		})
-	}
+	})
 }
 
-// finds tests that a change of the fixture leads to one more finding, and that what a takeover
-// would lose can be dropped.
-func finds(t *testing.T, plan func(drop ...string) *Plan, change func(), severity Severity, object, field, message string) {
+// finding is a change of a fixture, and what a plan then has more: one Finding.
+type finding[W any] struct {
+	name                   string
+	change                 func(W)
+	severity               Severity
+	object, field, message string
+}
+
+// testFindings tests that each change of the fixture leads to one more finding, and that what a
+// takeover would lose can be dropped.
+func testFindings[W interface{ plan(drop ...string) *Plan }](t *testing.T, fixture func(*testing.T) W, cases []finding[W]) {
 	t.Helper()
-	g := NewWithT(t)
-	before := plan().sorted()
-	change()
-	p := plan()
-	more := slices.DeleteFunc(p.sorted(), func(f Finding) bool { return slices.Contains(before, f) })
-	g.Expect(more).To(ConsistOf(And(
-		HaveField("Severity", severity), HaveField("Object", object), HaveField("Field", field), HaveField("Message", ContainSubstring(message)),
-	)))
-	g.Expect(p.Blocked() == 0).To(Equal(severity == Noted))
-	if severity != Lost {
-		return
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			w := fixture(t)
+			before := w.plan().sorted()
+			c.change(w)
+			p := w.plan()
+			more := slices.DeleteFunc(p.sorted(), func(f Finding) bool { return slices.Contains(before, f) })
+			g.Expect(more).To(ConsistOf(And(
+				HaveField("Severity", c.severity), HaveField("Object", c.object), HaveField("Field", c.field), HaveField("Message", ContainSubstring(c.message)),
+			)))
+			g.Expect(p.Blocked() == 0).To(Equal(c.severity == Noted))
+			if c.severity != Lost {
+				return
+			}
+			p = w.plan(c.field)
+			g.Expect(p.Blocked()).To(Equal(0), "dropped knowingly")
+			g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Dropped), HaveField("Field", c.field))))
+		})
 	}
-	p = plan(field)
-	g.Expect(p.Blocked()).To(Equal(0), "dropped knowingly")
-	g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Dropped), HaveField("Field", field))))
 }
 
 // TestDropNothing tests that a field to drop that no object has is refused.

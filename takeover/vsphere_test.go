@@ -83,14 +83,7 @@ func TestFindingsOnVSphere(t *testing.T) {
 		one, first = "Machine workers-z1-6d4f5-abcde", "MachineClass workers-z1-5b7c9"
 		at         = "providerSpec."
 	)
-	for _, c := range []struct {
-		name     string
-		change   func(*world)
-		severity Severity
-		object   string
-		field    string
-		message  string
-	}{
+	testFindings(t, newMCMOnVSphere, []finding[*world]{
 		{"another cloud", class("provider", "AWS"), Refused, first, "provider", `"AWS"`},
 		{"unknown field", spec("surprise", "x"), Refused, first, "providerSpec", `unknown field "surprise"`},
 		{"another datacenter", spec("datacenter", "dc2"), Refused, first, at + "datacenter", `"dc2"`},
@@ -112,13 +105,7 @@ func TestFindingsOnVSphere(t *testing.T) {
 		{"another size", func(w *world) { w.vms[0].Type = "2 CPUs, 8192 MiB" }, Noted, one, "", "the next rollout makes it 4 CPUs, 8192 MiB"},
 		{"provider ID of another form", func(w *world) { w.Nodes[0].Spec.ProviderID = "vsphere://eu/x" }, Refused, one, "", "names no VM of this cloud"},
 		{"not the same VM", func(w *world) { set(&w.Machines[0], "spec.providerID", "vsphere://eu/x") }, Refused, one, "spec.providerID", "not the same VM"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			w := newMCMOnVSphere(t)
-			finds(t, w.plan, func() { c.change(w) }, c.severity, c.object, c.field, c.message)
-		})
-	}
+	})
 }
 
 // TestFindingsOfMachineControllerOnVSphere is TestFindingsOnVSphere for machine-controller, which
@@ -136,14 +123,7 @@ func TestFindingsOfMachineControllerOnVSphere(t *testing.T) {
 		}
 	}
 	secret := map[string]any{"secretKeyRef": map[string]any{"namespace": "kube-system", "name": "x", "key": "y"}}
-	for _, c := range []struct {
-		name     string
-		change   func(*mcWorld)
-		severity Severity
-		object   string
-		field    string
-		message  string
-	}{
+	testFindings(t, newMCOnVSphere, []finding[*mcWorld]{
 		{"unknown field", spec("surprise", "x"), Refused, pool, at[:len(at)-1], `unknown field "surprise"`},
 		{"another datacenter", spec("datacenter", "dc2"), Refused, pool, at + "datacenter", `"dc2"`},
 		{"folder from a Secret", spec("folder", secret), Refused, pool, at + "folder", "comes from a Secret"},
@@ -157,13 +137,7 @@ func TestFindingsOfMachineControllerOnVSphere(t *testing.T) {
 			w.vms = append(w.vms, again)
 		}, Refused, one, "", "2 VMs have its name"},
 		{"gone", func(w *mcWorld) { w.vms = w.vms[1:] }, Refused, one, "", "no VM"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			w := newMCOnVSphere(t)
-			finds(t, w.plan, func() { c.change(w) }, c.severity, c.object, c.field, c.message)
-		})
-	}
+	})
 	w := newMCOnVSphere(t)
 	before := len(w.plan().Findings)
 	w.vms = append(w.vms, cloud.Tagged{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{"Name": "anybody's"}})
