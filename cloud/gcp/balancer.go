@@ -165,7 +165,7 @@ func (b *balancers) listed(found []balancer, settle time.Duration) {
 }
 
 // state reports whether a load balancer is known, and whether the project was searched.
-func (b *balancers) state() (any, searched bool) {
+func (b *balancers) state() (known, searched bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.known) > 0, b.searched

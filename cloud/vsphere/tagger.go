@@ -71,7 +71,7 @@ func (m vm) tagged(fields []types.CustomFieldDef, addresses choice) cloud.Tagged
 		}
 	}
 	id := m.identity()
-	if ours := id != ""; ours {
+	if id != "" {
 		for _, key := range []string{cloud.TagToken, cloud.TagOwnership, cloud.TagMachine} {
 			tags[key] = m.text(option(key))
 		}
@@ -103,7 +103,6 @@ func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ [
 	wanted := maps.Clone(tags)
 	_, wanted[optionHost], _ = strings.Cut(tags[cloud.TagMachine], "/")
 	return d.vcenter.withSession(ctx, func(s *session) error {
-		var refs []types.ManagedObjectReference
 		answer, err := methods.FindAllByUuid(ctx, s, &types.FindAllByUuid{
 			This: *s.content.SearchIndex, Uuid: id, VmSearch: true, InstanceUuid: ptr.To(false), Datacenter: &s.datacenter,
 		})
@@ -115,7 +114,7 @@ func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ [
 		case len(answer.Returnval) > 1:
 			return cloud.Errorf(cloud.Conflict, "%d VMs have the BIOS UUID %s, so Kubernetes can't tell them apart", len(answer.Returnval), id)
 		}
-		return d.writeOptions(ctx, s, append(refs, answer.Returnval...), wanted)
+		return d.writeOptions(ctx, s, answer.Returnval, wanted)
 	})
 }
 
