@@ -178,8 +178,9 @@ func (r *EndpointReconciler) isCopied(ctx context.Context, s *endpointScope) (bo
 // ensure makes the load balancer what it should be, and keeps the hooks of its targets.
 func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machines []target) (reconcile.Result, error) {
 	current := s.account.Observe(s.reference(), s.isRecorded()).Balancer
-	if s.isRecorded() && current == nil && slices.ContainsFunc(machines, func(t target) bool { return t.isUnknown }) {
-		return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil // neither is known: a call would take all targets away
+	if s.isRecorded() && current == nil && anyUnknown(machines) { // a call would take all targets away
+		result, err := r.letGo(ctx, machines)
+		return earlier(result, reconcile.Result{RequeueAfter: jitter(deletionRecheck)}), err
 	}
 	addresses := chooseTargets(machines, current)
 	if err := r.addHooks(ctx, machines, addresses); err != nil {
@@ -394,7 +395,7 @@ func chooseTargets(machines []target, current *cloud.Resource) []string {
 	if current != nil {
 		b = current.Balancer
 	}
-	isUnknown := slices.ContainsFunc(machines, func(m target) bool { return m.isUnknown })
+	isUnknown := anyUnknown(machines)
 	var addresses []string
 	answers := false
 	if b != nil {
@@ -417,6 +418,10 @@ func chooseTargets(machines []target, current *cloud.Resource) []string {
 	}
 	slices.Sort(addresses)
 	return slices.Compact(addresses)
+}
+
+func anyUnknown(machines []target) bool {
+	return slices.ContainsFunc(machines, func(t target) bool { return t.isUnknown })
 }
 
 // has reports whether an address is a target.
