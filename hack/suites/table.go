@@ -76,7 +76,7 @@ var suites = []suite{
 
 	{name: "chaos-gcp", make: "test-chaos CLOUD=gcp SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"gcp"}, minutes: 6},
 	{name: "takeover", make: "test-takeover", packages: []string{"test/takeover"}, clouds: []string{"aws"},
-		files: []string{"docs/migrate/cluster-api-providers.md", "docs/migrate/machine-controller-manager.md", "docs/migrate/machine-controller.md"}, minutes: 12},
+		files: []string{"docs/migrate/cluster-api-providers.md", "docs/migrate/machine-controller-manager.md", "docs/migrate/machine-controller.md"}, minutes: 14},
 	{name: "cluster", make: "test-cluster", packages: []string{"test/cluster"}, files: []string{"templates"}, minutes: 7, root: true},
 	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws", "azure", "gcp"},
 		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 8},
