@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -27,14 +28,29 @@ func (x *tenant) addCluster(ctx context.Context) error {
 		return nil
 	}
 	x.clusters++
-	meta := metav1.ObjectMeta{Namespace: x.Namespace, Name: fmt.Sprintf("%s%s%d", x.Name, balanced, x.clusters)}
-	infra := &infrav1.CloudCluster{ObjectMeta: meta}
+	infra := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: fmt.Sprintf("%s%s%d", x.Name, balanced, x.clusters)}}
 	infra.Spec.AccountRefs = []infrav1.LocalReference{{Name: x.Name}}
 	infra.Spec.Endpoint.LoadBalancer.AccountRef = infra.Spec.AccountRefs[0]
-	cluster := &clusterv1.Cluster{ObjectMeta: *meta.DeepCopy(), Spec: clusterv1.ClusterSpec{
-		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: meta.Name},
+	return x.insist(ctx, func(ctx context.Context) error {
+		return scenario.Create(ctx, x.rig.Client, infra.DeepCopy(), clusterOf(infra)) // a copy: what was created can't be created again
+	})
+}
+
+func clusterOf(infra *infrav1.CloudCluster) *clusterv1.Cluster {
+	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: infra.Namespace, Name: infra.Name}, Spec: clusterv1.ClusterSpec{
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: infra.Name},
 	}}
-	return x.insist(ctx, func(ctx context.Context) error { return scenario.Create(ctx, x.rig.Client, infra, cluster) })
+}
+
+// completeClusters creates the Clusters whose creation was cut off after that of the CloudCluster.
+func (x *tenant) completeClusters(ctx context.Context) error {
+	all, err := x.balancedClusters(ctx, x.rig.Client)
+	for i := range all {
+		if all[i].DeletionTimestamp.IsZero() {
+			err = errors.Join(err, scenario.Create(ctx, x.rig.Client, clusterOf(&all[i])))
+		}
+	}
+	return err
 }
 
 // dropCluster deletes one of the clusters with load balancers.

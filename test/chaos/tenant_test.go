@@ -428,7 +428,7 @@ func (x *tenant) heal(ctx context.Context) error {
 	for _, undo := range x.faults {
 		errs = append(errs, undo(ctx))
 	}
-	errs = append(errs, x.move(ctx, false), x.removeCopies(ctx))
+	errs = append(errs, x.move(ctx, false), x.removeCopies(ctx), x.completeClusters(ctx))
 	if x.deleted { // the delete may have failed while the API server was down
 		errs = append(errs, scenario.Delete(ctx, x.rig.Client, x.Cluster()), x.dropClusters(ctx))
 	} else {
