@@ -75,6 +75,18 @@ func (e *endpoint) machine(name string) *clusterv1.Machine {
 	return m
 }
 
+// loseStatus has a machine be as a move leaves it: without a status. It stays paused.
+func (e *endpoint) loseStatus(vm *infrav1.CloudMachine) {
+	e.t.Helper()
+	update(e.tenant, vm, func(m *infrav1.CloudMachine) {
+		metav1.SetMetaDataAnnotation(&m.ObjectMeta, clusterv1.PausedAnnotation, "")
+	})
+	e.says(vm, clusterv1.PausedCondition, clusterv1.PausedReason, "")
+	before := vm.DeepCopy()
+	vm.Status = infrav1.CloudMachineStatus{}
+	e.Expect(env.client.Status().Patch(e.ctx, vm, client.MergeFrom(before))).To(Succeed())
+}
+
 // vm returns a machine's VM in the cloud.
 func (e *endpoint) vm(name string) simulator.SnapshotResource {
 	e.t.Helper()
@@ -283,13 +295,17 @@ func TestEndpointIsMoved(t *testing.T) {
 	update(e.tenant, e.infra, func(c *infrav1.CloudCluster) { c.Finalizers = nil }) // as "clusterctl move" does
 	e.Expect(env.client.Delete(e.ctx, e.infra)).To(Succeed())
 	e.isGone(e.infra)
+	vm := &infrav1.CloudMachine{ObjectMeta: e.meta("one")}
+	e.loseStatus(vm)
 	moved.Name = "prod"
 	moved.ResourceVersion = ""
 	e.create(moved)
 	update(e.tenant, e.cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
-	e.says(moved, infrav1.EndpointReadyCondition, infrav1.ReadyReason, "")
+	e.says(moved, infrav1.EndpointReadyCondition, infrav1.ReadyReason, "") // while the machine has no address
+	update(e.tenant, vm, func(m *infrav1.CloudMachine) { delete(m.Annotations, clusterv1.PausedAnnotation) })
+	e.Eventually(func() []clusterv1.MachineAddress { return read(e.tenant, vm).Status.Addresses }).ShouldNot(BeEmpty())
+	e.Consistently(e.targets, "2s").Should(Equal(targets))
 	e.Expect(e.calls()).To(Equal(before))
-	e.Expect(e.targets()).To(Equal(targets))
 	e.Expect(env.client.Delete(e.ctx, e.cluster)).To(Succeed())
 	e.isGone(moved)
 	e.Expect(e.balancers()).To(BeEmpty())
