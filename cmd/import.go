@@ -183,7 +183,11 @@ func (i *importer) run(ctx context.Context, step string) error {
 		if i.options.confirm != i.Cluster {
 			return fmt.Errorf("there is no way back from this step: confirm it with --confirm=%s", i.Cluster)
 		}
-		return i.done(step, i.Commit(ctx, plan))
+		err := i.Commit(ctx, plan)
+		if err == nil {
+			err = i.sayNext()
+		}
+		return i.done(step, err)
 	}
 	if err := i.see(ctx, plan); err != nil {
 		return err
@@ -220,6 +224,13 @@ func (i *importer) done(step string, err error) error {
 	if err == nil {
 		_, err = fmt.Fprintf(i.out, "%s: done\n", step)
 	}
+	return err
+}
+
+// sayNext says what is left to do after the commit.
+func (i *importer) sayNext() error {
+	_, err := fmt.Fprintf(i.out, "CloudAccount %s only reports orphans. To have them deleted from now on:\n"+
+		"  kubectl patch cloudaccount -n %s %s --type merge -p '{\"spec\":{\"orphanPolicy\":%q}}'\n", i.Account.Name, i.Namespace, i.Account.Name, infrav1.OrphanPolicyDelete)
 	return err
 }
 

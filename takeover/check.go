@@ -20,6 +20,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -33,6 +34,9 @@ func (t *Takeover) Check(ctx context.Context, p *Plan) error {
 	}
 	if !paused {
 		p.about("Cluster", t.Cluster).refuse("spec.paused", "no takeover has paused it: stage first")
+	}
+	if t.Account.Spec.OrphanPolicy == infrav1.OrphanPolicyDelete {
+		p.about("CloudAccount", t.Account.Name).refuse("spec.orphanPolicy", "it is Delete: set it to Report until the takeover is complete")
 	}
 	s, err := t.staged(ctx)
 	if err != nil {

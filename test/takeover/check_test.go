@@ -51,6 +51,7 @@ func TestCheck(t *testing.T) {
 	set := &clusterv1.MachineSet{ObjectMeta: meta("check-a-6d4f5")}
 	machine := &clusterv1.Machine{ObjectMeta: meta("check-a-6d4f5-0")}
 	vm := &infrav1.CloudMachine{ObjectMeta: meta("check-a-6d4f5-0")}
+	account := s.Account()
 	const machineLine = `Machine check/check-a-6d4f5-0 +`
 	for _, c := range []struct {
 		name    string
@@ -70,6 +71,7 @@ func TestCheck(t *testing.T) {
 		}, machineLine + `metadata.annotations`},
 		{"another's VM", machine, func() { machine.Spec.ProviderID = "aws:///us-east-1a/i-0" }, machineLine + `spec.providerID +it is not the Node's`},
 		{"not owned", vm, func() { vm.OwnerReferences = nil }, machineLine + `it does not own`},
+		{"orphans deleted", account, func() { account.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete }, `CloudAccount check +spec.orphanPolicy +it is Delete`},
 	} {
 		s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(c.object), c.object))
 		right := c.object.DeepCopyObject().(client.Object)

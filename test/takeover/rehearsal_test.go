@@ -39,20 +39,21 @@ flags="--namespace blue --cluster blue --bootstrap base --from %s --from-namespa
 	}
 	g := NewWithT(t)
 	before := s.picture()
-	run := func(step string) {
+	run := func(step string) (out string) {
 		t.Helper()
 		command := s.written(step)
-		out, err := exec.CommandContext(s.Ctx, "bash", "-c", preparation+command).CombinedOutput()
-		t.Logf("$ %s\n%s", command, out)
+		printed, err := exec.CommandContext(s.Ctx, "bash", "-c", preparation+command).CombinedOutput()
+		t.Logf("$ %s\n%s", command, printed)
 		g.Expect(err).NotTo(HaveOccurred(), step)
+		return string(printed)
 	}
 	for _, step := range []string{"plan", "stage", "check", "switch", "status", "rollback"} {
 		run(step)
 	}
 	g.Expect(s.picture()).To(Equal(before))
-	for _, step := range []string{"stage", "switch", "commit"} {
-		run(step)
-	}
+	run("stage")
+	run("switch")
+	g.Expect(run("commit")).To(ContainSubstring(`kubectl patch cloudaccount -n blue blue --type merge -p '{"spec":{"orphanPolicy":"Delete"}}'`))
 	s.committed(before)
 }
 
