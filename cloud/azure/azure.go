@@ -42,6 +42,9 @@ const (
 	powerTTL = 3 * time.Minute
 	// failureTTL is how long the reason of a failed creation is cached. It does not change.
 	failureTTL = time.Hour
+	// zonesTTL is how long the location's zones are cached, and frontendTTL is that of a load
+	// balancer's public address, which is static.
+	zonesTTL, frontendTTL = time.Hour, 24 * time.Hour
 	// sizesTTL is how long the catalog of sizes is cached. It has megabytes.
 	sizesTTL = 24 * time.Hour
 	// tokenTTL is how long a token is used without asking the SDK, which renews a token five

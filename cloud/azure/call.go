@@ -29,8 +29,12 @@ type request struct {
 	path, version string
 	query         url.Values
 	// create makes the call fail if the resource exists, instead of changing it.
-	create  bool
+	create bool
+	// match makes the call fail if the resource's ETag is another one; "": whatever it is.
+	match   string
 	in, out any
+	// result gets the link to an answer that Azure is still preparing; nil: Azure must answer.
+	result *string
 }
 
 // call makes one attempt of one call. Its errors never repeat a body that is not Azure's own
@@ -104,6 +108,9 @@ func (d *driver) newRequest(ctx context.Context, r request) (*http.Request, erro
 	if r.create {
 		req.Header.Set("If-None-Match", "*")
 	}
+	if r.match != "" {
+		req.Header.Set("If-Match", r.match)
+	}
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "drover")
 	return req, nil
@@ -113,6 +120,9 @@ func (d *driver) newRequest(ctx context.Context, r request) (*http.Request, erro
 // none: Azure's says where the operation's progress can be seen, or that there was nothing to do.
 func decode(r request, resp *http.Response, body []byte) error {
 	switch {
+	case r.result != nil && resp.StatusCode == http.StatusAccepted && (r.method == http.MethodGet || resp.Header.Get("Location") != ""):
+		*r.result = resp.Header.Get("Location")
+		return nil
 	case r.out == nil && len(body) == 0:
 		if resp.StatusCode == http.StatusAccepted && resp.Header.Get("Azure-AsyncOperation") == "" && resp.Header.Get("Location") == "" {
 			return cloud.Errorf(cloud.Unknown, "%s: unexpected response with status 202 that names no operation (not Azure): check spec.azure", r.op)
@@ -166,7 +176,7 @@ func pages[T any](ctx context.Context, d *driver, op, path, version string, quer
 	})
 }
 
-// relative returns a link's path and query.
+// relative returns the path and query of a link to the same endpoint.
 func (d *driver) relative(link string) (string, error) {
 	base, err := url.Parse(d.endpoint)
 	if err != nil {
@@ -174,7 +184,7 @@ func (d *driver) relative(link string) (string, error) {
 	}
 	u, err := url.Parse(link)
 	if err != nil || u.Scheme != base.Scheme || !strings.EqualFold(defaultPort(u), defaultPort(base)) || u.User != nil {
-		return "", fmt.Errorf("the link to the next page leads to another host, and the token is not sent there")
+		return "", fmt.Errorf("the link to the next answer leads to another host, and the token is not sent there")
 	}
 	return u.RequestURI(), nil
 }

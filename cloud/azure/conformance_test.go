@@ -46,6 +46,11 @@ func testMachine(edit func(*infrav1.AzureMachine)) *infrav1.CloudMachineFields {
 	return &infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, Azure: m}
 }
 
+// testBalancer returns settings with which the stub makes a load balancer.
+func testBalancer(internal bool) *infrav1.LoadBalancerFields {
+	return &infrav1.LoadBalancerFields{Azure: &infrav1.AzureLoadBalancer{SubnetID: armstub.Subnet, Internal: internal}}
+}
+
 func start(t testing.TB, options armstub.Options) *armstub.Cloud {
 	t.Helper()
 	options.Tenant, options.Client, options.Secret = testTenant, testClient, testSecret
@@ -59,7 +64,8 @@ func start(t testing.TB, options armstub.Options) *armstub.Cloud {
 }
 
 // TestConformance runs the suite over HTTPS: against a consistent Azure whose machines leave their
-// network interface and disk behind, and against one that lags.
+// network interface and disk behind, and against one that lags. Load balancers are public in the
+// first, and internal in the second.
 func TestConformance(t *testing.T) {
 	t.Run("consistent", func(t *testing.T) { conform(t, armstub.Options{Keep: true}, 120) })
 	t.Run("lagging", func(t *testing.T) { conform(t, armstub.Options{Lag: 300 * time.Millisecond}, 50) })
@@ -67,7 +73,7 @@ func TestConformance(t *testing.T) {
 
 func conform(t *testing.T, options armstub.Options, machines int) {
 	t.Parallel()
-	options.PageSize, options.Boot, options.Stop = 50, 50*time.Millisecond, 50*time.Millisecond
+	options.PageSize, options.Boot, options.Stop, options.Parts = 50, 50*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
 	stub := start(t, options)
 	row := Cloud()
 	row.Traits.ReadLag, row.Traits.TerminationTime = options.Lag, options.Stop // the row's own values are for Azure's slow days
@@ -85,6 +91,7 @@ func conform(t *testing.T, options armstub.Options, machines int) {
 		BadCredentials: bad,
 		Transport:      stub.Transport(),
 		Machine:        testMachine(nil),
+		Balancer:       testBalancer(options.Lag > 0),
 		Refused: map[string]conformance.Refused{
 			"unknown size":   refused(cloud.InvalidSpec, true, func(m *infrav1.AzureMachine) { m.VMSize = "Standard_Enormous" }),
 			"scarce size":    refused(cloud.NoCapacity, false, func(m *infrav1.AzureMachine) { m.VMSize = "Standard_Scarce" }),
@@ -95,10 +102,11 @@ func conform(t *testing.T, options armstub.Options, machines int) {
 		Machines: machines,
 		Timeout:  20 * time.Second,
 		// A new driver makes two calls for its token. An existing machine is read after the create
-		// that was refused. A listing also reads network interfaces, disks, addresses and the power
-		// of all machines; parts may take a page more than machines. The console's second call
-		// reads a blob.
-		Calls:      conformance.Calls{Probe: 3, Create: 3, Again: 2, Offering: 3, List: 8, Describe: 5, Page: 50, Delete: 5, Console: 2},
+		// that was refused. A listing also reads network interfaces, disks, addresses, the power of
+		// all machines and load balancers; parts may take a page more than machines. The console's
+		// second call reads a blob. A public load balancer waits for its address; the suite asks
+		// often.
+		Calls:      conformance.Calls{Probe: 3, Create: 3, Again: 2, Offering: 3, List: 9, Describe: 6, Page: 50, Delete: 5, Console: 2, Balancer: 40, Targets: 1},
 		Inject:     injections(stub),
 		Foreign:    func(testing.TB) func() bool { return stub.Launch("other", map[string]any{"team": "others"}) },
 		OtherPlace: &conformance.Place{Account: elsewhere, Credentials: testCredentials()},

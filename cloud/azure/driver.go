@@ -41,7 +41,10 @@ type driver struct {
 	leftovers driverkit.Memo[parts]
 	power     driverkit.Memo[powers]
 	failures  driverkit.Memo[*instanceView] // by ID and time of creation
+	zones     driverkit.Memo[[]string]      // of the location
+	frontends driverkit.Memo[string]        // public addresses of load balancers, by name
 	addresses addressBook
+	balancers balancers
 
 	lastPower  atomic.Pointer[powers]
 	lastDelete atomic.Int64 // time of the last delete, in Unix nanoseconds
@@ -91,6 +94,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		leftovers: driverkit.Memo[parts]{TTL: leftoversTTL},
 		power:     driverkit.Memo[powers]{TTL: powerTTL},
 		failures:  driverkit.Memo[*instanceView]{TTL: failureTTL},
+		zones:     driverkit.Memo[[]string]{TTL: zonesTTL},
+		frontends: driverkit.Memo[string]{TTL: frontendTTL},
 	}, nil
 }
 
@@ -109,29 +114,38 @@ func nobodysKey() (string, error) {
 
 // Probe reads the locations that the subscription has, with their zones.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
+	zones, err := d.readZones(ctx)
+	if err != nil {
+		return cloud.Info{}, err
+	}
+	place := strings.Join([]string{"azure", d.account.SubscriptionID, d.account.Location, strings.ToLower(d.account.ResourceGroup)}, ":")
+	return cloud.Info{Place: place, FailureDomains: zones}, nil
+}
+
+// readZones returns the zones of the location, sorted.
+func (d *driver) readZones(ctx context.Context) (zones []string, err error) {
 	const op = "ListLocations"
 	prefix := "/subscriptions/" + d.account.SubscriptionID + "/locations"
 	all, err := pages[location](ctx, d, op, prefix, locationsVersion, nil)
 	if err != nil {
-		return cloud.Info{}, err
+		return nil, err
 	}
 	i := slices.IndexFunc(all, func(l location) bool {
 		return l.Name == d.account.Location && strings.EqualFold(l.ID, prefix+"/"+l.Name)
 	})
 	switch {
 	case len(all) == 0:
-		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without locations (not Azure): check spec.azure", op)
+		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without locations (not Azure): check spec.azure", op)
 	case i < 0:
-		return cloud.Info{}, cloud.Errorf(cloud.InvalidSpec, "the subscription has no location %q", d.account.Location)
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the subscription has no location %q", d.account.Location)
 	}
-	info := cloud.Info{Place: strings.Join([]string{"azure", d.account.SubscriptionID, d.account.Location, strings.ToLower(d.account.ResourceGroup)}, ":")}
 	for _, mapping := range all[i].Mappings {
 		if mapping.LogicalZone != "" {
-			info.FailureDomains = append(info.FailureDomains, mapping.LogicalZone)
+			zones = append(zones, mapping.LogicalZone)
 		}
 	}
-	slices.Sort(info.FailureDomains)
-	return info, nil
+	slices.Sort(zones)
+	return zones, nil
 }
 
 // Ensure creates the machine with one PUT that never changes an existing one. Names are unique in a
@@ -220,8 +234,11 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	if err := d.learnAddresses(ctx, d.running(vms)); err != nil {
 		return nil, err
 	}
+	all, err := d.listBalancers(ctx)
+	if err != nil {
+		return nil, err
+	}
 	stopped := d.powerOf(ctx, vms)
-	var all []cloud.Resource
 	for i := range vms {
 		r, err := d.withView(ctx, &vms[i], stopped)
 		if err != nil {
@@ -233,8 +250,8 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 }
 
 // Describe reads the machines of the resource group, or the only one that is asked for. It looks
-// for network interfaces, disks and addresses only if a token has no machine: until then they
-// belong to the machine.
+// for load balancers only if a token has no machine, and for network interfaces, disks and
+// addresses only if it has neither: until then they belong to the machine or the load balancer.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
 	wanted := map[string]bool{}
 	for _, ref := range refs {
@@ -252,6 +269,14 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	for _, r := range found {
 		delete(wanted, r.Token)
 	}
+	balancers, err := d.balancersOf(ctx, wanted)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range balancers {
+		delete(wanted, r.Token)
+	}
+	found = append(found, balancers...)
 	if len(wanted) == 0 {
 		return found, nil
 	}
@@ -392,6 +417,7 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 		cloud.KindNIC:      {"DeleteNetworkInterface", networkInterfaces, networkVersion},
 		cloud.KindDisk:     {"DeleteDisk", disks, disksVersion},
 		cloud.KindAddress:  {"DeletePublicIPAddress", publicAddresses, networkVersion},
+		cloud.KindBalancer: {"DeleteLoadBalancer", loadBalancers, networkVersion},
 	}[r.Kind]
 	if !known {
 		return cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on Azure", r.Kind, r.ID)

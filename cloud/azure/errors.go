@@ -21,6 +21,7 @@ const (
 	operationNotAllowed  = "OperationNotAllowed"
 	propertyChange       = "PropertyChangeNotAllowed"
 	conflictingUserInput = "ConflictingUserInput"
+	anotherOperation     = "AnotherOperationInProgress"
 )
 
 // codes maps Azure's error codes, of the answers to calls and of failed operations.
@@ -90,7 +91,7 @@ var codes = map[string]cloud.Code{
 	conflictingUserInput:                   cloud.Conflict,
 	operationNotAllowed:                    cloud.Conflict,
 	"ScopeLocked":                          cloud.Conflict,
-	"AnotherOperationInProgress":           cloud.Conflict,
+	anotherOperation:                       cloud.Conflict,
 	"NicReservedForAnotherVm":              cloud.Conflict,
 	"NicInUse":                             cloud.Conflict,
 	"ResourceGroupBeingDeleted":            cloud.Conflict,
@@ -102,12 +103,16 @@ var codes = map[string]cloud.Code{
 	"InternalExecutionError":              cloud.Unavailable,
 	"InternalServerError":                 cloud.Unavailable,
 	"NetworkingInternalOperationError":    cloud.Unavailable,
-	"ServerTimeout":                       cloud.Unavailable,
-	"GatewayTimeout":                      cloud.Unavailable,
-	"VMStartTimedOut":                     cloud.Unavailable,
-	"OSProvisioningTimedOut":              cloud.Unavailable,
-	"OSProvisioningInternalError":         cloud.Unavailable,
-	"OSProvisioningClientError":           cloud.InvalidSpec,
+	"ReferencedResourceNotProvisioned":    cloud.Unavailable,
+
+	"CanceledAndSupersededDueToAnotherOperation": cloud.Unavailable,
+
+	"ServerTimeout":               cloud.Unavailable,
+	"GatewayTimeout":              cloud.Unavailable,
+	"VMStartTimedOut":             cloud.Unavailable,
+	"OSProvisioningTimedOut":      cloud.Unavailable,
+	"OSProvisioningInternalError": cloud.Unavailable,
+	"OSProvisioningClientError":   cloud.InvalidSpec,
 }
 
 // remedies say what to do about codes whose message does not.
@@ -141,7 +146,7 @@ func (f failure) cause() failure {
 func codeOf(f failure, status int) cloud.Code {
 	words := strings.ToLower(f.Message)
 	switch {
-	case strings.HasPrefix(f.Code, "RetryableError"):
+	case strings.HasPrefix(f.Code, "RetryableError"), codes[f.Code] == cloud.Unavailable: // even with 429
 		return cloud.Unavailable
 	case status == http.StatusTooManyRequests:
 		return cloud.Throttled

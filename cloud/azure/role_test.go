@@ -4,6 +4,7 @@ package azure
 
 import (
 	"flag"
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -38,6 +39,13 @@ func TestRole(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = d.Console(ctx, failed)
 	g.Expect(err).NotTo(HaveOccurred())
+	for _, internal := range []bool{true, false} {
+		req := balancerRequest(internal)
+		req.Token = fmt.Sprintf("balancer-%t", internal)
+		balanced(t, d, req)
+		req.Recorded, req.Targets = true, []string{"10.0.0.4"}
+		balanced(t, d, req)
+	}
 	g.Eventually(func() []string {
 		all, err := d.List(ctx)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -46,7 +54,7 @@ func TestRole(t *testing.T) {
 	}).Should(BeEmpty())
 
 	conformance.Document(t, "../../docs/clouds/azure.md", "role", map[string]any{
-		"Name": "Drover", "IsCustom": true, "Description": "Creates and deletes virtual machines for Drover",
+		"Name": "Drover", "IsCustom": true, "Description": "Creates and deletes virtual machines and load balancers for Drover",
 		"Actions": stub.Required(), "AssignableScopes": []string{"/subscriptions/" + armstub.Subscription},
 	}, *update)
 }

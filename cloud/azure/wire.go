@@ -12,6 +12,7 @@ const (
 	disks             = "Microsoft.Compute/disks"
 	networkInterfaces = "Microsoft.Network/networkInterfaces"
 	publicAddresses   = "Microsoft.Network/publicIPAddresses"
+	loadBalancers     = "Microsoft.Network/loadBalancers"
 
 	machinesVersion  = "2025-04-01"
 	disksVersion     = "2024-03-02"
@@ -273,6 +274,93 @@ type ipConfiguration struct {
 		PrivateIPAddress string     `json:"privateIPAddress,omitempty"`
 		PublicIPAddress  *reference `json:"publicIPAddress,omitempty"`
 	} `json:"properties"`
+}
+
+// publicAddress is the public address of a load balancer.
+type publicAddress struct {
+	Location   string                  `json:"location"`
+	Tags       map[string]string       `json:"tags,omitempty"`
+	Zones      []string                `json:"zones,omitempty"`
+	SKU        *publicSKU              `json:"sku,omitempty"`
+	Properties publicAddressProperties `json:"properties"`
+}
+
+type publicAddressProperties struct {
+	AllocationMethod string `json:"publicIPAllocationMethod,omitempty"`
+	Version          string `json:"publicIPAddressVersion,omitempty"`
+
+	// Azure's answers only.
+	IPAddress         string `json:"ipAddress,omitempty"`
+	ProvisioningState string `json:"provisioningState,omitempty"`
+}
+
+type loadBalancer struct {
+	Name       string                 `json:"name,omitempty"`
+	ETag       string                 `json:"etag,omitempty"`
+	Location   string                 `json:"location"`
+	Tags       map[string]string      `json:"tags,omitempty"`
+	SKU        *publicSKU             `json:"sku,omitempty"`
+	Properties loadBalancerProperties `json:"properties"`
+}
+
+type loadBalancerProperties struct {
+	Frontends         []balancerPart[frontend]      `json:"frontendIPConfigurations"`
+	Pools             []balancerPart[backendPool]   `json:"backendAddressPools"`
+	Rules             []balancerPart[balancingRule] `json:"loadBalancingRules"`
+	Probes            []balancerPart[healthProbe]   `json:"probes"`
+	ProvisioningState string                        `json:"provisioningState,omitempty"`
+}
+
+// balancerPart is a part of a load balancer.
+type balancerPart[T any] struct {
+	Name       string   `json:"name,omitempty"`
+	ETag       string   `json:"etag,omitempty"`
+	Zones      []string `json:"zones,omitempty"`
+	Properties T        `json:"properties"`
+}
+
+type frontend struct {
+	PrivateIPAddress          string     `json:"privateIPAddress,omitempty"`
+	PrivateIPAllocationMethod string     `json:"privateIPAllocationMethod,omitempty"`
+	Subnet                    *reference `json:"subnet,omitempty"`
+	PublicIPAddress           *reference `json:"publicIPAddress,omitempty"`
+}
+
+type backendPool struct {
+	VirtualNetwork *reference                     `json:"virtualNetwork,omitempty"`
+	Addresses      []balancerPart[backendAddress] `json:"loadBalancerBackendAddresses"`
+}
+
+type backendAddress struct {
+	IPAddress string `json:"ipAddress"`
+}
+
+type balancingRule struct {
+	FrontendIPConfiguration reference `json:"frontendIPConfiguration"`
+	BackendAddressPool      reference `json:"backendAddressPool"`
+	Probe                   reference `json:"probe"`
+	Protocol                string    `json:"protocol"`
+	FrontendPort            int32     `json:"frontendPort"`
+	BackendPort             int32     `json:"backendPort"`
+	IdleTimeoutInMinutes    int32     `json:"idleTimeoutInMinutes"`
+	EnableTCPReset          bool      `json:"enableTcpReset"`
+	DisableOutboundSNAT     bool      `json:"disableOutboundSnat,omitempty"`
+}
+
+type healthProbe struct {
+	Protocol          string `json:"protocol"`
+	Port              int32  `json:"port"`
+	RequestPath       string `json:"requestPath"`
+	IntervalInSeconds int32  `json:"intervalInSeconds"`
+	ProbeThreshold    int32  `json:"probeThreshold"`
+}
+
+// ruleHealth is what the probe of a rule has found.
+type ruleHealth struct {
+	Addresses []struct {
+		IPAddress string `json:"ipAddress"`
+		State     string `json:"state"`
+	} `json:"loadBalancerBackendAddresses"`
 }
 
 // page is one page of a listing. Value is nil if the answer is not a listing.

@@ -615,3 +615,31 @@ type AzureSecurity struct {
 	// +optional
 	VTPM *bool `json:"vTPM,omitempty"`
 }
+
+// AzureLoadBalancer is a Standard Load Balancer for the API servers of a cluster.
+// +kubebuilder:validation:XValidation:rule="!has(self.address) || (has(self.internal) && self.internal)",message="address needs internal"
+type AzureLoadBalancer struct {
+	// subnetID is the resource ID of a subnet in the virtual network of the control plane's
+	// machines. An internal load balancer has its address in it.
+	// Example:
+	// "/subscriptions/…/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/vnet/subnets/nodes".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^/subscriptions/[^\s?#]+/subnets/[^\s/?#]+$`
+	SubnetID string `json:"subnetID"`
+
+	// internal is true if the load balancer has a private address. Otherwise it has a public one,
+	// which Drover creates. Default: false.
+	// +optional
+	Internal bool `json:"internal,omitempty"`
+
+	// address is the private IPv4 address of an internal load balancer. Default: a free one of the
+	// subnet, which Azure chooses.
+	// Example: "10.0.0.100".
+	// +optional
+	// +kubebuilder:validation:MinLength=7
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,3}(\.[0-9]{1,3}){3}$`
+	Address string `json:"address,omitempty"`
+}

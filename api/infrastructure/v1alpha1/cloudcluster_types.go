@@ -71,6 +71,10 @@ type LoadBalancerFields struct {
 	// +optional
 	AWS *AWSLoadBalancer `json:"aws,omitempty"`
 
+	// azure specifies a Standard Load Balancer.
+	// +optional
+	Azure *AzureLoadBalancer `json:"azure,omitempty"`
+
 	// gcp specifies a proxy Network Load Balancer, which the internet can reach.
 	// +optional
 	GCP *GCPLoadBalancer `json:"gcp,omitempty"`

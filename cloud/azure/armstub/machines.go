@@ -29,10 +29,14 @@ type machine struct {
 	off     func()      // switches the guest off
 }
 
-// operation is the progress of a create or a delete.
+// operation is the progress of a create, a change or a delete of a machine, a load balancer or a
+// part.
 type operation struct {
 	m       *machine
+	of      *balancer
+	part    *part
 	deletes bool
+	ready   time.Time // when the health of a load balancer's targets is known
 }
 
 // create is "Virtual Machines - Create Or Update", only to create.
@@ -77,7 +81,7 @@ func (c *Cloud) create(in call) (answer, *failure) {
 func (c *Cloud) progress(in call, o *operation) map[string]string {
 	id := fmt.Sprintf("op-%d", len(c.operations))
 	c.operations[id] = o
-	link := "https://" + in.host + "/subscriptions/" + Subscription + "/providers/Microsoft.Compute/locations/" + Location + "/operations/" + id + "?api-version=2025-04-01"
+	link := "https://" + in.host + "/subscriptions/" + Subscription + "/providers/" + providers[in.kind] + "/locations/" + Location + "/operations/" + id + "?api-version=" + in.is("api-version")
 	return map[string]string{"Azure-AsyncOperation": link, "Location": link + "&monitor=true"}
 }
 
@@ -86,6 +90,9 @@ func (c *Cloud) getOperation(in call) (answer, *failure) {
 	o := c.operations[in.name]
 	if o == nil {
 		return answer{}, refuse(http.StatusNotFound, "NotFound", "The operation does not exist.")
+	}
+	if o.m == nil {
+		return ok("operation", map[string]any{"name": in.name, "status": c.progressOf(o)})
 	}
 	body := map[string]any{"name": in.name, "startTime": o.m.made, "status": "InProgress"}
 	switch {
@@ -96,6 +103,21 @@ func (c *Cloud) getOperation(in call) (answer, *failure) {
 		body["status"] = "Succeeded"
 	}
 	return ok("operation", body)
+}
+
+// progressOf returns the status of an operation of Microsoft.Network.
+func (c *Cloud) progressOf(o *operation) string {
+	state := "Succeeded"
+	switch {
+	case o.of != nil && c.balancers[strings.ToLower(o.of.name)] == o.of:
+		state = o.of.state()
+	case o.part != nil:
+		state = o.part.state()
+	}
+	if state == "Updating" || state == "Deleting" {
+		return "InProgress"
+	}
+	return state
 }
 
 var vmName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?$`)
@@ -140,8 +162,9 @@ func (c *Cloud) check(name string, model map[string]any) *failure {
 	return nil
 }
 
-// settle removes machines whose deletion has ended. The caller holds the lock.
+// settle removes what has been deleted. The caller holds the lock.
 func (c *Cloud) settle() {
+	c.settleBalancers()
 	for key, m := range c.machines {
 		if m.gone.IsZero() || time.Now().Before(m.gone) {
 			continue

@@ -28,9 +28,26 @@ type part struct {
 	cascades   bool // it is deleted with its machine
 	ip         string
 	public     *part
+
+	// Only the public address of a load balancer has what follows.
+
+	model    map[string]any // as it was sent
+	ready    time.Time      // when its creation ends
+	failed   bool           // whether that fails
+	balancer *balancer      // that uses it
 }
 
-var providers = map[string]string{nicKind: "Microsoft.Network", addressKind: "Microsoft.Network", diskKind: "Microsoft.Compute", "virtualMachines": "Microsoft.Compute"}
+func (p *part) state() string {
+	switch {
+	case time.Now().Before(p.ready):
+		return "Updating"
+	case p.failed:
+		return "Failed"
+	}
+	return "Succeeded"
+}
+
+var providers = map[string]string{nicKind: "Microsoft.Network", addressKind: "Microsoft.Network", balancerKind: "Microsoft.Network", diskKind: "Microsoft.Compute", "virtualMachines": "Microsoft.Compute"}
 
 // idOf returns an ID with the group in capitals, as some services of Azure answer.
 func (c *Cloud) idOf(kind, name string) string {
@@ -110,7 +127,15 @@ func (c *Cloud) makeParts(m *machine) {
 
 func (c *Cloud) partOf(p *part) map[string]any {
 	out := map[string]any{"id": c.idOf(p.kind, p.name), "name": p.name, "location": Location, "tags": p.tags}
-	properties := map[string]any{"provisioningState": "Succeeded"}
+	properties := map[string]any{"provisioningState": p.state()}
+	if p.model != nil {
+		maps.Copy(properties, object(p.model, "properties"))
+		for _, key := range []string{"sku", "zones"} {
+			if value, is := p.model[key]; is {
+				out[key] = value
+			}
+		}
+	}
 	switch {
 	case p.kind == diskKind && p.owner != nil:
 		out["managedBy"], properties["diskState"] = c.idOf("virtualMachines", p.owner.name), "Attached"
@@ -126,7 +151,12 @@ func (c *Cloud) partOf(p *part) map[string]any {
 		}
 		properties["ipConfigurations"] = []any{map[string]any{"name": "ipv4", "properties": ip}}
 	case p.kind == addressKind:
-		properties["ipAddress"] = p.ip
+		if p.state() == "Succeeded" {
+			properties["ipAddress"] = p.ip
+		}
+		if p.balancer != nil {
+			properties["ipConfiguration"] = map[string]any{"id": c.idOf(balancerKind, p.balancer.name) + "/frontendIPConfigurations/frontend"}
+		}
 		if p.owner != nil {
 			properties["ipConfiguration"] = map[string]any{"id": c.idOf(nicKind, p.owner.name)}
 		}
@@ -163,10 +193,11 @@ func (c *Cloud) deletePart(in call) (answer, *failure) {
 		return answer{status: http.StatusNoContent}, nil
 	case one.owner != nil:
 		return answer{}, refuse(http.StatusConflict, "OperationNotAllowed", "%s is attached to a VM.", in.name)
+	case one.balancer != nil:
+		return answer{}, refuse(http.StatusBadRequest, "PublicIPAddressCannotBeDeleted", "Public IP address %s can not be deleted since it is still allocated.", in.name)
 	}
 	delete(c.parts[in.kind], key)
-	link := "https://" + in.host + "/subscriptions/" + Subscription + "/providers/Microsoft.Network/locations/" + Location + "/operations/none?api-version=2024-05-01"
-	return answer{status: http.StatusAccepted, header: map[string]string{"Azure-AsyncOperation": link}}, nil
+	return answer{status: http.StatusAccepted, header: c.progress(in, &operation{part: one})}, nil
 }
 
 // Left lists what carries the tag.
@@ -177,6 +208,11 @@ func (c *Cloud) Left(key, value string) (all []string) {
 	for _, m := range c.machines {
 		if object(m.model, "tags")[key] == value {
 			all = append(all, "virtualMachines/"+m.name)
+		}
+	}
+	for _, b := range c.balancers {
+		if object(b.model, "tags")[key] == value {
+			all = append(all, balancerKind+"/"+b.name)
 		}
 	}
 	for kind, parts := range c.parts {

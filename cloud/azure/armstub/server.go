@@ -50,6 +50,9 @@ type Options struct {
 	PageSize int
 	// Boot and Stop are how long a machine is being created, and deleted.
 	Boot, Stop time.Duration
+	// Parts is how long a load balancer and its public address take to be created, changed and
+	// deleted, and the health of its targets to be found.
+	Parts time.Duration
 	// Lag is how long listings do not show new resources.
 	Lag time.Duration
 	// Keep makes each machine leave its network interface and disk behind.
@@ -85,6 +88,7 @@ type Cloud struct {
 	machines   map[string]*machine
 	buried     []*machine                  // those that are gone
 	parts      map[string]map[string]*part // by kind and name in lower case
+	balancers  map[string]*balancer        // by name in lower case
 	operations map[string]*operation
 	quotas     map[string]int // without an entry: no limit
 	grants     []Grant
@@ -94,9 +98,12 @@ type Cloud struct {
 	birth      string          // of the machine that the current call creates
 	short      bool            // whether the current call's page is
 	made       int
-	buckets    map[string]*bucket // by operation; without an entry: no limit
-	perMinute  float64            // what each bucket gets
-	throttled  int
+
+	balancersMade int
+
+	buckets   map[string]*bucket // by operation; without an entry: no limit
+	perMinute float64            // what each bucket gets
+	throttled int
 }
 
 // New starts a cloud that stops at the end of the test.
@@ -118,6 +125,7 @@ func Start(options Options) (*Cloud, error) {
 	c := &Cloud{
 		options: options, tokens: map[string]bool{}, calls: map[string]int{}, machines: map[string]*machine{},
 		parts:      map[string]map[string]*part{nicKind: {}, diskKind: {}, addressKind: {}},
+		balancers:  map[string]*balancer{},
 		operations: map[string]*operation{}, capacity: map[string]bool{}, quotas: map[string]int{}, required: map[string]bool{}, grants: []Grant{{Actions: []string{"*"}, NotActions: []string{}}},
 	}
 	certificate, err := c.certificate()
@@ -169,10 +177,13 @@ func (c *Cloud) Transport() *http.Transport {
 // call is one request to Resource Manager.
 type call struct {
 	method, kind, name, action string
+	part                       string // of a load balancer
+	path                       string
 	subscription               string
 	query                      map[string][]string
 	body                       []byte
 	create                     bool
+	match                      string // the ETag that the resource must have
 	host                       string
 }
 
@@ -180,6 +191,7 @@ type call struct {
 type failure struct {
 	status        int
 	code, message string
+	details       []any
 	header        map[string]string
 }
 
@@ -212,7 +224,7 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *Cloud) serveManager(w http.ResponseWriter, r *http.Request, body []byte) {
-	in := call{method: r.Method, query: r.URL.Query(), body: body, create: r.Header.Get("If-None-Match") == "*", host: r.Host}
+	in := call{method: r.Method, query: r.URL.Query(), body: body, create: r.Header.Get("If-None-Match") == "*", match: r.Header.Get("If-Match"), path: r.URL.Path, host: r.Host}
 	in.parse(r.URL.Path, c.options.Group)
 	op := in.op()
 	c.mu.Lock()
@@ -307,6 +319,12 @@ func (in *call) parse(path, group string) {
 	if len(parts) > 2 {
 		in.action = "/" + parts[2]
 	}
+	if len(parts) > 3 {
+		in.part = parts[3]
+	}
+	if len(parts) > 4 {
+		in.action += "/" + parts[4]
+	}
 }
 
 func (in *call) is(key string) string {
@@ -318,7 +336,8 @@ func (in *call) is(key string) string {
 
 // versions are the api-versions that the stub has, with those that the SDK uses.
 var versions = map[string][]string{
-	"virtualMachines": {"2025-04-01", "2026-04-01"}, "allVirtualMachines": {"2025-04-01", "2026-04-01"}, "operations": {"2025-04-01", "2026-04-01"},
+	"virtualMachines": {"2025-04-01", "2026-04-01"}, "allVirtualMachines": {"2025-04-01", "2026-04-01"}, "operations": {"2025-04-01", "2026-04-01", "2024-05-01"},
+	balancerKind: {"2024-05-01"}, "operationResults": {"2024-05-01"},
 	diskKind: {"2024-03-02"}, nicKind: {"2024-05-01"}, addressKind: {"2024-05-01"}, "skus": {"2021-07-01"}, "locations": {"2022-12-01"},
 }
 
@@ -372,6 +391,26 @@ func (c *Cloud) carryOut(in call) (answer, *failure) {
 		return ok("skuList", map[string]any{"value": catalog()})
 	case op == "GET locations":
 		return ok("locationList", map[string]any{"value": locations(in.subscription)})
+	case op == "PUT loadBalancers":
+		return c.putBalancer(in)
+	case op == "GET loadBalancers" && in.name != "":
+		return c.getBalancer(in)
+	case op == "GET loadBalancers":
+		return c.listBalancers(in)
+	case op == "DELETE loadBalancers":
+		return c.deleteBalancer(in)
+	case op == "PUT loadBalancers/backendAddressPools":
+		return c.putPool(in)
+	case op == "GET loadBalancers/backendAddressPools":
+		return c.getPool(in)
+	case op == "POST loadBalancers/loadBalancingRules/health":
+		return c.askHealth(in)
+	case op == "GET operationResults":
+		return c.getResult(in)
+	case op == "PUT publicIPAddresses":
+		return c.putAddress(in)
+	case op == "GET publicIPAddresses" && in.name != "":
+		return c.getAddress(in)
 	case in.method == http.MethodGet && in.name == "":
 		return c.listParts(in)
 	case in.method == http.MethodDelete:
@@ -415,7 +454,11 @@ func writeFailure(w http.ResponseWriter, f *failure) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(f.status)
 	var body bytes.Buffer
-	_ = json.NewEncoder(&body).Encode(map[string]any{"error": map[string]any{"code": f.code, "message": f.message}})
+	failed := map[string]any{"code": f.code, "message": f.message}
+	if f.details != nil {
+		failed["details"] = f.details
+	}
+	_ = json.NewEncoder(&body).Encode(map[string]any{"error": failed})
 	_, _ = w.Write(body.Bytes())
 }
 
