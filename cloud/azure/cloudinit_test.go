@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -55,8 +56,9 @@ json.dump({
 `
 
 // TestCloudInit tests that Debian's cloud-init, in a guest of what Azure was told, finds the exact
-// user data, the host name, the zone, and with the row's template the machine's provider ID. The
-// standardized zone (v1.availability_zone) is a fault domain, so the provider ID must not use it.
+// user data, the host name, the zone, and with the row's template and that of the flavor
+// azure-kubeadm the machine's provider ID. The standardized zone (v1.availability_zone) is a fault
+// domain, so the provider ID must not use it.
 func TestCloudInit(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -66,8 +68,12 @@ func TestCloudInit(t *testing.T) {
 	row := Cloud()
 	req := testRequest("blue-md-0-x7k2p", nil)
 	req.FailureDomain = "2"
-	template := "## template: jinja\n#cloud-config\nruncmd:\n- echo 'äöü, \"quotes\" and\ttabs'\n- echo %s\n" + strings.Repeat("# long\n", 5000)
-	req.UserData = fmt.Appendf(nil, template, row.ProviderID(testAccount()))
+	template := "## template: jinja\n#cloud-config\nruncmd:\n- echo 'äöü, \"quotes\" and\ttabs'\n- echo %s %s %s %s\n" + strings.Repeat("# long\n", 5000)
+	flavor, err := os.ReadFile("../../templates/cluster-template-azure-kubeadm.yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	ids := regexp.MustCompile(`value: (azure://.*)`).FindAllSubmatch(flavor, -1)
+	g.Expect(ids).To(HaveLen(3), "init, join, and workers")
+	req.UserData = fmt.Appendf(nil, template, row.ProviderID(testAccount()), ids[0][1], ids[1][1], ids[2][1])
 	made, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
 
@@ -82,7 +88,7 @@ func TestCloudInit(t *testing.T) {
 	g.Expect(read.Zone).To(Equal(made.FailureDomain))
 	g.Expect(read.V1Zone).To(Equal("0"))
 	g.Expect(read.Region).To(Equal(armstub.Location))
-	_, body, _ := strings.Cut(fmt.Sprintf(template, made.ProviderID), "\n")
+	_, body, _ := strings.Cut(fmt.Sprintf(template, made.ProviderID, made.ProviderID, made.ProviderID, made.ProviderID), "\n")
 	g.Expect(strings.TrimSpace(read.Rendered)).To(Equal(strings.TrimSpace(body)))
 }
 

@@ -5,6 +5,7 @@ package azure
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -15,12 +16,12 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-var update = flag.Bool("update", false, "write the role into docs/clouds/azure.md")
+var update = flag.Bool("update", false, "write the roles into docs/clouds/azure.md")
 
-// TestRole makes the driver call each of its operations, and compares them with the role in the
-// documentation.
-func TestRole(t *testing.T) {
-	t.Parallel()
+// required makes the driver call each of its operations, those of load balancers only if asked for,
+// and returns the actions that they need.
+func required(t *testing.T, balancers bool) []string {
+	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
 	stub := start(t, armstub.Options{Keep: true})
 	d := connect(t, stub)
@@ -42,9 +43,11 @@ func TestRole(t *testing.T) {
 	for _, internal := range []bool{true, false} {
 		req := balancerRequest(internal)
 		req.Token = fmt.Sprintf("balancer-%t", internal)
-		balanced(t, d, req)
-		req.Recorded, req.Targets = true, []string{"10.0.0.4"}
-		balanced(t, d, req)
+		for _, targets := range [][]string{nil, {"10.0.0.4"}} {
+			if req.Targets = targets; balancers {
+				balanced(t, d, req)
+			}
+		}
 	}
 	g.Eventually(func() []string {
 		all, err := d.List(ctx)
@@ -52,9 +55,26 @@ func TestRole(t *testing.T) {
 		d.Delete(ctx, all)
 		return stub.Left(cloud.TagOwnership, "owner")
 	}).Should(BeEmpty())
+	return stub.Required()
+}
 
-	conformance.Document(t, "../../docs/clouds/azure.md", "role", map[string]any{
-		"Name": "Drover", "IsCustom": true, "Description": "Creates and deletes virtual machines and load balancers for Drover",
-		"Actions": stub.Required(), "AssignableScopes": []string{"/subscriptions/" + armstub.Subscription},
-	}, *update)
+// readBalancers is the action for a listing of load balancers. Without it, there are none.
+const readBalancers = "Microsoft.Network/loadBalancers/read"
+
+// TestRole compares the actions that the driver needs with the roles in the documentation: one for
+// machines, and what load balancers need besides.
+func TestRole(t *testing.T) {
+	t.Parallel()
+	without := func(all, others []string) []string {
+		return slices.DeleteFunc(all, func(action string) bool { return slices.Contains(others, action) })
+	}
+	machines := without(required(t, false), []string{readBalancers})
+	balancers := without(required(t, true), machines)
+	for heading, role := range map[string]map[string]any{
+		"role":               {"Name": "Drover", "Description": "Creates and deletes virtual machines for Drover", "Actions": machines},
+		"load balancer role": {"Name": "Drover's load balancers", "Description": "Creates and deletes load balancers for Drover", "Actions": balancers},
+	} {
+		role["IsCustom"], role["AssignableScopes"] = true, []string{"/subscriptions/" + armstub.Subscription}
+		conformance.Document(t, "../../docs/clouds/azure.md", heading, role, *update)
+	}
 }

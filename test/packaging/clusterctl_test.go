@@ -41,7 +41,7 @@ type clusterctl struct {
 var clouds = []string{"aws", "azure", "gcp", "kubevirt", "openstack", "vsphere"}
 
 // wholeClouds are those with flavors of whole clusters.
-var wholeClouds = []string{"aws", "gcp", "kubevirt", "openstack", "vsphere"}
+var wholeClouds = []string{"aws", "azure", "gcp", "kubevirt", "openstack", "vsphere"}
 
 // flavors returns the flavors in templates/. The last one, "", is the default.
 func flavors() []string {
