@@ -45,7 +45,8 @@ func judge(t *testing.T) func(lines []byte) string {
 }
 
 // TestModels: HashiCorp's models, which are not Microsoft's, have each member of what the driver
-// sends and of what the stand-in answers, in all calls of a machine's life and of a dry run.
+// sends and of what the stand-in answers, in all calls of the life of a machine and of a load
+// balancer, and of a dry run.
 func TestModels(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	var mu sync.Mutex
@@ -110,7 +111,8 @@ func TestModels(t *testing.T) {
 	_, err = d.Ensure(ctx, cloud.Request{Token: "token-late", OwnershipID: "owner", Namespace: "team", Name: "late", UserData: []byte("#cloud-config\n"), Spec: smallest()})
 	g.Expect(err).NotTo(HaveOccurred())
 	undo()
-	for range 2 {
+	balanceAll(t, d.(cloud.Balancer))
+	for range 4 {
 		all, err := d.List(ctx)
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, err := range d.Delete(context.WithoutCancel(ctx), all) {
@@ -122,7 +124,7 @@ func TestModels(t *testing.T) {
 	ask := judge(t)
 	t.Logf("%d different bodies of %v", len(lines), seen)
 	g.Expect(ask([]byte(strings.Join(slices.Sorted(maps.Keys(lines)), "\n")))).To(BeEmpty())
-	g.Expect(seen).To(HaveLen(21+len(unjudged)), "each model of the judge")
+	g.Expect(seen).To(HaveLen(26+len(unjudged)), "each model of the judge")
 	for body, want := range map[string]string{
 		`{"location":"x","Tags":{}}`: "Tags is unknown",
 		`{"location":"x","properties":{"storageProfile":{"osDisk":{"deleteOption":"Delete"}}}}`:                                       "osDisk.createOption is missing",
@@ -130,5 +132,24 @@ func TestModels(t *testing.T) {
 		`{"location":7}`: "cannot unmarshal number",
 	} {
 		g.Expect(ask(fmt.Appendf(nil, `{"model":"virtualMachine","body":%s}`, body))).To(ContainSubstring(want))
+	}
+}
+
+// balanceAll makes a public and an internal load balancer, and changes their targets.
+func balanceAll(t *testing.T, d cloud.Balancer) {
+	t.Helper()
+	for name, spec := range map[string]infrav1.AzureLoadBalancer{
+		"public": {}, "internal": {Internal: true}, "static": {Internal: true, Address: "10.0.0.100"},
+	} {
+		spec.SubnetID = armstub.Subnet
+		req := cloud.BalancerRequest{
+			Token: "balancer-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Port: 6443, Spec: &infrav1.LoadBalancerFields{Azure: &spec},
+		}
+		for _, targets := range [][]string{nil, {"10.0.0.4", "10.0.0.5"}} {
+			req.Targets = targets
+			if _, err := d.EnsureBalancer(t.Context(), req); err != nil {
+				t.Fatal(name, err)
+			}
+		}
 	}
 }

@@ -63,7 +63,7 @@ func (a *azure) open(_ context.Context, t *Tenant) (faultproxy.Options, error) {
 func StartAzureStub(secret, group string, network int, power func(armstub.Guest) (off func())) (*armstub.Cloud, error) {
 	return armstub.Start(armstub.Options{
 		Tenant: azureDirectory, Client: azureApplication, Secret: secret, Group: group, Network: network,
-		Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: power,
+		Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Parts: 100 * time.Millisecond, Keep: true, Power: power,
 	})
 }
 

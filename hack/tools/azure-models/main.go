@@ -31,6 +31,7 @@ import (
 	"github.com/hashicorp/go-azure-sdk/resource-manager/compute/2025-04-01/virtualmachineimages"
 	"github.com/hashicorp/go-azure-sdk/resource-manager/compute/2025-04-01/virtualmachines"
 	"github.com/hashicorp/go-azure-sdk/resource-manager/marketplaceordering/2021-01-01/agreements"
+	"github.com/hashicorp/go-azure-sdk/resource-manager/network/2024-05-01/loadbalancers"
 	"github.com/hashicorp/go-azure-sdk/resource-manager/network/2024-05-01/networkinterfaces"
 	"github.com/hashicorp/go-azure-sdk/resource-manager/network/2024-05-01/publicipaddresses"
 	"github.com/hashicorp/go-azure-sdk/resource-manager/network/2024-05-01/virtualnetworks"
@@ -62,6 +63,11 @@ var models = map[string]any{
 	"virtualNetwork":       virtualnetworks.VirtualNetwork{},
 	"networkInterfaceList": list[networkinterfaces.NetworkInterface]{},
 	"publicIPAddressList":  list[publicipaddresses.PublicIPAddress]{},
+	"publicIPAddress":      publicipaddresses.PublicIPAddress{},
+	"loadBalancer":         loadbalancers.LoadBalancer{},
+	"loadBalancerList":     list[loadbalancers.LoadBalancer]{},
+	"backendAddressPool":   loadbalancers.BackendAddressPool{},
+	"loadBalancerHealth":   loadbalancers.LoadBalancerHealthPerRule{},
 
 	"communityGalleryImage":        communitygalleryimages.CommunityGalleryImage{},
 	"communityGalleryImageVersion": communitygalleryimageversions.CommunityGalleryImageVersion{},
