@@ -159,8 +159,8 @@ func (d *driver) balancerPath(token string) string {
 	return pathOf(d.account, loadBalancers) + "/" + balancerName(token)
 }
 
-// makeBalancer makes a load balancer with its targets. failed is one that Azure failed to make; nil:
-// there is none.
+// makeBalancer makes a load balancer with its targets. failed is one that Azure failed to make;
+// nil: there is none.
 func (d *driver) makeBalancer(ctx context.Context, req cloud.BalancerRequest, failed *loadBalancer) (*loadBalancer, error) {
 	if req.Spec == nil || req.Spec.Azure == nil {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "spec.endpoint.loadBalancer.azure is not set: it names the subnet")
@@ -400,8 +400,8 @@ func (d *driver) balancerResources(ctx context.Context, found []loadBalancer) (a
 }
 
 // readBalancers lists the load balancers that carry Drover's tags, each once. Where the account may
-// not read them, there are none, because the role that creates them may read them: unless the driver
-// knows one.
+// not read them, there are none, because the role that creates them may read them: unless the
+// driver knows one.
 func (d *driver) readBalancers(ctx context.Context) ([]loadBalancer, error) {
 	found, err := pages[loadBalancer](ctx, d, "ListLoadBalancers", pathOf(d.account, loadBalancers), networkVersion, nil)
 	if known, _ := d.balancers.state(); cloud.CodeOf(err) == cloud.Unauthorized && !known {
