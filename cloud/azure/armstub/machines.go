@@ -109,6 +109,8 @@ func (c *Cloud) getOperation(in call) (answer, *failure) {
 func (c *Cloud) progressOf(o *operation) string {
 	state := "Succeeded"
 	switch {
+	case time.Now().Before(o.ready):
+		return "InProgress"
 	case o.of != nil && c.balancers[strings.ToLower(o.of.name)] == o.of:
 		state = o.of.state()
 	case o.part != nil:
