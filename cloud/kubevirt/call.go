@@ -118,7 +118,11 @@ func (c *client) send(ctx context.Context, op operation, path string, query url.
 		if err != nil {
 			return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: op.name + ": the machine's fields can't be encoded", Err: err}
 		}
-		req.SetHeader("Content-Type", "application/json").Body(text)
+		format := "application/json"
+		if _, is := body.(mergePatch); is {
+			format = "application/merge-patch+json"
+		}
+		req.SetHeader("Content-Type", format).Body(text)
 	}
 	redactor := driverkit.NewRedactor(token)
 	answer, err := req.Stream(klog.NewContext(ctx, logr.Discard())) // it would log bodies

@@ -4,6 +4,7 @@ package kubevirt
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
 	"path"
@@ -340,11 +341,17 @@ func (d *driver) read(ctx context.Context, selector string) (o objects, v versio
 // list reads all pages. It returns what keep makes of each object, and the listing's version. A
 // page that is requested after the listing has expired is an error: the listing starts over.
 func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selector string, keep func(*T) T) (all []T, version string, err error) {
+	return listBy(ctx, d, k, accept, url.Values{"labelSelector": {selector}}, keep)
+}
+
+// listBy is list with any query.
+func listBy[T any](ctx context.Context, d *driver, k resourceKind, accept string, query url.Values, keep func(*T) T) (all []T, version string, err error) {
 	op := operation{"List" + k.kind + "s", cloud.ClassRead, http.MethodGet, accept, k.kind + "List"}
 	if accept == metadataOfMany {
 		op.kind = "PartialObjectMetadataList"
 	}
-	query := url.Values{"labelSelector": {selector}, "limit": {strconv.Itoa(d.page)}}
+	query = maps.Clone(query)
+	query.Set("limit", strconv.Itoa(d.page))
 	all, err = driverkit.Pages(ctx, op.name, func(ctx context.Context, mark string) (kept []T, next string, err error) {
 		if mark != "" {
 			query.Set("continue", mark)

@@ -19,7 +19,7 @@ import (
 
 func pruneVM(vm *kubevirtv1.VirtualMachine) (slim kubevirtv1.VirtualMachine) {
 	slim.TypeMeta, slim.ObjectMeta = vm.TypeMeta, pruneMeta(&vm.ObjectMeta)
-	slim.Spec.RunStrategy = vm.Spec.RunStrategy
+	slim.Spec.RunStrategy, slim.Spec.Running = vm.Spec.RunStrategy, vm.Spec.Running
 	if vm.Spec.Template != nil && vm.Spec.Template.Spec.EvictionStrategy != nil {
 		slim.Spec.Template = &kubevirtv1.VirtualMachineInstanceTemplateSpec{}
 		slim.Spec.Template.Spec.EvictionStrategy = vm.Spec.Template.Spec.EvictionStrategy

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -45,13 +46,13 @@ func (o *objects) resources() (all []cloud.Resource) {
 		}
 	}
 	for i := range o.secrets {
-		if named(&o.secrets[i].ObjectMeta) {
+		if m := &o.secrets[i].ObjectMeta; m.Name == m.Labels[cloud.TagToken] { // a VM that others made has none of Drover's
 			all = append(all, dependant(&o.secrets[i].ObjectMeta, secretID))
 		}
 	}
 	for i := range o.vms {
 		if vm := &o.vms[i]; named(&vm.ObjectMeta) {
-			all = append(all, instance(vm, running[vm.Name], filled[vm.Name]))
+			all = append(all, instance(vm, running[vm.Name], filled[vm.Labels[cloud.TagToken]]))
 			delete(running, vm.Name)
 		}
 	}
@@ -65,7 +66,7 @@ func (o *objects) resources() (all []cloud.Resource) {
 	return append(all, o.balancers()...)
 }
 
-func named(m *metav1.ObjectMeta) bool { return m.Name == m.Labels[cloud.TagToken] }
+func named(m *metav1.ObjectMeta) bool { return m.Name == nameOf(m.Labels[cloud.TagToken]) }
 
 func dependant(m *metav1.ObjectMeta, id string) cloud.Resource {
 	return cloud.Resource{
@@ -88,9 +89,9 @@ func object(r cloud.Resource) (k resourceKind, name string, uid types.UID, err e
 	case r.Kind == cloud.KindBalancer && strings.HasPrefix(r.ID, sliceID):
 		return endpointSlices, balancerName(r.Token), types.UID(strings.TrimPrefix(r.ID, sliceID)), nil
 	case r.Kind == cloud.KindInstance && strings.HasPrefix(r.ID, instanceID):
-		return virtualInstances, r.Token, types.UID(strings.TrimPrefix(r.ID, instanceID)), nil
+		return virtualInstances, nameOf(r.Token), types.UID(strings.TrimPrefix(r.ID, instanceID)), nil
 	case r.Kind == cloud.KindInstance:
-		return virtualMachines, r.Token, types.UID(r.ID), nil
+		return virtualMachines, nameOf(r.Token), types.UID(r.ID), nil
 	}
 	return k, "", "", cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on KubeVirt", r.Kind, cloud.Clip(r.ID, 256))
 }
@@ -144,8 +145,11 @@ const beingDeleted = "it is being deleted"
 // in KubeVirt's user guide). A VM that migrates to another node is the same VM, and runs.
 func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
 	strategy := kubevirtv1.RunStrategyAlways
-	if vm.Spec.RunStrategy != nil {
+	switch {
+	case vm.Spec.RunStrategy != nil:
 		strategy = *vm.Spec.RunStrategy
+	case !ptr.Deref(vm.Spec.Running, true): // others' VMs may have the older field
+		strategy = kubevirtv1.RunStrategyHalted
 	}
 	stopped := strategy == kubevirtv1.RunStrategyHalted || strategy == kubevirtv1.RunStrategyManual
 	switch {
