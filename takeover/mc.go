@@ -213,8 +213,8 @@ func (m *MC) activeSet(s subject, d *unstructured.Unstructured) (active *unstruc
 func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 	const at = "spec.template.spec."
 	pool.NodeLabels, pool.NodeTaints = maps.Clone(t.Labels), slices.Clone(t.Taints)
-	if len(t.Annotations) > 0 {
-		s.lose(at+"metadata.annotations", "new Nodes do not get the annotations %s", strings.Join(slices.Sorted(maps.Keys(t.Annotations)), ", "))
+	if own := s.mcAnnotations(at+"metadata.annotations", t.Annotations, target); len(own) > 0 {
+		s.lose(at+"metadata.annotations", "new Nodes do not get the annotations %s", strings.Join(own, ", "))
 	}
 	config := &mcProviderConfig{}
 	const value = at + "providerSpec.value"
@@ -222,9 +222,11 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 		return
 	}
 	account := &target.Account.Spec
-	same := map[string]bool{"aws": account.AWS != nil, "openstack": account.OpenStack != nil, "vsphere": account.VSphere != nil}
+	same := map[string]bool{
+		"aws": account.AWS != nil, "kubevirt": account.KubeVirt != nil, "openstack": account.OpenStack != nil, "vsphere": account.VSphere != nil,
+	}
 	if !same[config.CloudProvider] {
-		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
+		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
 		return
 	}
 	s.note(value+".operatingSystem", "it is %s: the CloudInitConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
@@ -245,6 +247,8 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 		}
 	}
 	switch {
+	case account.KubeVirt != nil:
+		s.mcKubeVirt(pool, config, target)
 	case account.OpenStack != nil:
 		s.mcOpenStack(pool, config.CloudProviderSpec, target)
 	case account.VSphere != nil:

@@ -41,12 +41,14 @@ func (m *MCM) classes(p *Plan, target *Target) {
 				pool.Machine = target.fields(infrav1.CloudMachineFields{AWS: s.aws(spec, account.AWS.Region)})
 				pool.Keys = s.keys("providerSpec.tags", spec.Tags, mcmClusterKey, mcmRoleKey)
 			}
+		case (provider == "" || strings.EqualFold(provider, "KubeVirt")) && account.KubeVirt != nil: // its driver does not look
+			s.kubevirt(pool, class, target)
 		case provider == "OpenStack" && account.OpenStack != nil:
 			s.openstack(pool, class, target)
 		case strings.EqualFold(provider, "vSphere") && account.VSphere != nil:
 			s.vsphere(pool, class, target)
 		default:
-			s.refuse("provider", "it is %q: Drover takes over machines of AWS, OpenStack and vSphere, with a CloudAccount of the same cloud", provider)
+			s.refuse("provider", "it is %q: Drover takes over machines of AWS, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", provider)
 		}
 	}
 }

@@ -40,6 +40,8 @@ type Target struct {
 // instance returns the cloud's ID of the VM with this provider ID, or "" if it is none.
 func (t *Target) instance(providerID string) string {
 	switch account := &t.Account.Spec; {
+	case account.KubeVirt != nil:
+		return instanceOnKubeVirt(providerID)
 	case account.OpenStack != nil:
 		return instanceOnOpenStack(providerID)
 	case account.VSphere != nil:

@@ -202,7 +202,7 @@ func (p *Plan) See(keys []string, listed []cloud.Tagged, target *Target) {
 			vm := byID[m.Instance]
 			delete(byID, m.Instance)
 			if vm == nil {
-				s.refuse("", "the account has no VM %s with the tags %s: check the CloudAccount's region and credentials", m.Instance, strings.Join(keys, " and "))
+				s.refuse("", "the account has no VM %s with the tags %s: check the CloudAccount's region or namespace, and its credentials", m.Instance, strings.Join(keys, " and "))
 				continue
 			}
 			s.compare(pool, m, vm, target)
@@ -238,6 +238,9 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 		s.refuse("", "the provider ID of its VM is %s, but its Node has %s: the CloudAccount must be for the same place, and on OpenStack have regionalProviderIDs as the Nodes have it",
 			vm.ProviderID, m.ProviderID)
 	}
+	if owner := vm.Tags[ownerKey]; owner != "" && target.Account.Spec.KubeVirt != nil {
+		s.refuse("", "its VM %s is owned by %s, together with which Kubernetes would delete it: take the owner off the VM", vm.ID, owner)
+	}
 	if is := vm.Tags[pool.Keys[0]]; m.Identity != "" && is != m.Identity {
 		other := map[bool]string{true: "Machine", false: "cluster"}[pool.cluster == ""]
 		s.refuse("", "its VM %s has the tag %s of another %s, %q", vm.ID, pool.Keys[0], other, is)
@@ -258,6 +261,9 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 	}
 	if vsphere := pool.Machine.VSphere; vsphere != nil {
 		size = sizeOnVSphere(vsphere)
+	}
+	if kubevirt := pool.Machine.KubeVirt; kubevirt != nil {
+		size, image = sizeOnKubeVirt(kubevirt), imageOnKubeVirt(kubevirt)
 	}
 	if size != "" && vm.Type != size {
 		s.note("", "its VM is of type %s; the next rollout makes it %s", vm.Type, size)
