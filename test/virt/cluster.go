@@ -105,7 +105,7 @@ func (c *Cluster) Stop() error {
 
 // NewTenant creates a namespace with Drover's user, which has only the permissions from the book.
 func (c *Cluster) NewTenant(ctx context.Context, namespace string) error {
-	role, err := bookRole(ctx)
+	role, err := bookRole(ctx, User)
 	if err != nil {
 		return err
 	}
@@ -121,6 +121,25 @@ func (c *Cluster) NewTenant(ctx context.Context, namespace string) error {
 	return nil
 }
 
+// AllowTakeover gives Drover's user of a namespace what the book says that a takeover needs, and
+// returns a function that takes it away.
+func (c *Cluster) AllowTakeover(ctx context.Context, namespace string) (undo func(context.Context) error, err error) {
+	role, err := bookRole(ctx, User+"-takeover")
+	if err != nil {
+		return nil, err
+	}
+	role.Namespace = namespace
+	binding := Binding(namespace, User)
+	binding.Name, binding.RoleRef.Name = role.Name, role.Name
+	undo = func(ctx context.Context) error {
+		return errors.Join(client.IgnoreNotFound(c.Admin.Delete(ctx, binding)), client.IgnoreNotFound(c.Admin.Delete(ctx, role)))
+	}
+	if err := errors.Join(c.Admin.Create(ctx, role), c.Admin.Create(ctx, binding)); err != nil {
+		return nil, errors.Join(err, undo(ctx))
+	}
+	return undo, nil
+}
+
 // Binding returns a RoleBinding that gives a service account of the namespace the permissions of
 // Drover's user.
 func Binding(namespace, account string) *rbacv1.RoleBinding {
@@ -131,8 +150,8 @@ func Binding(namespace, account string) *rbacv1.RoleBinding {
 	}
 }
 
-// bookRole returns the Role from docs/clouds/kubevirt.md.
-func bookRole(ctx context.Context) (*rbacv1.Role, error) {
+// bookRole returns the Role of this name from docs/clouds/kubevirt.md.
+func bookRole(ctx context.Context, name string) (*rbacv1.Role, error) {
 	root, err := playground.Root(ctx)
 	if err != nil {
 		return nil, err
@@ -144,10 +163,10 @@ func bookRole(ctx context.Context) (*rbacv1.Role, error) {
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(book), -1) {
 		for _, text := range strings.Split(block[1], "---\n") {
 			role := &rbacv1.Role{}
-			if strings.Contains(text, "kind: Role\n") {
+			if strings.Contains(text, "kind: Role\n") && strings.Contains(text, "name: "+name+"\n") {
 				return role, yaml.UnmarshalStrict([]byte(text), role)
 			}
 		}
 	}
-	return nil, errors.New("the book has no Role")
+	return nil, fmt.Errorf("the book has no Role %s", name)
 }
