@@ -150,7 +150,8 @@ func TestImageOfMachineController(t *testing.T) {
 	}
 }
 
-// TestFindingsOnKubeVirt is the same for machine-controller-manager, which knows a VM by its labels.
+// TestFindingsOnKubeVirt is the same for machine-controller-manager, which knows a VM by its
+// labels.
 func TestFindingsOnKubeVirt(t *testing.T) {
 	t.Parallel()
 	class := func(path string, value any) func(*world) {

@@ -372,8 +372,8 @@ func (o *machineController) sight() (all []string) {
 }
 
 // TestTakeover takes VMs over that were made as machine-controller makes them: staged, switched and
-// rolled back, all is as before. Then they are Drover's: rolled out and scaled to 0, nothing is left
-// of VMs, volumes and Secrets.
+// rolled back, all is as before. Then they are Drover's: rolled out and scaled to 0, nothing is
+// left of VMs, volumes and Secrets.
 func TestTakeover(t *testing.T) {
 	g := NewWithT(t)
 	c, kubeconfig := startManagement(t)
