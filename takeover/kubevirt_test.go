@@ -114,6 +114,7 @@ func TestFindingsOfMachineControllerOnKubeVirt(t *testing.T) {
 		{"name servers", spec(vm+"dnsConfig", map[string]any{"nameservers": []any{"192.0.2.1"}}), Lost, pool, vm + "dnsConfig", "name servers"},
 		{"queues", spec(vm+"enableNetworkMultiQueue", true), Lost, pool, vm + "enableNetworkMultiQueue", "one queue"},
 		{"queues by default", spec(vm+"enableNetworkMultiQueue", nil), Noted, pool, vm + "enableNetworkMultiQueue", "by default"},
+		{"eviction by default", spec(vm+"evictionStrategy", nil), Noted, pool, vm + "evictionStrategy", "interruptible"},
 		{"flavor", spec(vm+"flavor.name", "x"), Noted, pool, vm + "flavor", "does not use it"},
 		{"affinity of pods", spec(at+"affinity.podAffinityPreset", "hard"), Noted, pool, at + "affinity.podAffinityPreset", "does not use it"},
 		{"skew", spec(at+"topologySpreadConstraints", []any{map[string]any{"maxSkew": "two", "topologyKey": "x"}}), Refused, pool, at + "topologySpreadConstraints.maxSkew", "no number"},

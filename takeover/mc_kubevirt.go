@@ -120,6 +120,9 @@ func (s subject) mcKubeVirt(pool *Pool, config *mcProviderConfig, target *Target
 			"kubevirt.io/allow-pod-bridge-network-live-migration": "true", "ovn.kubernetes.io/allow_live_migration": "true",
 		},
 	}
+	if m.EvictionStrategy == "External" {
+		s.note(at+".virtualMachine.evictionStrategy", "it is External: when a node of the infrastructure is drained, Drover replaces the machine, whose Node counts as interruptible")
+	}
 	if config.OperatingSystem == "flatcar" {
 		m.CloudInit = infrav1.KubeVirtConfigDrive
 		s.note(at+".virtualMachine", "new machines have their Ignition on a config drive, as Flatcar's image for KubeVirt reads it, and not in an annotation")
