@@ -125,6 +125,7 @@ func (c *cluster) sight(t testing.TB, name string) (found []string) {
 			if !strings.Contains(o.GetName(), name) {
 				return nil
 			}
+			delete(o.GetAnnotations(), "kubevirt.io/vm-generation") // KubeVirt counts the changes of the VM
 			is := map[string]any{"uid": o.GetUID(), "labels": o.GetLabels(), "annotations": o.GetAnnotations(), "owners": o.GetOwnerReferences()}
 			if vm, ok := o.(*kubevirtv1.VirtualMachine); ok {
 				is["spec"] = vm.Spec
