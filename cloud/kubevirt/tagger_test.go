@@ -32,8 +32,8 @@ type apiServer struct {
 	// objects are by kind and name.
 	objects map[string]map[string]any
 	patches []string
-	// cut: the answer to the next patch is lost.
-	cut bool
+	// cut: answers to patches are lost. gone: what is listed does not exist any more.
+	cut, gone bool
 }
 
 func (a *apiServer) add(t *testing.T, kind string, o metav1.Object) {
@@ -69,7 +69,7 @@ func (a *apiServer) handle(w http.ResponseWriter, req *http.Request) {
 	}
 	key := path.Base(path.Dir(req.URL.Path)) + "/" + path.Base(req.URL.Path)
 	o, change := a.objects[key], map[string]any{}
-	if o == nil {
+	if o == nil || a.gone {
 		write(w, 404, refusal(404, metav1.StatusReasonNotFound, "gone"))
 		return
 	}
@@ -205,6 +205,9 @@ func TestTagger(t *testing.T) {
 	g.Expect(uid).NotTo(BeEmpty())
 	delete(a.objects, "virtualmachines/copy")
 
+	a.gone = true
+	g.Expect(d.Untag(t.Context(), []string{id}, droverKeys)).To(Succeed())
+	a.gone = false
 	untag := func() error { return d.Untag(t.Context(), []string{id, "gone"}, droverKeys) }
 	a.patches = nil
 	g.Expect(untag()).To(Succeed())
