@@ -215,41 +215,68 @@ func TestTagger(t *testing.T) {
 	}
 	g.Expect(undo(t.Context())).To(Succeed())
 	infra.foreign(t, "mc-6d4f5-fghij", nil, once)
-	until(t, "the manager's own rights allow nothing of this", func() bool {
-		return cloud.CodeOf(d.Tag(t.Context(), "mc-6d4f5-fghij", map[string]string{cloud.TagToken: "1a2b3c4d-mc-6d4f5-fghij"}, nil)) == cloud.Unauthorized
-	})
+	err = d.Tag(t.Context(), "mc-6d4f5-fghij", map[string]string{cloud.TagToken: "1a2b3c4d-mc-6d4f5-fghij"}, nil)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized), "the manager's own rights allow nothing of this")
+	found, err := d.Tagged(t.Context(), []string{cloud.TagToken})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).NotTo(ContainElement(HaveField("ID", "mc-6d4f5-fghij")))
 }
 
-const oldNamespace = "old"
+// system is what another system calls its objects, and has on a Node.
+type system struct {
+	name, group string
+	kinds       []string
+	finalizers  []string
+	// key is the label that VMs lose in the end, if the system knows them by it.
+	key string
+}
 
-// machineController is what machine-controller has of one pool, with its VMs and their Nodes.
-type machineController struct {
+var (
+	kubermatic = system{
+		name: "machine-controller", group: "cluster.k8s.io", kinds: []string{"MachineDeployment", "MachineSet", "Machine"},
+		finalizers: []string{"machine-delete-finalizer", "machine-node-delete-finalizer"},
+	}
+	gardener = system{
+		name: "machine-controller-manager", group: "machine.sapcloud.io", kinds: []string{"MachineClass", "MachineDeployment", "MachineSet", "Machine"},
+		finalizers: []string{"machine.sapcloud.io/machine-controller-manager"}, key: "mcm.gardener.cloud/role",
+	}
+)
+
+// old is what another system has of one pool, with its VMs and their Nodes.
+type old struct {
+	system
 	t          *testing.T
 	c          client.Client
 	kubeconfig string
 	binary     string
+	pool       string
 	vms        []string
 }
 
-// installMachineController makes machine-controller's kinds, and a pool of n machines.
-func installMachineController(t *testing.T, c client.Client, kubeconfig []byte, n int) *machineController {
+// install makes the kinds of another system, and its Lease, which nobody renews.
+func install(t *testing.T, of system, c client.Client, kubeconfig []byte, pool string) *old {
 	t.Helper()
 	g := NewWithT(t)
 	g.Expect(apiextensionsv1.AddToScheme(c.Scheme())).To(Succeed())
-	o := &machineController{t: t, c: c, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	o := &old{system: of, t: t, c: c, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), pool: pool}
 	g.Expect(os.WriteFile(o.kubeconfig, kubeconfig, 0o600)).To(Succeed())
 	var err error
 	o.binary, err = playground.Build(t.Context(), false)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: oldNamespace}})).To(Succeed())
+	g.Expect(c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.name}})).To(Succeed())
 	g.Expect(c.Create(t.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: oldNamespace, Name: "machine-controller"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: o.name, Name: "machine-controller"},
 		Spec:       coordinationv1.LeaseSpec{RenewTime: ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))},
 	})).To(Succeed())
-	for _, kind := range []string{"MachineDeployment", "MachineSet", "Machine"} {
+	for _, kind := range o.kinds {
 		o.installKind(kind)
 	}
-	labels := map[string]any{"machine": "mc"}
+	return o
+}
+
+// addMC makes a pool of n machines as machine-controller has it.
+func (o *old) addMC(n int) {
+	o.t.Helper()
 	machine := map[string]any{
 		"metadata": map[string]any{"annotations": map[string]any{"cluster.x-k8s.io/cluster-namespace": namespace}},
 		"versions": map[string]any{"kubelet": strings.TrimPrefix(body.DefaultKubeletVersion, "v")},
@@ -262,32 +289,66 @@ func installMachineController(t *testing.T, c client.Client, kubeconfig []byte, 
 			},
 		}},
 	}
+	o.add(n, machine, map[string]string{"md": o.pool}, once)
+}
+
+// addMCM makes a pool of n machines as machine-controller-manager has it.
+func (o *old) addMCM(n int) {
+	o.t.Helper()
+	labels := map[string]string{"mcm.gardener.cloud/cluster": "blue", o.key: "node"}
+	tags := map[string]any{}
+	for key, value := range labels {
+		tags[key] = value
+	}
+	o.make("MachineClass", o.pool, nil, map[string]any{"providerSpec": map[string]any{
+		"region": "default", "zone": "default", "resources": map[string]any{"requests": map[string]any{"cpu": "1", "memory": "128Mi"}}, "tags": tags,
+		"rootVolume": map[string]any{
+			"source": map[string]any{"http": map[string]any{"url": image}},
+			"pvc": map[string]any{
+				"accessModes": []any{"ReadWriteOnce"}, "storageClassName": virt.StandardStorage, "resources": map[string]any{"requests": map[string]any{"storage": "1Gi"}},
+			},
+		},
+	}})
+	o.add(n, map[string]any{"class": map[string]any{"apiGroup": o.group, "kind": "MachineClass", "name": o.pool}}, labels, running)
+}
+
+// add makes a pool with its machines, which run.
+func (o *old) add(n int, machine map[string]any, ofVMs map[string]string, change func(*kubevirtv1.VirtualMachineSpec)) {
+	o.t.Helper()
+	labels := map[string]any{"machine": o.pool}
 	spec := map[string]any{"spec": map[string]any{
 		"replicas": int64(n), "selector": map[string]any{"matchLabels": labels}, "template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": machine},
 	}}
-	set := o.make("MachineSet", "mc-6d4f5", o.make("MachineDeployment", "mc", nil, spec), spec)
+	set := o.make("MachineSet", o.pool+"-6d4f5", o.make("MachineDeployment", o.pool, nil, spec), spec)
 	for i := range n {
-		name := fmt.Sprintf("mc-6d4f5-old%d", i)
-		infra.foreign(t, name, map[string]string{"md": "mc"}, once)
-		own := map[string]any{"name": name, "providerID": "kubevirt://" + name}
+		name := fmt.Sprintf("%s-6d4f5-old%d", o.pool, i)
+		infra.foreign(o.t, name, ofVMs, change)
+		own := map[string]any{"providerID": "kubevirt://" + name}
 		for key, value := range machine {
 			own[key] = value
 		}
-		m := o.make("Machine", name, set, map[string]any{"spec": own, "status": map[string]any{"nodeRef": map[string]any{"kind": "Node", "name": name}}})
+		m := o.make("Machine", name, set, map[string]any{"metadata": map[string]any{"labels": map[string]any{"node": name}}, "spec": own, "status": map[string]any{
+			"nodeRef": map[string]any{"kind": "Node", "name": name}, "currentStatus": map[string]any{"phase": "Running"},
+		}})
 		o.vms = append(o.vms, name)
 		o.node(name, string(m.GetUID()))
 	}
-	return o
 }
 
-func (o *machineController) installKind(kind string) {
+func (o *old) list(kind string) *unstructured.UnstructuredList {
+	list := &unstructured.UnstructuredList{}
+	list.SetAPIVersion(o.group + "/v1alpha1")
+	list.SetKind(kind + "List")
+	return list
+}
+
+func (o *old) installKind(kind string) {
 	o.t.Helper()
-	g := NewWithT(o.t)
-	plural := strings.ToLower(kind) + "s"
-	g.Expect(o.c.Create(o.t.Context(), &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: plural + ".cluster.k8s.io", Annotations: map[string]string{"api-approved.kubernetes.io": "unapproved"}},
+	plural := strings.ToLower(kind) + map[bool]string{true: "es", false: "s"}[strings.HasSuffix(kind, "s")]
+	NewWithT(o.t).Expect(o.c.Create(o.t.Context(), &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + o.group, Annotations: map[string]string{"api-approved.kubernetes.io": "unapproved"}},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "cluster.k8s.io", Scope: apiextensionsv1.NamespaceScoped,
+			Group: o.group, Scope: apiextensionsv1.NamespaceScoped,
 			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: "v1alpha1", Served: true, Storage: true,
@@ -295,23 +356,18 @@ func (o *machineController) installKind(kind string) {
 			}},
 		},
 	})).To(Succeed())
-	until(o.t, kind+" is known", func() bool {
-		list := &unstructured.UnstructuredList{}
-		list.SetAPIVersion("cluster.k8s.io/v1alpha1")
-		list.SetKind(kind + "List")
-		return o.c.List(o.t.Context(), list) == nil
-	})
+	until(o.t, kind+" is known", func() bool { return o.c.List(o.t.Context(), o.list(kind)) == nil })
 }
 
-// make makes an object with machine-controller's finalizers.
-func (o *machineController) make(kind, name string, owner *unstructured.Unstructured, fields map[string]any) *unstructured.Unstructured {
+// make makes an object with the other system's finalizers.
+func (o *old) make(kind, name string, owner *unstructured.Unstructured, fields map[string]any) *unstructured.Unstructured {
 	o.t.Helper()
 	made := (&unstructured.Unstructured{Object: fields}).DeepCopy()
-	made.SetAPIVersion("cluster.k8s.io/v1alpha1")
+	made.SetAPIVersion(o.group + "/v1alpha1")
 	made.SetKind(kind)
-	made.SetNamespace(oldNamespace)
+	made.SetNamespace(o.name)
 	made.SetName(name)
-	made.SetFinalizers([]string{"machine-delete-finalizer", "machine-node-delete-finalizer"})
+	made.SetFinalizers(o.finalizers)
 	if owner != nil {
 		made.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(owner, owner.GroupVersionKind())})
 	}
@@ -320,11 +376,14 @@ func (o *machineController) make(kind, name string, owner *unstructured.Unstruct
 }
 
 // node makes the Node of a VM, and renews its Lease until the test ends, as a kubelet does.
-func (o *machineController) node(name, uid string) {
+func (o *old) node(name, uid string) {
 	o.t.Helper()
 	g := NewWithT(o.t)
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"machine-controller/owned-by": uid}}, Spec: corev1.NodeSpec{ProviderID: "kubevirt://" + name},
+	}
+	if o.group == gardener.group {
+		node.Labels, node.Finalizers = nil, []string{"node.machine.sapcloud.io/machine-controller"}
 	}
 	g.Expect(o.c.Create(o.t.Context(), node)).To(Succeed())
 	patch := client.MergeFrom(node.DeepCopy())
@@ -353,10 +412,10 @@ func (o *machineController) node(name, uid string) {
 }
 
 // run runs a step of the command, which must succeed.
-func (o *machineController) run(step string) string {
+func (o *old) run(step string) string {
 	o.t.Helper()
-	cmd := exec.CommandContext(o.t.Context(), o.binary, "import", "machine-controller", step, "--namespace", "team-a", "--cluster", "blue", "--bootstrap", "blue-md-0",
-		"--from-namespace", oldNamespace, "--confirm", "blue", "--allow-endpoints=127.0.0.0/8,::1/128")
+	cmd := exec.CommandContext(o.t.Context(), o.binary, "import", o.name, step, "--namespace", "team-a", "--cluster", "blue", "--bootstrap", "blue-md-0",
+		"--from-namespace", o.name, "--confirm", "blue", "--allow-endpoints=127.0.0.0/8,::1/128")
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+o.kubeconfig)
 	out, err := cmd.CombinedOutput()
 	NewWithT(o.t).Expect(err).NotTo(HaveOccurred(), "%s: %s", step, out)
@@ -364,7 +423,7 @@ func (o *machineController) run(step string) string {
 }
 
 // sight is what there is of all VMs.
-func (o *machineController) sight() (all []string) {
+func (o *old) sight() (all []string) {
 	o.t.Helper()
 	for _, name := range o.vms {
 		all = append(all, infra.sight(o.t, name)...)
@@ -372,81 +431,110 @@ func (o *machineController) sight() (all []string) {
 	return all
 }
 
-// TestTakeover takes VMs over that were made as machine-controller makes them: staged, switched and
-// rolled back, all is as before. Then they are Drover's: rolled out and scaled to 0, nothing is
-// left of VMs, volumes and Secrets.
+// TestTakeover takes VMs over that were made as machine-controller and machine-controller-manager
+// make them: staged, switched and rolled back, all is as before. Then they are Drover's: rolled out
+// and scaled to 0, nothing is left of VMs, volumes and Secrets.
 func TestTakeover(t *testing.T) {
 	g := NewWithT(t)
 	c, kubeconfig := startManagement(t)
-	undo, err := infra.AllowTakeover(t.Context(), namespace)
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { g.Expect(undo(withoutEnd(t))).To(Succeed()) })
-	const n = 2
-	o := installMachineController(t, c, kubeconfig, n)
-	fleet := virt.Bodies(body.NewFleet(t.Context(), body.Options{LeaseInterval: metav1.Duration{Duration: 2 * time.Second}}))
-	infra.Node.Power.Store(fleet)
-	t.Cleanup(func() { infra.Node.Power.Store(nil) })
 	cluster := scenario.Adopted{Namespace: "team-a", Name: "blue", Kubeconfig: kubeconfig}
 	pool := scenario.Pool{Cluster: cluster, Name: "blue-md-0"}
 	g.Expect(scenario.Create(t.Context(), c, append(onKubeVirt(cluster.Objects()), pool.ConfigTemplate())...)).To(Succeed())
-	owned := &infrav1.CloudCluster{}
-	until(t, "the cluster has an ownership ID", func() bool {
-		g.Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "blue"}, owned)).To(Succeed())
-		return owned.Spec.Creation.OwnershipID != ""
-	})
-	ids := func() (all []string) {
-		machines := &infrav1.CloudMachineList{}
-		g.Expect(c.List(t.Context(), machines)).To(Succeed())
-		for _, m := range machines.Items {
-			all = append(all, m.Spec.ProviderID)
-		}
-		return all
-	}
-	theirs := []string{"kubevirt://" + o.vms[0], "kubevirt://" + o.vms[1]}
+	until(t, "the cluster has an ownership ID", func() bool { return ownershipID(t, c) != "" })
+	fleet := virt.Bodies(body.NewFleet(t.Context(), body.Options{LeaseInterval: metav1.Duration{Duration: 2 * time.Second}}))
+	t.Cleanup(func() { infra.Node.Power.Store(nil) })
 
+	const n = 2
+	mc := install(t, kubermatic, c, kubeconfig, "mc")
+	mc.addMC(n)
+	mcm := install(t, gardener, c, kubeconfig, "mcm")
+	mcm.addMCM(n)
+	infra.Node.Power.Store(fleet) // of the machines that Drover makes
+	for _, o := range []*old{mc, mcm} {
+		t.Run(o.name, func(t *testing.T) { o.takeOver(t) })
+	}
+}
+
+func ownershipID(t *testing.T, c client.Client) string {
+	t.Helper()
+	owned := &infrav1.CloudCluster{}
+	NewWithT(t).Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "blue"}, owned)).To(Succeed())
+	return owned.Spec.Creation.OwnershipID
+}
+
+// providerIDs returns those of all CloudMachines.
+func providerIDs(t *testing.T, c client.Client) (all []string) {
+	t.Helper()
+	machines := &infrav1.CloudMachineList{}
+	NewWithT(t).Expect(c.List(t.Context(), machines)).To(Succeed())
+	for _, m := range machines.Items {
+		all = append(all, m.Spec.ProviderID)
+	}
+	return all
+}
+
+// takeOver takes the pool over, and deletes it.
+func (o *old) takeOver(t *testing.T) {
+	g := NewWithT(t)
+	undo, err := infra.AllowTakeover(t.Context(), namespace)
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { g.Expect(undo(withoutEnd(t))).To(Succeed()) })
+	var theirs []string
+	for _, name := range o.vms {
+		theirs = append(theirs, "kubevirt://"+name)
+	}
 	before := o.sight()
 	g.Expect(o.run("plan")).To(ContainSubstring("To be tagged: VM 2"))
 	o.run("stage")
-	g.Expect(infra.left(t, owned.Spec.Creation.OwnershipID)).To(HaveLen(2*n), "VMs and their instances")
+	g.Expect(infra.left(t, ownershipID(t, o.c))).To(HaveLen(2*len(o.vms)), "VMs and their instances")
 	o.run("check")
 	o.run("switch")
-	g.Expect(ids()).To(ConsistOf(theirs))
+	g.Expect(providerIDs(t, o.c)).To(ConsistOf(theirs))
 	o.run("rollback")
 	g.Expect(o.sight()).To(Equal(before), "all is as it was")
-	g.Expect(ids()).To(BeEmpty())
+	g.Expect(providerIDs(t, o.c)).To(BeEmpty())
 
 	o.run("stage")
 	o.run("switch")
 	o.run("commit")
 	g.Expect(undo(t.Context())).To(Succeed())
-	old := &unstructured.UnstructuredList{}
-	old.SetAPIVersion("cluster.k8s.io/v1alpha1")
-	old.SetKind("MachineList")
-	g.Expect(c.List(t.Context(), old)).To(Succeed())
-	g.Expect(old.Items).To(BeEmpty())
+	for _, kind := range o.kinds {
+		list := o.list(kind)
+		g.Expect(o.c.List(t.Context(), list)).To(Succeed())
+		g.Expect(list.Items).To(BeEmpty(), kind)
+	}
 	g.Consistently(func() []string { return o.sight() }, "5s").Should(HaveLen(len(before)), "nothing goes with the old Machines")
+	g.Expect(o.sight()).To(HaveEach(Not(ContainSubstring("mcm.gardener.cloud/role"))))
+	o.roll(t)
+	md := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: o.pool}}
+	g.Expect(scenario.Patch(t.Context(), o.c, md, func() { md.Spec.Replicas = ptr.To[int32](0) })).To(Succeed())
+	until(t, "no machine is left", func() bool { return len(providerIDs(t, o.c)) == 0 })
+	g.Expect(infra.left(t, ownershipID(t, o.c))).To(BeEmpty())
+}
 
-	md := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "mc"}}
+// roll gives the pool machines of another size, and waits until nothing is left of the others.
+func (o *old) roll(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
 	template := &infrav1.CloudMachineTemplate{}
-	g.Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "mc"}, template)).To(Succeed())
-	next := &infrav1.CloudMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "mc-next"}, Spec: template.Spec}
+	g.Expect(o.c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: o.pool}, template)).To(Succeed())
+	next := &infrav1.CloudMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: o.pool + "-next"}, Spec: template.Spec}
 	next.Spec.Template.Spec.KubeVirt.MemoryMiB = 256
-	g.Expect(c.Create(t.Context(), next)).To(Succeed())
-	g.Expect(scenario.Patch(t.Context(), c, md, func() {
+	g.Expect(o.c.Create(t.Context(), next)).To(Succeed())
+	md := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: o.pool}}
+	g.Expect(scenario.Patch(t.Context(), o.c, md, func() {
 		md.Spec.Template.Spec.InfrastructureRef.Name = next.Name
 		md.Spec.Template.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1)
 	})).To(Succeed())
 	until(t, "the pool is rolled out", func() bool {
-		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(md), md)).To(Succeed())
-		for _, id := range ids() {
-			if strings.HasPrefix(id, "kubevirt://mc-") {
+		g.Expect(o.c.Get(t.Context(), client.ObjectKeyFromObject(md), md)).To(Succeed())
+		for _, id := range providerIDs(t, o.c) {
+			if strings.HasPrefix(id, "kubevirt://"+o.pool) {
 				return false
 			}
 		}
+		n := int32(len(o.vms))
 		return ptr.Deref(md.Status.AvailableReplicas, 0) == n && ptr.Deref(md.Status.Replicas, 0) == n
 	})
 	until(t, "nothing is left of the VMs that were taken over", func() bool { return len(o.sight()) == 0 })
-	g.Expect(scenario.Patch(t.Context(), c, md, func() { md.Spec.Replicas = ptr.To[int32](0) })).To(Succeed())
-	until(t, "no machine is left", func() bool { return len(ids()) == 0 })
-	g.Expect(infra.left(t, owned.Spec.Creation.OwnershipID)).To(BeEmpty())
 }
