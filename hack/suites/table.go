@@ -71,7 +71,7 @@ var suites = []suite{
 	{name: "gcp", make: "test-gcp", packages: []string{"test/gcp"}, clouds: []string{"gcp"}, minutes: 11},
 	{name: "chaos-aws", make: "test-chaos CLOUD=aws SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"aws"}, minutes: 4},
 	{name: "kubevirt", make: "test-kubevirt", packages: []string{"test/kubevirt"}, clouds: []string{"kubevirt"},
-		files: kubevirtFiles, minutes: 13},
+		files: kubevirtFiles, minutes: 17},
 	{name: "cluster-long", make: "test-cluster-long", packages: []string{"test/cluster"}, files: []string{"templates"}, minutes: 35, unproven: true, root: true},
 
 	{name: "chaos-gcp", make: "test-chaos CLOUD=gcp SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"gcp"}, minutes: 6},
