@@ -33,7 +33,7 @@ var models = map[string]func() any{
 	"sharedGalleryImage":           func() any { return &armcompute.SharedGalleryImage{} },
 	"sharedGalleryImageVersion":    func() any { return &armcompute.SharedGalleryImageVersion{} },
 
-	"operation": nil, "locationList": nil, "permissionList": nil, "agreement": nil, "virtualNetwork": nil, "networkInterfaceList": nil, "publicIPAddressList": nil,
+	"operation": nil, "tags": nil, "locationList": nil, "permissionList": nil, "agreement": nil, "virtualNetwork": nil, "networkInterfaceList": nil, "publicIPAddressList": nil,
 	"publicIPAddress": nil, "loadBalancer": nil, "loadBalancerList": nil, "backendAddressPool": nil, "loadBalancerHealth": nil,
 }
 
