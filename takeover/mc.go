@@ -222,9 +222,9 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 		return
 	}
 	account := &target.Account.Spec
-	same := map[string]bool{"aws": account.AWS != nil, "openstack": account.OpenStack != nil, "vsphere": account.VSphere != nil}
+	same := map[string]bool{"aws": account.AWS != nil, "openstack": account.OpenStack != nil, "vsphere": account.VSphere != nil, "azure": account.Azure != nil}
 	if !same[config.CloudProvider] {
-		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
+		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, Azure, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
 		return
 	}
 	s.note(value+".operatingSystem", "it is %s: the CloudInitConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
@@ -249,6 +249,8 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 		s.mcOpenStack(pool, config.CloudProviderSpec, target)
 	case account.VSphere != nil:
 		s.mcVSphere(pool, config, target)
+	case account.Azure != nil:
+		s.mcAzure(pool, config.CloudProviderSpec, family, target)
 	default:
 		s.mcAWS(pool, config.CloudProviderSpec, family, target)
 	}
@@ -291,7 +293,7 @@ func (m *MC) machine(p *Plan, o *unstructured.Unstructured, target *Target) *Mac
 		return nil
 	}
 	machine.Identity = string(o.GetUID())
-	if own := spec.ProviderID[strings.LastIndex(spec.ProviderID, "/")+1:]; own != "" && own != machine.Instance {
+	if own := spec.ProviderID[strings.LastIndex(spec.ProviderID, "/")+1:]; own != "" && own != machine.instanceName() {
 		s.refuse("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name, node.Spec.ProviderID)
 	}
 	return machine
