@@ -10,10 +10,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/arm"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/resources/armresources/v3"
 	. "github.com/onsi/gomega"
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/azure/armstub"
+	"github.com/drover-io/drover/cloud/conformance"
 )
 
 // oldTags are those that another system gives a machine and its parts.
@@ -111,6 +116,54 @@ func TestTagger(t *testing.T) {
 			g.Expect(left).To(Equal([]string{"old-1", "old-1-pvc"}), "the machine in the books, and the volume")
 		})
 	}
+}
+
+// TestTagsContract: Microsoft's client for Go understands the stub's tags.
+func TestTagsContract(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := start(t, armstub.Options{})
+	stub.LaunchWith("old-1", oldTags("old-1"), true)
+	before := tagsIn(stub)
+	d := connect(t, stub)
+	credential, err := d.source.get()
+	g.Expect(err).NotTo(HaveOccurred())
+	client, err := armresources.NewTagsClient(armstub.Subscription, credential, &arm.ClientOptions{DisableRPRegistration: true, ClientOptions: azcore.ClientOptions{
+		APIVersion: tagsVersion, Cloud: placeOf(d.account).config, Transport: d.client, Retry: policy.RetryOptions{MaxRetries: -1},
+	}})
+	g.Expect(err).NotTo(HaveOccurred())
+	scope := strings.TrimPrefix(d.idOf(virtualMachines, "old-1"), "/")
+	for _, op := range []armresources.TagsPatchOperation{armresources.TagsPatchOperationMerge, armresources.TagsPatchOperationDelete} {
+		poller, err := client.BeginUpdateAtScope(ctx, scope, armresources.TagsPatchResource{
+			Operation: new(op), Properties: &armresources.Tags{Tags: map[string]*string{"one": new("1")}},
+		}, nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		done, err := poller.PollUntilDone(ctx, nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(done.Properties.Tags).To(HaveLen(map[bool]int{true: 4, false: 3}[op == armresources.TagsPatchOperationMerge]))
+	}
+	g.Expect(tagsIn(stub)).To(Equal(before))
+}
+
+// TestTagRole makes the driver call each operation of a takeover, and compares them with the role
+// in the documentation.
+func TestTagRole(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := start(t, armstub.Options{})
+	stub.LaunchWith("old-1", oldTags("old-1"), false)
+	d := connect(t, stub)
+	_, err := d.Probe(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	id, tags := imported(d, "old-1")
+	g.Expect(d.Tag(ctx, id, tags, nil)).To(Succeed())
+	_, err = d.Tagged(ctx, droverKeys)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(d.Untag(ctx, []string{id}, droverKeys)).To(Succeed())
+	conformance.Document(t, "../../docs/clouds/azure.md", "takeover", map[string]any{
+		"Name": "Drover takeover", "IsCustom": true, "Description": "Tags virtual machines for drover import",
+		"Actions": stub.Required(), "AssignableScopes": []string{"/subscriptions/" + armstub.Subscription},
+	}, *update)
 }
 
 // TestTagInterrupted cuts the connection after each of the writes, and once the calls are repeated,

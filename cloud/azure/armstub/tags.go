@@ -24,6 +24,7 @@ func (c *Cloud) changeTags(in call) (answer, *failure) {
 		return answer{}, refuse(http.StatusBadRequest, "InvalidApiVersionParameter", "The api-version '%s' is invalid.", in.is("api-version"))
 	}
 	c.settle()
+	c.judge("tagsPatch", in.body)
 	var patch struct {
 		Operation  string
 		Properties struct{ Tags map[string]string }
