@@ -69,6 +69,8 @@ type Place struct {
 	Launch func(name string, tags map[string]string) (id, own, node string)
 	// VMs returns what the cloud has, or had, by ID.
 	VMs func() map[string]VM
+	// Calls returns the numbers of calls that make, change or delete something.
+	Calls func() map[string]int
 }
 
 // VM is what a takeover may change of a VM.

@@ -169,8 +169,9 @@ func (s *Stage) cut(step string, n int32, args ...string) (wrote string, p *proc
 	return wrote, p
 }
 
-// tagging are the calls that the command makes to clouds, and nobody else during a takeover.
-var tagging = []string{"CreateTags", "DeleteTags", "ReconfigVM_Task", "SetField"}
+// tagging begins the calls by which the command writes to clouds. Nobody else makes them during a
+// takeover.
+var tagging = []string{"CreateTags", "DeleteTags", "ReconfigVM_Task", "SetField", "PATCH "}
 
 // writes reports whether only the command makes such a call, and it changes something.
 func writes(c faultproxy.Call) bool {
@@ -180,7 +181,7 @@ func writes(c faultproxy.Call) bool {
 	case "workload": // Cluster API and Drover use it, too
 		return c.Verb == "patch" && c.Resource == "nodes" && slices.Contains(c.Fields, "metadata.finalizers")
 	}
-	return slices.Contains(tagging, c.Verb)
+	return slices.ContainsFunc(tagging, func(begin string) bool { return strings.HasPrefix(c.Verb, begin) })
 }
 
 // command returns the arguments of the page's command for a step, with the stage's values.

@@ -77,6 +77,13 @@ func (c *Cloud) tagsOf(in call) (map[string]any, func(map[string]any)) {
 	return nil, nil
 }
 
+// SetKeep sets whether each machine leaves its network interface and disk behind.
+func (c *Cloud) SetKeep(keep bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.Keep = keep
+}
+
 // LaunchWith makes a machine without the driver, as another system does: with a network interface,
 // an OS disk, a data disk of its own and one that a CSI driver has attached. The first three have
 // its tags. With cascade, Azure deletes them with the machine; otherwise there is a public address,
