@@ -222,9 +222,9 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 		return
 	}
 	account := &target.Account.Spec
-	same := map[string]bool{"aws": account.AWS != nil, "openstack": account.OpenStack != nil, "vsphere": account.VSphere != nil, "azure": account.Azure != nil}
+	same := map[string]bool{"aws": account.AWS != nil, "openstack": account.OpenStack != nil, "vsphere": account.VSphere != nil, "azure": account.Azure != nil, "gce": account.GCP != nil}
 	if !same[config.CloudProvider] {
-		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, Azure, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
+		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
 		return
 	}
 	s.note(value+".operatingSystem", "it is %s: the CloudInitConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
@@ -251,6 +251,8 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 		s.mcVSphere(pool, config, target)
 	case account.Azure != nil:
 		s.mcAzure(pool, config.CloudProviderSpec, family, target)
+	case account.GCP != nil:
+		s.mcGCP(pool, config, family, target)
 	default:
 		s.mcAWS(pool, config.CloudProviderSpec, family, target)
 	}

@@ -49,6 +49,8 @@ func (t *Target) instance(providerID string) string {
 		return instanceOnVSphere(providerID)
 	case account.Azure != nil:
 		return instanceOnAzure(providerID)
+	case account.GCP != nil:
+		return instanceOnGCP(providerID)
 	}
 	return instanceOnAWS(providerID)
 }

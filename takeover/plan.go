@@ -268,6 +268,9 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 		}
 		size, image = azure.VMSize, imageOnAzure(&azure.Image)
 	}
+	if gcp := pool.Machine.GCP; gcp != nil {
+		size = gcp.MachineType // Google does not tell the image
+	}
 	if vsphere := pool.Machine.VSphere; vsphere != nil {
 		size = sizeOnVSphere(vsphere)
 	}
