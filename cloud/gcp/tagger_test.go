@@ -5,12 +5,15 @@ package gcp
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
 )
 
@@ -105,6 +108,29 @@ func TestTagger(t *testing.T) {
 		}
 	}
 	g.Expect(left).To(ConsistOf("old-2", "old-2"), "of the other one, the instance and its disk")
+}
+
+// TestTagRole makes the driver call each operation of a takeover, and compares the permissions with
+// the role in the documentation.
+func TestTagRole(t *testing.T) {
+	t.Parallel()
+	const role = "kubernetes-io-role-node"
+	g, ctx := NewWithT(t), t.Context()
+	stub := start(t, gcpstub.Options{})
+	id := gcpstub.Zones()[0] + "/old-1"
+	stub.LaunchWith(gcpstub.Zones()[0], "old-1", nil, role)
+	d, seen := watched(t, stub)
+	_, err := d.Probe(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = d.Tagged(ctx, []string{role})
+	g.Expect(err).NotTo(HaveOccurred())
+	tags := map[string]string{cloud.TagOwnership: "blue", cloud.TagToken: "1a2b3c4d-old-1"}
+	g.Expect(eventually(func() error { return d.Tag(ctx, id, tags, nil) })).To(Succeed())
+	g.Expect(eventually(func() error { return d.Untag(ctx, []string{id}, append(droverKeys, role)) })).To(Succeed())
+	conformance.Document(t, "../../docs/clouds/gcp.md", "takeover", map[string]any{
+		"title": "Drover takeover", "description": "Labels instances for drover import", "stage": "GA",
+		"includedPermissions": slices.Sorted(maps.Keys(seen)),
+	}, *update)
 }
 
 // TestTagRaced tests that a label that another writes between the read and the write is kept, and

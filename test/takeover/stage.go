@@ -171,7 +171,7 @@ func (s *Stage) cut(step string, n int32, args ...string) (wrote string, p *proc
 
 // tagging begins the calls by which the command writes to clouds. Nobody else makes them during a
 // takeover.
-var tagging = []string{"CreateTags", "DeleteTags", "ReconfigVM_Task", "SetField", "PATCH "}
+var tagging = []string{"CreateTags", "DeleteTags", "ReconfigVM_Task", "SetField", "PATCH ", "POST instances/set"}
 
 // writes reports whether only the command makes such a call, and it changes something.
 func writes(c faultproxy.Call) bool {
