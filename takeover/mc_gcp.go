@@ -47,8 +47,8 @@ type mcGCPSpec struct {
 	GuestOSFeatures       []string          `json:"guestOSFeatures"`
 }
 
-// mcGCP maps a cloudProviderSpec to the fields of a machine. Credentials are the CloudAccount's, and
-// zones of load balancers the cloud controller's.
+// mcGCP maps a cloudProviderSpec to the fields of a machine. Credentials are the CloudAccount's,
+// and zones of load balancers the cloud controller's.
 func (s subject) mcGCP(pool *Pool, config *mcProviderConfig, family string, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcGCPSpec{}

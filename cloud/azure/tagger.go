@@ -175,7 +175,7 @@ func (vm *virtualMachine) keepsParts() bool {
 		slices.ContainsFunc(vm.interfaces(), func(n nicReference) bool { return n.Properties.DeleteOption != deleteToo })
 }
 
-// disks returns the managed disks of a machine that were made with it, and not attached to it since.
+// disks returns the managed disks of a machine that were made with it, and not attached since.
 func (vm *virtualMachine) disks() (all []disk) {
 	s := vm.Properties.StorageProfile
 	if s == nil {

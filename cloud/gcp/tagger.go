@@ -25,8 +25,8 @@ import (
 // conditionNotMet refuses a write because the fingerprint is not that of today.
 const conditionNotMet = "conditionNotMet"
 
-// Tagged implements cloud.Tagger. An instance's name is its tag "Name". Its ID has its name, because
-// a Node's provider ID has it, too.
+// Tagged implements cloud.Tagger. An instance's name is its tag "Name". Its ID has its name, as a
+// Node's provider ID has it.
 func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagged, err error) {
 	if len(keys) == 0 {
 		return nil, nil

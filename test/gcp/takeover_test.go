@@ -14,8 +14,8 @@ import (
 )
 
 // TestTakeover takes VMs over that were made as machine-controller-manager makes them, which knows
-// them by network tags: there, back, and there again. Then the pool is Drover's: it rolls, goes, and
-// nothing is left.
+// them by network tags: there, back, and there again. Then the pool is Drover's: it rolls, goes,
+// and nothing is left.
 func TestTakeover(t *testing.T) {
 	const cluster, role = "kubernetes-io-cluster-taken", "kubernetes-io-role-node"
 	s := house.Stage(t, "taken")

@@ -59,9 +59,9 @@ type Place struct {
 	// Cloud is its name in the old system's objects, and Spec what they say of a machine.
 	Cloud string
 	Spec  map[string]any
-	// Tags are those that the old system gives its VMs, in addition to their names and to UID, the
-	// key with the Machine's UID; "": it does not. Role is the key that the VMs lose in the end; "":
-	// they keep all.
+	// Tags are those that machine-controller-manager gives its VMs. UID is the key with the
+	// Machine's UID, which machine-controller gives them; "": none. Role is the key that the VMs
+	// lose in the end; "": they keep all.
 	Tags      map[string]string
 	UID, Role string
 	// Launch makes a VM as the old system does. IDs are the cloud's own, and the provider IDs of
