@@ -186,14 +186,14 @@ func (o *Old) AddMCM(p Pool) {
 		"class": map[string]any{"apiGroup": o.group, "kind": "MachineClass", "name": name}, "drainTimeout": "10s",
 		"nodeTemplate": map[string]any{"metadata": map[string]any{"labels": p.Labels}},
 	}
-	set, labels := o.set(name, "name", p, machine)
+	set := o.set(name, "name", p, machine)
 	for i := range p.Replicas {
 		name := fmt.Sprintf("%s-%d", set.GetName(), i)
 		own, node := o.launch(name, o.Tags)
 		m := o.make("Machine", name, set, map[string]any{
 			"spec": with(machine, "providerID", own), "status": map[string]any{"currentStatus": map[string]any{"phase": "Running"}},
 		})
-		m.SetLabels(map[string]string{"name": labels, "node": name})
+		m.SetLabels(map[string]string{"name": o.Tenant.Name + "-" + p.Name, "node": name})
 		o.Do(o.Rig.Client.Update(o.Ctx, m))
 		o.node(name, node, name, "node."+o.group+"/machine-controller")
 	}
@@ -209,7 +209,7 @@ func (o *Old) AddMC(p Pool) {
 		"metadata": map[string]any{"labels": p.Labels}, "versions": map[string]any{"kubelet": strings.TrimPrefix(body.DefaultKubeletVersion, "v")},
 		"providerSpec": map[string]any{"value": map[string]any{"cloudProvider": o.Cloud, "operatingSystem": "ubuntu", "cloudProviderSpec": o.Spec}},
 	}
-	set, _ := o.set(name, "machine", p, machine)
+	set := o.set(name, "machine", p, machine)
 	for i := range p.Replicas {
 		name := fmt.Sprintf("%s-%d", set.GetName(), i)
 		m := o.make("Machine", name, set, map[string]any{
@@ -227,9 +227,9 @@ func (o *Old) AddMC(p Pool) {
 	o.run()
 }
 
-// set makes the MachineDeployment of a pool and its MachineSet. The label's value is the
-// MachineDeployment's name.
-func (o *Old) set(name, label string, p Pool, machine map[string]any) (set *unstructured.Unstructured, value string) {
+// set makes the MachineDeployment of a pool and its MachineSet. They select Machines by a label with
+// the MachineDeployment's name.
+func (o *Old) set(name, label string, p Pool, machine map[string]any) *unstructured.Unstructured {
 	o.Helper()
 	labels := map[string]any{label: name}
 	spec := map[string]any{"spec": map[string]any{
@@ -237,7 +237,7 @@ func (o *Old) set(name, label string, p Pool, machine map[string]any) (set *unst
 		"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": machine},
 	}}
 	deployment := o.make("MachineDeployment", name, nil, spec)
-	return o.make("MachineSet", name+"-6d4f5", deployment, spec), name
+	return o.make("MachineSet", name+"-6d4f5", deployment, spec)
 }
 
 // with returns the fields and one more.
