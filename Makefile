@@ -90,11 +90,11 @@ test-takeover: ## Take machines of a stand-in for EC2 over from another system, 
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/takeover -v
 
-test-azure: ## Have a stand-in for Azure make, roll, lose and refuse machines, and count the calls of 300 with the rate limits of Azure, and of 100 in a busy subscription
+test-azure: ## Have a stand-in for Azure make, roll, lose and refuse machines, take those of other systems over, and count the calls of 300 with the rate limits of Azure, and of 100 in a busy subscription
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/azure -v
 
-test-gcp: ## Have a stand-in for Compute Engine make, roll, lose and refuse machines, and count the calls of 300 with the rate limits of Google, and of 100 with a small quota
+test-gcp: ## Have a stand-in for Compute Engine make, roll, lose and refuse machines, take those of other systems over, and count the calls of 300 with the rate limits of Google, and of 100 with a small quota
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/gcp -v
 
@@ -147,7 +147,7 @@ test-cluster-long: ## Take a whole cluster through its life: upgrades to another
 	@hack/tool $(PLAYGROUND) kube-scheduler capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm clusterctl >/dev/null
 	$(OTHERS) ./test/cluster -v -run TestLife
 
-test-vsphere: ## Have govmomi's vCenter make, roll, lose and replace machines
+test-vsphere: ## Have govmomi's vCenter make, roll, lose and replace machines, and take those of other systems over
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/vsphere -v
 

@@ -53,7 +53,7 @@ func importing(version string) *cobra.Command {
 // importFrom returns the command "drover import" for one system.
 func importFrom(system takeover.System, version string) *cobra.Command {
 	var o importOptions
-	clouds := "AWS, KubeVirt, OpenStack and vSphere are supported."
+	clouds := "AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere are supported."
 	if system.Cluster != nil {
 		clouds = "Its provider for AWS is supported."
 	}

@@ -223,10 +223,11 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 	}
 	account := &target.Account.Spec
 	same := map[string]bool{
-		"aws": account.AWS != nil, "kubevirt": account.KubeVirt != nil, "openstack": account.OpenStack != nil, "vsphere": account.VSphere != nil,
+		"aws": account.AWS != nil, "azure": account.Azure != nil, "gce": account.GCP != nil,
+		"kubevirt": account.KubeVirt != nil, "openstack": account.OpenStack != nil, "vsphere": account.VSphere != nil,
 	}
 	if !same[config.CloudProvider] {
-		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
+		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
 		return
 	}
 	s.note(value+".operatingSystem", "it is %s: the CloudInitConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
@@ -253,6 +254,10 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 		s.mcOpenStack(pool, config.CloudProviderSpec, target)
 	case account.VSphere != nil:
 		s.mcVSphere(pool, config, target)
+	case account.Azure != nil:
+		s.mcAzure(pool, config.CloudProviderSpec, family, target)
+	case account.GCP != nil:
+		s.mcGCP(pool, config, family, target)
 	default:
 		s.mcAWS(pool, config.CloudProviderSpec, family, target)
 	}
@@ -295,7 +300,7 @@ func (m *MC) machine(p *Plan, o *unstructured.Unstructured, target *Target) *Mac
 		return nil
 	}
 	machine.Identity = string(o.GetUID())
-	if own := spec.ProviderID[strings.LastIndex(spec.ProviderID, "/")+1:]; own != "" && own != machine.Instance {
+	if own := spec.ProviderID[strings.LastIndex(spec.ProviderID, "/")+1:]; own != "" && own != machine.instanceName() {
 		s.refuse("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name, node.Spec.ProviderID)
 	}
 	return machine

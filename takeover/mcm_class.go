@@ -47,8 +47,12 @@ func (m *MCM) classes(p *Plan, target *Target) {
 			s.openstack(pool, class, target)
 		case strings.EqualFold(provider, "vSphere") && account.VSphere != nil:
 			s.vsphere(pool, class, target)
+		case strings.EqualFold(provider, "Azure") && account.Azure != nil:
+			s.azure(pool, class, target)
+		case strings.EqualFold(provider, "GCP") && account.GCP != nil:
+			s.gcp(pool, class, target)
 		default:
-			s.refuse("provider", "it is %q: Drover takes over machines of AWS, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", provider)
+			s.refuse("provider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", provider)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func (m *MCM) machine(p *Plan, o *unstructured.Unstructured, template *mcmMachin
 	if machine == nil {
 		return nil
 	}
-	if own := spec.ProviderID[strings.LastIndex(spec.ProviderID, "/")+1:]; own != machine.Instance {
+	if own := spec.ProviderID[strings.LastIndex(spec.ProviderID, "/")+1:]; own != machine.instanceName() {
 		s.refuse("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, name, node.Spec.ProviderID)
 	}
 	return machine

@@ -5,10 +5,13 @@ package takeover
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,14 +49,25 @@ func (t *Target) instance(providerID string) string {
 		return instanceOnOpenStack(providerID)
 	case account.VSphere != nil:
 		return instanceOnVSphere(providerID)
+	case account.Azure != nil:
+		return instanceOnAzure(providerID)
+	case account.GCP != nil:
+		return instanceOnGCP(providerID)
 	}
 	return instanceOnAWS(providerID)
 }
 
 // token returns the creation token of a machine. It is the same in each run, and begins with the
 // management cluster's identity, as those that Drover makes up: so Drover counts what a VM leaves
-// behind as its own.
-func (t *Target) token(m Machine) string { return t.Identity + "-" + m.Instance }
+// behind as its own. An ID that is a path is too long, so a digest stands for it.
+func (t *Target) token(m Machine) string {
+	id := m.Instance
+	if strings.Contains(id, "/") {
+		sum := sha256.Sum256([]byte(id))
+		id = hex.EncodeToString(sum[:16])
+	}
+	return t.Identity + "-" + id
+}
 
 // Tags returns the tags that make the VM the CloudMachine's.
 func (t *Target) Tags(m Machine) map[string]string {
@@ -172,7 +186,7 @@ func (t *Target) deployment(pool *Pool) *clusterv1.MachineDeployment {
 			Template: clusterv1.MachineTemplateSpec{
 				ObjectMeta: clusterv1.ObjectMeta{Labels: maps.Clone(labels)},
 				Spec: clusterv1.MachineSpec{
-					ClusterName: t.Cluster, Version: pool.Version,
+					ClusterName: t.Cluster, Version: pool.Version, FailureDomain: pool.FailureDomain,
 					Bootstrap:         clusterv1.Bootstrap{ConfigRef: reference(bootstrapv1.GroupVersion.Group, "CloudInitConfigTemplate", pool.Name)},
 					InfrastructureRef: reference(infrav1.GroupVersion.Group, "CloudMachineTemplate", pool.Template),
 					Deletion:          clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: seconds(pool.DrainTimeout)},

@@ -34,7 +34,9 @@ type Pool struct {
 	MaxSurge        *intstr.IntOrString
 	MaxUnavailable  *intstr.IntOrString
 	MinReadySeconds int32
-	DrainTimeout    time.Duration
+	// FailureDomain is where all of the pool's machines are; "": Drover chooses.
+	FailureDomain string
+	DrainTimeout  time.Duration
 	// Deployment is the MachineDeployment's spec, if the other system has one: then the settings
 	// above are in it. What is the target's own is not used: names, numbers, selector, references.
 	Deployment *clusterv1.MachineDeploymentSpec
@@ -86,6 +88,9 @@ type Machine struct {
 	// does not: ports, volumes, addresses.
 	Own []string
 }
+
+// instanceName returns the last part of the cloud's own ID.
+func (m *Machine) instanceName() string { return m.Instance[strings.LastIndex(m.Instance, "/")+1:] }
 
 // vm returns the name of the machine's VM.
 func (m *Machine) vm() string { return cmp.Or(m.VM, m.Name) }
@@ -258,6 +263,16 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 	}
 	if openstack := pool.Machine.OpenStack; openstack != nil {
 		size, image = openstack.Flavor, openstack.Image.ID
+	}
+	if azure := pool.Machine.Azure; azure != nil {
+		if azure.Image == (infrav1.AzureImage{}) {
+			azure.Image = azureImage(vm.ImageID)
+			s.plan.about("MachineDeployment", pool.Name).note("", "it names no image: new machines get that of VM %s, %s", vm.Tags[nameKey], vm.ImageID)
+		}
+		size, image = azure.VMSize, imageOnAzure(&azure.Image)
+	}
+	if gcp := pool.Machine.GCP; gcp != nil {
+		size = gcp.MachineType // Google does not tell the image
 	}
 	if vsphere := pool.Machine.VSphere; vsphere != nil {
 		size = sizeOnVSphere(vsphere)

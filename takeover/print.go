@@ -26,7 +26,7 @@ func (t *Target) Print(out io.Writer, p *Plan) error {
 		pool := &p.Pools[i]
 		fmt.Fprintf(table, "%s\t%d of %d\t\t\t%s\n", pool.Name, len(pool.Machines), pool.Replicas, pool.Version)
 		for _, m := range pool.Machines {
-			fmt.Fprintf(table, "\t%s\t%s\t%s\t%s\n", m.Name, m.Instance, m.Node, m.Version)
+			fmt.Fprintf(table, "\t%s\t%s\t%s\t%s\n", m.Name, m.instanceName(), m.Node, m.Version)
 			own += len(m.Own)
 		}
 		vms += len(pool.Machines)

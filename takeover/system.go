@@ -59,7 +59,7 @@ func MachineController() System {
 		Name: "machine-controller", Read: ReadMC,
 		leases: []string{"machine-controller"}, api: mcAPI,
 		kinds:          kindsOf(mcAPI, "Machine", "MachineSet", "MachineDeployment"),
-		finalizers:     []string{"machine-delete-finalizer", "machine-node-delete-finalizer", mcAddress, "foregroundDeletion"},
+		finalizers:     append([]string{"machine-delete-finalizer", "machine-node-delete-finalizer", mcAddress, "foregroundDeletion"}, mcCleanups...),
 		nodeLabel:      "machine-controller/owned-by",
 		nodeAnnotation: "cluster.k8s.io/machine",
 	}

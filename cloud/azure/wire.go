@@ -21,6 +21,7 @@ const (
 	locationsVersion = "2022-12-01"
 	galleriesVersion = "2023-07-03"
 
+	tagsVersion        = "2021-04-01"
 	permissionsVersion = "2022-04-01"
 	termsVersion       = "2021-01-01"
 	// inlineVersion is the only newer version that Azure accepts for inline network interfaces.
@@ -162,7 +163,14 @@ type sshKey struct {
 type networkProfile struct {
 	NetworkAPIVersion              string           `json:"networkApiVersion,omitempty"`
 	NetworkInterfaceConfigurations []inlineResource `json:"networkInterfaceConfigurations,omitempty"`
-	NetworkInterfaces              []reference      `json:"networkInterfaces,omitempty"`
+	NetworkInterfaces              []nicReference   `json:"networkInterfaces,omitempty"`
+}
+
+type nicReference struct {
+	ID         string `json:"id"`
+	Properties struct {
+		DeleteOption string `json:"deleteOption,omitempty"`
+	} `json:"properties"`
 }
 
 // inlineResource is a network interface, its IP configuration or its public address.
@@ -236,6 +244,16 @@ type capabilities struct {
 
 type billingProfile struct {
 	MaxPrice float64 `json:"maxPrice"`
+}
+
+// tagsPatch changes the tags of a resource.
+type tagsPatch struct {
+	Operation  string `json:"operation"`
+	Properties tagSet `json:"properties"`
+}
+
+type tagSet struct {
+	Tags map[string]string `json:"tags"`
 }
 
 // instanceView is what Azure knows of a machine beyond its model.

@@ -78,7 +78,7 @@ func (d *driver) instanceRequest(req cloud.Request, spec *infrav1.GCPMachine, zo
 		ReservationAffinity: reservationFor(spec.Reservation),
 	}
 	if len(spec.NetworkTags) > 0 {
-		out.Tags = &networkTags{spec.NetworkTags}
+		out.Tags = &networkTags{Items: spec.NetworkTags}
 	}
 	if a := spec.ServiceAccount; a != nil {
 		scopes := a.Scopes

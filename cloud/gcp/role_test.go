@@ -56,7 +56,7 @@ func permission(method, path string) string {
 		verb = "getSerialPortOutput"
 	case last == "testIamPermissions", last == "listNetworkEndpoints":
 		verb = "list"
-	case last == "attachNetworkEndpoints", last == "detachNetworkEndpoints":
+	case last == "attachNetworkEndpoints", last == "detachNetworkEndpoints", last == "setLabels", last == "setTags":
 		verb = last
 	case len(parts) > 2 && parts[1] == "family":
 		verb = "getFromFamily"

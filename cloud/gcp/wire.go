@@ -21,6 +21,7 @@ type instance struct {
 	MinCPUPlatform     string            `json:"minCpuPlatform,omitempty"`
 	CanIPForward       bool              `json:"canIpForward,omitempty"`
 	Labels             map[string]string `json:"labels,omitempty"`
+	LabelFingerprint   string            `json:"labelFingerprint,omitempty"`
 	ResourcePolicies   []string          `json:"resourcePolicies,omitempty"`
 
 	Disks               []attachedDisk       `json:"disks,omitempty"`
@@ -104,7 +105,14 @@ type accelerator struct {
 }
 
 type networkTags struct {
-	Items []string `json:"items"`
+	Items       []string `json:"items"`
+	Fingerprint string   `json:"fingerprint,omitempty"`
+}
+
+// labelsRequest replaces the labels of an instance.
+type labelsRequest struct {
+	Labels      map[string]string `json:"labels"`
+	Fingerprint string            `json:"labelFingerprint"`
 }
 
 type metadata struct {

@@ -31,9 +31,6 @@ import (
 )
 
 const (
-	// oldCluster is the Cluster that has the pools of Cluster API's provider.
-	oldCluster = "old"
-
 	infrastructureAPI = "infrastructure.cluster.x-k8s.io/v1beta2"
 	kubeadmAPI        = "bootstrap.cluster.x-k8s.io/v1beta2"
 	controlPlaneAPI   = "controlplane.cluster.x-k8s.io/v1beta2"
@@ -42,7 +39,7 @@ const (
 
 // capa is Cluster API with its provider for AWS. Cluster API itself runs; the test plays the
 // provider, and the bootstrap provider.
-var capa = system{
+var capa = System{
 	name: "cluster-api", page: "cluster-api-providers", group: clusterv1.GroupVersion.Group,
 	kinds: []string{"MachineDeployment", "MachineSet", "Machine", "AWSMachine", "KubeadmConfig"},
 	apis: map[string]string{
@@ -50,7 +47,6 @@ var capa = system{
 		"AWSMachine": infrastructureAPI, "AWSMachineTemplate": infrastructureAPI, "AWSCluster": infrastructureAPI,
 		"KubeadmConfig": kubeadmAPI, "KubeadmConfigTemplate": kubeadmAPI, "KubeadmControlPlane": controlPlaneAPI,
 	},
-	key: "sigs.k8s.io/cluster-api-provider-aws/cluster/" + oldCluster,
 }
 
 // installProviders installs the kinds of Cluster API's providers for AWS and for kubeadm from their
@@ -93,7 +89,7 @@ func installProviders(ctx context.Context, c client.Client) error {
 }
 
 // addCluster makes the old Cluster, with a control plane that is as it should be.
-func (o *old) addCluster() {
+func (o *Old) addCluster() {
 	o.Helper()
 	labels := map[string]string{clusterv1.ClusterNameLabel: oldCluster}
 	o.Do(o.Rig.Client.Create(o.Ctx, &corev1.Secret{
@@ -139,7 +135,7 @@ func groupOf(api string) string {
 }
 
 // status writes a part of an object's status.
-func (o *old) status(object *unstructured.Unstructured, status map[string]any) {
+func (o *Old) status(object *unstructured.Unstructured, status map[string]any) {
 	o.Helper()
 	before := object.DeepCopy()
 	object.Object["status"] = status
@@ -147,9 +143,9 @@ func (o *old) status(object *unstructured.Unstructured, status map[string]any) {
 }
 
 // addCAPI makes a pool of Cluster API's, whose machines run.
-func (o *old) addCAPI(p pool) {
+func (o *Old) addCAPI(p Pool) {
 	o.Helper()
-	name := o.Tenant.Name + "-" + p.name
+	name := o.Tenant.Name + "-" + p.Name
 	o.pools++
 	template := func(spec map[string]any) map[string]any {
 		return map[string]any{"spec": map[string]any{"template": map[string]any{"spec": spec}}}
@@ -163,14 +159,14 @@ func (o *old) addCAPI(p pool) {
 		"preKubeadmCommands":  []any{"true"},
 		"postKubeadmCommands": []any{"touch /run/joined"},
 		"joinConfiguration": map[string]any{"nodeRegistration": map[string]any{
-			"kubeletExtraArgs": []any{map[string]any{"name": "node-labels", "value": "pool=" + p.name}},
+			"kubeletExtraArgs": []any{map[string]any{"name": "node-labels", "value": "pool=" + p.Name}},
 		}},
 	}))
 	selector := map[string]string{"pool": name}
 	d := &clusterv1.MachineDeployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: name},
 		Spec: clusterv1.MachineDeploymentSpec{
-			ClusterName: oldCluster, Replicas: ptr.To(int32(p.replicas)), Selector: metav1.LabelSelector{MatchLabels: selector},
+			ClusterName: oldCluster, Replicas: ptr.To(int32(p.Replicas)), Selector: metav1.LabelSelector{MatchLabels: selector},
 			Template: clusterv1.MachineTemplateSpec{
 				ObjectMeta: clusterv1.ObjectMeta{Labels: selector},
 				Spec: clusterv1.MachineSpec{
@@ -195,7 +191,7 @@ func (o *old) addCAPI(p pool) {
 	o.Until("Cluster API has made the machines", func(ctx context.Context) (string, error) {
 		made = o.list("AWSMachine")
 		err := o.Rig.Client.List(ctx, made, client.InNamespace(o.namespace), client.MatchingLabels(selector))
-		if len(made.Items) != p.replicas {
+		if len(made.Items) != p.Replicas {
 			return fmt.Sprintf("there are %d", len(made.Items)), err
 		}
 		for i := range made.Items {
@@ -211,7 +207,7 @@ func (o *old) addCAPI(p pool) {
 	o.run()
 	o.Until("the machines run", func(ctx context.Context) (string, error) {
 		err := o.Rig.Client.Get(ctx, client.ObjectKeyFromObject(d), d)
-		if n := ptr.Deref(d.Status.AvailableReplicas, 0); n != int32(p.replicas) {
+		if n := ptr.Deref(d.Status.AvailableReplicas, 0); n != int32(p.Replicas) {
 			return fmt.Sprintf("%d are available", n), err
 		}
 		return "", err
@@ -219,7 +215,7 @@ func (o *old) addCAPI(p pool) {
 }
 
 // provide does what the providers do for a machine.
-func (o *old) provide(vm *unstructured.Unstructured) {
+func (o *Old) provide(vm *unstructured.Unstructured) {
 	o.Helper()
 	name := vm.GetName()
 	config := &unstructured.Unstructured{}
@@ -234,7 +230,7 @@ func (o *old) provide(vm *unstructured.Unstructured) {
 	}))
 	o.status(config, map[string]any{"dataSecretName": name, "initialization": map[string]any{"dataSecretCreated": true}})
 	id, _ := o.AWS.Launch(map[string]string{
-		"Name": name, o.key: "owned", "sigs.k8s.io/cluster-api-provider-aws/role": "node", "kubernetes.io/cluster/" + oldCluster: "owned",
+		"Name": name, o.Role: "owned", "sigs.k8s.io/cluster-api-provider-aws/role": "node", "kubernetes.io/cluster/" + oldCluster: "owned",
 	})
 	o.vms = append(o.vms, id)
 	o.Do(scenario.Patch(o.Ctx, o.Rig.Client, vm, func() {
@@ -247,7 +243,7 @@ func (o *old) provide(vm *unstructured.Unstructured) {
 }
 
 // pause pauses the old Cluster or ends its pause, and waits until Cluster API has seen it for all.
-func (o *old) pause(paused bool) {
+func (o *Old) pause(paused bool) {
 	o.Helper()
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: oldCluster}}
 	o.Do(o.Rig.Client.Get(o.Ctx, client.ObjectKeyFromObject(cluster), cluster))
@@ -289,7 +285,7 @@ func (o *old) pause(paused bool) {
 }
 
 // uids returns the UIDs of the objects of the old system.
-func (o *old) uids() map[string]string {
+func (o *Old) uids() map[string]string {
 	o.Helper()
 	all := map[string]string{}
 	for _, kind := range o.kinds {
@@ -306,71 +302,71 @@ func (o *old) uids() map[string]string {
 // each of its writes: there, back, and there again. Cluster API runs all the time. After the way
 // back, the old Cluster goes on; after the commit, it has no pool, and makes no machine.
 func TestClusterAPI(t *testing.T) {
-	s := startEmpty(t, capa, "capi")
+	s := startEmpty(t, capa, "capi", provided)
 	s.AWS.SetKeep(false)
 	g := NewWithT(t)
-	s.old.addCluster()
-	s.old.addCAPI(pool{name: "a", replicas: 2})
-	plane, _ := s.AWS.Launch(map[string]string{"Name": "control-plane", s.old.key: "owned"})
+	s.Old.addCluster()
+	s.Old.addCAPI(Pool{Name: "a", Replicas: 2})
+	plane, _ := s.AWS.Launch(map[string]string{"Name": "control-plane", s.Old.Role: "owned"})
 	refuses := func(step, why string) {
 		t.Helper()
-		out, errs, code := s.run(step)
+		out, errs, code := s.Run(step)
 		g.Expect(out + errs).To(MatchRegexp(why))
 		g.Expect(code).To(Equal(1))
 	}
 	refuses("plan", `Refused +Cluster old +spec.paused +it is not paused`)
 	refuses("stage", `Refused +Cluster old +spec.paused`)
-	g.Expect(s.count(&clusterv1.MachineDeploymentList{})).To(Equal(0))
-	uids := s.old.uids()
-	s.old.pause(true)
-	before, began := s.picture(), s.AWS.Calls()
+	g.Expect(s.Count(&clusterv1.MachineDeploymentList{})).To(Equal(0))
+	uids := s.Old.uids()
+	s.Old.pause(true)
+	before, began := s.Picture(), s.AWS.Calls()
 
-	out, errs, code := s.run("plan")
+	out, errs, code := s.Run("plan")
 	g.Expect(code).To(Equal(0), out+errs)
-	g.Expect(s.picture()).To(Equal(before), "a plan changes nothing")
-	s.done("stage")
-	s.done("switch")
-	s.still(before, 2)
-	s.done("rollback")
-	g.Expect(s.picture()).To(Equal(before))
-	s.old.pause(false)
-	g.Expect(s.old.uids()).To(Equal(uids), "the old Cluster goes on")
-	s.old.pause(true)
-	before = s.picture() // the pause has changed versions
+	g.Expect(s.Picture()).To(Equal(before), "a plan changes nothing")
+	s.Done("stage")
+	s.Done("switch")
+	s.Still(before, 2)
+	s.Done("rollback")
+	g.Expect(s.Picture()).To(Equal(before))
+	s.Old.pause(false)
+	g.Expect(s.Old.uids()).To(Equal(uids), "the old Cluster goes on")
+	s.Old.pause(true)
+	before = s.Picture() // the pause has changed versions
 
-	s.done("stage")
-	s.old.pause(false)
+	s.Done("stage")
+	s.Old.pause(false)
 	refuses("check", `Refused +Cluster old +spec.paused`)
 	refuses("switch", `Refused +Cluster old +spec.paused`)
-	s.old.pause(true)
-	before.Old = s.old.versions()
-	s.done("switch")
-	s.still(before, 2)
+	s.Old.pause(true)
+	before.Old = s.Old.versions()
+	s.Done("switch")
+	s.Still(before, 2)
 	s.servingCertificate(slices.Sorted(maps.Keys(before.Nodes))[0])
-	s.old.pause(false)
+	s.Old.pause(false)
 	refuses("commit", `Cluster old: it is not paused`)
-	s.old.pause(true)
-	stray := s.old.stray()
+	s.Old.pause(true)
+	stray := s.Old.stray()
 	refuses("commit", `the old Machine stray of MachineSet capi-a-[a-z0-9]+ is not staged`)
-	s.old.eraseStray(stray)
-	s.done("commit")
+	s.Old.eraseStray(stray)
+	s.Done("commit")
 	for _, op := range []string{"RunInstances", "TerminateInstances"} {
 		g.Expect(s.AWS.Calls()[op]).To(Equal(began[op]), op)
 	}
-	s.committed(before)
+	s.Committed(before)
 	g.Expect(s.AWS.Books()).To(ContainElement(And(
-		HaveField("ID", plane), HaveField("State", "running"), HaveField("Tags", Equal(map[string]string{"Name": "control-plane", s.old.key: "owned"})),
+		HaveField("ID", plane), HaveField("State", "running"), HaveField("Tags", Equal(map[string]string{"Name": "control-plane", s.Old.Role: "owned"})),
 	)), "the control plane stays the provider's")
 	s.AWS.Vanish(plane)
 	checks := &clusterv1.MachineHealthCheckList{}
 	s.Do(s.Rig.Client.List(s.Ctx, checks, client.InNamespace(s.Namespace)))
 	g.Expect(checks.Items).To(HaveLen(1))
 	g.Expect(checks.Items[0].Spec.Checks.UnhealthyNodeConditions).To(ConsistOf(HaveField("TimeoutSeconds", HaveValue(BeEquivalentTo(3600)))))
-	out, _, _ = s.run("status")
+	out, _, _ = s.Run("status")
 	g.Expect(out).To(HaveSuffix("it is complete\n"))
 
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.old.namespace, Name: oldCluster}}
-	s.old.pause(false)
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.Old.namespace, Name: oldCluster}}
+	s.Old.pause(false)
 	s.Do(s.Rig.Client.Delete(s.Ctx, cluster))
 	s.Until("the old Cluster is gone", func(ctx context.Context) (string, error) {
 		err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(cluster), cluster)
@@ -379,7 +375,7 @@ func TestClusterAPI(t *testing.T) {
 		}
 		return "it is there", err
 	})
-	g.Expect(s.old.versions()).To(BeEmpty(), "it has made no machine")
+	g.Expect(s.Old.versions()).To(BeEmpty(), "it has made no machine")
 	d := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "capi-a"}}
 	scale := func(n int32) {
 		t.Helper()
@@ -400,7 +396,7 @@ func TestClusterAPI(t *testing.T) {
 }
 
 // stray makes a Machine of the pool that the plan does not know.
-func (o *old) stray() *clusterv1.Machine {
+func (o *Old) stray() *clusterv1.Machine {
 	o.Helper()
 	sets := &clusterv1.MachineSetList{}
 	o.Do(o.Rig.Client.List(o.Ctx, sets, client.InNamespace(o.namespace)))
@@ -421,7 +417,7 @@ func (o *old) stray() *clusterv1.Machine {
 	return m
 }
 
-func (o *old) eraseStray(m *clusterv1.Machine) {
+func (o *Old) eraseStray(m *clusterv1.Machine) {
 	o.Helper()
 	o.Do(o.Rig.Client.Delete(o.Ctx, m))
 	o.Until("the stray Machine is gone", func(ctx context.Context) (string, error) {

@@ -20,17 +20,17 @@ import (
 // TestCheck makes one mistake after another in what is staged, each of which would make or delete
 // machines once the pause ends, and has "check" find it.
 func TestCheck(t *testing.T) {
-	s := start(t, "check", pool{name: "a", replicas: 2})
+	s := start(t, "check", Pool{Name: "a", Replicas: 2})
 	g := NewWithT(t)
 	finds := func(why, line string) {
 		t.Helper()
-		out, errs, code := s.run("check")
+		out, errs, code := s.Run("check")
 		g.Expect(out).To(MatchRegexp(`Refused +`+line), "%s: %s", why, errs)
 		g.Expect(code).To(Equal(1), why)
 	}
 	passes := func(why string, args ...string) {
 		t.Helper()
-		out, errs, code := s.run("check", args...)
+		out, errs, code := s.Run("check", args...)
 		g.Expect(code).To(Equal(0), "%s: %s%s", why, out, errs)
 	}
 	finds("nothing is staged", `Cluster check +spec.paused +no takeover has paused it`)
@@ -41,7 +41,7 @@ func TestCheck(t *testing.T) {
 	old := s.deployment("mcm", "machine-controller-manager:v0.63.0")
 	finds("the other system runs", `Deployment mcm +spec.replicas +it runs machine-controller-manager`)
 	s.Do(scenario.Patch(s.Ctx, s.Rig.Client, old, func() { old.Spec.Replicas = ptr.To[int32](0) }))
-	s.old.lease(time.Now().Add(-time.Hour))
+	s.Old.Lease(time.Now().Add(-time.Hour))
 	passes("it does not run")
 
 	meta := func(name string) metav1.ObjectMeta {
@@ -85,7 +85,7 @@ func TestCheck(t *testing.T) {
 
 	s.AWS.Launch(map[string]string{cloud.TagOwnership: s.ownershipID(), cloud.TagToken: "of-nobody-at-all-0"})
 	finds("a VM of nobody", `VM i-[0-9a-f]+ +it has the tags of Cluster check, and no CloudMachine`)
-	s.AWS.Vanish(s.old.vms[0])
+	s.AWS.Vanish(s.Old.vms[0])
 	finds("a VM is gone", machineLine+`0 VMs have its token`)
 	s.Do(s.Rig.Client.Delete(s.Ctx, machine))
 	finds("a Machine is deleted", machineLine+`metadata.deletionTimestamp`)
@@ -93,14 +93,14 @@ func TestCheck(t *testing.T) {
 }
 
 // staged runs "stage".
-func (s *stage) staged() {
+func (s *Stage) staged() {
 	s.Helper()
-	if out, errs, code := s.run("stage"); code != 0 {
+	if out, errs, code := s.Run("stage"); code != 0 {
 		s.Fatal(out, errs)
 	}
 }
 
-func (s *stage) ownershipID() string {
+func (s *Stage) ownershipID() string {
 	s.Helper()
 	c := &infrav1.CloudCluster{}
 	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKey{Namespace: s.Namespace, Name: s.Tenant.Name}, c))

@@ -13,14 +13,14 @@ import (
 // one in twenty is on top.
 func TestFleet(t *testing.T) {
 	const machines = 300
-	s := start(t, "fleet", pool{name: "a", replicas: machines})
+	s := start(t, "fleet", Pool{Name: "a", Replicas: machines})
 	g := NewWithT(t)
-	s.old.lease(time.Now().Add(-time.Hour))
-	before, began := s.picture(), s.AWS.Calls()
+	s.Old.Lease(time.Now().Add(-time.Hour))
+	before, began := s.Picture(), s.AWS.Calls()
 	step := func(step string, args ...string) {
 		t.Helper()
 		at := time.Now()
-		out, errs, code := s.run(step, args...)
+		out, errs, code := s.Run(step, args...)
 		g.Expect(code).To(Equal(0), out+errs)
 		t.Logf("%s took %s", step, time.Since(at).Round(time.Second/10))
 	}
@@ -35,5 +35,5 @@ func TestFleet(t *testing.T) {
 	t.Logf("stage: %d calls for %d machines", n, machines)
 	g.Expect(n).To(BeNumerically("<=", machines*105/100), "with those of Drover's manager meanwhile")
 	step("switch")
-	s.still(before, machines)
+	s.Still(before, machines)
 }

@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -18,7 +19,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -33,12 +36,12 @@ import (
 // leave the autoscaler running, scale the pool after the switch, and start the other system again.
 // The Nodes work all the time: from the switch on, their kubelets get new certificates.
 func TestMistakes(t *testing.T) {
-	s := start(t, "mistakes", pool{name: "a", replicas: 2})
+	s := start(t, "mistakes", Pool{Name: "a", Replicas: 2})
 	g := NewWithT(t)
-	lease := s.old.lease(time.Now().Add(-time.Hour))
+	lease := s.Old.Lease(time.Now().Add(-time.Hour))
 	refuses := func(step, why string) {
 		t.Helper()
-		out, errs, code := s.run(step)
+		out, errs, code := s.Run(step)
 		g.Expect(out + errs).To(MatchRegexp(why))
 		g.Expect(code).To(Equal(1))
 	}
@@ -51,33 +54,33 @@ func TestMistakes(t *testing.T) {
 	pause(true)
 	refuses("stage", "somebody else has paused Cluster mistakes")
 	refuses("check", `Refused +Cluster mistakes +spec.paused +no takeover has paused it`)
-	_, _, code := s.run("rollback")
+	_, _, code := s.Run("rollback")
 	g.Expect(code).To(Equal(0), "nothing is staged")
 	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(cluster), cluster))
 	g.Expect(cluster.Spec.Paused).To(HaveValue(BeTrue()), "it is not this takeover's pause")
 	pause(false)
 
-	scaler := s.deployment("autoscaler", "cluster-autoscaler:v1.34.0", "./cluster-autoscaler", "--nodes=1:5:"+s.old.namespace+".mistakes-a")
+	scaler := s.deployment("autoscaler", "cluster-autoscaler:v1.34.0", "./cluster-autoscaler", "--nodes=1:5:"+s.Old.namespace+".mistakes-a")
 	s.staged()
 	refuses("check", `Refused +Deployment autoscaler +spec.replicas +it runs cluster-autoscaler`)
 	refuses("switch", `Refused +Deployment autoscaler`)
 	s.Do(scenario.Patch(s.Ctx, s.Rig.Client, scaler, func() { scaler.Spec.Replicas = ptr.To[int32](0) }))
-	out, errs, code := s.run("switch")
+	out, errs, code := s.Run("switch")
 	g.Expect(code).To(Equal(0), out+errs)
 	g.Expect(out).To(ContainSubstring("between 1 and 5 machines"))
 
 	s.servingCertificate("mistakes-a-6d4f5-0")
 
-	tags := s.old.tags()
+	tags := maps.Clone(s.Old.Tags)
 	tags["Name"] = "bait"
 	bait, _ := s.AWS.Launch(tags)
 	s.Until("the other system would find an orphan", func(context.Context) (string, error) {
-		return map[bool]string{true: "", false: "it would not"}[len(s.old.victims()) == 1], nil
+		return map[bool]string{true: "", false: "it would not"}[len(s.Old.victims()) == 1], nil
 	})
-	g.Expect(s.old.victims()).To(ConsistOf(bait), "started again after the switch")
-	s.renew(lease, time.Now())
+	g.Expect(s.Old.victims()).To(ConsistOf(bait), "started again after the switch")
+	s.Renew(lease, time.Now())
 	refuses("commit", "Lease machine-controller: it was renewed")
-	s.renew(lease, time.Now().Add(-time.Hour))
+	s.Renew(lease, time.Now().Add(-time.Hour))
 
 	d := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "mistakes-a"}}
 	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(d), d))
@@ -92,23 +95,23 @@ func TestMistakes(t *testing.T) {
 	s.Do(scenario.Patch(s.Ctx, s.Rig.Client, d, func() { d.Spec.Replicas = ptr.To[int32](2) }))
 	s.added(2)
 
-	out, errs, code = s.run("switch")
+	out, errs, code = s.Run("switch")
 	g.Expect(code).To(Equal(0), "it waits until the pool is at rest again: %s%s", out, errs)
-	out, errs, code = s.run("commit")
+	out, errs, code = s.Run("commit")
 	g.Expect(code).To(Equal(0), out+errs)
 	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(d), d))
 	g.Expect(d.Annotations).To(And(HaveKeyWithValue(clusterv1.AutoscalerMinSizeAnnotation, "1"), HaveKeyWithValue(clusterv1.AutoscalerMaxSizeAnnotation, "5")))
 	for _, name := range []string{"mistakes-a", credentials} {
 		secret := &corev1.Secret{}
-		s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKey{Namespace: s.old.namespace, Name: name}, secret))
+		s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKey{Namespace: s.Old.namespace, Name: name}, secret))
 		g.Expect(secret.Finalizers).To(Equal([]string{anothers}), name)
 		g.Expect(secret.DeletionTimestamp).To(BeNil(), name)
 	}
-	g.Expect(s.old.victims()).To(ConsistOf(bait), "started again after the commit")
+	g.Expect(s.Old.victims()).To(ConsistOf(bait), "started again after the commit")
 	s.AWS.Vanish(bait)
 
 	s.servingCertificate("mistakes-a-6d4f5-1")
-	for _, id := range s.old.vms {
+	for _, id := range s.Old.vms {
 		for _, e := range s.AWS.Books() {
 			if e.ID == id {
 				g.Expect(e.State).To(Equal("running"))
@@ -120,12 +123,42 @@ func TestMistakes(t *testing.T) {
 	s.Empty()
 }
 
+// victims returns what the other system would delete if it were started now, by its rules: a VM
+// with both of its tags whose name is of no Machine with that VM, and a Machine whose Node is gone.
+// A class counts as there even if it is not.
+func (o *Old) victims() (all []string) {
+	o.Helper()
+	machines := o.list("Machine")
+	o.Do(o.Rig.Client.List(o.Ctx, machines, client.InNamespace(o.namespace)))
+	ids := map[string]string{}
+	for _, m := range machines.Items {
+		ids[m.GetName()], _, _ = unstructured.NestedString(m.Object, "spec", "providerID")
+		if err := o.Rig.Nodes.Get(o.Ctx, client.ObjectKey{Name: m.GetLabels()["node"]}, &corev1.Node{}); apierrors.IsNotFound(err) {
+			all = append(all, m.GetName())
+		} else {
+			o.Do(err)
+		}
+	}
+	for _, e := range o.AWS.Books() {
+		has := 0
+		for key := range o.Tags {
+			if _, is := e.Tags[key]; is {
+				has++
+			}
+		}
+		if has == len(o.Tags) && e.State == running && ids[e.Tags["Name"]] != "aws:///us-east-1/"+e.ID {
+			all = append(all, e.ID)
+		}
+	}
+	return all
+}
+
 // deployment makes a Deployment of one replica beside the other system's objects.
-func (s *stage) deployment(name, image string, command ...string) *appsv1.Deployment {
+func (s *Stage) deployment(name, image string, command ...string) *appsv1.Deployment {
 	s.Helper()
 	labels := map[string]string{"app": name}
 	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.old.namespace, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Old.namespace, Name: name},
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
@@ -139,7 +172,7 @@ func (s *stage) deployment(name, image string, command ...string) *appsv1.Deploy
 }
 
 // added waits until there are n Machines, and returns one that was not imported, if there is one.
-func (s *stage) added(n int) (one *clusterv1.Machine) {
+func (s *Stage) added(n int) (one *clusterv1.Machine) {
 	s.Helper()
 	s.Until(fmt.Sprintf("there are %d Machines", n), func(ctx context.Context) (string, error) {
 		machines := &clusterv1.MachineList{}
@@ -161,7 +194,7 @@ func (s *stage) added(n int) (one *clusterv1.Machine) {
 
 // servingCertificate requests a certificate as the Node's kubelet, and waits for it. Drover must
 // approve it: nobody else here does.
-func (s *stage) servingCertificate(node string) {
+func (s *Stage) servingCertificate(node string) {
 	s.Helper()
 	config := s.Rig.Workload.AdminConfig()
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + node, Groups: []string{"system:nodes", "system:authenticated"}}

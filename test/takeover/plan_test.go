@@ -17,23 +17,23 @@ import (
 // TestPlan plans two pools: one in order, and one with a label that Drover's webhook refuses for a
 // kubelet. A plan changes nothing, anywhere.
 func TestPlan(t *testing.T) {
-	s := start(t, "plan", pool{name: "a", replicas: 2, labels: map[string]any{"pool": "a"}})
+	s := start(t, "plan", Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}})
 	g := NewWithT(t)
 	before := s.AWS.Calls()
-	out, errs, code := s.run("plan")
+	out, errs, code := s.Run("plan")
 	g.Expect(errs).To(BeEmpty(), out)
 	g.Expect(code).To(Equal(0), out)
-	for _, id := range s.old.vms {
+	for _, id := range s.Old.vms {
 		g.Expect(out).To(ContainSubstring(id))
 	}
 	g.Expect(out).To(ContainSubstring("Machine 2, MachineDeployment 1"))
-	out, _, code = s.run("plan", "--output=yaml")
+	out, _, code = s.Run("plan", "--output=yaml")
 	g.Expect(code).To(Equal(0))
 	g.Expect(strings.Count(out, "\nkind: CloudMachine\n")).To(Equal(2))
 
-	s.old.add(pool{name: "b", replicas: 1, labels: map[string]any{"node-restriction.kubernetes.io/pool": "b"}})
-	versions := s.old.versions()
-	out, errs, code = s.run("plan")
+	s.Old.AddMCM(Pool{Name: "b", Replicas: 1, Labels: map[string]any{"node-restriction.kubernetes.io/pool": "b"}})
+	versions := s.Old.versions()
+	out, errs, code = s.Run("plan")
 	g.Expect(code).To(Equal(1))
 	g.Expect(errs).To(Equal("drover: findings that stop the takeover: 1\n"))
 	g.Expect(out).To(MatchRegexp(`Refused +CloudInitConfigTemplate plan-b +spec.template.spec.nodeLabels`), out)
@@ -43,10 +43,10 @@ func TestPlan(t *testing.T) {
 		return before[op] == n || strings.HasPrefix(op, "Describe") || op == "GetCallerIdentity"
 	})
 	g.Expect(calls).To(BeEmpty(), "only reads")
-	g.Expect(s.count(&clusterv1.MachineDeploymentList{})).To(Equal(0))
-	g.Expect(s.count(&clusterv1.MachineList{})).To(Equal(0))
-	g.Expect(s.count(&infrav1.CloudMachineList{})).To(Equal(0))
-	g.Expect(s.count(&infrav1.CloudMachineTemplateList{})).To(Equal(0))
-	g.Expect(s.count(&bootstrapv1.CloudInitConfigTemplateList{})).To(Equal(1), "the one that the user has made")
-	g.Expect(s.old.versions()).To(Equal(versions))
+	g.Expect(s.Count(&clusterv1.MachineDeploymentList{})).To(Equal(0))
+	g.Expect(s.Count(&clusterv1.MachineList{})).To(Equal(0))
+	g.Expect(s.Count(&infrav1.CloudMachineList{})).To(Equal(0))
+	g.Expect(s.Count(&infrav1.CloudMachineTemplateList{})).To(Equal(0))
+	g.Expect(s.Count(&bootstrapv1.CloudInitConfigTemplateList{})).To(Equal(1), "the one that the user has made")
+	g.Expect(s.Old.versions()).To(Equal(versions))
 }

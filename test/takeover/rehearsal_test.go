@@ -24,21 +24,21 @@ var stay = flag.Bool("stay", false, "TestRehearsal leaves its clusters to you un
 // TestRehearsal sets up machines of machine-controller-manager, and follows the page's commands as
 // they are written, there and back and there again. With -stay, it leaves that to you.
 func TestRehearsal(t *testing.T) {
-	s := start(t, "blue", pool{name: "a", replicas: 2, labels: map[string]any{"pool": "a"}}, pool{name: "b", replicas: 1})
+	s := start(t, "blue", Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}}, Pool{Name: "b", Replicas: 1})
 	s.AWS.SetKeep(false)
-	s.old.lease(time.Now().Add(-time.Hour)) // it was stopped
+	s.Old.Lease(time.Now().Add(-time.Hour)) // it was stopped
 	bin := t.TempDir()                      // the program has another name with the race detector
 	s.Do(os.Symlink(s.binary, filepath.Join(bin, "drover")))
 	// What the page leaves to the reader.
 	preparation := fmt.Sprintf(`export KUBECONFIG=%s PATH=%s:$PATH
 flags="--namespace blue --cluster blue --bootstrap base --from %s --from-namespace %s --nodes %s --allow-endpoints 127.0.0.0/8"
-`, s.kubeconfig, bin, s.kubeconfig, s.old.namespace, s.nodes)
+`, s.kubeconfig, bin, s.kubeconfig, s.Old.namespace, s.nodes)
 	if *stay {
 		s.leave(preparation)
 		return
 	}
 	g := NewWithT(t)
-	before := s.picture()
+	before := s.Picture()
 	run := func(step string) (out string) {
 		t.Helper()
 		command := s.written(step)
@@ -50,20 +50,20 @@ flags="--namespace blue --cluster blue --bootstrap base --from %s --from-namespa
 	for _, step := range []string{"plan", "stage", "check", "switch", "status", "rollback"} {
 		run(step)
 	}
-	g.Expect(s.picture()).To(Equal(before))
+	g.Expect(s.Picture()).To(Equal(before))
 	run("stage")
 	run("switch")
 	g.Expect(run("commit")).To(ContainSubstring(`kubectl patch cloudaccount -n blue blue --type merge -p '{"spec":{"orphanPolicy":"Delete"}}'`))
-	s.committed(before)
+	s.Committed(before)
 }
 
 // written returns the page's command for a step.
-func (s *stage) written(step string) string {
+func (s *Stage) written(step string) string {
 	s.Helper()
-	page, err := os.ReadFile("../../docs/migrate/" + s.old.name + ".md")
+	page, err := os.ReadFile("../../docs/migrate/" + s.Old.name + ".md")
 	s.Do(err)
 	for line := range strings.Lines(string(page)) {
-		if strings.HasPrefix(line, "drover import "+s.old.name+" "+step+" ") {
+		if strings.HasPrefix(line, "drover import "+s.Old.name+" "+step+" ") {
 			return line
 		}
 	}
@@ -72,7 +72,7 @@ func (s *stage) written(step string) string {
 }
 
 // leave prints what the reader of the page needs, and waits for Ctrl-C.
-func (s *stage) leave(preparation string) {
+func (s *Stage) leave(preparation string) {
 	s.Helper()
 	tools, err := playground.FindTools(s.Ctx, os.Stderr, "kubectl")
 	s.Do(err)
@@ -90,7 +90,7 @@ Then follow docs/migrate/machine-controller-manager.md, beginning with
 %s
 Watch the machines become Drover's: kubectl -n blue get machines,cloudmachines
 Ctrl-C ends it all.
-`, s.old.namespace, preparation, tools["kubectl"], s.old.namespace, s.nodes, s.written("plan"))
+`, s.Old.namespace, preparation, tools["kubectl"], s.Old.namespace, s.nodes, s.written("plan"))
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	<-interrupted

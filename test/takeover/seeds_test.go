@@ -19,11 +19,11 @@ var (
 // TestSeeds runs steps in any order, each killed after some of its writes or not at all. A rollback
 // then leaves everything as it was, each time. In the end the takeover is completed.
 func TestSeeds(t *testing.T) {
-	s := start(t, "seeds", pool{name: "a", replicas: 2, labels: map[string]any{"pool": "a"}})
+	s := start(t, "seeds", Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}})
 	s.AWS.SetKeep(false)
 	g := NewWithT(t)
-	s.old.lease(time.Now().Add(-time.Hour))
-	before, began := s.picture(), s.AWS.Calls()
+	s.Old.Lease(time.Now().Add(-time.Hour))
+	before, began := s.Picture(), s.AWS.Calls()
 	for n := *seed; n < *seed+uint64(*seeds); n++ {
 		s.Logf("seed %d", n)
 		r := rand.New(rand.NewPCG(n, 0))
@@ -34,17 +34,17 @@ func TestSeeds(t *testing.T) {
 				s.Logf("%s ended with code %d", step, p.cmd.ProcessState.ExitCode())
 			}
 		}
-		out, errs, code := s.run("rollback")
+		out, errs, code := s.Run("rollback")
 		g.Expect(code).To(Equal(0), "seed %d: %s%s", n, out, errs)
-		g.Expect(s.picture()).To(Equal(before), "seed %d", n)
+		g.Expect(s.Picture()).To(Equal(before), "seed %d", n)
 	}
-	s.done("stage")
-	s.done("switch")
-	s.still(before, 2)
-	s.done("commit")
+	s.Done("stage")
+	s.Done("switch")
+	s.Still(before, 2)
+	s.Done("commit")
 	made := s.AWS.Calls()
 	for _, op := range []string{"RunInstances", "TerminateInstances"} {
 		g.Expect(made[op]).To(Equal(began[op]), op)
 	}
-	s.committed(before)
+	s.Committed(before)
 }

@@ -63,6 +63,27 @@ func (v *VCenter) MakeAttribute(ctx context.Context, name string) error {
 	return err
 }
 
+// SetAttribute sets a custom attribute of a VM.
+func (v *VCenter) SetAttribute(ctx context.Context, uuid, name, value string) error {
+	c, _, err := v.administrator(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := object.GetCustomFieldsManager(c)
+	if err != nil {
+		return err
+	}
+	key, err := m.FindKey(ctx, name)
+	if err != nil {
+		return err
+	}
+	vm, err := object.NewSearchIndex(c).FindByUuid(ctx, nil, uuid, true, nil)
+	if err != nil || vm == nil {
+		return fmt.Errorf("finding VM %s: %w", uuid, err)
+	}
+	return m.Set(ctx, vm.Reference(), key, value)
+}
+
 // attributes returns the names of custom attributes by key.
 func (v *VCenter) attributes() map[int32]string {
 	names := map[int32]string{}

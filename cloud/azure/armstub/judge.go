@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v8"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/resources/armresources/v3"
 )
 
 // models returns an empty model of Microsoft's for a name of the stub's; nil where
@@ -19,6 +20,8 @@ var models = map[string]func() any{
 	"virtualMachineList":  func() any { return &armcompute.VirtualMachineListResult{} },
 	"instanceView":        func() any { return &armcompute.VirtualMachineInstanceView{} },
 	"bootDiagnosticsData": func() any { return &armcompute.RetrieveBootDiagnosticsDataResult{} },
+	"tagsPatch":           func() any { return &armresources.TagsPatchResource{} },
+	"tags":                func() any { return &armresources.TagsResource{} },
 	"diskList":            func() any { return &armcompute.DiskList{} },
 	"skuList":             func() any { return &armcompute.ResourceSKUsResult{} },
 	"usageList":           func() any { return &armcompute.ListUsagesResult{} },

@@ -225,7 +225,8 @@ func (c *Cloud) modelOf(m *machine, withView bool) map[string]any {
 	nics := []any{}
 	for _, part := range m.parts {
 		if part.kind == nicKind {
-			nics = append(nics, map[string]any{"id": c.idOf(part.kind, part.name)})
+			option := map[bool]string{true: "Delete", false: "Detach"}[part.cascades]
+			nics = append(nics, map[string]any{"id": c.idOf(part.kind, part.name), "properties": map[string]any{"deleteOption": option}})
 		}
 	}
 	p["networkProfile"] = map[string]any{"networkInterfaces": nics}

@@ -95,7 +95,7 @@ func actionOf(method, path string) string {
 	for i := 1; i < len(parts); i += 2 {
 		action += "/" + parts[i]
 	}
-	return action + map[string]string{http.MethodGet: "/read", http.MethodPut: "/write", http.MethodDelete: "/delete", http.MethodPost: "/action"}[method]
+	return action + map[string]string{http.MethodGet: "/read", http.MethodPut: "/write", http.MethodPatch: "/write", http.MethodDelete: "/delete", http.MethodPost: "/action"}[method]
 }
 
 // Required returns the actions that the caller needed so far.

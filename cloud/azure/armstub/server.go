@@ -353,6 +353,8 @@ func (c *Cloud) do(in call, f Fault) (answer, *failure) {
 		return answer{}, refuse(http.StatusNotFound, "SubscriptionNotFound", "The subscription '%s' could not be found.", in.subscription)
 	case in.isRead():
 		return c.read(in)
+	case in.action == tagsAction:
+		return c.changeTags(in)
 	case versions[in.kind] == nil:
 		return answer{}, refuse(http.StatusNotFound, "InvalidResourceType", "The resource type could not be found: %s", in.kind)
 	case !slices.Contains(versions[in.kind], in.is("api-version")):

@@ -111,8 +111,9 @@ type Entry struct {
 	// Attached is the instance that a disk belongs to, or "".
 	Attached string
 	Labels   map[string]string
-	// Description of an instance.
+	// Description and NetworkTags of an instance.
 	Description string
+	NetworkTags []string
 }
 
 // Books returns everything that was ever created, except disks that are gone.
@@ -130,7 +131,11 @@ func (c *Cloud) Books() (all []Entry) {
 	}
 	add := func(i *instance, state string) {
 		description, _ := i.model["description"].(string)
-		all = append(all, Entry{Name: i.name, State: state, Labels: text(i.model["labels"]), Description: description})
+		one := Entry{Name: i.name, State: state, Labels: text(i.model["labels"]), Description: description}
+		for _, tag := range list(object(i.model, "tags"), "items") {
+			one.NetworkTags = append(one.NetworkTags, fmt.Sprint(tag))
+		}
+		all = append(all, one)
 	}
 	for _, i := range c.buried {
 		if i.failed != "" {

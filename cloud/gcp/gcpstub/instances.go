@@ -258,6 +258,10 @@ func (i *instance) answer(base string) map[string]any {
 	out["kind"], out["id"], out["zone"] = "compute#instance", strconv.FormatUint(i.id, 10), base+"/zones/"+i.zone
 	out["name"], out["status"], out["creationTimestamp"], out["lastStartTimestamp"] = i.name, i.state(), stamp(i.made), stamp(i.started)
 	out["selfLink"] = base + "/zones/" + i.zone + "/instances/" + i.name
+	out["labelFingerprint"] = fingerprint(i.model["labels"])
+	if tags := object(out, "tags"); len(tags) > 0 {
+		tags["fingerprint"] = fingerprint(list(tags, "items"))
+	}
 	disks := []any{}
 	for n, raw := range list(out, "disks") {
 		d, _ := raw.(map[string]any)
@@ -465,6 +469,9 @@ func filter(text string) (func(item) bool, *failure) {
 	}
 	if m := contains.FindStringSubmatch(text); m != nil {
 		return func(i item) bool { return strings.Contains(fmt.Sprint(i.model[m[1]]), m[2]) }, nil
+	}
+	if text == "" {
+		return func(item) bool { return true }, nil
 	}
 	var terms [][]string
 	for term := range strings.SplitSeq(text, " OR ") {

@@ -370,6 +370,8 @@ func (c *Cloud) do(in call, fault Fault) (any, *failure) {
 		return c.getInstance(in)
 	case "DELETE instances":
 		return c.deleteInstance(in)
+	case "POST instances/setLabels", "POST instances/setTags":
+		return c.setOn(in)
 	case "GET instances/serialPort":
 		return c.serialPort(in)
 	case "GET aggregated/instances":

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,45 +30,25 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-var house = rig.House{Patience: 8 * time.Minute} // 300 machines take long on a busy computer
+// PatientWithNodes is an argument for the workload cluster's kube-controller-manager: it does not
+// miss the kubelets of machines that have none.
+const PatientWithNodes = "--node-monitor-grace-period=1h0m0s"
 
-func TestMain(m *testing.M) { os.Exit(house.Main(m, begin)) }
-
-// begin starts the rig with a workload cluster that does not miss the kubelets of machines that
-// have none, and with the kinds of the old systems.
-func begin(ctx context.Context, args ...string) (*rig.Rig, error) {
-	r, err := rig.StartOnAWS(ctx, append(args, "--node-monitor-grace-period=1h0m0s")...)
-	if err == nil {
-		err = installKinds(ctx, r.Client)
-	}
-	return r, err
-}
-
-// stage is a cluster with machines of an old system, whose objects are in a namespace
+// Stage is a cluster with machines of an old system, whose objects are in a namespace
 // of the management cluster.
-type stage struct {
+type Stage struct {
 	*rig.Stage
-	old        *old
+	Old        *Old
 	management *faultproxy.Proxy // of the command
 	kubeconfig string            // of an administrator of the management cluster, through the proxy
 	nodes      string            // of the workload cluster, through the tenant's proxy
 	binary     string
 }
 
-// start starts a stage of this name with pools of machine-controller-manager.
-func start(t *testing.T, name string, pools ...pool) *stage {
-	t.Helper()
-	s := startEmpty(t, gardener, name)
-	for _, p := range pools {
-		s.old.add(p)
-	}
-	return s
-}
-
-// startEmpty starts a stage for an old system that has nothing yet.
-func startEmpty(t *testing.T, of system, name string) *stage {
-	t.Helper()
-	s := &stage{Stage: house.Stage(t, name)}
+// Start starts a stage for an old system, which has nothing yet in the place.
+func Start(stage *rig.Stage, of System, place Place) *Stage {
+	stage.Helper()
+	s, name := &Stage{Stage: stage}, stage.Tenant.Name
 	m := s.Rig.Management
 	admin := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "importer"}}
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, admin, &rbacv1.ClusterRoleBinding{
@@ -81,21 +60,21 @@ func startEmpty(t *testing.T, of system, name string) *stage {
 	s.Do(err)
 	s.management, err = faultproxy.Start(faultproxy.Options{Name: "importer", Upstream: m.URL, CA: m.CA(), Parse: faultproxy.Kubernetes})
 	s.Do(err)
-	t.Cleanup(s.management.Close)
-	s.kubeconfig, s.nodes = filepath.Join(t.TempDir(), "management"), filepath.Join(t.TempDir(), "workload")
+	s.Cleanup(s.management.Close)
+	s.kubeconfig, s.nodes = filepath.Join(s.TempDir(), "management"), filepath.Join(s.TempDir(), "workload")
 	s.Do(s.management.WriteKubeconfig(s.kubeconfig, raw))
 	s.Do(os.WriteFile(s.nodes, s.Kubeconfig, 0o600))
 	s.binary, err = playground.Build(s.Ctx, false)
 	s.Do(err)
 	config := &bootstrapv1.CloudInitConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "base"}}
 	s.Do(s.Rig.Client.Create(s.Ctx, config))
-	s.old = &old{stage: s, system: of, namespace: name + "-old"}
-	s.Do(s.Rig.Client.Create(s.Ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.old.namespace}}))
+	s.Old = &Old{Stage: s, System: of, Place: place, namespace: name + "-old"}
+	s.Do(s.Rig.Client.Create(s.Ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Old.namespace}}))
 	return s
 }
 
-// run runs the command of the system's page in the book for a step, with further arguments.
-func (s *stage) run(step string, args ...string) (out, errs string, code int) {
+// Run runs the command of the system's page in the book for a step, with further arguments.
+func (s *Stage) Run(step string, args ...string) (out, errs string, code int) {
 	s.Helper()
 	p := s.begin(step, args...)
 	s.end(p)
@@ -108,7 +87,7 @@ type process struct {
 	out, errs bytes.Buffer
 }
 
-func (s *stage) begin(step string, args ...string) *process {
+func (s *Stage) begin(step string, args ...string) *process {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Ctx, s.Patience)
 	s.Cleanup(cancel)
@@ -120,7 +99,7 @@ func (s *stage) begin(step string, args ...string) *process {
 }
 
 // end waits for the end of a process.
-func (s *stage) end(p *process) {
+func (s *Stage) end(p *process) {
 	s.Helper()
 	err := p.cmd.Wait()
 	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
@@ -128,11 +107,11 @@ func (s *stage) end(p *process) {
 	}
 }
 
-// done runs a step, and kills the command after each of its writes, as often as it takes.
-func (s *stage) done(step string, args ...string) {
+// Done runs a step, and kills the command after each of its writes, as often as it takes.
+func (s *Stage) Done(step string, args ...string) {
 	s.Helper()
 	for n := 0; ; n++ {
-		if !s.killed(step, args...) {
+		if !s.Killed(step, args...) {
 			s.Logf("%s was killed after each of %d writes", step, n)
 			return
 		}
@@ -142,9 +121,9 @@ func (s *stage) done(step string, args ...string) {
 	}
 }
 
-// killed runs a step, and kills the command after its first write. It returns false if there is
+// Killed runs a step, and kills the command after its first write. It returns false if there is
 // nothing left to write: then the step must be done.
-func (s *stage) killed(step string, args ...string) bool {
+func (s *Stage) Killed(step string, args ...string) bool {
 	s.Helper()
 	wrote, p := s.cut(step, 1, args...)
 	if code := p.cmd.ProcessState.ExitCode(); wrote == "" && (code != 0 || !strings.HasSuffix(p.out.String(), step+": done\n")) {
@@ -155,7 +134,7 @@ func (s *stage) killed(step string, args ...string) bool {
 
 // cut runs a step, kills the command after its nth write, and returns that write, or "" if there
 // were fewer.
-func (s *stage) cut(step string, n int32, args ...string) (wrote string, p *process) {
+func (s *Stage) cut(step string, n int32, args ...string) (wrote string, p *process) {
 	s.Helper()
 	var once sync.Once
 	var running atomic.Pointer[process]
@@ -190,6 +169,10 @@ func (s *stage) cut(step string, n int32, args ...string) (wrote string, p *proc
 	return wrote, p
 }
 
+// tagging begins the calls by which the command writes to clouds. Nobody else makes them during a
+// takeover.
+var tagging = []string{"CreateTags", "DeleteTags", "ReconfigVM_Task", "SetField", "PATCH ", "POST instances/set"}
+
 // writes reports whether only the command makes such a call, and it changes something.
 func writes(c faultproxy.Call) bool {
 	switch c.Proxy {
@@ -198,16 +181,16 @@ func writes(c faultproxy.Call) bool {
 	case "workload": // Cluster API and Drover use it, too
 		return c.Verb == "patch" && c.Resource == "nodes" && slices.Contains(c.Fields, "metadata.finalizers")
 	}
-	return c.Verb == "CreateTags" || c.Verb == "DeleteTags"
+	return slices.ContainsFunc(tagging, func(begin string) bool { return strings.HasPrefix(c.Verb, begin) })
 }
 
 // command returns the arguments of the page's command for a step, with the stage's values.
-func (s *stage) command(step string) []string {
+func (s *Stage) command(step string) []string {
 	s.Helper()
-	page := "../../docs/migrate/" + cmp.Or(s.old.page, s.old.name) + ".md"
+	page := "../../docs/migrate/" + cmp.Or(s.Old.page, s.Old.name) + ".md"
 	data, err := os.ReadFile(page)
 	s.Do(err)
-	_, text, found := strings.Cut(string(data), "\ndrover import "+s.old.name+" "+step+" ")
+	_, text, found := strings.Cut(string(data), "\ndrover import "+s.Old.name+" "+step+" ")
 	if !found {
 		s.Fatalf("%s has no command for %s", page, step)
 	}
@@ -218,7 +201,7 @@ func (s *stage) command(step string) []string {
 	for i, word := range words {
 		value, known := map[string]string{
 			"--namespace": s.Namespace, "--cluster": s.Tenant.Name, "--bootstrap": "base", "--from": s.kubeconfig,
-			"--from-namespace": s.old.namespace, "--from-cluster": oldCluster, "--nodes": s.nodes,
+			"--from-namespace": s.Old.namespace, "--from-cluster": oldCluster, "--nodes": s.nodes,
 			"--confirm": s.Tenant.Name,
 		}[word]
 		if known {
@@ -227,11 +210,11 @@ func (s *stage) command(step string) []string {
 			s.Fatalf("%s has the option %s, which the test does not know", page, word)
 		}
 	}
-	return append([]string{"import", s.old.name, step}, words...)
+	return append([]string{"import", s.Old.name, step}, words...)
 }
 
-// count returns how many objects of a kind the stage's namespace has.
-func (s *stage) count(list client.ObjectList) int {
+// Count returns how many objects of a kind the stage's namespace has.
+func (s *Stage) Count(list client.ObjectList) int {
 	s.Helper()
 	s.Do(s.Rig.Client.List(s.Ctx, list, client.InNamespace(s.Namespace)))
 	return meta.LenList(list)

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"maps"
+	"strings"
+
+	"k8s.io/utils/ptr"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// mcAzureSpec has the fields of a cloudProviderSpec for Azure, v1.62.
+type mcAzureSpec struct {
+	SubscriptionID        mcVar    `json:"subscriptionID"`
+	TenantID              mcVar    `json:"tenantID"`
+	ClientID              mcVar    `json:"clientID"`
+	ClientSecret          mcVar    `json:"clientSecret"`
+	Location              mcVar    `json:"location"`
+	ResourceGroup         mcVar    `json:"resourceGroup"`
+	VNetResourceGroup     mcVar    `json:"vnetResourceGroup"`
+	VMSize                mcVar    `json:"vmSize"`
+	VNetName              mcVar    `json:"vnetName"`
+	SubnetName            mcVar    `json:"subnetName"`
+	LoadBalancerSKU       mcVar    `json:"loadBalancerSku"`
+	RouteTableName        mcVar    `json:"routeTableName"`
+	AvailabilitySet       mcVar    `json:"availabilitySet"`
+	AssignAvailabilitySet *bool    `json:"assignAvailabilitySet"`
+	SecurityGroupName     mcVar    `json:"securityGroupName"`
+	Zones                 []string `json:"zones"`
+	ImagePlan             *struct {
+		Name      string `json:"name"`
+		Publisher string `json:"publisher"`
+		Product   string `json:"product"`
+	} `json:"imagePlan"`
+	ImageReference *struct {
+		Publisher string `json:"publisher"`
+		Offer     string `json:"offer"`
+		SKU       string `json:"sku"`
+		Version   string `json:"version"`
+	} `json:"imageReference"`
+	ImageID               mcVar             `json:"imageID"`
+	OSDiskSize            int32             `json:"osDiskSize"`
+	OSDiskSKU             *string           `json:"osDiskSKU"`
+	DataDiskSize          int32             `json:"dataDiskSize"`
+	DataDiskSKU           *string           `json:"dataDiskSKU"`
+	AssignPublicIP        mcVar             `json:"assignPublicIP"`
+	PublicIPSKU           *string           `json:"publicIPSKU"`
+	AcceleratedNetworking *bool             `json:"enableAcceleratedNetworking"`
+	BootDiagnostics       *bool             `json:"enableBootDiagnostics"`
+	Tags                  map[string]string `json:"tags"`
+	Security              *struct {
+		Type       string `json:"securityType"`
+		SecureBoot *bool  `json:"secureBootEnabled"`
+		VTPM       *bool  `json:"vTpmEnabled"`
+	} `json:"securityProfile"`
+}
+
+// mcCleanups are the finalizers of Machines on Azure, one for each kind of their resources.
+var mcCleanups = []string{
+	"kubermatic.io/cleanup-azure-public-ip", "kubermatic.io/cleanup-azure-public-ipv6", "kubermatic.io/cleanup-azure-nic",
+	"kubermatic.io/cleanup-azure-disks", "kubermatic.io/cleanup-azure-vm",
+}
+
+// mcAzure maps a cloudProviderSpec to the fields of a machine. Credentials are the CloudAccount's,
+// and load balancers and routes are the cloud controller's.
+func (s subject) mcAzure(pool *Pool, from map[string]any, family string, target *Target) {
+	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
+	spec := &mcAzureSpec{}
+	if !s.decode(map[string]any{at: from}, at, spec) {
+		return
+	}
+	text := func(field string, v mcVar) string { return s.text(at+"."+field, v) }
+	s.azureAccount(at+".", text("location", spec.Location), text("resourceGroup", spec.ResourceGroup), target)
+	if id := spec.SubscriptionID.value; id != "" && id != target.Account.Spec.Azure.SubscriptionID {
+		s.refuse(at+".subscriptionID", "it is %q, and the CloudAccount's is %q", id, target.Account.Spec.Azure.SubscriptionID)
+	}
+	nic := infrav1.AzureNetworkInterface{
+		SubnetID: target.onAzure(text("vnetResourceGroup", spec.VNetResourceGroup), "Microsoft.Network/virtualNetworks",
+			text("vnetName", spec.VNetName)+"/subnets/"+text("subnetName", spec.SubnetName)),
+		AcceleratedNetworking: ptr.Deref(spec.AcceleratedNetworking, false), IPv6: strings.Contains(family, "IPv6"),
+	}
+	if name := text("securityGroupName", spec.SecurityGroupName); name != "" {
+		nic.SecurityGroupID = target.onAzure("", "Microsoft.Network/networkSecurityGroups", name)
+	}
+	if text("assignPublicIP", spec.AssignPublicIP) == "true" {
+		nic.PublicIP = &infrav1.AzurePublicIP{}
+		if !strings.EqualFold(ptr.Deref(spec.PublicIPSKU, "Basic"), "Standard") {
+			s.note(at+".publicIPSKU", "the public addresses of new machines are of the SKU Standard, which lets nothing in that no security group permits")
+		}
+	}
+	m := &infrav1.AzureMachine{
+		VMSize: text("vmSize", spec.VMSize), Image: infrav1.AzureImage{ID: text("imageID", spec.ImageID)}, NetworkInterfaces: []infrav1.AzureNetworkInterface{nic},
+		OSDisk: &infrav1.AzureOSDisk{SizeGiB: spec.OSDiskSize, Type: ptr.Deref(spec.OSDiskSKU, "")}, Tags: maps.Clone(spec.Tags),
+		BootDiagnostics: ptr.To(ptr.Deref(spec.BootDiagnostics, false)),
+	}
+	s.mcAzureImage(m, spec)
+	s.mcAzurePlace(pool, m, spec, target)
+	if spec.DataDiskSize > 0 {
+		sku := ptr.Deref(spec.DataDiskSKU, "")
+		m.DataDisks = []infrav1.AzureDataDisk{{LUN: 1, SizeGiB: spec.DataDiskSize, Type: sku}}
+		m.UltraSSD = sku == "UltraSSD_LRS"
+	}
+	if security := spec.Security; security != nil {
+		m.Security = &infrav1.AzureSecurity{Type: security.Type, SecureBoot: security.SecureBoot, VTPM: security.VTPM}
+	}
+	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{Azure: m}), []string{mcKey}
+}
+
+// mcAzureImage maps the image. Without one, machine-controller chooses by the operating system, and
+// new machines get that of a running VM.
+func (s subject) mcAzureImage(m *infrav1.AzureMachine, spec *mcAzureSpec) {
+	plan := spec.ImagePlan
+	if i := spec.ImageReference; i != nil && m.Image.ID == "" {
+		m.Image.Marketplace = &infrav1.AzureMarketplaceImage{Publisher: i.Publisher, Offer: i.Offer, SKU: i.SKU, Version: i.Version}
+		if plan != nil && plan.Publisher == i.Publisher && plan.Product == i.Offer && plan.Name == i.SKU {
+			m.Image.Marketplace.Plan = true
+			return
+		}
+	}
+	if plan != nil {
+		m.Image.Plan = &infrav1.AzurePlan{Publisher: plan.Publisher, Product: plan.Product, Name: plan.Name}
+	}
+}
+
+// mcAzurePlace maps where VMs are: in an availability set, or in a zone.
+func (s subject) mcAzurePlace(pool *Pool, m *infrav1.AzureMachine, spec *mcAzureSpec, target *Target) {
+	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
+	if name := s.text(at+".availabilitySet", spec.AvailabilitySet); name != "" && ptr.Deref(spec.AssignAvailabilitySet, true) {
+		m.AvailabilitySetID = target.onAzure("", "Microsoft.Compute/availabilitySets", name)
+		return
+	}
+	if len(spec.Zones) > 1 {
+		s.refuse(at+".zones", "there are %d, and a machine is in one", len(spec.Zones))
+	}
+	if len(spec.Zones) > 0 {
+		pool.FailureDomain = spec.Zones[0]
+	}
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package takeover
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// Picture is what a rollback restores: tags, Nodes and the old system's objects; and that nothing
+// of the target is there.
+type Picture struct {
+	VMs   map[string]VM
+	Nodes map[string]string
+	Old   map[string]string
+	Made  map[string]int
+}
+
+func (s *Stage) Picture() Picture {
+	s.Helper()
+	p := Picture{VMs: map[string]VM{}, Nodes: s.nodesNow(), Old: s.Old.versions(), Made: map[string]int{}}
+	vms := s.Old.VMs()
+	for _, id := range s.Old.vms {
+		p.VMs[id] = vms[id]
+	}
+	for kind, list := range map[string]client.ObjectList{
+		"MachineDeployment": &clusterv1.MachineDeploymentList{}, "MachineSet": &clusterv1.MachineSetList{}, "Machine": &clusterv1.MachineList{},
+		"MachineHealthCheck": &clusterv1.MachineHealthCheckList{},
+		"CloudMachine":       &infrav1.CloudMachineList{}, "CloudMachineTemplate": &infrav1.CloudMachineTemplateList{},
+	} {
+		p.Made[kind] = s.Count(list)
+	}
+	return p
+}
+
+// nodesNow returns what only a user or a controller of machines would change of each Node. Cluster
+// API writes annotations and labels of its own.
+func (s *Stage) nodesNow() map[string]string {
+	s.Helper()
+	nodes := &corev1.NodeList{}
+	s.Do(s.Rig.Nodes.List(s.Ctx, nodes))
+	all := map[string]string{}
+	for _, n := range nodes.Items {
+		if !strings.HasPrefix(n.Name, s.Tenant.Name+"-") {
+			continue
+		}
+		labels := maps.Clone(n.Labels)
+		maps.DeleteFunc(labels, func(key, _ string) bool { return strings.Contains(key, "cluster.x-k8s.io") })
+		annotations := maps.Clone(n.Annotations)
+		maps.DeleteFunc(annotations, func(key, _ string) bool {
+			return strings.Contains(key, "cluster.x-k8s.io") || strings.Contains(key, "ttl")
+		})
+		all[n.Name] = fmt.Sprint(n.UID, n.Spec.ProviderID, n.Spec.Unschedulable, n.Finalizers, labels, annotations)
+	}
+	return all
+}
+
+// still tests that a switch has changed no machine.
+func (s *Stage) Still(before Picture, machines int) {
+	s.Helper()
+	g := NewWithT(s.T)
+	g.Expect(s.nodesNow()).To(Equal(before.Nodes))
+	g.Expect(s.Old.versions()).To(Equal(before.Old))
+	g.Expect(s.Count(&clusterv1.MachineList{})).To(Equal(machines))
+	g.Expect(s.Count(&infrav1.CloudMachineList{})).To(Equal(machines))
+	g.Expect(s.Count(&clusterv1.MachineSetList{})).To(Equal(s.Old.pools))
+	for id, vm := range s.Old.VMs() {
+		g.Expect(vm.State).To(Equal(running), id)
+	}
+}
+
+// committed tests that the other system has nothing left, and finds no VM.
+func (s *Stage) Committed(before Picture) {
+	s.Helper()
+	g := NewWithT(s.T)
+	g.Expect(s.Old.versions()).To(BeEmpty())
+	vms := s.Old.VMs()
+	for _, id := range s.Old.vms {
+		g.Expect(vms[id].State).To(Equal(running))
+		g.Expect(vms[id].Tags).NotTo(HaveKey(s.Old.Role))
+		g.Expect(vms[id].Tags).To(HaveKey(cloud.TagOwnership))
+	}
+	nodes := &corev1.NodeList{}
+	s.Do(s.Rig.Nodes.List(s.Ctx, nodes))
+	for _, n := range nodes.Items {
+		if before.Nodes[n.Name] != "" {
+			g.Expect(before.Nodes[n.Name]).To(HavePrefix(string(n.UID)))
+			g.Expect(n.Finalizers).To(BeEmpty())
+			g.Expect(n.Labels).NotTo(HaveKey(s.Old.label))
+		}
+	}
+	machines := &clusterv1.MachineList{}
+	s.Do(s.Rig.Client.List(s.Ctx, machines, client.InNamespace(s.Namespace)))
+	for _, m := range machines.Items {
+		g.Expect(m.Annotations).NotTo(Or(HaveKey("drover.io/imported"), HaveKey(ContainSubstring("pre-drain"))))
+	}
+	s.Until("no MachineSet is marked", func(ctx context.Context) (string, error) {
+		sets := &clusterv1.MachineSetList{}
+		if err := s.Rig.Client.List(ctx, sets, client.InNamespace(s.Namespace)); err != nil {
+			return "", err
+		}
+		for _, set := range sets.Items {
+			if metav1.HasAnnotation(set.ObjectMeta, "drover.io/imported") {
+				return set.Name, nil // Cluster API copies it once more from the MachineDeployment
+			}
+		}
+		return "", nil
+	})
+}
