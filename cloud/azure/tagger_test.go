@@ -180,14 +180,14 @@ func TestTagInterrupted(t *testing.T) {
 			func(d *driver) error { return d.Tag(ctx, id, tags, nil) },
 			func(d *driver) error { return d.Untag(ctx, []string{id}, droverKeys) },
 		} {
-			stub.Inject(armstub.Fault{Operation: "PATCH " + kind + "/providers", After: true, Status: http.StatusServiceUnavailable, Count: 1})
+			stub.Inject(armstub.Fault{Operation: "PATCH " + kind + "/providers/tags", After: true, Status: http.StatusServiceUnavailable, Count: 1})
 			g.Expect(do(connect(t, stub))).NotTo(Succeed(), "%s, %d", kind, step)
 			g.Expect(do(connect(t, stub))).To(Succeed(), "%s, %d", kind, step)
 		}
 		g.Expect(tagsIn(stub)).To(Equal(before), kind)
 	}
 
-	stub.Inject(armstub.Fault{Operation: "PATCH disks/providers", Status: http.StatusServiceUnavailable, Count: 1})
+	stub.Inject(armstub.Fault{Operation: "PATCH disks/providers/tags", Status: http.StatusServiceUnavailable, Count: 1})
 	d := connect(t, stub)
 	g.Expect(d.Tag(ctx, id, tags, nil)).NotTo(Succeed())
 	g.Expect(d.Tagged(ctx, droverKeys)).To(ConsistOf(HaveField("Partial", true)))

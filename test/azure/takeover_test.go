@@ -31,7 +31,7 @@ func TestTakeover(t *testing.T) {
 		},
 	}
 	takenOver(takeover.Start(s, takeover.MachineControllerManager(), place), (*takeover.Old).AddMCM, map[string]int{
-		"PATCH virtualMachines/providers": (3 + 2 + 1) * 2, "PATCH networkInterfaces/providers": 2, "PATCH disks/providers": 2 * 2,
+		"PATCH virtualMachines/providers/tags": (3 + 2 + 1) * 2, "PATCH networkInterfaces/providers/tags": 2, "PATCH disks/providers/tags": 2 * 2,
 	})
 }
 
@@ -47,8 +47,8 @@ func TestTakeoverFromMachineController(t *testing.T) {
 	}
 	const times = (3 + 2 + 1) * 2 // stages, rollbacks and a commit, of two machines
 	takenOver(takeover.Start(s, takeover.MachineController(), place), (*takeover.Old).AddMC, map[string]int{
-		"PATCH virtualMachines/providers": times, "PATCH networkInterfaces/providers": times, "PATCH publicIPAddresses/providers": times,
-		"PATCH disks/providers": 2 * times,
+		"PATCH virtualMachines/providers/tags": times, "PATCH networkInterfaces/providers/tags": times, "PATCH publicIPAddresses/providers/tags": times,
+		"PATCH disks/providers/tags": 2 * times,
 	})
 }
 

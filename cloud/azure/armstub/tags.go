@@ -12,7 +12,7 @@ import (
 )
 
 // tagsAction is the action of "Tags - Update At Scope" for a resource of the group.
-const tagsAction = "/providers"
+const tagsAction = "/providers/tags"
 
 // maxTags is how many tags a resource may have.
 const maxTags = 50
