@@ -3,12 +3,17 @@
 package takeover
 
 import (
+	"context"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/drover-io/drover/cloud"
 )
@@ -194,4 +199,55 @@ func TestOwnPortsOfClusterAPI(t *testing.T) {
 	g.Expect(p.Pools[0].Machines[0].Own).To(Equal([]string{"40000000-0000-4000-8000-0000000000c0"}))
 	g.Expect(p.Pools[1].Machines[1].Own).To(HaveLen(3))
 	g.Expect(p.Pools[0].role()).To(Equal(nameKey), "no server loses anything at commit")
+}
+
+// TestObjectsOfClusterAPIOnOpenStack tests which objects a plan is made from, and which ones commit
+// deletes, in their order: what a Machine owns before the Machine, and never those of others.
+func TestObjectsOfClusterAPIOnOpenStack(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	data, err := os.ReadFile("testdata/capi-openstack.yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	all := objects(t, data)
+	another := all[len(all)-4].DeepCopy() // an OpenStackServer that no Machine has, such as a bastion
+	g.Expect(another.GetKind()).To(Equal("OpenStackServer"))
+	another.SetName("bastion")
+	another.SetOwnerReferences(nil)
+	build := fake.NewClientBuilder().WithObjects(another)
+	for i := range all {
+		build.WithObjects(&all[i])
+	}
+	c := build.Build()
+	system := ClusterAPI()
+	*system.Cluster = "old"
+	source, err := system.Read(t.Context(), c, "capo", c)
+	g.Expect(err).NotTo(HaveOccurred())
+	w := newCAPIServers(t)
+	p := planOf(source, w.vms, w.target, nil)
+	g.Expect(p.sorted()).To(ConsistOf(w.plan().sorted()))
+
+	take := &Takeover{Target: w.target, System: system, Old: c, OldNamespace: "capo"}
+	s := &staged{
+		deployments: []*clusterv1.MachineDeployment{{ObjectMeta: metav1.ObjectMeta{Name: "small"}}},
+		machines:    []*clusterv1.Machine{{ObjectMeta: metav1.ObjectMeta{Name: "small-7f8d9-klmno"}}},
+	}
+	chosen, err := take.chooseOld(t.Context(), s)
+	g.Expect(err).NotTo(HaveOccurred())
+	var names []string
+	for _, o := range chosen {
+		names = append(names, o.GetKind()+" "+o.GetName())
+	}
+	g.Expect(names).To(Equal([]string{
+		"OpenStackServer small-x1y2z", "OpenStackMachine small-x1y2z", "Machine small-7f8d9-klmno", "MachineSet small-7f8d9", "MachineDeployment small",
+	}))
+	s.machines = nil
+	_, err = take.chooseOld(t.Context(), s)
+	g.Expect(err).To(MatchError("the old Machine small-7f8d9-klmno of MachineSet small-7f8d9 is not staged: roll back, and stage again"))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, o := range chosen[:2] {
+		o.SetFinalizers([]string{strings.ToLower(o.GetKind()) + "." + capoAPI.Group})
+		g.Expect(c.Update(ctx, o)).To(Succeed())
+		g.Expect(erase(ctx, c, o, system.finalizers...)).To(Succeed(), "the provider's finalizers do not hold it")
+	}
 }
