@@ -65,7 +65,7 @@ func TestFindingsOfClusterAPIOnOpenStack(t *testing.T) {
 	of := func(path string, value any) func(*capiWorld) {
 		return func(w *capiWorld) { set(&w.Servers[0], path, value) }
 	}
-	filter := map[string]any{"filter": map[string]any{"tags": []any{"x"}}}
+	filter := map[string]any{"filter": map[string]any{"name": "x", "tags": []any{"x"}}}
 	// nothing is known of what the provider has found for the small pool.
 	nothing := func(change func(*capiWorld)) func(*capiWorld) {
 		return func(w *capiWorld) {
@@ -87,7 +87,7 @@ func TestFindingsOfClusterAPIOnOpenStack(t *testing.T) {
 		{"region", func(w *capiWorld) { set(&w.Infrastructure[0], "spec.identityRef.region", "RegionTwo") }, Refused, "OpenStackCluster old", "spec.identityRef.region", `"RegionTwo"`},
 		{"region of a template", spec("identityRef.region", "RegionTwo"), Refused, first, at + ".identityRef.region", `"RegionTwo"`},
 		// machines
-		{"no OpenStackServer", func(w *capiWorld) { w.Servers[0].SetOwnerReferences(nil) }, Refused, "OpenStackMachine workers-6d4f5-abcde", "", "version 0.12 or later"},
+		{"no OpenStackServer", func(w *capiWorld) { w.Servers[0].SetOwnerReferences(w.Servers[1].GetOwnerReferences()) }, Refused, "OpenStackMachine workers-6d4f5-abcde", "", "version 0.12 or later"},
 		{"server deleted", func(w *capiWorld) { now := metav1.Now(); w.Servers[0].SetDeletionTimestamp(&now) }, Refused, server, "metadata.deletionTimestamp", "being deleted"},
 		{"server not of the Cluster", of("metadata.labels", nil), Refused, server, "metadata.labels", "does not see that Cluster old is paused"},
 		{"another server", of("status.instanceID", "x"), Refused, server, "status.instanceID", "not the same server"},
@@ -152,6 +152,7 @@ func TestClusterAPIChoicesOnOpenStack(t *testing.T) {
 		change func(*capiWorld)
 		want   string
 	}{
+		{"flavor by ID", func(w *capiWorld) { set(&w.Templates[0], at+"flavorID", "9") }, `flavor: "9"`},
 		{"IDs", ports(map[string]any{
 			"network": map[string]any{"id": x}, "fixedIPs": []any{map[string]any{"subnet": map[string]any{"id": y}, "ipAddress": "192.0.2.1"}},
 		}), "- fixedIPs:\n          - ipAddress: 192.0.2.1\n            subnetID: " + y + "\n          network: " + x},
