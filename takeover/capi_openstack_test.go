@@ -158,11 +158,11 @@ func TestClusterAPIChoicesOnOpenStack(t *testing.T) {
 		}), "- fixedIPs:\n          - ipAddress: 192.0.2.1\n            subnetID: " + y + "\n          network: " + x},
 		{"address without a subnet", ports(map[string]any{"network": map[string]any{"id": x}, "fixedIPs": []any{map[string]any{"ipAddress": "192.0.2.1"}}}),
 			"- fixedIPs:\n          - ipAddress: 192.0.2.1\n          network: " + x},
-		{"own groups", ports(map[string]any{"securityGroups": []any{map[string]any{"id": x}}}), "securityGroups:\n          - " + x + "\n"},
+		{"own groups", ports(map[string]any{"securityGroups": []any{map[string]any{"id": x}}}), "securityGroups:\n          - " + x + "\n        tags:"},
 		{"groups of the machine", func(w *capiWorld) {
 			group := map[string]any{"filter": map[string]any{"name": "own"}}
 			set(&w.Templates[1], at+"securityGroups", []any{group, group})
-		}, "securityGroups:\n          - 20000000-0000-4000-8000-000000000001\n          - own\n"},
+		}, "securityGroups:\n          - 20000000-0000-4000-8000-000000000001\n          - own\n        tags:"},
 		{"no managed groups", func(w *capiWorld) {
 			set(&w.Infrastructure[0], "spec.managedSecurityGroups", nil)
 			set(&w.Templates[1], at+"securityGroups", []any{map[string]any{"id": x}})
@@ -192,6 +192,18 @@ func TestClusterAPIChoicesOnOpenStack(t *testing.T) {
 	}
 }
 
+// TestAddressesInTheClusterNetwork tests that a port without a network has the subnets of the
+// cluster, whatever addresses it names: so does the provider.
+func TestAddressesInTheClusterNetwork(t *testing.T) {
+	t.Parallel()
+	w := newCAPIServers(t)
+	set(&w.Templates[1], "spec.template.spec.ports", []any{map[string]any{"fixedIPs": []any{map[string]any{"ipAddress": "192.0.2.1"}}}})
+	p, g := w.plan(), NewWithT(t)
+	g.Expect(p.Pools[0].Machine.OpenStack.Ports[0].FixedIPs).To(ConsistOf(
+		And(HaveField("SubnetID", "30000000-0000-4000-8000-000000000001"), HaveField("IPAddress", "")),
+	))
+}
+
 // TestOwnPortsOfClusterAPI tests that only the ports that the provider has made go with a machine.
 func TestOwnPortsOfClusterAPI(t *testing.T) {
 	t.Parallel()
@@ -214,7 +226,11 @@ func TestObjectsOfClusterAPIOnOpenStack(t *testing.T) {
 	g.Expect(another.GetKind()).To(Equal("OpenStackServer"))
 	another.SetName("bastion")
 	another.SetOwnerReferences(nil)
-	build := fake.NewClientBuilder().WithObjects(another)
+	aws := &unstructured.Unstructured{}
+	aws.SetGroupVersionKind(capaAPI.WithKind("AWSMachineTemplate"))
+	aws.SetNamespace("capo")
+	aws.SetName("aws")
+	build := fake.NewClientBuilder().WithObjects(another, aws)
 	for i := range all {
 		build.WithObjects(&all[i])
 	}
@@ -223,6 +239,7 @@ func TestObjectsOfClusterAPIOnOpenStack(t *testing.T) {
 	*system.Cluster = "old"
 	source, err := system.Read(t.Context(), c, "capo", c)
 	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(source.(*CAPI).Templates).To(HaveLen(3), "of all providers")
 	w := newCAPIServers(t)
 	p := planOf(source, w.vms, w.target, nil)
 	g.Expect(p.sorted()).To(ConsistOf(w.plan().sorted()))

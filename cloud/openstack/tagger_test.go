@@ -148,6 +148,7 @@ func TestLongNameOfPort(t *testing.T) {
 	p.play("ListFloatingIPs", floatingIPsThere(g))
 	g.Expect(connected(t, p).Tag(t.Context(), theirID, tags, []string{s.Name})).To(Succeed())
 	g.Expect(p.writes()[0]).To(ContainSubstring(`"drover-port-name-p-1":"` + s.Name + `"`))
+	g.Expect(p.writes()[2]).NotTo(ContainSubstring(tags[cloud.TagMachine]), "Neutron accepts 255 characters")
 }
 
 // TestTagRefused: nothing is written if a text would be lost, or if the server does not exist.
