@@ -17,14 +17,16 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// These are the API versions of Cluster API's provider for OpenStack. Later ones serve v1beta1, too.
+// These are the API versions of Cluster API's provider for OpenStack. Later ones serve v1beta1,
+// too.
 var (
 	capoAPI       = schema.GroupVersion{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta1"}
 	capoServerAPI = schema.GroupVersion{Group: "infrastructure.cluster.x-k8s.io", Version: "v1alpha1"}
 )
 
-// These types have the fields of Cluster API's provider for OpenStack, v0.14. Of an OpenStackCluster
-// and an OpenStackServer, they have those that say what the provider makes machines from.
+// These types have the fields of Cluster API's provider for OpenStack, v0.14. Of an
+// OpenStackCluster and an OpenStackServer, they have those that say what the provider makes
+// machines from.
 type (
 	capoMachine struct {
 		ProviderID        *string         `json:"providerID"`
@@ -187,8 +189,9 @@ func (r *capoReference) text() string {
 	return r.id()
 }
 
-// capo maps an OpenStackMachineTemplate to the fields of a machine, with what the provider takes from
-// the OpenStackCluster. Its servers have no metadata of the provider's: it knows them by their ID.
+// capo maps an OpenStackMachineTemplate to the fields of a machine, with what the provider takes
+// from the OpenStackCluster. Its servers have no metadata of the provider's: it knows them by their
+// ID.
 func (m *CAPI) capo(p *Plan, pool *Pool, o *unstructured.Unstructured, target *Target) {
 	const at = "spec.template.spec"
 	s := p.about("OpenStackMachineTemplate", o.GetName())
@@ -434,8 +437,8 @@ func (s subject) capoPlace(a *infrav1.OpenStackMachine, spec *capoMachine, found
 	}
 }
 
-// capoMachine completes a machine with the ports that the provider deletes together with its server.
-// Nova deletes the volumes.
+// capoMachine completes a machine with the ports that the provider deletes together with its
+// server. Nova deletes the volumes.
 func (m *CAPI) capoMachine(p *Plan, vm *unstructured.Unstructured, machine *Machine) {
 	o := m.capoServer(vm)
 	if o == nil {

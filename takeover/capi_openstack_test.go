@@ -131,7 +131,8 @@ func TestFindingsOfClusterAPIOnOpenStack(t *testing.T) {
 	})
 }
 
-// TestClusterAPIChoicesOnOpenStack tests what the provider for OpenStack decides from several fields.
+// TestClusterAPIChoicesOnOpenStack tests what the provider for OpenStack decides from several
+// fields.
 func TestClusterAPIChoicesOnOpenStack(t *testing.T) {
 	t.Parallel()
 	const at, cluster = "spec.template.spec.", "OpenStackCluster"

@@ -89,8 +89,8 @@ func TestTag(t *testing.T) {
 	g.Expect(p.ops()).To(Equal([]string{"CreateToken", "GetServer"}), "nothing of its own, and done before")
 }
 
-// TestNamesOfPorts: a port that is given by its ID gets its name and description back, whatever they
-// were, also if Tag was cut off after the first of two ports. Other ports stay as they are.
+// TestNamesOfPorts: a port that is given by its ID gets its name and description back, whatever
+// they were, also if Tag was cut off after the first of two ports. Other ports stay as they are.
 func TestNamesOfPorts(t *testing.T) {
 	g := NewWithT(t)
 	s, tags := theirs()
