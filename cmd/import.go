@@ -55,7 +55,7 @@ func importFrom(system takeover.System, version string) *cobra.Command {
 	var o importOptions
 	clouds := "AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere are supported."
 	if system.Cluster != nil {
-		clouds = "Its provider for AWS is supported."
+		clouds = "Its providers for AWS and OpenStack are supported."
 	}
 	cmd := &cobra.Command{
 		Use:   system.Name + " [STEP]",

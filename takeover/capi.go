@@ -4,6 +4,7 @@ package takeover
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// These are the API versions of the providers.
+// These are the API versions of the provider for AWS, and of Cluster API.
 var (
 	capaAPI = schema.GroupVersion{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta2"}
 	capiAPI = clusterv1.GroupVersion
@@ -38,11 +39,12 @@ func ClusterAPI() System {
 			return ReadCAPI(ctx, old, namespace, *cluster, workload)
 		},
 		kinds: slices.Concat(
-			kindsOf(capaAPI, "AWSMachine"), kindsOf(kubeadmv1.GroupVersion, "KubeadmConfig"),
+			kindsOf(capaAPI, "AWSMachine"), kindsOf(capoServerAPI, "OpenStackServer"), kindsOf(capoAPI, "OpenStackMachine"), kindsOf(kubeadmv1.GroupVersion, "KubeadmConfig"),
 			kindsOf(capiAPI, "Machine", "MachineSet", "MachineDeployment"),
 		),
 		finalizers: []string{
 			"awsmachine.infrastructure.cluster.x-k8s.io",
+			"openstackserver.infrastructure.cluster.x-k8s.io", "openstackmachine.infrastructure.cluster.x-k8s.io",
 			clusterv1.MachineFinalizer, clusterv1.MachineSetFinalizer, clusterv1.MachineDeploymentFinalizer, metav1.FinalizerDeleteDependents,
 		},
 	}
@@ -54,9 +56,10 @@ type CAPI struct {
 	// Deployments, Sets, Machines, Checks and Pools are Cluster API's own: Pools are MachinePools.
 	Deployments, Sets, Machines, Checks, Pools []unstructured.Unstructured
 	// Infrastructure is the provider's object of the Cluster, Templates are those of its machines,
-	// VMs its machines, and Configs the bootstrap provider's templates.
-	Infrastructure, Templates, VMs, Configs []unstructured.Unstructured
-	Nodes                                   []corev1.Node
+	// VMs its machines, Servers what it makes from those on OpenStack, and Configs the bootstrap
+	// provider's templates.
+	Infrastructure, Templates, VMs, Servers, Configs []unstructured.Unstructured
+	Nodes                                            []corev1.Node
 }
 
 // ReadCAPI reads a Source, as System.Read.
@@ -70,6 +73,8 @@ func ReadCAPI(ctx context.Context, old client.Reader, namespace, cluster string,
 		capiAPI.WithKind("MachineDeployment"): &m.Deployments, capiAPI.WithKind("MachineSet"): &m.Sets, capiAPI.WithKind("Machine"): &m.Machines,
 		capiAPI.WithKind("MachineHealthCheck"): &m.Checks, capiAPI.WithKind("MachinePool"): &m.Pools,
 		capaAPI.WithKind("AWSCluster"): &m.Infrastructure, capaAPI.WithKind("AWSMachineTemplate"): &m.Templates, capaAPI.WithKind("AWSMachine"): &m.VMs,
+		capoAPI.WithKind("OpenStackCluster"): &m.Infrastructure, capoAPI.WithKind("OpenStackMachineTemplate"): &m.Templates,
+		capoAPI.WithKind("OpenStackMachine"): &m.VMs, capoServerAPI.WithKind("OpenStackServer"): &m.Servers,
 		kubeadmv1.GroupVersion.WithKind("KubeadmConfigTemplate"): &m.Configs,
 	} {
 		if err := readServed(ctx, old, namespace, kind, items); err != nil {
@@ -87,12 +92,14 @@ func ReadCAPI(ctx context.Context, old client.Reader, namespace, cluster string,
 	return m, err
 }
 
-// readServed lists the objects of a kind, if the API server has the kind.
+// readServed adds the objects of a kind, if the API server has the kind.
 func readServed(ctx context.Context, old client.Reader, namespace string, kind schema.GroupVersionKind, items *[]unstructured.Unstructured) error {
-	err := read(ctx, old, namespace, kind.GroupVersion(), kind.Kind, items)
+	var more []unstructured.Unstructured
+	err := read(ctx, old, namespace, kind.GroupVersion(), kind.Kind, &more)
 	if meta.IsNoMatchError(err) {
 		return nil
 	}
+	*items = append(*items, more...)
 	return err
 }
 
@@ -140,7 +147,7 @@ func (p *Plan) checkCluster(cluster *unstructured.Unstructured) {
 		s.refuse("spec.topology", "its ClusterClass would make the pools again")
 	}
 	if strings.Contains(spec.InfrastructureRef.Kind, "Managed") || strings.Contains(spec.ControlPlaneRef.Kind, "Managed") {
-		s.refuse("spec.controlPlaneRef", "its cloud manages it, %s: only machines of a Cluster with an AWSCluster can be taken over", spec.ControlPlaneRef.Kind)
+		s.refuse("spec.controlPlaneRef", "its cloud manages it, %s: only machines of a Cluster with an AWSCluster or an OpenStackCluster can be taken over", spec.ControlPlaneRef.Kind)
 	}
 }
 
@@ -343,7 +350,9 @@ func (m *CAPI) machine(p *Plan, o *unstructured.Unstructured, pool *Pool, target
 	if machine == nil {
 		return nil
 	}
-	machine.Identity = "owned"
+	if pool.Machine != nil && pool.Machine.AWS != nil {
+		machine.Identity = "owned"
+	}
 	if spec.ProviderID != machine.ProviderID {
 		s.refuse("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name, node.Spec.ProviderID)
 	}
@@ -358,6 +367,9 @@ func (m *CAPI) machine(p *Plan, o *unstructured.Unstructured, pool *Pool, target
 	if name := m.VMs[vm].GetName(); name != machine.Name {
 		machine.VM = name
 	}
+	if m.VMs[vm].GetKind() == "OpenStackMachine" {
+		m.capoMachine(p, &m.VMs[vm], machine)
+	}
 	return machine
 }
 
@@ -365,12 +377,39 @@ func (m *CAPI) machine(p *Plan, o *unstructured.Unstructured, pool *Pool, target
 func (m *CAPI) infrastructure(s subject, pool *Pool, target *Target) {
 	ref := pool.Deployment.Template.Spec.InfrastructureRef
 	at := slices.IndexFunc(m.Templates, func(o unstructured.Unstructured) bool { return o.GetKind() == ref.Kind && o.GetName() == ref.Name })
+	account := &target.Account.Spec
 	switch {
-	case ref.Kind != "AWSMachineTemplate" || target.Account.Spec.AWS == nil:
-		s.refuse("spec.template.spec.infrastructureRef", "it is %s: Drover takes over machines of AWSMachineTemplates, with a CloudAccount of the same cloud", ref.Kind)
+	case (ref.Kind != "AWSMachineTemplate" || account.AWS == nil) && (ref.Kind != "OpenStackMachineTemplate" || account.OpenStack == nil):
+		s.refuse("spec.template.spec.infrastructureRef", "it is %s: Drover takes over machines of AWSMachineTemplates and OpenStackMachineTemplates, with a CloudAccount of the same cloud", ref.Kind)
 	case at < 0:
 		s.refuse("spec.template.spec.infrastructureRef", "%s %s does not exist", ref.Kind, ref.Name)
+	case account.OpenStack != nil:
+		m.capo(s.plan, pool, &m.Templates[at], target)
 	default:
 		m.capa(s.plan, pool, &m.Templates[at], target)
 	}
+}
+
+// infrastructureCluster reads the provider's object of the Cluster.
+func (m *CAPI) infrastructureCluster(p *Plan, kind string, into any) (s subject, ok bool) {
+	ref := &clusterv1.ContractVersionedObjectReference{}
+	from, _, _ := unstructured.NestedMap(m.Cluster.Object, "spec")
+	s = p.about("Cluster", m.Cluster.GetName())
+	if !s.decode(from, "infrastructureRef", ref) {
+		return s, false
+	}
+	at := slices.IndexFunc(m.Infrastructure, func(o unstructured.Unstructured) bool { return o.GetKind() == ref.Kind && o.GetName() == ref.Name })
+	if at < 0 || ref.Kind != kind {
+		s.refuse("spec.infrastructureRef", "there is no %s %s", kind, ref.Name)
+		return s, false
+	}
+	s = p.about(kind, ref.Name)
+	data, err := json.Marshal(m.Infrastructure[at].Object)
+	if err == nil {
+		err = json.Unmarshal(data, into)
+	}
+	if err != nil {
+		s.refuse("", "%s: this version of Drover does not know it", err)
+	}
+	return s, err == nil
 }

@@ -4,7 +4,6 @@ package takeover
 
 import (
 	"cmp"
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -158,25 +157,9 @@ func (m *CAPI) capa(p *Plan, pool *Pool, o *unstructured.Unstructured, target *T
 
 // capaCluster returns the AWSCluster, or nil if there is none.
 func (m *CAPI) capaCluster(p *Plan, target *Target) *capaCluster {
-	ref := &clusterv1.ContractVersionedObjectReference{}
-	from, _, _ := unstructured.NestedMap(m.Cluster.Object, "spec")
-	s := p.about("Cluster", m.Cluster.GetName())
-	if !s.decode(from, "infrastructureRef", ref) {
-		return nil
-	}
-	at := slices.IndexFunc(m.Infrastructure, func(o unstructured.Unstructured) bool { return o.GetKind() == ref.Kind && o.GetName() == ref.Name })
-	if at < 0 || ref.Kind != "AWSCluster" {
-		s.refuse("spec.infrastructureRef", "there is no AWSCluster %s", ref.Name)
-		return nil
-	}
 	cluster := &capaCluster{}
-	data, err := json.Marshal(m.Infrastructure[at].Object)
-	if err == nil {
-		err = json.Unmarshal(data, cluster)
-	}
-	s = p.about("AWSCluster", ref.Name)
-	if err != nil {
-		s.refuse("", "%s: this version of Drover does not know it", err)
+	s, ok := m.infrastructureCluster(p, "AWSCluster", cluster)
+	if !ok {
 		return nil
 	}
 	if region := target.Account.Spec.AWS.Region; cluster.Spec.Region != region {

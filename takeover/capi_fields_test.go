@@ -75,3 +75,59 @@ func sameFields(t *testing.T, path string, schema *apiextensionsv1.JSONSchemaPro
 	}
 	return n
 }
+
+// TestFieldsOfClusterAPIOnOpenStack compares the fields that are known of an
+// OpenStackMachineTemplate, and their types, with those of the provider's CRD. They are in a file,
+// because nothing else here needs the provider's module.
+func TestFieldsOfClusterAPIOnOpenStack(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("testdata/capi-openstack-fields.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, maps := fieldsOf("", reflect.TypeFor[capoMachine]())
+	n := 0
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		n++
+		switch {
+		case strings.HasPrefix(line, "#"), slices.ContainsFunc(maps, func(path string) bool { return strings.HasPrefix(line, path+".") }):
+		case !slices.Contains(known, line):
+			t.Errorf("%s is not known", line)
+		default:
+			known = slices.DeleteFunc(known, func(field string) bool { return field == line })
+		}
+	}
+	if len(known) > 0 || n < 120 {
+		t.Errorf("of %d lines, none is %q", n, known)
+	}
+}
+
+// fieldsOf returns the paths of a type's fields with the types that a schema has for them, and the
+// paths of those that are maps.
+func fieldsOf(path string, of reflect.Type) (fields, maps []string) {
+	kind := ""
+	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
+		if of.Kind() == reflect.Slice {
+			kind = "array of "
+		}
+		of = of.Elem()
+	}
+	kind += map[reflect.Kind]string{
+		reflect.String: "string", reflect.Bool: "boolean", reflect.Int32: "integer", reflect.Int64: "integer", reflect.Struct: "object", reflect.Map: "object",
+	}[of.Kind()]
+	if path != "" {
+		fields = append(fields, path+" "+kind)
+	}
+	if of.Kind() == reflect.Map {
+		return fields, []string{path}
+	}
+	if of.Kind() != reflect.Struct {
+		return fields, nil
+	}
+	for field := range of.Fields() {
+		more, below := fieldsOf(strings.TrimPrefix(path+"."+field.Tag.Get("json"), "."), field.Type)
+		fields, maps = append(fields, more...), append(maps, below...)
+	}
+	return fields, maps
+}

@@ -143,7 +143,7 @@ func (t *Takeover) loseKeys(ctx context.Context, s *staged) error {
 }
 
 // chooseOld returns the other system's objects of the pools, from the bottom to the top: those of
-// the staged names, and what they control. It refuses Machines that are not staged: their VMs would
+// the staged names, and what they own. It refuses Machines that are not staged: their VMs would
 // be nobody's.
 func (t *Takeover) chooseOld(ctx context.Context, s *staged) (all []*unstructured.Unstructured, err error) {
 	names := map[string]map[string]bool{"Machine": {}, "MachineSet": {}, "MachineDeployment": {}, "MachineClass": {}}
@@ -162,13 +162,13 @@ func (t *Takeover) chooseOld(ctx context.Context, s *staged) (all []*unstructure
 		}
 		for i := range items {
 			o := &items[i]
-			owner := metav1.GetControllerOf(o)
-			owned := owner != nil && chosen[owner.UID]
+			owner := slices.IndexFunc(o.GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return chosen[ref.UID] })
 			switch {
-			case names[kind.Kind][o.GetName()], owned && kind.Kind != "Machine":
+			case names[kind.Kind][o.GetName()], owner >= 0 && kind.Kind != "Machine":
 				chosen[o.GetUID()] = true
 				all = append(all, o)
-			case owned:
+			case owner >= 0:
+				owner := o.GetOwnerReferences()[owner]
 				return nil, fmt.Errorf("the old Machine %s of %s %s is not staged: roll back, and stage again", o.GetName(), owner.Kind, owner.Name)
 			}
 		}

@@ -56,6 +56,8 @@ type Pool struct {
 	cluster string
 	// named: the other system deletes what has the name of a machine together with it.
 	named bool
+	// sizeByID: the machine's fields have the ID of a size, and VMs report its name.
+	sizeByID bool
 }
 
 // nameKey stands for a VM's name, as a tag that Taggers report. On some clouds, the other system
@@ -280,7 +282,7 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 	if kubevirt := pool.Machine.KubeVirt; kubevirt != nil {
 		size, image = sizeOnKubeVirt(kubevirt), imageOnKubeVirt(kubevirt)
 	}
-	if size != "" && vm.Type != size {
+	if size != "" && vm.Type != size && !pool.sizeByID {
 		s.note("", "its VM is of type %s; the next rollout makes it %s", vm.Type, size)
 	}
 	if vm.ImageID != "" && image != "" && vm.ImageID != image {

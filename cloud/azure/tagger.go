@@ -21,8 +21,12 @@ import (
 // driver finds them when the machine is gone. The tags are changed by themselves, so that nothing
 // else of a resource is written, and no tag that another writes meanwhile is lost.
 
-// maxTags is how many tags a resource may have.
-const maxTags = 50
+const (
+	// maxTags is how many tags a resource may have.
+	maxTags = 50
+	// machineUID is the tag by which machine-controller finds what it deletes with a machine.
+	machineUID = "Machine-UID"
+)
 
 // Tagged implements cloud.Tagger. A machine's name is its tag "Name".
 func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagged, err error) {
@@ -200,8 +204,8 @@ func (vm *virtualMachine) interfaces() []nicReference {
 }
 
 // kept returns the machine's own parts that Azure does not delete with it: the disks that were made
-// with it, and network interfaces and their public addresses that have a tag of the machine's, as
-// the systems give them that delete them.
+// with it, and network interfaces and their public addresses that have the machine's UID in a tag,
+// as machine-controller gives them, which deletes them by it.
 func (p parts) kept(vm *virtualMachine) (all []tagged) {
 	remain := map[string]bool{}
 	for _, k := range vm.disks() {
@@ -211,21 +215,17 @@ func (p parts) kept(vm *virtualMachine) (all []tagged) {
 		remain[p.d.idOf(networkInterfaces, lastPart(n.ID))] = n.Properties.DeleteOption != deleteToo
 	}
 	for _, one := range p.attached(vm) {
-		if one.made && remain[one.path] || !one.made && shares(one.tags, vm.Tags) && (remain[one.path] || strings.Contains(one.path, publicAddresses)) {
+		if one.made && remain[one.path] || !one.made && sameUID(one.tags, vm.Tags) && (remain[one.path] || strings.Contains(one.path, publicAddresses)) {
 			all = append(all, one)
 		}
 	}
 	return all
 }
 
-// shares reports whether two resources have a tag in common that is not Drover's.
-func shares(a, b map[string]string) bool {
-	for key, value := range a {
-		if !strings.HasPrefix(strings.ToLower(key), "drover-") && value != "" && tag(b, key) == value {
-			return true
-		}
-	}
-	return false
+// sameUID reports whether two resources have the tag of the same Machine of machine-controller's.
+func sameUID(a, b map[string]string) bool {
+	uid := tag(a, machineUID)
+	return uid != "" && uid == tag(b, machineUID)
 }
 
 // attached returns what is attached to a machine: disks, network interfaces, and the public

@@ -21,8 +21,20 @@ import (
 //
 // Nova keeps a port and a volume that it did not create itself, and any floating IP. A port is
 // renamed, as the driver's own are named, because the driver must find it when the server is gone;
-// its description has the machine's name, which was its own. A floating IP has a description. A
-// volume keeps its name: Nova deletes it, if its attachment says so.
+// its description has the machine's name, which was its own. What it was called otherwise, and its
+// own description, are in the server's metadata from before they are overwritten until Untag. A
+// floating IP has a description. A volume keeps its name: Nova deletes it, if its attachment says
+// so.
+
+// These are the metadata keys of a server for the names and descriptions that its ports had, each
+// without the port's ID.
+const (
+	portNameKey        = "drover-port-name-"
+	portDescriptionKey = "drover-port-description-"
+)
+
+// nameKey stands for a server's name among its tags.
+const nameKey = "Name"
 
 // Tagged implements cloud.Tagger. A server's tags are its metadata, and its name. Nova does not
 // filter by metadata, so it lists all servers of the project.
@@ -33,11 +45,12 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagge
 	all, err := d.allServers(ctx, url.Values{}, nil)
 	for i := range all {
 		s := &all[i]
-		if slices.ContainsFunc(keys, func(key string) bool { _, has := s.Metadata[key]; return !has }) {
+		if slices.ContainsFunc(keys, func(key string) bool { _, has := s.Metadata[key]; return !has && key != nameKey }) {
 			continue
 		}
-		t := cloud.Tagged{Resource: d.resource(s), Type: s.Flavor.Name, Tags: maps.Clone(s.Metadata), Partial: s.partial()}
-		t.Tags["Name"] = s.Name
+		t := cloud.Tagged{Resource: d.resource(s), Type: s.Flavor.Name, Tags: map[string]string{}, Partial: s.partial()}
+		maps.Copy(t.Tags, s.Metadata)
+		t.Tags[nameKey] = s.Name
 		if image, is := s.Image.(map[string]any); is {
 			t.ImageID, _ = image["id"].(string)
 		}
@@ -61,7 +74,7 @@ func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, own
 	if err != nil {
 		return err
 	}
-	missing := map[string]string{}
+	missing := parts.names
 	for key, value := range tags {
 		if s.Metadata[key] != value {
 			missing[key] = cloud.Clip(value, maxText)
@@ -85,13 +98,17 @@ func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, own
 
 // ownParts are the parts of a server that Drover must delete, or have deleted, and does not yet.
 type ownParts struct {
+	// ports have the description that they get.
 	ports     []port
 	volumes   []volume
 	addresses []floatingIP
+	// names are the ports' names and descriptions, as metadata of the server.
+	names map[string]string
 }
 
 // partsOf finds the server's own parts. It writes nothing, and refuses a text that would be lost.
 func (d *driver) partsOf(ctx context.Context, s *server, tags map[string]string, own []string) (parts ownParts, err error) {
+	parts.names = map[string]string{}
 	if len(own) == 0 {
 		return parts, nil
 	}
@@ -99,20 +116,22 @@ func (d *driver) partsOf(ctx context.Context, s *server, tags map[string]string,
 	if err != nil {
 		return parts, err
 	}
+	n := 0
 	for _, p := range ports {
-		if !slices.Contains(own, p.Name) {
-			continue // another's, or taken already
+		taken := p.Name == portName(tags[cloud.TagToken])
+		if !taken && !slices.Contains(own, p.Name) && !slices.Contains(own, p.ID) {
+			continue // another's
 		}
-		if p.Description != "" {
-			return parts, cloud.Errorf(cloud.Conflict, "port %s has a description, which would be lost: clear it first", p.ID)
+		if !taken {
+			parts.takePort(p, describePort(tags[cloud.TagOwnership], n, "", tags[cloud.TagMachine]), nameIn(tags[cloud.TagMachine]))
 		}
-		if p.Name != nameIn(tags[cloud.TagMachine]) || len(describePort(tags[cloud.TagOwnership], len(ports), "", tags[cloud.TagMachine])) > maxText {
-			return parts, cloud.Errorf(cloud.Conflict, "port %s has the name %s, which can't be recorded in its description", p.ID, p.Name)
-		}
-		parts.ports = append(parts.ports, p)
+		n++
 	}
 	if slices.ContainsFunc(s.Volumes, func(a attachment) bool { return !a.DeleteOnTermination }) {
 		for _, name := range own {
+			if uuidForm.MatchString(name) {
+				continue // the ID of a port or a floating IP
+			}
 			found, err := d.attached(ctx, s, name)
 			if err != nil {
 				return parts, err
@@ -131,6 +150,19 @@ func (d *driver) partsOf(ctx context.Context, s *server, tags map[string]string,
 		}
 	}
 	return parts, err
+}
+
+// takePort adds a port, and records what its new description does not say: a name other than the
+// machine's, and its old description.
+func (parts *ownParts) takePort(p port, description, machine string) {
+	if p.Name != machine || len(description) > maxText {
+		parts.names[portNameKey+p.ID] = p.Name
+	}
+	if p.Description != "" {
+		parts.names[portDescriptionKey+p.ID] = p.Description
+	}
+	p.Description = cloud.Clip(description, maxText)
+	parts.ports = append(parts.ports, p)
 }
 
 // nameIn returns the name in a namespace and a name.
@@ -153,8 +185,8 @@ func (s *server) deletes(volume string) bool {
 // has Nova delete it.
 func (d *driver) takeParts(ctx context.Context, s *server, parts ownParts, tags map[string]string) error {
 	name := portName(tags[cloud.TagToken])
-	for i, p := range parts.ports {
-		if err := d.describePort(ctx, p.ID, name, describePort(tags[cloud.TagOwnership], i, "", tags[cloud.TagMachine])); err != nil {
+	for _, p := range parts.ports {
+		if err := d.describePort(ctx, p.ID, name, p.Description); err != nil {
 			return err
 		}
 	}
@@ -228,7 +260,11 @@ func (d *driver) giveBack(ctx context.Context, id string, keys []string) error {
 		return err
 	}
 	for _, p := range ports {
-		if err := d.describePort(ctx, p.ID, nameIn(p.marker(cloud.TagMachine)), ""); err != nil {
+		name, recorded := s.Metadata[portNameKey+p.ID]
+		if !recorded {
+			name = nameIn(p.marker(cloud.TagMachine))
+		}
+		if err := d.describePort(ctx, p.ID, name, s.Metadata[portDescriptionKey+p.ID]); err != nil {
 			return err
 		}
 	}
@@ -239,7 +275,9 @@ func (d *driver) giveBack(ctx context.Context, id string, keys []string) error {
 	if s, err = d.getServer(ctx, compute, id); err != nil {
 		return err
 	}
-	maps.DeleteFunc(s.Metadata, func(key, _ string) bool { return slices.Contains(keys, key) })
+	maps.DeleteFunc(s.Metadata, func(key, _ string) bool {
+		return slices.Contains(keys, key) || strings.HasPrefix(key, portNameKey) || strings.HasPrefix(key, portDescriptionKey)
+	})
 	return d.write(ctx, "ReplaceServerMetadata", http.MethodPut, compute, "servers/"+url.PathEscape(id)+"/metadata", map[string]any{"metadata": s.Metadata})
 }
 

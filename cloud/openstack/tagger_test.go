@@ -89,6 +89,68 @@ func TestTag(t *testing.T) {
 	g.Expect(p.ops()).To(Equal([]string{"CreateToken", "GetServer"}), "nothing of its own, and done before")
 }
 
+// TestNamesOfPorts: a port that is given by its ID gets its name and description back, whatever
+// they were, also if Tag was cut off after the first of two ports. Other ports stay as they are.
+func TestNamesOfPorts(t *testing.T) {
+	g := NewWithT(t)
+	s, tags := theirs()
+	const first, second = "a1f0c1de-0000-4000-8000-000000000001", "a1f0c1de-0000-4000-8000-000000000002"
+	ports := []port{
+		{ID: first, Name: "blue-a-0", Description: "Created by another"}, {ID: "p-3", Name: "another", Description: "mine"},
+		{ID: second, Name: "blue-a", Description: "data"},
+	}
+	markers := `"description":"drover-ownership-id=owner-1 drover-port=%s drover-machine=team-a/blue-a","name":"drover-creation-token=id-` + theirID + `"}}`
+	rename := func(index string) string { return "UpdatePort  {\"port\":{" + strings.Replace(markers, "%s", index, 1) }
+	p := written(ordinary(t))
+	p.play("GetServer", oneServer(g, s))
+	p.play("ListPorts", listing(g, "ports", ports, false))
+	p.play("ListFloatingIPs", floatingIPsThere(g))
+	g.Expect(connected(t, p).Tag(t.Context(), theirID, tags, []string{first, second})).To(Succeed())
+	g.Expect(p.writes()).To(HaveExactElements(
+		And(HavePrefix("UpdateServerMetadata"), ContainSubstring(`"drover-port-description-`+first+`":"Created by another","drover-port-description-`+second+`":"data","drover-port-name-`+first+`":"blue-a-0"}`)),
+		HavePrefix("AddServerTag /tags/drover-creation-"), rename("0"), rename("1"), "AddServerTag /tags/drover",
+	))
+
+	half := taken()
+	half.Metadata[portNameKey+first], half.Metadata[portDescriptionKey+first], half.Metadata[portDescriptionKey+second] = "blue-a-0", "Created by another", "data"
+	ports[0].Name, ports[0].Description = portName(tags[cloud.TagToken]), describePort("owner-1", 0, "", "team-a/blue-a")
+	p = written(ordinary(t))
+	p.play("GetServer", oneServer(g, half))
+	p.play("ListPorts", listing(g, "ports", ports, false))
+	p.play("ListFloatingIPs", floatingIPsThere(g))
+	g.Expect(connected(t, p).Tag(t.Context(), theirID, tags, []string{first, second})).To(Succeed())
+	g.Expect(p.writes()).To(HaveExactElements(HavePrefix("UpdateServerMetadata"), rename("1")))
+
+	ports[2].Name, ports[2].Description = portName(tags[cloud.TagToken]), describePort("owner-1", 1, "", "team-a/blue-a")
+	p = written(ordinary(t))
+	p.play("GetServer", oneServer(g, half))
+	p.play("ListPorts", listing(g, "ports", []port{ports[0], ports[2]}, false))
+	p.play("ListVolumes", listing(g, "volumes", []volume{}, false))
+	p.play("ListFloatingIPs", floatingIPsThere(g))
+	g.Expect(connected(t, p).Untag(t.Context(), []string{theirID}, []string{cloud.TagOwnership, cloud.TagToken, cloud.TagMachine})).To(Succeed())
+	g.Expect(p.writes()).To(HaveExactElements(
+		"DeleteServerTag /tags/drover",
+		`UpdatePort  {"port":{"description":"Created by another","name":"blue-a-0"}}`, `UpdatePort  {"port":{"description":"data","name":"blue-a"}}`,
+		HavePrefix("DeleteServerTag /tags/drover-creation-"), `ReplaceServerMetadata /metadata {"metadata":{"cluster":"1","role":"1"}}`,
+	))
+}
+
+// TestLongNameOfPort: a machine's name that does not fit into a port's description is no loss.
+func TestLongNameOfPort(t *testing.T) {
+	g := NewWithT(t)
+	s, tags := theirs()
+	s.Name = strings.Repeat("a", 253)
+	tags[cloud.TagMachine] = "team-a/" + s.Name
+	p := written(ordinary(t))
+	p.play("GetServer", oneServer(g, s))
+	p.play("ListPorts", listing(g, "ports", []port{{ID: "p-1", Name: s.Name}}, false))
+	p.play("ListVolumes", listing(g, "volumes", []volume{}, false))
+	p.play("ListFloatingIPs", floatingIPsThere(g))
+	g.Expect(connected(t, p).Tag(t.Context(), theirID, tags, []string{s.Name})).To(Succeed())
+	g.Expect(p.writes()[0]).To(ContainSubstring(`"drover-port-name-p-1":"` + s.Name + `"`))
+	g.Expect(p.writes()[2]).NotTo(ContainSubstring(tags[cloud.TagMachine]), "Neutron accepts 255 characters")
+}
+
 // TestTagRefused: nothing is written if a text would be lost, or if the server does not exist.
 func TestTagRefused(t *testing.T) {
 	g := NewWithT(t)
@@ -100,12 +162,6 @@ func TestTagRefused(t *testing.T) {
 		writes int
 	}{
 		"no server": {func(p *playback) { p.play("GetServer", recorded(t, "server-gone")) }, "blue-a", cloud.NotFound, "404", 0},
-		"port with a description": {func(p *playback) {
-			p.play("ListPorts", listing(g, "ports", []port{{ID: "p-1", Name: "blue-a", Description: "mine"}}, false))
-		}, "blue-a", cloud.Conflict, "port p-1 has a description", 0},
-		"port with another name": {func(p *playback) {
-			p.play("ListPorts", listing(g, "ports", []port{{ID: "p-1", Name: "blue-b"}}, false))
-		}, "blue-b", cloud.Conflict, "can't be recorded", 0},
 		"floating IP with a description": {func(p *playback) {
 			p.play("ListFloatingIPs", floatingIPsThere(g, floatingIP{ID: "f-1", Description: "mine"}))
 		}, "f-1", cloud.Conflict, "floating IP f-1 has a description", 0},
@@ -187,6 +243,7 @@ func TestTagged(t *testing.T) {
 	g.Expect(found()).To(BeEmpty(), "never all that the account has")
 	g.Expect(found("cluster", "nothing")).To(BeEmpty())
 	g.Expect(found("cluster", "role")).To(HaveLen(3))
+	g.Expect(found("Name")).To(HaveLen(4), "each server has one")
 	g.Expect(found("cluster", "role")[0]).To(And(
 		HaveField("Type", "small"), HaveField("ImageID", "image-1"), HaveField("Partial", false), HaveField("ProviderID", "openstack:///"+theirID),
 		HaveField("Tags", HaveKeyWithValue("Name", "blue-a")),

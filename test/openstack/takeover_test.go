@@ -130,6 +130,24 @@ func (w *tenant) likeMC(name string) theirs {
 	return theirs{id, name, []string{made.FloatingIP.ID}, 4} // metadata, two tags; the floating IP
 }
 
+// likeCAPO makes a server as Cluster API's provider does: with a port and a trunk of its own, which
+// Nova keeps, and a volume, which Nova deletes. Its port has a description.
+func (w *tenant) likeCAPO(name string) theirs {
+	w.t.Helper()
+	var port struct{ Port struct{ ID string } }
+	w.do(w.network, http.MethodPost, "ports", map[string]any{"port": map[string]any{
+		"name": name + "-0", "description": "Created by cluster-api-provider-openstack cluster capo-old", "network_id": w.idOf("networks", "nodes"),
+		"fixed_ips": []any{map[string]any{"subnet_id": w.idOf("subnets", "nodes")}},
+	}}, &port)
+	w.do(w.network, http.MethodPost, "trunks", map[string]any{"trunk": map[string]any{"port_id": port.Port.ID, "name": name + "-0"}}, nil)
+	server := foreignServer(w, name)
+	server["networks"] = []any{map[string]any{"port": port.Port.ID}}
+	server["block_device_mapping_v2"] = []any{map[string]any{
+		"uuid": w.makeVolume(name+"-root", nil), "boot_index": 0, "source_type": "volume", "destination_type": "volume", "delete_on_termination": true,
+	}}
+	return theirs{w.launch(server), name, []string{port.Port.ID}, 4} // metadata, two tags; the port
+}
+
 // TestTakeover tests that servers that others have made become the driver's and theirs again, with
 // the connection cut after each write, and that Nova and the driver leave nothing of them.
 // What others have attached to them stays.
@@ -167,7 +185,7 @@ func TestTakeover(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		return found
 	}
-	for _, made := range []func() theirs{func() theirs { return who.likeMCM("mcm-1") }, func() theirs { return who.likeMC("mc-1") }} {
+	for _, made := range []func() theirs{func() theirs { return who.likeMCM("mcm-1") }, func() theirs { return who.likeMC("mc-1") }, func() theirs { return who.likeCAPO("capo-1") }} {
 		of := made()
 		data := who.makeVolume("pvc-"+of.Name, nil)
 		who.do(who.compute, http.MethodPost, "servers/"+of.ID+"/os-volume_attachments", map[string]any{"volumeAttachment": map[string]any{"volumeId": data}}, nil)
