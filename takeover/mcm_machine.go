@@ -74,7 +74,8 @@ func (s subject) machineOf(o *unstructured.Unstructured, node *corev1.Node, targ
 		s.refuse("", "its Node %s has the provider ID %q, which names no VM of this cloud", node.Name, node.Spec.ProviderID)
 		return nil
 	}
-	if rest := len(target.token(Machine{})); len(machine.Instance) < minToken-rest || len(machine.Instance) > maxToken-rest {
+	if n := len(target.token(*machine)); n < minToken || n > maxToken {
+		rest := n - len(machine.Instance)
 		s.refuse("", "its VM %s has a name of %d characters, and must have %d to %d", machine.Instance, len(machine.Instance), minToken-rest, maxToken-rest)
 	}
 	return machine

@@ -227,8 +227,8 @@ func (o *Old) AddMC(p Pool) {
 	o.run()
 }
 
-// set makes the MachineDeployment of a pool and its MachineSet. They select Machines by a label with
-// the MachineDeployment's name.
+// set makes the MachineDeployment of a pool and its MachineSet. They select Machines by a label
+// with the MachineDeployment's name.
 func (o *Old) set(name, label string, p Pool, machine map[string]any) *unstructured.Unstructured {
 	o.Helper()
 	labels := map[string]any{label: name}
