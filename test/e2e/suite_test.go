@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/cluster-api/test/framework"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
@@ -140,18 +139,13 @@ func (s *stage) startPlayground(ctx context.Context, name string) management {
 	Expect(err).NotTo(HaveOccurred())
 	proxy := framework.NewClusterProxy(name, processes.AdminKubeconfig(), s.scheme)
 	DeferCleanup(proxy.Dispose)
-	publish(ctx, proxy.GetClient(), processes)
-	return management{proxy, kubeconfig, s.config, processes, drover}
-}
-
-// publish writes the ConfigMap with the cluster's address, as kubeadm does: the specs of the
-// autoscaler and of remediation read it.
-func publish(ctx context.Context, c client.Client, m *playground.Management) {
-	info, err := clientcmd.Write(clientcmdapi.Config{Clusters: map[string]*clientcmdapi.Cluster{"": {Server: m.URL, CertificateAuthorityData: m.CA()}}})
+	// kubeadm writes this ConfigMap with the cluster's address, and the autoscaler's spec reads it.
+	info, err := clientcmd.Write(clientcmdapi.Config{Clusters: map[string]*clientcmdapi.Cluster{"": {Server: processes.URL, CertificateAuthorityData: processes.CA()}}})
 	Expect(err).NotTo(HaveOccurred())
-	Expect(scenario.Create(ctx, c, &corev1.ConfigMap{
+	Expect(scenario.Create(ctx, proxy.GetClient(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespacePublic, Name: "cluster-info"}, Data: map[string]string{"kubeconfig": string(info)},
 	})).To(Succeed())
+	return management{proxy, kubeconfig, s.config, processes, drover}
 }
 
 // options returns the options for a Drover next to a management cluster of processes.
@@ -187,8 +181,6 @@ func (s *stage) release(ctx context.Context, folder string) string {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-upgrades.yaml"), []byte(upgrades(string(kubeadm))), 0o600)).To(Succeed())
 	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-taints.yaml"), []byte(tainted(string(kubeadm))), 0o600)).To(Succeed())
-	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-kcp-remediation.yaml"), []byte(string(kubeadm)+failing), 0o600)).To(Succeed())
-	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-kcp-adoption.yaml"), []byte(adoptable(string(kubeadm))), 0o600)).To(Succeed())
 	Expect(os.WriteFile(filepath.Join(folder, "autoscaler.yaml"), []byte(autoscaler("../../docs/examples/autoscaler")), 0o600)).To(Succeed())
 
 	settings := map[string]any{}

@@ -4,27 +4,18 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"os"
-	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/test/e2e"
 	"sigs.k8s.io/cluster-api/test/framework"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/drover-io/drover/cloud/simulated/simulator"
-	"github.com/drover-io/drover/cloud/simulated/simulator/body"
-	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/whole"
 )
@@ -34,7 +25,6 @@ import (
 var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 	var (
 		proxy    framework.ClusterProxy
-		cloud    simulator.Admin
 		token    string
 		settings clusterctl.E2EConfig
 	)
@@ -45,9 +35,8 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 		s, err := whole.Start(ctx, whole.Options{Dir: GinkgoT().TempDir(), Progress: os.Stderr, Releases: []string{whole.LastPatch}, Args: []string{"--feature-gates=MachineTaintPropagation=true"}})
 		DeferCleanup(s.Stop)
 		Expect(err).NotTo(HaveOccurred())
-		proxy, cloud, token = framework.NewClusterProxy("whole", s.Management.AdminKubeconfig(), shared.scheme), s.Admin, s.Cloud.Token
+		proxy, token = framework.NewClusterProxy("whole", s.Management.AdminKubeconfig(), shared.scheme), s.Cloud.Token
 		DeferCleanup(proxy.Dispose)
-		publish(ctx, proxy.GetClient(), s.Management)
 
 		settings = *shared.settings
 		settings.Variables = maps.Clone(settings.Variables)
@@ -96,28 +85,6 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 			return e2e.KCPAndMachineDeploymentRolloutSpecInput{
 				E2EConfig: &settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: proxy, ArtifactFolder: shared.artifacts,
 				InfrastructureProvider: ptr.To(infrastructure), Flavor: "taints", PostNamespaceCreated: credentials,
-			}
-		})
-	})
-
-	Context("has its control plane remediated", func() {
-		e2e.KCPRemediationSpec(context.Background(), func() e2e.KCPRemediationSpecInput {
-			return e2e.KCPRemediationSpecInput{
-				E2EConfig: &settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: proxy, ArtifactFolder: shared.artifacts,
-				InfrastructureProvider: ptr.To(infrastructure), Flavor: ptr.To("kcp-remediation"),
-				PostNamespaceCreated: func(proxy framework.ClusterProxy, namespace string) {
-					credentials(proxy, namespace)
-					hold(cloud, proxy.GetClient(), namespace)
-				},
-			}
-		})
-	})
-
-	Context("has its control plane adopted", func() {
-		e2e.KCPAdoptionSpec(context.Background(), func() e2e.KCPAdoptionSpecInput {
-			return e2e.KCPAdoptionSpecInput{
-				E2EConfig: &settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: proxy, ArtifactFolder: shared.artifacts,
-				InfrastructureProvider: ptr.To(infrastructure), Flavor: ptr.To("kcp-adoption"), PostNamespaceCreated: credentials,
 			}
 		})
 	})
@@ -184,143 +151,3 @@ spec:
 	}
 	return kubeadm
 }
-
-// failing is the MachineHealthCheck that the spec of remediation adds to the flavor kubeadm: it
-// replaces only what the spec labels.
-const failing = `---
-apiVersion: cluster.x-k8s.io/v1beta2
-kind: MachineHealthCheck
-metadata:
-  name: ${CLUSTER_NAME}-failing
-  namespace: ${NAMESPACE}
-spec:
-  clusterName: ${CLUSTER_NAME}
-  selector:
-    matchLabels:
-      cluster.x-k8s.io/control-plane: ""
-      mhc-test: fail
-  checks:
-    nodeStartupTimeoutSeconds: 30
-    unhealthyNodeConditions:
-    - type: e2e.remediation.condition
-      status: "False"
-      timeoutSeconds: 10
-  remediation:
-    triggerIf:
-      unhealthyLessThanOrEqualTo: 100%
-`
-
-// hold keeps machines from booting until the spec of remediation sends its signal in a ConfigMap.
-// The spec has machines run a script that waits for it before kubeadm; the simulated cloud's
-// machines run no scripts.
-func hold(cloud simulator.Admin, c client.Client, namespace string) {
-	fault, err := cloud.AddFault(context.Background(), simulator.Fault{Kind: simulator.DeadBody, Operation: wire.RunInstances})
-	Expect(err).NotTo(HaveOccurred())
-	ctx, cancel := context.WithCancel(context.Background())
-	var working sync.WaitGroup
-	working.Go(func() {
-		for scenario.Pause(ctx, time.Second) {
-			if err := passSignal(ctx, cloud, c, namespace); err != nil && ctx.Err() == nil {
-				GinkgoLogr.Error(err, "Passing the signal to the machines failed")
-			}
-		}
-	})
-	DeferCleanup(func(ctx SpecContext) error {
-		cancel()
-		working.Wait()
-		return cloud.RemoveFault(ctx, fault)
-	})
-}
-
-// passSignal boots the machines that wait for the signal, and confirms it, if there is one.
-func passSignal(ctx context.Context, cloud simulator.Admin, c client.Client, namespace string) error {
-	signal := &corev1.ConfigMap{}
-	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "mhc-test"}, signal); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if signal.Data["signal"] != "pass" {
-		return nil
-	}
-	snapshot, err := cloud.Snapshot(ctx)
-	if err != nil {
-		return err
-	}
-	for _, vm := range snapshot.Instances() {
-		if vm.State == wire.Running && vm.Body.Phase == body.PhaseOff {
-			if err := cloud.Act(ctx, vm.ID, simulator.ActStart); err != nil {
-				return err
-			}
-		}
-	}
-	return scenario.Patch(ctx, c, signal, func() { signal.Data["signal"] = "ack-pass" })
-}
-
-// adoptable returns the flavor kubeadm in two steps, by label: first a control plane that consists
-// of a Machine of its own, then a KubeadmControlPlane that adopts it.
-func adoptable(kubeadm string) string {
-	documents := strings.Split(kubeadm, "---\n")
-	find := func(kind, words string) string {
-		at := slices.IndexFunc(documents, func(d string) bool { return strings.Contains(d, "\nkind: "+kind+"\n") && strings.Contains(d, words) })
-		Expect(at).NotTo(Equal(-1), kind)
-		return documents[at]
-	}
-	cluster, controlPlane := find("Cluster", ""), find("KubeadmControlPlane", "")
-	const ref = "  controlPlaneRef:\n    apiGroup: controlplane.cluster.x-k8s.io\n    kind: KubeadmControlPlane\n    name: ${CLUSTER_NAME}\n"
-	Expect(cluster).To(ContainSubstring(ref))
-	_, config, _ := strings.Cut(controlPlane, "  kubeadmConfigSpec:\n")
-	single := alone + strings.ReplaceAll("\n"+config, "\n  ", "\n")[1:]
-
-	var all []string
-	for step, documents := range [][]string{
-		append([]string{strings.Replace(cluster, ref, "", 1), find("CloudCluster", ""), find("CloudAccount", "")}, strings.Split(single, "---\n")...),
-		{cluster, find("CloudMachineTemplate", "name: ${CLUSTER_NAME}-control-plane\n"), controlPlane},
-	} {
-		for _, d := range documents {
-			labels := fmt.Sprintf("  labels: {kcp-adoption.step%d: \"\"", step+1)
-			if strings.Contains(d, "${CLUSTER_NAME}-control-plane-0\n") {
-				labels += `, cluster.x-k8s.io/control-plane: ""`
-			}
-			all = append(all, strings.Replace(d, "metadata:\n", "metadata:\n"+labels+"}\n", 1))
-		}
-	}
-	return strings.Join(all, "---\n")
-}
-
-// alone is a control plane without KubeadmControlPlane. The configuration of kubeadm follows.
-const alone = `apiVersion: cluster.x-k8s.io/v1beta2
-kind: Machine
-metadata:
-  name: ${CLUSTER_NAME}-control-plane-0
-  namespace: ${NAMESPACE}
-spec:
-  clusterName: ${CLUSTER_NAME}
-  version: ${KUBERNETES_VERSION}
-  bootstrap:
-    configRef:
-      apiGroup: bootstrap.cluster.x-k8s.io
-      kind: KubeadmConfig
-      name: ${CLUSTER_NAME}-control-plane-0
-  infrastructureRef:
-    apiGroup: infrastructure.cluster.x-k8s.io
-    kind: CloudMachine
-    name: ${CLUSTER_NAME}-control-plane-0
----
-apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1
-kind: CloudMachine
-metadata:
-  name: ${CLUSTER_NAME}-control-plane-0
-  namespace: ${NAMESPACE}
-spec:
-  accountRef:
-    name: simulated
-  simulated:
-    instanceType: small
-    image: node-image
----
-apiVersion: bootstrap.cluster.x-k8s.io/v1beta2
-kind: KubeadmConfig
-metadata:
-  name: ${CLUSTER_NAME}-control-plane-0
-  namespace: ${NAMESPACE}
-spec:
-`
