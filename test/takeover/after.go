@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -25,7 +25,7 @@ import (
 // is Drover's: it rolls with a change, and goes.
 func (s *Stage) Whole(p Pool, change func(*infrav1.CloudMachineFields), writes map[string]int) {
 	s.Helper()
-	g := NewWithT(s.T)
+	g := gomega.NewWithT(s.T)
 	s.Old.Lease(time.Now().Add(-time.Hour)) // it was stopped
 	before, began := s.Picture(), s.Old.Calls()
 	made := func() map[string]int {
@@ -36,33 +36,33 @@ func (s *Stage) Whole(p Pool, change func(*infrav1.CloudMachineFields), writes m
 		maps.DeleteFunc(all, func(_ string, n int) bool { return n == 0 })
 		return all
 	}
-	g.Expect(before.VMs).To(And(HaveLen(p.Replicas), HaveEach(HaveField("Tags", Not(HaveKey(HavePrefix("drover-")))))))
+	g.Expect(before.VMs).To(gomega.And(gomega.HaveLen(p.Replicas), gomega.HaveEach(gomega.HaveField("Tags", gomega.Not(gomega.HaveKey(gomega.HavePrefix("drover-")))))))
 	passes := func(step string) {
 		s.Helper()
 		out, errs, code := s.Run(step)
-		g.Expect(code).To(Equal(0), out+errs)
+		g.Expect(code).To(gomega.Equal(0), out+errs)
 	}
 	passes("plan")
-	g.Expect(s.Picture()).To(Equal(before), "a plan changes nothing")
+	g.Expect(s.Picture()).To(gomega.Equal(before), "a plan changes nothing")
 	s.Done("stage")
 	passes("check")
 	s.Done("rollback")
-	g.Expect(s.Picture()).To(Equal(before), "rolled back before the switch")
+	g.Expect(s.Picture()).To(gomega.Equal(before), "rolled back before the switch")
 	s.Done("stage")
 	s.Done("switch")
 	s.Still(before, p.Replicas)
 	s.Done("rollback")
-	g.Expect(s.Picture()).To(Equal(before), "rolled back after the switch")
+	g.Expect(s.Picture()).To(gomega.Equal(before), "rolled back after the switch")
 	s.Done("stage")
 	s.Done("switch")
 	s.Still(before, p.Replicas)
 	s.Done("commit")
 	s.Committed(before)
-	g.Expect(made()).To(Equal(writes))
+	g.Expect(made()).To(gomega.Equal(writes))
 
 	s.Roll(p, change)
 	for _, id := range s.Old.vms {
-		g.Expect(s.Old.VMs()[id].State).NotTo(Equal(running), "it was replaced")
+		g.Expect(s.Old.VMs()[id].State).NotTo(gomega.Equal(running), "it was replaced")
 	}
 	s.Scale(p.Name, 0)
 }

@@ -8,7 +8,7 @@ import (
 	"maps"
 	"strings"
 
-	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -69,41 +69,41 @@ func (s *Stage) nodesNow() map[string]string {
 // still tests that a switch has changed no machine.
 func (s *Stage) Still(before Picture, machines int) {
 	s.Helper()
-	g := NewWithT(s.T)
-	g.Expect(s.nodesNow()).To(Equal(before.Nodes))
-	g.Expect(s.Old.versions()).To(Equal(before.Old))
-	g.Expect(s.Count(&clusterv1.MachineList{})).To(Equal(machines))
-	g.Expect(s.Count(&infrav1.CloudMachineList{})).To(Equal(machines))
-	g.Expect(s.Count(&clusterv1.MachineSetList{})).To(Equal(s.Old.pools))
+	g := gomega.NewWithT(s.T)
+	g.Expect(s.nodesNow()).To(gomega.Equal(before.Nodes))
+	g.Expect(s.Old.versions()).To(gomega.Equal(before.Old))
+	g.Expect(s.Count(&clusterv1.MachineList{})).To(gomega.Equal(machines))
+	g.Expect(s.Count(&infrav1.CloudMachineList{})).To(gomega.Equal(machines))
+	g.Expect(s.Count(&clusterv1.MachineSetList{})).To(gomega.Equal(s.Old.pools))
 	for id, vm := range s.Old.VMs() {
-		g.Expect(vm.State).To(Equal(running), id)
+		g.Expect(vm.State).To(gomega.Equal(running), id)
 	}
 }
 
 // committed tests that the other system has nothing left, and finds no VM.
 func (s *Stage) Committed(before Picture) {
 	s.Helper()
-	g := NewWithT(s.T)
-	g.Expect(s.Old.versions()).To(BeEmpty())
+	g := gomega.NewWithT(s.T)
+	g.Expect(s.Old.versions()).To(gomega.BeEmpty())
 	vms := s.Old.VMs()
 	for _, id := range s.Old.vms {
-		g.Expect(vms[id].State).To(Equal(running))
-		g.Expect(vms[id].Tags).NotTo(HaveKey(s.Old.Role))
-		g.Expect(vms[id].Tags).To(HaveKey(cloud.TagOwnership))
+		g.Expect(vms[id].State).To(gomega.Equal(running))
+		g.Expect(vms[id].Tags).NotTo(gomega.HaveKey(s.Old.Role))
+		g.Expect(vms[id].Tags).To(gomega.HaveKey(cloud.TagOwnership))
 	}
 	nodes := &corev1.NodeList{}
 	s.Do(s.Rig.Nodes.List(s.Ctx, nodes))
 	for _, n := range nodes.Items {
 		if before.Nodes[n.Name] != "" {
-			g.Expect(before.Nodes[n.Name]).To(HavePrefix(string(n.UID)))
-			g.Expect(n.Finalizers).To(BeEmpty())
-			g.Expect(n.Labels).NotTo(HaveKey(s.Old.label))
+			g.Expect(before.Nodes[n.Name]).To(gomega.HavePrefix(string(n.UID)))
+			g.Expect(n.Finalizers).To(gomega.BeEmpty())
+			g.Expect(n.Labels).NotTo(gomega.HaveKey(s.Old.label))
 		}
 	}
 	machines := &clusterv1.MachineList{}
 	s.Do(s.Rig.Client.List(s.Ctx, machines, client.InNamespace(s.Namespace)))
 	for _, m := range machines.Items {
-		g.Expect(m.Annotations).NotTo(Or(HaveKey("drover.io/imported"), HaveKey(ContainSubstring("pre-drain"))))
+		g.Expect(m.Annotations).NotTo(gomega.Or(gomega.HaveKey("drover.io/imported"), gomega.HaveKey(gomega.ContainSubstring("pre-drain"))))
 	}
 	s.Until("no MachineSet is marked", func(ctx context.Context) (string, error) {
 		sets := &clusterv1.MachineSetList{}
