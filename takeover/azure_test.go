@@ -43,10 +43,7 @@ func vmsOnAzure(machines []unstructured.Unstructured, tagged func(*unstructured.
 
 func newMCMOnAzure(t *testing.T) *world {
 	t.Helper()
-	w := &world{MCM: &MCM{}, target: onAzure(newTarget())}
-	w.Nodes = readFixture(t, "mcm-azure", map[string]*[]unstructured.Unstructured{
-		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines, "MachineClass": &w.Classes,
-	})
+	w := readMCM(t, "mcm-azure", onAzure(newTarget()))
 	w.vms = vmsOnAzure(w.Machines, func(*unstructured.Unstructured) map[string]string {
 		return map[string]string{"kubernetes.io-cluster-blue": "1", "kubernetes.io-role-node": "1"}
 	})
@@ -55,10 +52,7 @@ func newMCMOnAzure(t *testing.T) *world {
 
 func newMCOnAzure(t *testing.T) *mcWorld {
 	t.Helper()
-	w := &mcWorld{MC: &MC{}, target: onAzure(newTarget())}
-	w.Nodes = readFixture(t, "mc-azure", map[string]*[]unstructured.Unstructured{
-		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines,
-	})
+	w := readMC(t, "mc-azure", onAzure(newTarget()))
 	w.vms = vmsOnAzure(w.Machines, func(m *unstructured.Unstructured) map[string]string {
 		return map[string]string{"Machine-UID": string(m.GetUID())}
 	})
@@ -78,9 +72,6 @@ func TestGoldenPlansOnAzure(t *testing.T) {
 // plan notes: it is the only finding more than those of the fixture.
 func TestFindingsOnAzure(t *testing.T) {
 	t.Parallel()
-	class := func(path string, value any) func(*world) {
-		return func(w *world) { set(&w.Classes[0], path, value) }
-	}
 	spec := func(path string, value any) func(*world) { return class("providerSpec."+path, value) }
 	const (
 		one, first = "Machine workers-z1-6d4f5-abcde", "MachineClass workers-z1-5b7c9"

@@ -34,10 +34,7 @@ func vmsOnGCP(machines []unstructured.Unstructured, tagged func(*unstructured.Un
 
 func newMCMOnGCP(t *testing.T) *world {
 	t.Helper()
-	w := &world{MCM: &MCM{}, target: onGCP(newTarget())}
-	w.Nodes = readFixture(t, "mcm-gcp", map[string]*[]unstructured.Unstructured{
-		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines, "MachineClass": &w.Classes,
-	})
+	w := readMCM(t, "mcm-gcp", onGCP(newTarget()))
 	w.vms = vmsOnGCP(w.Machines, func(*unstructured.Unstructured) map[string]string {
 		return map[string]string{"kubernetes-io-cluster-blue": "", "kubernetes-io-role-node": ""}
 	})
@@ -46,10 +43,7 @@ func newMCMOnGCP(t *testing.T) *world {
 
 func newMCOnGCP(t *testing.T) *mcWorld {
 	t.Helper()
-	w := &mcWorld{MC: &MC{}, target: onGCP(newTarget())}
-	w.Nodes = readFixture(t, "mc-gcp", map[string]*[]unstructured.Unstructured{
-		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines,
-	})
+	w := readMC(t, "mc-gcp", onGCP(newTarget()))
 	w.vms = vmsOnGCP(w.Machines, func(m *unstructured.Unstructured) map[string]string {
 		return map[string]string{"machine_uid": string(m.GetUID())}
 	})
@@ -69,9 +63,6 @@ func TestGoldenPlansOnGCP(t *testing.T) {
 // a plan notes: it is the only finding more than those of the fixture.
 func TestFindingsOnGCP(t *testing.T) {
 	t.Parallel()
-	class := func(path string, value any) func(*world) {
-		return func(w *world) { set(&w.Classes[0], path, value) }
-	}
 	spec := func(path string, value any) func(*world) { return class("providerSpec."+path, value) }
 	disk := func(at int, field string, value any) func(*world) {
 		return func(w *world) {
@@ -117,13 +108,7 @@ func TestFindingsOfMachineControllerOnGCP(t *testing.T) {
 		value     = "spec.template.spec.providerSpec.value."
 		at        = value + "cloudProviderSpec."
 	)
-	both := func(path string, to any) func(*mcWorld) {
-		return func(w *mcWorld) {
-			set(&w.Deployments[0], path, to)
-			set(&w.Sets[0], path, to)
-		}
-	}
-	spec := func(path string, to any) func(*mcWorld) { return both(at+path, to) }
+	spec := func(path string, to any) func(*mcWorld) { return inPool(at+path, to) }
 	secret := map[string]any{"secretKeyRef": map[string]any{"namespace": "kube-system", "name": "x", "key": "y"}}
 	testFindings(t, newMCOnGCP, []finding[*mcWorld]{
 		{"unknown field", spec("surprise", "x"), Refused, pool, at[:len(at)-1], `unknown field "surprise"`},
@@ -135,7 +120,7 @@ func TestFindingsOfMachineControllerOnGCP(t *testing.T) {
 		{"another Machine's VM", func(w *mcWorld) { w.vms[0].Tags["machine_uid"] = "x" }, Refused, one, "", `of another Machine, "x"`},
 	})
 	w := newMCOnGCP(t)
-	both(value+"operatingSystem", "rhel")(w)
+	inPool(value+"operatingSystem", "rhel")(w)
 	spec("customImage", "")(w)
 	NewWithT(t).Expect(w.plan().Findings).To(ContainElement(And(HaveField("Severity", Refused), HaveField("Field", at+"customImage"))))
 }

@@ -36,10 +36,7 @@ func vmsOnKubeVirt(machines []unstructured.Unstructured, labels map[string]strin
 
 func newMCMOnKubeVirt(t *testing.T) *world {
 	t.Helper()
-	w := &world{MCM: &MCM{}, target: onKubeVirt(newTarget())}
-	w.Nodes = readFixture(t, "mcm-kubevirt", map[string]*[]unstructured.Unstructured{
-		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines, "MachineClass": &w.Classes,
-	})
+	w := readMCM(t, "mcm-kubevirt", onKubeVirt(newTarget()))
 	w.vms = vmsOnKubeVirt(w.Machines, map[string]string{mcmCluster: "blue", mcmRole: "node"},
 		[2]string{"4 CPUs, 8000 MiB", "2 CPUs, 4096 MiB"}, [2]string{"https://images.example.com/ubuntu-24.04.qcow2", "docker://quay.io/containerdisks/ubuntu:24.04"})
 	return w
@@ -47,10 +44,7 @@ func newMCMOnKubeVirt(t *testing.T) *world {
 
 func newMCOnKubeVirt(t *testing.T) *mcWorld {
 	t.Helper()
-	w := &mcWorld{MC: &MC{}, target: onKubeVirt(newTarget())}
-	w.Nodes = readFixture(t, "mc-kubevirt", map[string]*[]unstructured.Unstructured{
-		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines,
-	})
+	w := readMC(t, "mc-kubevirt", onKubeVirt(newTarget()))
 	w.vms = vmsOnKubeVirt(w.Machines, map[string]string{}, [2]string{"4 CPUs, 8192 MiB", "virtualmachineinstancetype small"},
 		[2]string{"docker://quay.io/containerdisks/ubuntu:24.04", ""})
 	return w
@@ -76,12 +70,6 @@ func TestFindingsOfMachineControllerOnKubeVirt(t *testing.T) {
 		vm        = at + "virtualMachine."
 		disk      = vm + "template.primaryDisk."
 	)
-	spec := func(path string, to any) func(*mcWorld) {
-		return func(w *mcWorld) {
-			set(&w.Deployments[0], path, to)
-			set(&w.Sets[0], path, to)
-		}
-	}
 	secret := map[string]any{"secretKeyRef": map[string]any{"namespace": "kube-system", "name": "x", "key": "y"}}
 	name := func(to string) func(*mcWorld) {
 		return func(w *mcWorld) {
@@ -93,31 +81,31 @@ func TestFindingsOfMachineControllerOnKubeVirt(t *testing.T) {
 	}
 	long := "workers-" + strings.Repeat("x", 47)
 	testFindings(t, newMCOnKubeVirt, []finding[*mcWorld]{
-		{"unknown field", spec(at+"surprise", "x"), Refused, pool, at[:len(at)-1], `unknown field "surprise"`},
-		{"another namespace", spec(template+"metadata.annotations", map[string]any{mcNamespace: "red-machines"}), Refused, pool, template + "metadata.annotations", `"red-machines"`},
-		{"annotations", spec(template+"metadata.annotations", map[string]any{mcNamespace: "blue-machines", "a": "b"}), Lost, pool, template + "metadata.annotations", "the annotations a"},
-		{"cluster from a Secret", spec(at+"clusterName", secret), Refused, pool, at + "clusterName", "comes from a Secret"},
-		{"whole CPUs", spec(vm+"template", map[string]any{
+		{"unknown field", inPool(at+"surprise", "x"), Refused, pool, at[:len(at)-1], `unknown field "surprise"`},
+		{"another namespace", inPool(template+"metadata.annotations", map[string]any{mcNamespace: "red-machines"}), Refused, pool, template + "metadata.annotations", `"red-machines"`},
+		{"annotations", inPool(template+"metadata.annotations", map[string]any{mcNamespace: "blue-machines", "a": "b"}), Lost, pool, template + "metadata.annotations", "the annotations a"},
+		{"cluster from a Secret", inPool(at+"clusterName", secret), Refused, pool, at + "clusterName", "comes from a Secret"},
+		{"whole CPUs", inPool(vm+"template", map[string]any{
 			"cpus": "4", "memory": "8Gi", "primaryDisk": map[string]any{
 				"osImage": "docker://quay.io/containerdisks/ubuntu:24.04", "size": "40Gi", "storageClassName": "fast", "storageAccessType": "ReadWriteMany",
 			}, "secondaryDisks": []any{map[string]any{"size": "10G"}},
 		}), Lost, pool, vm + "template.cpus", "reserves a part"},
-		{"memory", spec(vm+"template.memory", "8 gigs"), Refused, pool, vm + "template.memory", `"8 gigs"`},
-		{"revision", spec(vm+"preference.revisionName", "x"), Lost, pool, vm + "preference", "by kind and name"},
-		{"source", spec(disk+"source", "s3"), Refused, pool, disk + "source", `"s3"`},
-		{"headers", spec(disk+"extraHeaders", []any{"a: b"}), Lost, pool, disk + "extraHeaders", "without them"},
-		{"headers of a Secret", spec(disk+"extraHeadersSecretRef", "x"), Lost, pool, disk + "extraHeadersSecretRef", "without these"},
-		{"claim", spec(disk+"storageTarget", "pvc"), Noted, pool, disk + "storageTarget", "larger"},
-		{"any mode", spec(disk+"storageAccessType", ""), Noted, pool, disk + "storageAccessType", "prefers"},
-		{"a few bytes", spec(disk+"size", "40G"), Noted, pool, disk + "size", "38 GiB"},
-		{"policy", spec(vm+"dnsPolicy", "None"), Lost, pool, vm + "dnsPolicy", "ClusterFirst"},
-		{"name servers", spec(vm+"dnsConfig", map[string]any{"nameservers": []any{"192.0.2.1"}}), Lost, pool, vm + "dnsConfig", "name servers"},
-		{"queues", spec(vm+"enableNetworkMultiQueue", true), Lost, pool, vm + "enableNetworkMultiQueue", "one queue"},
-		{"queues by default", spec(vm+"enableNetworkMultiQueue", nil), Noted, pool, vm + "enableNetworkMultiQueue", "by default"},
-		{"eviction by default", spec(vm+"evictionStrategy", nil), Noted, pool, vm + "evictionStrategy", "interruptible"},
-		{"flavor", spec(vm+"flavor.name", "x"), Noted, pool, vm + "flavor", "does not use it"},
-		{"affinity of pods", spec(at+"affinity.podAffinityPreset", "hard"), Noted, pool, at + "affinity.podAffinityPreset", "does not use it"},
-		{"skew", spec(at+"topologySpreadConstraints", []any{map[string]any{"maxSkew": "two", "topologyKey": "x"}}), Refused, pool, at + "topologySpreadConstraints.maxSkew", "no number"},
+		{"memory", inPool(vm+"template.memory", "8 gigs"), Refused, pool, vm + "template.memory", `"8 gigs"`},
+		{"revision", inPool(vm+"preference.revisionName", "x"), Lost, pool, vm + "preference", "by kind and name"},
+		{"source", inPool(disk+"source", "s3"), Refused, pool, disk + "source", `"s3"`},
+		{"headers", inPool(disk+"extraHeaders", []any{"a: b"}), Lost, pool, disk + "extraHeaders", "without them"},
+		{"headers of a Secret", inPool(disk+"extraHeadersSecretRef", "x"), Lost, pool, disk + "extraHeadersSecretRef", "without these"},
+		{"claim", inPool(disk+"storageTarget", "pvc"), Noted, pool, disk + "storageTarget", "larger"},
+		{"any mode", inPool(disk+"storageAccessType", ""), Noted, pool, disk + "storageAccessType", "prefers"},
+		{"a few bytes", inPool(disk+"size", "40G"), Noted, pool, disk + "size", "38 GiB"},
+		{"policy", inPool(vm+"dnsPolicy", "None"), Lost, pool, vm + "dnsPolicy", "ClusterFirst"},
+		{"name servers", inPool(vm+"dnsConfig", map[string]any{"nameservers": []any{"192.0.2.1"}}), Lost, pool, vm + "dnsConfig", "name servers"},
+		{"queues", inPool(vm+"enableNetworkMultiQueue", true), Lost, pool, vm + "enableNetworkMultiQueue", "one queue"},
+		{"queues by default", inPool(vm+"enableNetworkMultiQueue", nil), Noted, pool, vm + "enableNetworkMultiQueue", "by default"},
+		{"eviction by default", inPool(vm+"evictionStrategy", nil), Noted, pool, vm + "evictionStrategy", "interruptible"},
+		{"flavor", inPool(vm+"flavor.name", "x"), Noted, pool, vm + "flavor", "does not use it"},
+		{"affinity of pods", inPool(at+"affinity.podAffinityPreset", "hard"), Noted, pool, at + "affinity.podAffinityPreset", "does not use it"},
+		{"skew", inPool(at+"topologySpreadConstraints", []any{map[string]any{"maxSkew": "two", "topologyKey": "x"}}), Refused, pool, at + "topologySpreadConstraints.maxSkew", "no number"},
 		{"no provider ID of KubeVirt's", func(w *mcWorld) { w.Nodes[0].Spec.ProviderID = "kubermatic://kubevirt/uid-a" }, Refused, one, "", "names no VM of this cloud"},
 		{"a name with a dot", func(w *mcWorld) { w.Nodes[0].Spec.ProviderID = "kubevirt://a.b" }, Refused, one, "", "names no VM of this cloud"},
 		{"a long name", name(long), Refused, "Machine " + long, "", "a name of 55 characters, and must have 7 to 54"},
@@ -155,9 +143,6 @@ func TestImageOfMachineController(t *testing.T) {
 // labels.
 func TestFindingsOnKubeVirt(t *testing.T) {
 	t.Parallel()
-	class := func(path string, value any) func(*world) {
-		return func(w *world) { set(&w.Classes[0], path, value) }
-	}
 	spec := func(path string, value any) func(*world) { return class("providerSpec."+path, value) }
 	volume := func(value map[string]any) func(*world) {
 		return func(w *world) {

@@ -11,10 +11,7 @@ import (
 // newMCServers is newMCWorld for OpenStack.
 func newMCServers(t *testing.T) *mcWorld {
 	t.Helper()
-	w := &mcWorld{MC: &MC{}, target: onOpenStack(newTarget())}
-	w.Nodes = readFixture(t, "mc-openstack", map[string]*[]unstructured.Unstructured{
-		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines,
-	})
+	w := readMC(t, "mc-openstack", onOpenStack(newTarget()))
 	w.vms = serversOf(w.Machines, func(m *unstructured.Unstructured) map[string]string {
 		return map[string]string{"machine-uid": string(m.GetUID())}
 	})
@@ -39,16 +36,10 @@ func TestFindingsOfMachineControllerOnOpenStack(t *testing.T) {
 		value     = "spec.template.spec.providerSpec.value"
 		at        = value + ".cloudProviderSpec."
 	)
-	both := func(path string, to any) func(*mcWorld) {
-		return func(w *mcWorld) {
-			set(&w.Deployments[0], path, to)
-			set(&w.Sets[0], path, to)
-		}
-	}
-	spec := func(path string, to any) func(*mcWorld) { return both(at+path, to) }
+	spec := func(path string, to any) func(*mcWorld) { return inPool(at+path, to) }
 	secret := map[string]any{"secretKeyRef": map[string]any{"namespace": "kube-system", "name": "x", "key": "y"}}
 	testFindings(t, newMCServers, []finding[*mcWorld]{
-		{"another cloud", both(value+".cloudProvider", "aws"), Refused, pool, value + ".cloudProvider", `"aws"`},
+		{"another cloud", inPool(value+".cloudProvider", "aws"), Refused, pool, value + ".cloudProvider", `"aws"`},
 		{"unknown field", spec("surprise", "x"), Refused, pool, value + ".cloudProviderSpec", `unknown field "surprise"`},
 		{"region", spec("region", "RegionTwo"), Refused, pool, at + "region", `"RegionTwo"`},
 		{"zone from a Secret", spec("availabilityZone", secret), Refused, pool, at + "availabilityZone", "comes from a Secret"},

@@ -22,14 +22,29 @@ type mcWorld struct {
 
 func newMCWorld(t *testing.T) *mcWorld {
 	t.Helper()
-	w := &mcWorld{MC: &MC{}, target: newTarget()}
-	w.Nodes = readFixture(t, "mc", map[string]*[]unstructured.Unstructured{
-		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines,
-	})
+	w := readMC(t, "mc", newTarget())
 	w.vms = vmsOf(w.Machines, func(m *unstructured.Unstructured) map[string]string {
 		return map[string]string{"Machine-UID": string(m.GetUID())}
 	})
 	return w
+}
+
+// readMC reads a fixture's objects of machine-controller.
+func readMC(t *testing.T, fixture string, target *Target) *mcWorld {
+	t.Helper()
+	w := &mcWorld{MC: &MC{}, target: target}
+	w.Nodes = readFixture(t, fixture, map[string]*[]unstructured.Unstructured{
+		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines,
+	})
+	return w
+}
+
+// inPool changes a field of the first pool, and of its MachineSet.
+func inPool(path string, to any) func(*mcWorld) {
+	return func(w *mcWorld) {
+		set(&w.Deployments[0], path, to)
+		set(&w.Sets[0], path, to)
+	}
 }
 
 func (w *mcWorld) plan(drop ...string) *Plan {

@@ -31,10 +31,7 @@ func serversOf(machines []unstructured.Unstructured, tagged func(*unstructured.U
 // newServers is newWorld for OpenStack.
 func newServers(t *testing.T) *world {
 	t.Helper()
-	w := &world{MCM: &MCM{}, target: onOpenStack(newTarget())}
-	w.Nodes = readFixture(t, "mcm-openstack", map[string]*[]unstructured.Unstructured{
-		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines, "MachineClass": &w.Classes,
-	})
+	w := readMCM(t, "mcm-openstack", onOpenStack(newTarget()))
 	w.vms = serversOf(w.Machines, func(*unstructured.Unstructured) map[string]string {
 		return map[string]string{"kubernetes.io-cluster-blue": "1", "kubernetes.io-role-node": "1"}
 	})
@@ -52,9 +49,6 @@ func TestGoldenPlanOnOpenStack(t *testing.T) {
 // that a plan notes: it is the only finding more than those of the fixture.
 func TestFindingsOnOpenStack(t *testing.T) {
 	t.Parallel()
-	class := func(path string, value any) func(*world) {
-		return func(w *world) { set(&w.Classes[0], path, value) }
-	}
 	spec := func(path string, value any) func(*world) { return class("providerSpec.spec."+path, value) }
 	const (
 		one, first, second = "Machine workers-z1-6d4f5-abcde", "MachineClass workers-z1-5b7c9", "MachineClass small-2d41f"

@@ -38,14 +38,26 @@ type world struct {
 // newWorld reads the fixture. Each of its Machines has a VM.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{MCM: &MCM{}, target: newTarget()}
-	w.Nodes = readFixture(t, "mcm", map[string]*[]unstructured.Unstructured{
-		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines, "MachineClass": &w.Classes,
-	})
+	w := readMCM(t, "mcm", newTarget())
 	w.vms = vmsOf(w.Machines, func(*unstructured.Unstructured) map[string]string {
 		return map[string]string{"kubernetes.io/cluster/blue": "1", "kubernetes.io/role/node": "1"}
 	})
 	return w
+}
+
+// readMCM reads a fixture's objects of machine-controller-manager.
+func readMCM(t *testing.T, fixture string, target *Target) *world {
+	t.Helper()
+	w := &world{MCM: &MCM{}, target: target}
+	w.Nodes = readFixture(t, fixture, map[string]*[]unstructured.Unstructured{
+		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines, "MachineClass": &w.Classes,
+	})
+	return w
+}
+
+// class changes a field of the first MachineClass.
+func class(path string, value any) func(*world) {
+	return func(w *world) { set(&w.Classes[0], path, value) }
 }
 
 // readFixture reads a fixture's objects by kind, and returns its Nodes.
@@ -197,9 +209,6 @@ func item(w *world, list string, at int, path string, value any) {
 // the only finding more than those of the fixture.
 func TestFindings(t *testing.T) {
 	t.Parallel()
-	class := func(path string, value any) func(*world) {
-		return func(w *world) { set(&w.Classes[0], path, value) }
-	}
 	deployment := func(path string, value any) func(*world) {
 		return func(w *world) { set(&w.Deployments[0], path, value) }
 	}

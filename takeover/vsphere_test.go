@@ -37,20 +37,14 @@ func vmsOnVSphere(machines []unstructured.Unstructured, attributes map[string]st
 
 func newMCMOnVSphere(t *testing.T) *world {
 	t.Helper()
-	w := &world{MCM: &MCM{}, target: onVSphere(newTarget())}
-	w.Nodes = readFixture(t, "mcm-vsphere", map[string]*[]unstructured.Unstructured{
-		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines, "MachineClass": &w.Classes,
-	})
+	w := readMCM(t, "mcm-vsphere", onVSphere(newTarget()))
 	w.vms = vmsOnVSphere(w.Machines, map[string]string{mcmCluster: "blue", mcmRole: "node"})
 	return w
 }
 
 func newMCOnVSphere(t *testing.T) *mcWorld {
 	t.Helper()
-	w := &mcWorld{MC: &MC{}, target: onVSphere(newTarget())}
-	w.Nodes = readFixture(t, "mc-vsphere", map[string]*[]unstructured.Unstructured{
-		"MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines,
-	})
+	w := readMC(t, "mc-vsphere", onVSphere(newTarget()))
 	w.vms = vmsOnVSphere(w.Machines, nil)
 	return w
 }
@@ -68,9 +62,6 @@ func TestGoldenPlansOnVSphere(t *testing.T) {
 // a plan notes: it is the only finding more than those of the fixture.
 func TestFindingsOnVSphere(t *testing.T) {
 	t.Parallel()
-	class := func(path string, value any) func(*world) {
-		return func(w *world) { set(&w.Classes[0], path, value) }
-	}
 	spec := func(path string, value any) func(*world) { return class("providerSpec."+path, value) }
 	tags := func(key string) func(*world) {
 		return func(w *world) {
