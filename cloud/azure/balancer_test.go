@@ -4,7 +4,6 @@ package azure
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"testing"
@@ -451,67 +450,15 @@ func TestForeignParts(t *testing.T) {
 // balancer, the next process goes on with it, makes no second one, and leaves nothing.
 func TestBalancerCrash(t *testing.T) {
 	t.Parallel()
-	const calls = 20 // at least, of the whole life
-	died := 0
-	for at, survived := 1, false; !survived; at++ {
-		for _, after := range []bool{false, true} {
-			where := fmt.Sprintf("call %d, after its effect: %t", at, after)
-			g, ctx := NewWithT(t), t.Context()
-			stub := start(t, armstub.Options{Parts: time.Millisecond})
-			req, deleting := balancerRequest(false, "10.0.0.4"), false
-			wire := stub.Transport()
-			live := func(at int) (ended bool) {
-				calls, dead := 0, false
-				made, err := newDriver(cloud.Config{Account: testAccount(), Credentials: testCredentials(),
-					Connect: conformance.Through(roundTrip(func(r *http.Request) (*http.Response, error) {
-						calls++
-						if dead = dead || calls == at; dead && (calls != at || !after) {
-							return nil, io.ErrUnexpectedEOF
-						}
-						resp, err := wire.RoundTrip(r)
-						if dead && err == nil {
-							_ = resp.Body.Close()
-							return nil, io.ErrUnexpectedEOF
-						}
-						return resp, err
-					}))})
-				g.Expect(err).NotTo(HaveOccurred())
-				d := made.(*driver)
-				for began := time.Now(); time.Since(began) < time.Minute && !dead; {
-					found, err := d.Describe(ctx, balancerRef)
-					switch {
-					case err == nil && deleting && len(found) == 0:
-						return true
-					case deleting:
-						d.Delete(ctx, found)
-						continue
-					}
-					if _, err := d.List(ctx); err != nil {
-						continue
-					}
-					is, err := d.EnsureBalancer(ctx, req)
-					if err != nil {
-						continue
-					}
-					deleting = req.Recorded && is.State == cloud.StateRunning
-					req.Recorded, req.Targets = true, []string{"10.0.0.5"}
-				}
-				if !dead {
-					t.Errorf("%s: it does not end", where)
-				}
-				return !dead
-			}
-			if survived = live(at); !survived {
-				died++
-				live(0)
-			}
-			g.Expect(stub.BalancersMade()).To(Equal(1), where)
-			g.Expect(stub.Left(cloud.TagToken, "balancer")).To(BeEmpty(), where)
+	conformance.CrashBalancer(t, 20, func(t *testing.T) *conformance.CrashingBalancer {
+		stub := start(t, armstub.Options{Parts: time.Millisecond})
+		return &conformance.CrashingBalancer{
+			Stub: stub, Wire: stub.Transport(), Request: balancerRequest(false, "10.0.0.4"), Next: []string{"10.0.0.5"},
+			Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
+				return newDriver(cloud.Config{Account: testAccount(), Credentials: testCredentials(), Connect: conformance.Through(transport)})
+			},
 		}
-	}
-	if died < 2*calls {
-		t.Errorf("the process died at %d points, want %d", died, 2*calls)
-	}
+	})
 }
 
 // TestBalancerBadPort: Azure has no frontend at the last port.

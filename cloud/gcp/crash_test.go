@@ -3,13 +3,9 @@
 package gcp
 
 import (
-	"fmt"
-	"io"
 	"net/http"
 	"testing"
 	"time"
-
-	. "github.com/onsi/gomega"
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
@@ -41,66 +37,19 @@ func TestCrash(t *testing.T) {
 // balancer, the next process goes on with it, makes no second one, and leaves nothing.
 func TestBalancerCrash(t *testing.T) {
 	t.Parallel()
-	died := 0
-	for at, survived := 1, false; !survived; at++ {
-		for _, after := range []bool{false, true} {
-			where := fmt.Sprintf("call %d, after its effect: %t", at, after)
-			g, ctx := NewWithT(t), t.Context()
-			stub := start(t, gcpstub.Options{Parts: time.Millisecond})
-			ips := targets(t, connect(t, stub), 2)
-			req, deleting := balancerRequest(ips[0]), false
-			wire := stub.Transport()
-			live := func(at int) (ended bool) {
-				calls, dead := 0, false
-				made, err := newDriver(cloud.Config{Account: testAccount(), Credentials: testCredentials(),
-					Connect: conformance.Through(roundTrip(func(r *http.Request) (*http.Response, error) {
-						calls++
-						if dead = dead || calls == at; dead && (calls != at || !after) {
-							return nil, io.ErrUnexpectedEOF
-						}
-						resp, err := wire.RoundTrip(r)
-						if dead && err == nil {
-							_ = resp.Body.Close()
-							return nil, io.ErrUnexpectedEOF
-						}
-						return resp, err
-					}))})
-				g.Expect(err).NotTo(HaveOccurred())
-				d := made.(*driver)
-				d.settle = 0
-				for began := time.Now(); time.Since(began) < time.Minute && !dead; {
-					found, err := d.Describe(ctx, balancerRef)
-					switch {
-					case err == nil && deleting && len(found) == 0:
-						return true
-					case deleting:
-						d.Delete(ctx, found)
-						continue
-					}
-					if _, err := d.List(ctx); err != nil {
-						continue
-					}
-					is, err := d.EnsureBalancer(ctx, req)
-					if err != nil {
-						continue
-					}
-					deleting = req.Recorded && is.State == cloud.StateRunning
-					req.Recorded, req.Targets = true, ips[1:]
+	conformance.CrashBalancer(t, 40, func(t *testing.T) *conformance.CrashingBalancer {
+		stub := start(t, gcpstub.Options{Parts: time.Millisecond})
+		ips := targets(t, connect(t, stub), 2)
+		return &conformance.CrashingBalancer{
+			Stub: stub, Wire: stub.Transport(), Request: balancerRequest(ips[0]), Next: ips[1:],
+			Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
+				made, err := newDriver(cloud.Config{Account: testAccount(), Credentials: testCredentials(), Connect: conformance.Through(transport)})
+				if err != nil {
+					return nil, err
 				}
-				if !dead {
-					t.Errorf("%s: it does not end", where)
-				}
-				return !dead
-			}
-			if survived = live(at); !survived {
-				died++
-				live(0)
-			}
-			g.Expect(stub.BalancersMade()).To(Equal(1), where)
-			g.Expect(stub.Left(cloud.TagToken, "balancer")).To(BeEmpty(), where)
+				made.(*driver).settle = 0
+				return made, nil
+			},
 		}
-	}
-	if died < 2*40 {
-		t.Errorf("the process died at %d points, want %d", died, 2*40)
-	}
+	})
 }
