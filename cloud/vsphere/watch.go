@@ -12,6 +12,7 @@ import (
 
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"github.com/drover-io/drover/cloud"
@@ -46,12 +47,13 @@ type stream struct {
 	version   string
 	report    func(cloud.Update)
 
-	vms         map[types.ManagedObjectReference]vm // the machines' VMs, as last read
-	pending     map[string]cloud.Resource           // the clones, as last read
-	reported    map[string][]cloud.Resource         // by token
-	worked      bool                                // a wait for changes has succeeded
-	reportedAt  time.Time                           // time of the last report
-	evaluatedAt time.Time                           // when evaluate last ran
+	view        sets.Set[types.ManagedObjectReference] // all VMs that vCenter has named and that have not left
+	vms         map[types.ManagedObjectReference]vm    // the machines' VMs, as last read
+	pending     map[string]cloud.Resource              // the clones, as last read
+	reported    map[string][]cloud.Resource            // by token
+	worked      bool                                   // a wait for changes has succeeded
+	reportedAt  time.Time                              // time of the last report
+	evaluatedAt time.Time                              // when evaluate last ran
 }
 
 // changes holds the VMs that vCenter names: true for those to read, false for those that left the
@@ -65,7 +67,7 @@ func (d *driver) Watch(ctx context.Context, report func(cloud.Update)) error {
 	for {
 		worked := false
 		err := d.vcenter.withSession(ctx, func(s *session) error {
-			f := &stream{driver: d, s: s, report: report}
+			f := &stream{driver: d, s: s, report: report, view: sets.New[types.ManagedObjectReference]()}
 			err := f.run(ctx)
 			worked = f.worked
 			return err
@@ -292,27 +294,32 @@ func (f *stream) next(ctx context.Context, timeout time.Duration) (changes, erro
 
 // record records one VM's update. Of a VM that is no machine, only a change that could make it one
 // counts. If a VM enters that never left, the collector has started over and may not have reported
-// VMs that left. Then all VMs are read.
+// VMs that left. Then the VMs of all machines are read. Any VM can show that, not only a machine's:
+// all machines may have left.
 func (f *stream) record(all changes, update types.ObjectUpdate) {
 	_, ours := f.vms[update.Obj]
 	switch {
 	case update.Kind == types.ObjectUpdateKindLeave:
 		all[update.Obj] = false
-	case update.Kind == types.ObjectUpdateKindEnter && ours && !hasLeft(all, update.Obj):
-		for ref := range f.vms {
-			if !hasLeft(all, ref) {
-				all[ref] = true
-			}
+		f.view.Delete(update.Obj)
+	case update.Kind == types.ObjectUpdateKindEnter:
+		if f.view.Has(update.Obj) {
+			f.recordMachines(all)
 		}
-	case update.Kind == types.ObjectUpdateKindEnter, ours, slices.ContainsFunc(update.ChangeSet, isConfigChange):
+		all[update.Obj] = true
+		f.view.Insert(update.Obj)
+	case ours, slices.ContainsFunc(update.ChangeSet, isConfigChange):
 		all[update.Obj] = true
 	}
 }
 
-// hasLeft reports whether the VM has left, according to the changes.
-func hasLeft(all changes, ref types.ManagedObjectReference) bool {
-	there, told := all[ref]
-	return told && !there
+// recordMachines records the VMs of all machines, except those that have left.
+func (f *stream) recordMachines(all changes) {
+	for ref := range f.vms {
+		if _, told := all[ref]; !told {
+			all[ref] = true
+		}
+	}
 }
 
 func isConfigChange(c types.PropertyChange) bool { return strings.HasPrefix(c.Name, "config") }

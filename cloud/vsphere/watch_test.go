@@ -321,8 +321,46 @@ func TestWatchRestarts(t *testing.T) {
 	g.Expect(all).To(HaveLen(3))
 }
 
+// TestWatchStartsOver: the simulator's collector starts over when a VM is created, and does not
+// report the VMs that left just before. The machines that are gone are reported, even if no machine
+// is left that could enter a second time.
+func TestWatchStartsOver(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t, 3)
+	v.own()
+	template := v.with(cloud.TagToken, "m-0")[0]
+	v.Context.WithLock(template, func() { template.Config.ExtraConfig = nil })
+	d := v.driver(t)
+	l := listen(t, d)
+	g.Eventually(l.wholes, "30s").Should(Equal(1))
+	held, release := make(chan struct{}), make(chan struct{})
+	v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
+		if operation == "WaitForUpdatesEx" {
+			select {
+			case held <- struct{}{}:
+			default:
+			}
+			<-release
+		}
+		return send()
+	})
+	<-held // from here on, the collector is not asked
+	for _, token := range []string{"m-1", "m-2"} {
+		ref := v.with(cloud.TagToken, token)[0].Self
+		v.powerOff(t, ref)
+		v.destroy(t, ref)
+	}
+	_, err := d.Ensure(t.Context(), request("new"))
+	g.Expect(err).NotTo(HaveOccurred())
+	close(release)
+	g.Eventually(l.of("new"), "30s").Should(HaveLen(1))
+	g.Eventually(l.of("m-1"), "30s").Should(BeEmpty())
+	g.Eventually(l.of("m-2"), "30s").Should(BeEmpty())
+	g.Expect(l.wholes()).To(Equal(1))
+}
+
 // TestWatchMatchesList: after each of many random changes, the reports match a listing. Verified to
-// fail when the test trusted what the simulator's collector says about VMs that left: it starts
+// fail when the stream trusted what the simulator's collector says about VMs that left: it starts
 // over whenever a VM is created.
 func TestWatchMatchesList(t *testing.T) {
 	g := NewWithT(t)
