@@ -159,8 +159,8 @@ test-openstack: ## Try the OpenStack driver, and machines through Cluster API, o
 	$(OTHERS) -race -p 2 -parallel 3 -v -skip '^TestNova' ./test/openstack ./test/openstack/fleet; \
 	$(OTHERS) -race -v -run '^TestNova' ./test/openstack/fleet
 
-test-vm: ## Boot real guests from CloudInitConfigs, one each of Azure's, Google Cloud's, KubeVirt's and OpenStack's, with QEMU and images that are made on first use (root, Debian 12)
-	@hack/tool $(PLAYGROUND) kubeadm >/dev/null
+test-vm: ## Boot real guests from CloudInitConfigs, one each of Azure's, Google Cloud's, KubeVirt's and OpenStack's, and one that becomes a control plane, with QEMU and images that are made on first use (root, Debian 12)
+	@hack/tool $(PLAYGROUND) kube-scheduler capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm clusterctl >/dev/null
 	@hack/vm/install >/dev/null
 	@hack/kubevirt/build >/dev/null
 	hack/openstack/install

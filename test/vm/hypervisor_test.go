@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -63,6 +65,9 @@ type hypervisor struct {
 	images string // the folder of hack/vm/install
 	run    string // the program of hack/debs
 	dir    string
+	// image and network are those of the simulated cloud's guests, where the cloud's image has
+	// another name, and where its network is not the default one.
+	image, network string
 
 	mu     sync.Mutex
 	guests map[string]*guest // by instance
@@ -72,8 +77,9 @@ type hypervisor struct {
 type guest struct {
 	*playground.Process
 	machine body.Machine
-	// kubelet is the address on this computer that leads to the guest's kubelet.
-	kubelet string
+	// kubelet and apiServer are the addresses on this computer that lead to the guest's kubelet and
+	// API server.
+	kubelet, apiServer string
 	// network is the guest's network, if it is not the default one. It must contain the gateway.
 	network string
 	// tables are QEMU's options for the SMBIOS tables by which cloud-init recognizes a cloud.
@@ -93,13 +99,16 @@ func (g *guest) knowsItself() bool { return !isIgnition(g.machine.UserData) }
 
 func isIgnition(userData []byte) bool { return bytes.HasPrefix(userData, []byte("{")) }
 
-// start follows the cloud until ctx ends, and returns a function that waits until all guests have
-// stopped.
-func (h *hypervisor) start(ctx context.Context, failed func(error)) (wait func()) {
-	h.guests = map[string]*guest{}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+// start makes guests the bodies of the cloud's instances, until the test ends.
+func (h *hypervisor) start(t *testing.T, admin simulator.Admin) {
+	t.Helper()
+	h.admin = admin
+	_, err := admin.AddFault(t.Context(), simulator.Fault{Kind: simulator.DeadBody, Operation: wire.RunInstances})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	var following sync.WaitGroup
+	t.Cleanup(func() { stop(); following.Wait() })
+	following.Go(func() {
 		defer h.end(nil)
 		tick := time.NewTicker(250 * time.Millisecond)
 		defer tick.Stop()
@@ -110,12 +119,11 @@ func (h *hypervisor) start(ctx context.Context, failed func(error)) (wait func()
 			case <-tick.C:
 			}
 			if err := h.follow(ctx); err != nil && ctx.Err() == nil {
-				failed(err)
+				t.Error(err)
 				return
 			}
 		}
-	}()
-	return func() { <-done }
+	})
 }
 
 // follow boots instances that run in the cloud, and stops guests whose instances do not run any
@@ -210,7 +218,12 @@ func (h *hypervisor) boot(ctx context.Context, id, image string) error {
 	if err != nil {
 		return err
 	}
-	return h.power(ctx, &guest{machine: machine}, image, anyMAC, func(path string) (string, error) { return h.seed(ctx, machine, path) })
+	g := &guest{machine: machine, network: h.network}
+	seed := func(path string) (string, error) { return h.seed(ctx, machine, path) }
+	if err := h.power(ctx, g, cmp.Or(h.image, image), anyMAC, seed); err != nil {
+		return err
+	}
+	return h.admin.Serve(ctx, id, g.apiServer)
 }
 
 // power starts a guest. seed writes the disk with the guest's data, unless the cloud gives its
@@ -225,11 +238,11 @@ func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, see
 	if err != nil {
 		return err
 	}
-	ports, err := playground.FreePorts(1)
+	ports, err := playground.FreePorts(2)
 	if err != nil {
 		return err
 	}
-	g.kubelet = fmt.Sprint("127.0.0.1:", ports[0])
+	g.kubelet, g.apiServer = fmt.Sprint("127.0.0.1:", ports[0]), fmt.Sprint("127.0.0.1:", ports[1])
 	usr := filepath.Join(filepath.Dir(h.run), "root", "usr")
 	args := []string{"qemu-system-x86_64", "-L", filepath.Join(usr, "share", "qemu"), "-L", filepath.Join(usr, "share", "seabios"),
 		"-machine", "q35", "-accel", *accelerator, "-cpu", "max,la57=off", "-m", strconv.FormatInt(g.machine.MemoryMiB, 10), "-smp", strconv.Itoa(int(g.machine.CPU)),
@@ -257,8 +270,8 @@ func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, see
 // netdev returns QEMU's options for the guest's network. Each connection to one of its services has
 // a process, which connects it to this computer's port.
 func (g *guest) netdev() string {
-	options := fmt.Sprintf("user,id=n,ipv6=off,net=%s,host=%s,dns=%s,dhcpstart=%s,hostfwd=tcp:%s-%s:10250",
-		cmp.Or(g.network, network), gateway, resolver, g.machine.IP, g.kubelet, g.machine.IP)
+	options := fmt.Sprintf("user,id=n,ipv6=off,net=%s,host=%s,dns=%s,dhcpstart=%s,hostfwd=tcp:%s-%s:10250,hostfwd=tcp:%s-%s:6443",
+		cmp.Or(g.network, network), gateway, resolver, g.machine.IP, g.kubelet, g.machine.IP, g.apiServer, g.machine.IP)
 	for _, address := range slices.Sorted(maps.Keys(g.services)) {
 		host, port, _ := net.SplitHostPort(g.services[address])
 		options += fmt.Sprintf(",guestfwd=tcp:%s:80-cmd:bash -c 'exec 3<>/dev/tcp/%s/%s; cat <&3 & exec cat >&3'", address, host, port)
@@ -333,6 +346,14 @@ func (h *hypervisor) show(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(g.console()), "\n")
 		t.Logf("--- console of %s (%s):\n%s", id, g.machine.Hostname, strings.Join(lines[max(0, len(lines)-60):], "\n"))
 	}
+}
+
+// newHypervisor returns a hypervisor with its images and QEMU, which are built if they are missing.
+func newHypervisor(t *testing.T) *hypervisor {
+	t.Helper()
+	h := &hypervisor{dir: t.TempDir(), guests: map[string]*guest{}}
+	NewWithT(t).Expect(h.install(t.Context())).To(Succeed())
+	return h
 }
 
 // install builds or finds the images and QEMU.

@@ -27,14 +27,18 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	"github.com/drover-io/drover/test/playground"
 )
 
 // mirror is the web server of a site without internet access. It serves the files that
-// CloudInitConfigs name, and is a registry with one image. It speaks HTTP, and HTTPS with a
-// certificate that only the site trusts.
+// CloudInitConfigs name, and is a registry. It speaks HTTP, and HTTPS with a certificate that only
+// the site trusts.
 type mirror struct {
 	plain, secure *httptest.Server
 	// ca is the CA of its certificate, in PEM.
@@ -47,20 +51,25 @@ type mirror struct {
 	broken map[string]func(w http.ResponseWriter, r *http.Request, files http.Handler) bool // by requested host name
 }
 
-// pauseImage is the registry's only image, built from hack/vm's pause. The registry serves it under
-// any host name.
+// pauseImage is the image of hack/vm's pause. The registry serves it under any host name.
 const pauseImage = "registry.k8s.io/pause:3.10.1"
 
-func newMirror(images, kubeadm string) (*mirror, error) {
-	registry, err := registryWith(filepath.Join(images, "pause"))
-	if err != nil {
-		return nil, err
+// newMirror starts a mirror until the test ends. Its registry also has an image of each component
+// of a control plane that is named.
+func newMirror(t *testing.T, images string, components ...string) *mirror {
+	t.Helper()
+	g := NewWithT(t)
+	tools, err := playground.FindTools(t.Context(), os.Stderr, append([]string{"kubeadm"}, components...)...)
+	g.Expect(err).NotTo(HaveOccurred())
+	programs := map[string]string{"pause": filepath.Join(images, "pause")}
+	for _, component := range components {
+		programs[component] = tools[component]
 	}
+	registry, err := registryWith(programs)
+	g.Expect(err).NotTo(HaveOccurred())
 	certificate, ca, err := selfSigned(gateway)
-	if err != nil {
-		return nil, err
-	}
-	m := &mirror{ca: ca, dir: filepath.Join(images, "mirror"), kubeadm: kubeadm}
+	g.Expect(err).NotTo(HaveOccurred())
+	m := &mirror{ca: ca, dir: filepath.Join(images, "mirror"), kubeadm: tools["kubeadm"]}
 	files := http.FileServer(http.Dir(m.dir))
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.Host)
@@ -83,7 +92,8 @@ func newMirror(images, kubeadm string) (*mirror, error) {
 	m.plain, m.secure = httptest.NewServer(handler), httptest.NewUnstartedServer(handler)
 	m.secure.TLS = certificate
 	m.secure.StartTLS()
-	return m, nil
+	t.Cleanup(m.close)
+	return m
 }
 
 func (m *mirror) close() {
@@ -175,56 +185,24 @@ func sumOf(name string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// registryWith returns a registry with one image, which runs the program. It serves the image for
-// any tag, and its blobs.
-func registryWith(program string) (http.Handler, error) {
-	binary, err := os.ReadFile(program)
-	if err != nil {
-		return nil, err
+const ociKind = "application/vnd.oci.image."
+
+// registryWith returns a registry with an image of each program, by name. It serves an image for
+// any tag.
+func registryWith(programs map[string]string) (http.Handler, error) {
+	blobs, tops := map[string][]byte{}, map[string]string{}
+	for name, program := range programs {
+		var err error
+		if tops[name], err = addImage(blobs, name, program); err != nil {
+			return nil, err
+		}
 	}
-	var layer bytes.Buffer
-	archive := tar.NewWriter(&layer)
-	if err := archive.WriteHeader(&tar.Header{Name: "pause", Mode: 0o755, Size: int64(len(binary))}); err != nil {
-		return nil, err
-	}
-	if _, err := archive.Write(binary); err != nil {
-		return nil, err
-	}
-	if err := archive.Close(); err != nil {
-		return nil, err
-	}
-	blobs := map[string][]byte{}
-	add := func(blob []byte) string {
-		sum := sha256.Sum256(blob)
-		digest := "sha256:" + hex.EncodeToString(sum[:])
-		blobs[digest] = blob
-		return digest
-	}
-	type object = map[string]any
-	diff := add(layer.Bytes())
-	config, err := json.Marshal(object{
-		"architecture": "amd64", "os": "linux", "config": object{"Entrypoint": []string{"/pause"}},
-		"rootfs": object{"type": "layers", "diff_ids": []string{diff}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	const kind = "application/vnd.oci.image."
-	manifest, err := json.Marshal(object{
-		"schemaVersion": 2, "mediaType": kind + "manifest.v1+json",
-		"config": object{"mediaType": kind + "config.v1+json", "digest": add(config), "size": len(config)},
-		"layers": []object{{"mediaType": kind + "layer.v1.tar", "digest": diff, "size": layer.Len()}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	top := add(manifest)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		folder, reference := path.Split(r.URL.Path)
-		if strings.HasSuffix(folder, "/manifests/") {
-			w.Header().Set("Content-Type", kind+"manifest.v1+json")
+		if image, ok := strings.CutSuffix(folder, "/manifests/"); ok {
+			w.Header().Set("Content-Type", ociKind+"manifest.v1+json")
 			if !strings.HasPrefix(reference, "sha256:") {
-				reference = top
+				reference = tops[path.Base(image)]
 			}
 		}
 		blob, ok := blobs[reference]
@@ -235,6 +213,47 @@ func registryWith(program string) (http.Handler, error) {
 		w.Header().Set("Docker-Content-Digest", reference)
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(blob))
 	}), nil
+}
+
+// addImage adds the blobs of an image that runs the program, by digest, and returns its manifest's
+// digest. The program is found by its name.
+func addImage(blobs map[string][]byte, name, program string) (top string, err error) {
+	binary, err := os.ReadFile(program)
+	if err != nil {
+		return "", err
+	}
+	var layer bytes.Buffer
+	archive := tar.NewWriter(&layer)
+	if err := archive.WriteHeader(&tar.Header{Name: "usr/bin/" + name, Mode: 0o755, Size: int64(len(binary))}); err != nil {
+		return "", err
+	}
+	if _, err := archive.Write(binary); err != nil {
+		return "", err
+	}
+	if err := archive.Close(); err != nil {
+		return "", err
+	}
+	add := func(blob []byte) string {
+		sum := sha256.Sum256(blob)
+		digest := "sha256:" + hex.EncodeToString(sum[:])
+		blobs[digest] = blob
+		return digest
+	}
+	type object = map[string]any
+	diff := add(layer.Bytes())
+	config, err := json.Marshal(object{
+		"architecture": "amd64", "os": "linux", "config": object{"Entrypoint": []string{"/usr/bin/" + name}, "Env": []string{"PATH=/usr/bin"}},
+		"rootfs": object{"type": "layers", "diff_ids": []string{diff}},
+	})
+	if err != nil {
+		return "", err
+	}
+	manifest, err := json.Marshal(object{
+		"schemaVersion": 2, "mediaType": ociKind + "manifest.v1+json",
+		"config": object{"mediaType": ociKind + "config.v1+json", "digest": add(config), "size": len(config)},
+		"layers": []object{{"mediaType": ociKind + "layer.v1.tar", "digest": diff, "size": layer.Len()}},
+	})
+	return add(manifest), err
 }
 
 // selfSigned returns the configuration of a server at the address, and its self-signed certificate

@@ -28,7 +28,6 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
-	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -64,19 +63,15 @@ func newStand(t *testing.T) *stand {
 	t.Helper()
 	g := NewWithT(t)
 	ctrl.SetLogger(logr.Discard())
-	s := &stand{hypervisor: &hypervisor{dir: t.TempDir()}}
-	g.Expect(s.hypervisor.install(t.Context())).To(Succeed())
-	tools, err := playground.FindTools(t.Context(), os.Stderr, "kubeadm")
-	g.Expect(err).NotTo(HaveOccurred())
-	s.mirror, err = newMirror(s.hypervisor.images, tools["kubeadm"])
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(s.mirror.close)
+	s := &stand{hypervisor: newHypervisor(t)}
+	s.mirror = newMirror(t, s.hypervisor.images)
 	t.Cleanup(func() { g.Expect(s.stop()).To(Succeed()) })
 	g.Expect(s.start(t.Context(), t.TempDir())).To(Succeed())
+	s.hypervisor.start(t, simulator.Admin{URL: s.cloud.URL})
 
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	wait := s.hypervisor.start(ctx, func(err error) { t.Error(err) })
-	t.Cleanup(func() { stop(); wait() })
+	t.Cleanup(stop)
+	var err error
 	s.view, err = scenario.Follow(ctx, s.management.AdminConfig(), "", &clusterv1.Machine{}, &clusterv1.MachineDeployment{}, &clusterv1.Cluster{},
 		&infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -120,17 +115,12 @@ func (s *stand) start(ctx context.Context, dir string) error {
 	return err
 }
 
-// startCloud starts a cloud whose instances have no bodies of their own.
+// startCloud starts the cloud.
 func (s *stand) startCloud(ctx context.Context, binary, config string) error {
 	err := os.WriteFile(config, []byte(cloudConfig), 0o600)
 	if err == nil {
 		s.cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{Binary: binary, Args: []string{"--config=" + config}})
 	}
-	if err != nil {
-		return err
-	}
-	s.hypervisor.admin = simulator.Admin{URL: s.cloud.URL}
-	_, err = s.hypervisor.admin.AddFault(ctx, simulator.Fault{Kind: simulator.DeadBody, Operation: wire.RunInstances})
 	return err
 }
 

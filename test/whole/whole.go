@@ -79,6 +79,8 @@ type Options struct {
 	// Args are appended to the command lines of Cluster API's core manager and its kubeadm control
 	// plane provider.
 	Args []string
+	// Dress changes an object of a template before it is created. By default none is changed.
+	Dress func(*unstructured.Unstructured) error
 }
 
 // Start starts everything. Stop must be called even after an error.
@@ -226,6 +228,11 @@ func (s *Stage) CreateOf(ctx context.Context, release, template, cluster string,
 			return nil
 		} else if err != nil {
 			return err
+		}
+		if s.options.Dress != nil {
+			if err := s.options.Dress(o); err != nil {
+				return fmt.Errorf("changing %s %s: %w", o.GetKind(), o.GetName(), err)
+			}
 		}
 		if err := s.Client.Create(ctx, o); client.IgnoreAlreadyExists(err) != nil {
 			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
