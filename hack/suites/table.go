@@ -38,7 +38,7 @@ var suites = []suite{
 	{name: "openstack", make: "test-openstack", packages: []string{"test/openstack", "test/openstack/fleet"}, clouds: []string{"openstack"},
 		files: []string{"hack/openstack", "hack/debian.sh"}, minutes: 40, unproven: true, root: true, alone: true},
 	{name: "vm", make: "test-vm", packages: []string{"test/vm"}, clouds: []string{"azure", "gcp", "kubevirt", "openstack"},
-		files: append([]string{"hack/vm", "hack/openstack", "hack/debian.sh", "templates"}, kubevirtFiles...), minutes: 20, unproven: true, root: true, alone: true},
+		files: append([]string{"hack/vm", "hack/openstack", "hack/debian.sh", "templates"}, kubevirtFiles...), minutes: 26, unproven: true, root: true, alone: true},
 	{name: "crash", make: "test-crash", packages: []string{"test/crash"}, minutes: 30},
 	{name: "crash-azure", make: "test-crash CLOUD=azure", packages: []string{"test/crash"}, clouds: []string{"azure"}, minutes: 23},
 	{name: "crash-aws", make: "test-crash CLOUD=aws", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20},
