@@ -11,7 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -134,6 +136,9 @@ const nodeTimeout = 2 * time.Minute
 // time: the work on Nodes is best effort, and does not delay a deletion for long. Once an attempt
 // has failed, Ready says the reason and the message.
 func (r *CloudMachineReconciler) waitForNode(ctx context.Context, s *machineScope, task nodeTask, reason, message string) *reconcile.Result {
+	if neverServed(s) {
+		return nil
+	}
 	result := r.Nodes.request(s.CloudMachine, task)
 	// The wait of an earlier process does not count, because this process has to connect first.
 	late := min(time.Since(s.DeletionTimestamp.Time), time.Since(r.started)) >= nodeTimeout
@@ -150,6 +155,13 @@ func (r *CloudMachineReconciler) waitForNode(ctx context.Context, s *machineScop
 		setNotReady(s.CloudMachine, reason, message)
 	}
 	return &reconcile.Result{RequeueAfter: jitter(nodeRetry)} // the result comes as an event, the timeout does not
+}
+
+// neverServed reports whether the machine is of a control plane that never came up: no API server
+// has its Node. A worker may have a Node although its Cluster does not say that it is initialized:
+// after a move, until the control plane's controller has written its status again.
+func neverServed(s *machineScope) bool {
+	return s.owner != nil && util.IsControlPlaneMachine(s.owner) && !ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
 // release removes the finalizer. A cache that lags behind does not prevent this, because whatever

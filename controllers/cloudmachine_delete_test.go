@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -102,6 +103,36 @@ func TestHangingClusterHoldsNoVM(t *testing.T) {
 		b.Expect(b.vms()).To(BeEmpty())
 		b.Expect(b.countNodes()).To(Equal(1))
 	})
+}
+
+// TestFirstControlPlaneGoesAtOnce: the deletion of a machine whose control plane never came up does
+// not wait for an API server. Once the control plane has been initialized, it does.
+func TestFirstControlPlaneGoesAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, initialized := range map[string]bool{"never came up": false, "does not answer": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				objects := fleetOf("m")
+				for _, o := range objects {
+					switch o := o.(type) {
+					case *clusterv1.Cluster:
+						o.Status.Initialization.ControlPlaneInitialized = &initialized
+					case *clusterv1.Machine:
+						o.Labels[clusterv1.MachineControlPlaneLabel] = ""
+					}
+				}
+				b := newBench(t, objects...)
+				b.reconcile("m")
+				b.Expect(b.machine("m").Status.Addresses).NotTo(BeEmpty())
+				b.remove(b.machine("m"))
+				request := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "team-a", Name: "m"}}
+				_, err := b.r.Reconcile(t.Context(), request) // no worker of NodeReconciler is free
+				b.Expect(err).NotTo(HaveOccurred())
+				time.Sleep(30 * time.Second)
+				b.Expect(b.vms()).To(HaveLen(map[bool]int{false: 0, true: 1}[initialized]))
+			})
+		})
+	}
 }
 
 // TestDeletedNodeIsRemoved: the Node goes with its VM.
