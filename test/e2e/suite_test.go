@@ -139,13 +139,18 @@ func (s *stage) startPlayground(ctx context.Context, name string) management {
 	Expect(err).NotTo(HaveOccurred())
 	proxy := framework.NewClusterProxy(name, processes.AdminKubeconfig(), s.scheme)
 	DeferCleanup(proxy.Dispose)
-	// kubeadm writes this ConfigMap with the cluster's address, and the autoscaler's spec reads it.
-	info, err := clientcmd.Write(clientcmdapi.Config{Clusters: map[string]*clientcmdapi.Cluster{"": {Server: processes.URL, CertificateAuthorityData: processes.CA()}}})
+	publish(ctx, proxy, processes.URL, processes.CA())
+	return management{proxy, kubeconfig, s.config, processes, drover}
+}
+
+// publish writes the ConfigMap with the cluster's address, as kubeadm does. The specs of the
+// autoscaler and of remediation read it.
+func publish(ctx context.Context, proxy framework.ClusterProxy, url string, ca []byte) {
+	info, err := clientcmd.Write(clientcmdapi.Config{Clusters: map[string]*clientcmdapi.Cluster{"": {Server: url, CertificateAuthorityData: ca}}})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(scenario.Create(ctx, proxy.GetClient(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespacePublic, Name: "cluster-info"}, Data: map[string]string{"kubeconfig": string(info)},
 	})).To(Succeed())
-	return management{proxy, kubeconfig, s.config, processes, drover}
 }
 
 // options returns the options for a Drover next to a management cluster of processes.
@@ -179,8 +184,9 @@ func (s *stage) release(ctx context.Context, folder string) string {
 	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-topology-autoscaler.yaml"), []byte(autoscaled(string(topology))), 0o600)).To(Succeed())
 	kubeadm, err := os.ReadFile(filepath.Join(repository, "cluster-template-kubeadm.yaml"))
 	Expect(err).NotTo(HaveOccurred())
-	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-upgrades.yaml"), []byte(upgrades(string(kubeadm))), 0o600)).To(Succeed())
-	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-taints.yaml"), []byte(tainted(string(kubeadm))), 0o600)).To(Succeed())
+	for flavor, change := range map[string]func(string) string{"upgrades": upgrades, "taints": tainted, "kcp-remediation": held} {
+		Expect(os.WriteFile(filepath.Join(repository, "cluster-template-"+flavor+".yaml"), []byte(change(string(kubeadm))), 0o600)).To(Succeed())
+	}
 	Expect(os.WriteFile(filepath.Join(folder, "autoscaler.yaml"), []byte(autoscaler("../../docs/examples/autoscaler")), 0o600)).To(Succeed())
 
 	settings := map[string]any{}

@@ -37,6 +37,9 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 		Expect(err).NotTo(HaveOccurred())
 		proxy, token = framework.NewClusterProxy("whole", s.Management.AdminKubeconfig(), shared.scheme), s.Cloud.Token
 		DeferCleanup(proxy.Dispose)
+		url, err := s.Management.Expose(whole.Address)
+		Expect(err).NotTo(HaveOccurred())
+		publish(ctx, proxy, url, s.Management.CA())
 
 		settings = *shared.settings
 		settings.Variables = maps.Clone(settings.Variables)
@@ -48,9 +51,10 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 		for name := range shared.settings.Intervals {
 			settings.Intervals[name] = []string{"10m", "1s"}
 		}
-		for _, name := range []string{"wait-machine-upgrade", "wait-nodes-ready", "wait-deployment-available", "wait-machine-deleted"} {
+		for _, name := range []string{"wait-machine-upgrade", "wait-nodes-ready", "wait-deployment-available", "wait-machine-deleted", "wait-machines", "wait-machine-provisioned"} {
 			settings.Intervals["default/"+name] = []string{"10m", "1s"}
 		}
+		settings.Intervals["default/check-machines-stable"] = []string{"10s", "1s"}
 	})
 
 	credentials := func(proxy framework.ClusterProxy, namespace string) {
@@ -89,6 +93,15 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 		})
 	})
 
+	Context("has its control plane remediated", func() {
+		e2e.KCPRemediationSpec(context.Background(), func() e2e.KCPRemediationSpecInput {
+			return e2e.KCPRemediationSpecInput{
+				E2EConfig: &settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: proxy, ArtifactFolder: shared.artifacts,
+				InfrastructureProvider: ptr.To(infrastructure), PostNamespaceCreated: credentials,
+			}
+		})
+	})
+
 	Context("follows its ClusterClass", func() {
 		e2e.ClusterClassChangesSpec(context.Background(), func() e2e.ClusterClassChangesSpecInput {
 			return e2e.ClusterClassChangesSpecInput{
@@ -118,11 +131,39 @@ func tainted(kubeadm string) string {
       - {key: pre-existing-always-taint, value: always-value, effect: PreferNoSchedule, propagation: Always}
       - {key: pre-existing-on-initialization-taint, value: on-initialization-value, effect: PreferNoSchedule, propagation: OnInitialization}
 `
-	for _, before := range []string{"  machineTemplate:\n    spec:\n", "      version: ${KUBERNETES_VERSION}\n"} {
-		Expect(strings.Count(kubeadm, before)).To(Equal(1), before)
-		kubeadm = strings.Replace(kubeadm, before, before+taints, 1)
-	}
-	return kubeadm
+	kubeadm = insert(kubeadm, "  machineTemplate:\n    spec:\n", taints)
+	return insert(kubeadm, "      version: ${KUBERNETES_VERSION}\n", taints)
+}
+
+// insert adds text after other text, which must be there once.
+func insert(to, after, text string) string {
+	Expect(strings.Count(to, after)).To(Equal(1), after)
+	return strings.Replace(to, after, after+text, 1)
+}
+
+// held returns the flavor kubeadm whose control plane machines wait for the signal of the spec of
+// remediation before they run kubeadm. Its MachineHealthCheck replaces only what the spec labels.
+func held(kubeadm string) string {
+	kubeadm = insert(kubeadm, "  kubeadmConfigSpec:\n", `    preKubeadmCommands:
+    - |
+      signal() { curl -ks -H 'Authorization: Bearer ${TOKEN}' "$@" ${SERVER}/api/v1/namespaces/${NAMESPACE}/configmaps/mhc-test; }
+      until signal | grep -q '"signal": "pass"'; do sleep 1; done
+      signal -X PATCH -H 'Content-Type: application/strategic-merge-patch+json' -d '{"data":{"signal":"ack-pass"}}'
+`)
+	const all = `      cluster.x-k8s.io/control-plane: ""
+  checks:
+    nodeStartupTimeoutSeconds: 900
+    unhealthyNodeConditions:
+`
+	const labelled = `      cluster.x-k8s.io/control-plane: ""
+      mhc-test: fail
+  checks:
+    nodeStartupTimeoutSeconds: 30
+    unhealthyNodeConditions:
+    - {type: e2e.remediation.condition, status: "False", timeoutSeconds: 10}
+`
+	Expect(strings.Count(kubeadm, all)).To(Equal(1), all)
+	return strings.Replace(kubeadm, all, labelled, 1)
 }
 
 // The templates that the flavor "upgrades" has for machines of the next release.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -122,6 +123,18 @@ func (m *Management) Restore(ctx context.Context, backup string) error {
 		}
 	}
 	return nil
+}
+
+// Expose serves the API server at another address of this computer, too, until the API server ends.
+// It returns the URL. The API server's certificate does not name the address.
+func (m *Management) Expose(ip string) (string, error) {
+	s, err := newService(ip)
+	if err != nil {
+		return "", err
+	}
+	m.services = append(m.services, s)
+	s.add(m.apiServer, strings.TrimPrefix(m.URL, "https://"))
+	return s.url(), nil
 }
 
 func (m *Management) killManagers() {

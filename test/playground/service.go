@@ -13,9 +13,9 @@ import (
 // webhookTimeout is the API server's own limit for a webhook.
 const webhookTimeout = 10 * time.Second
 
-// service stands in for a Service: one address for the webhooks of any number of managers. It
-// closes connections while no manager is ready. It forwards bytes, so TLS is between the API server
-// and the manager.
+// service stands in for a Service: one address for any number of processes, which are managers that
+// serve webhooks, or the API server. It closes connections while no process is ready. It forwards
+// bytes, so TLS is between the caller and the process.
 type service struct {
 	listener net.Listener
 
@@ -30,7 +30,7 @@ type service struct {
 func newService(ip string) (*service, error) {
 	l, err := listen(ip, 1, firstPort, endPort)
 	if err != nil {
-		return nil, fmt.Errorf("listen for webhook calls: %w", err)
+		return nil, fmt.Errorf("listen at %s: %w", ip, err)
 	}
 	s := &service{listener: l[0], backends: map[*Process]string{}, open: map[net.Conn]struct{}{}}
 	s.wg.Go(s.accept)
@@ -40,7 +40,7 @@ func newService(ip string) (*service, error) {
 // url returns the base URL of the service.
 func (s *service) url() string { return "https://" + s.listener.Addr().String() }
 
-// add adds a manager as a backend until it ends.
+// add adds a process as a backend until it ends.
 func (s *service) add(p *Process, addr string) {
 	s.mu.Lock()
 	s.backends[p] = addr
@@ -63,11 +63,11 @@ func (s *service) accept() {
 	}
 }
 
-// forward connects the caller to the first reachable manager, or closes the connection.
+// forward connects the caller to the first reachable process, or closes the connection.
 func (s *service) forward(caller net.Conn) {
 	defer caller.Close()
 	for _, addr := range s.addresses() {
-		// A manager that is gone refuses at once. One that answers late is busy, and is waited for.
+		// A process that is gone refuses at once. One that answers late is busy, and is waited for.
 		backend, err := net.DialTimeout("tcp", addr, webhookTimeout)
 		if err != nil {
 			continue

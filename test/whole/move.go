@@ -12,9 +12,9 @@ import (
 	"github.com/drover-io/drover/test/playground"
 )
 
-// webhookAddress is an address of this computer's that machines reach. It is one of the simulated
-// cloud's network of load balancers, which takes them from the beginning.
-const webhookAddress = "100.127.255.254"
+// Address is an address of this computer's that machines reach. It is one of the simulated cloud's
+// network of load balancers, which takes them from the beginning.
+const Address = "100.127.255.254"
 
 // MoveIn makes the first cluster its own management cluster, as "clusterctl move" does. From then
 // on Client is the cluster's. The managers are processes of this computer.
@@ -23,7 +23,7 @@ func (s *Stage) MoveIn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.inside, err = playground.HostManagement(ctx, config, webhookAddress, playground.ManagementOptions{
+	s.inside, err = playground.HostManagement(ctx, config, Address, playground.ManagementOptions{
 		ControlPlaneOptions: playground.ControlPlaneOptions{Name: Name, Dir: filepath.Join(s.options.Dir, Name)},
 		CoreArgs:            s.options.Args,
 	})
