@@ -37,12 +37,12 @@ var takenFrom = []string{"docs/migrate/machine-controller-manager.md", "docs/mig
 var suites = []suite{
 	{name: "openstack", make: "test-openstack", packages: []string{"test/openstack", "test/openstack/fleet"}, clouds: []string{"openstack"},
 		files: []string{"hack/openstack", "hack/debian.sh"}, minutes: 40, unproven: true, root: true, alone: true},
-	{name: "vm", make: "test-vm", packages: []string{"test/vm"}, clouds: []string{"azure", "gcp", "kubevirt", "openstack"},
-		files: append([]string{"hack/vm", "hack/openstack", "hack/debian.sh", "templates"}, kubevirtFiles...), minutes: 26, unproven: true, root: true, alone: true},
+	{name: "crash-vsphere", make: "test-crash CLOUD=vsphere", packages: []string{"test/crash"}, clouds: []string{"vsphere"}, minutes: 25},
 	{name: "crash", make: "test-crash", packages: []string{"test/crash"}, minutes: 30},
 	{name: "crash-azure", make: "test-crash CLOUD=azure", packages: []string{"test/crash"}, clouds: []string{"azure"}, minutes: 23},
 	{name: "crash-aws", make: "test-crash CLOUD=aws", packages: []string{"test/crash"}, clouds: []string{"aws"}, minutes: 20},
-	{name: "crash-vsphere", make: "test-crash CLOUD=vsphere", packages: []string{"test/crash"}, clouds: []string{"vsphere"}, minutes: 25},
+	{name: "vm", make: "test-vm", packages: []string{"test/vm"}, clouds: []string{"azure", "gcp", "kubevirt", "openstack"},
+		files: append([]string{"hack/vm", "hack/openstack", "hack/debian.sh", "templates"}, kubevirtFiles...), minutes: 26, unproven: true, root: true, alone: true},
 	{name: "outage", make: "test-outage", packages: []string{"test/outage"}, minutes: 11},
 
 	{name: "chaos-aws", make: "test-chaos CLOUD=aws SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"aws"}, minutes: 4},

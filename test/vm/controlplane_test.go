@@ -34,10 +34,10 @@ var components = []string{"etcd", "kube-apiserver", "kube-controller-manager", "
 // longPatience is how long a guest may take to become a control plane.
 const longPatience = 2 * patience
 
-// TestControlPlane makes a cluster of one control-plane machine from the flavor kubeadm, in a guest:
-// Cluster API's kubeadm providers write its user data, the real kubeadm initializes it, and the real
-// kubelet and containerd run the control plane's programs. The guest and the controllers reach the
-// API server through the simulated cloud's load balancer. Then it deletes the cluster.
+// TestControlPlane makes a cluster of one control-plane machine from the flavor kubeadm, in a
+// guest: Cluster API's kubeadm providers write its user data, the real kubeadm initializes it, and
+// the real kubelet and containerd run the control plane's programs. The guest and the controllers
+// reach the API server through the simulated cloud's load balancer. Then it deletes the cluster.
 func TestControlPlane(t *testing.T) {
 	g := NewWithT(t)
 	ctrl.SetLogger(logr.Discard())

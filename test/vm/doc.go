@@ -5,8 +5,8 @@
 // data come from CloudInitConfigs through a running Drover and the simulated cloud, which uses
 // these guests as its instances. One guest each gets its user data through the real OpenStack of
 // hack/openstack, through KubeVirt's own programs, on the node of test/virt, and through the
-// stand-ins for Azure and Compute Engine. One guest becomes the control plane of a whole cluster, by
-// Cluster API's kubeadm providers. The guests download files from a mirror on this computer.
+// stand-ins for Azure and Compute Engine. One guest becomes the control plane of a whole cluster,
+// by Cluster API's kubeadm providers. The guests download files from a mirror on this computer.
 //
 // The tests need root, to build the images (hack/vm/install), and the program ip. Run them with
 // "make test-vm".
