@@ -293,9 +293,8 @@ func (f *stream) next(ctx context.Context, timeout time.Duration) (changes, erro
 }
 
 // record records one VM's update. Of a VM that is no machine, only a change that could make it one
-// counts. If a VM enters that never left, the collector has started over and may not have reported
-// VMs that left. Then the VMs of all machines are read. Any VM can show that, not only a machine's:
-// all machines may have left.
+// counts. If any VM enters that never left, the collector has started over and may not have
+// reported VMs that left. Then the VMs of all machines are read, except those that have left.
 func (f *stream) record(all changes, update types.ObjectUpdate) {
 	_, ours := f.vms[update.Obj]
 	switch {
@@ -304,21 +303,15 @@ func (f *stream) record(all changes, update types.ObjectUpdate) {
 		f.view.Delete(update.Obj)
 	case update.Kind == types.ObjectUpdateKindEnter:
 		if f.view.Has(update.Obj) {
-			f.recordMachines(all)
+			for ref := range f.vms {
+				there, told := all[ref]
+				all[ref] = there || !told
+			}
 		}
 		all[update.Obj] = true
 		f.view.Insert(update.Obj)
 	case ours, slices.ContainsFunc(update.ChangeSet, isConfigChange):
 		all[update.Obj] = true
-	}
-}
-
-// recordMachines records the VMs of all machines, except those that have left.
-func (f *stream) recordMachines(all changes) {
-	for ref := range f.vms {
-		if _, told := all[ref]; !told {
-			all[ref] = true
-		}
 	}
 }
 

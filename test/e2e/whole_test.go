@@ -155,7 +155,7 @@ func held(kubeadm string) string {
     nodeStartupTimeoutSeconds: 900
     unhealthyNodeConditions:
 `
-	const labelled = `      cluster.x-k8s.io/control-plane: ""
+	const labeled = `      cluster.x-k8s.io/control-plane: ""
       mhc-test: fail
   checks:
     nodeStartupTimeoutSeconds: 30
@@ -163,7 +163,7 @@ func held(kubeadm string) string {
     - {type: e2e.remediation.condition, status: "False", timeoutSeconds: 10}
 `
 	Expect(strings.Count(kubeadm, all)).To(Equal(1), all)
-	return strings.Replace(kubeadm, all, labelled, 1)
+	return strings.Replace(kubeadm, all, labeled, 1)
 }
 
 // The templates that the flavor "upgrades" has for machines of the next release.
