@@ -328,34 +328,40 @@ func TestWatchStartsOver(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 3)
 	v.own()
-	template := v.with(cloud.TagToken, "m-0")[0]
-	v.Context.WithLock(template, func() { template.Config.ExtraConfig = nil })
+	var machines []types.ManagedObjectReference
+	for _, m := range v.vms() {
+		if m.Name == "DC0_C0_RP1_VM0" { // the template
+			v.Context.WithLock(m, func() { m.Config.ExtraConfig = nil })
+		} else {
+			machines = append(machines, m.Self)
+		}
+	}
 	d := v.driver(t)
 	l := listen(t, d)
 	g.Eventually(l.wholes, "30s").Should(Equal(1))
-	held, release := make(chan struct{}), make(chan struct{})
+	held, hold := make(chan struct{}, 1), make(chan struct{})
+	release := sync.OnceFunc(func() { close(hold) })
+	t.Cleanup(release)
 	v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
 		if operation == "WaitForUpdatesEx" {
 			select {
 			case held <- struct{}{}:
 			default:
 			}
-			<-release
+			<-hold
 		}
 		return send()
 	})
 	<-held // from here on, the collector is not asked
-	for _, token := range []string{"m-1", "m-2"} {
-		ref := v.with(cloud.TagToken, token)[0].Self
+	for _, ref := range machines {
 		v.powerOff(t, ref)
 		v.destroy(t, ref)
 	}
 	_, err := d.Ensure(t.Context(), request("new"))
 	g.Expect(err).NotTo(HaveOccurred())
-	close(release)
+	release()
 	g.Eventually(l.of("new"), "30s").Should(HaveLen(1))
-	g.Eventually(l.of("m-1"), "30s").Should(BeEmpty())
-	g.Eventually(l.of("m-2"), "30s").Should(BeEmpty())
+	g.Eventually(func() []cloud.Resource { all, _ := l.all(); return all }, "30s").Should(HaveLen(1), "the others are gone")
 	g.Expect(l.wholes()).To(Equal(1))
 }
 
