@@ -89,6 +89,11 @@ func (l *listener) of(token string) func() []cloud.Resource {
 	}
 }
 
+func (l *listener) resources() []cloud.Resource {
+	all, _ := l.all()
+	return all
+}
+
 func (l *listener) wholes() int {
 	_, n := l.all()
 	return n
@@ -328,14 +333,8 @@ func TestWatchStartsOver(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 3)
 	v.own()
-	var machines []types.ManagedObjectReference
-	for _, m := range v.vms() {
-		if m.Name == "DC0_C0_RP1_VM0" { // the template
-			v.Context.WithLock(m, func() { m.Config.ExtraConfig = nil })
-		} else {
-			machines = append(machines, m.Self)
-		}
-	}
+	template := v.named("DC0_C0_RP1_VM0")
+	v.Context.WithLock(template, func() { template.Config.ExtraConfig = nil })
 	d := v.driver(t)
 	l := listen(t, d)
 	g.Eventually(l.wholes, "30s").Should(Equal(1))
@@ -353,15 +352,17 @@ func TestWatchStartsOver(t *testing.T) {
 		return send()
 	})
 	<-held // from here on, the collector is not asked
-	for _, ref := range machines {
-		v.powerOff(t, ref)
-		v.destroy(t, ref)
+	for _, m := range v.vms() {
+		if m != template {
+			v.powerOff(t, m.Self)
+			v.destroy(t, m.Self)
+		}
 	}
 	_, err := d.Ensure(t.Context(), request("new"))
 	g.Expect(err).NotTo(HaveOccurred())
 	release()
 	g.Eventually(l.of("new"), "30s").Should(HaveLen(1))
-	g.Eventually(func() []cloud.Resource { all, _ := l.all(); return all }, "30s").Should(HaveLen(1), "the others are gone")
+	g.Eventually(l.resources, "30s").Should(HaveLen(1), "the others are gone")
 	g.Expect(l.wholes()).To(Equal(1))
 }
 
@@ -424,7 +425,7 @@ func TestWatchMatchesList(t *testing.T) {
 		}
 		listed, err := d.List(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Eventually(func() []cloud.Resource { all, _ := l.all(); return all }, "30s").Should(ConsistOf(listed), "step %d", step)
+		g.Eventually(l.resources, "30s").Should(ConsistOf(listed), "step %d", step)
 	}
 	g.Expect(l.wholes()).To(Equal(1))
 }

@@ -136,9 +136,12 @@ func tainted(kubeadm string) string {
 }
 
 // insert adds text after other text, which must be there once.
-func insert(to, after, text string) string {
-	Expect(strings.Count(to, after)).To(Equal(1), after)
-	return strings.Replace(to, after, after+text, 1)
+func insert(to, after, text string) string { return replace(to, after, after+text) }
+
+// replace replaces text, which must be there once.
+func replace(in, old, now string) string {
+	Expect(strings.Count(in, old)).To(Equal(1), old)
+	return strings.Replace(in, old, now, 1)
 }
 
 // held returns the flavor kubeadm whose control plane machines wait for the signal of the spec of
@@ -162,8 +165,7 @@ func held(kubeadm string) string {
     unhealthyNodeConditions:
     - {type: e2e.remediation.condition, status: "False", timeoutSeconds: 10}
 `
-	Expect(strings.Count(kubeadm, all)).To(Equal(1), all)
-	return strings.Replace(kubeadm, all, labeled, 1)
+	return replace(kubeadm, all, labeled)
 }
 
 // The templates that the flavor "upgrades" has for machines of the next release.
