@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/cluster-api/test/e2e"
 	"sigs.k8s.io/cluster-api/test/framework"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -104,11 +106,14 @@ var _ = Describe("Many clusters", Ordered, func() {
 		Eventually(func(g Gomega) {
 			list := &clusterv1.MachineList{}
 			g.Expect(c.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
-			phases := map[string]int{}
-			for _, m := range list.Items {
-				phases[m.Status.Phase]++
+			var waiting []string
+			for i := range list.Items {
+				if m := &list.Items[i]; m.Status.Phase != string(clusterv1.MachinePhaseRunning) {
+					waiting = append(waiting, fmt.Sprintf("%s is %s: %s", m.Name, m.Status.Phase, conditions.GetMessage(m, clusterv1.ReadyCondition)))
+				}
 			}
-			g.Expect(phases).To(Equal(map[string]int{string(clusterv1.MachinePhaseRunning): clusters * machines}))
+			g.Expect(waiting).To(BeEmpty(), "%d of %d machines wait", len(waiting), len(list.Items))
+			g.Expect(list.Items).To(HaveLen(clusters * machines))
 		}, "10m", "1s").Should(Succeed())
 		// DeleteAllClustersAndWait fails if a cluster is deleted while it describes the clusters.
 		Expect(c.DeleteAllOf(ctx, &clusterv1.Cluster{}, client.InNamespace(namespace))).To(Succeed())

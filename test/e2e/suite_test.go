@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -115,6 +117,13 @@ var _ = AfterSuite(func(ctx SpecContext) {
 		snapshot, err := shared.cloud.Snapshot(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(snapshot.Live()).To(BeEmpty(), "every spec has deleted its cluster")
+	}
+})
+
+// The end of a log is what people see first, so it says why the suite failed.
+var _ = ReportAfterSuite("what failed", func(r Report) {
+	for _, s := range r.SpecReports.WithState(types.SpecStateFailureStates) {
+		fmt.Printf("\n%s: %.1500s\n", s.FullText(), s.FailureMessage())
 	}
 })
 
