@@ -113,6 +113,11 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 })
 
 var _ = AfterSuite(func(ctx SpecContext) {
+	if shared.processes != nil {
+		for _, p := range []*playground.Process{shared.drover, shared.processes.Core()} {
+			Expect(p.Done()).NotTo(BeClosed(), func() string { return fmt.Sprint(p.Name, ": ", p.Wait()) })
+		}
+	}
 	if shared.cloud.URL != "" {
 		snapshot, err := shared.cloud.Snapshot(ctx)
 		Expect(err).NotTo(HaveOccurred())
