@@ -25,7 +25,7 @@ func (s *Stage) MoveIn(ctx context.Context) error {
 	}
 	s.inside, err = playground.HostManagement(ctx, config, Address, playground.ManagementOptions{
 		ControlPlaneOptions: playground.ControlPlaneOptions{Name: Name, Dir: filepath.Join(s.options.Dir, Name)},
-		CoreArgs:            s.options.Args,
+		CoreArgs:            s.options.coreArgs(),
 	})
 	if err != nil {
 		return err

@@ -83,6 +83,14 @@ type Options struct {
 	Dress func(*unstructured.Unstructured) error
 }
 
+// coreArgs returns what is appended to the command line of Cluster API's core manager. A VM ends
+// without closing its connections. A client notices that after up to 45 s, and Cluster API probes
+// every 10 s; by default, it reports a lost connection after 50 s, and the restored one only when
+// it looks at the Cluster again, up to ten minutes later.
+func (o Options) coreArgs() []string {
+	return append(slices.Clone(o.Args), "--remote-connection-grace-period=2m")
+}
+
 // Start starts everything. Stop must be called even after an error.
 func Start(ctx context.Context, o Options) (*Stage, error) {
 	s := &Stage{options: o}
@@ -102,7 +110,7 @@ func Start(ctx context.Context, o Options) (*Stage, error) {
 	s.Admin = simulator.Admin{URL: s.Cloud.URL}
 	s.Management, err = playground.StartManagement(ctx, playground.ManagementOptions{
 		ControlPlaneOptions: playground.ControlPlaneOptions{Name: "management", Dir: filepath.Join(o.Dir, "management"), Progress: o.Progress},
-		CoreArgs:            o.Args,
+		CoreArgs:            o.coreArgs(),
 	})
 	if err == nil {
 		s.Client, err = s.prepare(ctx, s.Management)
