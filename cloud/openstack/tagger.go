@@ -74,15 +74,14 @@ func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, own
 	if err != nil {
 		return err
 	}
-	missing := parts.names
+	wanted := parts.names
 	for key, value := range tags {
-		if s.Metadata[key] != value {
-			missing[key] = cloud.Clip(value, maxText)
-		}
+		wanted[key] = cloud.Clip(value, maxText)
 	}
+	maps.DeleteFunc(wanted, func(key, value string) bool { return s.Metadata[key] == value })
 	server := "servers/" + url.PathEscape(id)
-	if len(missing) > 0 {
-		err = d.write(ctx, "UpdateServerMetadata", http.MethodPost, compute, server+"/metadata", map[string]any{"metadata": missing})
+	if len(wanted) > 0 {
+		err = d.write(ctx, "UpdateServerMetadata", http.MethodPost, compute, server+"/metadata", map[string]any{"metadata": wanted})
 	}
 	if err == nil {
 		err = d.addServerTag(ctx, &s, tokenTag(tags[cloud.TagToken]))
