@@ -3,10 +3,8 @@
 package aws
 
 import (
-	"io"
 	"net/http"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/conformance/faults"
 )
 
@@ -257,85 +256,17 @@ func TestForeignBalancer(t *testing.T) {
 	g.Expect(stub.Left(cloud.TagToken, "others")).To(HaveLen(1))
 }
 
-// mortal is a transport whose process dies at its nth call, before or after the call's effect.
-type mortal struct {
-	at    int
-	after bool
-
-	mu    sync.Mutex
-	calls int
-	dead  bool
-}
-
-func (m *mortal) RoundTrip(r *http.Request) (*http.Response, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.calls++
-	if m.dead || m.calls == m.at && !m.after {
-		m.dead = true
-		return nil, io.ErrUnexpectedEOF
-	}
-	resp, err := http.DefaultTransport.RoundTrip(r)
-	if m.calls == m.at && err == nil {
-		m.dead = true
-		_ = resp.Body.Close()
-		return nil, io.ErrUnexpectedEOF
-	}
-	return resp, err
-}
-
 // TestBalancerCrash: whichever call the process dies at while it makes, changes and deletes a load
 // balancer, the next process goes on with it, makes no second one, and leaves nothing.
 func TestBalancerCrash(t *testing.T) {
 	t.Parallel()
-	died := 0
-	for at, survived := 1, false; !survived; at++ {
-		for _, after := range []bool{false, true} {
-			g, ctx := NewWithT(t), t.Context()
-			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Boot: time.Millisecond, Stop: time.Millisecond})
-			req, deleting := balancerRequest("10.0.0.1"), false
-			live := func(m *mortal) (ended bool) {
-				d := connect(t, stub, func(cfg *cloud.Config) { cfg.Connect = through(m.RoundTrip) })
-				isDead := func() bool {
-					m.mu.Lock()
-					defer m.mu.Unlock()
-					return m.dead
-				}
-				for range 1000 {
-					found, err := d.Describe(ctx, balancerRef)
-					switch {
-					case isDead():
-						return false
-					case err == nil && deleting && len(found) == 0:
-						return true
-					case deleting:
-						d.Delete(ctx, found)
-						continue
-					}
-					if _, err := d.List(ctx); err != nil {
-						continue
-					}
-					made, err := d.EnsureBalancer(ctx, req)
-					if err != nil {
-						continue
-					}
-					if req.Recorded && made.State == cloud.StateRunning {
-						deleting = true
-					}
-					req.Recorded, req.Targets = true, []string{"10.0.0.2"}
-				}
-				t.Errorf("call %d, after its effect: %t: it does not end", at, after)
-				return true
-			}
-			if survived = live(&mortal{at: at, after: after}); !survived {
-				died++
-				live(&mortal{})
-			}
-			g.Expect(stub.BalancersMade()).To(Equal(1), "call %d, after its effect: %t", at, after)
-			g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty(), "call %d, after its effect: %t", at, after)
+	conformance.CrashBalancer(t, 20, func(t *testing.T) *conformance.CrashingBalancer {
+		stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Boot: time.Millisecond, Stop: time.Millisecond})
+		return &conformance.CrashingBalancer{
+			Stub: stub, Wire: http.DefaultTransport, Request: balancerRequest("10.0.0.1"), Next: []string{"10.0.0.2"},
+			Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
+				return newDriver(cloud.Config{Account: testAccount(stub.URL), Credentials: testCredentials(), Connect: conformance.Through(transport)})
+			},
 		}
-	}
-	if died < 2*20 {
-		t.Errorf("the process died at %d points, want %d", died, 2*20)
-	}
+	})
 }

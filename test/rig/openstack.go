@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,13 +55,19 @@ func (o *openstack) open(_ context.Context, t *Tenant) (faultproxy.Options, erro
 	return faultproxy.Options{Upstream: o.cloud.Door(), Parse: openStackCall}, nil
 }
 
-// openStackCall names a call by its method, service and resource, without any ID: "POST
-// compute/servers".
+// openStackCall names a call by its method, service, and resource and its part, without any ID:
+// "POST compute/servers", "POST compute/servers/metadata".
 func openStackCall(c *faultproxy.Call, req *http.Request, raw []byte) {
-	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/") // service, version, resource, …
+	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/") // service, version, resource, ID, part, …
+	if parts[0] == "volume" && len(parts) > 2 {
+		parts = slices.Delete(parts, 2, 3) // the project
+	}
 	c.Verb = req.Method + " " + parts[0]
 	if len(parts) > 2 {
 		c.Verb += "/" + parts[2]
+	}
+	if len(parts) > 4 && parts[2] != "lbaas" { // which is part of the version
+		c.Verb += "/" + parts[4]
 	}
 	var made struct {
 		Server struct {

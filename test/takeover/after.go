@@ -6,7 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/onsi/gomega"
@@ -81,21 +81,31 @@ func (s *Stage) Roll(p Pool, change func(*infrav1.CloudMachineFields)) {
 	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(template), template))
 	next := &infrav1.CloudMachineTemplate{ObjectMeta: s.pool(p.Name + "-2"), Spec: *template.Spec.DeepCopy()}
 	change(&next.Spec.Template.Spec)
+	machines := func(ctx context.Context) (names []string, err error) {
+		list := &clusterv1.MachineList{}
+		err = s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: d.Name})
+		for _, m := range list.Items {
+			names = append(names, m.Name)
+		}
+		return names, err
+	}
+	old, err := machines(s.Ctx)
+	s.Do(err)
 	s.Do(s.Rig.Client.Create(s.Ctx, next))
 	s.Do(scenario.Patch(s.Ctx, s.Rig.Client, d, func() { d.Spec.Template.Spec.InfrastructureRef.Name = next.Name }))
 	s.Until("pool "+p.Name+" has rolled", func(ctx context.Context) (string, error) {
-		list := &clusterv1.MachineList{}
-		if err := s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: d.Name}); err != nil {
+		now, err := machines(ctx)
+		if err != nil {
 			return "", err
 		}
-		for _, m := range list.Items {
-			if strings.Contains(m.Name, "-6d4f5-") {
-				return m.Name + " is there", nil
+		for _, name := range now {
+			if slices.Contains(old, name) {
+				return name + " is there", nil
 			}
 		}
-		err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(d), d)
-		if n := ptr.Deref(d.Status.AvailableReplicas, 0); len(list.Items) != p.Replicas || int(n) != p.Replicas {
-			return fmt.Sprintf("%d machines, %d available", len(list.Items), n), err
+		err = s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(d), d)
+		if n := ptr.Deref(d.Status.AvailableReplicas, 0); len(now) != p.Replicas || int(n) != p.Replicas {
+			return fmt.Sprintf("%d machines, %d available", len(now), n), err
 		}
 		return "", err
 	})

@@ -5,6 +5,8 @@ package takeover
 import (
 	"testing"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"github.com/drover-io/drover/test/rig"
 )
 
@@ -51,8 +53,21 @@ func controlled(s *rig.Stage) Place {
 
 // provided is EC2 for Cluster API's provider.
 func provided(s *rig.Stage) Place {
-	p := onAWS(s, "aws:///us-east-1a/")
+	const zone = "us-east-1a"
+	p, group := onAWS(s, "aws:///"+zone+"/"), map[string]any{"id": "sg-01", "name": "nodes"}
 	p.Role = "sigs.k8s.io/cluster-api-provider-aws/cluster/" + oldCluster
+	p.Tags = map[string]string{p.Role: "owned", "sigs.k8s.io/cluster-api-provider-aws/role": "node", "kubernetes.io/cluster/" + oldCluster: "owned"}
+	p.Spec = map[string]any{
+		"instanceType": "t3.small", "iamInstanceProfile": "nodes", "ami": map[string]any{"id": "ami-0a"}, "sshKeyName": "",
+		"rootVolume": map[string]any{"size": int64(20), "type": "gp3", "encrypted": true}, "cloudInit": map[string]any{"insecureSkipSecretsManager": true},
+	}
+	p.ClusterSpec = map[string]any{
+		"region": "us-east-1", "network": map[string]any{"subnets": []any{map[string]any{"id": "subnet-0a1", "availabilityZone": zone, "isPublic": false}}},
+	}
+	p.ClusterStatus = map[string]any{"networkStatus": map[string]any{"securityGroups": map[string]any{"node": group, "lb": group}}}
+	p.Complete = func(machine *unstructured.Unstructured, id string) {
+		s.Do(unstructured.SetNestedField(machine.Object, id, "spec", "instanceID"))
+	}
 	return p
 }
 

@@ -4,6 +4,7 @@ package takeover
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ func begin(ctx context.Context, args ...string) (*rig.Rig, error) {
 		err = InstallKinds(ctx, r.Client)
 	}
 	if err == nil {
-		err = installProviders(ctx, r.Client)
+		err = errors.Join(InstallKubeadm(ctx, r.Client), installAWS(ctx, r.Client))
 	}
 	return r, err
 }

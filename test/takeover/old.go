@@ -33,6 +33,8 @@ type System struct {
 	finalizers []string
 	// label is that of the Nodes.
 	label string
+	// prefix begins the kinds of an infrastructure provider of Cluster API.
+	prefix string
 }
 
 // MachineControllerManager is Gardener's.
@@ -67,6 +69,11 @@ type Place struct {
 	// Launch makes a VM as the old system does. IDs are the cloud's own, and the provider IDs of
 	// the old Machine and of the Node.
 	Launch func(name string, tags map[string]string) (id, own, node string)
+	// Complete completes the object of a machine whose VM has this ID, for machine-controller and
+	// for Cluster API's provider; nil: it is complete.
+	Complete func(machine *unstructured.Unstructured, id string)
+	// ClusterSpec and ClusterStatus are what Cluster API's provider has of the cluster.
+	ClusterSpec, ClusterStatus map[string]any
 	// VMs returns what the cloud has, or had, by ID.
 	VMs func() map[string]VM
 	// Calls returns the numbers of calls that make, change or delete something.
@@ -108,18 +115,23 @@ func InstallKinds(ctx context.Context, c client.Client) error {
 
 func installKind(ctx context.Context, c client.Client, of System, kind string) error {
 	plural := strings.ToLower(kind) + map[bool]string{true: "es", false: "s"}[strings.HasSuffix(kind, "s")]
+	group, version, _ := strings.Cut(of.api(kind), "/")
 	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{
-		Name: plural + "." + of.group, Annotations: map[string]string{"api-approved.kubernetes.io": "unapproved"}, // cluster.k8s.io needs it
+		Name: plural + "." + group, Annotations: map[string]string{"api-approved.kubernetes.io": "unapproved"}, // cluster.k8s.io needs it
 	}, Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-		Group: of.group, Scope: apiextensionsv1.NamespaceScoped,
+		Group: group, Scope: apiextensionsv1.NamespaceScoped,
 		Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
 		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-			Name: "v1alpha1", Served: true, Storage: true,
+			Name: version, Served: true, Storage: true,
 			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
 				Type: "object", XPreserveUnknownFields: ptr.To(true),
 			}},
 		}},
 	}}
+	if of.prefix != "" {
+		crd.Labels = map[string]string{"cluster.x-k8s.io/v1beta1": version} // of the contract
+		crd.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
+	}
 	if err := c.Create(ctx, crd); err != nil {
 		return err
 	}
@@ -220,7 +232,7 @@ func (o *Old) AddMC(p Pool) {
 			tags = map[string]string{o.UID: string(m.GetUID())}
 		}
 		own, node := o.launch(name, tags)
-		o.Do(unstructured.SetNestedField(m.Object, own, "spec", "providerID"))
+		o.complete(m, own)
 		o.Do(o.Rig.Client.Update(o.Ctx, m))
 		o.node(name, node, string(m.GetUID()))
 	}
@@ -242,8 +254,8 @@ func (o *Old) set(name, label string, p Pool, machine map[string]any) *unstructu
 
 // with returns the fields and one more.
 func with(fields map[string]any, key string, value any) map[string]any {
-	all := maps.Clone(fields)
-	all[key] = value
+	all := map[string]any{key: value}
+	maps.Copy(all, fields)
 	return all
 }
 
@@ -251,6 +263,15 @@ func (o *Old) launch(name string, tags map[string]string) (own, node string) {
 	id, own, node := o.Launch(name, tags)
 	o.vms = append(o.vms, id)
 	return own, node
+}
+
+// complete gives the object of a machine what it has once its VM is there, which is the last one.
+func (o *Old) complete(machine *unstructured.Unstructured, providerID string) {
+	o.Helper()
+	o.Do(unstructured.SetNestedField(machine.Object, providerID, "spec", "providerID"))
+	if o.Complete != nil {
+		o.Complete(machine, o.vms[len(o.vms)-1])
+	}
 }
 
 // run waits until the VMs run.

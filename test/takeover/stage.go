@@ -107,17 +107,26 @@ func (s *Stage) end(p *process) {
 	}
 }
 
-// Done runs a step, and kills the command after each of its writes, as often as it takes.
+// Done runs a step, and kills the command after each of its writes, as often as it takes. If
+// somebody undoes a write before the next run, as Cluster API does with the finalizers that a
+// rollback takes off, the next run is killed after the write that follows it.
 func (s *Stage) Done(step string, args ...string) {
 	s.Helper()
+	last, nth := "", int32(1)
 	for n := 0; ; n++ {
-		if !s.Killed(step, args...) {
+		wrote := s.killed(step, nth, args...)
+		if wrote == "" {
 			s.Logf("%s was killed after each of %d writes", step, n)
 			return
 		}
 		if n > 200 {
 			s.Fatalf("%s does not come to an end", step)
 		}
+		_, wrote, _ = strings.Cut(wrote, " ") // without its number
+		if nth = 1; wrote == last {
+			nth = 2
+		}
+		last = wrote
 	}
 }
 
@@ -125,11 +134,18 @@ func (s *Stage) Done(step string, args ...string) {
 // nothing left to write: then the step must be done.
 func (s *Stage) Killed(step string, args ...string) bool {
 	s.Helper()
-	wrote, p := s.cut(step, 1, args...)
+	return s.killed(step, 1, args...) != ""
+}
+
+// killed runs a step, kills the command after its nth write, and returns that write, or "" if there
+// were fewer: then the step must be done.
+func (s *Stage) killed(step string, nth int32, args ...string) string {
+	s.Helper()
+	wrote, p := s.cut(step, nth, args...)
 	if code := p.cmd.ProcessState.ExitCode(); wrote == "" && (code != 0 || !strings.HasSuffix(p.out.String(), step+": done\n")) {
 		s.Fatalf("%s: code %d\n%s%s", step, code, p.out.String(), p.errs.String())
 	}
-	return wrote != ""
+	return wrote
 }
 
 // cut runs a step, kills the command after its nth write, and returns that write, or "" if there
@@ -171,7 +187,10 @@ func (s *Stage) cut(step string, n int32, args ...string) (wrote string, p *proc
 
 // tagging begins the calls by which the command writes to clouds. Nobody else makes them during a
 // takeover.
-var tagging = []string{"CreateTags", "DeleteTags", "ReconfigVM_Task", "SetField", "PATCH ", "POST instances/set"}
+var tagging = []string{
+	"CreateTags", "DeleteTags", "ReconfigVM_Task", "SetField", "PATCH ", "POST instances/set",
+	"POST compute/servers/", "PUT compute/", "DELETE compute/servers/", "PUT network/", "POST volume/volumes/", "DELETE volume/volumes/",
+}
 
 // writes reports whether only the command makes such a call, and it changes something.
 func writes(c faultproxy.Call) bool {
@@ -187,7 +206,9 @@ func writes(c faultproxy.Call) bool {
 // command returns the arguments of the page's command for a step, with the stage's values.
 func (s *Stage) command(step string) []string {
 	s.Helper()
-	page := "../../docs/migrate/" + cmp.Or(s.Old.page, s.Old.name) + ".md"
+	root, err := playground.Root(s.Ctx)
+	s.Do(err)
+	page := filepath.Join(root, "docs/migrate", cmp.Or(s.Old.page, s.Old.name)+".md")
 	data, err := os.ReadFile(page)
 	s.Do(err)
 	_, text, found := strings.Cut(string(data), "\ndrover import "+s.Old.name+" "+step+" ")

@@ -4,6 +4,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"slices"
@@ -16,13 +17,23 @@ import (
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/stack"
+	"github.com/drover-io/drover/test/takeover"
 )
 
 // Only the hypervisor is a fake. A server takes seconds of CPU time, and as many minutes on a busy
 // computer.
 var house = rig.House{Patience: 40 * time.Minute, CallTimeout: 2 * time.Minute}
 
-func TestMain(m *testing.M) { os.Exit(house.Main(m, rig.StartOnOpenStack)) }
+func TestMain(m *testing.M) { os.Exit(house.Main(m, begin)) }
+
+// begin starts the rig with the kinds of the systems whose machines Drover takes over.
+func begin(ctx context.Context, args ...string) (*rig.Rig, error) {
+	r, err := rig.StartOnOpenStack(ctx, append(args, takeover.PatientWithNodes)...)
+	if err == nil {
+		err = errors.Join(takeover.InstallKinds(ctx, r.Client), takeover.InstallKubeadm(ctx, r.Client), takeover.InstallProvider(ctx, r.Client, capo))
+	}
+	return r, err
+}
 
 // stage is a cluster whose machines are OpenStack servers.
 type stage struct{ *rig.Stage }
