@@ -56,7 +56,7 @@ test: ## Run the tests that end in minutes, against the real API server and Clus
 	@go build -race -o bin/drover-race . # which the first test would do while all is compiled for it, too
 	$(GOTEST) -race -p $(TOGETHER) -timeout $(TEST_TIMEOUT) $(FIRST) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
 
-suites: ## Run the long tests that the change can affect, and those whose turn it is, two at a time, as many as fit into MINUTES
+suites: ## Run the long tests that the change can affect, and those whose turn it is, as many as fit into MINUTES, two at a time if both mostly wait
 	@go build -o bin/suites ./hack/suites
 	@exec bin/suites run -minutes $(MINUTES)
 

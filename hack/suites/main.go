@@ -4,7 +4,7 @@
 // minutes: those that the change can affect, and those whose turn it is.
 //
 //	suites plan [-minutes N] [-since COMMIT]  print which suites would run, which not, and why
-//	suites run [-minutes N] [-since COMMIT]   run them, two at a time
+//	suites run [-minutes N] [-since COMMIT]   run them, two at a time if both mostly wait
 //	suites list                               print the make arguments of all suites as JSON, for a matrix
 //
 // The change is everything since the commit of -since. By default, this is where the branch left

@@ -34,15 +34,27 @@ var result = regexp.MustCompile(`^(ok  \t|FAIL|PASS$|panic: |\?   \t| *--- (PASS
 // FAIL.
 var testFailed = regexp.MustCompile(`(?m)^(panic: | *--- FAIL: )`)
 
+// reason matches a line that begins to say why a test failed: Gomega's, Go's, and the tests' own.
+var reason = regexp.MustCompile(`Timed out after|Expected$|Unexpected error|is broken|INVARIANT|\[FAIL\]|DATA RACE|^panic: |^fatal error: |--- FAIL: `)
+
+const (
+	// reasonLines is how many lines are printed from each line that says why a test failed.
+	reasonLines = 4
+	// maxReasons is how many such lines are printed for a suite, and maxWidth how long each may be.
+	maxReasons, maxWidth = 24, 300
+)
+
 // runner runs suites and prints what became of them, one at a time.
 type runner struct {
 	mu     sync.Mutex
 	out    io.Writer
 	failed []string
+	// why says again, at the end of the output, why the suites failed.
+	why strings.Builder
 }
 
-// runAll runs the suites in order, two at a time. A suite begins when a lane is free, unless its
-// minutes do not fit into what is left of the budget then.
+// runAll runs the suites in order. A suite begins when a lane is free, or all lanes if it runs
+// alone, unless its minutes do not fit into what is left of the budget then.
 func runAll(ctx context.Context, out io.Writer, chosen []choice, budget time.Duration) error {
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return err
@@ -81,6 +93,7 @@ func runAll(ctx context.Context, out io.Writer, chosen []choice, budget time.Dur
 		})
 	}
 	running.Wait()
+	fmt.Fprint(out, r.why.String())
 	if len(r.failed) > 0 {
 		return fmt.Errorf("failed: %s; their logs are in %s", strings.Join(r.failed, ", "), logs)
 	}
@@ -129,10 +142,34 @@ func (r *runner) run(ctx context.Context, s suite) {
 	}
 	if err != nil {
 		r.failed = append(r.failed, s.name)
+		fmt.Fprintf(&r.why, "suites: %s failed:\n%s", s.name, reasons(string(log)))
 		fmt.Fprintf(r.out, "suites: %-15s FAILED    after %s: make %s: %v\n", s.name, took, s.make, err)
 		return
 	}
 	fmt.Fprintf(r.out, "suites: %-15s passed    in %s; the table says %s\n", s.name, took, s.duration())
+}
+
+// reasons returns the lines of a log that say why tests failed.
+func reasons(log string) string {
+	var found []string
+	left := 0
+	for line := range strings.Lines(log) {
+		if reason.MatchString(line) {
+			left = reasonLines
+		}
+		if left == 0 {
+			continue
+		}
+		left--
+		if line = strings.TrimRight(line, "\n"); len(line) > maxWidth {
+			line = line[:maxWidth] + "…"
+		}
+		found = append(found, "  "+line+"\n")
+		if len(found) == maxReasons {
+			break
+		}
+	}
+	return strings.Join(found, "")
 }
 
 // makeTarget runs make with all output in a file. The processes form a group, so that all end with

@@ -21,7 +21,7 @@ const makefile = `
 passes-%:
 	@echo +$* >>order; echo noise of $*; printf 'ok  \texample.com/$*\t0.1s\n'; sleep 0.3; echo -$* >>order
 fails:
-	@echo why it fails; printf -- '--- FAIL: TestX (0.00s)\nFAIL\texample.com/x\t0.1s\n'; exit 1
+	@echo noise; echo '    x_test.go:1: Timed out after 360.000s.'; echo why it fails; printf -- '--- FAIL: TestX (0.00s)\nFAIL\texample.com/x\t0.1s\n'; exit 1
 fails-and-hangs:
 	@printf -- '--- FAIL: TestX (0.00s)\n'; sleep 600 & echo $$! >pid; wait
 hangs:
@@ -55,9 +55,10 @@ func TestRun(t *testing.T) {
 	for text, want := range map[string]int{
 		"ok  \texample.com/a\t0.1s\n":       1,
 		"ok  \texample.com/c\t0.1s\n":       1,
-		"noise":                             0, // the logs have it
-		"why it fails\n":                    1,
-		"--- FAIL: TestX":                   1,
+		"noise of":                          0, // the logs have it
+		"suites: fails failed:":             1,
+		"why it fails\n":                    2, // when it fails, and at the end
+		"--- FAIL: TestX":                   2,
 		"2 minutes, and 0 minutes are left": 1,
 	} {
 		if got := strings.Count(out.String(), text); got != want {
