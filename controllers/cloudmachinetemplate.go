@@ -25,8 +25,8 @@ import (
 	"github.com/drover-io/drover/internal/predicates"
 )
 
-// reconnectDelay is how soon a template checks again for an account that is Ready but not connected
-// in this process: the manager has just started, and the account's own reconcile is in the queue.
+// reconnectDelay is how soon a template checks again for an account that is Ready but not probed by
+// this process: the manager has just started, and the account's own reconcile is in the queue.
 const reconnectDelay = 2 * time.Second
 
 // CloudMachineTemplateReconciler asks the cloud for the capacity of a template's machines, so that
@@ -75,7 +75,7 @@ func (r *CloudMachineTemplateReconciler) describe(ctx context.Context, template 
 	spec := &template.Spec.Template.Spec
 	key := client.ObjectKey{Namespace: template.Namespace, Name: spec.AccountRef.Name}
 	account := r.Accounts.Get(key)
-	if account == nil {
+	if account == nil || !account.Probed() {
 		return r.waitForAccount(ctx, template, key)
 	}
 	if !account.Cloud().Union.InMachine(spec) {

@@ -132,6 +132,9 @@ type Deletion struct {
 // Cloud returns the account's row of the registry.
 func (a *Account) Cloud() cloud.Cloud { return a.cloud }
 
+// Probed reports whether a Probe of this process has proved the account's place.
+func (a *Account) Probed() bool { return a.place.check() == nil }
+
 // Probe proves the credentials, and that they lead to the account's place. Until it has succeeded,
 // the account makes no other call. If they lead elsewhere, the error is Conflict. The failure
 // domains that it returns are sorted and unique.

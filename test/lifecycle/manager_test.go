@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -206,6 +207,7 @@ func TestManagers(t *testing.T) {
 	h := newHouse(t)
 	h.run("webhook-down", (*house).webhookDown)
 	h.run("leader-killed", (*house).leaderKilled)
+	h.run("restarted", (*house).restarted)
 	h.run("clock-skew", (*house).clockSkew)
 	h.run("asked-to-stop", (*house).askedToStop)
 	h.run("api-server-restarts", (*house).apiServerRestarts)
@@ -300,6 +302,57 @@ func (h *house) leaderKilled() {
 	h.oneEach(pool, 5)
 	h.delete(pool.Deployment())
 	h.soon("nothing is left", h.gone(pool))
+}
+
+// restarted checks that a manager that has just started writes nothing to objects that are as they
+// should be, though it has not probed their account yet: with many objects it would be a storm.
+func (h *house) restarted() {
+	pool := h.adopted("restarted")
+	pool.Replicas = 2
+	first := h.start()
+	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
+	h.soon("the machines are ready", pool.Ready(h.client, 2))
+	before := h.versions(pool)
+	h.soon("nothing is written any more", func(ctx context.Context) (string, error) {
+		last := before
+		before = h.versions(pool)
+		if !maps.Equal(last, before) || !scenario.Pause(ctx, 2*time.Second) {
+			return "objects change", nil
+		}
+		return "", nil
+	})
+	first.Kill()
+	if _, err := env.admin.AddFault(h.ctx, simulator.Fault{
+		Kind: simulator.SlowAfter, Operation: wire.DescribeCatalog, Account: "house-restarted", Count: 1, Delay: simulator.Duration{Duration: 5 * time.Second},
+	}); err != nil {
+		h.Fatal(err)
+	}
+	h.start()
+	other := h.adopted("restarted-other")
+	other.Replicas = 1
+	h.create(append(other.Cluster.Objects(), other.Objects()...)...)
+	h.soon("the new manager works", other.Ready(h.client, 1))
+	after := h.versions(pool)
+	for name, version := range before {
+		if after[name] != version {
+			h.Errorf("%s was written after the restart", name)
+		}
+	}
+	h.delete(pool.Deployment(), other.Deployment())
+	h.soon("nothing is left", scenario.All(h.gone(pool), h.gone(other)))
+}
+
+// versions returns the resource versions of a pool's objects, except its account, whose status says
+// what this manager has checked.
+func (h *house) versions(pool scenario.Pool) map[string]string {
+	h.Helper()
+	all := map[string]string{}
+	for _, o := range h.objects(pool) {
+		if _, account := o.(*infrav1.CloudAccount); !account {
+			all[fmt.Sprintf("%T %s", o, o.GetName())] = o.GetResourceVersion()
+		}
+	}
+	return all
 }
 
 // clockSkew runs managers whose clocks differ by many minutes. The one to which the other's lease
@@ -449,28 +502,32 @@ func (h *house) apiServerRestarts() {
 	h.soon("nothing is left", h.gone(pool))
 }
 
-// touched lists what Drover has written for a pool and its cluster.
-func (h *house) touched(pool scenario.Pool) (all []string) {
+// objects returns the objects in a pool's namespace of the kinds to which Drover writes.
+func (h *house) objects(pool scenario.Pool) (all []client.Object) {
 	h.Helper()
-	in := client.InNamespace(pool.Cluster.Namespace)
 	for _, list := range []client.ObjectList{
 		&infrav1.CloudAccountList{}, &infrav1.CloudClusterList{}, &infrav1.CloudMachineTemplateList{}, &infrav1.CloudMachineList{},
 		&bootstrapv1.CloudInitConfigList{}, &controlplanev1.AdoptedControlPlaneList{}, &corev1.SecretList{},
 	} {
-		if err := h.client.List(h.ctx, list, in); err != nil {
+		if err := h.client.List(h.ctx, list, client.InNamespace(pool.Cluster.Namespace)); err != nil {
 			h.Fatal(err)
 		}
 		if err := meta.EachListItem(list, func(o runtime.Object) error {
-			object := o.(client.Object)
-			for _, f := range object.GetManagedFields() {
-				if strings.HasPrefix(f.Manager, "drover") {
-					all = append(all, fmt.Sprintf("%T %s", o, object.GetName()))
-					break
-				}
-			}
+			all = append(all, o.(client.Object))
 			return nil
 		}); err != nil {
 			h.Fatal(err)
+		}
+	}
+	return all
+}
+
+// touched lists what Drover has written for a pool and its cluster.
+func (h *house) touched(pool scenario.Pool) (all []string) {
+	h.Helper()
+	for _, o := range h.objects(pool) {
+		if slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool { return strings.HasPrefix(f.Manager, "drover") }) {
+			all = append(all, fmt.Sprintf("%T %s", o, o.GetName()))
 		}
 	}
 	for _, vm := range h.instances(pool) {
