@@ -26,7 +26,6 @@ type manager struct {
 func (m *manager) keep(ctx context.Context, running func()) {
 	for ctx.Err() == nil {
 		err := m.seat.Start(ctx,
-			"--leader-elect-lease-duration="+lease.String(), "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=1s",
 			"--shutdown-timeout=10s", "--control-plane-probe-interval=10s", "--cloud-call-timeout=5s",
 			"--machine-safety-orphan-vms-period=2s", "--machine-safety-orphan-vms-grace=6s", "--machine-safety-overshooting-period=2s",
 			"--machine-safety-apiserver-statuscheck-period=4s", "--machine-safety-apiserver-statuscheck-timeout=2s")
