@@ -88,7 +88,9 @@ func (s *sharedLimiters) join(a *Account) {
 	if s.all == nil {
 		s.all = map[string]*sharedLimiter{}
 	}
-	key := a.cloud.Name + "|" + a.place.provedPlace()
+	a.place.mu.Lock()
+	key := a.cloud.Name + "|" + a.place.proved
+	a.place.mu.Unlock()
 	shared := s.all[key]
 	if shared == nil {
 		shared = &sharedLimiter{limiter: newLimiter(a.limits), users: map[types.NamespacedName]cloud.Limits{}}

@@ -76,7 +76,7 @@ func (v *inventory) nextListing() (due bool, next time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	if v.account().place.check() == nil {
+	if v.account().Probed() {
 		if next = v.listAt(now); !next.IsZero() && !now.Before(next) {
 			return true, next
 		}
@@ -166,7 +166,7 @@ func (v *inventory) isFresh(now time.Time) bool {
 	switch {
 	case !v.isObserved():
 		return true
-	case v.isWatchStarting(now), v.pace.complete.IsZero() && v.account().place.check() != nil:
+	case v.isWatchStarting(now), v.pace.complete.IsZero() && !v.account().Probed():
 		return v.pace.reportedFresh
 	}
 	return !v.pace.complete.IsZero() && now.Before(v.staleAt(now))

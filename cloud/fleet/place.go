@@ -64,14 +64,7 @@ func (a *Account) pin(to string) {
 	a.place.mu.Lock()
 	a.place.pinned = to
 	a.place.mu.Unlock()
-	if a.place.check() == nil {
+	if a.Probed() {
 		a.onPlaceProved(a)
 	}
-}
-
-// provedPlace returns the place that was proved.
-func (p *place) provedPlace() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.proved
 }

@@ -50,7 +50,7 @@ func (s *source) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
 		a, began := s.inventory.account(), time.Now()
-		if !s.isSupported(a.driver) || !s.isNeeded() || a.place.check() != nil {
+		if !s.isSupported(a.driver) || !s.isNeeded() || !a.Probed() {
 			failures = 0
 			s.setState(s.receivedBy, nil)
 			sleepUntil(ctx, time.Time{}, s.wakeup)

@@ -55,7 +55,7 @@ func (v *inventory) runWork(ctx context.Context) {
 // plan returns the tasks that are due, ordered by token, and when the next one will be; zero: when
 // the loop is woken. It changes nothing.
 func (v *inventory) plan(now time.Time) (tasks []*task, next time.Time) {
-	if v.account().place.check() != nil {
+	if !v.account().Probed() {
 		return nil, time.Time{}
 	}
 	for _, m := range v.machines {

@@ -13,15 +13,15 @@ type suite struct {
 	clouds []string
 	// files are read by the suite at run time: folders, or single files.
 	files []string
-	// minutes is the duration on 2 cores, with tools and packages built, beside another suite unless
-	// alone is set.
+	// minutes is the duration on 2 cores, with tools and packages built, beside another suite
+	// unless alone is set.
 	minutes int
 	// unproven is set while nobody has seen the suite pass in its minutes since a change that
 	// concerns it. It can't be planned then.
 	unproven bool
 	// root is set if the suite needs root and namespaces.
 	root bool
-	// alone is set if no other suite may run at the same time, because this one keeps 2 cores busy.
+	// alone is set if no other suite may run at the same time: this one keeps 2 cores busy.
 	alone bool
 	// noManager is set if the suite does not run Drover's manager.
 	noManager bool

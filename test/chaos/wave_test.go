@@ -31,8 +31,8 @@ import (
 const (
 	// seats is the number of managers.
 	seats = 2
-	// lease is the default duration of the lease: how long others wait for a leader that fell silent.
-	// A shorter one is lost on a busy computer, again and again.
+	// lease is the default duration of the lease: how long others wait for a leader that fell
+	// silent. A shorter one is lost on a busy computer, again and again.
 	lease = 15 * time.Second
 	// calm is how long recovery may take after the last fault. The longest wait of a correct
 	// manager is 3 minutes, until it asks for capacity again.
