@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
@@ -334,24 +335,21 @@ func (r *EndpointReconciler) machines(ctx context.Context, s *endpointScope) ([]
 	if name == "" {
 		return nil, nil
 	}
-	of := []client.ListOption{client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: name}, client.HasLabels{clusterv1.MachineControlPlaneLabel}}
-	cloudMachines, machines := &infrav1.CloudMachineList{}, &clusterv1.MachineList{}
-	if err := r.Client.List(ctx, cloudMachines, of...); err != nil {
-		return nil, fmt.Errorf("listing the CloudMachines of the control plane: %w", err)
-	}
-	if err := r.Client.List(ctx, machines, of...); err != nil {
+	machines := &clusterv1.MachineList{}
+	err := r.Client.List(ctx, machines,
+		client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: name}, client.HasLabels{clusterv1.MachineControlPlaneLabel})
+	if err != nil {
 		return nil, fmt.Errorf("listing the Machines of the control plane: %w", err)
-	}
-	vms := map[string]*infrav1.CloudMachine{}
-	for i := range cloudMachines.Items {
-		vms[cloudMachines.Items[i].Name] = &cloudMachines.Items[i]
 	}
 	var all []target
 	for i := range machines.Items {
-		t := target{machine: &machines.Items[i], ready: isServing(&machines.Items[i])}
-		switch m := vms[t.machine.Spec.InfrastructureRef.Name]; {
-		case m == nil:
+		t, m := target{machine: &machines.Items[i], ready: isServing(&machines.Items[i])}, &infrav1.CloudMachine{}
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: t.machine.Spec.InfrastructureRef.Name}, m)
+		switch {
+		case apierrors.IsNotFound(err):
 			t.isUnknown = !t.isDeleted() // the cache may be behind
+		case err != nil:
+			return nil, fmt.Errorf("reading the CloudMachine of Machine %q: %w", t.machine.Name, err)
 		case m.Spec.AccountRef == s.Spec.Endpoint.LoadBalancer.AccountRef:
 			t.address = addressOf(m)
 			t.isUnknown = t.address == "" && m.Spec.ProviderID != ""

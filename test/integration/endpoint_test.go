@@ -56,20 +56,19 @@ func newEndpoint(t *testing.T, dress ...func(*infrav1.CloudCluster)) *endpoint {
 	return e
 }
 
-// machine creates a machine of the control plane, and returns it once it has a VM.
+// machine creates a machine of the control plane, and returns it once it has a VM. Only the Machine
+// has the control plane's label: Cluster API does not copy it to the CloudMachine.
 func (e *endpoint) machine(name string) *clusterv1.Machine {
 	e.t.Helper()
-	labels := map[string]string{clusterv1.ClusterNameLabel: "prod", clusterv1.MachineControlPlaneLabel: ""}
 	vm := &infrav1.CloudMachine{ObjectMeta: e.meta(name), Spec: infrav1.CloudMachineSpec{CloudMachineFields: infrav1.CloudMachineFields{
 		AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{},
 	}}}
-	vm.Labels = labels
 	m := &clusterv1.Machine{ObjectMeta: e.meta(name), Spec: clusterv1.MachineSpec{
 		ClusterName:       "prod",
 		Bootstrap:         clusterv1.Bootstrap{DataSecretName: ptr.To(name)},
 		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
 	}}
-	m.Labels = labels
+	m.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod", clusterv1.MachineControlPlaneLabel: ""}
 	e.create(&corev1.Secret{ObjectMeta: e.meta(name), Data: map[string][]byte{"value": []byte("#cloud-config\n")}}, vm, m)
 	e.Eventually(func() []clusterv1.MachineAddress { return read(e.tenant, vm).Status.Addresses }).ShouldNot(BeEmpty())
 	return m
