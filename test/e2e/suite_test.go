@@ -198,7 +198,7 @@ func (s *stage) release(ctx context.Context, folder string) string {
 	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-topology-autoscaler.yaml"), []byte(autoscaled(string(topology))), 0o600)).To(Succeed())
 	kubeadm, err := os.ReadFile(filepath.Join(repository, "cluster-template-kubeadm.yaml"))
 	Expect(err).NotTo(HaveOccurred())
-	for flavor, change := range map[string]func(string) string{"upgrades": upgrades, "taints": tainted, "kcp-remediation": held} {
+	for flavor, change := range map[string]func(string) string{"upgrades": upgrades, "taints": tainted, "kcp-remediation": held, "kcp-adoption": adoptable} {
 		Expect(os.WriteFile(filepath.Join(repository, "cluster-template-"+flavor+".yaml"), []byte(change(string(kubeadm))), 0o600)).To(Succeed())
 	}
 	Expect(os.WriteFile(filepath.Join(folder, "autoscaler.yaml"), []byte(autoscaler("../../docs/examples/autoscaler")), 0o600)).To(Succeed())

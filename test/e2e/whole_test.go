@@ -11,10 +11,13 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/test/e2e"
 	"sigs.k8s.io/cluster-api/test/framework"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
+	"sigs.k8s.io/yaml"
 
 	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/whole"
@@ -102,6 +105,15 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 		})
 	})
 
+	Context("has its control plane adopted", func() {
+		e2e.KCPAdoptionSpec(context.Background(), func() e2e.KCPAdoptionSpecInput {
+			return e2e.KCPAdoptionSpecInput{
+				E2EConfig: &settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: proxy, ArtifactFolder: shared.artifacts,
+				InfrastructureProvider: ptr.To(infrastructure), PostNamespaceCreated: credentials,
+			}
+		})
+	})
+
 	Context("follows its ClusterClass", func() {
 		e2e.ClusterClassChangesSpec(context.Background(), func() e2e.ClusterClassChangesSpecInput {
 			return e2e.ClusterClassChangesSpecInput{
@@ -166,6 +178,61 @@ func held(kubeadm string) string {
     - {type: e2e.remediation.condition, status: "False", timeoutSeconds: 10}
 `
 	return replace(kubeadm, all, labeled)
+}
+
+// adoptable returns the flavor kubeadm in two steps, which are labels: a control plane that consists
+// of one Machine, and the KubeadmControlPlane that adopts it.
+func adoptable(kubeadm string) string {
+	const template, name = "${CLUSTER_NAME}-control-plane", "${CLUSTER_NAME}-control-plane-0"
+	var out strings.Builder
+	add := func(step string, o unstructured.Unstructured) {
+		labels := map[string]string{"kcp-adoption." + step: ""}
+		if o.GetName() == name { // KubeadmControlPlane sees no others
+			labels[clusterv1.MachineControlPlaneLabel] = ""
+		}
+		o.SetLabels(labels)
+		text, err := yaml.Marshal(o.Object)
+		Expect(err).NotTo(HaveOccurred())
+		out.WriteString("---\n" + string(text))
+	}
+	single := func(apiVersion, kind string, spec any) {
+		metadata := map[string]any{"name": name, "namespace": "${NAMESPACE}"}
+		add("step1", unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": metadata, "spec": spec}})
+	}
+	field := func(o unstructured.Unstructured, path ...string) map[string]any {
+		found, there, err := unstructured.NestedMap(o.Object, path...)
+		Expect(there).To(BeTrue(), "%s: %v: %v", o.GetKind(), path, err)
+		return found
+	}
+	for text := range strings.SplitSeq(kubeadm, "---\n") {
+		o := unstructured.Unstructured{}
+		Expect(yaml.Unmarshal([]byte(text), &o.Object)).To(Succeed())
+		switch kind := o.GetKind(); {
+		case kind == "CloudCluster" || kind == "CloudAccount":
+			add("step1", o)
+		case kind == "Cluster":
+			add("step2", o)
+			unstructured.RemoveNestedField(o.Object, "spec", "controlPlaneRef")
+			add("step1", o)
+		case kind == "KubeadmControlPlane":
+			add("step2", o)
+			// With it, KubeadmControlPlane would take the Machine for one that joined, and replace it.
+			unstructured.RemoveNestedField(o.Object, "spec", "kubeadmConfigSpec", "joinConfiguration")
+			single("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", field(o, "spec", "kubeadmConfigSpec"))
+		case kind == "CloudMachineTemplate" && o.GetName() == template:
+			add("step2", o)
+			single(o.GetAPIVersion(), "CloudMachine", field(o, "spec", "template", "spec"))
+		}
+	}
+	ref := func(group, kind string) map[string]any {
+		return map[string]any{"apiGroup": group, "kind": kind, "name": name}
+	}
+	single(clusterv1.GroupVersion.String(), "Machine", map[string]any{
+		"clusterName": "${CLUSTER_NAME}", "version": "${KUBERNETES_VERSION}",
+		"bootstrap":         map[string]any{"configRef": ref("bootstrap.cluster.x-k8s.io", "KubeadmConfig")},
+		"infrastructureRef": ref("infrastructure.cluster.x-k8s.io", "CloudMachine"),
+	})
+	return out.String()
 }
 
 // The templates that the flavor "upgrades" has for machines of the next release.
