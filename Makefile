@@ -127,7 +127,7 @@ test-e2e: ## Run Cluster API's own end-to-end specs, as far as they need no cont
 	@hack/tool $(PLAYGROUND) kube-scheduler cluster-autoscaler >/dev/null
 	$(OTHERS) ./test/e2e -ginkgo.label-filter='!whole'
 
-test-e2e-whole: ## Run Cluster API's specs of control planes, on the simulated cloud with the real kubeadm and etcd (root, Linux; 25 minutes)
+test-e2e-whole: ## Run Cluster API's specs of control planes, on the simulated cloud with the real kubeadm and etcd (root, Linux; 30 minutes)
 	@hack/tool $(PLAYGROUND) kube-scheduler capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm clusterctl >/dev/null
 	$(OTHERS) ./test/e2e -ginkgo.label-filter=whole
 

@@ -66,7 +66,7 @@ var suites = []suite{
 		files: takenFrom, minutes: 21},
 	{name: "chaos-aws", make: "test-chaos CLOUD=aws SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"aws"}, minutes: 4, alone: true},
 	{name: "e2e-whole", make: "test-e2e-whole", packages: []string{"test/e2e"},
-		files: []string{"config", "templates", "metadata.yaml", "hack/release-manifests"}, minutes: 25, unproven: true, root: true},
+		files: []string{"config", "templates", "metadata.yaml", "hack/release-manifests"}, minutes: 30, root: true},
 
 	{name: "autoscaler", make: "test-autoscaler", packages: []string{"test/autoscaler"}, clouds: []string{"aws", "azure", "gcp"},
 		files: []string{"docs/examples/autoscaler", "docs/autoscaling.md"}, minutes: 8},
