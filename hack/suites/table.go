@@ -76,7 +76,7 @@ var suites = []suite{
 	{name: "tilt", make: "test-tilt", packages: []string{"test/tilt"},
 		files: []string{"Tiltfile", "tilt-provider.json", "CONTRIBUTING.md", "config", "templates"}, minutes: 1, noManager: true},
 	{name: "operator", make: "test-operator", packages: []string{"test/packaging"},
-		files: []string{"config", "templates", "metadata.yaml", "docs/clusterctl.md", "hack/release-manifests"}, minutes: 5, unproven: true},
+		files: []string{"config", "templates", "metadata.yaml", "docs/clusterctl.md", "hack/release-manifests"}, minutes: 9},
 	{name: "chaos", make: "test-chaos", packages: []string{"test/chaos"}, minutes: 12, alone: true},
 	{name: "monitoring", make: "test-monitoring", packages: []string{"test/monitoring"},
 		files: []string{"config/prometheus", "docs/monitoring.md", "hack/debs"}, minutes: 7},
