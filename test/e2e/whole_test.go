@@ -180,8 +180,8 @@ func held(kubeadm string) string {
 	return replace(kubeadm, all, labeled)
 }
 
-// adoptable returns the flavor kubeadm in two steps, which are labels: a control plane that consists
-// of one Machine, and the KubeadmControlPlane that adopts it.
+// adoptable returns the flavor kubeadm in two steps, which are labels: a control plane that
+// consists of one Machine, and the KubeadmControlPlane that adopts it.
 func adoptable(kubeadm string) string {
 	const template, name = "${CLUSTER_NAME}-control-plane", "${CLUSTER_NAME}-control-plane-0"
 	var out strings.Builder
@@ -216,7 +216,8 @@ func adoptable(kubeadm string) string {
 			add("step1", o)
 		case kind == "KubeadmControlPlane":
 			add("step2", o)
-			// With it, KubeadmControlPlane would take the Machine for one that joined, and replace it.
+			// With it, KubeadmControlPlane would take the Machine for one that joined, and
+			// replace it.
 			unstructured.RemoveNestedField(o.Object, "spec", "kubeadmConfigSpec", "joinConfiguration")
 			single("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", field(o, "spec", "kubeadmConfigSpec"))
 		case kind == "CloudMachineTemplate" && o.GetName() == template:
