@@ -57,7 +57,7 @@ func newEndpoint(t *testing.T, dress ...func(*infrav1.CloudCluster)) *endpoint {
 }
 
 // machine creates a machine of the control plane, and returns it once it has a VM. Only the Machine
-// has the control plane's label: Cluster API does not copy it to the CloudMachine.
+// has the control plane's label: a CloudMachine that somebody makes by hand need not have it.
 func (e *endpoint) machine(name string) *clusterv1.Machine {
 	e.t.Helper()
 	vm := &infrav1.CloudMachine{ObjectMeta: e.meta(name), Spec: infrav1.CloudMachineSpec{CloudMachineFields: infrav1.CloudMachineFields{
