@@ -24,6 +24,8 @@ TOGETHER := $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 FIRST := ./test/packaging ./test/integration
 # `make lint` vets; here each package that one of ours imports would be, too, which takes minutes the first time.
 GOTEST := go test -vet=off -count 1
+# How long Gomega's Eventually waits where a test does not say. Its own default, a second, is too short for a busy computer.
+export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 1m
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
 LONG := test/aws test/takeover test/azure test/gcp test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/cluster test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm

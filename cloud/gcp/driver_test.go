@@ -201,7 +201,7 @@ func TestForeignName(t *testing.T) {
 func TestStockout(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
-	stub := start(t, gcpstub.Options{Boot: 600 * time.Millisecond})
+	stub := start(t, gcpstub.Options{Boot: 2 * time.Second})
 	d := connect(t, stub)
 	undo := stub.Exhaust(gcpstub.Zones()[0])
 	req := testRequest("m-1", nil)
