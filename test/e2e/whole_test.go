@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/cluster-api/test/e2e"
 	"sigs.k8s.io/cluster-api/test/framework"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
+	utilyaml "sigs.k8s.io/cluster-api/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/drover-io/drover/test/scenario"
@@ -204,9 +205,9 @@ func adoptable(kubeadm string) string {
 		Expect(there).To(BeTrue(), "%s: %v: %v", o.GetKind(), path, err)
 		return found
 	}
-	for text := range strings.SplitSeq(kubeadm, "---\n") {
-		o := unstructured.Unstructured{}
-		Expect(yaml.Unmarshal([]byte(text), &o.Object)).To(Succeed())
+	objects, err := utilyaml.ToUnstructured([]byte(kubeadm))
+	Expect(err).NotTo(HaveOccurred())
+	for _, o := range objects {
 		switch kind := o.GetKind(); {
 		case kind == "CloudCluster" || kind == "CloudAccount":
 			add("step1", o)
