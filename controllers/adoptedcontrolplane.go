@@ -111,7 +111,7 @@ func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req recon
 	default:
 		result, err = r.adopt(ctx, adopted, cluster)
 	}
-	return result, errors.Join(err, patchStatus(ctx, r.Client, before, adopted))
+	return retryConflict(result, errors.Join(err, patchStatus(ctx, r.Client, before, adopted)))
 }
 
 // adopt reads the user's kubeconfig, checks that it works, and passes it to Cluster API. It reports

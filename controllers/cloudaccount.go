@@ -106,7 +106,7 @@ func (r *CloudAccountReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		controllerutil.RemoveFinalizer(before, infrav1.AccountFinalizer)
 		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 		if err := r.Client.Patch(ctx, account, patch); err != nil {
-			return reconcile.Result{}, fmt.Errorf("adding the finalizer: %w", err)
+			return retryConflict(reconcile.Result{}, fmt.Errorf("adding the finalizer: %w", err))
 		}
 		return reconcile.Result{}, nil // the write comes back as an event
 	}
@@ -114,7 +114,7 @@ func (r *CloudAccountReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	before := account.DeepCopy()
 	result, err := r.connect(ctx, account)
 	account.Status.ObservedGeneration = account.Generation
-	return result, errors.Join(err, r.write(ctx, before, account))
+	return retryConflict(result, errors.Join(err, r.write(ctx, before, account)))
 }
 
 // write patches what connect has found. It writes a newly proved place first and alone. That write

@@ -123,7 +123,7 @@ func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	defer func() { reterr = errors.Join(reterr, r.patch(ctx, before, s)) }()
 	for _, phase := range r.phases() {
 		if result, err := phase(ctx, s); result != nil || err != nil {
-			return ptr.Deref(result, reconcile.Result{}), err
+			return retryConflict(ptr.Deref(result, reconcile.Result{}), err)
 		}
 	}
 	return reconcile.Result{}, nil

@@ -11,10 +11,14 @@ import (
 	"time"
 	"unicode/utf8"
 
+	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -106,4 +110,52 @@ func TestTriggerKeepsWhatComesBeforeTheReconciler(t *testing.T) {
 	if queue.Len() != 0 {
 		t.Errorf("%d requests are left, want none: equal ones are one", queue.Len())
 	}
+}
+
+// TestConflictIsNoFailure: if another writer was first, an object is reconciled again soon, and no
+// error is logged.
+func TestConflictIsNoFailure(t *testing.T) {
+	t.Run("CloudAccount", func(t *testing.T) {
+		x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+		quiet := x.Client
+		x.Client = othersFirst(quiet)
+		request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(x.account)}
+		x.Expect(x.Reconcile(t.Context(), request)).To(Equal(reconcile.Result{RequeueAfter: conflictRetry}), "the Secret gets its finalizer")
+		x.Client = quiet
+		x.reconcile()
+		x.Expect(x.account.Spec.Place).NotTo(BeEmpty())
+		x.Client = othersFirst(quiet)
+		x.Expect(x.Reconcile(t.Context(), request)).To(Equal(reconcile.Result{RequeueAfter: conflictRetry}), "the status is written")
+	})
+	t.Run("CloudMachine", func(t *testing.T) {
+		inBubble(t, func(t *testing.T) {
+			b := newBench(t, edit(fleetOf("a"), "a", func(m *infrav1.CloudMachine) { m.Spec.ProviderID, m.Spec.Creation.Token = "", "" })...)
+			b.r.Client = othersFirst(b.management)
+			b.Expect(b.reconcile("a")).To(Equal(reconcile.Result{RequeueAfter: conflictRetry}))
+			b.Expect(b.machine("a").Spec.Creation.Token).To(BeEmpty())
+			b.r.Client = b.management
+			b.reconcile("a")
+			b.Expect(b.machine("a").Spec.Creation.Token).NotTo(BeEmpty())
+		})
+	})
+}
+
+// othersFirst returns a client before each of whose patches another one writes to the object.
+func othersFirst(c client.Client) client.Client {
+	touch := func(ctx context.Context, c client.Client, o client.Object) error {
+		other := o.DeepCopyObject().(client.Object)
+		if err := c.Get(ctx, client.ObjectKeyFromObject(o), other); err != nil {
+			return err
+		}
+		other.SetAnnotations(map[string]string{"another": other.GetResourceVersion()})
+		return c.Update(ctx, other)
+	}
+	return interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, options ...client.PatchOption) error {
+			return errors.Join(touch(ctx, c, o), c.Patch(ctx, o, p, options...))
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
+			return errors.Join(touch(ctx, c, o), c.SubResource(subResource).Patch(ctx, o, p, options...))
+		},
+	})
 }
