@@ -38,11 +38,11 @@ var _ = Describe("The cluster-autoscaler scales a pool", func() {
 // autoscaled returns the flavor of a ClusterClass with the changes that the autoscaler's spec
 // needs.
 func autoscaled(topology string) string {
-	return strings.Replace(topology, "        replicas: ${WORKER_MACHINE_COUNT}\n", `        metadata:
+	return replace(topology, "        replicas: ${WORKER_MACHINE_COUNT}\n", `        metadata:
           annotations:
             `+clusterv1.AutoscalerMinSizeAnnotation+`: "1"
             `+clusterv1.AutoscalerMaxSizeAnnotation+`: "5"
-`, 1)
+`)
 }
 
 // autoscaler returns the manifests from the book, with shorter delays. On kind, the Pod must not

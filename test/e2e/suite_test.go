@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -167,6 +166,16 @@ func publish(ctx context.Context, proxy framework.ClusterProxy, url string, ca [
 	})).To(Succeed())
 }
 
+// sick returns the flavor adopted whose MachineHealthCheck replaces at once what the spec of
+// remediation marks.
+func sick(adopted string) string {
+	adopted = insert(adopted, "    unhealthyNodeConditions:\n", `    - type: e2e.remediation.condition
+      status: "False"
+      timeoutSeconds: 1
+`)
+	return replace(adopted, "unhealthyLessThanOrEqualTo: 40%", "unhealthyLessThanOrEqualTo: 100%")
+}
+
 // options returns the options for a Drover next to a management cluster of processes.
 func (s *stage) options() playground.DroverOptions {
 	return playground.DroverOptions{Args: []string{"--simulated-endpoint=" + s.cloud.URL, "--leader-elect=false"}}
@@ -183,23 +192,18 @@ func (s *stage) release(ctx context.Context, folder string) string {
 	}
 
 	repository := filepath.Join(folder, "infrastructure-drover", version)
-	adopted, err := os.ReadFile(filepath.Join(repository, "cluster-template-adopted.yaml"))
-	Expect(err).NotTo(HaveOccurred())
-	sick := strings.Replace(string(adopted), "    unhealthyNodeConditions:\n", `    unhealthyNodeConditions:
-    - type: e2e.remediation.condition
-      status: "False"
-      timeoutSeconds: 1
-`, 1)
-	sick = strings.Replace(sick, "unhealthyLessThanOrEqualTo: 40%", "unhealthyLessThanOrEqualTo: 100%", 1)
-	Expect(strings.Count(sick, "e2e.remediation")+strings.Count(sick, "100%")).To(Equal(2), "the flavor has its MachineHealthCheck")
-	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-md-remediation.yaml"), []byte(sick), 0o600)).To(Succeed())
-	topology, err := os.ReadFile(filepath.Join(repository, "cluster-template-topology.yaml"))
-	Expect(err).NotTo(HaveOccurred())
-	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-topology-autoscaler.yaml"), []byte(autoscaled(string(topology))), 0o600)).To(Succeed())
-	kubeadm, err := os.ReadFile(filepath.Join(repository, "cluster-template-kubeadm.yaml"))
-	Expect(err).NotTo(HaveOccurred())
-	for flavor, change := range map[string]func(string) string{"upgrades": upgrades, "taints": tainted, "kcp-remediation": held, "kcp-adoption": adoptable} {
-		Expect(os.WriteFile(filepath.Join(repository, "cluster-template-"+flavor+".yaml"), []byte(change(string(kubeadm))), 0o600)).To(Succeed())
+	for flavor, from := range map[string]struct {
+		flavor string
+		change func(string) string
+	}{
+		"md-remediation": {"adopted", sick}, "topology-autoscaler": {"topology", autoscaled},
+		"upgrades": {"kubeadm", upgrades}, "taints": {"kubeadm", tainted}, "kcp-remediation": {"kubeadm", held}, "kcp-adoption": {"kubeadm", adoptable},
+		"topology-taints": {"topology-kubeadm", taintedTopology},
+	} {
+		template := func(flavor string) string { return filepath.Join(repository, "cluster-template-"+flavor+".yaml") }
+		text, err := os.ReadFile(template(from.flavor))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(os.WriteFile(template(flavor), []byte(from.change(string(text))), 0o600)).To(Succeed())
 	}
 	Expect(os.WriteFile(filepath.Join(folder, "autoscaler.yaml"), []byte(autoscaler("../../docs/examples/autoscaler")), 0o600)).To(Succeed())
 

@@ -18,8 +18,10 @@ import (
 	"sigs.k8s.io/cluster-api/test/framework"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
 	utilyaml "sigs.k8s.io/cluster-api/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/whole"
 )
@@ -127,6 +129,20 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 		})
 	})
 
+	Context("is rolled by its ClusterClass", func() {
+		e2e.ClusterClassRolloutSpec(context.Background(), func() e2e.ClusterClassRolloutSpecInput {
+			return e2e.ClusterClassRolloutSpecInput{
+				E2EConfig: &settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: proxy, ArtifactFolder: shared.artifacts,
+				InfrastructureProvider: ptr.To(infrastructure), Flavor: "topology-taints", PostNamespaceCreated: credentials,
+				FilterMetadataBeforeValidation: func(o client.Object) clusterv1.ObjectMeta {
+					annotations := maps.Clone(o.GetAnnotations())
+					delete(annotations, infrav1.EndpointHook)
+					return clusterv1.ObjectMeta{Labels: o.GetLabels(), Annotations: annotations}
+				},
+			}
+		})
+	})
+
 	Context("has its machines drained", func() {
 		e2e.NodeDrainTimeoutSpec(context.Background(), func() e2e.NodeDrainTimeoutSpecInput {
 			return e2e.NodeDrainTimeoutSpecInput{
@@ -137,15 +153,22 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 	})
 })
 
-// tainted returns the flavor kubeadm with the taints that the spec of rollouts expects of all
-// machines.
-func tainted(kubeadm string) string {
-	const taints = `      taints:
+// taints are those that the specs of rollouts expect of all machines.
+const taints = `      taints:
       - {key: pre-existing-always-taint, value: always-value, effect: PreferNoSchedule, propagation: Always}
       - {key: pre-existing-on-initialization-taint, value: on-initialization-value, effect: PreferNoSchedule, propagation: OnInitialization}
 `
+
+// tainted returns the flavor kubeadm with the taints.
+func tainted(kubeadm string) string {
 	kubeadm = insert(kubeadm, "  machineTemplate:\n    spec:\n", taints)
 	return insert(kubeadm, "      version: ${KUBERNETES_VERSION}\n", taints)
+}
+
+// taintedTopology returns the flavor topology-kubeadm with the taints.
+func taintedTopology(topology string) string {
+	topology = insert(topology, "    controlPlane:\n", taints)
+	return insert(topology, "        name: md-0\n", strings.ReplaceAll(taints, "      ", "        "))
 }
 
 // insert adds text after other text, which must be there once.
