@@ -57,7 +57,7 @@ var suites = []suite{
 	{name: "chaos-kubevirt", make: "test-chaos CLOUD=kubevirt SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"kubevirt"},
 		files: kubevirtFiles, minutes: 5, alone: true},
 	{name: "chaos-gcp", make: "test-chaos CLOUD=gcp SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"gcp"}, minutes: 6, alone: true},
-	{name: "cluster-long", make: "test-cluster-long", packages: []string{"test/cluster"}, files: []string{"templates"}, minutes: 35, unproven: true, root: true},
+	{name: "cluster-long", make: "test-cluster-long", packages: []string{"test/cluster"}, files: []string{"templates"}, minutes: 35, root: true},
 	{name: "takeover", make: "test-takeover", packages: []string{"test/takeover"}, clouds: []string{"aws"},
 		files: append([]string{"docs/migrate/cluster-api-providers.md"}, takenFrom...), minutes: 14, alone: true},
 	{name: "gcp", make: "test-gcp", packages: []string{"test/gcp"}, clouds: []string{"gcp"},
