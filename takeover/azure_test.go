@@ -59,15 +59,6 @@ func newMCOnAzure(t *testing.T) *mcWorld {
 	return w
 }
 
-// TestGoldenPlansOnAzure compares the plans of the fixtures, which nothing stops.
-func TestGoldenPlansOnAzure(t *testing.T) {
-	t.Parallel()
-	w := newMCMOnAzure(t)
-	golden(t, w.target, w.plan(), "plan-azure")
-	mc := newMCOnAzure(t)
-	golden(t, mc.target, mc.plan(), "mc-plan-azure")
-}
-
 // TestFindingsOnAzure tests each reason of Azure's that stops a takeover, and each change that a
 // plan notes: it is the only finding more than those of the fixture.
 func TestFindingsOnAzure(t *testing.T) {

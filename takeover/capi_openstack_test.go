@@ -36,13 +36,6 @@ func newCAPIServers(t *testing.T) *capiWorld {
 	return w
 }
 
-// TestGoldenPlanOfClusterAPIOnOpenStack compares the plan of the fixture, which nothing stops.
-func TestGoldenPlanOfClusterAPIOnOpenStack(t *testing.T) {
-	t.Parallel()
-	w := newCAPIServers(t)
-	golden(t, w.target, w.plan(), "capi-plan-openstack")
-}
-
 // TestFindingsOfClusterAPIOnOpenStack tests each reason of OpenStack's that stops a takeover, and
 // each change that a plan notes: it is the only finding more than those of the fixture.
 func TestFindingsOfClusterAPIOnOpenStack(t *testing.T) {

@@ -43,13 +43,6 @@ func (w *capiWorld) plan(drop ...string) *Plan {
 	return planOf(w.CAPI, w.vms, w.target, drop)
 }
 
-// TestGoldenPlanOfClusterAPI compares the plan of the fixture, which nothing stops.
-func TestGoldenPlanOfClusterAPI(t *testing.T) {
-	t.Parallel()
-	w := newCAPIWorld(t)
-	golden(t, w.target, w.plan(), "capi-plan")
-}
-
 // TestFindingsOfClusterAPI tests each reason that stops a takeover, and each change that a plan
 // notes: it is the only finding more than those of the fixture.
 func TestFindingsOfClusterAPI(t *testing.T) {

@@ -50,15 +50,6 @@ func newMCOnGCP(t *testing.T) *mcWorld {
 	return w
 }
 
-// TestGoldenPlansOnGCP compares the plans of the fixtures, which nothing stops.
-func TestGoldenPlansOnGCP(t *testing.T) {
-	t.Parallel()
-	w := newMCMOnGCP(t)
-	golden(t, w.target, w.plan(), "plan-gcp")
-	mc := newMCOnGCP(t)
-	golden(t, mc.target, mc.plan(), "mc-plan-gcp")
-}
-
 // TestFindingsOnGCP tests each reason of Google Cloud's that stops a takeover, and each change that
 // a plan notes: it is the only finding more than those of the fixture.
 func TestFindingsOnGCP(t *testing.T) {

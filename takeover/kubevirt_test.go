@@ -50,15 +50,6 @@ func newMCOnKubeVirt(t *testing.T) *mcWorld {
 	return w
 }
 
-// TestGoldenPlansOnKubeVirt compares the plans of the fixtures, which nothing stops.
-func TestGoldenPlansOnKubeVirt(t *testing.T) {
-	t.Parallel()
-	w := newMCMOnKubeVirt(t)
-	golden(t, w.target, w.plan(), "plan-kubevirt")
-	mc := newMCOnKubeVirt(t)
-	golden(t, mc.target, mc.plan(), "mc-plan-kubevirt")
-}
-
 // TestFindingsOfMachineControllerOnKubeVirt tests each reason of KubeVirt's that stops a takeover,
 // and each change that a plan notes: it is the only finding more than those of the fixture.
 func TestFindingsOfMachineControllerOnKubeVirt(t *testing.T) {

@@ -18,14 +18,6 @@ func newMCServers(t *testing.T) *mcWorld {
 	return w
 }
 
-// TestGoldenPlanOfMachineControllerOnOpenStack compares the plan of the fixture, which nothing
-// stops.
-func TestGoldenPlanOfMachineControllerOnOpenStack(t *testing.T) {
-	t.Parallel()
-	w := newMCServers(t)
-	golden(t, w.target, w.plan(), "mc-plan-openstack")
-}
-
 // TestFindingsOfMachineControllerOnOpenStack tests each reason of OpenStack's that stops a
 // takeover, and each change that a plan notes: it is the only finding more than those of the
 // fixture.

@@ -51,13 +51,6 @@ func (w *mcWorld) plan(drop ...string) *Plan {
 	return planOf(w.MC, w.vms, w.target, drop)
 }
 
-// TestGoldenPlanOfMachineController compares the plan of the fixture, which nothing stops.
-func TestGoldenPlanOfMachineController(t *testing.T) {
-	t.Parallel()
-	w := newMCWorld(t)
-	golden(t, w.target, w.plan(), "mc-plan")
-}
-
 // TestFindingsOfMachineController tests each reason that stops a takeover, and each change that a
 // plan notes: it is the only finding more than those of the fixture.
 func TestFindingsOfMachineController(t *testing.T) {

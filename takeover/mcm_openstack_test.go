@@ -38,13 +38,6 @@ func newServers(t *testing.T) *world {
 	return w
 }
 
-// TestGoldenPlanOnOpenStack compares the plan of the fixture, which nothing stops.
-func TestGoldenPlanOnOpenStack(t *testing.T) {
-	t.Parallel()
-	w := newServers(t)
-	golden(t, w.target, w.plan(), "plan-openstack")
-}
-
 // TestFindingsOnOpenStack tests each reason of OpenStack's that stops a takeover, and each change
 // that a plan notes: it is the only finding more than those of the fixture.
 func TestFindingsOnOpenStack(t *testing.T) {

@@ -145,11 +145,30 @@ func planOf(source Source, vms []cloud.Tagged, target *Target, drop []string) *P
 	return p
 }
 
-// TestGoldenPlan compares the plan of the fixture, which nothing stops, as text and as YAML.
-func TestGoldenPlan(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	golden(t, w.target, w.plan(), "plan")
+// TestGoldenPlans compares the plans of the fixtures, which nothing stops, as text and as YAML.
+func TestGoldenPlans(t *testing.T) {
+	mcm := func(read func(*testing.T) *world) func(*testing.T) (*Target, *Plan) {
+		return func(t *testing.T) (*Target, *Plan) { w := read(t); return w.target, w.plan() }
+	}
+	mc := func(read func(*testing.T) *mcWorld) func(*testing.T) (*Target, *Plan) {
+		return func(t *testing.T) (*Target, *Plan) { w := read(t); return w.target, w.plan() }
+	}
+	capi := func(read func(*testing.T) *capiWorld) func(*testing.T) (*Target, *Plan) {
+		return func(t *testing.T) (*Target, *Plan) { w := read(t); return w.target, w.plan() }
+	}
+	for file, of := range map[string]func(*testing.T) (*Target, *Plan){
+		"plan": mcm(newWorld), "plan-azure": mcm(newMCMOnAzure), "plan-gcp": mcm(newMCMOnGCP), "plan-kubevirt": mcm(newMCMOnKubeVirt),
+		"plan-openstack": mcm(newServers), "plan-vsphere": mcm(newMCMOnVSphere),
+		"mc-plan": mc(newMCWorld), "mc-plan-azure": mc(newMCOnAzure), "mc-plan-gcp": mc(newMCOnGCP), "mc-plan-kubevirt": mc(newMCOnKubeVirt),
+		"mc-plan-openstack": mc(newMCServers), "mc-plan-vsphere": mc(newMCOnVSphere),
+		"capi-plan": capi(newCAPIWorld), "capi-plan-openstack": capi(newCAPIServers),
+	} {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			target, plan := of(t)
+			golden(t, target, plan, file)
+		})
+	}
 }
 
 // golden compares a plan, which nothing may stop, with the files of this name.

@@ -49,15 +49,6 @@ func newMCOnVSphere(t *testing.T) *mcWorld {
 	return w
 }
 
-// TestGoldenPlansOnVSphere compares the plans of the fixtures, which nothing stops.
-func TestGoldenPlansOnVSphere(t *testing.T) {
-	t.Parallel()
-	w := newMCMOnVSphere(t)
-	golden(t, w.target, w.plan(), "plan-vsphere")
-	mc := newMCOnVSphere(t)
-	golden(t, mc.target, mc.plan(), "mc-plan-vsphere")
-}
-
 // TestFindingsOnVSphere tests each reason of vSphere's that stops a takeover, and each change that
 // a plan notes: it is the only finding more than those of the fixture.
 func TestFindingsOnVSphere(t *testing.T) {
