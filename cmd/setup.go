@@ -30,6 +30,7 @@ import (
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
 	"github.com/drover-io/drover/internal/egress"
+	"github.com/drover-io/drover/kubeconfig"
 )
 
 // shared is what several controllers use.
@@ -88,14 +89,14 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 	return s, mgr.Add(s.accounts)
 }
 
-// newClusterCache connects to the workload clusters. It reads their kubeconfig Secrets live. Of
-// each Node it caches only what Drover reads, because thousands of Nodes with their images and
+// newClusterCache connects to the workload clusters. It reads their kubeconfig Secrets live, and
+// only as package kubeconfig writes them. Of each Node it caches only what Drover reads, because thousands of Nodes with their images and
 // conditions would waste memory. Without indexes it caches no Nodes at all.
 func newClusterCache(
 	ctx context.Context, mgr ctrl.Manager, o managerOptions, version string, indexes []clustercache.CacheOptionsIndex,
 ) (clustercache.ClusterCache, error) {
 	clusterCache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
-		SecretClient:     mgr.GetAPIReader(),
+		SecretClient:     kubeconfig.Reader{Live: mgr.GetAPIReader()},
 		WatchFilterValue: o.controllers.watchFilter,
 		Cache: clustercache.CacheOptions{
 			DefaultTransform: cache.TransformStripManagedFields(),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeconfig accepts the data in a user's kubeconfig, and refuses everything else. It opens
-// no connection, uses no Kubernetes object, and imports no package of Drover.
+// Package kubeconfig accepts the data in a user's kubeconfig, and refuses everything else. Nothing
+// outside it may read a kubeconfig that a tenant wrote. It opens no connection, writes no object, and
+// imports no package of Drover.
 package kubeconfig
 
 import (
