@@ -61,6 +61,9 @@ type CSRReconciler struct {
 	Client client.Client
 	// ClusterCache connects to workload clusters.
 	ClusterCache clustercache.ClusterCache
+	// APIServer returns the host in a Cluster's kubeconfig, which may be another than the Cluster's
+	// endpoint, or "" if none is known.
+	APIServer func(cluster client.ObjectKey) string
 	// Recorder writes Events, on the Machine if it is known, or else on the Cluster.
 	Recorder events.EventRecorder
 	// WatchFilterValue, if set, restricts the controller to Clusters whose label

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -70,14 +69,8 @@ func (r *CSRReconciler) clusterFacts(
 	ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, asked []string, node string, cloud *infrav1.CloudMachine,
 ) (csr.Cluster, error) {
 	facts := csr.Cluster{APIServers: []string{cluster.Spec.ControlPlaneEndpoint.Host}}
-	config, err := r.ClusterCache.GetRESTConfig(ctx, client.ObjectKeyFromObject(cluster))
-	if err != nil {
-		return facts, err
-	}
-	if config != nil { // a kubeconfig may have another address than the Cluster
-		if server, _, err := rest.DefaultServerUrlFor(config); err == nil {
-			facts.APIServers = append(facts.APIServers, server.Hostname())
-		}
+	if host := r.APIServer(client.ObjectKeyFromObject(cluster)); host != "" {
+		facts.APIServers = append(facts.APIServers, host)
 	}
 	addresses, err := r.serviceAddresses(ctx, cluster)
 	if err != nil {

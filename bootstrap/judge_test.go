@@ -90,6 +90,9 @@ func testMachine(name string, uid types.UID) *clusterv1.Machine {
 	}
 }
 
+// noKubeconfig is what a CSRReconciler knows of a cluster whose kubeconfig was not used.
+func noKubeconfig(client.ObjectKey) string { return "" }
+
 // TestTokenOfAnEarlierMachine: the token of an earlier Machine's VM does not work for a new Machine
 // of the same name.
 func TestTokenOfAnEarlierMachine(t *testing.T) {
@@ -108,7 +111,7 @@ func TestTokenOfAnEarlierMachine(t *testing.T) {
 	}
 	for uid, approved := range map[types.UID]bool{"machine-1": true, "machine-2": false} {
 		c := fakeClient(t, interceptor.Funcs{}, cluster.DeepCopy(), testMachine("blue-1", uid), secret.DeepCopy())
-		r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster))}
+		r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
 		v, err := r.judge(t.Context(), cluster, c, csr)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(v.approve).To(Equal(approved), "%s: %s", uid, v.why)
@@ -144,7 +147,7 @@ func TestProgressNeverBlocks(t *testing.T) {
 					return inner.List(ctx, list, o...)
 				}}, cluster, machine)
 				clusters := clustercache.NewFakeClusterCache(workload, client.ObjectKeyFromObject(cluster))
-				requests := &CSRReconciler{Client: workload, ClusterCache: clusters}
+				requests := &CSRReconciler{Client: workload, ClusterCache: clusters, APIServer: noKubeconfig}
 				if c.cache != nil {
 					keeper := cacheKeeper{watcher{}, func(kept cache.Cache) { requests.caches.Store(client.ObjectKeyFromObject(cluster), kept) }}
 					g.Expect(keeper.Watch(c.cache)).To(Succeed())
@@ -241,7 +244,7 @@ func TestServingJudgedByTheCluster(t *testing.T) {
 			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}, Spec: corev1.ServiceSpec{ClusterIPs: []string{"10.43.0.1"}}}
 			all := fakeClient(t, interceptor.Funcs{}, o.cluster, o.machine, o.cloud, o.node, service, gone, elsewhere,
 				cloudMachine("blue-2", "10.0.0.8"), testNode("other", "10.0.0.9"))
-			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(o.cluster))}
+			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(o.cluster)), APIServer: noKubeconfig}
 			v, err := r.judge(t.Context(), o.cluster, all, servingRequest(t, c.asked))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(v.approve).To(Equal(c.approved), v.why)
@@ -262,7 +265,7 @@ func TestServiceMayNotBeRead(t *testing.T) {
 		}
 		return c.Get(ctx, key, o, opts...)
 	}}, cluster, testMachine("blue-1", "machine-1"), cloudMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
-	r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster))}
+	r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
 	for range 2 {
 		v, err := r.judge(t.Context(), cluster, c, servingRequest(t, "10.0.0.7"))
 		g.Expect(err).NotTo(HaveOccurred())

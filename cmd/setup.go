@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ import (
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
 	"github.com/drover-io/drover/internal/egress"
+	"github.com/drover-io/drover/internal/forwarder"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
@@ -37,6 +39,7 @@ import (
 type shared struct {
 	clouds       []cloud.Cloud
 	dialer       *egress.Dialer
+	forwarder    *forwarder.Forwarder
 	accounts     *fleet.Accounts
 	clusterCache clustercache.ClusterCache
 	identity     string
@@ -82,21 +85,30 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 		}
 		options.OnAccount = func(account types.NamespacedName) { s.accountsChanged.Add(reconcile.Request{NamespacedName: account}) }
 	}
-	if s.clusterCache, err = newClusterCache(ctx, mgr, o, version, indexes); err != nil {
+	if s.forwarder, err = forwarder.New(dialer.DialContext, metrics.Registry); err != nil {
+		return nil, err
+	}
+	if s.clusterCache, err = newClusterCache(ctx, mgr, o, version, s.forwarder, indexes); err != nil {
 		return nil, err
 	}
 	s.accounts = fleet.NewAccounts(options)
-	return s, mgr.Add(s.accounts)
+	return s, errors.Join(mgr.Add(s.forwarder), mgr.Add(s.accounts))
 }
 
-// newClusterCache connects to the workload clusters. It reads their kubeconfig Secrets live, and
-// only as package kubeconfig writes them. Of each Node it caches only what Drover reads, because thousands of Nodes with their images and
-// conditions would waste memory. Without indexes it caches no Nodes at all.
+// newClusterCache connects to the workload clusters, through the forwarder alone. It reads their
+// kubeconfig Secrets live. Of each Node it caches only what Drover reads, because thousands of
+// Nodes with their images and conditions would waste memory. Without indexes it caches no Nodes.
 func newClusterCache(
-	ctx context.Context, mgr ctrl.Manager, o managerOptions, version string, indexes []clustercache.CacheOptionsIndex,
+	ctx context.Context, mgr ctrl.Manager, o managerOptions, version string, forwarder *forwarder.Forwarder,
+	indexes []clustercache.CacheOptionsIndex,
 ) (clustercache.ClusterCache, error) {
+	// The cluster cache bypasses the kubeconfig if it knows the Pod in which it runs, and finds it
+	// in the workload cluster. No option turns that off.
+	if err := os.Unsetenv("POD_UID"); err != nil {
+		return nil, fmt.Errorf("hiding the Pod from the cluster cache: %w", err)
+	}
 	clusterCache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
-		SecretClient:     kubeconfig.Reader{Live: mgr.GetAPIReader()},
+		SecretClient:     kubeconfig.Reader{Live: mgr.GetAPIReader(), Write: forwarder.Kubeconfig},
 		WatchFilterValue: o.controllers.watchFilter,
 		Cache: clustercache.CacheOptions{
 			DefaultTransform: cache.TransformStripManagedFields(),
@@ -148,7 +160,7 @@ func setupBootstrap(ctx context.Context, mgr ctrl.Manager, s *shared, o managerO
 		Host: hosts(mgr.GetClient(), s.clouds),
 	}
 	requests := &bootstrap.CSRReconciler{
-		Client: mgr.GetClient(), ClusterCache: s.clusterCache,
+		Client: mgr.GetClient(), ClusterCache: s.clusterCache, APIServer: s.forwarder.Host,
 		Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.controllers.watchFilter,
 	}
 	return bootstrap.Joining{Configs: configs, Requests: requests}, errors.Join(

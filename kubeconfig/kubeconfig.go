@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kubeconfig accepts the data in a user's kubeconfig, and refuses everything else. Nothing
-// outside it may read a kubeconfig that a tenant wrote. It opens no connection, writes no object, and
-// imports no package of Drover.
+// outside it may read a kubeconfig that a tenant wrote. It opens no connection, writes no object,
+// and imports no package of Drover.
 package kubeconfig
 
 import (
@@ -222,6 +222,9 @@ func (k *Config) TLS() *tls.Config {
 	}
 	return config
 }
+
+// Compresses reports whether the API server may compress its answers.
+func (k *Config) Compresses() bool { return !k.disableCompression }
 
 // Endpoint returns the host and port of the API server.
 func (k *Config) Endpoint() clusterv1.APIEndpoint {

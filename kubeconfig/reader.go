@@ -14,11 +14,13 @@ import (
 )
 
 // Reader reads the kubeconfig Secrets of Clusters for a library that connects to them. A library
-// obeys every field of a kubeconfig, also those that name files of the manager. So it gets only
-// what Parse accepts and Serialize writes, and nothing else of a tenant's Secret.
+// obeys every field of a kubeconfig, also those that name files of the manager. So it gets a
+// kubeconfig that we write of what Parse accepts, and nothing else of a tenant's Secret.
 type Reader struct {
 	// Live reads the Secrets from the API server.
 	Live client.Reader
+	// Write returns the kubeconfig that the library gets for a Cluster.
+	Write func(cluster client.ObjectKey, config *Config) ([]byte, error)
 }
 
 // Get reads the Secret <cluster>-kubeconfig. It refuses every other object, and a kubeconfig that
@@ -37,7 +39,7 @@ func (r Reader) Get(ctx context.Context, key client.ObjectKey, into client.Objec
 	if err != nil {
 		return fmt.Errorf("Secret %s: change its key %s: %w", key, secret.KubeconfigDataName, err)
 	}
-	data, err := config.Serialize(cluster)
+	data, err := r.Write(client.ObjectKey{Namespace: key.Namespace, Name: cluster}, config)
 	if err != nil {
 		return fmt.Errorf("Secret %s: %w", key, err)
 	}

@@ -33,8 +33,8 @@ const (
 	chosen  = "chosen"  // the kubeconfig that libraries get has a value of its own
 )
 
-// outcomes has every field of the kubeconfig types. A field that a new client-go adds fails the test
-// until its outcome is listed here.
+// outcomes has every field of the kubeconfig types. A field that a new client-go adds fails the
+// test until its outcome is listed here.
 var outcomes = map[reflect.Type]map[string]string{
 	reflect.TypeFor[clientcmdapi.Config](): {
 		"Preferences": dropped, "CurrentContext": chosen, "Extensions": dropped,
@@ -180,7 +180,10 @@ func reader(t *testing.T, kubeconfig []byte) Reader {
 	}
 	other := secret.DeepCopy()
 	other.Name = "blue-credentials"
-	return Reader{Live: fake.NewClientBuilder().WithScheme(scheme).WithObjects(secret, other).Build()}
+	return Reader{
+		Live:  fake.NewClientBuilder().WithScheme(scheme).WithObjects(secret, other).Build(),
+		Write: func(cluster client.ObjectKey, config *Config) ([]byte, error) { return config.Serialize(cluster.Name) },
+	}
 }
 
 // read returns the kubeconfig that Cluster API's own function gets through a Reader.

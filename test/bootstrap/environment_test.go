@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -36,6 +38,8 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/internal/forwarder"
+	"github.com/drover-io/drover/kubeconfig"
 	"github.com/drover-io/drover/test/playground"
 )
 
@@ -112,8 +116,11 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 		Client:                  client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
+	forwarder, err := forwarder.New((&net.Dialer{}).DialContext, prometheus.NewRegistry())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(mgr.Add(forwarder)).To(Succeed())
 	cache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
-		SecretClient: mgr.GetAPIReader(), Client: clustercache.ClientOptions{UserAgent: agent, QPS: 100, Burst: 200},
+		SecretClient: kubeconfig.Reader{Live: mgr.GetAPIReader(), Write: forwarder.Kubeconfig}, Client: clustercache.ClientOptions{UserAgent: agent, QPS: 100, Burst: 200},
 	}, controller.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
 	forTests, ok := cache.(interface {
@@ -134,7 +141,7 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 				}}, nil
 			},
 		},
-		Requests: &bootstrap.CSRReconciler{Client: mgr.GetClient(), ClusterCache: cache, Recorder: mgr.GetEventRecorder("csr")},
+		Requests: &bootstrap.CSRReconciler{Client: mgr.GetClient(), ClusterCache: cache, APIServer: forwarder.Host, Recorder: mgr.GetEventRecorder("csr")},
 	}
 	g.Expect(e.joining.Configs.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: 4})).To(Succeed())
 	g.Expect(e.joining.Requests.SetupWithManager(ctx, mgr, controller.TypedOptions[bootstrap.CSRRequest]{MaxConcurrentReconciles: 4})).To(Succeed())

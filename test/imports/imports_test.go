@@ -76,6 +76,10 @@ func forbidden(from, path string) string {
 		if ours {
 			return "api imports nothing of ours"
 		}
+	case under(from, "internal/forwarder"):
+		if ours && !under(to, "kubeconfig") {
+			return "the forwarder imports only kubeconfig"
+		}
 	case under(from, "internal"), under(from, "kubeconfig"), under(from, "naming"):
 		if ours {
 			return "internal, kubeconfig and naming import nothing of ours"
@@ -202,6 +206,8 @@ func TestForbidden(t *testing.T) {
 		{"cloud/aws", module + "/naming", true},
 		{"cloud", module + "/kubeconfig", false},
 		{"kubeconfig", module + "/cloud", false},
+		{"internal/forwarder", module + "/kubeconfig", true},
+		{"internal/forwarder", module + "/controllers", false},
 		{"cloud/simulated", module + "/cloud/simulated/simulator", false},
 		{"cloud/simulated/simulator", "k8s.io/client-go/kubernetes", true},
 		{"cloud/simulated/simulator", module + "/controllers", false},

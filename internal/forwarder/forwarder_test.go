@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forwarder
+
+import (
+	"compress/gzip"
+	"context"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/kubeconfig"
+)
+
+// marked is in the tenant's credentials, and must not be in anything that a library gets.
+const marked = "HUSH-51d0"
+
+var blue, green = client.ObjectKey{Namespace: "team-a", Name: "blue"}, client.ObjectKey{Namespace: "team-b", Name: "green"}
+
+// start runs a forwarder with bounds that small answers reach.
+func start(t *testing.T, change func(*Forwarder)) *Forwarder {
+	t.Helper()
+	f, err := New((&net.Dialer{}).DialContext, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.limits.list, f.limits.other, f.limits.inFlight = 64<<10, 16<<10, 128<<10
+	f.limits.items = map[string]int{"": 100, "nodes": 20}
+	if change != nil {
+		change(f)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// apiServer is an API server that a test answers for.
+func apiServer(t *testing.T, handle http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handle)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	return server
+}
+
+// parsed returns the kubeconfig of an API server.
+func parsed(t *testing.T, server *httptest.Server, path string) *kubeconfig.Config {
+	t.Helper()
+	data, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{"c": {
+			Server:                   server.URL + path,
+			CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+		}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: marked}},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
+		CurrentContext: "x",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := kubeconfig.Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// library returns the configuration that a library makes of a cluster's kubeconfig.
+func library(t *testing.T, f *Forwarder, key client.ObjectKey, config *kubeconfig.Config) *rest.Config {
+	t.Helper()
+	data, err := f.Kubeconfig(key, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(data), marked) || strings.Contains(string(data), config.Server.Host) {
+		t.Fatal("the library gets the tenant's credentials or address")
+	}
+	out, err := clientcmd.RESTConfigFromKubeConfig(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.UserAgent = "drover/test"
+	out.ContentType = "application/vnd.kubernetes.protobuf"
+	out.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	return out
+}
+
+func clientset(t *testing.T, f *Forwarder, key client.ObjectKey, server *httptest.Server) *kubernetes.Clientset {
+	t.Helper()
+	c, err := kubernetes.NewForConfig(library(t, f, key, parsed(t, server, "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestForward: an API server gets a library's request with the tenant's credentials and path, and
+// the library gets the answer, and a watch's events as they come.
+func TestForward(t *testing.T) {
+	next := make(chan struct{})
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		if got := r.Header.Get("Authorization"); got != "Bearer "+marked {
+			t.Errorf("the API server got the credentials %q", got)
+		}
+		if r.URL.Path != "/tenant/api/v1/nodes" || r.UserAgent() != "drover/test" || strings.Contains(r.Header.Get("Accept"), "protobuf") || r.ProtoMajor != 2 {
+			t.Errorf("the API server got %s %s from %s, which accepts %s", r.Proto, r.URL.Path, r.UserAgent(), r.Header.Get("Accept"))
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Get("watch") == "" {
+			_, _ = io.WriteString(w, `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"n-1"}}]}`)
+			return
+		}
+		w.(http.Flusher).Flush()
+		for i := range 3 {
+			<-next
+			_, _ = fmt.Fprintf(w, `{"type":"ADDED","object":{"kind":"Node","apiVersion":"v1","metadata":{"name":"n-%d"}}}`+"\n", i)
+			w.(http.Flusher).Flush()
+		}
+	})
+	f := start(t, nil)
+	config := parsed(t, server, "/tenant")
+	c, err := kubernetes.NewForConfig(library(t, f, blue, config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := c.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(nodes.Items) != 1 || nodes.Items[0].Name != "n-1" {
+		t.Fatalf("got %v, %v", nodes, err)
+	}
+	events, err := c.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		next <- struct{}{} // the event comes only now
+		event := <-events.ResultChan()
+		if node, ok := event.Object.(*corev1.Node); !ok || event.Type != watch.Added || node.Name != fmt.Sprintf("n-%d", i) {
+			t.Fatalf("got %+v", event)
+		}
+	}
+	if got := f.Host(blue); got != config.Server.Hostname() {
+		t.Errorf("the host is %q", got)
+	}
+}
+
+// many repeats a text, with commas in between.
+func many(n int, text string) string { return strings.TrimSuffix(strings.Repeat(text+",", n), ",") }
+
+// TestHostileAnswers: each answer that exceeds a bound is refused, so that the library does not get
+// it whole; the cluster is not asked again at once; another cluster does not notice.
+func TestHostileAnswers(t *testing.T) {
+	node := `{"metadata":{"name":"n-%d","annotations":{"a":"` + strings.Repeat("x", 100) + `"}}}`
+	added := func(n int, object string) string {
+		out := &strings.Builder{}
+		for i := range n {
+			fmt.Fprintf(out, `{"type":"ADDED","object":`+strings.ReplaceAll(object, "%d", fmt.Sprint(i))+"}\n")
+		}
+		return out.String()
+	}
+	list := func(items string) string {
+		return `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[` + items + `]}`
+	}
+	large := strings.Repeat("x", 64<<10)
+	bookmark := `{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}`
+	for name, c := range map[string]struct {
+		path, answer string
+		header       map[string]string
+		reason       string
+	}{
+		"object too large":              {"/api/v1/nodes/n-1", `{"metadata":{"name":"` + large + `"}}`, nil, "size"},
+		"error too large":               {"/missing", large, nil, "size"},
+		"list too large":                {"/api/v1/nodes", list(`{"metadata":{"name":"` + large + `"}}`), nil, "size"},
+		"list too large for gzip":       {"/api/v1/nodes", list(`{"metadata":{"name":"` + large + `"}}`), map[string]string{"Content-Encoding": "gzip"}, "size"},
+		"too many items":                {"/api/v1/nodes", list(many(21, `{"metadata":{"name":"a-name-of-a-node"}}`)), nil, "count"},
+		"too many items of other kinds": {"/apis/apps/v1/namespaces/a/deployments", list(many(101, `{"metadata":{"name":"a-name"}}`)), nil, "count"},
+		"items in two arrays":           {"/api/v1/nodes", `{"items":[` + many(11, `{"metadata":{"name":"a-name-of-a-node"}}`) + `],"items":[` + many(11, `{"metadata":{"name":"a-name-of-a-node"}}`) + `]}`, nil, "count"},
+		"arrays of nothing":             {"/api/v1/nodes/n-1", `{"status":{"conditions":[` + many(3000, "{}") + `]}}`, nil, "count"},
+		"arrays of nothing, nested":     {"/api/v1/nodes", list(`{"status":{"images":[` + many(800, `{"names":[{},{},{}]}`) + `]}}`), nil, "count"},
+		"nested too deep":               {"/api/v1/nodes/n-1", strings.Repeat(`{"a":`, 101), nil, "format"},
+		"not an object":                 {"/api/v1/nodes/n-1", `[[]]`, nil, "format"},
+		"brackets":                      {"/api/v1/nodes/n-1", `{"a":[}]`, nil, "format"},
+		"a list in protobuf":            {"/api/v1/nodes", "k8s\x00", map[string]string{"Content-Type": "application/vnd.kubernetes.protobuf"}, "encoding"},
+		"a watch in protobuf":           {"/api/v1/nodes?watch=true", "\x7f\xff\xff\xff", map[string]string{"Content-Type": "application/vnd.kubernetes.protobuf;stream=watch"}, "encoding"},
+		"an unknown encoding":           {"/api/v1/nodes/n-1", "x", map[string]string{"Content-Encoding": "zstd"}, "encoding"},
+		"event too large":               {"/api/v1/nodes?watch=1", `{"type":"ADDED","object":{"metadata":{"name":"` + large + `"}}}`, nil, "size"},
+		"event without end":             {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"metadata":{"name":"` + large, nil, "size"},
+		"event of nothing":              {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"status":{"conditions":[` + many(3000, "{}") + `]}}}`, nil, "count"},
+		"too many events":               {"/api/v1/nodes?watch=true", added(21, node), nil, "count"},
+		"event of two types":            {"/api/v1/nodes?watch=true", `{"type":"DELETED","object":{},"type":"ADDED"}`, nil, "format"},
+		"event of two types, cased":     {"/api/v1/nodes?watch=true", `{"type":"DELETED","object":{},"Type":"ADDED"}`, nil, "format"},
+		"event in another order":        {"/api/v1/nodes?watch=true", `{"object":{},"type":"ADDED"}`, nil, "format"},
+		"text between events":           {"/api/v1/nodes?watch=true", `"x"`, nil, "format"},
+		"initial events too many":       {"/api/v1/nodes?watch=true&sendInitialEvents=true", added(21, node), nil, "count"},
+		"initial events too large": {"/apis/apps/v1/deployments?watch=true&sendInitialEvents=true",
+			added(60, `{"metadata":{"name":"n-%d","annotations":{"a":"`+strings.Repeat("x", 2000)+`"}}}`), nil, "size"},
+		"initial events with a false end": {"/apis/apps/v1/deployments?watch=true&sendInitialEvents=true",
+			strings.Repeat(`{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"no","a":"`+strings.Repeat("x", 2000)+`"}}}}`, 60), nil, "size"},
+		"initial events, then more": {"/api/v1/nodes?watch=true&sendInitialEvents=true",
+			added(15, node) + bookmark + added(6, node), nil, "count"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked atomic.Int64
+			server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+				asked.Add(1)
+				w.Header().Set("Content-Type", "application/json")
+				for key, value := range c.header {
+					w.Header().Set(key, value)
+				}
+				var out io.Writer = w
+				if c.header["Content-Encoding"] == "gzip" {
+					zipped := gzip.NewWriter(w)
+					defer zipped.Close()
+					out = zipped
+				}
+				if r.URL.Path == "/missing" {
+					w.WriteHeader(http.StatusNotFound)
+				}
+				_, _ = io.WriteString(out, c.answer)
+				if r.URL.Query().Get("watch") != "" {
+					w.(http.Flusher).Flush()
+					<-r.Context().Done()
+				}
+			})
+			now := time.Now()
+			f := start(t, func(f *Forwarder) { f.now = func() time.Time { return now } })
+			config := library(t, f, blue, parsed(t, server, ""))
+			if err := get(t, config, c.path); err == nil {
+				t.Fatal("the library read the whole answer")
+			}
+			if got := counted(t, f)[c.reason]; got != 1 {
+				t.Errorf("refusals: %v, want one by %s", counted(t, f), c.reason)
+			}
+			if err := get(t, config, "/version"); err == nil || !strings.Contains(err.Error(), "the API server ") || asked.Load() != 1 {
+				t.Errorf("the cluster is asked again at once (%d requests): %v", asked.Load(), err)
+			}
+			good := apiServer(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })
+			if err := get(t, library(t, f, green, parsed(t, good, "")), "/version"); err != nil {
+				t.Errorf("another cluster: %v", err)
+			}
+			now = now.Add(f.limits.pause + time.Second)
+			_ = get(t, config, "/api/v1/nodes/other")
+			if asked.Load() != 2 {
+				t.Errorf("after the pause, the API server was asked %d times, want twice", asked.Load())
+			}
+		})
+	}
+}
+
+// get reads one answer to its end.
+func get(t *testing.T, config *rest.Config, path string) error {
+	t.Helper()
+	c, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := c.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode >= 500 {
+		return fmt.Errorf("HTTP %d: %s", response.StatusCode, body)
+	}
+	return err
+}
+
+// counted returns the refusals by reason.
+func counted(t *testing.T, f *Forwarder) map[string]int {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(f.refusals)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]int{}
+	for _, family := range families {
+		for _, m := range family.Metric {
+			out[m.Label[0].GetValue()] = int(m.Counter.GetValue())
+		}
+	}
+	return out
+}
+
+// TestHonestWatch: objects that come and go do not add up, and a watch may send more than a list.
+func TestHonestWatch(t *testing.T) {
+	const rounds = 200
+	server := apiServer(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		for i := range rounds {
+			for _, event := range []string{"ADDED", "MODIFIED", "DELETED"} {
+				_, _ = fmt.Fprintf(w, `{"type":"%s","object":{"kind":"Node","apiVersion":"v1","metadata":{"name":"n-%d","annotations":{"a":"%s"}}}}`+"\n", event, i, strings.Repeat(`\"}]x`, 100))
+			}
+		}
+	})
+	f := start(t, nil)
+	events, err := clientset(t, f, blue, server).CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for event := range events.ResultChan() {
+		if event.Type == watch.Error {
+			t.Fatalf("got %+v", event.Object)
+		}
+		n++
+	}
+	if n != 3*rounds {
+		t.Errorf("%d events came, want %d: %v", n, 3*rounds, counted(t, f))
+	}
+}
+
+// TestSlowAnswers: an API server that begins no answer, or does not end one, is left.
+func TestSlowAnswers(t *testing.T) {
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/api/v1/nodes" {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"items":[`)
+			w.(http.Flusher).Flush()
+		}
+		<-r.Context().Done()
+	})
+	hasty := start(t, func(f *Forwarder) { f.limits.header = 50 * time.Millisecond })
+	if err := get(t, library(t, hasty, blue, parsed(t, server, "")), "/version"); err == nil || !strings.Contains(err.Error(), "does not answer within") {
+		t.Errorf("without a header: %v", err)
+	}
+	f := start(t, func(f *Forwarder) { f.limits.duration = 50 * time.Millisecond })
+	for _, path := range []string{"/api/v1/nodes", "/api/v1/nodes?watch=true&sendInitialEvents=true"} {
+		if err := get(t, library(t, f, client.ObjectKey{Namespace: "team-a", Name: path}, parsed(t, server, "")), path); err == nil {
+			t.Errorf("%s was read to its end", path)
+		}
+	}
+	if got := counted(t, f)["time"]; got != 2 {
+		t.Errorf("refusals: %v, want two by time", counted(t, f))
+	}
+}
+
+// TestBytesInFlight: the answers of one cluster together are bounded, and what has been read no
+// longer counts.
+func TestBytesInFlight(t *testing.T) {
+	hold := make(chan struct{})
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"a":"`+strings.Repeat("x", 60<<10)+`"`)
+		w.(http.Flusher).Flush()
+		if r.URL.Query().Get("hold") != "" {
+			<-hold
+		}
+		_, _ = io.WriteString(w, "}")
+	})
+	f := start(t, func(f *Forwarder) { f.limits.other = 64 << 10 })
+	config := library(t, f, blue, parsed(t, server, ""))
+	for range 5 {
+		if err := get(t, config, "/version"); err != nil {
+			t.Fatalf("one after the other: %v", err)
+		}
+	}
+	results := make(chan error, 3)
+	for range 3 {
+		go func() { results <- get(t, config, "/version?hold=1") }()
+	}
+	if err := <-results; err == nil { // the first result while two are held is a refusal
+		t.Error("three answers of 60 KiB were held at the same time, with a bound of 128 KiB")
+	}
+	close(hold)
+	<-results
+	<-results
+	NewWithT(t).Eventually(f.clusters[blue].bytes.Load).WithTimeout(time.Minute).Should(BeZero(), "bytes are still counted")
+}
+
+// TestRefusedRequests: without the token that a kubeconfig carries, nobody is forwarded; nobody
+// changes the protocol; and no redirect leads past the forwarder.
+func TestRefusedRequests(t *testing.T) {
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "https://169.254.169.254/", http.StatusFound)
+	})
+	f := start(t, nil)
+	ask := func(header map[string]string) *http.Response {
+		t.Helper()
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/version", nil)
+		for key, value := range header {
+			r.Header.Set(key, value)
+		}
+		f.ServeHTTP(w, r)
+		return w.Result()
+	}
+	token := library(t, f, blue, parsed(t, server, "")).BearerToken
+	for _, header := range []map[string]string{nil, {"Authorization": "Bearer "}, {"Authorization": "Bearer " + token[1:]}, {"Authorization": token}} {
+		if got := ask(header); got.StatusCode != http.StatusUnauthorized {
+			t.Errorf("with %v: %s", header, got.Status)
+		}
+	}
+	if got := ask(map[string]string{"Authorization": "Bearer " + token, "Upgrade": "websocket", "Connection": "Upgrade"}); got.StatusCode != http.StatusForbidden {
+		t.Errorf("an upgrade: %s", got.Status)
+	}
+	if got := ask(map[string]string{"Authorization": "Bearer " + token}); got.Header.Get("Location") != "" {
+		t.Errorf("a redirect: %s", got.Header.Get("Location"))
+	}
+}
+
+// TestKubeconfigChanges: a library's connection continues with the new kubeconfig, and one that
+// nobody uses is forgotten.
+func TestKubeconfigChanges(t *testing.T) {
+	var asked [2]atomic.Int64
+	servers := [2]*httptest.Server{}
+	for i := range servers {
+		servers[i] = apiServer(t, func(w http.ResponseWriter, _ *http.Request) { asked[i].Add(1); _, _ = io.WriteString(w, "{}") })
+	}
+	now := time.Now()
+	f := start(t, func(f *Forwarder) { f.now = func() time.Time { return now } })
+	before := library(t, f, blue, parsed(t, servers[0], ""))
+	if err := get(t, before, "/version"); err != nil {
+		t.Fatal(err)
+	}
+	after := library(t, f, blue, parsed(t, servers[1], ""))
+	if before.BearerToken != after.BearerToken || before.ServerName != after.ServerName || before.Host != after.Host {
+		t.Error("the library would have to connect again")
+	}
+	if err := get(t, before, "/version"); err != nil || asked[0].Load() != 1 || asked[1].Load() != 1 {
+		t.Errorf("the servers were asked %d and %d times: %v", asked[0].Load(), asked[1].Load(), err)
+	}
+	f.forget()
+	if err := get(t, before, "/version"); err != nil {
+		t.Errorf("a cluster in use: %v", err)
+	}
+	now = now.Add(2 * unusedAfter)
+	f.forget()
+	c, err := kubernetes.NewForConfig(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+		t.Errorf("an unused cluster: %v, want Unauthorized, at which Cluster API reads the kubeconfig again", err)
+	}
+	if other := library(t, f, green, parsed(t, servers[0], "")); other.ServerName == before.ServerName || other.BearerToken == before.BearerToken {
+		t.Error("two clusters share a connection or a token")
+	}
+}
+
+// TestDialer: the forwarder connects only where its dialer does.
+func TestDialer(t *testing.T) {
+	server := apiServer(t, func(http.ResponseWriter, *http.Request) { t.Error("the API server was asked") })
+	f := start(t, func(f *Forwarder) {
+		f.dial = func(context.Context, string, string) (net.Conn, error) {
+			return nil, fmt.Errorf("no: %w", fs.ErrPermission)
+		}
+	})
+	if err := get(t, library(t, f, blue, parsed(t, server, "")), "/version"); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("got %v", err)
+	}
+}
