@@ -233,7 +233,7 @@ func (s *session) find(ctx context.Context, what, path string) (types.ManagedObj
 }
 
 // RoundTrip implements govmomi's soap.RoundTripper. It makes one attempt of one call, names the
-// operation, and returns a typed error.
+// operation, and returns a typed error, also if govmomi can't decode the answer.
 func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 	operation := strings.TrimSuffix(reflect.TypeOf(req).Elem().Name(), "Body")
 	if err := ctx.Err(); err != nil {
@@ -243,7 +243,7 @@ func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 	if operation == "WaitForUpdatesEx" {
 		named = cloud.WithStream(ctx, operation, classOf(operation))
 	}
-	err := s.soap.RoundTrip(named, req, res)
+	err := cloud.Recover(func() error { return s.soap.RoundTrip(named, req, res) }) // govmomi's decoder may panic
 	if err != nil {
 		return s.callError(operation, err)
 	}
