@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Panic is the cause of an Unknown error whose call has panicked.
-type Panic struct {
+// PanicError is the cause of an Unknown error whose call has panicked.
+type PanicError struct {
 	// Stack is where it has panicked.
 	Stack []byte
 	value any
@@ -19,20 +19,20 @@ type Panic struct {
 
 // Error implements error. It shows no text but that of Go's runtime, because a decoder's may hold
 // anything that the cloud has answered.
-func (p *Panic) Error() string {
+func (p *PanicError) Error() string {
 	if err, ok := p.value.(runtime.Error); ok {
 		return err.Error()
 	}
 	return fmt.Sprintf("panic with a value of type %T", p.value)
 }
 
-// Recover calls do, and returns a panic of it as an Unknown error with a *Panic as its cause. A
-// cloud's answer may hold what neither a driver nor its SDK expects, and one process serves all
-// accounts. So every call of a driver passes here, as does every goroutine, by Group.
+// Recover calls do, and returns a panic of it as an Unknown error, caused by a *PanicError. An
+// answer may hold what neither a driver nor its SDK expects, and one process serves all accounts.
+// So every call of a driver passes here, as does every goroutine, by Group.
 func Recover(do func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = &Error{Code: Unknown, Message: "the driver failed on the cloud's answer", Err: &Panic{Stack: debug.Stack(), value: value}}
+			err = &Error{Code: Unknown, Message: "the driver failed on the cloud's answer", Err: &PanicError{Stack: debug.Stack(), value: value}}
 		}
 	}()
 	return do()

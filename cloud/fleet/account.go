@@ -460,14 +460,16 @@ func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []erro
 }
 
 // worst returns the error that represents a batch in the rate limit and the metrics: a Throttled
-// one if there is any.
+// one if there is any, else a panic.
 func worst(errs []error) error {
 	var first error
 	for _, err := range errs {
 		if cloud.CodeOf(err) == cloud.Throttled {
 			return err
 		}
-		first = cmp.Or(first, err)
+		if _, panicked := errors.AsType[*cloud.PanicError](err); panicked || first == nil {
+			first = err
+		}
 	}
 	return first
 }
@@ -493,15 +495,15 @@ func ask[In, Out any](ctx context.Context, a *Account, method string, do func(co
 // may be gone in a minute, and may not be the cloud's own.
 const maxRetryAfter = 5 * time.Minute
 
-// callAnywhere makes one call of a driver's method. It sets a deadline, types and counts the error,
-// and reports throttling to the rate limit.
+// callAnywhere makes one call of a driver's method. It sets a deadline, recovers a panic, types and
+// counts the error, and reports throttling to the rate limit.
 func (a *Account) callAnywhere(ctx context.Context, method string, limit time.Duration, s *driverCall, call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return typed(method, err)
 	}
 	ctx, cancel := context.WithTimeout(withDriverCall(ctx, s), limit)
 	defer cancel()
-	err := typed(method, call(ctx))
+	err := typed(method, a.meter.recovered(method, func() error { return call(ctx) }))
 	var e *cloud.Error
 	if !errors.As(err, &e) {
 		return err

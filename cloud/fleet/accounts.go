@@ -57,7 +57,7 @@ type Accounts struct {
 	accounts map[types.NamespacedName]*Account
 	running  context.Context // context of the loops; nil before Start
 	ended    bool
-	loops    sync.WaitGroup
+	loops    cloud.Group
 
 	limiters sharedLimiters
 }
@@ -107,7 +107,7 @@ func (s *Accounts) Start(ctx context.Context) error {
 	s.mu.Lock()
 	s.ended = true // run needs the lock, and starts no loops from now on
 	s.mu.Unlock()
-	s.loops.Wait()
+	_ = s.loops.Wait() // keep returns no error
 	if t, ok := s.options.Transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
 	}
@@ -203,7 +203,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 	}
 	a.limiter.Store(newLimiter(limits)) // its own, until its place is proved
 	transport := &transport{times: a.times, meter: a.meter, limiter: &a.limiter}
-	a.driver, err = c.New(cloud.Config{Account: &a.config.Spec, Credentials: a.config.Credentials,
+	config := cloud.Config{Account: &a.config.Spec, Credentials: a.config.Credentials,
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
 			base := s.options.Transport
 			if cfg.Credentials == nil {
@@ -215,7 +215,8 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 			}
 			transport.base, err = cloud.Connect(base, trust)
 			return transport, err
-		}})
+		}}
+	err = a.meter.recovered("New", func() (err error) { a.driver, err = c.New(config); return err })
 	if err != nil {
 		return nil, typed("connect", err)
 	}
@@ -252,8 +253,25 @@ func (s *Accounts) run(l *accountState) {
 	}
 	ctx, stop := context.WithCancel(s.running)
 	l.stop = stop
-	for _, run := range []func(context.Context){l.inventory.runListings, l.inventory.runWork, l.events.run, l.watch.run} {
-		s.loops.Go(func() { run(ctx) })
+	for name, run := range map[string]func(context.Context){
+		"listings": l.inventory.runListings, "work": l.inventory.runWork, "events": l.events.run, "watch": l.watch.run,
+	} {
+		s.loops.Go(func() error { s.keep(ctx, l, name, run); return nil })
+	}
+}
+
+// keep runs a loop of an account until ctx ends. A loop that panics starts again after a while, so
+// that neither the process nor the account's other loops end with it.
+func (s *Accounts) keep(ctx context.Context, l *accountState, name string, run func(context.Context)) {
+	for panics := 1; ctx.Err() == nil; panics++ {
+		began := time.Now()
+		if l.current.Load().meter.recovered(name, func() error { run(ctx); return nil }) == nil {
+			return
+		}
+		if time.Since(began) > maxBackoff {
+			panics = 1
+		}
+		sleepUntil(ctx, time.Now().Add(backoff(panics, s.options.random())), nil)
 	}
 }
 

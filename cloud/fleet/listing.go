@@ -188,12 +188,13 @@ func (v *inventory) isWanted() bool { return v.pace.maxInterval != 0 || v.isObse
 // reportHealth reports a change between fresh and stale, refused and accepted credentials, doubt
 // and none. It takes the lock.
 func (v *inventory) reportHealth() {
-	v.mu.Lock()
-	now := time.Now()
-	fresh, refused := v.isFresh(now), v.pace.isRefused()
-	changed := v.absences.changed(now) || fresh != v.pace.reportedFresh || refused != v.pace.reportedRefused
-	v.pace.reportedFresh, v.pace.reportedRefused = fresh, refused
-	v.mu.Unlock()
+	changed := false
+	v.locked(func() {
+		now := time.Now()
+		fresh, refused := v.isFresh(now), v.pace.isRefused()
+		changed = v.absences.changed(now) || fresh != v.pace.reportedFresh || refused != v.pace.reportedRefused
+		v.pace.reportedFresh, v.pace.reportedRefused = fresh, refused
+	})
 	if changed {
 		v.onHealthChange()
 	}
@@ -209,8 +210,17 @@ func (v *inventory) list(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	if v.recordListing(began, timeout, err); err == nil {
+		v.applyListing(began, resources)
+	}
+}
+
+// recordListing records how a listing went, and when to try again. It takes the lock.
+func (v *inventory) recordListing(began time.Time, timeout time.Duration, err error) {
 	took := time.Since(began)
+	a := v.account()
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	p := &v.pace
 	// The next listing gets three times what this one took, and more after one that was cut off.
 	if p.timeout = a.times.List; err == nil {
@@ -221,7 +231,6 @@ func (v *inventory) list(ctx context.Context) {
 	var queued *cloud.Queued
 	if errors.As(err, &queued) { // nothing failed: its turn in the rate limit has not come
 		p.retryAt = time.Now().Add(queued.After)
-		v.mu.Unlock()
 		return
 	}
 	p.began, p.err, p.retryAt = began, err, time.Time{}
@@ -230,33 +239,29 @@ func (v *inventory) list(ctx context.Context) {
 		idle, _ := v.intervals()
 		p.failures++
 		p.retryAt = time.Now().Add(max(retryAfter(err), min(idle, backoff(p.failures, v.random()))))
-		v.mu.Unlock()
 		return
 	}
 	p.failures, p.took = 0, took
-	v.mu.Unlock()
-	v.applyListing(began, resources)
 }
 
 // applyListing replaces the listing, and compares every machine with it. It takes the lock, and
 // releases it between batches of machines.
 func (v *inventory) applyListing(began time.Time, resources []cloud.Resource) {
 	listed := byToken(resources)
-	v.mu.Lock()
-	v.pace.complete = began
-	for token := range listed {
-		v.machine(token)
-	}
-	tokens := make([]string, 0, len(v.machines))
-	for token, m := range v.machines {
-		m.listed, m.joined = listed[token], false
-		tokens = append(tokens, token)
-	}
-	v.mu.Unlock()
+	var tokens []string
+	v.locked(func() {
+		v.pace.complete = began
+		for token := range listed {
+			v.machine(token)
+		}
+		for token, m := range v.machines {
+			m.listed, m.joined = listed[token], false
+			tokens = append(tokens, token)
+		}
+	})
 	for some := range slices.Chunk(tokens, compareBatch) {
-		v.mu.Lock()
-		changed := v.compare(began, some)
-		v.mu.Unlock()
+		var changed []string
+		v.locked(func() { changed = v.compare(began, some) })
 		v.onMachinesChange(changed)
 	}
 }

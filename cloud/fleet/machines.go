@@ -337,11 +337,18 @@ func (v *inventory) retry() {
 	v.workWakeup.wake()
 }
 
+// locked holds the lock while do runs, and releases it even if do panics: the account's callers
+// need it, as does a loop that starts again.
+func (v *inventory) locked(do func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	do()
+}
+
 // confirm accepts that the machines with this digest are gone. It takes the lock.
 func (v *inventory) confirm(digest string) bool {
-	v.mu.Lock()
-	confirmed := v.absences.confirm(digest)
-	v.mu.Unlock()
+	confirmed := false
+	v.locked(func() { confirmed = v.absences.confirm(digest) })
 	if confirmed {
 		v.retry()
 	}

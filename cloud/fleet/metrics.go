@@ -3,10 +3,12 @@
 package fleet
 
 import (
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
 
 	"github.com/drover-io/drover/cloud"
 )
@@ -16,6 +18,7 @@ import (
 type metrics struct {
 	calls   *prometheus.CounterVec
 	errors  *prometheus.CounterVec
+	panics  *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
 	wait    *prometheus.HistogramVec
 }
@@ -45,6 +48,10 @@ func newMetrics() *metrics {
 			Name: "drover_cloud_errors_total",
 			Help: "Failed calls of a driver's method, by method and error code. One method may make several HTTP calls.",
 		}, []string{"cloud", "account", "method", "code"}),
+		panics: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "drover_cloud_panics_total",
+			Help: "Panics that ended a call of a driver's method, by method, or a loop of the account (listings, work, events, watch), which then starts again. Each is a bug: the log has its stack.",
+		}, []string{"cloud", "account", "method"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "drover_cloud_call_seconds",
 			Help:    "Time from sending an HTTP call to the response's header, without the wait for the rate limit.",
@@ -59,7 +66,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.calls, m.errors, m.seconds, m.wait}
+	return []prometheus.Collector{m.calls, m.errors, m.panics, m.seconds, m.wait}
 }
 
 // meter records the metrics of one account.
@@ -67,8 +74,9 @@ type meter struct {
 	*metrics
 	cloud, account string
 
-	mu    sync.Mutex
-	ended bool
+	mu       sync.Mutex
+	ended    bool
+	panicked map[string]bool // methods whose panic was logged
 }
 
 // end removes the account's series. Calls that are still under way are not counted any more.
@@ -78,6 +86,7 @@ func (m *meter) end() {
 	m.ended = true
 	m.calls.DeletePartialMatch(prometheus.Labels{"account": m.account})
 	m.errors.DeletePartialMatch(prometheus.Labels{"account": m.account})
+	m.panics.DeletePartialMatch(prometheus.Labels{"account": m.account})
 }
 
 // count adds one to a series of the account.
@@ -96,6 +105,34 @@ func (m *meter) call(operation, code string, took time.Duration) {
 
 func (m *meter) failed(method string, code cloud.Code) {
 	m.count(m.errors, method, string(code))
+}
+
+// recovered calls a method of the driver, or runs a loop. It counts a panic, and returns it as an
+// Unknown error. It logs the first panic of a method with its stack: more would tell nothing new,
+// and an endpoint could fill the log.
+func (m *meter) recovered(method string, do func() error) error {
+	err := cloud.Recover(do)
+	p, panicked := errors.AsType[*cloud.PanicError](err)
+	if !panicked {
+		return err
+	}
+	m.count(m.panics, method)
+	if m.isFirst(method) {
+		klog.ErrorS(p, "Recovered from a panic", "cloud", m.cloud, "account", m.account, "method", method, "stack", string(p.Stack))
+	}
+	return &cloud.Error{Code: cloud.Unknown, Message: method + ": the driver failed on the cloud's answer", Err: p}
+}
+
+// isFirst reports whether it is called for the first time for a method.
+func (m *meter) isFirst(method string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.panicked == nil {
+		m.panicked = map[string]bool{}
+	}
+	first := !m.panicked[method]
+	m.panicked[method] = true
+	return first
 }
 
 func (m *meter) waited(class cloud.Class, d time.Duration) {

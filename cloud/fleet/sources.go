@@ -136,14 +136,20 @@ func (v *inventory) receiveEvents(ctx context.Context, a *Account, driver cloud.
 // applyEvents passes events to their machines, and returns those to acknowledge. An event that a
 // controller has not recorded yet is not acknowledged, so it survives a restart. It takes the lock.
 func (v *inventory) applyEvents(events []cloud.Event) (done []cloud.Event) {
-	v.mu.Lock()
+	var changed []string
+	v.locked(func() { changed, done = v.applyToMachines(events) })
+	v.onMachinesChange(changed)
+	return done
+}
+
+// applyToMachines returns the machines that changed, and the events to acknowledge.
+func (v *inventory) applyToMachines(events []cloud.Event) (changed []string, done []cloud.Event) {
 	of := map[string]*machine{}
 	for _, m := range v.machines {
 		if m.phase != untracked && m.last != nil {
 			of[m.last.ID] = m
 		}
 	}
-	var changed []string
 	for _, e := range events {
 		m := of[e.InstanceID]
 		notify, ack := false, true
@@ -157,9 +163,7 @@ func (v *inventory) applyEvents(events []cloud.Event) (done []cloud.Event) {
 			done = append(done, e)
 		}
 	}
-	v.mu.Unlock()
-	v.onMachinesChange(changed)
-	return done
+	return changed, done
 }
 
 // applyEvent records an event of a machine. notify means that its controller must reconcile it; ack
@@ -242,27 +246,35 @@ func newWatchLoop(v *inventory) *source {
 // error.
 func (s *source) watch(ctx context.Context, a *Account, driver cloud.Watcher) error {
 	ctx, cut := context.WithCancel(ctx)
-	var watching sync.WaitGroup
-	defer watching.Wait()
 	defer cut()
-	watching.Go(func() {
+	var need cloud.Group
+	need.Go(func() error {
+		defer cut()
 		for ctx.Err() == nil {
 			if s.inventory.account() != a || !s.isNeeded() {
 				cut()
 			}
 			sleepUntil(ctx, time.Time{}, s.wakeup)
 		}
+		return nil
 	})
-	err := typed("Watch", driver.Watch(withDriverCall(ctx, &driverCall{}), func(u cloud.Update) {
-		if ctx.Err() != nil {
-			return
-		}
-		u.Resources = sanitizeAll(u.Resources)
-		if s.inventory.applyUpdate(u); !u.All {
-			s.setState(a, nil)
-		}
+	err := typed("Watch", a.meter.recovered("Watch", func() error {
+		return driver.Watch(withDriverCall(ctx, &driverCall{}), func(u cloud.Update) {
+			if ctx.Err() != nil {
+				return
+			}
+			u.Resources = sanitizeAll(u.Resources)
+			if s.inventory.applyUpdate(u); !u.All {
+				s.setState(a, nil)
+			}
+		})
 	}))
-	if ctx.Err() != nil {
+	ended := ctx.Err() != nil
+	cut()
+	if lost := a.meter.recovered("watch", need.Wait); lost != nil {
+		return lost
+	}
+	if ended {
 		return nil
 	}
 	if err == nil {
@@ -300,10 +312,20 @@ func (v *inventory) watchEnded(failed bool) {
 
 // applyUpdate applies an Update. It takes the lock.
 func (v *inventory) applyUpdate(u cloud.Update) {
-	v.mu.Lock()
+	var changed []string
+	v.locked(func() { changed = v.recordUpdate(u) })
+	if u.All {
+		v.applyListing(u.At, u.Resources)
+	}
+	v.listWakeup.wake()
+	v.onMachinesChange(changed)
+}
+
+// recordUpdate records when the Watcher reported, and returns the machines that changed. It leaves
+// a listing to applyListing.
+func (v *inventory) recordUpdate(u cloud.Update) (changed []string) {
 	p := &v.pace
 	p.watchUpdated, p.watchFailed = time.Now(), false
-	var changed []string
 	switch {
 	case u.All:
 		if p.watchBegan.IsZero() || u.At.Before(p.watchBegan) {
@@ -321,12 +343,7 @@ func (v *inventory) applyUpdate(u cloud.Update) {
 			}
 		}
 	}
-	v.mu.Unlock()
-	if u.All {
-		v.applyListing(u.At, u.Resources)
-	}
-	v.listWakeup.wake()
-	v.onMachinesChange(changed)
+	return changed
 }
 
 // applyMachineUpdate sets all that a machine has now. It replaces sightings of the same resources:

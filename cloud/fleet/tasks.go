@@ -40,9 +40,9 @@ type task struct {
 // runWork does the live reads and the deletions, until ctx ends.
 func (v *inventory) runWork(ctx context.Context) {
 	for ctx.Err() == nil {
-		v.mu.Lock()
-		tasks, next := v.plan(time.Now())
-		v.mu.Unlock()
+		var tasks []*task
+		var next time.Time
+		v.locked(func() { tasks, next = v.plan(time.Now()) })
 		if len(tasks) == 0 {
 			sleepUntil(ctx, next, v.workWakeup)
 			continue
@@ -182,16 +182,13 @@ func (v *inventory) runTasks(ctx context.Context, tasks []*task) {
 			return
 		}
 	}
-	v.mu.Lock()
-	v.applyRead(tasks, began, found, failed)
-	v.mu.Unlock()
+	v.locked(func() { v.applyRead(tasks, began, found, failed) })
 	errs := v.deleteTargets(ctx, tasks)
 	if ctx.Err() != nil {
 		return
 	}
-	v.mu.Lock()
-	changed := v.recordOutcome(tasks, errs)
-	v.mu.Unlock()
+	var changed []string
+	v.locked(func() { changed = v.recordOutcome(tasks, errs) })
 	v.onMachinesChange(changed)
 }
 

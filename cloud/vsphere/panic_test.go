@@ -78,7 +78,7 @@ func TestAnswerThatPanicsTheDecoder(t *testing.T) {
 			if sent.Load() == 0 {
 				t.Fatalf("it read nothing: %v", err)
 			}
-			if _, panicked := errors.AsType[*cloud.Panic](err); !panicked || cloud.CodeOf(err) != cloud.Unknown {
+			if _, panicked := errors.AsType[*cloud.PanicError](err); !panicked || cloud.CodeOf(err) != cloud.Unknown {
 				t.Errorf("got %v, want the decoder's panic as Unknown", err)
 			}
 			if _, err := d.List(t.Context()); err != nil {
