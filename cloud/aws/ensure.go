@@ -8,7 +8,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -75,14 +74,13 @@ func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error
 	if p.userData, err = userData(req.UserData); err != nil {
 		return plan{}, cloud.Errorf(cloud.InvalidSpec, "%v", err)
 	}
-	var asked sync.WaitGroup
-	var noImage, noSubnet, noGroups error
-	asked.Go(func() { p.image, noImage = d.image(ctx, p.spec.Image) })
+	var asked cloud.Group
+	var noSubnet, noGroups error
+	asked.Go(func() (err error) { p.image, err = d.image(ctx, p.spec.Image); return err })
 	if p.subnet, noSubnet = d.subnet(ctx, p.spec.Subnets, req.FailureDomain); noSubnet == nil {
 		p.groups, noGroups = d.securityGroups(ctx, p.spec.SecurityGroups, p.subnet.vpc)
 	}
-	asked.Wait()
-	return p, cmp.Or(noImage, noSubnet, noGroups)
+	return p, cmp.Or(asked.Wait(), noSubnet, noGroups)
 }
 
 // invalidatePlan forgets what was resolved, because parts of it may be gone. If an image from a

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
-	"golang.org/x/sync/errgroup"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
@@ -401,14 +400,7 @@ func (d *driver) powerOf(ctx context.Context, vms []virtualMachine) powers {
 // Delete makes one call for each resource. Azure deletes the parts of a machine with it.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	d.lastDelete.Store(time.Now().UnixNano())
-	errs := make([]error, len(resources))
-	var calls errgroup.Group
-	calls.SetLimit(deletesAtOnce)
-	for i, r := range resources {
-		calls.Go(func() error { errs[i] = d.remove(ctx, r); return nil })
-	}
-	_ = calls.Wait()
-	return errs
+	return driverkit.InParallel(deletesAtOnce, resources, func(r cloud.Resource) error { return d.remove(ctx, r) })
 }
 
 func (d *driver) remove(ctx context.Context, r cloud.Resource) error {

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -103,7 +101,7 @@ func (d *driver) Untag(ctx context.Context, ids, keys []string) error {
 	if err != nil {
 		return err
 	}
-	var calls errgroup.Group
+	var calls cloud.Group
 	calls.SetLimit(deletesAtOnce)
 	for i := range vms {
 		vm := &vms[i]

@@ -119,3 +119,25 @@ func TestLoginGuard(t *testing.T) {
 		g.Expect(guard.Allow()).To(Succeed())
 	})
 }
+
+// TestInParallel: each item has its own error, and a panic is one.
+func TestInParallel(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	own := errors.New("own")
+	errs := InParallel(2, []int{0, 1, 2, 3}, func(i int) error {
+		switch i {
+		case 1:
+			return own
+		case 2:
+			panic("bad")
+		}
+		return nil
+	})
+	g.Expect(errs).To(HaveLen(4))
+	g.Expect(errs[0]).To(Succeed())
+	g.Expect(errs[1]).To(BeIdenticalTo(own))
+	g.Expect(cloud.CodeOf(errs[2])).To(Equal(cloud.Unknown))
+	g.Expect(errs[3]).To(Succeed())
+	g.Expect(InParallel(2, nil, func(int) error { return own })).To(BeEmpty())
+}

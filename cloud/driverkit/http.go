@@ -78,3 +78,19 @@ func CertPool(bundle string) (*x509.CertPool, error) {
 	}
 	return pool, nil
 }
+
+// InParallel calls do for each item, at most limit at a time, and returns the error of each. A
+// panic is the error of its item.
+func InParallel[T any](limit int, items []T, do func(T) error) []error {
+	errs := make([]error, len(items))
+	var calls cloud.Group
+	calls.SetLimit(limit)
+	for i, item := range items {
+		calls.Go(func() error {
+			errs[i] = cloud.Recover(func() error { return do(item) })
+			return nil
+		})
+	}
+	_ = calls.Wait()
+	return errs
+}

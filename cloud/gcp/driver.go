@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
@@ -382,14 +380,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 // Delete makes one call for each resource. Compute Engine deletes the disks of an instance with it.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	d.lastDelete.Store(time.Now().UnixNano())
-	errs := make([]error, len(resources))
-	var calls errgroup.Group
-	calls.SetLimit(deletesAtOnce)
-	for i, r := range resources {
-		calls.Go(func() error { errs[i] = d.remove(ctx, r); return nil })
-	}
-	_ = calls.Wait()
-	return errs
+	return driverkit.InParallel(deletesAtOnce, resources, func(r cloud.Resource) error { return d.remove(ctx, r) })
 }
 
 // remove names an instance by its number, which is never used again: its name may be another's by

@@ -11,9 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // An instance that others made becomes Drover's by two labels: the driver finds instances by them,
@@ -75,13 +74,7 @@ func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ [
 
 // Untag implements cloud.Tagger.
 func (d *driver) Untag(ctx context.Context, ids, keys []string) error {
-	errs := make([]error, len(ids))
-	var calls errgroup.Group
-	calls.SetLimit(deletesAtOnce)
-	for i, id := range ids {
-		calls.Go(func() error { errs[i] = d.untag(ctx, id, keys); return nil })
-	}
-	_ = calls.Wait()
+	errs := driverkit.InParallel(deletesAtOnce, ids, func(id string) error { return d.untag(ctx, id, keys) })
 	var queued *cloud.Queued
 	for _, err := range errs {
 		if err != nil && !errors.As(err, &queued) {

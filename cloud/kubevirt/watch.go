@@ -6,7 +6,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,9 +65,11 @@ func (d *driver) watchOnce(ctx context.Context, report func(cloud.Update)) (rece
 	}
 	report(cloud.Update{At: began, All: true, Resources: d.balancers.saw(found.resources())})
 	ctx, cancel := context.WithCancel(ctx)
-	var streams sync.WaitGroup
-	defer streams.Wait()
-	defer cancel()
+	var streams cloud.Group
+	defer func() {
+		cancel()
+		_ = streams.Wait() // run has had the error
+	}()
 	f := newWatchState(found, func(u cloud.Update) {
 		u.Resources = d.balancers.saw(u.Resources)
 		report(u)
@@ -82,9 +83,16 @@ func (d *driver) watchOnce(ctx context.Context, report func(cloud.Update)) (rece
 		case <-ctx.Done():
 		}
 	}
+	follow := func(s *stream, until func() error) {
+		streams.Go(func() error {
+			err := cloud.Recover(until)
+			send(streamEvent{stream: s, err: err})
+			return err
+		})
+	}
 	start := func(s *stream, version string) {
 		f.add(s, version)
-		streams.Go(func() { send(streamEvent{stream: s, err: d.watchKind(ctx, s, version, send)}) })
+		follow(s, func() error { return d.watchKind(ctx, s, version, send) })
 	}
 	start(f.vmStream, versions.vms)
 	start(f.vmiStream, versions.vmis)
@@ -93,14 +101,14 @@ func (d *driver) watchOnce(ctx context.Context, report func(cloud.Update)) (rece
 	if versions.volumes != "" {
 		start(volumes, versions.volumes)
 	} else {
-		streams.Go(func() { send(streamEvent{stream: volumes, err: d.await(ctx, volumes, d.hasCDI)}) })
+		follow(volumes, func() error { return d.await(ctx, volumes, d.hasCDI) })
 	}
 	balancers := d.stream(services, wholeObject, f.services.toChange)
 	if versions.services != "" {
 		start(balancers, versions.services)
 		start(d.stream(endpointSlices, wholeObject, f.slices.toChange), versions.slices)
 	} else {
-		streams.Go(func() { send(streamEvent{stream: balancers, err: d.await(ctx, balancers, d.mayReadBalancers)}) })
+		follow(balancers, func() error { return d.await(ctx, balancers, d.mayReadBalancers) })
 	}
 	err = f.run(ctx, events, d.streamTimeout)
 	return f.received, err

@@ -5,6 +5,7 @@ package kubevirt
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -376,4 +377,30 @@ func TestLabels(t *testing.T) {
 	g.Expect(s.of("token-1")).To(HaveExactElements(HaveField("Resources", HaveLen(1)), HaveField("Resources", BeEmpty())))
 	g.Expect(s.of("token-2")).To(HaveEach(HaveField("Resources", BeEmpty())), "it has not the name")
 	g.Expect(s.of("never-seen")).To(BeEmpty())
+}
+
+// panicking is a transport that panics when a watch of a kind is asked for.
+type panicking struct {
+	http.RoundTripper
+	kind string
+}
+
+func (p panicking) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Query().Get("watch") != "" && listKind(req) == p.kind+"List" {
+		panic("bad answer")
+	}
+	return p.RoundTripper.RoundTrip(req)
+}
+
+// TestStreamThatPanics: a panic in a stream's goroutine ends the watch with an error.
+func TestStreamThatPanics(t *testing.T) {
+	for _, kind := range []string{"VirtualMachine", "DataVolume", "EndpointSlice"} {
+		t.Run(kind, func(t *testing.T) {
+			g := NewWithT(t)
+			s := newStreams(t, func(_ string, _ int, _ http.ResponseWriter, req *http.Request) { untilGone(req) })
+			s.http.Transport = panicking{s.http.Transport, kind}
+			_, panicked := errors.AsType[*cloud.PanicError](s.follow(t.Context()))
+			g.Expect(panicked).To(BeTrue())
+		})
+	}
 }

@@ -107,24 +107,21 @@ func (d *driver) cellsAnswer(ctx context.Context) error {
 // byID reads each server by ID, callsAtOnce in parallel, and returns those that exist.
 func (d *driver) byID(ctx context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
 	var mu sync.Mutex
-	var reads sync.WaitGroup
-	slots := make(chan struct{}, maxParallelCalls)
+	var reads cloud.Group
+	reads.SetLimit(maxParallelCalls)
 	for _, ref := range refs {
-		slots <- struct{}{}
-		reads.Go(func() {
-			defer func() { <-slots }()
-			r, failed := d.readRecorded(ctx, ref)
+		reads.Go(func() error {
+			r, err := d.readRecorded(ctx, ref)
+			if err != nil || r.ID == "" {
+				return err
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			switch {
-			case failed != nil:
-				err = failed
-			case r.ID != "":
-				found = append(found, r)
-			}
+			found = append(found, r)
+			return nil
 		})
 	}
-	reads.Wait()
+	err = reads.Wait()
 	return found, err
 }
 

@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
@@ -251,14 +249,7 @@ func filterByTokens(found []cloud.Resource, wanted func(token string) bool) []cl
 // Delete deletes each resource with its own call, callsAtOnce in parallel: Nova and Neutron have no
 // batch calls.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
-	errs := make([]error, len(resources))
-	var calls errgroup.Group
-	calls.SetLimit(maxParallelCalls)
-	for i, r := range resources {
-		calls.Go(func() error { errs[i] = d.delete(ctx, r); return nil })
-	}
-	_ = calls.Wait()
-	return errs
+	return driverkit.InParallel(maxParallelCalls, resources, func(r cloud.Resource) error { return d.delete(ctx, r) })
 }
 
 func (d *driver) delete(ctx context.Context, r cloud.Resource) (err error) {

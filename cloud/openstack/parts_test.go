@@ -195,6 +195,29 @@ func TestShared(t *testing.T) {
 	g.Expect(third).To(Equal(second))
 }
 
+// TestSharedAfterPanic: a read that panics is an error for all who wait for it, and the next one
+// works.
+func TestSharedAfterPanic(t *testing.T) {
+	g := NewWithT(t)
+	bad := true
+	s := newShared(func(_ context.Context, keys []string) ([]string, error) {
+		if bad {
+			panic("bad answer")
+		}
+		return keys, nil
+	})
+	other := s.join("a")
+	_, err := s.get(t.Context(), "a")
+	_, panicked := errors.AsType[*cloud.PanicError](err)
+	g.Expect(panicked).To(BeTrue())
+	g.Expect(other.done).To(BeClosed())
+	g.Expect(other.err).To(MatchError(err))
+	bad = false
+	found, err := s.get(t.Context(), "b")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(Equal([]string{"b"}))
+}
+
 // TestSharedRests: a hundred callers that come one by one share few reads, each of which began
 // after the call. A single caller does not wait.
 func TestSharedRests(t *testing.T) {

@@ -84,7 +84,7 @@ func (s *shared[T]) readRound(ctx context.Context, r *round[T]) {
 		return
 	default:
 	}
-	r.found, r.err = s.read(ctx, keys)
+	r.err = cloud.Recover(func() (err error) { r.found, err = s.read(ctx, keys); return err }) // others wait for the round
 	r.ended = r.err != nil && ctx.Err() != nil
 	close(r.done)
 }

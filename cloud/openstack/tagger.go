@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -211,7 +209,7 @@ func (d *driver) takeParts(ctx context.Context, s *server, parts ownParts, tags 
 
 // Untag implements cloud.Tagger.
 func (d *driver) Untag(ctx context.Context, ids, keys []string) error {
-	var calls errgroup.Group
+	var calls cloud.Group
 	calls.SetLimit(maxParallelCalls)
 	for _, id := range ids {
 		calls.Go(func() error {
