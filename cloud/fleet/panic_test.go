@@ -351,3 +351,39 @@ func TestCallbackThatPanics(t *testing.T) {
 		}
 	})
 }
+
+// TestPartOfADeletionThatPanics: a driver that deletes in parallel returns a panic of one deletion.
+// It is counted, and the others have their own results.
+func TestPartOfADeletionThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s := c.begin(t)
+		a := s.account(t)
+		a.driver = partDriver{a.driver}
+		errs := a.Remove(t.Context(), []cloud.Resource{{ID: "refused"}, {ID: "panics"}, {ID: "gone"}})
+		if len(errs) != 3 || cloud.CodeOf(errs[0]) != cloud.Conflict || cloud.CodeOf(errs[1]) != cloud.Unknown || errs[2] != nil {
+			t.Errorf("got %v", errs)
+		}
+		if got := testutil.ToFloat64(s.metrics.panics.WithLabelValues("test", testKey.String(), "Delete")); got != 1 {
+			t.Errorf("%v panics were counted", got)
+		}
+	})
+}
+
+type partDriver struct{ cloud.Driver }
+
+func (partDriver) Delete(_ context.Context, resources []cloud.Resource) []error {
+	errs := make([]error, len(resources))
+	for i, r := range resources {
+		errs[i] = cloud.Recover(func() error {
+			switch r.ID {
+			case "refused":
+				return cloud.Errorf(cloud.Conflict, "in use")
+			case "panics":
+				panic("bad answer")
+			}
+			return nil
+		})
+	}
+	return errs
+}
