@@ -68,7 +68,7 @@ func machineFacts(machine *clusterv1.Machine, cloud *infrav1.CloudMachine) csr.M
 func (r *CSRReconciler) clusterFacts(
 	ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, asked []string, node string, cloud *infrav1.CloudMachine,
 ) (csr.Cluster, error) {
-	facts := csr.Cluster{APIServers: []string{cluster.Spec.ControlPlaneEndpoint.Host}}
+	facts := csr.Cluster{APIServers: []string{cluster.Spec.ControlPlaneEndpoint.Host}, Domain: cluster.Spec.ClusterNetwork.ServiceDomain}
 	if host := r.APIServer(client.ObjectKeyFromObject(cluster)); host != "" {
 		facts.APIServers = append(facts.APIServers, host)
 	}

@@ -76,7 +76,7 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 	case machine.Status.NodeRef.IsDefined() && machine.Status.NodeRef.Name != node:
 		return reject(machine, "the Machine already has another Node"), nil
 	}
-	if why := csr.CheckClient(request, node); why != "" {
+	if why := checkClient(cluster, request, node); why != "" {
 		return reject(machine, why), nil
 	}
 	if machine.Status.NodeRef.IsDefined() {
@@ -90,6 +90,12 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 		return pending(machine, fmt.Sprintf("Node %q already exists and is not known to belong to this Machine", node)), nil
 	}
 	return verdict{approve: true}, nil
+}
+
+// checkClient returns why the request is not the Node's kubelet's for a client certificate, or why
+// no Node of this Cluster may have that name, or "".
+func checkClient(cluster *clusterv1.Cluster, request *certificatesv1.CertificateSigningRequest, node string) string {
+	return cmp.Or(csr.CheckNode(node, cluster.Spec.ClusterNetwork.ServiceDomain), csr.CheckClient(request, node))
 }
 
 func (r *CSRReconciler) machineByToken(ctx context.Context, cluster *clusterv1.Cluster, name string) (*clusterv1.Machine, string, error) {
@@ -123,7 +129,7 @@ func (r *CSRReconciler) judgeRenewal(ctx context.Context, cluster *clusterv1.Clu
 	case !machine.Status.NodeRef.IsDefined():
 		return pending(machine, "the Machine is not yet linked to this Node"), nil
 	}
-	if why := csr.CheckClient(request, node); why != "" {
+	if why := checkClient(cluster, request, node); why != "" {
 		return reject(machine, why), nil
 	}
 	return verdict{approve: true}, nil

@@ -59,13 +59,23 @@ func fakeClient(t *testing.T, hooks interceptor.Funcs, objects ...client.Object)
 // request returns the certificate request of the kubelet of the Node blue-1.
 func request(t *testing.T, ips ...net.IP) []byte {
 	t.Helper()
+	return requestOf(t, x509.CertificateRequest{IPAddresses: ips})
+}
+
+// requestNamed returns the certificate request of the kubelet of the Node blue-1 for DNS names.
+func requestNamed(t *testing.T, names ...string) []byte {
+	t.Helper()
+	return requestOf(t, x509.CertificateRequest{DNSNames: names})
+}
+
+func requestOf(t *testing.T, wanted x509.CertificateRequest) []byte {
+	t.Helper()
+	wanted.Subject = pkix.Name{CommonName: "system:node:blue-1", Organization: []string{"system:nodes"}}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: "system:node:blue-1", Organization: []string{"system:nodes"}}, IPAddresses: ips,
-	}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &wanted, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,6 +258,32 @@ func TestServingJudgedByTheCluster(t *testing.T) {
 			v, err := r.judge(t.Context(), o.cluster, all, servingRequest(t, c.asked))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(v.approve).To(Equal(c.approved), v.why)
+		})
+	}
+}
+
+// TestReservedNodeName: a machine whose Node would have a name of the cluster's own DNS gets no
+// certificate. The Cluster says which domain that is.
+func TestReservedNodeName(t *testing.T) {
+	for domain, approved := range map[string]bool{"": true, "example.org": true, "blue-1": false, "BLUE-1.": false} {
+		t.Run(domain, func(t *testing.T) {
+			g := NewWithT(t)
+			cluster, machine := testCluster(), testMachine("blue-1", "machine-1")
+			cluster.Spec.ClusterNetwork.ServiceDomain = domain
+			machine.Status.NodeRef.Name = "blue-1"
+			c := fakeClient(t, interceptor.Funcs{}, cluster, machine, cloudMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
+			r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster))}
+			renewal := servingRequest(t, "10.0.0.7")
+			renewal.Spec.SignerName = certificatesv1.KubeAPIServerClientKubeletSignerName
+			renewal.Spec.Usages = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth}
+			renewal.Spec.Request = request(t)
+			serving := servingRequest(t, "10.0.0.7")
+			serving.Spec.Request = requestNamed(t, "blue-1")
+			for _, csr := range []*certificatesv1.CertificateSigningRequest{renewal, serving} {
+				v, err := r.judge(t.Context(), cluster, c, csr)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(v.approve).To(Equal(approved), v.why)
+			}
 		})
 	}
 }

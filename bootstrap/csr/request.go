@@ -89,6 +89,9 @@ func parse(csr *certificatesv1.CertificateSigningRequest, node string) (*x509.Ce
 	if node == "" || request.Subject.CommonName != nodeUserPrefix+node {
 		return nil, "the requested name is not that of the machine's Node"
 	}
+	if why := CheckNode(node, ""); why != "" {
+		return nil, why
+	}
 	if !slices.Equal(request.Subject.Organization, []string{nodesGroup}) {
 		return nil, "the requested organization is not exactly " + nodesGroup
 	}

@@ -27,10 +27,12 @@ type Machine struct {
 	NodeAddresses []string
 }
 
-// Cluster contains the addresses that no kubelet of a cluster may serve.
+// Cluster contains the names and addresses that no kubelet of a cluster may serve.
 type Cluster struct {
 	// APIServers are the hosts of the API server: IP addresses or names.
 	APIServers []string
+	// Domain is the cluster's DNS domain according to the Cluster; "" if it does not say.
+	Domain string
 	// Services are the Service address ranges.
 	Services []netip.Prefix
 	// Others maps the requested addresses that another machine or Node has to their owner, such as
@@ -69,8 +71,8 @@ func CheckServing(csr *certificatesv1.CertificateSigningRequest, m Machine, c Cl
 func checkNames(request *x509.CertificateRequest, m Machine, c Cluster) Refusal {
 	names, ips := m.known()
 	for _, name := range request.DNSNames {
+		r := c.checkName(name)
 		name = Canonical(name)
-		r := c.checkAPIServers(name)
 		if r == (Refusal{}) && name != Canonical(m.Node) { // the API server has authenticated it by the Node's name
 			r = check(name, names[name], m, c)
 		}
