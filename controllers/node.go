@@ -211,8 +211,9 @@ func (r *NodeReconciler) clusterToMachinesWithoutNode(ctx context.Context, o cli
 }
 
 // nodeToMachines returns the machines that a Node concerns. For a Node without provider ID, these
-// are the machines at its addresses. Otherwise they are the machines with its provider ID that were
-// not seen running yet, that have several Nodes, or whose NodeJoined is not True.
+// are the machines with its name or at its addresses. Otherwise they are the machines with its
+// provider ID that were not seen running yet, that have several Nodes, or whose NodeJoined is not
+// True.
 func (r *NodeReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
 		node, ok := o.(*corev1.Node)
@@ -220,7 +221,7 @@ func (r *NodeReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFun
 			return nil
 		}
 		if node.Spec.ProviderID == "" {
-			var requests []reconcile.Request
+			requests := append(r.find(ctx, cluster, machineByNodeName, node.Name, nil), r.find(ctx, cluster, machineByAddress, node.Name, nil)...)
 			for _, a := range node.Status.Addresses {
 				requests = append(requests, r.find(ctx, cluster, machineByAddress, a.Address, nil)...)
 			}

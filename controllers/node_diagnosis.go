@@ -45,7 +45,7 @@ func (r *NodeReconciler) diagnoseNode(ctx context.Context, s *machineScope, hasN
 	}
 	reason, message, err := r.Progress(ctx, s.cluster, s.owner)
 	if reason == "" {
-		reason, message = infrav1.NodeMissingReason, "no Node has its provider ID or one of its addresses: check the machine itself"
+		reason, message = infrav1.NodeMissingReason, "no Node has its provider ID, or both its name and one of its addresses: check the machine itself"
 	}
 	if reason != infrav1.CertificateNotApprovedReason { // the machine does not know the state of its certificate
 		message += r.console(ctx, s, since)

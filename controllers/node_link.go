@@ -17,11 +17,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/naming"
 )
 
 // link ensures that exactly one Node carries the machine's provider ID. Usually the kubelet has set
-// it, and there is nothing to do. Otherwise link finds the Node by the VM's own addresses and sets
-// the ID. Cluster API then matches Machine and Node. NodeJoined reports what prevents this.
+// it, and there is nothing to do. Otherwise link finds the Node by its name, and sets the ID: see
+// isNodeOf. Cluster API then matches Machine and Node. NodeJoined reports what prevents this.
 func (r *NodeReconciler) link(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	if s.owner == nil || s.Spec.ProviderID == "" || !s.DeletionTimestamp.IsZero() || s.Status.InstanceState == stateGone {
 		return reconcile.Result{}, nil
@@ -94,7 +95,7 @@ func duplicateNodes(format string, args ...any) nodeIssue {
 	return nodeIssue{infrav1.DuplicateNodesReason, fmt.Sprintf(format, args...)}
 }
 
-// setProviderID sets the machine's provider ID on the one Node without one that has a VM address.
+// setProviderID sets the machine's provider ID on the one Node without one that is the machine's.
 // Its results are those of findNode.
 func (r *NodeReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (joined bool, issue nodeIssue, again time.Duration, err error) {
 	node, issue, err := r.nodeWithoutProviderID(ctx, s, nodes)
@@ -123,40 +124,54 @@ func patchProviderID(ctx context.Context, nodes client.Client, node *corev1.Node
 	return nil
 }
 
-// nodeWithoutProviderID returns the one Node that has no provider ID and has one of the VM's
-// addresses; nil if there is none. Two clouds may give the same private address to two machines of
-// one cluster. Then the address identifies no Node, and the kubelet has to set its provider ID.
+// nodeWithoutProviderID returns the one Node that has no provider ID and is the machine's, or nil if
+// there is none. It never returns a Node with the name of another machine. Two clouds may give the
+// same host name or private address to two machines of one cluster. Then they identify no Node, and
+// the kubelet has to set its provider ID.
 func (r *NodeReconciler) nodeWithoutProviderID(ctx context.Context, s *machineScope, nodes client.Client) (*corev1.Node, nodeIssue, error) {
 	candidates := &corev1.NodeList{}
 	if err := nodes.List(ctx, candidates, client.MatchingFields{nodeByMissingID: "true"}); err != nil {
 		return nil, nodeIssue{}, fmt.Errorf("listing the Nodes without provider ID: %w", err)
 	}
-	var match []*corev1.Node
-	var address string
-	for i := range candidates.Items {
-		if ip := sharedIP(&candidates.Items[i], s.CloudMachine); ip != "" {
-			match, address = append(match, &candidates.Items[i]), ip
-		}
-	}
+	match := slices.DeleteFunc(candidates.Items, func(n corev1.Node) bool { return !isNodeOf(&n, s) })
 	switch len(match) {
 	case 0:
 		return nil, nodeIssue{}, nil
 	case 1:
 	default:
-		return nil, duplicateNodes("Nodes %q and %q both have an address of this VM: delete the one that does not belong to this machine",
+		return nil, duplicateNodes("Nodes %q and %q both have a name and an address of this VM: delete the one that does not belong to this machine",
 			match[0].Name, match[1].Name), nil
+	}
+	node := &match[0]
+	other, err := r.otherMachineNamed(ctx, s, node.Name)
+	if err != nil {
+		return nil, nodeIssue{}, err
+	}
+	if other == "" && node.Name != naming.NodeName(machineName(s)) {
+		other, err = r.otherMachineAt(ctx, s, sharedIP(node, s.CloudMachine))
+	}
+	if err != nil || other == "" {
+		return node, nodeIssue{}, err
+	}
+	return nil, duplicateNodes("Node %q may belong to this machine or to %s, which has the same name or address: start this machine's kubelet with --provider-id=%s",
+		node.Name, other, s.Spec.ProviderID), nil
+}
+
+// otherMachineAt returns another machine of the cluster that has the address, or "".
+func (r *NodeReconciler) otherMachineAt(ctx context.Context, s *machineScope, address string) (string, error) {
+	if address == "" {
+		return "", nil
 	}
 	same := &infrav1.CloudMachineList{}
 	err := r.Client.List(ctx, same, client.InNamespace(s.Namespace), client.MatchingFields{machineByAddress: address},
 		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name})
 	if err != nil {
-		return nil, nodeIssue{}, fmt.Errorf("listing the machines at %s: %w", address, err)
+		return "", fmt.Errorf("listing the machines at %s: %w", address, err)
 	}
 	if i := slices.IndexFunc(same.Items, func(m infrav1.CloudMachine) bool { return m.Name != s.Name }); i >= 0 {
-		return nil, duplicateNodes("Node %q may belong to this machine or to CloudMachine %q, which has the same address %s: start this machine's kubelet with --provider-id=%s",
-			match[0].Name, same.Items[i].Name, address, s.Spec.ProviderID), nil
+		return fmt.Sprintf("CloudMachine %q", same.Items[i].Name), nil
 	}
-	return match[0], nodeIssue{}, nil
+	return "", nil
 }
 
 // sharedIP returns an IP address of the Node that the cloud gave to the VM, or "".

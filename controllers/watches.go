@@ -3,14 +3,20 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/naming"
 )
 
 // Index fields of the manager's cache. SetupIndexes declares them.
@@ -20,6 +26,8 @@ const (
 	machineByToken       = "spec.creation.token"
 	machineByProviderID  = "spec.providerID"
 	machineByAddress     = "status.addresses.address"
+	machineByNodeName    = "drover/nodeName"      // of CloudMachines, without what the cloud reports
+	ownerByNode          = "drover/nodeOfMachine" // of Machines
 	clusterByToken       = "spec.creation.loadBalancerToken"
 )
 
@@ -53,8 +61,25 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			var values []string
 			for _, a := range o.(*infrav1.CloudMachine).Status.Addresses {
 				values = append(values, a.Address)
+				if lower := strings.ToLower(a.Address); lower != a.Address { // Nodes have names in lower case
+					values = append(values, lower)
+				}
 			}
 			return values
+		}},
+		{&infrav1.CloudMachine{}, machineByNodeName, func(o client.Object) []string {
+			names := []string{naming.NodeName(o.GetName()), driverkit.HostName(o.GetName(), 63)}
+			for _, owner := range o.GetOwnerReferences() {
+				if owner.Kind == "Machine" {
+					names = append(names, naming.NodeName(owner.Name))
+				}
+			}
+			slices.Sort(names)
+			return slices.Compact(names)
+		}},
+		{&clusterv1.Machine{}, ownerByNode, func(o client.Object) []string {
+			machine := o.(*clusterv1.Machine)
+			return []string{cmp.Or(machine.Status.NodeRef.Name, naming.NodeName(machine.Name))}
 		}},
 	}
 	for _, i := range indexes {

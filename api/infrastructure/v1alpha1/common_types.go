@@ -93,8 +93,8 @@ const (
 	// NeverSeenReason says that the account shows no VM with this machine's tags, and has never
 	// shown one. Drover does not conclude from this that the VM is gone.
 	NeverSeenReason = "NeverSeen"
-	// DuplicateNodesReason says that more than one Node has this machine's provider ID or address,
-	// or that another machine has the same address.
+	// DuplicateNodesReason says that more than one Node has this machine's provider ID or name, or
+	// that another machine has the same name or address.
 	DuplicateNodesReason = "DuplicateNodes"
 	// NoCertificateRequestReason says that the VM has run for a long time, but no kubelet on it has
 	// requested a certificate.
