@@ -212,8 +212,8 @@ func (r *NodeReconciler) clusterToMachinesWithoutNode(ctx context.Context, o cli
 
 // nodeToMachines returns the machines that a Node concerns. For a Node without provider ID, these
 // are the machines with its name or at its addresses. Otherwise they are the machines with its
-// provider ID that were not seen running yet, that have several Nodes, or whose NodeJoined is not
-// True.
+// provider ID that were not seen running yet, that have several Nodes or other names, or whose
+// NodeJoined is not True; and the machines with its name that have another provider ID.
 func (r *NodeReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
 		node, ok := o.(*corev1.Node)
@@ -221,16 +221,23 @@ func (r *NodeReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFun
 			return nil
 		}
 		if node.Spec.ProviderID == "" {
-			requests := append(r.find(ctx, cluster, machineByNodeName, node.Name, nil), r.find(ctx, cluster, machineByAddress, node.Name, nil)...)
+			requests := r.findNamed(ctx, cluster, node.Name, nil)
 			for _, a := range node.Status.Addresses {
 				requests = append(requests, r.find(ctx, cluster, machineByAddress, a.Address, nil)...)
 			}
 			return requests
 		}
-		return r.find(ctx, cluster, machineByProviderID, node.Spec.ProviderID, func(m *infrav1.CloudMachine) bool {
-			return !isProvisioned(m) || r.hasDuplicateNodes(ctx, cluster, node.Spec.ProviderID) || !conditions.IsTrue(m, infrav1.MachineNodeJoinedCondition)
-		})
+		named := r.findNamed(ctx, cluster, node.Name, func(m *infrav1.CloudMachine) bool { return m.Spec.ProviderID != node.Spec.ProviderID })
+		return append(named, r.find(ctx, cluster, machineByProviderID, node.Spec.ProviderID, func(m *infrav1.CloudMachine) bool {
+			return !isProvisioned(m) || !conditions.IsTrue(m, infrav1.MachineNodeJoinedCondition) ||
+				!slices.Contains(append(cloudHostNames(m), namesOfNode(m)...), node.Name) || r.hasDuplicateNodes(ctx, cluster, node.Spec.ProviderID)
+		})...)
 	}
+}
+
+// findNamed returns the machines whose Node may have the name, and for which keep returns true.
+func (r *NodeReconciler) findNamed(ctx context.Context, cluster client.ObjectKey, node string, keep func(*infrav1.CloudMachine) bool) []reconcile.Request {
+	return append(r.find(ctx, cluster, machineByNodeName, node, keep), r.find(ctx, cluster, machineByAddress, node, keep)...)
 }
 
 // hasDuplicateNodes reports whether more than one Node carries the provider ID.

@@ -52,6 +52,9 @@ func (r *NodeReconciler) requestEarlyListing(ctx context.Context, s *machineScop
 	}
 	linked, err := linkedNodes(ctx, s, nodes)
 	if len(linked) == 1 {
+		if issue, err := r.checkNodeName(ctx, s, &linked[0]); issue.reason != "" || err != nil {
+			return err // it is reported when the VM runs
+		}
 		r.Handover.reportLink(s.CloudMachine, nodeLink{joined: true})
 	}
 	if len(linked) > 0 && s.account != nil {
@@ -84,6 +87,9 @@ func (r *NodeReconciler) findNode(ctx context.Context, s *machineScope) (joined 
 	case 0:
 		return r.setProviderID(ctx, s, nodes)
 	case 1:
+		if issue, err = r.checkNodeName(ctx, s, &linked[0]); issue.reason != "" || err != nil {
+			return false, issue, jitter(deletionRecheck), err
+		}
 		issue, again, err = r.diagnoseNode(ctx, s, true)
 		return true, issue, again, err
 	}
@@ -98,6 +104,9 @@ func duplicateNodes(format string, args ...any) nodeIssue {
 // setProviderID sets the machine's provider ID on the one Node without one that is the machine's.
 // Its results are those of findNode.
 func (r *NodeReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (joined bool, issue nodeIssue, again time.Duration, err error) {
+	if issue, err = r.checkProviderID(ctx, s, nodes); issue.reason != "" || err != nil {
+		return false, issue, jitter(deletionRecheck), err
+	}
 	node, issue, err := r.nodeWithoutProviderID(ctx, s, nodes)
 	switch {
 	case err != nil:
@@ -124,10 +133,10 @@ func patchProviderID(ctx context.Context, nodes client.Client, node *corev1.Node
 	return nil
 }
 
-// nodeWithoutProviderID returns the one Node that has no provider ID and is the machine's, or nil if
-// there is none. It never returns a Node with the name of another machine. Two clouds may give the
-// same host name or private address to two machines of one cluster. Then they identify no Node, and
-// the kubelet has to set its provider ID.
+// nodeWithoutProviderID returns the one Node that has no provider ID and is the machine's, or nil
+// if there is none. It never returns a Node with the name of another machine. Two clouds may give
+// the same host name or private address to two machines of one cluster. Then they identify no Node,
+// and the kubelet has to set its provider ID.
 func (r *NodeReconciler) nodeWithoutProviderID(ctx context.Context, s *machineScope, nodes client.Client) (*corev1.Node, nodeIssue, error) {
 	candidates := &corev1.NodeList{}
 	if err := nodes.List(ctx, candidates, client.MatchingFields{nodeByMissingID: "true"}); err != nil {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
@@ -176,5 +177,81 @@ func TestNodeFindsItsMachine(t *testing.T) {
 		} else {
 			g.Expect(names).To(ContainElement(machine), node)
 		}
+	}
+}
+
+// TestNodeWithAnotherProviderID: both machines say that the Node of one carries the provider ID of
+// the other, whether or not Cluster API believes it, until the Node is gone.
+func TestNodeWithAnotherProviderID(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		node     string
+		believed bool // Cluster API has matched the Node with the machine "trusted"
+		reported string
+		conflict bool
+	}{
+		"another machine's name":             {node: "attacker", conflict: true},
+		"believed by Cluster API":            {node: "attacker", believed: true, conflict: true},
+		"a name that the cloud gave another": {node: "ip-10-0-0-7.internal", reported: "IP-10-0-0-7.internal", conflict: true},
+		"its own name":                       {node: "trusted"},
+		"a name of no machine":               {node: "vm-of-the-old-system", believed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				b := newBench(t, joining("trusted", "attacker")...)
+				b.reconcile("trusted")
+				b.reconcile("attacker")
+				if c.reported != "" {
+					m := b.machine("attacker")
+					before := client.MergeFrom(m.DeepCopy())
+					m.Status.Addresses = append(m.Status.Addresses, clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: c.reported})
+					b.Expect(b.management.Status().Patch(t.Context(), m, before)).To(Succeed())
+				}
+				if c.believed {
+					owner := &clusterv1.Machine{}
+					b.Expect(b.management.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "trusted"}, owner)).To(Succeed())
+					owner.Status.NodeRef.Name = c.node
+					b.Expect(b.management.Update(t.Context(), owner)).To(Succeed())
+				}
+				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.node}, Spec: corev1.NodeSpec{ProviderID: b.machine("trusted").Spec.ProviderID}}
+				b.Expect(b.nodes.Create(t.Context(), node)).To(Succeed())
+				requests := b.node.nodeToMachines(client.ObjectKey{Namespace: "team-a", Name: "prod"})(t.Context(), node)
+				find := func(of string) (joined bool, issue nodeIssue) {
+					s, err := readMachine(t.Context(), b.management, b.r.Accounts, client.ObjectKey{Namespace: "team-a", Name: of})
+					b.Expect(err).NotTo(HaveOccurred())
+					joined, issue, _, err = b.node.findNode(t.Context(), s)
+					b.Expect(err).NotTo(HaveOccurred())
+					return joined, issue
+				}
+				joined, issue := find("trusted")
+				b.Expect(joined).To(Equal(!c.conflict))
+				if !c.conflict {
+					b.Expect(issue).To(BeZero())
+					return
+				}
+				b.Expect(issue.reason).To(Equal(infrav1.ProviderIDConflictReason))
+				b.Expect(issue.message).To(And(ContainSubstring(c.node), ContainSubstring(`"attacker"`)))
+				_, issue = find("attacker")
+				b.Expect(issue.reason).To(Equal(infrav1.ProviderIDConflictReason))
+				b.Expect(issue.message).To(And(ContainSubstring(c.node), ContainSubstring(`"trusted"`)))
+				for _, of := range []string{"trusted", "attacker"} {
+					b.Expect(requests).To(ContainElement(HaveField("Name", of)), "the Node's event")
+					b.reconcileNode(requestFor(b.machine(of)))
+				}
+				b.settle()
+				if c.reported == "" { // otherwise the next listing has no such name
+					for _, of := range []string{"trusted", "attacker"} {
+						joined := conditions.Get(b.machine(of), infrav1.MachineNodeJoinedCondition)
+						b.Expect(joined.Status).To(Equal(metav1.ConditionFalse), of)
+						b.Expect(joined.Reason).To(Equal(infrav1.ProviderIDConflictReason), of)
+					}
+				}
+				b.Expect(b.nodes.Delete(t.Context(), node)).To(Succeed())
+				for _, of := range []string{"trusted", "attacker"} {
+					_, issue := find(of)
+					b.Expect(issue).To(BeZero(), of)
+				}
+			})
+		})
 	}
 }

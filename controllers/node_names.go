@@ -41,8 +41,8 @@ func joinsByDrover(machine *clusterv1.Machine) bool {
 	return ref.APIGroup == bootstrapv1.GroupVersion.Group && ref.Kind == "CloudInitConfig"
 }
 
-// nodeNames returns the name of the Node that Cluster API has matched with the machine. Before that,
-// it returns the names that the Node may get.
+// nodeNames returns the name of the Node that Cluster API has matched with the machine. Before
+// that, it returns the names that the Node may get.
 func nodeNames(s *machineScope) []string {
 	if s.owner != nil && s.owner.Status.NodeRef.IsDefined() {
 		return []string{s.owner.Status.NodeRef.Name}
@@ -116,4 +116,48 @@ func (r *NodeReconciler) otherMachineNamed(ctx context.Context, s *machineScope,
 		}
 	}
 	return "", nil
+}
+
+// checkNodeName returns the issue of a Node that carries the machine's provider ID and has the name
+// of another machine. Kubelets choose their provider ID, and Cluster API believes them, so this may
+// be an attack.
+func (r *NodeReconciler) checkNodeName(ctx context.Context, s *machineScope, node *corev1.Node) (nodeIssue, error) {
+	if slices.Contains(ownNames(s), node.Name) {
+		return nodeIssue{}, nil
+	}
+	other, err := r.otherMachineNamed(ctx, s, node.Name)
+	if err != nil || other == "" {
+		return nodeIssue{}, err
+	}
+	return providerIDConflict("Node %q has this machine's provider ID %s and the name of %s", node.Name, node.Spec.ProviderID, other), nil
+}
+
+// checkProviderID returns the issue of a Node that has the machine's name and carries the provider
+// ID of another machine.
+func (r *NodeReconciler) checkProviderID(ctx context.Context, s *machineScope, nodes client.Reader) (nodeIssue, error) {
+	for _, name := range ownNames(s) {
+		node := &corev1.Node{}
+		if err := nodes.Get(ctx, client.ObjectKey{Name: name}, node); client.IgnoreNotFound(err) != nil {
+			return nodeIssue{}, fmt.Errorf("reading Node %q: %w", name, err)
+		}
+		if node.Spec.ProviderID == "" {
+			continue
+		}
+		machines := &infrav1.CloudMachineList{}
+		err := r.Client.List(ctx, machines, client.InNamespace(s.Namespace), client.MatchingFields{machineByProviderID: node.Spec.ProviderID},
+			client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name})
+		if err != nil {
+			return nodeIssue{}, fmt.Errorf("listing the CloudMachines of Node %q: %w", name, err)
+		}
+		if i := slices.IndexFunc(machines.Items, func(m infrav1.CloudMachine) bool { return m.Name != s.Name }); i >= 0 {
+			return providerIDConflict("Node %q has this machine's name and the provider ID %s of CloudMachine %q",
+				name, node.Spec.ProviderID, machines.Items[i].Name), nil
+		}
+	}
+	return nodeIssue{}, nil
+}
+
+func providerIDConflict(format string, args ...any) nodeIssue {
+	return nodeIssue{infrav1.ProviderIDConflictReason,
+		fmt.Sprintf(format, args...) + ": its kubelet claims to be another machine; replace the machine that has the Node's name, and delete the Node"}
 }

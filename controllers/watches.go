@@ -67,16 +67,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			}
 			return values
 		}},
-		{&infrav1.CloudMachine{}, machineByNodeName, func(o client.Object) []string {
-			names := []string{naming.NodeName(o.GetName()), driverkit.HostName(o.GetName(), 63)}
-			for _, owner := range o.GetOwnerReferences() {
-				if owner.Kind == "Machine" {
-					names = append(names, naming.NodeName(owner.Name))
-				}
-			}
-			slices.Sort(names)
-			return slices.Compact(names)
-		}},
+		{&infrav1.CloudMachine{}, machineByNodeName, namesOfNode},
 		{&clusterv1.Machine{}, ownerByNode, func(o client.Object) []string {
 			machine := o.(*clusterv1.Machine)
 			return []string{cmp.Or(machine.Status.NodeRef.Name, naming.NodeName(machine.Name))}
@@ -88,6 +79,19 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		}
 	}
 	return nil
+}
+
+// namesOfNode returns the names that the Node of a CloudMachine may have, without those that the
+// cloud reports.
+func namesOfNode(machine client.Object) []string {
+	names := []string{naming.NodeName(machine.GetName()), driverkit.HostName(machine.GetName(), 63)}
+	for _, owner := range machine.GetOwnerReferences() {
+		if owner.Kind == "Machine" {
+			names = append(names, naming.NodeName(owner.Name))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func nonEmpty(value string) []string {

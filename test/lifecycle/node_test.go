@@ -420,8 +420,8 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 	}
 	s.soon("the machine is content again", told)
 
-	// Nodes without a provider ID claim the VM's address: neither has the machine's name, so neither
-	// is linked.
+	// Nodes without a provider ID claim the VM's address: neither has the machine's name, so
+	// neither is linked.
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: machine.Name}}
 	twins := []*corev1.Node{{}, {}}
 	for i, twin := range twins {

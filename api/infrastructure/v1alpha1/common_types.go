@@ -96,6 +96,9 @@ const (
 	// DuplicateNodesReason says that more than one Node has this machine's provider ID or name, or
 	// that another machine has the same name or address.
 	DuplicateNodesReason = "DuplicateNodes"
+	// ProviderIDConflictReason says that a Node with the name of one machine carries the provider
+	// ID of another one.
+	ProviderIDConflictReason = "ProviderIDConflict"
 	// NoCertificateRequestReason says that the VM has run for a long time, but no kubelet on it has
 	// requested a certificate.
 	NoCertificateRequestReason = "NoCertificateRequest"
