@@ -106,17 +106,24 @@ func (r *CSRReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, 
 	if err := watcher.Watch(r.ClusterCache.GetClusterSource("csr-watch", clusterItself)); err != nil {
 		return fmt.Errorf("watching connections to workload clusters: %w", err)
 	}
-	// This watch finds Clusters that get the watch-filter label late, or are deleted. The watch
-	// above finds Clusters that are connected late.
+	// This watch finds Clusters that get the watch-filter label late, or become Drover's, or are
+	// deleted. The watch above finds Clusters that are connected late, the one below those of
+	// others, when they get their first machine of Drover's.
 	err = watcher.Watch(source.Kind(mgr.GetCache(), &clusterv1.Cluster{},
 		handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, c *clusterv1.Cluster) []ctrl.Request { return clusterItself(ctx, c) }),
 		predicate.TypedFuncs[*clusterv1.Cluster]{
 			UpdateFunc: func(e event.TypedUpdateEvent[*clusterv1.Cluster]) bool {
-				return e.ObjectOld.Labels[clusterv1.WatchLabel] != e.ObjectNew.Labels[clusterv1.WatchLabel]
+				return e.ObjectOld.Labels[clusterv1.WatchLabel] != e.ObjectNew.Labels[clusterv1.WatchLabel] ||
+					e.ObjectOld.Spec.InfrastructureRef != e.ObjectNew.Spec.InfrastructureRef || e.ObjectOld.Spec.ControlPlaneRef != e.ObjectNew.Spec.ControlPlaneRef
 			},
 		}))
 	if err != nil {
 		return fmt.Errorf("watching Clusters: %w", err)
+	}
+	err = watcher.Watch(source.Kind(mgr.GetCache(), &clusterv1.Machine{}, handler.TypedEnqueueRequestsFromMapFunc(clusterOfMachine),
+		predicate.TypedFuncs[*clusterv1.Machine]{UpdateFunc: func(event.TypedUpdateEvent[*clusterv1.Machine]) bool { return false }}))
+	if err != nil {
+		return fmt.Errorf("watching Machines: %w", err)
 	}
 	return nil
 }
@@ -138,8 +145,9 @@ func nodeOfMachine(o client.Object) []string {
 	return append(names, naming.NodeName(machine.Name))
 }
 
-// watch adds the watch for requests to a connected workload cluster. ClusterCache drops the watch
-// when the connection is lost, and sends an event for a new connection.
+// watch adds the watch for requests to a connected workload cluster that is Drover's or has a
+// machine of Drover's. ClusterCache drops the watch when the connection is lost, and sends an event
+// for a new connection.
 func (r *CSRReconciler) watch(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster := &clusterv1.Cluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, cluster); err != nil {
@@ -150,6 +158,9 @@ func (r *CSRReconciler) watch(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	}
 	if !predicates.Watched(cluster, r.WatchFilterValue) {
 		return ctrl.Result{}, nil
+	}
+	if drovers, err := r.isDroversCluster(ctx, cluster); !drovers || err != nil {
+		return ctrl.Result{}, err
 	}
 	key := req.NamespacedName
 	watcher := clustercache.NewWatcher(clustercache.TypedWatcherOptions[*certificatesv1.CertificateSigningRequest, CSRRequest]{

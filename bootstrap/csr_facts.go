@@ -13,8 +13,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/csr"
 )
@@ -45,6 +47,37 @@ func (r *CSRReconciler) cloudMachine(ctx context.Context, machine *clusterv1.Mac
 func onCloudMachine(machine *clusterv1.Machine) bool {
 	ref := machine.Spec.InfrastructureRef
 	return ref.Kind == "CloudMachine" && ref.APIGroup == infrav1.GroupVersion.Group
+}
+
+// isDrovers reports whether the machine's infrastructure or its bootstrap provider is Drover. The
+// certificates of other machines are for others to approve.
+func isDrovers(machine *clusterv1.Machine) bool {
+	return onCloudMachine(machine) || len(configOfMachine(context.Background(), machine)) > 0
+}
+
+// isDroversCluster reports whether the Cluster, its control plane, or one of its machines is
+// Drover's.
+func (r *CSRReconciler) isDroversCluster(ctx context.Context, cluster *clusterv1.Cluster) (bool, error) {
+	infrastructure, controlPlane := cluster.Spec.InfrastructureRef, cluster.Spec.ControlPlaneRef
+	if infrastructure.GroupKind() == infrav1.CloudClusterKind ||
+		controlPlane.APIGroup == controlplanev1.GroupVersion.Group && controlPlane.Kind == "AdoptedControlPlane" {
+		return true, nil
+	}
+	machines := &clusterv1.MachineList{}
+	err := r.Client.List(ctx, machines, client.InNamespace(cluster.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return false, fmt.Errorf("listing the Machines of a Cluster: %w", err)
+	}
+	return slices.ContainsFunc(machines.Items, func(m clusterv1.Machine) bool { return isDrovers(&m) }), nil
+}
+
+// clusterOfMachine returns the Cluster of a machine that is Drover's.
+func clusterOfMachine(_ context.Context, machine *clusterv1.Machine) []ctrl.Request {
+	if !isDrovers(machine) {
+		return nil
+	}
+	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.ClusterName}}}
 }
 
 // machineFacts returns the machine's addresses according to its infrastructure provider. For a

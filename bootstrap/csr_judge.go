@@ -17,6 +17,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/csr"
 	"github.com/drover-io/drover/bootstrap/token"
+	"github.com/drover-io/drover/naming"
 )
 
 // judge finds the machine of a request and checks the request against it.
@@ -117,13 +118,15 @@ func (r *CSRReconciler) machineByToken(ctx context.Context, cluster *clusterv1.C
 
 // judgeRenewal judges a Node's request to renew its client certificate.
 func (r *CSRReconciler) judgeRenewal(ctx context.Context, cluster *clusterv1.Cluster, request *certificatesv1.CertificateSigningRequest, node string) (verdict, error) {
-	machine, err := r.machineOfNode(ctx, cluster, node)
+	machine, _, err := r.machineOfNode(ctx, cluster, node)
 	if err != nil {
 		return verdict{}, err
 	}
 	switch {
 	case machine == nil:
 		return pending(nil, fmt.Sprintf("Node %q belongs to no Machine", node)), nil
+	case !isDrovers(machine):
+		return verdict{}, nil
 	case !machine.DeletionTimestamp.IsZero():
 		return reject(machine, "the Machine is being deleted"), nil
 	case !machine.Status.NodeRef.IsDefined():
@@ -137,16 +140,22 @@ func (r *CSRReconciler) judgeRenewal(ctx context.Context, cluster *clusterv1.Clu
 
 // judgeServing judges a request for the certificate of a kubelet's own API.
 func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, request *certificatesv1.CertificateSigningRequest, node string) (verdict, error) {
-	machine, err := r.machineOfNode(ctx, cluster, node)
+	machine, rival, err := r.machineOfNode(ctx, cluster, node)
 	if err != nil {
 		return verdict{}, err
 	}
 	if machine == nil { // Cluster API copies the names to the Machine later than the kubelet asks
 		return pending(nil, fmt.Sprintf("Node %q belongs to no Machine", node)), nil
 	}
+	if !isDrovers(machine) {
+		return verdict{}, nil
+	}
 	cloud, err := r.cloudMachine(ctx, machine)
 	if err != nil {
 		return verdict{}, err
+	}
+	if rival != nil && !slices.Contains(append(machineFacts(machine, cloud).HostNames(), naming.NodeName(machine.Name)), node) {
+		return pending(machine, fmt.Sprintf("Node %q is linked to this Machine, and has the name of Machine %q", node, rival.Name)), nil
 	}
 	object, ours, err := nodeIsMachine(ctx, cached, node, machine, cloud)
 	if err != nil {
@@ -177,23 +186,34 @@ func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Clu
 }
 
 // machineOfNode returns the Machine of this Cluster that is the Node or, before that is known, will
-// have its name. If several match, it returns nil.
-func (r *CSRReconciler) machineOfNode(ctx context.Context, cluster *clusterv1.Cluster, node string) (*clusterv1.Machine, error) {
+// have its name. A Machine that Cluster API has matched with the Node wins. rival is then another
+// Machine that will have the same name; it may be the one whose kubelet runs as the Node. If
+// several match otherwise, machineOfNode returns nil.
+func (r *CSRReconciler) machineOfNode(ctx context.Context, cluster *clusterv1.Cluster, node string) (machine, rival *clusterv1.Machine, err error) {
 	list := &clusterv1.MachineList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingFields{machineByNode: node}); err != nil {
-		return nil, fmt.Errorf("finding the Machine of a Node: %w", err)
+		return nil, nil, fmt.Errorf("finding the Machine of a Node: %w", err)
 	}
-	var found *clusterv1.Machine
+	var linked, named []*clusterv1.Machine
 	for i := range list.Items {
-		if list.Items[i].Spec.ClusterName != cluster.Name {
-			continue
+		m := &list.Items[i]
+		switch {
+		case m.Spec.ClusterName != cluster.Name:
+		case m.Status.NodeRef.IsDefined():
+			linked = append(linked, m)
+		default:
+			named = append(named, m)
 		}
-		if found != nil {
-			return nil, nil
-		}
-		found = &list.Items[i]
 	}
-	return found, nil
+	switch {
+	case len(linked) == 1 && len(named) > 0:
+		return linked[0], named[0], nil
+	case len(linked) == 1:
+		return linked[0], nil, nil
+	case len(linked) == 0 && len(named) == 1:
+		return named[0], nil, nil
+	}
+	return nil, nil, nil
 }
 
 // nodeIsMachine returns the Node, or nil if there is none. It also reports whether Cluster API has

@@ -38,6 +38,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/token"
 )
@@ -273,17 +274,128 @@ func TestReservedNodeName(t *testing.T) {
 			machine.Status.NodeRef.Name = "blue-1"
 			c := fakeClient(t, interceptor.Funcs{}, cluster, machine, cloudMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
 			r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster))}
-			renewal := servingRequest(t, "10.0.0.7")
-			renewal.Spec.SignerName = certificatesv1.KubeAPIServerClientKubeletSignerName
-			renewal.Spec.Usages = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth}
-			renewal.Spec.Request = request(t)
 			serving := servingRequest(t, "10.0.0.7")
 			serving.Spec.Request = requestNamed(t, "blue-1")
-			for _, csr := range []*certificatesv1.CertificateSigningRequest{renewal, serving} {
+			for _, csr := range []*certificatesv1.CertificateSigningRequest{renewalRequest(t), serving} {
 				v, err := r.judge(t.Context(), cluster, c, csr)
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(v.approve).To(Equal(approved), v.why)
 			}
+		})
+	}
+}
+
+// TestOthersMachines: certificates are judged only for machines whose infrastructure or bootstrap
+// provider is Drover, and requests are watched only in clusters that have something of Drover's.
+func TestOthersMachines(t *testing.T) {
+	aws := func(m *clusterv1.Machine) { m.Spec.InfrastructureRef.Kind = "AWSMachine" }
+	kubeadm := func(m *clusterv1.Machine) {
+		m.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfig", Name: m.Name}
+	}
+	byHand := func(m *clusterv1.Machine) { m.Spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: new("data")} }
+	ref := func(group, kind string) clusterv1.ContractVersionedObjectReference {
+		return clusterv1.ContractVersionedObjectReference{APIGroup: group, Kind: kind, Name: "blue"}
+	}
+	awsCluster := ref("infrastructure.cluster.x-k8s.io", "AWSCluster")
+	kubeadmPlane := ref("controlplane.cluster.x-k8s.io", "KubeadmControlPlane")
+	type changes = []func(*clusterv1.Machine)
+	for name, c := range map[string]struct {
+		infrastructure, controlPlane clusterv1.ContractVersionedObjectReference
+		machine                      changes
+		watched, judged              bool
+	}{
+		"another provider's cluster and machine": {awsCluster, kubeadmPlane, changes{aws, kubeadm}, false, false},
+		"another provider's user data by hand":   {awsCluster, kubeadmPlane, changes{aws, byHand}, false, false},
+		"a kind of the same name":                {ref("example.org", "CloudCluster"), ref("example.org", "AdoptedControlPlane"), changes{aws, kubeadm}, false, false},
+		"another provider's machine in Drover's cluster": {
+			ref(infrav1.GroupVersion.Group, "CloudCluster"), kubeadmPlane, changes{aws, kubeadm}, true, false,
+		},
+		"another provider's machine in an adopted cluster": {
+			awsCluster, ref(controlplanev1.GroupVersion.Group, "AdoptedControlPlane"), changes{aws, kubeadm}, true, false,
+		},
+		"Drover's infrastructure": {awsCluster, kubeadmPlane, changes{kubeadm}, true, true},
+		"Drover's bootstrap":      {awsCluster, kubeadmPlane, changes{aws}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			cluster, machine := testCluster(), testMachine("blue-1", "machine-1")
+			cluster.Spec.InfrastructureRef, cluster.Spec.ControlPlaneRef = c.infrastructure, c.controlPlane
+			for _, change := range c.machine {
+				change(machine)
+			}
+			machine.Status.NodeRef.Name = "blue-1"
+			machine.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: "10.0.0.7"}}
+			objects := []client.Object{cluster, machine, testNode("blue-1", "10.0.0.7")}
+			if onCloudMachine(machine) {
+				objects = append(objects, cloudMachine("blue-1", "10.0.0.7"))
+			}
+			all := fakeClient(t, interceptor.Funcs{}, objects...)
+			clusters := &watchedClusters{ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster))}
+			r := &CSRReconciler{Client: all, ClusterCache: clusters}
+
+			_, err := r.watch(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(clusters.watches > 0).To(Equal(c.watched))
+			g.Expect(len(clusterOfMachine(t.Context(), machine)) > 0).To(Equal(c.judged), "a Machine that comes later starts the watch")
+
+			for _, csr := range []*certificatesv1.CertificateSigningRequest{renewalRequest(t), servingRequest(t, "10.0.0.7")} {
+				v, err := r.judge(t.Context(), cluster, all, csr)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(v.approve).To(Equal(c.judged), v.why)
+				if !c.judged {
+					g.Expect(v).To(Equal(verdict{}), "it says something about others' requests")
+				}
+			}
+		})
+	}
+}
+
+// watchedClusters counts the watches.
+type watchedClusters struct {
+	clustercache.ClusterCache
+	watches int
+}
+
+func (w *watchedClusters) Watch(context.Context, client.ObjectKey, clustercache.Watcher) error {
+	w.watches++
+	return nil
+}
+
+// TestMachineNamedAsAnotherNode: a Machine whose name is another machine's Node does not keep that
+// Node from renewing its certificate. A Node with the name of one machine that is linked to another
+// one gets no serving certificate for the addresses of the other.
+func TestMachineNamedAsAnotherNode(t *testing.T) {
+	named, linked := testMachine("blue-1", "machine-2"), testMachine("machine-3", "machine-3")
+	linked.Status.NodeRef.Name = "blue-1"
+	for name, c := range map[string]struct {
+		host             string // that the cloud reports for the machine that is linked to the Node blue-1
+		other            *clusterv1.Machine
+		renewal, serving bool
+	}{
+		"alone":                         {renewal: true, serving: true},
+		"with a host name":              {host: "blue-1", other: named, renewal: true, serving: true},
+		"with a name that is not known": {other: named, renewal: true},
+		"another one is linked, too":    {other: linked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			cluster, machine, cloud, node := testCluster(), testMachine("machine-1", "machine-1"), cloudMachine("machine-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7")
+			machine.Status.NodeRef.Name = "blue-1"
+			if c.host != "" {
+				cloud.Status.Addresses = append(cloud.Status.Addresses, clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: c.host})
+			}
+			objects := []client.Object{cluster, machine, cloud, node}
+			if c.other != nil {
+				objects = append(objects, c.other)
+			}
+			all := fakeClient(t, interceptor.Funcs{}, objects...)
+			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster))}
+			v, err := r.judge(t.Context(), cluster, all, renewalRequest(t))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(v.approve).To(Equal(c.renewal), v.why)
+			v, err = r.judge(t.Context(), cluster, all, servingRequest(t, "10.0.0.7"))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(v.approve).To(Equal(c.serving), v.why)
 		})
 	}
 }
@@ -327,6 +439,14 @@ func servingRequest(t *testing.T, ip string) *certificatesv1.CertificateSigningR
 	return &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
 		SignerName: certificatesv1.KubeletServingSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
 		Username: "system:node:blue-1", Groups: []string{"system:nodes"}, Request: request(t, net.ParseIP(ip)),
+	}}
+}
+
+func renewalRequest(t *testing.T) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	return &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
+		SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+		Username: "system:node:blue-1", Groups: []string{"system:nodes"}, Request: request(t),
 	}}
 }
 
