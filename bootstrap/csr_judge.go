@@ -14,6 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/csr"
 	"github.com/drover-io/drover/bootstrap/token"
@@ -81,7 +82,7 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 		return reject(machine, why), nil
 	}
 	if machine.Status.NodeRef.IsDefined() {
-		return verdict{approve: true}, nil
+		return r.approveWithinLimit(ctx, machine, request)
 	}
 	object, ours, err := nodeIsMachine(ctx, cached, node, machine, cloud)
 	if err != nil {
@@ -90,7 +91,7 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 	if object != nil && !ours { // otherwise a token could take over a Node that existed before the machine
 		return pending(machine, fmt.Sprintf("Node %q already exists and is not known to belong to this Machine", node)), nil
 	}
-	return verdict{approve: true}, nil
+	return r.approveWithinLimit(ctx, machine, request)
 }
 
 // checkClient returns why the request is not the Node's kubelet's for a client certificate, or why
@@ -135,7 +136,7 @@ func (r *CSRReconciler) judgeRenewal(ctx context.Context, cluster *clusterv1.Clu
 	if why := checkClient(cluster, request, node); why != "" {
 		return reject(machine, why), nil
 	}
-	return verdict{approve: true}, nil
+	return r.approveWithinLimit(ctx, machine, request)
 }
 
 // judgeServing judges a request for the certificate of a kubelet's own API.
@@ -181,6 +182,21 @@ func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Clu
 		return pending(machine, refusal.Why), nil
 	case refusal.Why != "":
 		return retryLater(machine, refusal.Why), nil
+	}
+	return r.approveWithinLimit(ctx, machine, request)
+}
+
+// approveWithinLimit approves the request, unless it is for a longer lifetime than the machine's
+// CloudInitConfig permits.
+func (r *CSRReconciler) approveWithinLimit(ctx context.Context, machine *clusterv1.Machine, request *certificatesv1.CertificateSigningRequest) (verdict, error) {
+	config := &bootstrapv1.CloudInitConfig{}
+	for _, ref := range configOfMachine(ctx, machine) {
+		if err := r.Client.Get(ctx, ref.NamespacedName, config); client.IgnoreNotFound(err) != nil {
+			return verdict{}, fmt.Errorf("reading the CloudInitConfig of a certificate request: %w", err)
+		}
+	}
+	if why := csr.CheckLifetime(request, config.Spec.MaxCertificateSeconds); why != "" {
+		return reject(machine, why), nil
 	}
 	return verdict{approve: true}, nil
 }

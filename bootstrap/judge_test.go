@@ -361,6 +361,42 @@ func (w *watchedClusters) Watch(context.Context, client.ObjectKey, clustercache.
 	return nil
 }
 
+// TestCertificateLifetime: a request for a longer lifetime than the CloudInitConfig permits is not
+// approved. Requests for no lifetime, as kubelets send them, are.
+func TestCertificateLifetime(t *testing.T) {
+	for name, c := range map[string]struct {
+		limit     int32
+		requested *int32
+		approved  bool
+	}{
+		"no limit":       {0, new(int32(315360000)), true},
+		"none requested": {3600, nil, true},
+		"less":           {3600, new(int32(600)), true},
+		"as much":        {3600, new(int32(3600)), true},
+		"more":           {3600, new(int32(3601)), false},
+		"a year":         {86400, new(int32(31536000)), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			cluster, machine := testCluster(), testMachine("blue-1", "machine-1")
+			machine.Status.NodeRef.Name = "blue-1"
+			config := &bootstrapv1.CloudInitConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "blue-1"}}
+			config.Spec.MaxCertificateSeconds = c.limit
+			secret := holder(&scope{cluster: cluster, machine: machine, config: config}).Secret("abcdef.0123456789abcdef", time.Now().Add(time.Minute))
+			all := fakeClient(t, interceptor.Funcs{}, cluster, machine, config, secret, cloudMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
+			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster))}
+			first := renewalRequest(t)
+			first.Spec.Username, first.Spec.Groups = "system:bootstrap:abcdef", []string{token.Group}
+			for _, csr := range []*certificatesv1.CertificateSigningRequest{first, renewalRequest(t), servingRequest(t, "10.0.0.7")} {
+				csr.Spec.ExpirationSeconds = c.requested
+				v, err := r.judge(t.Context(), cluster, all, csr)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(v.approve).To(Equal(c.approved), v.why)
+			}
+		})
+	}
+}
+
 // TestMachineNamedAsAnotherNode: a Machine whose name is another machine's Node does not keep that
 // Node from renewing its certificate. A Node with the name of one machine that is linked to another
 // one gets no serving certificate for the addresses of the other.

@@ -5,6 +5,7 @@ package csr
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -65,6 +66,16 @@ func CheckClient(csr *certificatesv1.CertificateSigningRequest, node string) str
 		return "a client certificate must contain no address"
 	case !usagesAre(csr, certificatesv1.UsageClientAuth):
 		return "the usages are not those of a kubelet's client certificate"
+	}
+	return ""
+}
+
+// CheckLifetime returns why the requested lifetime is longer than a limit in seconds, or "". A
+// limit of 0 permits all. A request for no lifetime passes: its signer decides, and kubelets can't
+// request any.
+func CheckLifetime(csr *certificatesv1.CertificateSigningRequest, limit int32) string {
+	if limit > 0 && csr.Spec.ExpirationSeconds != nil && *csr.Spec.ExpirationSeconds > limit {
+		return fmt.Sprintf("the request is for %d seconds, and maxCertificateSeconds permits %d", *csr.Spec.ExpirationSeconds, limit)
 	}
 	return ""
 }

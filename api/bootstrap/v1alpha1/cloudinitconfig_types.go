@@ -184,6 +184,15 @@ type CloudInitConfigSpec struct {
 	// +kubebuilder:validation:Minimum=600
 	// +kubebuilder:validation:Maximum=86400
 	TokenTTLSeconds int32 `json:"tokenTTLSeconds,omitempty"`
+
+	// maxCertificateSeconds is the longest lifetime, in seconds, that the machine's kubelet may
+	// request for a certificate. Drover does not approve a request for more. A kubelet that
+	// requests no lifetime gets the signer's: see --cluster-signing-duration of
+	// kube-controller-manager. Default: no limit.
+	// +optional
+	// +kubebuilder:validation:Minimum=600
+	// +kubebuilder:validation:Maximum=315360000
+	MaxCertificateSeconds int32 `json:"maxCertificateSeconds,omitempty"`
 }
 
 // CloudInitConfigInitialization holds the fields that Cluster API reads only once.
