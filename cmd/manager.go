@@ -245,7 +245,10 @@ func newManager(config *rest.Config, lease string, o managerOptions) (ctrl.Manag
 // cacheOptions returns options that keep the cache small. There is no resync: every change arrives
 // as an event, and an idle machine is never reconciled.
 func cacheOptions(namespace string) cache.Options {
-	options := cache.Options{DefaultTransform: cache.TransformStripManagedFields()}
+	options := cache.Options{
+		DefaultTransform: slim,
+		ByObject:         map[client.Object]cache.ByObject{&corev1.Secret{}: {Transform: slimSecret}},
+	}
 	if namespace != "" {
 		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
 	}

@@ -111,7 +111,7 @@ func newClusterCache(
 		SecretClient:     kubeconfig.Reader{Live: mgr.GetAPIReader(), Write: forwarder.Kubeconfig},
 		WatchFilterValue: o.controllers.watchFilter,
 		Cache: clustercache.CacheOptions{
-			DefaultTransform: cache.TransformStripManagedFields(),
+			DefaultTransform: slim,
 			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: slimNode}},
 			Indexes:          indexes,
 		},
