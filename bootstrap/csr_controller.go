@@ -219,9 +219,11 @@ func isKubeletRequest(request *certificatesv1.CertificateSigningRequest) bool {
 }
 
 func isDecided(request *certificatesv1.CertificateSigningRequest) bool {
-	return len(request.Status.Certificate) > 0 || slices.ContainsFunc(request.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
-		return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed
-	})
+	return len(request.Status.Certificate) > 0 || slices.ContainsFunc(request.Status.Conditions, isDecision)
+}
+
+func isDecision(c certificatesv1.CertificateSigningRequestCondition) bool {
+	return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed
 }
 
 // verdict is the decision on a request. The zero verdict leaves it alone without an Event.

@@ -23,6 +23,9 @@ import (
 
 // judge finds the machine of a request and checks the request against it.
 func (r *CSRReconciler) judge(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, request *certificatesv1.CertificateSigningRequest) (verdict, error) {
+	if isTooLarge(request) {
+		return reject(nil, fmt.Sprintf("it is larger than %d KiB, and a kubelet's is not", maxCachedRequest>>10)), nil
+	}
 	who := csr.RequesterOf(request, token.Group)
 	serving := request.Spec.SignerName == certificatesv1.KubeletServingSignerName
 	switch {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -96,8 +97,9 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 }
 
 // newClusterCache connects to the workload clusters, through the forwarder alone. It reads their
-// kubeconfig Secrets live. Of each Node it caches only what Drover reads, because thousands of
-// Nodes with their images and conditions would waste memory. Without indexes it caches no Nodes.
+// kubeconfig Secrets live. Of each Node and certificate request it caches only what Drover reads,
+// because a machine chooses how large its own Node and requests are. Without indexes it caches no
+// Nodes.
 func newClusterCache(
 	ctx context.Context, mgr ctrl.Manager, o managerOptions, version string, forwarder *forwarder.Forwarder,
 	indexes []clustercache.CacheOptionsIndex,
@@ -112,8 +114,11 @@ func newClusterCache(
 		WatchFilterValue: o.controllers.watchFilter,
 		Cache: clustercache.CacheOptions{
 			DefaultTransform: slim,
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: slimNode}},
-			Indexes:          indexes,
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Node{}: {Transform: slimNode},
+				&certificatesv1.CertificateSigningRequest{}: {Transform: bootstrap.SlimRequest},
+			},
+			Indexes: indexes,
 		},
 		Client: clustercache.ClientOptions{
 			UserAgent: userAgent(version),
@@ -126,18 +131,6 @@ func newClusterCache(
 		return nil, fmt.Errorf("making the cluster cache: %w", err)
 	}
 	return clusterCache, nil
-}
-
-// slimNode drops the fields of a Node that Drover never reads.
-func slimNode(object any) (any, error) {
-	node, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil
-	}
-	node.ManagedFields = nil
-	node.Annotations = nil
-	node.Status = corev1.NodeStatus{Addresses: node.Status.Addresses}
-	return node, nil
 }
 
 // workers limits the reconciles at the same time, and the backoff after an error that does not come

@@ -78,3 +78,38 @@ func TestPatchOfASlimObject(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(string(patch)).To(MatchJSON(`{"metadata":{"annotations":{"own":null}}}`))
 }
+
+// TestSlimNode: a Node keeps what Drover reads, and little of it, whatever its kubelet writes.
+func TestSlimNode(t *testing.T) {
+	small := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "1", ResourceVersion: "2", CreationTimestamp: metav1.Now()}}
+	small.Spec.ProviderID = "aws:///eu-1a/i-1"
+	small.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.7"}, {Type: corev1.NodeHostName, Address: "n"}}
+	for name, c := range map[string]struct{ change, want func(*corev1.Node) }{
+		"as it is": {func(*corev1.Node) {}, func(*corev1.Node) {}},
+		"with what nothing reads": {func(n *corev1.Node) {
+			n.Labels, n.Annotations = map[string]string{"a": strings.Repeat("b", 1<<20)}, map[string]string{"a": "b"}
+			n.Spec.Taints = make([]corev1.Taint, 100_000)
+			n.Status.Images = make([]corev1.ContainerImage, 1000)
+		}, func(*corev1.Node) {}},
+		"with many addresses": {func(n *corev1.Node) {
+			n.Status.Addresses = append(n.Status.Addresses, make([]corev1.NodeAddress, 100_000)...)
+		}, func(n *corev1.Node) {
+			n.Status.Addresses = append(n.Status.Addresses, make([]corev1.NodeAddress, 62)...)
+		}},
+		"with a long address": {func(n *corev1.Node) {
+			n.Status.Addresses = append([]corev1.NodeAddress{{Address: strings.Repeat("1", 1<<20)}}, n.Status.Addresses...)
+		}, func(*corev1.Node) {}},
+		"with a long provider ID": {func(n *corev1.Node) { n.Spec.ProviderID = "x" + strings.Repeat("1", 1<<20) },
+			func(n *corev1.Node) { n.Spec.ProviderID = "x" + strings.Repeat("1", 1023) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			node, want := small.DeepCopy(), small.DeepCopy()
+			c.change(node)
+			c.want(want)
+			kept, err := slimNode(node)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(kept).To(Equal(want))
+		})
+	}
+}

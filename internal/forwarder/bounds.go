@@ -146,7 +146,7 @@ func (b *boundedBody) acceptObject(part []byte) error {
 
 // elements bounds how much memory an answer of some bytes takes when it is decoded.
 func (b *boundedBody) elements(size int64) error {
-	if true {
+	if b.scan.elements <= freeElements+size/bytesPerElement {
 		return nil
 	}
 	return b.answer.refuse(reasonCount, fmt.Sprintf("sent %d elements of arrays in %d bytes", b.scan.elements, size))

@@ -201,6 +201,7 @@ func TestHostileAnswers(t *testing.T) {
 		"list too large for gzip":       {"/api/v1/nodes", list(`{"metadata":{"name":"` + large + `"}}`), map[string]string{"Content-Encoding": "gzip"}, "size"},
 		"too many items":                {"/api/v1/nodes", list(many(21, `{"metadata":{"name":"a-name-of-a-node"}}`)), nil, "count"},
 		"too many items of other kinds": {"/apis/apps/v1/namespaces/a/deployments", list(many(101, `{"metadata":{"name":"a-name"}}`)), nil, "count"},
+		"too many items, in parts":      {"/api/v1/nodes", list(many(21, `{"metadata":{"name":"`+strings.Repeat("x", 2500)+`"}}`)), nil, "count"},
 		"items in two arrays":           {"/api/v1/nodes", `{"items":[` + many(11, `{"metadata":{"name":"a-name-of-a-node"}}`) + `],"items":[` + many(11, `{"metadata":{"name":"a-name-of-a-node"}}`) + `]}`, nil, "count"},
 		"arrays of nothing":             {"/api/v1/nodes/n-1", `{"status":{"conditions":[` + many(3000, "{}") + `]}}`, nil, "count"},
 		"arrays of nothing, nested":     {"/api/v1/nodes", list(`{"status":{"images":[` + many(800, `{"names":[{},{},{}]}`) + `]}}`), nil, "count"},

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// maxCachedRequest is the size, in bytes, up to which a request is cached whole. A kubelet's has
+// about 1 KiB, and 3 KiB with its certificate.
+const maxCachedRequest = 16 << 10
+
+// SlimRequest is the transform of CertificateSigningRequests in the cache of a workload cluster.
+// Every machine of the cluster may create requests of any signer, with more than 1 MiB each, and
+// nothing in Kubernetes counts them. So SlimRequest keeps the content only of requests that the
+// approver judges, or whose decision the diagnosis of a machine explains. A request that is too
+// large loses its content, which isTooLarge recognizes.
+func SlimRequest(object any) (any, error) {
+	request, ok := object.(*certificatesv1.CertificateSigningRequest)
+	if !ok {
+		return object, nil
+	}
+	request.ManagedFields = nil
+	small := isKubeletRequest(request) && request.Size() <= maxCachedRequest
+	if small && !isDecided(request) {
+		return request, nil
+	}
+	slim := &certificatesv1.CertificateSigningRequest{
+		TypeMeta: request.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Name: request.Name, UID: request.UID, ResourceVersion: request.ResourceVersion, CreationTimestamp: request.CreationTimestamp,
+		},
+		Spec: certificatesv1.CertificateSigningRequestSpec{SignerName: request.Spec.SignerName},
+	}
+	switch {
+	case small:
+		slim.Spec.Request, slim.Status = request.Spec.Request, request.Status
+	case isKubeletRequest(request) && isDecided(request):
+		slim.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: decisionOf(request)}}
+	}
+	return slim, nil
+}
+
+// decisionOf returns the type of the condition that decided on a request, or Approved if there is
+// only its certificate.
+func decisionOf(request *certificatesv1.CertificateSigningRequest) certificatesv1.RequestConditionType {
+	for _, c := range request.Status.Conditions {
+		if isDecision(c) {
+			return c.Type
+		}
+	}
+	return certificatesv1.CertificateApproved
+}
+
+// isTooLarge reports whether SlimRequest has removed the content of a request that is not decided.
+// The API server accepts no request without content.
+func isTooLarge(request *certificatesv1.CertificateSigningRequest) bool {
+	return len(request.Spec.Request) == 0
+}
