@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/labels/format"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,10 +38,11 @@ type MachineMetrics struct {
 	create, join, drain, delete               *prometheus.HistogramVec
 	joinFailures, interruptions, remediations *prometheus.CounterVec
 	informers                                 ctrl.Manager
+	series                                    machineSeries
+	ending                                    sync.Map // client.ObjectKey of a pool whose series may end soon
 }
 
-// machineLabels are bounded by the pools that exist: a pool has one instance type at a time, and a
-// few zones. Its series end soon after it.
+// machineLabels are bounded by machineSeries. The series of a pool end soon after its last machine.
 var machineLabels = []string{"cloud", "namespace", "pool", "instance_type", "zone"}
 
 // lifeBuckets are seconds, from a VM on a fast cloud to a drain that a PodDisruptionBudget delays.
@@ -97,6 +100,11 @@ func (t *MachineMetrics) Start(ctx context.Context) error {
 		DeleteFunc: func(o any) {
 			if m, ok := o.(*infrav1.CloudMachine); ok { // otherwise the deletion event was missed, and with it the time
 				t.machineGone(m)
+			} else if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			if m, ok := o.(*infrav1.CloudMachine); ok {
+				t.endLater(ctx, client.ObjectKey{Namespace: m.Namespace, Name: poolLabel(m)})
 			}
 		},
 	}); err != nil {
@@ -106,21 +114,6 @@ func (t *MachineMetrics) Start(ctx context.Context) error {
 		t.ownerChanged(ctx, before.(*clusterv1.Machine), after.(*clusterv1.Machine))
 	}}); err != nil {
 		return fmt.Errorf("watching Machines for their metrics: %w", err)
-	}
-	pools, err := t.informers.GetCache().GetInformer(ctx, &clusterv1.MachineDeployment{})
-	if err != nil {
-		return fmt.Errorf("watching MachineDeployments for their machines' metrics: %w", err)
-	}
-	_, err = pools.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(o any) {
-		if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-			o = last.Obj
-		}
-		if pool, ok := o.(*clusterv1.MachineDeployment); ok {
-			time.AfterFunc(seriesStay, func() { t.endSeries(pool) })
-		}
-	}})
-	if err != nil {
-		return fmt.Errorf("watching MachineDeployments for their machines' metrics: %w", err)
 	}
 	<-ctx.Done()
 	return nil
@@ -186,8 +179,29 @@ func (t *MachineMetrics) ownerChanged(ctx context.Context, before, after *cluste
 // the deletion of its last machine is the end of the pool, too.
 const seriesStay = time.Hour
 
-// endSeries removes the series of a MachineDeployment that is gone.
-func (t *MachineMetrics) endSeries(pool *clusterv1.MachineDeployment) {
+// endLater ends the series of a pool after seriesStay, if it has no machine then.
+func (t *MachineMetrics) endLater(ctx context.Context, pool client.ObjectKey) {
+	if _, soon := t.ending.LoadOrStore(pool, true); soon || !t.series.knows(pool.Namespace, pool.Name) {
+		if !soon {
+			t.ending.Delete(pool)
+		}
+		return
+	}
+	time.AfterFunc(seriesStay, func() {
+		t.ending.Delete(pool)
+		machines := &infrav1.CloudMachineList{}
+		if err := t.Client.List(ctx, machines, client.InNamespace(pool.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+			return // the manager stops
+		}
+		if !slices.ContainsFunc(machines.Items, func(m infrav1.CloudMachine) bool { return poolLabel(&m) == pool.Name }) {
+			t.endSeries(pool)
+		}
+	})
+}
+
+// endSeries removes the series of a pool without machines.
+func (t *MachineMetrics) endSeries(pool client.ObjectKey) {
+	t.series.forget(pool.Namespace, pool.Name)
 	series := prometheus.Labels{"namespace": pool.Namespace, "pool": pool.Name}
 	for _, h := range []*prometheus.HistogramVec{t.create, t.join, t.drain, t.delete} {
 		h.DeletePartialMatch(series)
@@ -220,26 +234,56 @@ func (t *MachineMetrics) observe(h *prometheus.HistogramVec, m *infrav1.CloudMac
 	}
 }
 
-// count adds one, with the values of the labels that this counter has beside machineLabels.
-func (t *MachineMetrics) count(c *prometheus.CounterVec, m *infrav1.CloudMachine, more ...string) {
+// count adds one. reason is the value of the label that some counters have beside machineLabels.
+func (t *MachineMetrics) count(c *prometheus.CounterVec, m *infrav1.CloudMachine, reason ...string) {
 	if values := t.labels(m); values != nil {
+		var more []string
+		for _, r := range reason {
+			more = append(more, t.series.boundReason(m.Namespace, r))
+		}
 		c.WithLabelValues(slices.Concat(values, more)...).Inc()
 	}
 }
 
-// labels returns the values of machineLabels; nil if the machine is another manager's, or of no
-// known cloud.
+// labels returns the values of machineLabels; nil if the machine is another manager's, of no known
+// cloud, or never had a VM.
 func (t *MachineMetrics) labels(m *infrav1.CloudMachine) []string {
-	if !predicates.Watched(m, t.WatchFilterValue) {
+	if !predicates.Watched(m, t.WatchFilterValue) || (m.Spec.ProviderID == "" && !isProvisioned(m)) {
 		return nil
 	}
 	for _, row := range t.Clouds {
 		if row.Union.InMachine(&m.Spec.CloudMachineFields) {
-			pool := cmp.Or(m.Labels[clusterv1.MachineDeploymentNameLabel], m.Labels[clusterv1.MachineControlPlaneNameLabel])
-			return []string{row.Name, m.Namespace, pool, instanceType(&m.Spec.CloudMachineFields), m.Status.FailureDomain}
+			c := t.series.bound(m.Namespace, combination{row.Name, t.pool(m), instanceType(&m.Spec.CloudMachineFields), m.Status.FailureDomain})
+			return []string{c.cloud, m.Namespace, c.pool, c.instanceType, c.zone}
 		}
 	}
 	return nil
+}
+
+func poolLabel(m *infrav1.CloudMachine) string {
+	return cmp.Or(m.Labels[clusterv1.MachineDeploymentNameLabel], m.Labels[clusterv1.MachineControlPlaneNameLabel])
+}
+
+// pool returns the name of the machine's MachineDeployment or control plane, or otherValue if its
+// label names none that exists, or has existed while its series last.
+func (t *MachineMetrics) pool(m *infrav1.CloudMachine) string {
+	pool := poolLabel(m)
+	if pool == "" || t.series.knows(m.Namespace, pool) {
+		return pool
+	}
+	ctx := context.Background() // read from the cache
+	if name := m.Labels[clusterv1.MachineDeploymentNameLabel]; name != "" {
+		if t.Client.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: name}, &clusterv1.MachineDeployment{}) == nil {
+			return pool
+		}
+		return otherValue
+	}
+	cluster := &clusterv1.Cluster{}
+	if t.Client.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Labels[clusterv1.ClusterNameLabel]}, cluster) == nil &&
+		format.MustEqualValue(cluster.Spec.ControlPlaneRef.Name, pool) {
+		return pool
+	}
+	return otherValue
 }
 
 // instanceType returns the name of the machine's instance type, in whichever cloud's fields; "" if

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -20,6 +21,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/cloud/registry"
 )
 
 // one is a cache that holds one CloudMachine.
@@ -29,8 +31,10 @@ type one struct {
 }
 
 func (o one) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
-	o.DeepCopyInto(into.(*infrav1.CloudMachine))
-	return nil
+	if m, ok := into.(*infrav1.CloudMachine); ok {
+		o.DeepCopyInto(m)
+	}
+	return nil // every other object exists
 }
 
 // TestMachineMetrics: each part of a machine's life is measured once, when it ends, each mishap is
@@ -131,7 +135,7 @@ func TestMachineMetrics(t *testing.T) {
 		"its pool has ended": {func(t *MachineMetrics) {
 			t.machineGone(gone)
 			t.machineChanged(waiting, late)
-			t.endSeries(&clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "pool"}})
+			t.endSeries(client.ObjectKey{Namespace: "team", Name: "pool"})
 		}, nil, "", 0},
 		"another manager's VM is gone": {func(t *MachineMetrics) { t.WatchFilterValue = "mine"; t.machineGone(gone) }, nil, "", 0},
 	} {
@@ -186,4 +190,86 @@ func TestInstanceType(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
+}
+
+// TestSeriesOfATenantAreBounded: whatever a tenant writes into machines, and whether they had a VM,
+// its namespace has few series.
+func TestSeriesOfATenantAreBounded(t *testing.T) {
+	const machines = 2000
+	for name, change := range map[string]func(int, *infrav1.CloudMachine){
+		"no VM": func(_ int, m *infrav1.CloudMachine) { m.Spec.ProviderID = "" },
+		"a VM":  func(int, *infrav1.CloudMachine) {},
+		"few of each": func(i int, m *infrav1.CloudMachine) {
+			m.Labels[clusterv1.MachineDeploymentNameLabel] = fmt.Sprint(i % 49)
+			m.Spec.AWS.InstanceType, m.Status.FailureDomain = fmt.Sprint(i%47), fmt.Sprint(i%19)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			registered := prometheus.NewRegistry()
+			metrics := NewMachineMetrics(one{}, registry.Clouds(), "", registered)
+			for i := range machines {
+				gone := &infrav1.CloudMachine{}
+				gone.Namespace, gone.Name, gone.Spec.ProviderID = "tenant", "m", "aws:///eu-1a/i-1"
+				gone.Labels = map[string]string{clusterv1.MachineDeploymentNameLabel: fmt.Sprintf("pool-%05d", i)}
+				gone.Spec.Creation.Token = "0123456789abcdef"
+				gone.Spec.AWS = &infrav1.AWSMachine{InstanceType: fmt.Sprintf("x%d.large", i)}
+				gone.Status.FailureDomain = fmt.Sprint(i)
+				gone.DeletionTimestamp = ptr.To(metav1.Now())
+				change(i, gone)
+				metrics.machineGone(gone)
+				metrics.count(metrics.remediations, gone, fmt.Sprint(i))
+			}
+			families, err := registered.Gather()
+			g.Expect(err).NotTo(HaveOccurred())
+			if name == "no VM" {
+				g.Expect(families).To(BeEmpty())
+			}
+			for _, f := range families {
+				if f.GetType() == dto.MetricType_HISTOGRAM {
+					g.Expect(len(f.GetMetric())).To(BeNumerically("<=", maxCombinations+1))
+				} else {
+					g.Expect(len(f.GetMetric())).To(BeNumerically("<=", (maxCombinations+1)*(maxReasons+1)))
+				}
+			}
+		})
+	}
+}
+
+// machines is a cache that holds CloudMachines.
+type machines struct {
+	one
+	items []infrav1.CloudMachine
+}
+
+func (m *machines) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
+	into.(*infrav1.CloudMachineList).Items = m.items
+	return nil
+}
+
+// TestSeriesEndWithTheLastMachine: Prometheus can read the series of a pool for a while, and a pool
+// that has machines again keeps them.
+func TestSeriesEndWithTheLastMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		gone := infrav1.CloudMachine{}
+		gone.Namespace, gone.Name, gone.Spec.ProviderID, gone.Spec.Creation.Token = "tenant", "m", "aws:///eu-1a/i-1", "token"
+		gone.Labels = map[string]string{clusterv1.MachineDeploymentNameLabel: "pool"}
+		gone.Spec.AWS = &infrav1.AWSMachine{InstanceType: "m7i.large"}
+		gone.DeletionTimestamp = ptr.To(metav1.Now())
+		registered, cached := prometheus.NewRegistry(), &machines{items: []infrav1.CloudMachine{gone}}
+		metrics := NewMachineMetrics(cached, registry.Clouds(), "", registered)
+		for _, left := range []int{1, 0} {
+			cached.items = cached.items[:left]
+			metrics.machineGone(&gone)
+			metrics.endLater(t.Context(), client.ObjectKey{Namespace: "tenant", Name: "pool"})
+			time.Sleep(seriesStay - time.Second)
+			synctest.Wait()
+			g.Expect(registered.Gather()).To(HaveLen(1))
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			g.Expect(registered.Gather()).To(HaveLen(left))
+		}
+		g.Expect(metrics.series.knows("tenant", "pool")).To(BeFalse())
+	})
 }
