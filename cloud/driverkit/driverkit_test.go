@@ -90,6 +90,42 @@ func TestClient(t *testing.T) {
 	g.Expect(string(text), err).To(Equal("abc"))
 }
 
+// TestPagesAreBounded: a cloud can't keep a listing going: a mark that came before ends it, after how
+// many others it comes, and so does a total that no account has.
+func TestPagesAreBounded(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		marks, items, pages int
+		message             string
+	}{
+		"two marks that alternate":    {marks: 2, items: 1000, pages: 3, message: "does not end"},
+		"seven marks in a circle":     {marks: 7, pages: 8, message: "does not end"},
+		"marks that are always new":   {marks: maxPages, items: 1000, pages: 101, message: "more than 100000"},
+		"one page with too many":      {marks: 1, items: maxItems + 1, pages: 1, message: "more than 100000"},
+		"empty pages, without an end": {marks: 2 * maxPages, pages: maxPages, message: "does not end"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			pages := 0
+			all, err := Pages(t.Context(), "List", func(context.Context, string) ([]struct{}, string, error) {
+				pages++
+				return make([]struct{}, tt.items), fmt.Sprint("mark-", pages%tt.marks), nil
+			})
+			g.Expect(all).To(BeEmpty(), "a part of a listing looks like machines that are gone")
+			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown))
+			g.Expect(err).To(MatchError(ContainSubstring(tt.message)))
+			g.Expect(pages).To(Equal(tt.pages))
+		})
+	}
+	g := NewWithT(t)
+	all, err := Pages(t.Context(), "List", func(context.Context, string) ([]struct{}, string, error) {
+		return make([]struct{}, maxItems), "", nil
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(all).To(HaveLen(maxItems))
+}
+
 func TestPages(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

@@ -4,6 +4,7 @@ package driverkit
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
 	"fmt"
 	"io"
@@ -43,25 +44,35 @@ func sizeOf(n int) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// maxPages bounds a listing that does not end.
-const maxPages = 10_000
+// maxPages and maxItems bound a listing that does not end.
+const (
+	maxPages = 10_000
+	maxItems = 100_000
+)
 
 // Pages reads a listing to its end. page returns the items after a mark, and the next mark; "" ends
-// the listing. The first mark is "". A listing that does not end is Unknown.
+// the listing. The first mark is "". A listing that does not end, or has more than maxItems, is
+// Unknown.
 func Pages[T any](ctx context.Context, operation string, page func(ctx context.Context, cursor string) (items []T, next string, err error)) ([]T, error) {
 	var all []T
 	cursor := ""
+	seen := map[[sha256.Size]byte]bool{} // digests, because a cloud chooses how long a mark is
 	for range maxPages {
 		items, next, err := page(ctx, cursor)
 		if err != nil {
 			return nil, err
 		}
+		if len(all)+len(items) > maxItems {
+			return nil, cloud.Errorf(cloud.Unknown, "%s: the listing has more than %d items: check the endpoint, or use several accounts", operation, maxItems)
+		}
 		if all = append(all, items...); next == "" {
 			return all, nil
 		}
-		if next == cursor {
+		digest := sha256.Sum256([]byte(next))
+		if seen[digest] {
 			break
 		}
+		seen[digest] = true
 		cursor = next
 	}
 	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", operation)
