@@ -296,6 +296,9 @@ func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.S
 // changes. seen means that the machine's object records that its instance was seen before. It never
 // calls the cloud.
 func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
+	if checkToken(ref.Token) != nil {
+		return Observation{}
+	}
 	o := a.inventory.observe(ref, seen)
 	a.events.wake()
 	a.watch.wake()
@@ -318,6 +321,9 @@ func (a *Account) AckEvent(token string, seen *cloud.Resource) { a.inventory.ack
 // asked is when the deletion was requested, as the machine's object records it. A deletion
 // requested before this process began does not wait again to be collected into a batch.
 func (a *Account) Delete(ref cloud.Reference, asked time.Time) Deletion {
+	if err := checkToken(ref.Token); err != nil {
+		return Deletion{Err: err}
+	}
 	a.limiter.Load().create.drop(ref.Token)
 	defer a.watch.wake() // it may have been the last machine that needed the Watcher
 	return a.inventory.delete(ref, asked)
@@ -346,7 +352,9 @@ func (a *Account) createHorizon() time.Duration {
 // SettleCreate reports whether live reads have proved that a create, which an earlier process may
 // have sent, made nothing and never will. It starts those reads, and OnMachines reports when they
 // have proved it. It never calls the cloud itself.
-func (a *Account) SettleCreate(ref cloud.Reference) bool { return a.inventory.settleCreate(ref) }
+func (a *Account) SettleCreate(ref cloud.Reference) bool {
+	return checkToken(ref.Token) == nil && a.inventory.settleCreate(ref)
+}
 
 // Listing returns everything in the account that carries Drover's tags, of any cluster, as of the
 // last complete listing, and when that began; zero before the first. It never calls the cloud. From
@@ -389,7 +397,9 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 	// others.
 	var recorded, unrecorded []cloud.Reference
 	for _, ref := range refs {
-		if ref.ProviderID != "" {
+		if err := checkToken(ref.Token); err != nil {
+			failed[ref.Token] = err
+		} else if ref.ProviderID != "" {
 			recorded = append(recorded, ref)
 		} else {
 			unrecorded = append(unrecorded, ref)
@@ -417,6 +427,9 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 			}
 		}
 		for _, r := range sanitizeAll(read) {
+			if checkToken(r.Token) != nil {
+				continue
+			}
 			found[r.Token] = append(found[r.Token], r)
 		}
 		if code == cloud.Unavailable && !answered { // it would not answer the others either
@@ -430,8 +443,18 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 }
 
 // Remove takes the next step in the deletion of any number of resources of any machines. It returns
-// an error or nil for each.
+// an error or nil for each. What has no token belongs to no machine, and is an error.
 func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []error {
+	all := a.remove(ctx, slices.DeleteFunc(slices.Clone(resources), func(r cloud.Resource) bool { return checkToken(r.Token) != nil }))
+	for i, r := range resources {
+		if err := checkToken(r.Token); err != nil {
+			all = slices.Insert(all, i, err)
+		}
+	}
+	return all
+}
+
+func (a *Account) remove(ctx context.Context, resources []cloud.Resource) []error {
 	var all []error
 	for batch := range slices.Chunk(resources, max(a.cloud.Batch.Delete, 1)) {
 		var errs []error

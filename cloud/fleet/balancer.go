@@ -24,6 +24,9 @@ func (a *Account) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest)
 	if !able {
 		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "Drover makes no load balancers on %s", a.cloud.Name)
 	}
+	if err := checkToken(req.Token); err != nil {
+		return cloud.Resource{}, err
+	}
 	found, err := a.inventory.findBalancer(req)
 	if err != nil {
 		return cloud.Resource{}, err
@@ -57,6 +60,9 @@ func (a *Account) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest)
 // progress, as Delete does for a machine. recorded is true if the balancer is known to have been
 // made: then the deletion need not wait for a create without an answer.
 func (a *Account) DeleteBalancer(ref cloud.Reference, recorded bool, asked time.Time) Deletion {
+	if err := checkToken(ref.Token); err != nil {
+		return Deletion{Err: err}
+	}
 	a.inventory.mu.Lock()
 	a.inventory.machine(ref.Token).isRecordedBalancer = recorded
 	a.inventory.mu.Unlock()

@@ -107,3 +107,12 @@ func hasInstance(resources []cloud.Resource, ref cloud.Reference) bool {
 		return r.Kind == cloud.KindInstance && (ref.ProviderID == "" || r.ProviderID == ref.ProviderID)
 	})
 }
+
+// checkToken returns an error for an empty token. It stands for no machine, and would select
+// everything that has an ownership ID and no token.
+func checkToken(token string) error {
+	if token == "" {
+		return cloud.Errorf(cloud.InvalidSpec, "spec.creation.token is empty, so nothing in the cloud is known to belong to this object")
+	}
+	return nil
+}
