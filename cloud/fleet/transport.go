@@ -152,6 +152,8 @@ func outcome(resp *http.Response, err error) string {
 		return "error"
 	case resp.StatusCode == http.StatusTooManyRequests:
 		return "429"
+	case resp.StatusCode < 100 || resp.StatusCode > 599: // HTTP/2 carries any number
+		return "invalid"
 	default:
 		return strconv.Itoa(resp.StatusCode/100) + "xx"
 	}
