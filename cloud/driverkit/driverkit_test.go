@@ -90,8 +90,8 @@ func TestClient(t *testing.T) {
 	g.Expect(string(text), err).To(Equal("abc"))
 }
 
-// TestPagesAreBounded: a cloud can't keep a listing going: a mark that came before ends it, after how
-// many others it comes, and so does a total that no account has.
+// TestPagesAreBounded: a cloud can't keep a listing going. A mark that came before ends it, however
+// many others came in between, and so does a total that no account has.
 func TestPagesAreBounded(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -139,9 +139,9 @@ func (b *boundedBody) acceptObject(part []byte) error {
 	if !b.answer.kind.list {
 		return nil
 	}
-	n, anew := b.scan.items, b.answer.kind.first && !b.begun
+	n, reset := b.scan.items, b.answer.kind.first && !b.begun
 	b.scan.items, b.begun = 0, true
-	return b.count(n, anew)
+	return b.count(n, reset)
 }
 
 // elements bounds how much memory an answer of some bytes takes when it is decoded.
@@ -152,11 +152,11 @@ func (b *boundedBody) elements(size int64) error {
 	return b.answer.refuse(reasonCount, fmt.Sprintf("sent %d elements of arrays in %d bytes", b.scan.elements, size))
 }
 
-// count adds to the objects of the collection, or begins anew.
-func (b *boundedBody) count(n int, anew bool) error {
+// count adds to the objects of the collection, or begins again from 0.
+func (b *boundedBody) count(n int, reset bool) error {
 	c, path := b.answer.cluster, b.answer.kind.path
 	c.mu.Lock()
-	if anew {
+	if reset {
 		c.counts[path] = 0
 	}
 	c.counts[path] = max(0, c.counts[path]+n)
@@ -218,9 +218,9 @@ func (b *boundedBody) endEvent() error {
 func (b *boundedBody) countEvent(kind string) error {
 	switch kind {
 	case "ADDED":
-		anew := b.initial && !b.begun
+		reset := b.initial && !b.begun
 		b.begun = true
-		return b.count(1, anew)
+		return b.count(1, reset)
 	case "DELETED":
 		return b.count(-1, false)
 	case "BOOKMARK":

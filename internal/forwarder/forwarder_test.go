@@ -181,7 +181,7 @@ func TestHostileAnswers(t *testing.T) {
 	added := func(n int, object string) string {
 		out := &strings.Builder{}
 		for i := range n {
-			fmt.Fprintf(out, `{"type":"ADDED","object":`+strings.ReplaceAll(object, "%d", fmt.Sprint(i))+"}\n")
+			out.WriteString(`{"type":"ADDED","object":` + strings.ReplaceAll(object, "%d", fmt.Sprint(i)) + "}\n")
 		}
 		return out.String()
 	}

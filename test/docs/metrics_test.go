@@ -16,6 +16,7 @@ import (
 	"github.com/drover-io/drover/cloud/registry"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
+	"github.com/drover-io/drover/internal/forwarder"
 )
 
 // recorder is a registry that records the description of each collector, with or without samples.
@@ -49,6 +50,9 @@ func TestMetrics(t *testing.T) {
 	fleet.NewAccounts(fleet.Options{Clouds: registry.Clouds(), Times: fleet.TimesFor(fleet.DefaultCall), Metrics: r})
 	controllers.NewMachineMetrics(nil, nil, "", r)
 	safety.NewMetrics(r)
+	if _, err := forwarder.New(nil, r); err != nil {
+		t.Fatal(err)
+	}
 
 	rows := map[string]string{}
 	for _, d := range r.described {
