@@ -64,7 +64,7 @@ func TestSlimRequest(t *testing.T) {
 			r := &csr{
 				ObjectMeta: metav1.ObjectMeta{
 					Name: "csr-1", UID: "1", ResourceVersion: "2", CreationTimestamp: metav1.Now(), Labels: map[string]string{"a": "b"},
-					ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: &metav1.FieldsV1{Raw: large}}},
+					ManagedFields: []metav1.ManagedFieldsEntry{{Manager: string(large)}},
 				},
 				Spec: certificatesv1.CertificateSigningRequestSpec{SignerName: c.signer, Username: "system:node:blue-1", Groups: []string{"system:nodes"}, Request: request(t)},
 			}
@@ -94,7 +94,7 @@ func TestSlimRequest(t *testing.T) {
 			if c.refuse {
 				cluster := testCluster()
 				all := fakeClient(t, interceptor.Funcs{}, cluster)
-				v, err := (&CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster))}).
+				v, err := (&CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}).
 					judge(t.Context(), cluster, all, slim)
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(v).To(Equal(verdict{why: "it is larger than 16 KiB, and a kubelet's is not"}))

@@ -273,7 +273,7 @@ func TestReservedNodeName(t *testing.T) {
 			cluster.Spec.ClusterNetwork.ServiceDomain = domain
 			machine.Status.NodeRef.Name = "blue-1"
 			c := fakeClient(t, interceptor.Funcs{}, cluster, machine, cloudMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
-			r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster))}
+			r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
 			serving := servingRequest(t, "10.0.0.7")
 			serving.Spec.Request = requestNamed(t, "blue-1")
 			for _, csr := range []*certificatesv1.CertificateSigningRequest{renewalRequest(t), serving} {
@@ -331,7 +331,7 @@ func TestOthersMachines(t *testing.T) {
 			}
 			all := fakeClient(t, interceptor.Funcs{}, objects...)
 			clusters := &watchedClusters{ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster))}
-			r := &CSRReconciler{Client: all, ClusterCache: clusters}
+			r := &CSRReconciler{Client: all, ClusterCache: clusters, APIServer: noKubeconfig}
 
 			_, err := r.watch(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})
 			g.Expect(err).NotTo(HaveOccurred())
@@ -384,7 +384,7 @@ func TestCertificateLifetime(t *testing.T) {
 			config.Spec.MaxCertificateSeconds = c.limit
 			secret := holder(&scope{cluster: cluster, machine: machine, config: config}).Secret("abcdef.0123456789abcdef", time.Now().Add(time.Minute))
 			all := fakeClient(t, interceptor.Funcs{}, cluster, machine, config, secret, cloudMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
-			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster))}
+			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
 			first := renewalRequest(t)
 			first.Spec.Username, first.Spec.Groups = "system:bootstrap:abcdef", []string{token.Group}
 			for _, csr := range []*certificatesv1.CertificateSigningRequest{first, renewalRequest(t), servingRequest(t, "10.0.0.7")} {
@@ -425,7 +425,7 @@ func TestMachineNamedAsAnotherNode(t *testing.T) {
 				objects = append(objects, c.other)
 			}
 			all := fakeClient(t, interceptor.Funcs{}, objects...)
-			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster))}
+			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
 			v, err := r.judge(t.Context(), cluster, all, renewalRequest(t))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(v.approve).To(Equal(c.renewal), v.why)

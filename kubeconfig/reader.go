@@ -37,11 +37,11 @@ func (r Reader) Get(ctx context.Context, key client.ObjectKey, into client.Objec
 	}
 	config, err := Parse(read.Data[secret.KubeconfigDataName])
 	if err != nil {
-		return fmt.Errorf("Secret %s: change its key %s: %w", key, secret.KubeconfigDataName, err)
+		return fmt.Errorf("the Secret %s: change its key %s: %w", key, secret.KubeconfigDataName, err)
 	}
 	data, err := r.Write(client.ObjectKey{Namespace: key.Namespace, Name: cluster}, config)
 	if err != nil {
-		return fmt.Errorf("Secret %s: %w", key, err)
+		return fmt.Errorf("the Secret %s: %w", key, err)
 	}
 	*out = corev1.Secret{
 		TypeMeta:   read.TypeMeta,

@@ -211,7 +211,9 @@ func TestDriverThatPanics(t *testing.T) {
 				_, failed := bad.Read(ctx, []cloud.Reference{ref})
 				return failed[ref.Token]
 			},
-			"Delete":         func() error { return bad.Remove(ctx, []cloud.Resource{{Kind: cloud.KindInstance, ID: "x"}})[0] },
+			"Delete": func() error {
+				return bad.Remove(ctx, []cloud.Resource{{Kind: cloud.KindInstance, ID: "x", Token: "m"}})[0]
+			},
 			"Offering":       func() error { return second(bad.Offering(ctx, spec)) },
 			"FailureDomains": func() error { return second(bad.FailureDomains(ctx, spec)) },
 			"DryRun":         func() error { return second(bad.DryRun(ctx, request("n"))) },
@@ -360,7 +362,7 @@ func TestPartOfADeletionThatPanics(t *testing.T) {
 		s := c.begin(t)
 		a := s.account(t)
 		a.driver = partDriver{a.driver}
-		errs := a.Remove(t.Context(), []cloud.Resource{{ID: "refused"}, {ID: "panics"}, {ID: "gone"}})
+		errs := a.Remove(t.Context(), []cloud.Resource{{ID: "refused", Token: "a"}, {ID: "panics", Token: "b"}, {ID: "gone", Token: "c"}})
 		if len(errs) != 3 || cloud.CodeOf(errs[0]) != cloud.Conflict || cloud.CodeOf(errs[1]) != cloud.Unknown || errs[2] != nil {
 			t.Errorf("got %v", errs)
 		}
