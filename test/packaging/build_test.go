@@ -37,10 +37,42 @@ var (
 	makeTarget  = regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `)
 )
 
+var (
+	usedAction   = regexp.MustCompile(`uses:\s*(.+)`)
+	pinnedAction = regexp.MustCompile(`^[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
+)
+
 // TestVersion: the release that the tests speak of is the Makefile's.
 func TestVersion(t *testing.T) {
 	if !strings.Contains(string(read(t, root(t)+"/Makefile")), "\nVERSION ?= "+version+"\n") {
 		t.Errorf("the Makefile's version is not %s", version)
+	}
+}
+
+// TestWorkflowsAreBound tests that each action is named by its commit, because whoever takes over its
+// repository can move a tag; that a checkout leaves no credentials to what runs after it; that the
+// image is signed by its digest; and that a release is built with Go's last patch release.
+func TestWorkflowsAreBound(t *testing.T) {
+	files, err := filepath.Glob(root(t) + "/.github/workflows/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("there are no workflows: %v", err)
+	}
+	for _, file := range files {
+		name, lines := filepath.Base(file), strings.Split(string(read(t, file)), "\n")
+		for i, line := range lines {
+			if action := usedAction.FindStringSubmatch(line); action != nil && !pinnedAction.MatchString(action[1]) {
+				t.Errorf("%s:%d: %s is not named by a commit and its tag", name, i+1, action[1])
+			}
+			if strings.Contains(line, "uses: actions/checkout@") && !strings.Contains(strings.Join(lines[i:min(i+4, len(lines))], "\n"), "persist-credentials: false") {
+				t.Errorf("%s:%d: the checkout leaves its credentials", name, i+1)
+			}
+			if strings.Contains(line, "cosign sign ") && !strings.Contains(line, "@$DIGEST") {
+				t.Errorf("%s:%d: the image is signed by its tag", name, i+1)
+			}
+			if name == "release.yaml" && strings.Contains(line, "go-version-file:") {
+				t.Errorf("%s:%d: go.mod names Go's first patch release", name, i+1)
+			}
+		}
 	}
 }
 
