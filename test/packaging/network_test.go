@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -64,6 +65,30 @@ func TestNetworkPolicy(t *testing.T) {
 		if !reaches(policy.Egress, netip.MustParseAddr(outside)) {
 			t.Errorf("the manager can't reach an API server at %s", outside)
 		}
+	}
+}
+
+// TestMemoryLimit tests that Go knows of each container's memory limit, with some room for what Go
+// does not count.
+func TestMemoryLimit(t *testing.T) {
+	deployments := only[appsv1.Deployment](t, objects(t, read(t, release(t)+"/infrastructure-components-safety.yaml")), "Deployment")
+	for _, d := range deployments {
+		for _, c := range d.Spec.Template.Spec.Containers {
+			i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "GOMEMLIMIT" })
+			if i < 0 {
+				t.Fatalf("%s: container %s has no GOMEMLIMIT", d.Name, c.Name)
+			}
+			soft, err := resource.ParseQuantity(strings.TrimSuffix(c.Env[i].Value, "B"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if hard := c.Resources.Limits.Memory().Value(); soft.Value()*10 > hard*9 || soft.Value()*10 < hard*8 {
+				t.Errorf("%s: container %s: GOMEMLIMIT is %s of %d bytes, want eight to nine tenths", d.Name, c.Name, c.Env[i].Value, hard)
+			}
+		}
+	}
+	if len(deployments) != 2 {
+		t.Errorf("%d Deployments were found, want 2", len(deployments))
 	}
 }
 
