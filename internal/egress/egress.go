@@ -28,10 +28,18 @@ var metadata = []netip.Prefix{
 	netip.MustParsePrefix("fd20:ce::254/128"),   // Google Compute Engine
 	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
 	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba Cloud
+	netip.MustParsePrefix("fd00:c1::/32"),       // Oracle Cloud
+	netip.MustParsePrefix("fd00:42::42/128"),    // Scaleway
 }
 
-// nat64 is the prefix under which a gateway translates to IPv4 (RFC 6052).
-var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+// The prefixes of IPv6 addresses that lead to an IPv4 address: of translators (RFC 6052), of 6to4
+// relays (RFC 3056), and of an operator's own translators (RFC 8215), which may put the IPv4
+// address anywhere.
+var (
+	nat64      = netip.MustParsePrefix("64:ff9b::/96")
+	sixToFour  = netip.MustParsePrefix("2002::/16")
+	localNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")
+)
 
 // errDenied contains no address, so that a tenant can't learn how a name resolves inside the
 // operator's network.
@@ -82,15 +90,16 @@ func (d *Dialer) control(_ context.Context, _, address string, _ syscall.RawConn
 
 func (d *Dialer) allowed(to netip.Addr) bool {
 	to = to.WithZone("").Unmap()
-	if nat64.Contains(to) {
-		raw := to.As16()
+	if raw := to.As16(); nat64.Contains(to) {
 		to = netip.AddrFrom4([4]byte(raw[12:]))
+	} else if sixToFour.Contains(to) {
+		to = netip.AddrFrom4([4]byte(raw[2:6]))
 	}
 	holds := func(p netip.Prefix) bool { return p.Contains(to) }
 	switch {
 	case slices.ContainsFunc(d.allow, holds):
 		return true
-	case slices.ContainsFunc(d.deny, holds), slices.ContainsFunc(metadata, holds):
+	case slices.ContainsFunc(d.deny, holds), slices.ContainsFunc(metadata, holds), localNAT64.Contains(to):
 		return false
 	default:
 		return !to.IsLoopback() && !to.IsLinkLocalUnicast() && !to.IsMulticast() && !to.IsUnspecified()

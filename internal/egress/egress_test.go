@@ -18,27 +18,35 @@ import (
 func TestAllowed(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]bool{
-		"192.0.2.1":                true,
-		"10.1.2.3":                 true, // private networks often contain clouds
-		"10.9.2.3":                 false,
-		"2001:db8::1":              true,
-		"169.254.169.254":          false,
-		"::ffff:169.254.169.254":   false,
-		"64:ff9b::169.254.169.254": false,
-		"64:ff9b::192.0.2.1":       true,
-		"fe80::1":                  false,
-		"fe80::1%eth0":             false,
-		"fd00:ec2::254":            false,
-		"fd20:ce::254":             false,
-		"168.63.129.16":            false,
-		"127.0.0.1":                false,
-		"127.8.0.1":                true, // in an allowed CIDR
-		"::1":                      false,
-		"0.0.0.0":                  false,
-		"::":                       false,
-		"224.0.0.1":                false,
-		"ff02::1":                  false,
-		"10.9.9.9":                 true, // allow takes precedence
+		"192.0.2.1":                  true,
+		"10.1.2.3":                   true, // private networks often contain clouds
+		"10.9.2.3":                   false,
+		"2001:db8::1":                true,
+		"169.254.169.254":            false,
+		"::ffff:169.254.169.254":     false,
+		"64:ff9b::169.254.169.254":   false,
+		"64:ff9b::192.0.2.1":         true,
+		"64:ff9b:1::169.254.169.254": false,
+		"64:ff9b:1:ff::10.9.2.3":     false,
+		"64:ff9b:1::192.0.2.1":       false, // wherever it leads
+		"2002:a9fe:a9fe::1":          false,
+		"2002:7f00:1::":              false,
+		"2002:c000:201::1":           true,
+		"fd00:c1::a9fe:a9fe":         false,
+		"fd00:42::42":                false,
+		"fe80::1":                    false,
+		"fe80::1%eth0":               false,
+		"fd00:ec2::254":              false,
+		"fd20:ce::254":               false,
+		"168.63.129.16":              false,
+		"127.0.0.1":                  false,
+		"127.8.0.1":                  true, // in an allowed CIDR
+		"::1":                        false,
+		"0.0.0.0":                    false,
+		"::":                         false,
+		"224.0.0.1":                  false,
+		"ff02::1":                    false,
+		"10.9.9.9":                   true, // allow takes precedence
 	} {
 		d, err := New([]string{"127.8.0.0/16", "10.9.9.0/24"}, []string{"10.9.0.0/16"})
 		if err != nil {
