@@ -49,9 +49,9 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestWorkflowsAreBound tests that each action is named by its commit, because whoever takes over its
-// repository can move a tag; that a checkout leaves no credentials to what runs after it; that the
-// image is signed by its digest; and that a release is built with Go's last patch release.
+// TestWorkflowsAreBound tests that each action is named by its commit, because whoever takes over
+// its repository can move a tag; that a checkout leaves no credentials to what runs after it; that
+// the image is signed by its digest; and that a release is built with Go's last patch release.
 func TestWorkflowsAreBound(t *testing.T) {
 	files, err := filepath.Glob(root(t) + "/.github/workflows/*.yaml")
 	if err != nil || len(files) == 0 {

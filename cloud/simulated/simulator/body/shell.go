@@ -9,8 +9,12 @@ import (
 	"strings"
 )
 
-// maxDepth is the maximum depth of nested scripts.
-const maxDepth = 5
+const (
+	// maxDepth is the maximum depth of nested scripts.
+	maxDepth = 5
+	// maxSteps is the maximum number of commands that are followed, of all nested scripts together.
+	maxSteps = 10_000
+)
 
 // shell interprets a shell script as far as needed: whether it would start the kubelet, by
 // systemctl or kubeadm, in a nested shell, or in a script or unit that the user data wrote; and
@@ -21,6 +25,7 @@ type shell struct {
 	// errexit is "set -e".
 	errexit bool
 	depth   int
+	steps   *int // commands so far, also of other scripts
 }
 
 type outcome struct {
@@ -38,7 +43,7 @@ func (o outcome) with(one outcome) outcome {
 
 // follow returns the outcome of a command line of cloud-init.
 func follow(line string, files func(path string) (string, bool)) outcome {
-	return shell{files: files}.run(line)
+	return shell{files: files, steps: new(int)}.run(line)
 }
 
 func (s shell) run(script string) outcome {
@@ -48,6 +53,9 @@ func (s shell) run(script string) outcome {
 	var out outcome
 	conditions := 0
 	for _, words := range commands(script) {
+		if *s.steps++; *s.steps > maxSteps {
+			return out
+		}
 		switch words[0] {
 		case "if", "case", "while", "until", "for":
 			conditions++
@@ -96,7 +104,7 @@ func isAssignment(word string) bool {
 }
 
 func (s shell) command(words []string) outcome {
-	inner := shell{files: s.files, depth: s.depth + 1}
+	inner := shell{files: s.files, depth: s.depth + 1, steps: s.steps}
 	switch path.Base(words[0]) {
 	case "false":
 		return outcome{failed: true}

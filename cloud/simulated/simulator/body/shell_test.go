@@ -3,6 +3,7 @@
 package body
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/drover-io/drover/cloud/simulated/simulator/userdata"
@@ -116,6 +117,19 @@ func TestStartsControlPlane(t *testing.T) {
 		disk := userdata.Machine{Files: files, Commands: []string{command}}
 		if got := startsControlPlane(disk, commanded(disk)); got != want {
 			t.Errorf("%q: %t", command, got)
+		}
+	}
+}
+
+// TestFollowEnds: a script that calls itself is not followed for long, however it branches.
+func TestFollowEnds(t *testing.T) {
+	for _, script := range []string{
+		strings.Repeat("sh /a.sh\n", 400), strings.Repeat("sh /a.sh; . /a.sh && bash /a.sh\n", 100), "if true; then\n" + strings.Repeat("sh /a.sh\n", 1000) + "fi",
+	} {
+		read := 0
+		follow(script, func(string) (string, bool) { read++; return script, true })
+		if read > maxSteps {
+			t.Errorf("%d scripts were read, want at most %d", read, maxSteps)
 		}
 	}
 }
