@@ -359,10 +359,14 @@ func TestCallbackThatPanics(t *testing.T) {
 func TestPartOfADeletionThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		s := c.begin(t)
-		a := s.account(t)
-		a.driver = partDriver{a.driver}
-		errs := a.Remove(t.Context(), []cloud.Resource{{ID: "refused", Token: "a"}, {ID: "panics", Token: "b"}, {ID: "gone", Token: "c"}})
+		s := c.begin(t, func(o *Options) {
+			connect := o.Clouds[0].New
+			o.Clouds[0].New = func(cfg cloud.Config) (cloud.Driver, error) {
+				made, err := connect(cfg)
+				return partDriver{made}, err
+			}
+		})
+		errs := s.account(t).Remove(t.Context(), []cloud.Resource{{ID: "refused", Token: "a"}, {ID: "panics", Token: "b"}, {ID: "gone", Token: "c"}})
 		if len(errs) != 3 || cloud.CodeOf(errs[0]) != cloud.Conflict || cloud.CodeOf(errs[1]) != cloud.Unknown || errs[2] != nil {
 			t.Errorf("got %v", errs)
 		}
