@@ -44,6 +44,13 @@ type Cloud struct {
 	// limits, deadlines and the faults of conformance are as with HTTP.
 	Carrier func(base *http.Transport, config *tls.Config) http.RoundTripper
 
+	// Endpoint returns all that decides where the account's calls go, and whom they trust there,
+	// if the account chose it: a URL, a server, a domain, authorities. It returns "" if the calls
+	// go to the cloud's own endpoints. Only accounts at the cloud's own endpoints share a rate
+	// limit with other namespaces, because any other endpoint may claim to be any place. nil: the
+	// account always chooses, for example in its credentials.
+	Endpoint func(*infrav1.CloudAccountSpec) string
+
 	// New makes the account's driver. It makes no call. Errors are InvalidSpec or Unauthorized (a
 	// Secret that lacks a key).
 	New func(Config) (Driver, error)

@@ -38,9 +38,10 @@ var union = driverkit.Fields[infrav1.AWSAccount, infrav1.AWSMachine]{
 // Cloud returns AWS's entry in the registry.
 func Cloud() cloud.Cloud {
 	return cloud.Cloud{
-		Name:  "aws",
-		Union: union,
-		New:   newDriver,
+		Name:     "aws",
+		Union:    union,
+		New:      newDriver,
+		Endpoint: func(spec *infrav1.CloudAccountSpec) string { return spec.AWS.Endpoint },
 		// EC2's user guide, "Request throttling for the Amazon EC2 API". The limits apply to each
 		// region of an AWS account, and others may share it, so deletes use half of the limit.
 		Limits: cloud.Limits{

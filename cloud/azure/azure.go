@@ -69,6 +69,12 @@ func Cloud() cloud.Cloud {
 		Name:  "azure",
 		Union: union,
 		New:   newDriver,
+		Endpoint: func(spec *infrav1.CloudAccountSpec) string {
+			if c := spec.Azure.Custom; c != nil {
+				return strings.Join([]string{c.Endpoint, c.AuthorityHost, c.Audience, c.CABundle}, "\n")
+			}
+			return ""
+		},
 		// "Understand throttling at Microsoft.Compute": 500 creates and 500 deletes, but only 300
 		// lists, a minute for each subscription and location. Others share them.
 		Limits: cloud.Limits{

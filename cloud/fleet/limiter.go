@@ -68,12 +68,35 @@ func (l *limiter) configure(limits cloud.Limits) {
 	l.read.configure(withHeadroom(limits.Read))
 }
 
-// sharedLimiters holds one limiter for all accounts that have proved the same place, because the
-// cloud throttles them together. It uses the largest limits that any of these accounts asks for, so
-// that none slows another. The zero value is ready for use.
+// sharedLimiters holds one limiter for all accounts that the cloud throttles together. It uses the
+// largest limits that any of these accounts asks for, so that none slows another. The zero value is
+// ready for use.
 type sharedLimiters struct {
 	mu  sync.Mutex
-	all map[string]*sharedLimiter // by cloud and place
+	all map[limiterKey]*sharedLimiter
+}
+
+// limiterKey tells which accounts a cloud throttles together: those that have proved the same place
+// to the same endpoint.
+type limiterKey struct {
+	cloud, place string
+	// endpoint and namespace are empty at the cloud's own endpoints. Another endpoint may claim to
+	// be any place, and throttles as it likes: that concerns the tenant who chose it, and nobody
+	// else.
+	endpoint, namespace string
+}
+
+// limiterKeyOf returns the key of an account, with the place that it has proved.
+func limiterKeyOf(a *Account) limiterKey {
+	a.place.mu.Lock()
+	key := limiterKey{cloud: a.cloud.Name, place: a.place.proved}
+	a.place.mu.Unlock()
+	if a.cloud.Endpoint == nil {
+		key.namespace = a.key.Namespace
+	} else if key.endpoint = a.cloud.Endpoint(&a.config.Spec); key.endpoint != "" {
+		key.namespace = a.key.Namespace
+	}
+	return key
 }
 
 type sharedLimiter struct {
@@ -81,16 +104,15 @@ type sharedLimiter struct {
 	users map[types.NamespacedName]cloud.Limits
 }
 
-// join makes an account share the limiter of its place.
+// join makes an account share the limiter of its key, and leave that of an earlier key.
 func (s *sharedLimiters) join(a *Account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all == nil {
-		s.all = map[string]*sharedLimiter{}
+		s.all = map[limiterKey]*sharedLimiter{}
 	}
-	a.place.mu.Lock()
-	key := a.cloud.Name + "|" + a.place.proved
-	a.place.mu.Unlock()
+	key := limiterKeyOf(a)
+	s.leaveAllBut(key, a.key)
 	shared := s.all[key]
 	if shared == nil {
 		shared = &sharedLimiter{limiter: newLimiter(a.limits), users: map[types.NamespacedName]cloud.Limits{}}
@@ -105,8 +127,13 @@ func (s *sharedLimiters) join(a *Account) {
 func (s *sharedLimiters) leave(account types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.leaveAllBut(limiterKey{}, account)
+}
+
+// leaveAllBut removes an account from each limiter but one. It needs the lock.
+func (s *sharedLimiters) leaveAllBut(kept limiterKey, account types.NamespacedName) {
 	for key, shared := range s.all {
-		if _, ok := shared.users[account]; !ok {
+		if _, ok := shared.users[account]; !ok || key == kept {
 			continue
 		}
 		if delete(shared.users, account); len(shared.users) == 0 {

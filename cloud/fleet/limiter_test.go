@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 )
@@ -294,6 +296,68 @@ func TestSharedBucket(t *testing.T) {
 			t.Errorf("%d limiters are left", n)
 		}
 	})
+}
+
+// TestWhoSharesALimit: accounts share a rate limit if one cloud throttles them together. An
+// endpoint that a tenant chose may claim any place: its answers hold nobody outside of that
+// namespace.
+func TestWhoSharesALimit(t *testing.T) {
+	chosen := func(spec *infrav1.CloudAccountSpec) string { return spec.Simulated.Endpoint }
+	type account struct{ namespace, endpoint, place string }
+	for name, c := range map[string]struct {
+		endpoint func(*infrav1.CloudAccountSpec) string
+		a, b     account
+		want     bool
+	}{
+		"the cloud's own endpoint":        {chosen, account{"a", "", "p"}, account{"b", "", "p"}, true},
+		"another place":                   {chosen, account{"a", "", "p"}, account{"b", "", "q"}, false},
+		"an endpoint of one tenant":       {chosen, account{"a", "", "p"}, account{"b", "https://b", "p"}, false},
+		"one endpoint, two namespaces":    {chosen, account{"a", "https://b", "p"}, account{"b", "https://b", "p"}, false},
+		"one endpoint, one namespace":     {chosen, account{"a", "https://b", "p"}, account{"a", "https://b", "p"}, true},
+		"two endpoints, one namespace":    {chosen, account{"a", "https://b", "p"}, account{"a", "https://c", "p"}, false},
+		"in the credentials":              {nil, account{"a", "", "p"}, account{"b", "", "p"}, false},
+		"in the credentials, a namespace": {nil, account{"a", "", "p"}, account{"a", "", "p"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var limiters sharedLimiters
+			join := func(n string, is account) *Account {
+				a := &Account{
+					key:    types.NamespacedName{Namespace: is.namespace, Name: n},
+					cloud:  cloud.Cloud{Name: "test", Endpoint: c.endpoint},
+					config: AccountConfig{Spec: infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: is.endpoint}}},
+					place:  place{proved: is.place},
+				}
+				limiters.join(a)
+				return a
+			}
+			one, two := join("one", c.a), join("two", c.b)
+			one.limiter.Load().read.throttled(time.Hour)
+			two.limiter.Load().read.mu.Lock()
+			held := time.Until(two.limiter.Load().read.heldUntil) > 0
+			two.limiter.Load().read.mu.Unlock()
+			if held != c.want {
+				t.Errorf("one account's throttling holds the other's calls: %t, want %t", held, c.want)
+			}
+			limiters.leave(one.key)
+			limiters.leave(two.key)
+			if len(limiters.all) != 0 {
+				t.Errorf("%d limiters are left", len(limiters.all))
+			}
+		})
+	}
+}
+
+// TestLimitOfAChangedEndpoint: an account whose place or endpoint has changed leaves its old limit.
+func TestLimitOfAChangedEndpoint(t *testing.T) {
+	var limiters sharedLimiters
+	a := &Account{key: testKey, cloud: cloud.Cloud{Name: "test"}, place: place{proved: "p"}}
+	limiters.join(a)
+	first := a.limiter.Load()
+	a.place.proved = "q"
+	limiters.join(a)
+	if a.limiter.Load() == first || len(limiters.all) != 1 {
+		t.Errorf("%d limiters, and a new one: %t; want 1, and a new one", len(limiters.all), a.limiter.Load() != first)
+	}
 }
 
 // TestCreatesDoNotStarveDeletes: while hundreds of creates wait, a deletion is as fast as ever.

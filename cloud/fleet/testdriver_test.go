@@ -155,11 +155,12 @@ func toResource(r testResource) cloud.Resource {
 // row returns testCloud's row.
 func (c *testCloud) row() cloud.Cloud {
 	return cloud.Cloud{
-		Name:   "test",
-		Union:  driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
-		Limits: cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}},
-		Traits: cloud.Traits{CreateHorizon: c.horizon, ReadLag: max(c.lag, c.readLag), TerminationTime: c.ending, CascadesDelete: c.cascades, ZonalIdempotency: c.zonal, Named: c.named},
-		Batch:  cloud.Batch{Read: 100, Delete: 100},
+		Name:     "test",
+		Endpoint: func(s *infrav1.CloudAccountSpec) string { return s.Simulated.Endpoint },
+		Union:    driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
+		Limits:   cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}},
+		Traits:   cloud.Traits{CreateHorizon: c.horizon, ReadLag: max(c.lag, c.readLag), TerminationTime: c.ending, CascadesDelete: c.cascades, ZonalIdempotency: c.zonal, Named: c.named},
+		Batch:    cloud.Batch{Read: 100, Delete: 100},
 		New: func(cfg cloud.Config) (cloud.Driver, error) {
 			if len(cfg.Credentials["token"]) == 0 {
 				return nil, cloud.Errorf(cloud.Unauthorized, "the Secret lacks the key token")

@@ -71,6 +71,13 @@ func Cloud() cloud.Cloud {
 		Name:  "gcp",
 		Union: union,
 		New:   newDriver,
+		Endpoint: func(spec *infrav1.CloudAccountSpec) string {
+			a := spec.GCP
+			if a.Endpoint == "" && a.CABundle == "" && universeOf(a) == googleapis {
+				return ""
+			}
+			return strings.Join([]string{a.Endpoint, universeOf(a), a.CABundle}, "\n")
+		},
 		// "Compute Engine API rate quotas": 1,500 creates and deletes a minute for each project and
 		// region, but only 750 listings of all zones a minute for each project. Others share them.
 		Limits: cloud.Limits{

@@ -56,6 +56,9 @@ func Cloud() cloud.Cloud {
 		Name:  "openstack",
 		Union: union,
 		New:   newDriver,
+		Endpoint: func(spec *infrav1.CloudAccountSpec) string {
+			return spec.OpenStack.AuthURL + "\n" + spec.OpenStack.CABundle
+		},
 		// Cautious guesses: Nova and Neutron have no rate limits, but a proxy in front of them may.
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 5, Burst: 20},

@@ -41,9 +41,10 @@ var union = driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]
 // Cloud returns the simulated cloud's entry in the registry.
 func Cloud(endpoint string) cloud.Cloud {
 	return cloud.Cloud{
-		Name:  "simulated",
-		Union: union,
-		New:   func(cfg cloud.Config) (cloud.Driver, error) { return newDriver(cfg, endpoint) },
+		Name:     "simulated",
+		Union:    union,
+		New:      func(cfg cloud.Config) (cloud.Driver, error) { return newDriver(cfg, endpoint) },
+		Endpoint: func(spec *infrav1.CloudAccountSpec) string { return spec.Simulated.Endpoint },
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 50, Burst: 100},
 			Delete: cloud.Limit{PerSecond: 20, Burst: 50},

@@ -53,6 +53,10 @@ func Cloud() cloud.Cloud {
 		Name:  "vsphere",
 		Union: union,
 		New:   newDriver,
+		Endpoint: func(spec *infrav1.CloudAccountSpec) string {
+			a := spec.VSphere
+			return strings.Join([]string{a.Server, a.CABundle, a.Thumbprint}, "\n")
+		},
 		// Conservative guesses: vCenter documents no rate limits. It queues clones beyond 8 on one
 		// host and 128 on one datastore ("Limits on Simultaneous Migrations", vCenter Server and
 		// Host Management). The create burst also limits how many clones run at once.
