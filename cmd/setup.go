@@ -86,7 +86,7 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 		}
 		options.OnAccount = func(account types.NamespacedName) { s.accountsChanged.Add(reconcile.Request{NamespacedName: account}) }
 	}
-	if s.forwarder, err = forwarder.New(dialer.DialContext, metrics.Registry); err != nil {
+	if s.forwarder, err = forwarder.New(dialer.DialContext, sayRefused(ctx, mgr), metrics.Registry); err != nil {
 		return nil, err
 	}
 	if s.clusterCache, err = newClusterCache(ctx, mgr, o, version, s.forwarder, indexes); err != nil {
@@ -94,6 +94,18 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 	}
 	s.accounts = fleet.NewAccounts(options)
 	return s, errors.Join(mgr.Add(s.forwarder), mgr.Add(s.accounts))
+}
+
+// sayRefused returns a function that says on a Cluster why its API server is not asked.
+func sayRefused(ctx context.Context, mgr ctrl.Manager) func(key client.ObjectKey, message string) {
+	recorder := mgr.GetEventRecorder("drover-forwarder")
+	return func(key client.ObjectKey, message string) {
+		cluster := &clusterv1.Cluster{}
+		if err := mgr.GetClient().Get(ctx, key, cluster); err != nil {
+			return // the log has it
+		}
+		recorder.Eventf(cluster, nil, corev1.EventTypeWarning, "AnswerRefused", "Connect", "%s; Drover does not ask it for a while", message)
+	}
 }
 
 // newClusterCache connects to the workload clusters, through the forwarder alone. It reads their

@@ -4,13 +4,15 @@ package forwarder
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/json"
 )
 
 // limits bound the answers of one cluster.
@@ -20,7 +22,7 @@ type limits struct {
 	list int64
 	// other bounds any other answer, and each event of a watch, in bytes. Etcd takes 1.5 MiB.
 	other int64
-	// inFlight bounds all answers in progress together, in bytes.
+	// inFlight bounds all answers in progress of a namespace's clusters together, in bytes.
 	inFlight int64
 	// items bounds the objects of a collection, by the last part of its path, and "" all others.
 	items map[string]int
@@ -69,9 +71,8 @@ type boundedBody struct {
 
 	scan    scanner
 	size    int64  // of the answer, or of the initial events
-	frame   int64  // of the current event
-	head    []byte // of the current event: its beginning, or all of it while initial events are sent
-	counted int64  // in the cluster's bytes in flight
+	event   []byte // the current event, as far as it was read
+	counted int64  // in the namespace's bytes in flight
 	begun   bool   // the cluster's count was set
 }
 
@@ -94,20 +95,30 @@ func (b *boundedBody) Close() error {
 	return b.body.Close()
 }
 
-// release takes the answer out of the cluster's bytes in flight.
-func (b *boundedBody) release() {
-	b.answer.cluster.bytes.Add(-b.counted)
-	b.counted = 0
+// hold sets how many bytes of the answer the library has to keep now. It returns an error if the
+// answers of the namespace's clusters exceed their bound together: then this answer ends, and the
+// library asks again.
+func (b *boundedBody) hold(size int64) error {
+	a := b.answer
+	added := size - b.counted
+	b.counted = size
+	if all := a.cluster.bytes.Add(added); added > 0 && all > a.forwarder.limits.inFlight {
+		a.forwarder.refusals.WithLabelValues(reasonLoad).Inc()
+		return fmt.Errorf("the API servers of the namespace's clusters send more than %d MiB at the same time", a.forwarder.limits.inFlight>>20)
+	}
+	return nil
 }
+
+// release takes the answer out of the namespace's bytes in flight.
+func (b *boundedBody) release() { _ = b.hold(0) }
 
 // accept counts a part of the body, and returns an error if it exceeds a bound.
 func (b *boundedBody) accept(part []byte) error {
 	a := b.answer
 	b.size += int64(len(part))
-	if b.inFlight() {
-		b.counted += int64(len(part))
-		if a.cluster.bytes.Add(int64(len(part))) > a.forwarder.limits.inFlight {
-			return a.refuse(reasonSize, fmt.Sprintf("sent answers of more than %d MiB at the same time", a.forwarder.limits.inFlight>>20))
+	if !b.watch || b.initial {
+		if err := b.hold(b.size); err != nil {
+			return err
 		}
 	}
 	switch {
@@ -123,9 +134,6 @@ func (b *boundedBody) accept(part []byte) error {
 	return b.acceptObject(part)
 }
 
-// inFlight reports whether the library keeps what it reads until the end of the answer.
-func (b *boundedBody) inFlight() bool { return !b.watch || b.initial }
-
 // acceptObject counts a part of a list or of a single object.
 func (b *boundedBody) acceptObject(part []byte) error {
 	for _, c := range part {
@@ -139,9 +147,12 @@ func (b *boundedBody) acceptObject(part []byte) error {
 	if !b.answer.kind.list {
 		return nil
 	}
-	n, reset := b.scan.items, b.answer.kind.first && !b.begun
+	if b.answer.kind.first && !b.begun {
+		b.forget()
+	}
+	n := b.scan.items
 	b.scan.items, b.begun = 0, true
-	return b.count(n, reset)
+	return b.count(n, func(*collection) {})
 }
 
 // elements bounds how much memory an answer of some bytes takes when it is decoded.
@@ -152,15 +163,26 @@ func (b *boundedBody) elements(size int64) error {
 	return b.answer.refuse(reasonCount, fmt.Sprintf("sent %d elements of arrays in %d bytes", b.scan.elements, size))
 }
 
-// count adds to the objects of the collection, or begins again from 0.
-func (b *boundedBody) count(n int, reset bool) error {
+// forget begins to count the collection's objects again: the library replaces what it has.
+func (b *boundedBody) forget() {
+	c := b.answer.cluster
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.collections, b.answer.kind.path)
+}
+
+// count adds n to the collection's objects, changes what is known of their names, and bounds both.
+func (b *boundedBody) count(n int, change func(*collection)) error {
 	c, path := b.answer.cluster, b.answer.kind.path
 	c.mu.Lock()
-	if reset {
-		c.counts[path] = 0
+	all := c.collections[path]
+	if all == nil {
+		all = &collection{named: map[uint64]struct{}{}}
+		c.collections[path] = all
 	}
-	c.counts[path] = max(0, c.counts[path]+n)
-	total := c.counts[path]
+	all.count = max(0, all.count+n)
+	change(all)
+	total := max(all.count, len(all.named))
 	c.mu.Unlock()
 	if most := b.answer.forwarder.limits.itemsOf(path); total > most {
 		return b.answer.refuse(reasonCount, fmt.Sprintf("has more than %d objects at %s", most, path))
@@ -171,14 +193,11 @@ func (b *boundedBody) count(n int, reset bool) error {
 // acceptEvents counts a part of a watch, event by event.
 func (b *boundedBody) acceptEvents(part []byte) error {
 	for _, c := range part {
-		b.frame++
-		if b.frame > b.answer.forwarder.limits.other {
-			return b.answer.refuse(reasonSize, fmt.Sprintf("sent an event of more than %d MiB", b.answer.forwarder.limits.other>>20))
+		if b.scan.depth > 0 || c == '{' {
+			b.event = append(b.event, c)
 		}
-		if b.initial || len(b.head) < len(longestHead) {
-			if b.scan.depth > 0 || c == '{' {
-				b.head = append(b.head, c)
-			}
+		if int64(len(b.event)) > b.answer.forwarder.limits.other {
+			return b.answer.refuse(reasonSize, fmt.Sprintf("sent an event of more than %d MiB", b.answer.forwarder.limits.other>>20))
 		}
 		if err := b.scan.next(c); err != nil {
 			return b.answer.refuse(reasonFormat, "sent JSON that "+err.Error())
@@ -189,60 +208,80 @@ func (b *boundedBody) acceptEvents(part []byte) error {
 			}
 		}
 	}
-	return nil
+	if b.initial {
+		return nil
+	}
+	return b.hold(int64(len(b.event)))
 }
 
-// The types of events. An event begins with its type, and has nothing but its type and its object,
-// as Kubernetes writes it: so nobody reads another type than the one that is counted.
+// An event begins with its type, and has nothing but its type and its object, as Kubernetes writes
+// it: so nobody reads another type than the one that is counted.
 const (
-	headBegins  = `{"type":"`
-	headEnds    = `","object":`
-	longestHead = headBegins + "MODIFIED" + headEnds
+	eventBegins = `{"type":"`
+	typeEnds    = `","object":`
 )
 
 // endEvent counts a complete event.
 func (b *boundedBody) endEvent() error {
-	if err := b.elements(b.frame); err != nil {
+	if err := b.elements(int64(len(b.event))); err != nil {
 		return err
 	}
-	rest, ok := bytes.CutPrefix(b.head, []byte(headBegins))
-	kind, _, closed := bytes.Cut(rest, []byte(headEnds))
+	rest, ok := bytes.CutPrefix(b.event, []byte(eventBegins))
+	kind, _, closed := bytes.Cut(rest, []byte(typeEnds))
 	if !ok || !closed || b.scan.keys != 2 {
 		return b.answer.refuse(reasonFormat, "sent an event that does not consist of a type and an object")
 	}
 	err := b.countEvent(string(kind))
-	b.frame, b.head, b.scan = 0, b.head[:0], scanner{stack: b.scan.stack[:0]}
+	b.event, b.scan = b.event[:0], scanner{stack: b.scan.stack[:0]}
+	if cap(b.event) > keptEvent {
+		b.event = nil
+	}
 	return err
 }
 
+// keptEvent is how much memory a watch keeps for its next event, in bytes: enough for most Nodes.
+const keptEvent = 32 << 10
+
 func (b *boundedBody) countEvent(kind string) error {
-	switch kind {
-	case "ADDED":
-		reset := b.initial && !b.begun
+	if kind == string(watch.Error) {
+		return nil
+	}
+	var event struct {
+		Object struct {
+			Metadata struct {
+				Namespace   string            `json:"namespace"`
+				Name        string            `json:"name"`
+				Annotations map[string]string `json:"annotations"`
+			} `json:"metadata"`
+		} `json:"object"`
+	}
+	// As client-go reads it: a name that is given twice is the same for both.
+	if err := json.UnmarshalCaseSensitivePreserveInts(b.event, &event); err != nil {
+		return b.answer.refuse(reasonFormat, "sent an event whose object has no metadata of Kubernetes")
+	}
+	if b.initial && !b.begun {
+		b.forget()
 		b.begun = true
-		return b.count(1, reset)
-	case "DELETED":
-		return b.count(-1, false)
-	case "BOOKMARK":
-		if b.initial && endsInitialEvents(b.head) {
+	}
+	meta := event.Object.Metadata
+	name := maphash.String(b.answer.forwarder.seed, meta.Namespace+"/"+meta.Name)
+	add := func(c *collection) { c.named[name] = struct{}{} }
+	switch watch.EventType(kind) {
+	case watch.Added:
+		return b.count(1, add)
+	case watch.Modified: // a library adds what it does not know
+		return b.count(0, add)
+	case watch.Deleted:
+		return b.count(-1, func(c *collection) { delete(c.named, name) })
+	case watch.Bookmark:
+		if b.initial && meta.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
 			b.initial = false
 			b.timer.Stop()
 			b.release()
-			b.head = nil
 		}
-	case "MODIFIED", "ERROR":
-	default:
-		return b.answer.refuse(reasonFormat, "sent an event of a type that Kubernetes does not have")
+		return nil
 	}
-	return nil
-}
-
-// endsInitialEvents reports whether the library takes this event for the end of the initial events.
-func endsInitialEvents(event []byte) bool {
-	var bookmark struct {
-		Object metav1.PartialObjectMetadata `json:"object"`
-	}
-	return json.Unmarshal(event, &bookmark) == nil && bookmark.Object.Annotations[metav1.InitialEventsAnnotationKey] == "true"
+	return b.answer.refuse(reasonFormat, "sent an event of a type that Kubernetes does not have")
 }
 
 // scanner follows the structure of JSON without keeping it.

@@ -196,6 +196,7 @@ const (
 	reasonEncoding = "encoding"
 	reasonProtocol = "protocol"
 	reasonTime     = "time"
+	reasonLoad     = "load"
 )
 
 // refuse records why an answer is not read to its end. For a while, the cluster is not asked again.
@@ -208,11 +209,12 @@ func (a *answer) refuse(reason, what string) error {
 	c.mu.Unlock()
 	ctrllog.Log.WithName("forwarder").Info("An answer of a workload cluster is refused, and the cluster is not asked for a while",
 		"cluster", c.key.String(), "reason", r.message, "until", r.until.UTC().Format(time.RFC3339))
+	f.onRefuse(c.key, r.message)
 	return r
 }
 
 // refusedBefore returns why the cluster is not asked now, or "".
-func (c *cluster) refusedBefore(now time.Time) string {
+func (c *state) refusedBefore(now time.Time) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.refused == nil || now.After(c.refused.until) {

@@ -21,6 +21,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math/big"
 	"net"
 	"net/http"
@@ -48,23 +49,24 @@ const (
 	maxHeader = 256 << 10
 )
 
-// Dial connects to an endpoint that a tenant specifies.
-type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
-
 // Forwarder forwards requests to workload clusters. It is a Runnable of a manager, and runs whether
 // or not the manager leads.
 type Forwarder struct {
-	dial     Dial
+	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	now      func() time.Time
 	limits   limits
 	listener net.Listener
 	server   *http.Server
 	ca       []byte // PEM
 	refusals *prometheus.CounterVec
+	onRefuse func(cluster client.ObjectKey, message string)
+
+	seed maphash.Seed // of the names of objects
 
 	mu       sync.Mutex
 	clusters map[client.ObjectKey]*cluster
 	tokens   map[[sha256.Size]byte]*cluster
+	inFlight map[string]*atomic.Int64 // bytes of answers in progress, by namespace
 }
 
 // cluster is a workload cluster, as its kubeconfig describes it.
@@ -74,20 +76,35 @@ type cluster struct {
 	server   *url.URL
 	upstream *http.Transport
 	bearer   string
-	token    string // what a library shows to be forwarded
-	name     string // the name that a library asks for
-
-	requests atomic.Int64 // in progress
-	bytes    atomic.Int64 // of answers in progress
-	lastUsed atomic.Int64 // Unix seconds
-
-	mu      sync.Mutex
-	counts  map[string]int // objects, by the path of their collection
-	refused *refusal
+	*state
 }
 
-// New listens on a free port of the loopback interface. Requests wait until Start.
-func New(dial Dial, registry prometheus.Registerer) (*Forwarder, error) {
+// state is what stays of a cluster whose kubeconfig changes.
+type state struct {
+	token string // what a library shows to be forwarded
+	name  string // the name that a library asks for
+
+	requests atomic.Int64  // in progress
+	bytes    *atomic.Int64 // of answers in progress, of all clusters in the namespace
+	lastUsed atomic.Int64  // Unix seconds
+
+	mu          sync.Mutex
+	collections map[string]*collection // by path
+	refused     *refusal
+}
+
+// collection is how many objects a library keeps of a collection.
+type collection struct {
+	count int                 // objects listed and added, less those deleted
+	named map[uint64]struct{} // objects that events named and that were not deleted since, by hash
+}
+
+// New listens on a free port of the loopback interface. Requests wait until Start. dial connects to
+// an endpoint that a tenant specifies. onRefuse is called when a cluster is not asked for a while.
+func New(
+	dial func(ctx context.Context, network, address string) (net.Conn, error),
+	onRefuse func(cluster client.ObjectKey, message string), registry prometheus.Registerer,
+) (*Forwarder, error) {
 	certificate, ca, err := newCertificate(time.Now())
 	if err != nil {
 		return nil, fmt.Errorf("making the forwarder's certificate: %w", err)
@@ -97,12 +114,13 @@ func New(dial Dial, registry prometheus.Registerer) (*Forwarder, error) {
 		return nil, fmt.Errorf("listening for connections to workload clusters: %w", err)
 	}
 	f := &Forwarder{
-		dial: dial, now: time.Now, limits: defaults, listener: listener, ca: ca,
+		dial: dial, onRefuse: onRefuse, now: time.Now, limits: defaults, listener: listener, ca: ca,
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "drover_workload_answers_refused_total",
 			Help: "Answers of workload clusters' API servers that Drover did not read to their end, by reason.",
 		}, []string{"reason"}),
-		clusters: map[client.ObjectKey]*cluster{}, tokens: map[[sha256.Size]byte]*cluster{},
+		seed:     maphash.MakeSeed(),
+		clusters: map[client.ObjectKey]*cluster{}, tokens: map[[sha256.Size]byte]*cluster{}, inFlight: map[string]*atomic.Int64{},
 	}
 	f.server = &http.Server{
 		Handler:           f,
@@ -163,7 +181,7 @@ func (f *Forwarder) Host(key client.ObjectKey) string {
 }
 
 // register returns the cluster of a kubeconfig. A cluster whose kubeconfig has changed gets a new
-// connection, and the name and token that its library has.
+// connection. It keeps the name and token that its library has, and what counts against its bounds.
 func (f *Forwarder) register(key client.ObjectKey, source [sha256.Size]byte, config *kubeconfig.Config) *cluster {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,7 +191,7 @@ func (f *Forwarder) register(key client.ObjectKey, source [sha256.Size]byte, con
 		return old
 	}
 	c := &cluster{
-		key: key, source: source, server: config.Server, bearer: config.Token, counts: map[string]int{},
+		key: key, source: source, server: config.Server, bearer: config.Token,
 		upstream: &http.Transport{
 			Proxy:                  http.ProxyFromEnvironment, // the operator's proxy
 			DialContext:            f.dial,
@@ -190,10 +208,13 @@ func (f *Forwarder) register(key client.ObjectKey, source [sha256.Size]byte, con
 		},
 	}
 	if old != nil {
-		c.token, c.name = old.token, old.name
+		c.state = old.state
 		old.upstream.CloseIdleConnections()
 	} else {
-		c.token, c.name = random(32), random(8)+domain
+		if f.inFlight[key.Namespace] == nil {
+			f.inFlight[key.Namespace] = &atomic.Int64{}
+		}
+		c.state = &state{token: random(32), name: random(8) + domain, bytes: f.inFlight[key.Namespace], collections: map[string]*collection{}}
 	}
 	c.used(f.now())
 	f.clusters[key], f.tokens[sha256.Sum256([]byte(c.token))] = c, c
@@ -207,7 +228,7 @@ func random(n int) string {
 	return hex.EncodeToString(raw)
 }
 
-func (c *cluster) used(now time.Time) { c.lastUsed.Store(now.Unix()) }
+func (c *state) used(now time.Time) { c.lastUsed.Store(now.Unix()) }
 
 // of returns the cluster of a request, or nil.
 func (f *Forwarder) of(r *http.Request) *cluster {

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -40,7 +41,7 @@ var blue, green = client.ObjectKey{Namespace: "team-a", Name: "blue"}, client.Ob
 // start runs a forwarder with bounds that small answers reach.
 func start(t *testing.T, change func(*Forwarder)) *Forwarder {
 	t.Helper()
-	f, err := New((&net.Dialer{}).DialContext, prometheus.NewRegistry())
+	f, err := New((&net.Dialer{}).DialContext, func(client.ObjectKey, string) {}, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,31 +196,35 @@ func TestHostileAnswers(t *testing.T) {
 		header       map[string]string
 		reason       string
 	}{
-		"object too large":              {"/api/v1/nodes/n-1", `{"metadata":{"name":"` + large + `"}}`, nil, "size"},
-		"error too large":               {"/missing", large, nil, "size"},
-		"list too large":                {"/api/v1/nodes", list(`{"metadata":{"name":"` + large + `"}}`), nil, "size"},
-		"list too large for gzip":       {"/api/v1/nodes", list(`{"metadata":{"name":"` + large + `"}}`), map[string]string{"Content-Encoding": "gzip"}, "size"},
-		"too many items":                {"/api/v1/nodes", list(many(21, `{"metadata":{"name":"a-name-of-a-node"}}`)), nil, "count"},
-		"too many items of other kinds": {"/apis/apps/v1/namespaces/a/deployments", list(many(101, `{"metadata":{"name":"a-name"}}`)), nil, "count"},
-		"too many items, in parts":      {"/api/v1/nodes", list(many(21, `{"metadata":{"name":"`+strings.Repeat("x", 2500)+`"}}`)), nil, "count"},
-		"items in two arrays":           {"/api/v1/nodes", `{"items":[` + many(11, `{"metadata":{"name":"a-name-of-a-node"}}`) + `],"items":[` + many(11, `{"metadata":{"name":"a-name-of-a-node"}}`) + `]}`, nil, "count"},
-		"arrays of nothing":             {"/api/v1/nodes/n-1", `{"status":{"conditions":[` + many(3000, "{}") + `]}}`, nil, "count"},
-		"arrays of nothing, nested":     {"/api/v1/nodes", list(`{"status":{"images":[` + many(800, `{"names":[{},{},{}]}`) + `]}}`), nil, "count"},
-		"nested too deep":               {"/api/v1/nodes/n-1", strings.Repeat(`{"a":`, 101), nil, "format"},
-		"not an object":                 {"/api/v1/nodes/n-1", `[[]]`, nil, "format"},
-		"brackets":                      {"/api/v1/nodes/n-1", `{"a":[}]`, nil, "format"},
-		"a list in protobuf":            {"/api/v1/nodes", "k8s\x00", map[string]string{"Content-Type": "application/vnd.kubernetes.protobuf"}, "encoding"},
-		"a watch in protobuf":           {"/api/v1/nodes?watch=true", "\x7f\xff\xff\xff", map[string]string{"Content-Type": "application/vnd.kubernetes.protobuf;stream=watch"}, "encoding"},
-		"an unknown encoding":           {"/api/v1/nodes/n-1", "x", map[string]string{"Content-Encoding": "zstd"}, "encoding"},
-		"event too large":               {"/api/v1/nodes?watch=1", `{"type":"ADDED","object":{"metadata":{"name":"` + large + `"}}}`, nil, "size"},
-		"event without end":             {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"metadata":{"name":"` + large, nil, "size"},
-		"event of nothing":              {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"status":{"conditions":[` + many(3000, "{}") + `]}}}`, nil, "count"},
-		"too many events":               {"/api/v1/nodes?watch=true", added(21, node), nil, "count"},
-		"event of two types":            {"/api/v1/nodes?watch=true", `{"type":"DELETED","object":{},"type":"ADDED"}`, nil, "format"},
-		"event of two types, cased":     {"/api/v1/nodes?watch=true", `{"type":"DELETED","object":{},"Type":"ADDED"}`, nil, "format"},
-		"event in another order":        {"/api/v1/nodes?watch=true", `{"object":{},"type":"ADDED"}`, nil, "format"},
-		"text between events":           {"/api/v1/nodes?watch=true", `"x"`, nil, "format"},
-		"initial events too many":       {"/api/v1/nodes?watch=true&sendInitialEvents=true", added(21, node), nil, "count"},
+		"object too large":                   {"/api/v1/nodes/n-1", `{"metadata":{"name":"` + large + `"}}`, nil, "size"},
+		"error too large":                    {"/missing", `{"message":"` + large + `"}`, nil, "size"},
+		"list too large":                     {"/api/v1/nodes", list(`{"metadata":{"name":"` + large + `"}}`), nil, "size"},
+		"list too large for gzip":            {"/api/v1/nodes", list(`{"metadata":{"name":"` + large + `"}}`), map[string]string{"Content-Encoding": "gzip"}, "size"},
+		"too many items":                     {"/api/v1/nodes", list(many(21, `{"metadata":{"name":"a-name-of-a-node"}}`)), nil, "count"},
+		"too many items of other kinds":      {"/apis/apps/v1/namespaces/a/deployments", list(many(101, `{"metadata":{"name":"a-name"}}`)), nil, "count"},
+		"too many items, in parts":           {"/api/v1/nodes", list(many(21, `{"metadata":{"name":"`+strings.Repeat("x", 2500)+`"}}`)), nil, "count"},
+		"items in two arrays":                {"/api/v1/nodes", `{"items":[` + many(11, `{"metadata":{"name":"a-name-of-a-node"}}`) + `],"items":[` + many(11, `{"metadata":{"name":"a-name-of-a-node"}}`) + `]}`, nil, "count"},
+		"arrays of nothing":                  {"/api/v1/nodes/n-1", `{"status":{"conditions":[` + many(3000, "{}") + `]}}`, nil, "count"},
+		"arrays of nothing, nested":          {"/api/v1/nodes", list(`{"status":{"images":[` + many(800, `{"names":[{},{},{}]}`) + `]}}`), nil, "count"},
+		"nested too deep":                    {"/api/v1/nodes/n-1", strings.Repeat(`{"a":`, 101), nil, "format"},
+		"not an object":                      {"/api/v1/nodes/n-1", `[[]]`, nil, "format"},
+		"brackets":                           {"/api/v1/nodes/n-1", `{"a":[}]`, nil, "format"},
+		"a list in protobuf":                 {"/api/v1/nodes", "k8s\x00", map[string]string{"Content-Type": "application/vnd.kubernetes.protobuf"}, "encoding"},
+		"a watch in protobuf":                {"/api/v1/nodes?watch=true", "\x7f\xff\xff\xff", map[string]string{"Content-Type": "application/vnd.kubernetes.protobuf;stream=watch"}, "encoding"},
+		"an unknown encoding":                {"/api/v1/nodes/n-1", "x", map[string]string{"Content-Encoding": "zstd"}, "encoding"},
+		"event too large":                    {"/api/v1/nodes?watch=1", `{"type":"ADDED","object":{"metadata":{"name":"` + large + `"}}}`, nil, "size"},
+		"event without end":                  {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"metadata":{"name":"` + large, nil, "size"},
+		"event of nothing":                   {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"status":{"conditions":[` + many(3000, "{}") + `]}}}`, nil, "count"},
+		"too many events":                    {"/api/v1/nodes?watch=true", added(21, node), nil, "count"},
+		"too many events of unknown objects": {"/api/v1/nodes?watch=true", strings.ReplaceAll(added(21, node), "ADDED", "MODIFIED"), nil, "count"},
+		"deletions of unknown objects":       {"/api/v1/nodes?watch=true", unpaired(21), nil, "count"},
+		"deletions of one object":            {"/api/v1/nodes?watch=true", regexp.MustCompile(`gone-\d+`).ReplaceAllString(unpaired(21), "gone"), nil, "count"},
+		"an object without metadata":         {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"metadata":"x"}}`, nil, "format"},
+		"event of two types":                 {"/api/v1/nodes?watch=true", `{"type":"DELETED","object":{},"type":"ADDED"}`, nil, "format"},
+		"event of two types, cased":          {"/api/v1/nodes?watch=true", `{"type":"DELETED","object":{},"Type":"ADDED"}`, nil, "format"},
+		"event in another order":             {"/api/v1/nodes?watch=true", `{"object":{},"type":"ADDED"}`, nil, "format"},
+		"text between events":                {"/api/v1/nodes?watch=true", `"x"`, nil, "format"},
+		"initial events too many":            {"/api/v1/nodes?watch=true&sendInitialEvents=true", added(21, node), nil, "count"},
 		"initial events too large": {"/apis/apps/v1/deployments?watch=true&sendInitialEvents=true",
 			added(60, `{"metadata":{"name":"n-%d","annotations":{"a":"`+strings.Repeat("x", 2000)+`"}}}`), nil, "size"},
 		"initial events with a false end": {"/apis/apps/v1/deployments?watch=true&sendInitialEvents=true",
@@ -251,13 +256,24 @@ func TestHostileAnswers(t *testing.T) {
 				}
 			})
 			now := time.Now()
-			f := start(t, func(f *Forwarder) { f.now = func() time.Time { return now } })
+			var said atomic.Int64
+			f := start(t, func(f *Forwarder) {
+				f.now = func() time.Time { return now }
+				f.onRefuse = func(key client.ObjectKey, message string) {
+					if key == blue && strings.HasPrefix(message, "the API server ") {
+						said.Add(1)
+					}
+				}
+			})
 			config := library(t, f, blue, parsed(t, server, ""))
 			if err := get(t, config, c.path); err == nil {
 				t.Fatal("the library read the whole answer")
 			}
 			if got := counted(t, f)[c.reason]; got != 1 {
 				t.Errorf("refusals: %v, want one by %s", counted(t, f), c.reason)
+			}
+			if said.Load() != 1 {
+				t.Errorf("the refusal was said %d times, want once", said.Load())
 			}
 			if err := get(t, config, "/version"); err == nil || !strings.Contains(err.Error(), "the API server ") || asked.Load() != 1 {
 				t.Errorf("the cluster is asked again at once (%d requests): %v", asked.Load(), err)
@@ -273,6 +289,15 @@ func TestHostileAnswers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unpaired returns n events that add an object, each after one that deletes another object.
+func unpaired(n int) string {
+	out := &strings.Builder{}
+	for i := range n {
+		fmt.Fprintf(out, `{"type":"DELETED","object":{"metadata":{"name":"gone-%[1]d"}}}{"type":"ADDED","object":{"metadata":{"name":"new-%[1]d"}}}`, i)
+	}
+	return out.String()
 }
 
 // get reads one answer to its end.
@@ -371,8 +396,8 @@ func TestSlowAnswers(t *testing.T) {
 	}
 }
 
-// TestBytesInFlight: the answers of one cluster together are bounded, and what has been read no
-// longer counts.
+// TestBytesInFlight: the answers of a namespace's clusters together are bounded, and what has been
+// read no longer counts. The cluster is asked again at once: it did nothing wrong.
 func TestBytesInFlight(t *testing.T) {
 	hold := make(chan struct{})
 	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
@@ -386,22 +411,101 @@ func TestBytesInFlight(t *testing.T) {
 	})
 	f := start(t, func(f *Forwarder) { f.limits.other = 64 << 10 })
 	config := library(t, f, blue, parsed(t, server, ""))
+	second := library(t, f, client.ObjectKey{Namespace: blue.Namespace, Name: "second"}, parsed(t, server, ""))
 	for range 5 {
 		if err := get(t, config, "/version"); err != nil {
 			t.Fatalf("one after the other: %v", err)
 		}
 	}
 	results := make(chan error, 3)
-	for range 3 {
-		go func() { results <- get(t, config, "/version?hold=1") }()
+	for _, of := range []*rest.Config{config, second, config} {
+		go func() { results <- get(t, of, "/version?hold=1") }()
 	}
 	if err := <-results; err == nil { // the first result while two are held is a refusal
 		t.Error("three answers of 60 KiB were held at the same time, with a bound of 128 KiB")
+	}
+	if err := get(t, library(t, f, green, parsed(t, server, "")), "/version"); err != nil {
+		t.Errorf("another namespace: %v", err)
 	}
 	close(hold)
 	<-results
 	<-results
 	NewWithT(t).Eventually(f.clusters[blue].bytes.Load).WithTimeout(time.Minute).Should(BeZero(), "bytes are still counted")
+	if err := get(t, config, "/version"); err != nil {
+		t.Errorf("after the others have ended: %v", err)
+	}
+}
+
+// TestWatchesHoldNothing: a watch that has sent its initial events, or waits between two events,
+// does not count against the bytes in flight. One in the middle of an event does.
+func TestWatchesHoldNothing(t *testing.T) {
+	const event = `{"type":"ADDED","object":{"metadata":{"name":"a","annotations":{"a":"%s"}}}}`
+	large := fmt.Sprintf(event, strings.Repeat("x", 10<<10))
+	bookmark := `{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}`
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Query().Get("send") {
+		case "initial":
+			_, _ = io.WriteString(w, large+bookmark)
+		case "events":
+			_, _ = io.WriteString(w, large+large)
+		case "half":
+			_, _ = io.WriteString(w, large+large[:9<<10])
+		}
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+	for query, want := range map[string]int64{"initial&sendInitialEvents=true": 0, "events": 0, "half": 9 << 10} {
+		f := start(t, nil)
+		config := library(t, f, blue, parsed(t, server, ""))
+		ctx, cancel := context.WithCancel(t.Context())
+		c, err := rest.HTTPClientFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request, _ := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+"/api/v1/nodes?watch=true&send="+query, nil)
+		response, err := c.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := 2 * len(large)
+		switch {
+		case want > 0:
+			size = len(large) + int(want)
+		case strings.HasPrefix(query, "initial"):
+			size = len(large) + len(bookmark)
+		}
+		if _, err := io.ReadFull(response.Body, make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.clusters[blue].bytes.Load(); got != want {
+			t.Errorf("%s: %d bytes are in flight, want %d", query, got, want)
+		}
+		cancel()
+		response.Body.Close()
+		NewWithT(t).Eventually(f.clusters[blue].bytes.Load).WithTimeout(time.Minute).Should(BeZero(), query)
+	}
+}
+
+// TestBoundsStayWithAChangedKubeconfig: a tenant who changes the kubeconfig neither ends a pause nor
+// makes the forwarder forget what the library keeps.
+func TestBoundsStayWithAChangedKubeconfig(t *testing.T) {
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		for i := range 15 {
+			fmt.Fprintf(w, `{"type":"ADDED","object":{"metadata":{"name":"%s-%d"}}}`, strings.Trim(r.URL.Query().Get("labelSelector"), "="), i)
+		}
+	})
+	f := start(t, nil)
+	if err := get(t, library(t, f, blue, parsed(t, server, "")), "/api/v1/nodes?watch=true&labelSelector=a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := get(t, library(t, f, blue, parsed(t, server, "/second")), "/api/v1/nodes?watch=true&labelSelector=b"); err == nil {
+		t.Error("30 Nodes were read with two kubeconfigs, with a bound of 20")
+	}
+	if err := get(t, library(t, f, blue, parsed(t, server, "/third")), "/version"); err == nil || !strings.Contains(err.Error(), "more than 20 objects") {
+		t.Errorf("a third kubeconfig during the pause: %v", err)
+	}
 }
 
 // TestRefusedRequests: without the token that a kubeconfig carries, nobody is forwarded; nobody
