@@ -487,8 +487,8 @@ func TestWatchesHoldNothing(t *testing.T) {
 	}
 }
 
-// TestBoundsStayWithAChangedKubeconfig: a tenant who changes the kubeconfig neither ends a pause nor
-// makes the forwarder forget what the library keeps.
+// TestBoundsStayWithAChangedKubeconfig: a tenant who changes the kubeconfig neither ends a pause
+// nor makes the forwarder forget what the library keeps.
 func TestBoundsStayWithAChangedKubeconfig(t *testing.T) {
 	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
