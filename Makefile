@@ -28,7 +28,7 @@ GOTEST := go test -vet=off -count 1
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 1m
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/aws test/takeover test/azure test/gcp test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/cluster test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
+LONG := test/aws test/takeover test/azure test/gcp test/lifecycle test/crash test/chaos test/orphans test/outage test/security test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/cluster test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
 OTHERS := $(GOTEST) -p 1 -timeout 6h
 
 # The first of the schedules that `make test-chaos` and `make test-orphans` run, so that they are the same each time. `make chaos` draws its own.
@@ -45,7 +45,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-aws test-takeover test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-whole test-e2e-kind test-kubeadm test-cluster test-cluster-long test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-cluster demo-picture playground playground-takeover lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
+.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-security test-aws test-takeover test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-whole test-e2e-kind test-kubeadm test-cluster test-cluster-long test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-cluster demo-picture playground playground-takeover lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,10 @@ test-chaos: ## Run SCHEDULES random schedules of faults and user actions, on CLO
 test-outage: ## Take API servers and clouds away for minutes, and give etcd back as it was before (8 minutes, most of them waiting)
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/outage
+
+test-security: ## Attack the manager as a tenant whose API server lies, sends without end, or hangs (1 minute)
+	@hack/tool $(PLAYGROUND) >/dev/null
+	$(OTHERS) ./test/security -v
 
 test-aws: ## Have a stand-in for EC2 make, roll, lose and refuse machines, and count their calls
 	@hack/tool $(PLAYGROUND) >/dev/null

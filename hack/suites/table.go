@@ -87,6 +87,7 @@ var suites = []suite{
 	{name: "orphans", make: "test-orphans", packages: []string{"test/orphans"}, minutes: 5},
 	{name: "chaos-vsphere", make: "test-chaos CLOUD=vsphere SCHEDULES=25", packages: []string{"test/chaos"}, clouds: []string{"vsphere"}, minutes: 5, alone: true},
 	{name: "kubeadm", make: "test-kubeadm", packages: []string{"test/kubeadm"}, files: []string{"docs/bootstrap.md"}, minutes: 10},
+	{name: "security", make: "test-security", packages: []string{"test/security"}, minutes: 3},
 }
 
 // everySuite are the files that each suite reads: the modules and tools, and what the playground
