@@ -73,7 +73,7 @@ func apiServer(t *testing.T, handle http.HandlerFunc) *httptest.Server {
 }
 
 // parsed returns the kubeconfig of an API server.
-func parsed(t *testing.T, server *httptest.Server, path string) *kubeconfig.Config {
+func parsed(t testing.TB, server *httptest.Server, path string) *kubeconfig.Config {
 	t.Helper()
 	data, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{"c": {
@@ -95,7 +95,7 @@ func parsed(t *testing.T, server *httptest.Server, path string) *kubeconfig.Conf
 }
 
 // library returns the configuration that a library makes of a cluster's kubeconfig.
-func library(t *testing.T, f *Forwarder, key client.ObjectKey, config *kubeconfig.Config) *rest.Config {
+func library(t testing.TB, f *Forwarder, key client.ObjectKey, config *kubeconfig.Config) *rest.Config {
 	t.Helper()
 	data, err := f.Kubeconfig(key, config)
 	if err != nil {
@@ -104,13 +104,19 @@ func library(t *testing.T, f *Forwarder, key client.ObjectKey, config *kubeconfi
 	if strings.Contains(string(data), marked) || strings.Contains(string(data), config.Server.Host) {
 		t.Fatal("the library gets the tenant's credentials or address")
 	}
+	out := restConfig(t, data)
+	out.ContentType = "application/vnd.kubernetes.protobuf"
+	out.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	return out
+}
+
+func restConfig(t testing.TB, data []byte) *rest.Config {
+	t.Helper()
 	out, err := clientcmd.RESTConfigFromKubeConfig(data)
 	if err != nil {
 		t.Fatal(err)
 	}
 	out.UserAgent = "drover/test"
-	out.ContentType = "application/vnd.kubernetes.protobuf"
-	out.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	return out
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chaos runs random schedules of faults, restarts and user actions against Drover, and
-// checks what must never happen: two VMs for one Machine, a change to a foreign VM. After the
+// Package chaos runs random schedules of faults, restarts, user actions and attacks by guests
+// against Drover, and checks what must never happen: two VMs for one Machine, a change to a foreign
+// VM, a certificate or a provider ID for a guest that claims to be another machine. After the
 // faults, the state that the users asked for must be reached, no VM may be without an owner, and
 // after the deletion nothing may be left.
 //

@@ -120,6 +120,10 @@ func schedule(seed uint64) []action {
 			a.lasts = between(r, 1, 5)
 		}},
 		{1, "restore machine", which},
+		{1, "hostile guest", func(r *rand.Rand, a *action) {
+			which(r, a)
+			a.lasts = between(r, 2, 6)
+		}},
 		{1, "move half-way", func(r *rand.Rand, a *action) { a.lasts = between(r, 1, 4) }},
 	}
 	faults := []choice{

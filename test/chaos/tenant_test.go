@@ -212,6 +212,8 @@ func (x *tenant) do(ctx context.Context, a action) error {
 		return x.forAWhile(ctx, a, func(ctx context.Context, on bool) error { return x.copyMachine(ctx, a.n, on) })
 	case "restore machine":
 		return x.restore(ctx, a.n)
+	case "hostile guest":
+		return x.forAWhile(ctx, a, func(ctx context.Context, on bool) error { return x.attack(ctx, a.n, on) })
 	case "move half-way":
 		return x.forAWhile(ctx, a, x.move)
 	case "lose permissions":
@@ -428,7 +430,7 @@ func (x *tenant) heal(ctx context.Context) error {
 	for _, undo := range x.faults {
 		errs = append(errs, undo(ctx))
 	}
-	errs = append(errs, x.move(ctx, false), x.removeCopies(ctx), x.completeClusters(ctx))
+	errs = append(errs, x.move(ctx, false), x.removeCopies(ctx), x.endAttack(ctx), x.completeClusters(ctx))
 	if x.deleted { // the delete may have failed while the API server was down
 		errs = append(errs, scenario.Delete(ctx, x.rig.Client, x.Cluster()), x.dropClusters(ctx))
 	} else {
