@@ -144,6 +144,7 @@ func (x *tenant) endAttack(ctx context.Context) error {
 	if err := errors.Join(x.rig.Nodes.List(ctx, requests, mine), x.rig.Nodes.List(ctx, nodes, mine)); err != nil {
 		return err
 	}
+	x.claims.Add(int64(len(requests.Items) + len(nodes.Items)))
 	var errs []error
 	for i := range requests.Items {
 		r := &requests.Items[i]

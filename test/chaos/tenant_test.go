@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,6 +59,9 @@ type tenant struct {
 	moved    map[string]*infrav1.CloudMachine // deleted by the first half of a move, by name
 	// made holds the IDs of all instances ever seen, by the machine and by the token in their tags.
 	made map[string]map[string]bool
+
+	// claims counts what hostile guests have made: certificate requests and Nodes.
+	claims atomic.Int64
 }
 
 // armed reports whether the orphan collector may delete. In every other schedule it only reports,

@@ -362,7 +362,9 @@ func (w *wave) end(t *testing.T) {
 // count logs how often each action was played, so that a reader sees that all of them happen.
 func (w *wave) count(t *testing.T) {
 	played, failed := map[string]int{}, map[string]int{}
+	var claims int64
 	for _, x := range w.tenants {
+		claims += x.claims.Load()
 		for what, n := range x.played {
 			played[what] += n
 			failed[what] += x.failed[what]
@@ -372,7 +374,7 @@ func (w *wave) count(t *testing.T) {
 	for _, what := range slices.Sorted(maps.Keys(played)) {
 		all = append(all, fmt.Sprintf("%s %d (%d failed)", what, played[what], failed[what]))
 	}
-	t.Logf("played: %s", strings.Join(all, ", "))
+	t.Logf("played: %s; hostile guests made %d certificate requests and Nodes", strings.Join(all, ", "), claims)
 }
 
 // secrets searches the managers' logs for the tenants' tokens.
