@@ -30,6 +30,8 @@ export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 1m
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
 LONG := test/aws test/takeover test/azure test/gcp test/lifecycle test/crash test/chaos test/orphans test/outage test/security test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/cluster test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
 OTHERS := $(GOTEST) -p 1 -timeout 6h
+# The packages with a driver.
+DRIVERS := $(patsubst %,./cloud/%,aws azure gcp kubevirt openstack simulated vsphere) ./docs/examples/toycloud
 
 # The first of the schedules that `make test-chaos` and `make test-orphans` run, so that they are the same each time. `make chaos` draws its own.
 SEED ?= 1000
@@ -45,7 +47,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-security test-aws test-takeover test-azure test-gcp test-storm test-orphans test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-whole test-e2e-kind test-kubeadm test-cluster test-cluster-long test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-cluster demo-picture playground playground-takeover lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
+.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-security test-aws test-takeover test-azure test-gcp test-storm test-orphans test-damage test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-whole test-e2e-kind test-kubeadm test-cluster test-cluster-long test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-cluster demo-picture playground playground-takeover lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,6 +114,9 @@ test-storm: ## Make, roll and delete 100 machines while the manager is killed ev
 test-orphans: ## Run 100 random schedules of mistakes that make orphans, with the collector armed
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/orphans -seed $(SEED) -v
+
+test-damage: ## Give thousands of drivers of each cloud damaged answers, from other seeds each time (10 minutes)
+	$(OTHERS) $(DRIVERS) -run '^TestDamagedAnswers$$' -seed 0 -drivers 6000 -v
 
 test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and back (on stand-ins for EC2, Azure and Compute Engine, too), short of capacity, and frozen
 	@hack/tool $(PLAYGROUND) kube-scheduler cluster-autoscaler >/dev/null

@@ -60,9 +60,13 @@ func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf returns an Error.
+// MaxMessage is how many bytes the message of an Error may have. A condition shows no more.
+const MaxMessage = 1024
+
+// Errorf returns an Error. It cuts a message that is too long, because an argument may be what the
+// cloud has answered.
 func Errorf(code Code, format string, args ...any) *Error {
-	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+	return &Error{Code: code, Message: Clip(fmt.Sprintf(format, args...), MaxMessage)}
 }
 
 // CodeOf returns the code of err: "" for nil, Unavailable for an ended context, Unknown for a
@@ -92,10 +96,7 @@ func (q *Queued) Error() string {
 	return fmt.Sprintf("waiting %s for its turn in the account's rate limit", q.After.Round(100*time.Millisecond))
 }
 
-// Clip returns at most n bytes of a text, and never cuts inside a character.
+// Clip returns at most n bytes of a text, which are valid UTF-8. It never cuts inside a character.
 func Clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
+	return strings.ToValidUTF8(s[:min(len(s), n)], "")
 }

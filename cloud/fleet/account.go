@@ -531,11 +531,6 @@ func (a *Account) callAnywhere(ctx context.Context, method string, limit time.Du
 	if !errors.As(err, &e) {
 		return err
 	}
-	if e.RetryAfter > maxRetryAfter {
-		capped := *e
-		capped.RetryAfter = maxRetryAfter
-		e, err = &capped, &capped
-	}
 	a.meter.failed(method, e.Code)
 	if e.Code == cloud.Throttled {
 		a.limiter.Load().bucket(s.lastClass()).throttled(e.RetryAfter)
@@ -543,8 +538,8 @@ func (a *Account) callAnywhere(ctx context.Context, method string, limit time.Du
 	return err
 }
 
-// typed turns every error into a *cloud.Error or *cloud.Queued. It does not show the text of any
-// other error, which may hold anything.
+// typed turns every error into a *cloud.Error, which it bounds, or a *cloud.Queued. It does not
+// show the text of any other error, which may hold anything.
 func typed(method string, err error) error {
 	var queued *cloud.Queued
 	var e *cloud.Error
@@ -554,7 +549,7 @@ func typed(method string, err error) error {
 	case errors.As(err, &queued):
 		return queued
 	case errors.As(err, &e):
-		return e
+		return bounded(e)
 	case errors.Is(err, context.DeadlineExceeded):
 		return &cloud.Error{Code: cloud.Unavailable, Message: method + ": no response in time", Err: err}
 	case errors.Is(err, context.Canceled):
@@ -562,6 +557,17 @@ func typed(method string, err error) error {
 	default:
 		return &cloud.Error{Code: cloud.Unknown, Message: method + ": the driver returned an unexpected error", Err: err}
 	}
+}
+
+// bounded returns an error whose message and RetryAfter are in bounds. The cloud decides both.
+func bounded(e *cloud.Error) *cloud.Error {
+	message, wait := cloud.Clip(e.Message, cloud.MaxMessage), min(e.RetryAfter, maxRetryAfter)
+	if message == e.Message && wait == e.RetryAfter {
+		return e
+	}
+	b := *e
+	b.Message, b.RetryAfter = message, wait
+	return &b
 }
 
 // retryAfter returns how long the cloud, or the rate limit, asked to wait.

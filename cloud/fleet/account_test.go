@@ -16,6 +16,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -569,5 +570,31 @@ func TestUntypedErrors(t *testing.T) {
 	}
 	if err := typed("List", nil); err != nil {
 		t.Errorf("nil became %v", err)
+	}
+}
+
+// TestErrorsAreBounded: what a cloud answers decides neither how long an error's message is nor how
+// long the account waits.
+func TestErrorsAreBounded(t *testing.T) {
+	long := strings.Repeat("é", cloud.MaxMessage)
+	for name, e := range map[string]*cloud.Error{
+		"formatted":   cloud.Errorf(cloud.InvalidSpec, "location %s", long),
+		"not":         {Code: cloud.InvalidSpec, Message: "location " + long},
+		"not UTF-8":   {Code: cloud.Throttled, Message: "location \xff" + long},
+		"a long wait": {Code: cloud.Throttled, Message: "location", RetryAfter: 24 * time.Hour},
+	} {
+		cause := errors.New("cause")
+		e.Err = cause
+		var got *cloud.Error
+		if !errors.As(typed("Ensure", fmt.Errorf("wrapped: %w", e)), &got) || got.Code != e.Code || !errors.Is(got, cause) {
+			t.Errorf("%s: became %v", name, got)
+			continue
+		}
+		if len(got.Message) > cloud.MaxMessage || !utf8.ValidString(got.Message) || !strings.HasPrefix(got.Message, "location") {
+			t.Errorf("%s: has the message %q", name, got.Message)
+		}
+		if got.RetryAfter > maxRetryAfter {
+			t.Errorf("%s: waits %s", name, got.RetryAfter)
+		}
 	}
 }

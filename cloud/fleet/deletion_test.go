@@ -315,6 +315,29 @@ func TestCreateHorizon(t *testing.T) {
 	})
 }
 
+// TestRetryAfterOfADeletionIsCapped: one refusal with a RetryAfter of a day, as from a maintenance
+// page, does not keep a VM for a day.
+func TestRetryAfterOfADeletionIsCapped(t *testing.T) {
+	for _, code := range []cloud.Code{cloud.Unavailable, cloud.Throttled} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newTestCloud(t)
+			a := c.begin(t).account(t)
+			ref := ensure(t, a, "one")
+			a.Observe(ref, true)
+			time.Sleep(10 * time.Second)
+			once := true
+			c.setFault(func(op string) fault {
+				if op == "terminate" && once {
+					once = false
+					return fault{code: string(code), retry: 24 * time.Hour}
+				}
+				return fault{}
+			})
+			remove(t, a, ref, maxRetryAfter+2*time.Minute)
+		})
+	}
+}
+
 // TestRecordedBeforeGone: an instance whose creation was not recorded is not deleted until its
 // provider ID is recorded, whether or not the inventory knows it.
 func TestRecordedBeforeGone(t *testing.T) {

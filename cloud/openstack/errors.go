@@ -4,8 +4,11 @@ package openstack
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -125,8 +128,21 @@ func typed(secrets driverkit.Redactor, op string, class cloud.Class, err error) 
 		return classify(secrets, op, class, answer)
 	case errors.As(err, &broken):
 		return cloud.Errorf(cloud.Unknown, "%s: unexpected response, not JSON (not OpenStack): check spec.openstack.authURL", op)
+	case err != nil && !ofConnection(err):
+		return cloud.Errorf(cloud.Unavailable, "%s: the response can't be decoded", op)
 	}
 	return secrets.NoResponse(op, err)
+}
+
+// ofConnection reports whether an error is the transport's, or says what happened to a connection.
+// The text of any other error quotes the response and names types of this program.
+func ofConnection(err error) bool {
+	var own *cloud.Error
+	var queued *cloud.Queued
+	var connection net.Error // such as *url.Error, and that of an ended context
+	var large *http.MaxBytesError
+	return errors.As(err, &own) || errors.As(err, &queued) || errors.As(err, &connection) || errors.As(err, &large) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // classify classifies an answer by the original message, and redacts only what is shown.

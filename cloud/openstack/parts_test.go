@@ -4,8 +4,11 @@ package openstack
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,6 +76,25 @@ func TestRefusals(t *testing.T) {
 		g.Expect(own.RetryAfter).To(Equal(test.after), "%d %s", test.status, test.body)
 		g.Expect(own.Message).NotTo(ContainSubstring("hotel"))
 	}
+}
+
+// TestUndecodable: an error does not quote a response that can't be decoded, and names no type of
+// this program.
+func TestUndecodable(t *testing.T) {
+	var into struct {
+		Name string
+		At   time.Time
+		Port int16
+	}
+	for _, body := range []string{`{"name": ["marked"]}`, `"marked"`, `{"at": "marked"}`, `{"at": 7}`, `{"port": 70000}`} {
+		g := NewWithT(t)
+		err := typed(driverkit.Redactor{}, "Op", cloud.ClassRead, json.Unmarshal([]byte(body), &into))
+		g.Expect(err).To(MatchError("Unavailable: Op: the response can't be decoded"), body)
+	}
+	g := NewWithT(t)
+	g.Expect(typed(driverkit.Redactor{}, "Op", cloud.ClassRead, nil)).To(Succeed())
+	cut := &url.Error{Op: "Get", URL: "http://marked/", Err: io.ErrUnexpectedEOF}
+	g.Expect(typed(driverkit.Redactor{}, "Op", cloud.ClassRead, cut)).To(MatchError("Unavailable: Op: no response: unexpected EOF"))
 }
 
 // TestQueued: a Queued error stays in the chain, and does not count as a create that may be open.
