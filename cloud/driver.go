@@ -142,6 +142,10 @@ type Union interface {
 
 // Config is what a driver is made from.
 type Config struct {
+	// Namespace is the CloudAccount's. A driver may use it to tell tenants apart in the cloud's
+	// logs, and for nothing else.
+	Namespace string
+
 	// Account is the CloudAccount's spec.
 	Account *infrav1.CloudAccountSpec
 
