@@ -9,8 +9,11 @@ package cloud
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"net/http"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +33,23 @@ const (
 	// cloud whose tags can't hold it goes without.
 	TagMachine = "drover-machine"
 )
+
+// ImportToken returns the creation token of a machine that others made. Like the tokens that Drover
+// makes up, it begins with the management cluster's identity, so Drover counts what the VM leaves
+// behind as its own. The digest depends on the ownership ID, which is random: otherwise, whoever
+// knows the cloud's ID of a VM could use its token before its owner imports it.
+func ImportToken(identity, ownershipID, instance string) string {
+	sum := sha256.Sum256([]byte(ownershipID + "/" + instance))
+	return identity + "-" + hex.EncodeToString(sum[:16])
+}
+
+// IsImportToken reports whether the token is that of a machine that others made: the tokens that
+// Drover makes up have no hyphen after the identity.
+func IsImportToken(token string) bool {
+	const identityLength = 8
+	identity, rest, _ := strings.Cut(token, "-")
+	return len(identity) == identityLength && strings.Trim(identity, "0123456789abcdef") == "" && rest != ""
+}
 
 // Cloud is one row of the registry. It holds what is known of a cloud without a call.
 type Cloud struct {
@@ -129,6 +149,10 @@ type Union interface {
 
 // Config is what a driver is made from.
 type Config struct {
+	// Namespace is the CloudAccount's. A driver may use it to tell tenants apart in the cloud's
+	// logs, and for nothing else.
+	Namespace string
+
 	// Account is the CloudAccount's spec.
 	Account *infrav1.CloudAccountSpec
 

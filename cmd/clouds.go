@@ -51,8 +51,10 @@ func newDialer(o cloudOptions) (*egress.Dialer, error) {
 
 // accountOptions returns the options of the accounts, without metrics and callbacks.
 func accountOptions(o cloudOptions, dialer *egress.Dialer) fleet.Options {
+	transport := fleet.NewTransport(dialer.DialContext)
+	transport.Proxy = egress.Proxy
 	return fleet.Options{
 		Clouds: offered(o), Times: fleet.TimesFor(o.callTimeout),
-		Transport: fleet.NewTransport(dialer.DialContext), Ambient: fleet.NewTransport(nil),
+		Transport: transport, Ambient: fleet.NewTransport(nil),
 	}
 }

@@ -37,7 +37,9 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (*
 	if err != nil {
 		return nil, err
 	}
-	if reportDuplicate(s, withToken) {
+	if stopped, err := reportDuplicate(ctx, r.Client, s, withToken); err != nil {
+		return nil, err
+	} else if stopped {
 		return &reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil
 	}
 	if !isCurrent(s, withToken) {

@@ -102,7 +102,10 @@ func (r *CloudMachineReconciler) stopOnDuplicate(ctx context.Context, s *machine
 		reader = r.Client
 	}
 	withToken, err := r.withToken(ctx, reader, s.Spec.Creation.Token)
-	return err == nil && reportDuplicate(s, withToken), err
+	if err != nil {
+		return false, err
+	}
+	return reportDuplicate(ctx, r.Client, s, withToken)
 }
 
 // adoptNode lets NodeReconciler set the provider ID of the VM on its Node, if the Node has none.

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"slices"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -30,19 +33,74 @@ func (r *CloudMachineReconciler) withToken(ctx context.Context, reader client.Re
 	return list.Items, nil
 }
 
-// reportDuplicate reports whether another object has the machine's token, and if so says it in
-// Ready.
-func reportDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
+// reportDuplicate reports whether another object claims the machine's VM, and if so says it in
+// Ready. The reader reads the other object's Cluster.
+func reportDuplicate(ctx context.Context, reader client.Reader, s *machineScope, withToken []infrav1.CloudMachine) (bool, error) {
 	for i := range withToken {
-		if other := &withToken[i]; other.UID != s.UID {
-			setNotReady(s.CloudMachine, infrav1.DuplicateTokenReason, fmt.Sprintf(
-				"CloudMachine %s has the same creation token: one of the two is a copy, and no VM is created or deleted for either; "+
-					"annotate the copy with %s=<its name>, which keeps the VM, and delete it",
-				client.ObjectKeyFromObject(other), infrav1.AbandonAnnotation))
-			return true
+		other := &withToken[i]
+		if other.UID == s.UID {
+			continue
 		}
+		claims, err := claimsVM(ctx, reader, other, s.Namespace, s.ownershipID)
+		if err != nil {
+			return false, err
+		}
+		if !claims {
+			continue
+		}
+		setNotReady(s.CloudMachine, infrav1.DuplicateTokenReason, fmt.Sprintf(
+			"CloudMachine %s has the same creation token: one of the two is a copy, and no VM is created or deleted for either; "+
+				"annotate the copy with %s=<its name>, which keeps the VM, and delete it",
+			client.ObjectKeyFromObject(other), infrav1.AbandonAnnotation))
+		return true, nil
 	}
-	return false
+	return false, nil
+}
+
+// claimsVM reports whether a CloudMachine with the token of a machine claims the machine's VM, too.
+// One of the same namespace always does. Of another tenant's, the token alone proves nothing,
+// because anybody may write any token into an object of their own. Drover writes it together with
+// the finalizer, and changes nothing in the cloud for an object without that. A VM also has the
+// ownership ID of its cluster, which other tenants do not know: a restored copy of the cluster has
+// it, and a machine of another cluster does not find the VM.
+func claimsVM(ctx context.Context, reader client.Reader, other *infrav1.CloudMachine, namespace, ownershipID string) (bool, error) {
+	if other.Namespace == namespace {
+		return true, nil
+	}
+	if !controllerutil.ContainsFinalizer(other, infrav1.MachineFinalizer) {
+		return false, nil
+	}
+	if ownershipID == "" {
+		return true, nil
+	}
+	its, err := ownershipIDOf(ctx, reader, other)
+	if its == "" {
+		// A restore may not have created the cluster yet. An object under deletion is none of a
+		// restore, and may have any token, because the webhook does not see it. It waits for the
+		// machine.
+		return other.DeletionTimestamp.IsZero(), err
+	}
+	return its == ownershipID, err
+}
+
+// ownershipIDOf returns the ownership ID of a machine's cluster; empty if there is no such cluster.
+func ownershipIDOf(ctx context.Context, reader client.Reader, m *infrav1.CloudMachine) (string, error) {
+	cluster := &clusterv1.Cluster{}
+	key := client.ObjectKey{Namespace: m.Namespace, Name: m.Labels[clusterv1.ClusterNameLabel]}
+	if key.Name == "" {
+		return "", nil
+	}
+	if err := reader.Get(ctx, key, cluster); err != nil {
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "", fmt.Errorf("reading the Cluster of CloudMachine %s: %w", client.ObjectKeyFromObject(m), err)
+	}
+	infra, err := cloudClusterOf(ctx, reader, cluster)
+	if err != nil {
+		return "", err
+	}
+	return infra.Spec.Creation.OwnershipID, nil
 }
 
 // machineDeleted ends the account's interest in a deleted machine, and returns the machines with

@@ -3,6 +3,7 @@
 package controllers
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +84,134 @@ func TestCopyMakesNothing(t *testing.T) {
 		b.Expect(readyReason(m)).To(Equal(infrav1.DuplicateTokenReason))
 		b.Expect(m.Spec.ProviderID).To(BeEmpty())
 	})
+}
+
+// clusterIn returns the cluster "prod" of a namespace, with this ownership ID.
+func clusterIn(namespace, ownershipID string) []client.Object {
+	all := fleetOf()[:2]
+	for _, o := range all {
+		o.SetNamespace(namespace)
+		if infra, ok := o.(*infrav1.CloudCluster); ok {
+			infra.Spec.Creation.OwnershipID = ownershipID
+		}
+	}
+	return all
+}
+
+// TestRestoredClusterStopsBoth: a cluster that is restored into another namespace has the
+// original's ownership ID, so its machines claim the same VMs.
+func TestRestoredClusterStopsBoth(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		objects := fleetOf("original")
+		b := newBench(t, append(append(objects, clusterIn("team-b", "owner-1")...), copyOf(objects, "original", "team-b", "copy"))...)
+		b.remove(b.machine("original"))
+		b.reconcile("original")
+		b.wait(time.Minute)
+		b.Expect(b.vms()).To(HaveLen(1))
+		b.Expect(readyReason(b.machine("original"))).To(Equal(infrav1.DuplicateTokenReason))
+	})
+}
+
+// TestTokenOfAnotherStopsNobody: a tenant who knows the token of another tenant's machine stops
+// neither its creation nor its deletion, and the import of a machine is not refused.
+func TestTokenOfAnotherStopsNobody(t *testing.T) {
+	t.Parallel()
+	underDeletion := func(m *infrav1.CloudMachine) {
+		now := metav1.Now()
+		m.DeletionTimestamp = &now
+	}
+	for name, c := range map[string]struct {
+		cluster []client.Object
+		change  func(*infrav1.CloudMachine)
+	}{
+		"of another cluster":                  {clusterIn("team-b", "owner-2"), func(*infrav1.CloudMachine) {}},
+		"of another cluster, under deletion":  {clusterIn("team-b", "owner-2"), underDeletion},
+		"without a cluster, under deletion":   {nil, underDeletion},
+		"without Drover's finalizer":          {nil, func(m *infrav1.CloudMachine) { m.Finalizers = nil }},
+		"with a finalizer of the tenant's":    {nil, func(m *infrav1.CloudMachine) { m.Finalizers = []string{"example.com/keep"}; underDeletion(m) }},
+		"without label, with other finalizer": {nil, func(m *infrav1.CloudMachine) { m.Finalizers, m.Labels = []string{"example.com/keep"}, nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			with := func(objects []client.Object) []client.Object {
+				forged := copyOf(objects, "original", "team-b", "forged")
+				c.change(forged)
+				return append(append(objects, c.cluster...), forged)
+			}
+			inBubble(t, func(t *testing.T) {
+				b := newBench(t, with(edit(fleetOf("original"), "original", unmade))...)
+				b.reconcile("original")
+				b.Expect(b.vms()).To(HaveLen(1), "the machine is made")
+				b.remove(b.machine("original"))
+				b.reconcile("original")
+				b.wait(time.Minute)
+				b.Expect(b.isGone("original")).To(BeTrue())
+				b.Expect(b.vms()).To(BeEmpty())
+
+				objects := with(fleetOf("original"))
+				imported := copyOf(objects, "original", "team-a", "original")
+				errs, err := Webhooks{Reader: newManagement(t, slices.DeleteFunc(objects, func(o client.Object) bool {
+					return o.GetName() == "original" && o.GetNamespace() == "team-a"
+				})...)}.checkUnique(t.Context(), imported)
+				b.Expect(err).NotTo(HaveOccurred())
+				b.Expect(errs).To(BeEmpty())
+			})
+		})
+	}
+}
+
+// TestForgedTokenStopsItself: who has no ownership ID does not delete by the token alone what
+// another machine has.
+func TestForgedTokenStopsItself(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		objects := fleetOf("forged")
+		original := copyOf(objects, "forged", "team-b", "original")
+		for _, o := range objects {
+			if infra, ok := o.(*infrav1.CloudCluster); ok {
+				infra.Spec.Creation.OwnershipID = ""
+			}
+		}
+		b := newBench(t, append(append(objects, clusterIn("team-b", "owner-1")...), original)...)
+		b.remove(b.machine("forged"))
+		b.reconcile("forged")
+		b.wait(time.Minute)
+		b.Expect(b.vms()).To(HaveLen(1))
+		b.Expect(readyReason(b.machine("forged"))).To(Equal(infrav1.DuplicateTokenReason))
+	})
+}
+
+// TestBalancerTokenOfAnother: the token of a load balancer counts only in a CloudCluster that may
+// change the load balancer.
+func TestBalancerTokenOfAnother(t *testing.T) {
+	t.Parallel()
+	with := func(namespace, ownershipID string, finalizers ...string) *infrav1.CloudCluster {
+		return &infrav1.CloudCluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c-" + ownershipID, Finalizers: finalizers},
+			Spec:       infrav1.CloudClusterSpec{Creation: infrav1.CloudClusterCreation{OwnershipID: ownershipID, LoadBalancerToken: testToken + "0"}},
+		}
+	}
+	original := with("team-a", "owner-1", infrav1.EndpointFinalizer)
+	for name, c := range map[string]struct {
+		other *infrav1.CloudCluster
+		want  bool
+	}{
+		"a copy":                             {with("team-a", "owner-2", infrav1.EndpointFinalizer), true},
+		"a restored copy":                    {with("team-b", "owner-1", infrav1.EndpointFinalizer), true},
+		"of another tenant":                  {with("team-b", "owner-2", infrav1.EndpointFinalizer), false},
+		"of another tenant, not of Drover's": {with("team-b", "owner-1", "example.com/keep"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			c.other.UID = uid("copy", c.other.Name)
+			management := newManagement(t, c.other)
+			copied, err := (&EndpointReconciler{Client: management}).isCopied(t.Context(), &endpointScope{CloudCluster: original})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(copied).To(Equal(c.want))
+			errs, err := Webhooks{Reader: management}.checkUniqueCluster(t.Context(), original)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(len(errs) > 0).To(Equal(c.want))
+		})
+	}
 }
 
 // TestWakesWithSameToken: the deletion of a copy enqueues the original.

@@ -166,7 +166,7 @@ func (r *EndpointReconciler) isCopied(ctx context.Context, s *endpointScope) (bo
 		return false, fmt.Errorf("listing the CloudClusters with this load balancer's token: %w", err)
 	}
 	for i := range list.Items {
-		if other := &list.Items[i]; other.UID != s.UID {
+		if other := &list.Items[i]; other.UID != s.UID && claimsBalancer(other, s.CloudCluster) {
 			setEndpoint(s, metav1.ConditionFalse, infrav1.DuplicateTokenReason, fmt.Sprintf(
 				"CloudCluster %s has the same load balancer token: one of the two is a copy, and the load balancer is changed for neither; remove the finalizer %s of the copy, and delete it",
 				client.ObjectKeyFromObject(other), infrav1.EndpointFinalizer))
@@ -174,6 +174,13 @@ func (r *EndpointReconciler) isCopied(ctx context.Context, s *endpointScope) (bo
 		}
 	}
 	return false, nil
+}
+
+// claimsBalancer reports whether a CloudCluster with the load balancer token of another one claims
+// its load balancer, too. claimsVM says the same of machines.
+func claimsBalancer(other, o *infrav1.CloudCluster) bool {
+	return other.Namespace == o.Namespace ||
+		controllerutil.ContainsFinalizer(other, infrav1.EndpointFinalizer) && other.Spec.Creation.OwnershipID == o.Spec.Creation.OwnershipID
 }
 
 // ensure makes the load balancer what it should be, and keeps the hooks of its targets.

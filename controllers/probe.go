@@ -20,6 +20,7 @@ import (
 	"time"
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	"github.com/drover-io/drover/internal/egress"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
@@ -90,7 +91,7 @@ func (k apiServerProbe) request(ctx context.Context) (string, *probeFailure) {
 func (k apiServerProbe) client() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			Proxy:                  http.ProxyFromEnvironment, // the operator's proxy, as in Cluster API
+			Proxy:                  egress.Proxy, // the operator's, as in Cluster API
 			DialContext:            k.dial,
 			TLSClientConfig:        k.TLS(),
 			DisableKeepAlives:      true,

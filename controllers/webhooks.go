@@ -125,35 +125,48 @@ func (w Webhooks) checkMachine(fields *infrav1.CloudMachineFields, path *field.P
 }
 
 // checkUnique refuses a copy of a CloudMachine, because it would claim the original's VM. An object
-// from a move or a backup also has a token, but no other object has the same one. An object of the
+// from a move or a backup also has a token, but no other object claims the VM. An object of the
 // same name is the original itself, and the API server decides about it.
 func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (field.ErrorList, error) {
 	path := field.NewPath("spec")
 	if m.Spec.Creation.Token != "" {
-		other, err := w.other(ctx, m, client.InNamespace(w.Namespace), client.MatchingFields{machineByToken: m.Spec.Creation.Token})
+		ownershipID, err := ownershipIDOf(ctx, w.Reader, m)
+		if err != nil {
+			return nil, err
+		}
+		other, err := w.other(ctx, m, func(other *infrav1.CloudMachine) (bool, error) {
+			return claimsVM(ctx, w.Reader, other, m.Namespace, ownershipID)
+		}, client.InNamespace(w.Namespace), client.MatchingFields{machineByToken: m.Spec.Creation.Token})
 		if err != nil || other != nil {
 			return duplicateOf(path.Child("creation", "token"), other), err
 		}
 	}
 	if m.Spec.ProviderID != "" && (w.Namespace == "" || w.Namespace == m.Namespace) {
-		// Provider IDs are unique within an account.
-		other, err := w.other(ctx, m, client.InNamespace(m.Namespace), client.MatchingFields{machineByProviderID: m.Spec.ProviderID})
-		if err != nil || other != nil && other.Spec.AccountRef == m.Spec.AccountRef {
+		other, err := w.other(ctx, m, func(other *infrav1.CloudMachine) (bool, error) {
+			return other.Spec.AccountRef == m.Spec.AccountRef, nil // provider IDs are unique within an account
+		}, client.InNamespace(m.Namespace), client.MatchingFields{machineByProviderID: m.Spec.ProviderID})
+		if err != nil || other != nil {
 			return duplicateOf(path.Child("providerID"), other), err
 		}
 	}
 	return nil, nil
 }
 
-// other returns a listed CloudMachine with another name or namespace, or nil.
-func (w Webhooks) other(ctx context.Context, m *infrav1.CloudMachine, options ...client.ListOption) (*infrav1.CloudMachine, error) {
+// other returns a listed CloudMachine that has another name or namespace and claims the VM, or nil.
+func (w Webhooks) other(
+	ctx context.Context, m *infrav1.CloudMachine, claims func(*infrav1.CloudMachine) (bool, error), options ...client.ListOption,
+) (*infrav1.CloudMachine, error) {
 	list := &infrav1.CloudMachineList{}
 	if err := w.Reader.List(ctx, list, options...); err != nil {
 		return nil, fmt.Errorf("searching for copies of the CloudMachine: %w", err)
 	}
 	for i := range list.Items {
-		if other := &list.Items[i]; other.Name != m.Name || other.Namespace != m.Namespace {
-			return other, nil
+		other := &list.Items[i]
+		if other.Name == m.Name && other.Namespace == m.Namespace {
+			continue
+		}
+		if claimed, err := claims(other); err != nil || claimed {
+			return other, err
 		}
 	}
 	return nil, nil
@@ -201,7 +214,7 @@ func (w Webhooks) checkUniqueCluster(ctx context.Context, o *infrav1.CloudCluste
 		return nil, fmt.Errorf("searching for copies of the CloudCluster: %w", err)
 	}
 	for i := range list.Items {
-		if other := &list.Items[i]; other.Name != o.Name || other.Namespace != o.Namespace {
+		if other := &list.Items[i]; (other.Name != o.Name || other.Namespace != o.Namespace) && claimsBalancer(other, o) {
 			return field.ErrorList{field.Forbidden(field.NewPath("spec", "creation", "loadBalancerToken"), fmt.Sprintf(
 				"CloudCluster %s has the same value, and a copy would claim its load balancer: leave out creation and controlPlaneEndpoint", client.ObjectKeyFromObject(other)))}, nil
 		}

@@ -123,7 +123,8 @@ func TestFindingsOfMachineControllerOnAzure(t *testing.T) {
 	})
 }
 
-// TestTokensOnAzure tests that a token, which stands for a path, fits, and differs by VM.
+// TestTokensOnAzure tests that a token fits where a path would not, differs by VM, and is not known
+// to those who know the VM's ID only.
 func TestTokensOnAzure(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -134,6 +135,10 @@ func TestTokensOnAzure(t *testing.T) {
 			token := w.target.token(m)
 			g.Expect(token).To(MatchRegexp(`^1a2b3c4d-[0-9a-f]{32}$`))
 			seen[token] = true
+			other := *w.target
+			other.OwnershipID = "another"
+			g.Expect(other.token(m)).NotTo(Equal(token), "of another cluster")
+			g.Expect(w.target.token(m)).To(Equal(token), "in the next run")
 		}
 	}
 	g.Expect(seen).To(HaveLen(3))

@@ -74,15 +74,8 @@ func (s subject) machineOf(o *unstructured.Unstructured, node *corev1.Node, targ
 		s.refuse("", "its Node %s has the provider ID %q, which names no VM of this cloud", node.Name, node.Spec.ProviderID)
 		return nil
 	}
-	if n := len(target.token(*machine)); n < minToken || n > maxToken {
-		rest := n - len(machine.Instance)
-		s.refuse("", "its VM %s has a name of %d characters, and must have %d to %d", machine.Instance, len(machine.Instance), minToken-rest, maxToken-rest)
-	}
 	return machine
 }
-
-// A creation token, which ends in the cloud's ID of the VM, has so many characters.
-const minToken, maxToken = 16, 63
 
 // node refuses a machine because of its Node.
 func (s subject) node(o *unstructured.Unstructured, node *corev1.Node) {

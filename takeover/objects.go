@@ -5,13 +5,10 @@ package takeover
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,16 +54,13 @@ func (t *Target) instance(providerID string) string {
 	return instanceOnAWS(providerID)
 }
 
-// token returns the creation token of a machine. It is the same in each run, and begins with the
-// management cluster's identity, as those that Drover makes up: so Drover counts what a VM leaves
-// behind as its own. An ID that is a path is too long, so a digest stands for it.
+// token returns the creation token of a machine. It is the same in each run.
 func (t *Target) token(m Machine) string {
-	id := m.Instance
-	if strings.Contains(id, "/") {
-		sum := sha256.Sum256([]byte(id))
-		id = hex.EncodeToString(sum[:16])
+	token := cloud.ImportToken(t.Identity, t.OwnershipID, m.Instance)
+	if t.Account.Spec.VSphere != nil { // vCenter finds a VM only by its UUID; half of the digest leaves room for it
+		return token[:len(token)-16] + "-" + m.Instance
 	}
-	return t.Identity + "-" + id
+	return token
 }
 
 // Tags returns the tags that make the VM the CloudMachine's.

@@ -120,8 +120,8 @@ func (t *Takeover) make(ctx context.Context, o client.Object) error {
 	return nil
 }
 
-// ours returns the VMs that have the tags of this Cluster's takeover, by ID: their token ends in
-// it. VMs that Drover makes have other tokens.
+// ours returns the VMs that have the tags of this Cluster's takeover, by ID: their token follows
+// from it. VMs that Drover makes have other tokens.
 func (t *Takeover) ours(ctx context.Context) (map[string]cloud.Tagged, error) {
 	listed, err := t.VMs.Tagged(ctx, []string{cloud.TagOwnership, cloud.TagToken})
 	if err != nil {

@@ -4,6 +4,8 @@ package aws
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"os"
 	"strings"
 
@@ -31,8 +33,18 @@ const (
 // getCredentials is the operation name for credential calls without a name of their own.
 const getCredentials = "GetCredentials"
 
-// sessionName is the name that CloudTrail shows for the session of an assumed role.
-const sessionName = "drover"
+// sessionName returns the name of an assumed role's session, which CloudTrail shows and a role's
+// trust policy can require (sts:RoleSessionName): tenants can't choose it. AWS accepts 64 characters.
+// A dot, which no namespace has, keeps a long name from being another namespace's.
+func sessionName(namespace string) string {
+	const maxLength, digits = 64, 16
+	name := strings.TrimSuffix("drover-"+namespace, "-")
+	if len(name) <= maxLength {
+		return name
+	}
+	sum := sha256.Sum256([]byte(namespace))
+	return name[:maxLength-digits-1] + "." + hex.EncodeToString(sum[:digits/2])
+}
 
 // login holds an account's credentials provider and its secrets.
 type login struct {
@@ -40,11 +52,12 @@ type login struct {
 	secrets  redactor
 }
 
-// newLogin returns the account's login: from its Secret, or the manager's own if secret is nil, and
+// newLogin returns the account's login: from its Secret, or the manager's own if there is none, and
 // then the role to assume. It makes no call.
-func newLogin(account *infrav1.AWSAccount, secret map[string][]byte, base aws.Config) (login, error) {
-	l, err := secretLogin(secret, base, account)
-	if secret == nil {
+func newLogin(cfg cloud.Config, base aws.Config) (login, error) {
+	account, session := cfg.Account.AWS, sessionName(cfg.Namespace)
+	l, err := secretLogin(cfg.Credentials, base, account, session)
+	if cfg.Credentials == nil {
 		l, err = ambientLogin(base)
 	}
 	if err != nil {
@@ -53,7 +66,7 @@ func newLogin(account *infrav1.AWSAccount, secret map[string][]byte, base aws.Co
 	if role := account.AssumeRole; role != nil {
 		base.Credentials = l.cached()
 		l.provider = stscreds.NewAssumeRoleProvider(newSTS(base, account), role.ARN, func(o *stscreds.AssumeRoleOptions) {
-			o.RoleSessionName = sessionName
+			o.RoleSessionName = session
 			if role.ExternalID != "" {
 				o.ExternalID = &role.ExternalID
 			}
@@ -63,7 +76,7 @@ func newLogin(account *infrav1.AWSAccount, secret map[string][]byte, base aws.Co
 	return l, nil
 }
 
-func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWSAccount) (login, error) {
+func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWSAccount, session string) (login, error) {
 	values := map[string]string{}
 	for _, key := range []string{keyAccessKeyID, keySecretKey, keySessionToken, keyRoleARN, keyIdentity} {
 		value := strings.TrimSpace(string(secret[key]))
@@ -93,7 +106,7 @@ func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWS
 	}
 	base.Credentials = aws.AnonymousCredentials{}
 	l.provider = stscreds.NewWebIdentityRoleProvider(newSTS(base, account), values[keyRoleARN], identityToken(values[keyIdentity]),
-		func(o *stscreds.WebIdentityRoleOptions) { o.RoleSessionName = sessionName })
+		func(o *stscreds.WebIdentityRoleOptions) { o.RoleSessionName = session })
 	return l, nil
 }
 

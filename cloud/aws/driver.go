@@ -76,7 +76,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if account.Endpoint != "" {
 		base.BaseEndpoint = &account.Endpoint
 	}
-	login, err := newLogin(account, cfg.Credentials, base)
+	login, err := newLogin(cfg, base)
 	if err != nil {
 		return nil, err
 	}

@@ -3,10 +3,13 @@
 package aws
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -401,6 +404,56 @@ func TestCredentials(t *testing.T) {
 				return
 			}
 			g.Expect(info.FailureDomains).To(Equal([]string{"us-east-1a", "us-east-1b", "us-east-1c"}))
+		})
+	}
+}
+
+// TestSessionName: the session of an assumed role has the name of the account's namespace, however
+// long that is.
+func TestSessionName(t *testing.T) {
+	t.Parallel()
+	const role = "arn:aws:iam::123456789012:role/drover"
+	long := strings.Repeat("x", 62)
+	for name, edit := range map[string]func(*cloud.Config){
+		"role": func(c *cloud.Config) { c.Account.AWS.AssumeRole = &infrav1.AWSAssumeRole{ARN: role} },
+		"web identity": func(c *cloud.Config) {
+			c.Credentials = map[string][]byte{keyRoleARN: []byte(role), keyIdentity: []byte("identity-token")}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+			var sessions []string
+			for _, namespace := range []string{"team-a", "team-b", long + "a", long + "b"} {
+				d := connect(t, stub, func(c *cloud.Config) {
+					edit(c)
+					c.Namespace = namespace
+					c.Connect = through(func(r *http.Request) (*http.Response, error) {
+						if r.Body == nil {
+							return http.DefaultTransport.RoundTrip(r)
+						}
+						body, err := io.ReadAll(r.Body)
+						if err != nil {
+							return nil, err
+						}
+						r.Body = io.NopCloser(bytes.NewReader(body))
+						form, _ := url.ParseQuery(string(body))
+						if session := form.Get("RoleSessionName"); session != "" {
+							sessions = append(sessions, session)
+						}
+						return http.DefaultTransport.RoundTrip(r)
+					})
+				})
+				_, err := d.Probe(t.Context())
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+			g.Expect(sessions).To(HaveLen(4))
+			g.Expect(sessions[:2]).To(Equal([]string{"drover-team-a", "drover-team-b"}))
+			g.Expect(sessions[2]).NotTo(Equal(sessions[3]))
+			for _, session := range sessions {
+				g.Expect(session).To(MatchRegexp(`^[\w+=,.@-]{2,64}$`), "what AWS accepts")
+			}
 		})
 	}
 }

@@ -203,7 +203,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 	}
 	a.limiter.Store(newLimiter(limits)) // its own, until its place is proved
 	transport := &transport{times: a.times, meter: a.meter, limiter: &a.limiter}
-	config := cloud.Config{Account: &a.config.Spec, Credentials: a.config.Credentials,
+	config := cloud.Config{Namespace: key.Namespace, Account: &a.config.Spec, Credentials: a.config.Credentials,
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
 			base := s.options.Transport
 			if cfg.Credentials == nil {

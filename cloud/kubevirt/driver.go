@@ -413,6 +413,9 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 
 // remove deletes one object. It returns nil if the object is gone or another one has its name.
 func (d *driver) remove(ctx context.Context, k resourceKind, name string, uid types.UID) error {
+	if name == "" || uid == "" { // a path without a name is that of all objects
+		return cloud.Errorf(cloud.InvalidSpec, "delete %s: a name and a UID are required", k.kind)
+	}
 	op := operation{"Delete" + k.kind, cloud.ClassDelete, http.MethodDelete, wholeObject, k.kind}
 	err := d.call(ctx, op, d.path(k, name), nil, deleteOptions(&metav1.Preconditions{UID: &uid}), nil)
 	switch cloud.CodeOf(err) {

@@ -47,8 +47,8 @@ func checkTags(req cloud.Request) error {
 	if len(validation.IsDNS1123Label(req.Token)) > 0 || len(validation.IsValidLabelValue(req.OwnershipID)) > 0 || req.OwnershipID == "" {
 		return cloud.Errorf(cloud.InvalidSpec, "spec.creation.token must be a DNS label, and the ownership ID a label value")
 	}
-	if nameOf(req.Token) != req.Token {
-		return cloud.Errorf(cloud.Conflict, "VirtualMachine %q was taken over from another system: Drover can't make it again", nameOf(req.Token))
+	if cloud.IsImportToken(req.Token) {
+		return cloud.Errorf(cloud.Conflict, "the VirtualMachine was taken over from another system: Drover can't make it again")
 	}
 	return nil
 }

@@ -66,8 +66,6 @@ func (o *objects) resources() (all []cloud.Resource) {
 	return append(all, o.balancers()...)
 }
 
-func named(m *metav1.ObjectMeta) bool { return m.Name == nameOf(m.Labels[cloud.TagToken]) }
-
 func dependant(m *metav1.ObjectMeta, id string) cloud.Resource {
 	return cloud.Resource{
 		Kind: cloud.KindDisk, ID: id + string(m.UID), Token: m.Labels[cloud.TagToken], OwnershipID: m.Labels[cloud.TagOwnership],
@@ -75,8 +73,10 @@ func dependant(m *metav1.ObjectMeta, id string) cloud.Resource {
 	}
 }
 
-// object returns which API object a resource stands for.
+// object returns which API object a resource stands for. The provider ID of an instance has its
+// name.
 func object(r cloud.Resource) (k resourceKind, name string, uid types.UID, err error) {
+	vm := cmp.Or(strings.TrimPrefix(r.ProviderID, providerID("")), nameOf(r.Token))
 	switch {
 	case r.Kind == cloud.KindDisk && strings.HasPrefix(r.ID, secretID):
 		return secrets, r.Token, types.UID(strings.TrimPrefix(r.ID, secretID)), nil
@@ -89,9 +89,9 @@ func object(r cloud.Resource) (k resourceKind, name string, uid types.UID, err e
 	case r.Kind == cloud.KindBalancer && strings.HasPrefix(r.ID, sliceID):
 		return endpointSlices, balancerName(r.Token), types.UID(strings.TrimPrefix(r.ID, sliceID)), nil
 	case r.Kind == cloud.KindInstance && strings.HasPrefix(r.ID, instanceID):
-		return virtualInstances, nameOf(r.Token), types.UID(strings.TrimPrefix(r.ID, instanceID)), nil
+		return virtualInstances, vm, types.UID(strings.TrimPrefix(r.ID, instanceID)), nil
 	case r.Kind == cloud.KindInstance:
-		return virtualMachines, nameOf(r.Token), types.UID(r.ID), nil
+		return virtualMachines, vm, types.UID(r.ID), nil
 	}
 	return k, "", "", cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on KubeVirt", r.Kind, cloud.Clip(r.ID, 256))
 }

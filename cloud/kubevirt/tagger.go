@@ -25,21 +25,24 @@ import (
 // because its Node's provider ID has it. Nothing else is changed: Kubernetes deletes what the VM
 // owns together with it, such as volumes and the Secret with its user data.
 
-const (
-	// identityLength is the length of a management cluster's identity.
-	identityLength = 8
-	// ownerTag reports the owner of a VM, with which Kubernetes would delete the VM.
-	ownerTag = "metadata.ownerReferences"
-)
+// ownerTag reports the owner of a VM, with which Kubernetes would delete the VM.
+const ownerTag = "metadata.ownerReferences"
 
 // nameOf returns the name of a machine's VM: the token, or what follows the management cluster's
-// identity in the token of a VM that others made. The tokens that Drover makes up have no hyphen.
+// identity in the token of a VM that others made. For VMs that were imported before tokens had a
+// digest (cloud.ImportToken), that is the name.
 func nameOf(token string) string {
-	identity, name, _ := strings.Cut(token, "-")
-	if len(identity) == identityLength && strings.Trim(identity, "0123456789abcdef") == "" && name != "" {
-		return name
+	if cloud.IsImportToken(token) {
+		_, token, _ = strings.Cut(token, "-")
 	}
 	return token
+}
+
+// named reports whether an object with Drover's labels has the name that its token stands for.
+func named(m *metav1.ObjectMeta) bool {
+	token := m.Labels[cloud.TagToken]
+	identity, _, _ := strings.Cut(token, "-")
+	return m.Name == nameOf(token) || token == cloud.ImportToken(identity, m.Labels[cloud.TagOwnership], m.Name)
 }
 
 // foreign is a VM that others may have made, with its instance, which may be nil.

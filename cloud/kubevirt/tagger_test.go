@@ -140,13 +140,28 @@ func TestNameOf(t *testing.T) {
 	}
 	_, err := (&driver{}).check(cloud.Request{Token: "1a2b3c4d-x", OwnershipID: "blue", Spec: &infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "it is not made again")
+	token := cloud.ImportToken("1a2b3c4d", "blue", "workers-0")
+	for name, c := range map[string]struct {
+		name, owner string
+		want        bool
+	}{"the VM": {"workers-0", "blue", true}, "a copy": {"copy", "blue", false}, "of another cluster": {"workers-0", "red", false}} {
+		m := &metav1.ObjectMeta{Name: c.name, Labels: map[string]string{cloud.TagToken: token, cloud.TagOwnership: c.owner}}
+		g.Expect(named(m)).To(Equal(c.want), name)
+	}
 }
 
 // TestTagger: a VM that others made becomes a machine with two writes, and theirs again, with all
 // as it was. A copy of it is none. It is deleted by its own name and UID.
 func TestTagger(t *testing.T) {
+	const id = "workers-6d4f5-abcde"
+	for name, token := range map[string]string{"by digest": cloud.ImportToken("1a2b3c4d", "blue", id), "by name": "1a2b3c4d-" + id} {
+		t.Run(name, func(t *testing.T) { testTagger(t, id, token) })
+	}
+}
+
+func testTagger(t *testing.T, id, token string) {
+	t.Helper()
 	g := NewWithT(t)
-	const id, token = "workers-6d4f5-abcde", "1a2b3c4d-workers-6d4f5-abcde"
 	a := &apiServer{objects: map[string]map[string]any{}}
 	labels := map[string]string{"mcm.gardener.cloud/role": "node", "empty": ""}
 	vm, vmi := theirs(id, labels)

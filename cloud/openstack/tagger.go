@@ -362,12 +362,12 @@ func (d *driver) remove(ctx context.Context, name, service, path string) error {
 }
 
 // takenAddresses returns the floating IPs that Tag has described. No port leads to them: Nova
-// deletes the port that it created with the server. The token of such a machine ends in the
-// server's ID.
+// deletes the port that it created with the server.
 func (d *driver) takenAddresses(ctx context.Context, refs []cloud.Reference) (all []cloud.Resource, err error) {
 	owners := map[string]cloud.Reference{} // by description
 	for _, ref := range refs {
-		if id := serverID(ref.ProviderID); id != "" && strings.HasSuffix(ref.Token, "-"+id) {
+		id := serverID(ref.ProviderID)
+		if id != "" && (cloud.IsImportToken(ref.Token) || strings.HasSuffix(ref.Token, "-"+id)) { // the latter before tokens had a digest
 			owners[portName(ref.Token)] = ref
 		}
 	}

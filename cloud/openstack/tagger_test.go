@@ -256,18 +256,22 @@ func TestTagged(t *testing.T) {
 // TestTakenAddress: a floating IP of a server that others made is found by the machine's token,
 // also when the server and Nova's port are gone. For other machines, nothing is asked.
 func TestTakenAddress(t *testing.T) {
-	g := NewWithT(t)
-	p := ordinary(t)
-	p.play("GetServer", recorded(t, "server-gone"))
-	p.play("ListFloatingIPs", floatingIPsThere(g, floatingIP{ID: "f-1", Description: portName("id-" + theirID)}, floatingIP{ID: "f-2", Description: "mine"}))
-	d := connected(t, p)
-	ref := cloud.Reference{Token: "id-" + theirID, OwnershipID: "owner-1", ProviderID: "openstack:///" + theirID}
-	found, err := d.Describe(t.Context(), []cloud.Reference{ref})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(found).To(ConsistOf(cloud.Resource{Kind: cloud.KindAddress, ID: "f-1", Token: ref.Token, OwnershipID: "owner-1"}))
-	asked := p.count("ListFloatingIPs")
-	ref.Token = "another"
-	_, err = d.Describe(t.Context(), []cloud.Reference{ref})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(p.count("ListFloatingIPs")).To(Equal(asked))
+	for name, token := range map[string]string{"by digest": cloud.ImportToken("1a2b3c4d", "owner-1", theirID), "by ID": "id-" + theirID} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			p := ordinary(t)
+			p.play("GetServer", recorded(t, "server-gone"))
+			p.play("ListFloatingIPs", floatingIPsThere(g, floatingIP{ID: "f-1", Description: portName(token)}, floatingIP{ID: "f-2", Description: "mine"}))
+			d := connected(t, p)
+			ref := cloud.Reference{Token: token, OwnershipID: "owner-1", ProviderID: "openstack:///" + theirID}
+			found, err := d.Describe(t.Context(), []cloud.Reference{ref})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(found).To(ConsistOf(cloud.Resource{Kind: cloud.KindAddress, ID: "f-1", Token: ref.Token, OwnershipID: "owner-1"}))
+			asked := p.count("ListFloatingIPs")
+			ref.Token = "another"
+			_, err = d.Describe(t.Context(), []cloud.Reference{ref})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(p.count("ListFloatingIPs")).To(Equal(asked))
+		})
+	}
 }

@@ -21,7 +21,7 @@ var droverKeys = []string{cloud.TagMachine, cloud.TagToken, cloud.TagOwnership}
 
 // importedTags returns the tags that make a VM that others made the driver's.
 func importedTags(m *simulator.VirtualMachine) map[string]string {
-	return map[string]string{cloud.TagOwnership: "blue", cloud.TagToken: "1a2b3c4d-" + m.Config.Uuid, cloud.TagMachine: "team/" + m.Name}
+	return map[string]string{cloud.TagOwnership: "blue", cloud.TagToken: "1a2b3c4d-0123456789abcdef-" + m.Config.Uuid, cloud.TagMachine: "team/" + m.Name}
 }
 
 // eventually repeats a call of a Tagger until it is done.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -79,6 +80,19 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return d.guarded.DialContext(ctx, network, address)
 }
 
+// Proxy is http.ProxyFromEnvironment for requests to endpoints that tenants name. A request to the
+// proxy itself is fs.ErrPermission: DialContext would not check it.
+func Proxy(r *http.Request) (*url.URL, error) {
+	port := r.URL.Port()
+	if port == "" {
+		port = ports[r.URL.Scheme]
+	}
+	if slices.Contains(proxies(httpproxy.FromEnvironment()), strings.ToLower(net.JoinHostPort(r.URL.Hostname(), port))) {
+		return nil, errDenied
+	}
+	return http.ProxyFromEnvironment(r)
+}
+
 // control checks a resolved address before any packet is sent to it.
 func (d *Dialer) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
@@ -118,9 +132,11 @@ func prefixes(texts []string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
+// ports are the ports of URLs without one, by scheme.
+var ports = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
+
 // proxies returns the addresses that net/http dials for the environment's proxies.
 func proxies(env *httpproxy.Config) []string {
-	ports := map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
 	var all []string
 	for _, text := range []string{env.HTTPProxy, env.HTTPSProxy} {
 		if text == "" {

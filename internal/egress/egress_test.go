@@ -133,3 +133,43 @@ func TestProxy(t *testing.T) {
 		}
 	}
 }
+
+// TestProxyIsNoEndpoint: a tenant who names the operator's proxy as an endpoint does not reach it.
+// Other endpoints are reached through it, as net/http decides.
+func TestProxyIsNoEndpoint(t *testing.T) {
+	asked := 0
+	proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
+	t.Cleanup(proxy.Close)
+	t.Setenv("HTTPS_PROXY", proxy.URL) // for other requests than these
+	d, err := New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := http.Client{Transport: &http.Transport{Proxy: Proxy, DialContext: d.DialContext}}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, proxy.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := client.Do(request)
+	if err == nil {
+		response.Body.Close()
+	}
+	if !errors.Is(err, fs.ErrPermission) || asked != 0 {
+		t.Errorf("the proxy was asked %d times: %v", asked, err)
+	}
+
+	t.Setenv("HTTPS_PROXY", "https://Proxy.example")
+	t.Setenv("HTTP_PROXY", "proxy.example:3128")
+	for endpoint, denied := range map[string]bool{
+		"https://proxy.example": true, "https://PROXY.example:443/path": true, "http://proxy.example:3128": true, "https://proxy.example:3128": true,
+		"http://proxy.example": false, "https://other.example": false,
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, endpoint, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Proxy(request); errors.Is(err, fs.ErrPermission) != denied {
+			t.Errorf("%s: %v, want it refused: %t", endpoint, err, denied)
+		}
+	}
+}

@@ -36,6 +36,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/drover-io/drover/internal/egress"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
@@ -193,7 +194,7 @@ func (f *Forwarder) register(key client.ObjectKey, source [sha256.Size]byte, con
 	c := &cluster{
 		key: key, source: source, server: config.Server, bearer: config.Token,
 		upstream: &http.Transport{
-			Proxy:                  http.ProxyFromEnvironment, // the operator's proxy
+			Proxy:                  egress.Proxy, // the operator's
 			DialContext:            f.dial,
 			TLSClientConfig:        config.TLS(),
 			TLSHandshakeTimeout:    f.limits.header,

@@ -3,9 +3,14 @@
 package integration
 
 import (
+	"context"
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -180,4 +185,37 @@ func TestCopyIsRefused(t *testing.T) {
 	err = env.client.Create(s.ctx, machine("copy", func(spec *infrav1.CloudMachineSpec) { spec.ProviderID = "simulated:///sim-1a/i-1" }))
 	s.Expect(err).To(MatchError(ContainSubstring("spec.providerID")))
 	s.create(machine("other", func(spec *infrav1.CloudMachineSpec) { spec.Creation.Token = "0123456789abcdef01234568" }))
+}
+
+// TestTokenOfAnother tests that a tenant who writes the token of another tenant's machine into an
+// object of their own, when it is created or while it is being deleted, blocks no import of the
+// other.
+func TestTokenOfAnother(t *testing.T) {
+	s := newTenant(t)
+	attacker := s.Namespace + "-attacker"
+	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: attacker}})
+	fields := infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{}}
+	theirs := func(name, token string) *infrav1.CloudMachine {
+		m := &infrav1.CloudMachine{
+			ObjectMeta: metav1.ObjectMeta{Namespace: attacker, Name: name, Finalizers: []string{"example.com/keep"}},
+			Spec:       infrav1.CloudMachineSpec{CloudMachineFields: fields, Creation: infrav1.CloudMachineCreation{Token: token}},
+		}
+		s.create(m)
+		t.Cleanup(func() {
+			release := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+			s.Expect(env.client.Patch(context.WithoutCancel(s.ctx), m, release)).To(Succeed())
+		})
+		return m
+	}
+	tokens := []string{"0123abcd-i-0a1b2c3d4e5f", "0123abcd-i-0a1b2c3d4e60"}
+	theirs("created", tokens[0])
+	deleted := theirs("deleted", "")
+	s.Expect(env.client.Delete(s.ctx, deleted)).To(Succeed())
+	token := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"creation":{"token":"`+tokens[1]+`"}}}`))
+	_ = env.client.Patch(s.ctx, deleted, token) // whether it is refused does not matter
+	for i, token := range tokens {
+		s.create(&infrav1.CloudMachine{ObjectMeta: s.meta(fmt.Sprint("imported-", i)), Spec: infrav1.CloudMachineSpec{
+			CloudMachineFields: fields, ProviderID: fmt.Sprint("simulated:///sim-1a/i-", i), Creation: infrav1.CloudMachineCreation{Token: token},
+		}})
+	}
 }
