@@ -123,6 +123,9 @@ func (b *boundedBody) accept(part []byte) error {
 	return b.acceptObject(part)
 }
 
+// isOpenWatch reports whether this is a watch that has sent its initial events, if any are due.
+func (b *boundedBody) isOpenWatch() bool { return b.watch && !b.initial }
+
 // inFlight reports whether the library keeps what it reads until the end of the answer.
 func (b *boundedBody) inFlight() bool { return !b.watch || b.initial }
 
@@ -226,6 +229,7 @@ func (b *boundedBody) countEvent(kind string) error {
 	case "BOOKMARK":
 		if b.initial && endsInitialEvents(b.head) {
 			b.initial = false
+			b.answer.cluster.hangs.Store(false)
 			b.timer.Stop()
 			b.release()
 			b.head = nil

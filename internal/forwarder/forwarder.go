@@ -80,6 +80,7 @@ type cluster struct {
 	requests atomic.Int64 // in progress
 	bytes    atomic.Int64 // of answers in progress
 	lastUsed atomic.Int64 // Unix seconds
+	hangs    atomic.Bool  // the last request ended by a deadline
 
 	mu      sync.Mutex
 	counts  map[string]int // objects, by the path of their collection
@@ -162,6 +163,15 @@ func (f *Forwarder) Host(key client.ObjectKey) string {
 	return ""
 }
 
+// Hangs reports whether the last request to a cluster's API server ended because it was not
+// answered in time.
+func (f *Forwarder) Hangs(key client.ObjectKey) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.clusters[key]
+	return c != nil && c.hangs.Load()
+}
+
 // register returns the cluster of a kubeconfig. A cluster whose kubeconfig has changed gets a new
 // connection, and the name and token that its library has.
 func (f *Forwarder) register(key client.ObjectKey, source [sha256.Size]byte, config *kubeconfig.Config) *cluster {
@@ -191,6 +201,7 @@ func (f *Forwarder) register(key client.ObjectKey, source [sha256.Size]byte, con
 	}
 	if old != nil {
 		c.token, c.name = old.token, old.name
+		c.hangs.Store(old.hangs.Load())
 		old.upstream.CloseIdleConnections()
 	} else {
 		c.token, c.name = random(32), random(8)+domain
