@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -116,6 +117,7 @@ func holdApprovers(t *testing.T, workers int) {
 		return ctx.Err()
 	}
 	options := controller.TypedOptions[CSRRequest]{
+		SkipNameValidation:      ptr.To(true),
 		MaxConcurrentReconciles: workers,
 		Reconciler:              &CSRReconciler{Client: clusters.workload, ClusterCache: clusters},
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[CSRRequest](time.Hour, time.Hour),

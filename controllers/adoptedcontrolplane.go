@@ -184,10 +184,9 @@ func (r *AdoptedControlPlaneReconciler) probe(ctx context.Context, adopted *cont
 			return known.version, nil, nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
+	asked := time.Now()
 	version, failure = apiServerProbe{config, r.Dial}.run(ctx, probeTimeout)
-	if failure != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if failure != nil && time.Since(asked) >= probeTimeout {
 		r.hanging.Store(key, true)
 	} else {
 		r.hanging.Delete(key)

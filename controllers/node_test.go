@@ -48,6 +48,7 @@ func TestMachinesOfAClusterThatHangsWait(t *testing.T) {
 			return infrav1.NodeMissingReason, "", nil
 		}
 		node, err := controller.NewUnmanaged("node-queue", controller.Options{
+			SkipNameValidation:      ptr.To(true),
 			MaxConcurrentReconciles: workers, Reconciler: b.node,
 			NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 				return fairqueue.New(name, limiter, fairqueue.Rules[reconcile.Request]{

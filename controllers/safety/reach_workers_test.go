@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -94,6 +95,7 @@ func noticed(t *testing.T, hanging, namespaces int) time.Duration {
 	}}
 	management := connected(t, keys)
 	watch, err := controller.NewUnmanaged(t.Name(), controller.Options{
+		SkipNameValidation:      ptr.To(true),
 		MaxConcurrentReconciles: workers,
 		Reconciler: &ReachabilityReconciler{
 			Client: management, ClusterCache: all, Recorder: events.NewFakeRecorder(100000), Metrics: NewMetrics(prometheus.NewRegistry()),
