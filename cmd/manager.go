@@ -103,7 +103,7 @@ func (o *limitOptions) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.machines, "machine-concurrency", 50, "Maximum number of machines, of machines' Nodes, and of bootstrap configs, that are reconciled at the same time.")
 	f.IntVar(&o.accounts, "account-concurrency", 100, "Maximum number of CloudAccounts that are reconciled at the same time. An endpoint that does not answer occupies a worker until the timeout of the call.")
 	f.IntVar(&o.controlPlanes, "control-plane-concurrency", 100, "Maximum number of AdoptedControlPlanes that are reconciled at the same time. An API server that does not answer occupies a worker for 10 seconds.")
-	f.IntVar(&o.clusters, "clustercache-concurrency", 100, "Maximum number of workload clusters that the manager connects to at the same time.")
+	f.IntVar(&o.clusters, "clustercache-concurrency", 100, "Maximum number of workload clusters that the manager connects to, and of those that it watches for outages, at the same time.")
 	f.IntVar(&o.allOther, "concurrency", 10, "Maximum number of objects of each other kind that are reconciled at the same time.")
 }
 

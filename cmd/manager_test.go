@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/workqueue"
@@ -59,24 +60,32 @@ func (e *endpoints) dial(ctx context.Context, _, address string) (net.Conn, erro
 	return nil, errors.New("it never answered")
 }
 
+// waiter is a reconciler, and what tells which of its targets hang.
+type waiter struct {
+	reconcile.Reconciler
+	hangs func(types.NamespacedName) bool
+}
+
 // TestHangingEndpointsHoldUpNobody: a healthy endpoint is reached within a second, although 30
-// endpoints that hang were reconciled before it.
+// endpoints that hang were reconciled before it. Those are known to hang when their time is up.
 func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 	ca := authority.New(t).PEM
-	for flag, build := range map[string]func(client.Client, *endpoints) reconcile.Reconciler{
-		"account-concurrency": func(c client.Client, e *endpoints) reconcile.Reconciler {
+	for flag, build := range map[string]func(client.Client, *endpoints) waiter{
+		"account-concurrency": func(c client.Client, e *endpoints) waiter {
 			clouds := registry.WithSimulated("")
-			return &controllers.CloudAccountReconciler{
+			accounts := fleet.NewAccounts(fleet.Options{
+				Clouds: clouds, Times: fleet.TimesFor(fleet.DefaultCall), Transport: fleet.NewTransport(e.dial),
+			})
+			return waiter{&controllers.CloudAccountReconciler{
 				Client: c, APIReader: c, Clouds: clouds, Changed: &controllers.EventQueue{}, Machines: &controllers.EventQueue{}, ConnectOnly: true,
-				Accounts: fleet.NewAccounts(fleet.Options{
-					Clouds: clouds, Times: fleet.TimesFor(fleet.DefaultCall), Transport: fleet.NewTransport(e.dial),
-				}),
-			}
+				Accounts: accounts,
+			}, accounts.Hangs}
 		},
-		"control-plane-concurrency": func(c client.Client, e *endpoints) reconcile.Reconciler {
-			return &controllers.AdoptedControlPlaneReconciler{
+		"control-plane-concurrency": func(c client.Client, e *endpoints) waiter {
+			r := &controllers.AdoptedControlPlaneReconciler{
 				Client: c, APIReader: c, ClusterCache: clustercache.NewFakeEmptyClusterCache(), Dial: e.dial,
 			}
+			return waiter{r, r.Hangs}
 		},
 	} {
 		t.Run(flag, func(t *testing.T) {
@@ -103,8 +112,9 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 				c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 					WithStatusSubresource(&infrav1.CloudAccount{}, &controlplanev1.AdoptedControlPlane{}).Build()
 				e := &endpoints{end: make(chan struct{})}
-				options := workers[reconcile.Request](count)
-				options.Reconciler = build(c, e)
+				waiter := build(c, e)
+				options := fairWorkers(count, itself, waiter.hangs)
+				options.Reconciler = waiter
 				it, err := controller.NewUnmanaged(flag, options)
 				if err != nil {
 					t.Fatal(err)
@@ -128,6 +138,12 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 					t.Errorf("%d workers reached the healthy endpoint after %s, want within a second", count, e.reached.Sub(start))
 				}
 				e.mu.Unlock()
+				time.Sleep(fleet.DefaultCall)
+				for _, r := range requests {
+					if hangs := waiter.hangs(r.NamespacedName); hangs != (r.Name != "healthy") {
+						t.Errorf("%s hangs: %v", r.Name, hangs)
+					}
+				}
 				stop()
 				close(e.end)
 				running.Wait()

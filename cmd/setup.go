@@ -8,23 +8,20 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap"
 	"github.com/drover-io/drover/cloud"
@@ -138,22 +135,11 @@ func newClusterCache(
 			Burst:     o.limits.remoteBurst,
 			Cache:     clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}},
 		},
-	}, workers[reconcile.Request](o.limits.clusters))
+	}, fairWorkers(o.limits.clusters, itself, forwarder.Hangs))
 	if err != nil {
 		return nil, fmt.Errorf("making the cluster cache: %w", err)
 	}
 	return clusterCache, nil
-}
-
-// workers limits the reconciles at the same time, and the backoff after an error that does not come
-// from the cloud: 100 milliseconds at first, and at most 30 seconds. The default of
-// controller-runtime is at most 1,000 seconds.
-func workers[request comparable](count int) controller.TypedOptions[request] {
-	return controller.TypedOptions[request]{
-		MaxConcurrentReconciles: count,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[request](100*time.Millisecond, 30*time.Second),
-		RecoverPanic:            ptr.To(true),
-	}
 }
 
 // setupBootstrap sets up the controllers of CloudInitConfigs and of kubelets' certificates. The
@@ -169,8 +155,10 @@ func setupBootstrap(ctx context.Context, mgr ctrl.Manager, s *shared, o managerO
 		Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.controllers.watchFilter,
 	}
 	return bootstrap.Joining{Configs: configs, Requests: requests}, errors.Join(
-		configs.SetupWithManager(ctx, mgr, workers[reconcile.Request](o.limits.machines)),
-		requests.SetupWithManager(ctx, mgr, workers[bootstrap.CSRRequest](o.limits.machines)),
+		configs.SetupWithManager(ctx, mgr, fairWorkers(
+			o.limits.machines, readTarget(mgr.GetClient(), clusterOf[*bootstrapv1.CloudInitConfig]), s.forwarder.Hangs)),
+		requests.SetupWithManager(ctx, mgr, fairWorkers(
+			o.limits.machines, func(r bootstrap.CSRRequest) types.NamespacedName { return r.Cluster }, s.forwarder.Hangs)),
 	)
 }
 
@@ -215,7 +203,7 @@ func setupMachines(mgr ctrl.Manager, s *shared, o managerOptions) error {
 		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Identity: s.identity, Namespace: o.management.namespace,
 		Changed: s.machinesChanged, Nodes: s.nodes, WatchFilterValue: o.controllers.watchFilter,
 	}
-	return s.machines.SetupWithManager(mgr, workers[reconcile.Request](o.limits.machines))
+	return s.machines.SetupWithManager(mgr, fairWorkers(o.limits.machines, readTarget(mgr.GetClient(), accountOfMachine), s.accounts.Hangs))
 }
 
 // setupNodes sets up the controller of CloudMachines' Nodes. progress says how far a machine
@@ -228,7 +216,7 @@ func setupNodes(
 		Client: mgr.GetClient(), ClusterCache: s.clusterCache, Accounts: s.accounts,
 		Recorder: mgr.GetEventRecorder("drover-node"), Handover: s.nodes,
 		LateAfter: o.controllers.nodeLate, Progress: progress, WatchFilterValue: o.controllers.watchFilter,
-	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.machines))
+	}).SetupWithManager(mgr, fairWorkers(o.limits.machines, readTarget(mgr.GetClient(), clusterOf[*infrav1.CloudMachine]), s.forwarder.Hangs))
 }
 
 func setupMachineMetrics(mgr ctrl.Manager, s *shared, o managerOptions) error {
@@ -248,7 +236,7 @@ func setupAccounts(mgr ctrl.Manager, s *shared, o managerOptions) error {
 		Recorder:          mgr.GetEventRecorder("drover-cloudaccount"),
 		AmbientNamespaces: o.clouds.ambientNamespaces, WatchFilterValue: o.controllers.watchFilter,
 		ConnectOnly: o.controllers.run == runSafety,
-	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.accounts))
+	}).SetupWithManager(mgr, fairWorkers(o.limits.accounts, itself, s.accounts.Hangs))
 }
 
 func setupClusters(mgr ctrl.Manager, s *shared, o managerOptions) error {
@@ -265,25 +253,26 @@ func setupEndpoints(mgr ctrl.Manager, s *shared, o managerOptions) error {
 		Namespace: o.management.namespace, Changed: s.endpointsChanged, Unsent: &s.unsentBalancers,
 		WatchFilterValue: o.controllers.watchFilter,
 	}
-	return s.endpoints.SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))
+	return s.endpoints.SetupWithManager(mgr, fairWorkers(o.limits.allOther, readTarget(mgr.GetClient(), accountOfEndpoint), s.accounts.Hangs))
 }
 
 func setupTemplates(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	return (&controllers.CloudMachineTemplateReconciler{
 		Client: mgr.GetClient(), Accounts: s.accounts, WatchFilterValue: o.controllers.watchFilter,
-	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))
+	}).SetupWithManager(mgr, fairWorkers(o.limits.allOther, readTarget(mgr.GetClient(), accountOfTemplate), s.accounts.Hangs))
 }
 
 func setupControlPlanes(mgr ctrl.Manager, s *shared, o managerOptions) error {
-	return (&controllers.AdoptedControlPlaneReconciler{
+	r := &controllers.AdoptedControlPlaneReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: s.clusterCache, Dial: s.dialer.DialContext,
 		ProbeInterval: o.controllers.probeInterval, WatchFilterValue: o.controllers.watchFilter,
-	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.controlPlanes))
+	}
+	return r.SetupWithManager(mgr, fairWorkers(o.limits.controlPlanes, itself, r.Hangs))
 }
 
 // setupSafety sets up the safety controllers whose period is not 0.
 func setupSafety(mgr ctrl.Manager, s *shared, o managerOptions) error {
-	counted, few := safety.NewMetrics(metrics.Registry), workers[reconcile.Request](o.limits.allOther)
+	counted := safety.NewMetrics(metrics.Registry)
 	var errs []error
 	if o.safety.orphanPeriod != 0 {
 		errs = append(errs, (&safety.OrphanReconciler{
@@ -291,21 +280,21 @@ func setupSafety(mgr ctrl.Manager, s *shared, o managerOptions) error {
 			Recorder: mgr.GetEventRecorder("drover-orphans"), Identity: s.identity, Namespace: o.management.namespace,
 			Period: o.safety.orphanPeriod, Grace: o.orphans.grace, MaxDeletions: o.orphans.maxDeletions, MaxShare: o.orphans.maxShare,
 			Metrics: counted, WatchFilterValue: o.controllers.watchFilter,
-		}).SetupWithManager(mgr, few))
+		}).SetupWithManager(mgr, fairWorkers(o.limits.allOther, itself, s.accounts.Hangs)))
 	}
 	if o.safety.overshootPeriod != 0 {
 		errs = append(errs, (&safety.OvershootReconciler{
 			Client: mgr.GetClient(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-overshoot"),
 			Period: o.safety.overshootPeriod, Up: o.safety.up, Down: o.safety.down,
 			Metrics: counted, WatchFilterValue: o.controllers.watchFilter,
-		}).SetupWithManager(mgr, few))
+		}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther)))
 	}
 	if o.safety.reachPeriod != 0 {
 		errs = append(errs, (&safety.ReachabilityReconciler{
 			Client: mgr.GetClient(), ClusterCache: s.clusterCache, Recorder: mgr.GetEventRecorder("drover-reachability"),
 			Period: o.safety.reachPeriod, Timeout: o.safety.reachTimeout,
 			Metrics: counted, WatchFilterValue: o.controllers.watchFilter,
-		}).SetupWithManager(mgr, few))
+		}).SetupWithManager(mgr, fairWorkers(o.limits.clusters, readTarget(mgr.GetClient(), clusterOf[*infrav1.CloudCluster]), s.forwarder.Hangs)))
 	}
 	return errors.Join(errs...)
 }

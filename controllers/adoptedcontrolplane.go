@@ -62,6 +62,7 @@ type AdoptedControlPlaneReconciler struct {
 
 	retries retries
 	proven  sync.Map // client.ObjectKey → provenKubeconfig
+	hanging sync.Map // client.ObjectKey → true: the last request was not answered in time
 }
 
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanes,verbs=get;list;watch;patch
@@ -89,6 +90,7 @@ func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req recon
 		if apierrors.IsNotFound(err) {
 			r.retries.forget(req.NamespacedName)
 			r.proven.Delete(req.NamespacedName)
+			r.hanging.Delete(req.NamespacedName)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -182,13 +184,25 @@ func (r *AdoptedControlPlaneReconciler) probe(ctx context.Context, adopted *cont
 			return known.version, nil, nil
 		}
 	}
+	asked := time.Now()
 	version, failure = apiServerProbe{config, r.Dial}.run(ctx, probeTimeout)
+	if failure != nil && time.Since(asked) >= probeTimeout {
+		r.hanging.Store(key, true)
+	} else {
+		r.hanging.Delete(key)
+	}
 	if failure != nil {
 		r.proven.Delete(key)
 		return "", failure, nil
 	}
 	r.proven.Store(key, provenKubeconfig{digest, version, time.Now()})
 	return version, nil, nil
+}
+
+// Hangs reports whether the last request to a control plane was not answered in time.
+func (r *AdoptedControlPlaneReconciler) Hangs(key client.ObjectKey) bool {
+	_, hangs := r.hanging.Load(key)
+	return hangs
 }
 
 // isConnected reports whether Cluster API's connection to the workload cluster has answered since

@@ -48,7 +48,6 @@ type NodeReconciler struct {
 	WatchFilterValue string
 
 	controller controller.Controller
-	workers    nodeWorkers
 	removals   nodeRemovals
 	consoles   consoles
 }
@@ -84,11 +83,6 @@ func (r *NodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	if err != nil || !predicates.Watched(s.CloudMachine, r.WatchFilterValue) || s.cluster == nil || isPaused(s.CloudMachine, s.cluster) {
 		return reconcile.Result{}, err
 	}
-	cluster := client.ObjectKeyFromObject(s.cluster)
-	if !r.workers.begin(cluster) {
-		return reconcile.Result{RequeueAfter: jitter(time.Second)}, nil
-	}
-	defer r.workers.end(cluster)
 	tasks := r.Handover.open(s.CloudMachine)
 	if len(tasks) == 0 {
 		return r.link(ctx, s)

@@ -6,23 +6,29 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
-	"testing/synctest"
+	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/internal/fairqueue"
 )
 
-// TestHangingClusterHoldsNoOther: a workload cluster that hangs occupies only some of the workers,
-// and machines that find no free worker come back.
-func TestHangingClusterHoldsNoOther(t *testing.T) {
+// TestMachinesOfAClusterThatHangsWait: machines of a workload cluster that hangs are reconciled one
+// at a time. The others stay in the queue: they are not requeued.
+func TestMachinesOfAClusterThatHangsWait(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		const machines = maxNodeWorkers + 5
+		const machines, workers = 30, 10
 		var names []string
 		for i := range machines {
 			names = append(names, fmt.Sprintf("m%d", i+1))
@@ -31,38 +37,47 @@ func TestHangingClusterHoldsNoOther(t *testing.T) {
 		for _, name := range names {
 			b.reconcile(name)
 		}
-		hang, hanging := make(chan struct{}), 0
+		var asked, asking atomic.Int32
+		var answers atomic.Bool
 		b.node.LateAfter = 0 // each machine is late, so that the workload cluster is asked why
-		var mu sync.Mutex
-		b.node.Progress = func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (string, string, error) {
-			mu.Lock()
-			hanging++
-			mu.Unlock()
-			<-hang
+		b.node.Progress = func(ctx context.Context, _ *clusterv1.Cluster, _ *clusterv1.Machine) (string, string, error) {
+			asked.Add(1)
+			asking.Add(1)
+			defer asking.Add(-1)
+			time.Sleep(10 * time.Second)
 			return infrav1.NodeMissingReason, "", nil
 		}
-		var workers sync.WaitGroup
-		back := 0
-		for _, name := range names {
-			workers.Go(func() {
-				result, err := b.node.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "team-a", Name: name}})
-				mu.Lock()
-				defer mu.Unlock()
-				if err == nil && result.RequeueAfter > 0 {
-					back++
-				}
-			})
-		}
-		synctest.Wait()
-		mu.Lock()
-		b.Expect(hanging).To(Equal(maxNodeWorkers))
-		b.Expect(back).To(Equal(machines - maxNodeWorkers))
-		mu.Unlock()
-		b.Expect(b.node.workers.begin(client.ObjectKey{Namespace: "team-b", Name: "other"})).To(BeTrue())
-		b.node.workers.end(client.ObjectKey{Namespace: "team-b", Name: "other"})
-		close(hang)
-		workers.Wait()
-		b.Expect(b.node.workers.busy).To(BeEmpty())
+		node, err := controller.NewUnmanaged("node-queue", controller.Options{
+			SkipNameValidation:      ptr.To(true),
+			MaxConcurrentReconciles: workers, Reconciler: b.node,
+			NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+				return fairqueue.New(name, limiter, fairqueue.Rules[reconcile.Request]{
+					Workers: workers,
+					TargetOf: func(r reconcile.Request) types.NamespacedName {
+						return types.NamespacedName{Namespace: r.Namespace, Name: "prod"}
+					},
+					Hangs: func(types.NamespacedName) bool { return !answers.Load() },
+				})
+			},
+		})
+		b.Expect(err).NotTo(HaveOccurred())
+		b.Expect(node.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			for _, name := range names {
+				queue.Add(reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "team-a", Name: name}})
+			}
+			return nil
+		}))).To(Succeed())
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = node.Start(ctx) })
+		time.Sleep(59 * time.Second)
+		b.Expect(asking.Load()).To(BeEquivalentTo(1))
+		b.Expect(asked.Load()).To(BeEquivalentTo(6), "one request each 10 seconds")
+		answers.Store(true)
+		time.Sleep(2 * time.Second)
+		b.Expect(asking.Load()).To(BeEquivalentTo(workers), "all go on as soon as the cluster answers")
+		stop()
+		running.Wait()
 	})
 }
 

@@ -76,6 +76,7 @@ type accountState struct {
 	watch     *source
 	capacity  *capacity
 	stop      context.CancelFunc // ends the loops; nil while they do not run
+	hangs     atomic.Bool        // the last call was not answered in time
 }
 
 // InventoryState says how current an account's inventory is.
@@ -527,6 +528,7 @@ func (a *Account) callAnywhere(ctx context.Context, method string, limit time.Du
 	ctx, cancel := context.WithTimeout(withDriverCall(ctx, s), limit)
 	defer cancel()
 	err := typed(method, a.meter.recovered(method, func() error { return call(ctx) }))
+	a.recordAnswer(s, err, errors.Is(ctx.Err(), context.DeadlineExceeded))
 	var e *cloud.Error
 	if !errors.As(err, &e) {
 		return err

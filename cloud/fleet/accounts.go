@@ -60,6 +60,7 @@ type Accounts struct {
 	loops    cloud.Group
 
 	limiters sharedLimiters
+	states   sync.Map // types.NamespacedName → *accountState, of the same accounts
 }
 
 // NewAccounts returns an empty set of accounts. It panics if its metrics are already registered.
@@ -124,6 +125,13 @@ func (s *Accounts) Get(key types.NamespacedName) *Account {
 	return s.accounts[key]
 }
 
+// Hangs reports whether the last call to the account's cloud ended because it was not answered in
+// time. Work queues call it with their lock held, so it takes no lock.
+func (s *Accounts) Hangs(key types.NamespacedName) bool {
+	state, ok := s.states.Load(key)
+	return ok && state.(*accountState).hangs.Load()
+}
+
 // Set makes the account, or returns the existing one if it was made from an equal config. An
 // account with another config is replaced, and its retries are due at once. What is known of its
 // machines is kept, unless the cloud or place has changed. Errors are *Error; the existing account
@@ -149,6 +157,7 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 	}
 	if old == nil {
 		a.accountState = s.newState(a)
+		s.states.Store(key, a.accountState)
 	} else {
 		a.accountState = old.accountState
 	}
@@ -174,6 +183,7 @@ func (s *Accounts) Remove(key types.NamespacedName) {
 
 func (s *Accounts) remove(a *Account) {
 	delete(s.accounts, a.key)
+	s.states.Delete(a.key)
 	if a.stop != nil {
 		a.stop()
 	}

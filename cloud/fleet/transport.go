@@ -47,6 +47,7 @@ type driverCall struct {
 	prepaid bool        // it holds a token of the create bucket, not used yet
 	last    cloud.Class // of the latest wire call
 	made    bool        // a create was accepted, or had no answer
+	late    bool        // the latest wire call was not answered in time
 }
 
 type driverCallKey struct{}
@@ -76,6 +77,7 @@ func (s *driverCall) unused() bool {
 func (s *driverCall) end(class cloud.Class, resp *http.Response, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.late = isTimeout(err)
 	s.made = s.made || class == cloud.ClassCreate && (err != nil || resp.StatusCode < http.StatusBadRequest)
 }
 
@@ -83,6 +85,12 @@ func (s *driverCall) hasMade() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.made
+}
+
+func (s *driverCall) wasLate() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.late
 }
 
 func (s *driverCall) lastClass() cloud.Class {

@@ -116,7 +116,7 @@ func (b *boundedBody) release() { _ = b.hold(0) }
 func (b *boundedBody) accept(part []byte) error {
 	a := b.answer
 	b.size += int64(len(part))
-	if !b.watch || b.initial {
+	if !b.isOpenWatch() {
 		if err := b.hold(b.size); err != nil {
 			return err
 		}
@@ -133,6 +133,9 @@ func (b *boundedBody) accept(part []byte) error {
 	}
 	return b.acceptObject(part)
 }
+
+// isOpenWatch reports whether this is a watch that has sent its initial events, if any are due.
+func (b *boundedBody) isOpenWatch() bool { return b.watch && !b.initial }
 
 // acceptObject counts a part of a list or of a single object.
 func (b *boundedBody) acceptObject(part []byte) error {
@@ -276,6 +279,7 @@ func (b *boundedBody) countEvent(kind string) error {
 	case watch.Bookmark:
 		if b.initial && meta.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
 			b.initial = false
+			b.answer.cluster.hangs.Store(false)
 			b.timer.Stop()
 			b.release()
 		}

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,6 +41,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	a := &answer{forwarder: f, cluster: c, kind: kindOf(r), cancel: cancel}
+	defer func() { a.recordEnd(r.Context().Err() != nil) }()
 	proxy := httputil.ReverseProxy{
 		Rewrite:        c.rewrite,
 		Transport:      c.upstream,
@@ -119,6 +121,16 @@ type answer struct {
 	cluster   *cluster
 	kind      kind
 	cancel    context.CancelCauseFunc
+	body      *boundedBody // nil before the answer begins
+	late      atomic.Bool  // it did not begin, or end, in time
+}
+
+// recordEnd records whether the API server hangs. abandoned: the library did not wait any longer.
+// A watch shows that it does not when it begins, and ends for other reasons.
+func (a *answer) recordEnd(abandoned bool) {
+	if a.body == nil || !a.body.isOpenWatch() {
+		a.cluster.hangs.Store(abandoned || a.late.Load())
+	}
 }
 
 // bound refuses an answer that can't be bounded, and bounds every other.
@@ -148,10 +160,14 @@ func (a *answer) bound(response *http.Response) error {
 	}
 	if body.initial || !body.watch {
 		body.timer = time.AfterFunc(a.forwarder.limits.duration, func() {
+			a.late.Store(true)
 			a.cancel(a.refuse(reasonTime, fmt.Sprintf("did not complete an answer in %s", a.forwarder.limits.duration)))
 		})
 	}
-	response.Body = body
+	if body.isOpenWatch() {
+		a.cluster.hangs.Store(false)
+	}
+	a.body, response.Body = body, body
 	return nil
 }
 
@@ -165,6 +181,7 @@ func (a *answer) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, fs.ErrPermission):
 		message = "the API server can't be reached: " + fs.ErrPermission.Error()
 	case ok && timeout.Timeout():
+		a.late.Store(true)
 		code, message = http.StatusGatewayTimeout, fmt.Sprintf("the API server does not answer within %s", a.forwarder.limits.header)
 	}
 	refuse(w, code, metav1.StatusReasonServiceUnavailable, message)

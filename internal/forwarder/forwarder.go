@@ -88,6 +88,7 @@ type state struct {
 	requests atomic.Int64  // in progress
 	bytes    *atomic.Int64 // of answers in progress, of all clusters in the namespace
 	lastUsed atomic.Int64  // Unix seconds
+	hangs    atomic.Bool   // the last request ended by a deadline
 
 	mu          sync.Mutex
 	collections map[string]*collection // by path
@@ -179,6 +180,15 @@ func (f *Forwarder) Host(key client.ObjectKey) string {
 		return c.server.Hostname()
 	}
 	return ""
+}
+
+// Hangs reports whether the last request to a cluster's API server ended because it was not
+// answered in time.
+func (f *Forwarder) Hangs(key client.ObjectKey) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.clusters[key]
+	return c != nil && c.hangs.Load()
 }
 
 // register returns the cluster of a kubeconfig. A cluster whose kubeconfig has changed gets a new

@@ -402,6 +402,76 @@ func TestSlowAnswers(t *testing.T) {
 	}
 }
 
+// TestHangs: a cluster hangs from a request that ends by a deadline, whoever set it, until one that
+// is answered. The end of a watch says nothing.
+func TestHangs(t *testing.T) {
+	var hang atomic.Bool
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		if hang.Load() && r.URL.Path == "/version" {
+			<-r.Context().Done()
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		switch query := r.URL.Query(); {
+		case query.Get("sendInitialEvents") != "" && hang.Load():
+			_, _ = io.WriteString(w, `{"type":"ADDED","object":{"kind":"Node","metadata":{"name":"a"}}}`)
+		case query.Get("sendInitialEvents") != "":
+			_, _ = io.WriteString(w, `{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}`)
+		case query.Get("watch") != "":
+		case hang.Load():
+			_, _ = io.WriteString(w, `{"items":[`)
+		default:
+			_, _ = io.WriteString(w, `{"items":[]}`)
+			return
+		}
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+	for name, deadline := range map[string]func(*Forwarder, *rest.Config){
+		"the header's":    func(f *Forwarder, _ *rest.Config) { f.limits.header = 50 * time.Millisecond },
+		"the library's":   func(_ *Forwarder, c *rest.Config) { c.Timeout = 50 * time.Millisecond },
+		"the whole's":     func(f *Forwarder, _ *rest.Config) { f.limits.duration = 50 * time.Millisecond },
+		"initial events'": func(f *Forwarder, _ *rest.Config) { f.limits.duration = 50 * time.Millisecond },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			path := map[string]string{"the whole's": "/api/v1/nodes", "initial events'": "/api/v1/nodes?watch=true&sendInitialEvents=true"}[name]
+			if path == "" {
+				path = "/version"
+			}
+			f := start(t, func(f *Forwarder) { f.limits.pause = 0; deadline(f, &rest.Config{}) })
+			config := library(t, f, blue, parsed(t, server, ""))
+			g.Expect(f.Hangs(blue)).To(BeFalse(), "before the first request")
+			hang.Store(true)
+			hasty := rest.CopyConfig(config)
+			deadline(f, hasty)
+			g.Expect(get(t, hasty, path)).NotTo(Succeed())
+			g.Eventually(func() bool { return f.Hangs(blue) }).Should(BeTrue())
+			g.Expect(f.Hangs(green)).To(BeFalse(), "another cluster")
+
+			hang.Store(false)
+			g.Eventually(func() bool { _ = get(t, config, "/api/v1/pods"); return f.Hangs(blue) }).Should(BeFalse())
+		})
+	}
+
+	f := start(t, nil)
+	config := library(t, f, blue, parsed(t, server, ""))
+	for _, path := range []string{"/api/v1/nodes?watch=true", "/api/v1/nodes?watch=true&sendInitialEvents=true"} {
+		t.Run(path, func(t *testing.T) {
+			g := NewWithT(t)
+			f.clusters[blue].hangs.Store(true)
+			c, err := rest.HTTPClientFor(config)
+			g.Expect(err).NotTo(HaveOccurred())
+			response, err := c.Get(config.Host + path)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Eventually(func() bool { return f.Hangs(blue) }).Should(BeFalse(), "it has begun")
+			g.Expect(response.Body.Close()).To(Succeed())
+			g.Eventually(f.clusters[blue].requests.Load).Should(BeZero())
+			g.Expect(f.Hangs(blue)).To(BeFalse(), "it has ended")
+		})
+	}
+}
+
 // TestBytesInFlight: the answers of a namespace's clusters together are bounded, and what has been
 // read no longer counts. The cluster is asked again at once: it did nothing wrong.
 func TestBytesInFlight(t *testing.T) {

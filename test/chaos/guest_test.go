@@ -12,7 +12,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"net"
-	"slices"
 	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -40,31 +39,26 @@ func (x *tenant) attack(ctx context.Context, n int, on bool) error {
 	if !on {
 		return x.endAttack(ctx)
 	}
-	machines := &infrav1.CloudMachineList{}
-	if err := x.rig.Client.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
+	machines := &infrav1.CloudMachineList{} // of all tenants, who share the workload cluster
+	if err := x.rig.Client.List(ctx, machines); err != nil {
 		return err
 	}
-	nodes, err := x.ownNodes(ctx)
-	if err != nil || len(nodes) == 0 {
-		return err
+	var guest *infrav1.CloudMachine
+	var others []*infrav1.CloudMachine
+	for i := range machines.Items {
+		switch m := &machines.Items[i]; {
+		case m.Namespace == x.Namespace && guest == nil:
+			guest = m
+		case m.Spec.ProviderID != "":
+			others = append(others, m)
+		}
 	}
-	guest := nodes[n%len(nodes)].Name
-	others := slices.DeleteFunc(machines.Items, func(m infrav1.CloudMachine) bool { return m.Name == guest || m.Spec.ProviderID == "" })
-	if len(others) == 0 {
+	if guest == nil || len(others) == 0 {
 		return nil
 	}
-	victim := &others[n%len(others)]
-	x.note("   %s claims to be %s", guest, victim.Name)
-	return errors.Join(x.register(ctx, guest, victim), x.request(ctx, guest, victim))
-}
-
-// ownNodes returns the Nodes of the tenant's machines.
-func (x *tenant) ownNodes(ctx context.Context) ([]corev1.Node, error) {
-	nodes := &corev1.NodeList{}
-	err := x.rig.Nodes.List(ctx, nodes)
-	return slices.DeleteFunc(nodes.Items, func(node corev1.Node) bool {
-		return !strings.HasPrefix(node.Name, x.Name+"-") || node.Labels[guestLabel] != ""
-	}), err
+	victim := others[n%len(others)]
+	x.note("   %s claims to be %s", guest.Name, victim.Name)
+	return errors.Join(x.register(ctx, guest.Name, victim), x.request(ctx, guest.Name, victim))
 }
 
 // register makes two Nodes that look like the victim's.

@@ -120,7 +120,7 @@ func schedule(seed uint64) []action {
 			a.lasts = between(r, 1, 5)
 		}},
 		{1, "restore machine", which},
-		{1, "hostile guest", func(r *rand.Rand, a *action) {
+		{2, "hostile guest", func(r *rand.Rand, a *action) {
 			which(r, a)
 			a.lasts = between(r, 2, 6)
 		}},
