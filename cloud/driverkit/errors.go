@@ -32,12 +32,18 @@ func NewRedactor(secrets ...string) Redactor {
 }
 
 // Clean returns at most n bytes of a text, without the secrets. It removes them before it cuts the
-// text, because it would not find half a secret.
+// text, because it would not find half a secret. It looks for them again without invalid bytes,
+// which may stand inside one.
 func (r Redactor) Clean(text string, n int) string {
+	text = r.hide(strings.ToValidUTF8(r.hide(text), ""))
+	return cloud.Clip(text, n)
+}
+
+func (r Redactor) hide(text string) string {
 	for _, secret := range r.secrets {
 		text = strings.ReplaceAll(text, secret, "[credential]")
 	}
-	return cloud.Clip(strings.ToValidUTF8(text, ""), n)
+	return text
 }
 
 // maxCause is how many bytes of a network error are shown.
