@@ -11,6 +11,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-io/drover/internal/scan"
 )
 
 // limits bound the answers of one cluster.
@@ -39,8 +41,6 @@ var defaults = limits{
 }
 
 const (
-	// maxDepth bounds how deep an answer is nested.
-	maxDepth = 100
 	// bytesPerElement is the least that an element of an array has on average. The shortest of real
 	// answers are the verbs in those to discovery, whose elements have some 20 bytes with what is
 	// around them. An empty element has 3, and takes up to 1 KiB when it is decoded.
@@ -67,7 +67,7 @@ type boundedBody struct {
 	limit          int64
 	timer          *time.Timer // or nil
 
-	scan    scanner
+	scan    scan.JSON
 	size    int64  // of the answer, or of the initial events
 	frame   int64  // of the current event
 	head    []byte // of the current event: its beginning, or all of it while initial events are sent
@@ -129,7 +129,7 @@ func (b *boundedBody) inFlight() bool { return !b.watch || b.initial }
 // acceptObject counts a part of a list or of a single object.
 func (b *boundedBody) acceptObject(part []byte) error {
 	for _, c := range part {
-		if err := b.scan.next(c); err != nil {
+		if err := b.scan.Next(c); err != nil {
 			return b.answer.refuse(reasonFormat, "sent JSON that "+err.Error())
 		}
 	}
@@ -139,17 +139,17 @@ func (b *boundedBody) acceptObject(part []byte) error {
 	if !b.answer.kind.list {
 		return nil
 	}
-	n, reset := b.scan.items, b.answer.kind.first && !b.begun
-	b.scan.items, b.begun = 0, true
+	n, reset := b.scan.Items, b.answer.kind.first && !b.begun
+	b.scan.Items, b.begun = 0, true
 	return b.count(n, reset)
 }
 
 // elements bounds how much memory an answer of some bytes takes when it is decoded.
 func (b *boundedBody) elements(size int64) error {
-	if b.scan.elements <= freeElements+size/bytesPerElement {
+	if b.scan.Elements <= freeElements+size/bytesPerElement {
 		return nil
 	}
-	return b.answer.refuse(reasonCount, fmt.Sprintf("sent %d elements of arrays in %d bytes", b.scan.elements, size))
+	return b.answer.refuse(reasonCount, fmt.Sprintf("sent %d elements of arrays in %d bytes", b.scan.Elements, size))
 }
 
 // count adds to the objects of the collection, or begins again from 0.
@@ -176,14 +176,14 @@ func (b *boundedBody) acceptEvents(part []byte) error {
 			return b.answer.refuse(reasonSize, fmt.Sprintf("sent an event of more than %d MiB", b.answer.forwarder.limits.other>>20))
 		}
 		if b.initial || len(b.head) < len(longestHead) {
-			if b.scan.depth > 0 || c == '{' {
+			if b.scan.Depth > 0 || c == '{' {
 				b.head = append(b.head, c)
 			}
 		}
-		if err := b.scan.next(c); err != nil {
+		if err := b.scan.Next(c); err != nil {
 			return b.answer.refuse(reasonFormat, "sent JSON that "+err.Error())
 		}
-		if b.scan.depth == 0 && c == '}' {
+		if b.scan.Depth == 0 && c == '}' {
 			if err := b.endEvent(); err != nil {
 				return err
 			}
@@ -207,11 +207,12 @@ func (b *boundedBody) endEvent() error {
 	}
 	rest, ok := bytes.CutPrefix(b.head, []byte(headBegins))
 	kind, _, closed := bytes.Cut(rest, []byte(headEnds))
-	if !ok || !closed || b.scan.keys != 2 {
+	if !ok || !closed || b.scan.Keys != 2 {
 		return b.answer.refuse(reasonFormat, "sent an event that does not consist of a type and an object")
 	}
 	err := b.countEvent(string(kind))
-	b.frame, b.head, b.scan = 0, b.head[:0], scanner{stack: b.scan.stack[:0]}
+	b.frame, b.head = 0, b.head[:0]
+	b.scan.Restart()
 	return err
 }
 
@@ -243,97 +244,4 @@ func endsInitialEvents(event []byte) bool {
 		Object metav1.PartialObjectMetadata `json:"object"`
 	}
 	return json.Unmarshal(event, &bookmark) == nil && bookmark.Object.Annotations[metav1.InitialEventsAnnotationKey] == "true"
-}
-
-// scanner follows the structure of JSON without keeping it.
-type scanner struct {
-	stack    []byte // the open brackets
-	depth    int
-	inString bool
-	escaped  bool
-	fresh    bool  // after '[', before its first element
-	elements int64 // of arrays at any depth
-	items    int   // of arrays in the outermost object, since they were counted
-	keys     int   // of the outermost object
-}
-
-type formatError string
-
-func (e formatError) Error() string { return string(e) }
-
-func (s *scanner) next(c byte) error {
-	if s.inString {
-		switch {
-		case s.escaped:
-			s.escaped = false
-		case c == '\\':
-			s.escaped = true
-		case c == '"':
-			s.inString = false
-		}
-		return nil
-	}
-	switch c {
-	case ' ', '\t', '\r', '\n':
-		return nil
-	case ']', '}':
-		s.fresh = false
-		return s.pop(c)
-	}
-	if s.fresh {
-		s.fresh = false
-		s.element()
-	}
-	switch c {
-	case '"':
-		s.inString = true
-		return s.inside()
-	case '{', '[':
-		return s.push(c)
-	case ',':
-		if s.depth > 0 && s.stack[s.depth-1] == '[' {
-			s.element()
-		}
-		return s.inside()
-	case ':':
-		if s.depth == 1 {
-			s.keys++
-		}
-		return s.inside()
-	}
-	return s.inside()
-}
-
-func (s *scanner) element() {
-	s.elements++
-	if s.depth == 2 {
-		s.items++
-	}
-}
-
-func (s *scanner) inside() error {
-	if s.depth == 0 {
-		return formatError("has text outside of objects")
-	}
-	return nil
-}
-
-func (s *scanner) push(c byte) error {
-	switch {
-	case s.depth == 0 && c == '[':
-		return formatError("is not an object")
-	case s.depth == maxDepth:
-		return formatError(fmt.Sprintf("is nested more than %d levels deep", maxDepth))
-	}
-	s.stack, s.fresh = append(s.stack[:s.depth], c), c == '['
-	s.depth++
-	return nil
-}
-
-func (s *scanner) pop(c byte) error {
-	if s.depth == 0 || (s.stack[s.depth-1] == '{') != (c == '}') {
-		return formatError("has brackets that do not match")
-	}
-	s.depth--
-	return nil
 }
