@@ -56,7 +56,7 @@ type sessions struct {
 }
 
 func newSessions(account *infrav1.OpenStackAccount, login login, transport http.RoundTripper) *sessions {
-	return &sessions{account: account, login: login, lock: make(chan struct{}, 1), client: driverkit.Client(bounded{transport})}
+	return &sessions{account: account, login: login, lock: make(chan struct{}, 1), client: driverkit.Client(transport)}
 }
 
 // get returns the session. It logs in if there is none, if it expires soon, or if it is the refused
@@ -228,21 +228,6 @@ func (d *driver) send(ctx context.Context, s *session, op operation, path string
 // successes are the success statuses of all calls. Some actions on a server answer 200, which
 // gophercloud treats as a failure of a POST.
 var successes = []int{http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent}
-
-// maxAnswer is the maximum size of an answer in bytes. A full page of 1,000 servers has about 4
-// MiB.
-const maxAnswer = 64 << 20
-
-// bounded limits the size of answers.
-type bounded struct{ http.RoundTripper }
-
-func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := b.RoundTripper.RoundTrip(req)
-	if err == nil {
-		resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
-	}
-	return resp, err
-}
 
 // tokenRefused reports whether the token was refused, as opposed to the action.
 func tokenRefused(err error) bool {
