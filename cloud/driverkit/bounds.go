@@ -34,6 +34,9 @@ type Bounds struct {
 	Members int64
 	// Tags bounds the elements of XML of any name: 524,288 if it is 0.
 	Tags int64
+	// Repeated bounds XML's elements with the name of an earlier sibling: no bound but Tags if it is
+	// 0.
+	Repeated int64
 }
 
 const (
@@ -54,7 +57,8 @@ func WithBounds(ctx context.Context, b Bounds) context.Context {
 func boundsOf(ctx context.Context) Bounds {
 	b, _ := ctx.Value(boundsKey{}).(Bounds)
 	return Bounds{
-		Items: cmp.Or(b.Items, 2<<10), Elements: cmp.Or(b.Elements, 28<<10), Members: cmp.Or(b.Members, 384<<10), Tags: cmp.Or(b.Tags, 512<<10),
+		Items: cmp.Or(b.Items, 2<<10), Elements: cmp.Or(b.Elements, 28<<10), Members: cmp.Or(b.Members, 384<<10),
+		Tags: cmp.Or(b.Tags, 512<<10), Repeated: cmp.Or(b.Repeated, 512<<10),
 	}
 }
 
@@ -176,6 +180,8 @@ func (b *boundedBody) check() error {
 		return b.refuse("has too many elements and members")
 	case b.xml.Elements > most.Tags:
 		return b.refuse("has more than %d elements", most.Tags)
+	case b.xml.Repeated > most.Repeated:
+		return b.refuse("has more than %d elements of arrays", most.Repeated)
 	case b.xml.Attributes > maxAttributes:
 		return b.refuse("has more than %d attributes", maxAttributes)
 	case b.xml.Marks > maxMarks:

@@ -235,7 +235,7 @@ func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 	if err := ctx.Err(); err != nil {
 		return notSentError(operation, err)
 	}
-	ctx = driverkit.WithBounds(ctx, driverkit.Bounds{Tags: maxTags})
+	ctx = driverkit.WithBounds(ctx, driverkit.Bounds{Tags: maxTags, Repeated: maxRepeated})
 	named := cloud.WithOperation(ctx, operation, classOf(operation))
 	if operation == "WaitForUpdatesEx" {
 		named = cloud.WithStream(ctx, operation, classOf(operation))
@@ -250,9 +250,12 @@ func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 	return nil
 }
 
-// maxTags bounds the XML elements of one answer. Each may be an element of an array, and govmomi
-// makes any type that one names, of up to 1.5 KiB. A page of VMs has about 20 for each.
-const maxTags = 16 << 10
+// These bound the XML elements of one answer. govmomi makes any type that an element names, in an
+// array of up to 1 KiB. A page has about 100 elements for each VM, and 20 of arrays.
+const (
+	maxTags     = 96 << 10
+	maxRepeated = 12 << 10
+)
 
 func classOf(operation string) cloud.Class {
 	switch operation {

@@ -17,17 +17,17 @@ import (
 // most is how much memory one page may take.
 const most = 64 << 20
 
-// heap returns the bytes of all objects on the heap, with garbage that was not collected yet.
+// heap returns the bytes of the objects that the last collection found to be in use.
 func heap() uint64 {
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(sample)
 	return sample[0].Value.Uint64()
 }
 
 // taken returns how much the heap grows at most while f runs. It looks often, and the collector
-// leaves little garbage, so a slow computer only sees less.
+// runs often, so a slow computer only sees less.
 func taken(f func()) uint64 {
-	defer debug.SetGCPercent(debug.SetGCPercent(10))
+	defer debug.SetGCPercent(debug.SetGCPercent(5))
 	runtime.GC()
 	before := heap()
 	done, highest := make(chan struct{}), make(chan uint64)
