@@ -4,7 +4,6 @@ package aws
 
 import (
 	"bytes"
-	"io"
 	"net/http"
 	"strings"
 
@@ -30,24 +29,16 @@ func (c client) Do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	body, err := driverkit.NewRedactor().ReadBody(op, resp.Body, driverkit.MaxAnswer)
+	body, err := driverkit.NewRedactor().ReadWhole(op, resp)
 	switch {
 	case err != nil:
-		_ = resp.Body.Close()
 		return nil, err
 	case resp.StatusCode == http.StatusOK && isXML(awsmiddleware.GetServiceID(ctx)) && !isComplete(body, op):
 		// The SDK would accept a foreign or empty document as an answer without content.
 		_ = resp.Body.Close()
 		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response, not a complete %sResponse (%d bytes): check spec.aws.endpoint", op, op, len(body))
 	}
-	resp.Body = wholeBody{bytes.NewReader(body), resp.Body} // the SDK closes it after it has decoded it
 	return resp, nil
-}
-
-// wholeBody is a body that was read.
-type wholeBody struct {
-	io.Reader
-	io.Closer
 }
 
 func isXML(service string) bool {

@@ -40,6 +40,10 @@ type Bounds struct {
 }
 
 const (
+	// freeElements and bytesPerElement bound the elements of arrays by the size of an answer, so that
+	// a small one does not take much either. Real ones have more bytes on average.
+	freeElements    = 512
+	bytesPerElement = 12
 	// maxAttributes bounds the attributes of XML's elements, which encoding/xml keeps for each
 	// element.
 	maxAttributes = 64 << 10
@@ -73,9 +77,9 @@ func (t bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ctx := req.Context()
 	op := cloud.OperationOf(ctx)
-	body := &boundedBody{ReadCloser: resp.Body, operation: op.Name, stream: op.Stream, bounds: boundsOf(ctx), json: scan.JSON{Arrays: true}}
+	body := &boundedBody{ReadCloser: resp.Body, operation: op.Name, stream: op.Stream && !op.Poll, bounds: boundsOf(ctx), json: scan.JSON{Arrays: true}}
 	body.listing, _ = ctx.Value(listingKey{}).(*atomic.Int64)
-	if resp.ContentLength > MaxAnswer && !op.Stream {
+	if resp.ContentLength > MaxAnswer && !body.stream {
 		_ = resp.Body.Close()
 		return nil, body.refuse("is larger than %s", sizeOf(MaxAnswer))
 	}
@@ -171,7 +175,9 @@ func (b *boundedBody) endEvent() error {
 // no more than a third more than one of them alone.
 func (b *boundedBody) check() error {
 	elements, most := max(b.json.Elements, b.xml.Items), b.bounds
-	switch {
+	switch bySize := freeElements + b.size/bytesPerElement; {
+	case elements > bySize, most.Repeated < most.Tags && b.xml.Repeated > bySize:
+		return b.refuse("has more than %d elements in %s", bySize, sizeOf(int(b.size)))
 	case elements > most.Elements:
 		return b.refuse("has more than %d elements", most.Elements)
 	case int64(b.json.Items) > most.Items:

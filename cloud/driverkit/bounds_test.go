@@ -37,6 +37,9 @@ func read(ctx context.Context, t *testing.T, body io.Reader) (int64, error) {
 	return io.Copy(io.Discard, resp.Body)
 }
 
+// full is an element of the usual size.
+const full = `{"a":"text"}`
+
 func array(element string, n int) string {
 	return `{"items":[` + element + strings.Repeat(","+element, n-1) + `]}`
 }
@@ -44,24 +47,30 @@ func array(element string, n int) string {
 // TestBounds: an answer is read up to a bound, and refused beyond it.
 func TestBounds(t *testing.T) {
 	t.Parallel()
+	items := func(name string, n int) string {
+		return "<a>" + strings.Repeat("<"+name+">text</"+name+">", n) + "</a>"
+	}
 	for name, tt := range map[string]struct{ within, beyond, message string }{
-		"items":                          {array("{}", 2048), array("{}", 2049), "more than 2048 items"},
-		"items without a name":           {"[" + strings.Repeat("0,", 2047) + "0]", "[" + strings.Repeat("0,", 2048) + "0]", "more than 2048 items"},
-		"nested elements":                {`{"a":[` + array("null", 28671) + `]}`, `{"a":[` + array("null", 28672) + `]}`, "more than 28672 elements"},
-		"elements behind a bracket":      {array(`"[,\""`, 2048), array(`"[,\""`, 2049), "more than 2048 items"},
+		"items":                          {array(full, 2048), array(full, 2049), "more than 2048 items"},
+		"items without a name":           {"[" + strings.Repeat(full+",", 2047) + "0]", "[" + strings.Repeat(full+",", 2048) + "0]", "more than 2048 items"},
+		"nested elements":                {`{"a":[` + array(full, 28671) + `]}`, `{"a":[` + array(full, 28672) + `]}`, "more than 28672 elements"},
+		"elements for their size":        {array("{}", 600), array("{}", 1000), "elements in 3011 bytes"},
+		"numbers":                        {array("0", 600), array("0", 1000), "elements in 2011 bytes"},
+		"elements behind a bracket":      {array(`"[[[[[[[,\""`, 2048), array(`"[[[[[[[,\""`, 2049), "more than 2048 items"},
 		"members":                        {"{" + strings.Repeat(`"a":0,`, 384<<10-1) + `"a":0}`, "{" + strings.Repeat(`"a":0,`, 384<<10) + `"a":0}`, "too many"},
 		"elements with many members":     {`{"a":[` + array(`{"a":0,"b":0,"c":0,"d":0}`, 20000) + `]}`, `{"a":[` + array(`{"a":0,"b":0,"c":0,"d":0,"e":0,"f":0}`, 28000) + `]}`, "too many"},
 		"depth":                          {strings.Repeat("[", 100), strings.Repeat("[", 101), "more than 100 levels"},
-		"XML's items":                    {"<a>" + strings.Repeat("<item/>", 28672) + "</a>", "<a>" + strings.Repeat("<item/>", 28673) + "</a>", "more than 28672 elements"},
-		"XML's members":                  {"<a>" + strings.Repeat("<member></member>", 28672) + "</a>", "<a>" + strings.Repeat("<member></member>", 28673) + "</a>", "more than 28672 elements"},
+		"XML's items":                    {items("item", 28672), items("item", 28673), "more than 28672 elements"},
+		"XML's members":                  {items("n:member", 28672), items("n:member", 28673), "more than 28672 elements"},
+		"XML's items for their size":     {"<a>" + strings.Repeat("<item/>", 1000) + "</a>", "<a>" + strings.Repeat("<item/>", 2000) + "</a>", "elements in 14007 bytes"},
 		"XML's elements":                 {"<a>" + strings.Repeat("<b/>", 512<<10-1) + "</a>", "<a>" + strings.Repeat("<b/>", 512<<10) + "</a>", "more than 524288 elements"},
-		"XML behind text":                {"{<a>" + strings.Repeat("<item/>", 28672) + "</a>", `{"<a>` + strings.Repeat("<item/>", 28673) + "</a>", "more than 28672 elements"},
+		"XML behind text":                {"{" + items("item", 28672), `{"` + items("item", 28673), "more than 28672 elements"},
 		"XML's attributes":               {"<a" + strings.Repeat(" b=''", 64<<10) + "/>", "<a" + strings.Repeat(" b = ''", 64<<10+1) + "/>", "more than 65536 attributes"},
 		"XML's comments":                 {strings.Repeat("<!---->", 1024), strings.Repeat("<!---->", 1025), "more than 1024 comments"},
 		"XML's depth":                    {strings.Repeat("<a>", 100), strings.Repeat("<a>", 101), "more than 100 levels"},
 		"bytes":                          {strings.Repeat("x", MaxAnswer), strings.Repeat("x", MaxAnswer+1), "larger than 8 MiB"},
 		"bytes of JSON":                  {`"` + strings.Repeat("x", MaxAnswer-2) + `"`, `"` + strings.Repeat("x", MaxAnswer-1) + `"`, "larger than 8 MiB"},
-		"what begins as JSON and is not": {"[    1.2] boot\n[    1.3] {ready}\n", array("{}", 2049), "more than 2048 items"},
+		"what begins as JSON and is not": {"[    1.2] boot\n[    1.3] {ready}\n", array(full, 2049), "more than 2048 items"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -83,14 +92,18 @@ func TestBounds(t *testing.T) {
 func TestOtherBounds(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	ctx := WithBounds(t.Context(), Bounds{Tags: 3, Items: 5000})
+	ctx := WithBounds(t.Context(), Bounds{Tags: 3, Items: 5000, Repeated: 1})
 	_, err := read(ctx, t, strings.NewReader("<a><b/><b/></a>"))
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = read(ctx, t, strings.NewReader("<a><b/><b/><b/></a>"))
 	g.Expect(err).To(MatchError(ErrTooLarge))
-	_, err = read(ctx, t, strings.NewReader(array("{}", 5000)))
+	_, err = read(WithBounds(t.Context(), Bounds{Tags: 3, Repeated: 1}), t, strings.NewReader("<a><b/><b/></a>"))
 	g.Expect(err).NotTo(HaveOccurred())
-	_, err = read(ctx, t, strings.NewReader(array("[0,0,0,0,0]", 4900)))
+	_, err = read(WithBounds(t.Context(), Bounds{Repeated: 1}), t, strings.NewReader("<a><b/><b/><b/></a>"))
+	g.Expect(err).To(MatchError(ErrTooLarge))
+	_, err = read(ctx, t, strings.NewReader(array(full, 5000)))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = read(ctx, t, strings.NewReader(array(`["text","text","text","text","text"]`, 4900)))
 	g.Expect(err).To(MatchError(ErrTooLarge))
 }
 
@@ -99,11 +112,11 @@ func TestBoundsOfStreams(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := cloud.WithStream(t.Context(), "WatchThings", cloud.ClassRead)
-	event := array("{}", 2000) + "\n"
+	event := array(full, 2000) + "\n"
 	n, err := read(ctx, t, strings.NewReader(strings.Repeat(event, 2000)))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(n).To(BeNumerically(">", MaxAnswer))
-	_, err = read(ctx, t, strings.NewReader(event+array("{}", 2049)))
+	_, err = read(ctx, t, strings.NewReader(event+array(full, 2049)))
 	g.Expect(err).To(MatchError(ErrTooLarge))
 	_, err = read(ctx, t, strings.NewReader(event+`{"a":"`+strings.Repeat("x", MaxAnswer)))
 	g.Expect(err).To(MatchError(ErrTooLarge))

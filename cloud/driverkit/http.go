@@ -3,6 +3,7 @@
 package driverkit
 
 import (
+	"bytes"
 	"crypto/x509"
 	"fmt"
 	"io"
@@ -33,6 +34,24 @@ func (r Redactor) ReadBody(operation string, body io.Reader, limit int) ([]byte,
 		return nil, cloud.Errorf(cloud.Unknown, "%s: the response is larger than %s", operation, sizeOf(limit))
 	}
 	return text, nil
+}
+
+// ReadWhole reads the body of an answer like ReadBody, and returns it. It replaces the body, so that
+// an SDK that decodes while it reads gets nothing of an answer that exceeds a bound.
+func (r Redactor) ReadWhole(operation string, resp *http.Response) ([]byte, error) {
+	text, err := r.ReadBody(operation, resp.Body, MaxAnswer)
+	if err != nil {
+		_ = resp.Body.Close()
+		return nil, err
+	}
+	resp.Body = wholeBody{bytes.NewReader(text), resp.Body}
+	return text, nil
+}
+
+// wholeBody is a body that was read.
+type wholeBody struct {
+	io.Reader
+	io.Closer
 }
 
 // sizeOf returns a number of bytes as a text for people.

@@ -526,6 +526,7 @@ func (a *Account) callAnywhere(ctx context.Context, method string, limit time.Du
 	}
 	ctx, cancel := context.WithTimeout(withDriverCall(ctx, s), limit)
 	defer cancel()
+	defer s.release()
 	err := typed(method, a.meter.recovered(method, func() error { return call(ctx) }))
 	var e *cloud.Error
 	if !errors.As(err, &e) {

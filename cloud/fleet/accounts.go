@@ -60,6 +60,7 @@ type Accounts struct {
 	loops    cloud.Group
 
 	limiters sharedLimiters
+	memory   *memory
 }
 
 // NewAccounts returns an empty set of accounts. It panics if its metrics are already registered.
@@ -83,6 +84,7 @@ func NewAccounts(o Options) *Accounts {
 		options:  o,
 		metrics:  newMetrics(),
 		accounts: map[types.NamespacedName]*Account{},
+		memory:   newMemory(),
 	}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(append(s.metrics.collectors(), s)...)
@@ -202,7 +204,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		onPlaceProved: s.placeProved,
 	}
 	a.limiter.Store(newLimiter(limits)) // its own, until its place is proved
-	transport := &transport{times: a.times, meter: a.meter, limiter: &a.limiter}
+	transport := &transport{times: a.times, meter: a.meter, limiter: &a.limiter, memory: s.memory}
 	config := cloud.Config{Account: &a.config.Spec, Credentials: a.config.Credentials,
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
 			base := s.options.Transport

@@ -134,7 +134,7 @@ func (v *vcenter) drop(s *session) {
 func (v *vcenter) client(judge func(operation string, resp *http.Response) error) *soap.Client {
 	client := soap.NewClient(v.url, false)
 	plain := driverkit.Client(answers{v.transport, judge})
-	client.Transport, client.CheckRedirect, client.UserAgent = plain.Transport, plain.CheckRedirect, "drover"
+	client.Transport, client.CheckRedirect, client.UserAgent = whole{plain.Transport}, plain.CheckRedirect, "drover"
 	return client
 }
 
@@ -238,7 +238,7 @@ func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 	ctx = driverkit.WithBounds(ctx, driverkit.Bounds{Tags: maxTags, Repeated: maxRepeated})
 	named := cloud.WithOperation(ctx, operation, classOf(operation))
 	if operation == "WaitForUpdatesEx" {
-		named = cloud.WithStream(ctx, operation, classOf(operation))
+		named = cloud.WithPoll(ctx, operation, classOf(operation))
 	}
 	err := cloud.Recover(func() error { return s.soap.RoundTrip(named, req, res) }) // govmomi's decoder may panic
 	if err != nil {
@@ -265,6 +265,20 @@ func classOf(operation string) cloud.Class {
 		return cloud.ClassDelete
 	}
 	return cloud.ClassRead
+}
+
+// whole is a transport that reads answers before govmomi decodes them.
+type whole struct{ http.RoundTripper }
+
+func (w whole) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := w.RoundTripper.RoundTrip(req)
+	if err == nil {
+		_, err = driverkit.NewRedactor().ReadWhole(cloud.OperationOf(req.Context()).Name, resp)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
 }
 
 // answers is a transport that passes on only vCenter's answers. A redirect is no such answer,
