@@ -5,6 +5,7 @@ package openstack
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -214,15 +215,34 @@ func (d *driver) send(ctx context.Context, s *session, op operation, path string
 	if service == nil {
 		return cloud.Errorf(cloud.InvalidSpec, "%s: the service catalog has no service %s", op.name, op.service)
 	}
-	resp, err := service.Request(cloud.WithOperation(ctx, op.name, op.class), op.method, service.Endpoint+path,
-		&gophercloud.RequestOpts{JSONBody: body, JSONResponse: answer, OkCodes: successes})
+	opts := &gophercloud.RequestOpts{JSONBody: body, OkCodes: successes}
+	read := &reading{into: answer}
+	if answer != nil {
+		opts.JSONResponse = read
+	}
+	resp, err := service.Request(cloud.WithOperation(ctx, op.name, op.class), op.method, service.Endpoint+path, opts)
 	switch {
+	case err == nil && read.err != nil:
+		err = cloud.Errorf(cloud.Unknown, "%s: unexpected response that can't be decoded (not OpenStack): check spec.openstack.authURL", op.name)
 	case err != nil && ctx.Err() != nil:
 		err = ctx.Err()
 	case err == nil && answer == nil && !hasMarker(resp.Header):
 		err = unexpectedResponse(op) // nothing else identifies an answer without content
 	}
 	return typed(secrets, op.name, op.class, err)
+}
+
+// reading decodes an answer. It keeps the error, which may quote the answer, apart from those of the
+// network.
+type reading struct {
+	into any
+	err  error
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *reading) UnmarshalJSON(text []byte) error {
+	r.err = json.Unmarshal(text, r.into)
+	return nil
 }
 
 // successes are the success statuses of all calls. Some actions on a server answer 200, which
