@@ -32,8 +32,9 @@ type operationKey struct{}
 type Operation struct {
 	Name  string
 	Class Class
-	// Stream is true if the call stays open for up to StreamTime.
-	Stream bool
+	// Stream is true if the call stays open for up to StreamTime, and Poll is true if it then has
+	// one answer: the cloud waits until there is something to say.
+	Stream, Poll bool
 }
 
 // WithOperation names the calls made under the returned context, for rate limit and metrics. A
@@ -47,7 +48,12 @@ func WithStream(ctx context.Context, name string, class Class) context.Context {
 	return context.WithValue(ctx, operationKey{}, Operation{Name: name, Class: class, Stream: true})
 }
 
-// OperationOf returns what WithOperation or WithStream put into ctx; else the zero Operation.
+// WithPoll is WithStream for a call with one answer.
+func WithPoll(ctx context.Context, name string, class Class) context.Context {
+	return context.WithValue(ctx, operationKey{}, Operation{Name: name, Class: class, Stream: true, Poll: true})
+}
+
+// OperationOf returns what WithOperation, WithStream or WithPoll put into ctx; else the zero Operation.
 func OperationOf(ctx context.Context) Operation {
 	op, _ := ctx.Value(operationKey{}).(Operation)
 	return op

@@ -4,9 +4,6 @@ package aws
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"strings"
 
@@ -16,14 +13,6 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
-
-// maxAnswer limits how many bytes of an answer are read. A page of 1,000 instances has about 10
-// MiB. Each private IP address adds about 365 bytes, so a page of nodes with full network
-// interfaces may be larger: see driver.instances.
-const maxAnswer = 64 << 20
-
-// errTooLarge is the cause if an answer is larger than maxAnswer.
-var errTooLarge = errors.New("the response is too large")
 
 // client is the SDK's HTTP client. It names each call for the rate limit and checks that an answer
 // is complete.
@@ -40,26 +29,16 @@ func (c client) Do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if resp.ContentLength > maxAnswer {
-		_ = resp.Body.Close()
-		return nil, tooLarge(op)
-	}
-	body, err := driverkit.NewRedactor().ReadBody(op, resp.Body, maxAnswer)
+	body, err := driverkit.NewRedactor().ReadWhole(op, resp)
 	switch {
-	case cloud.CodeOf(err) == cloud.Unknown:
-		return nil, tooLarge(op)
 	case err != nil:
 		return nil, err
 	case resp.StatusCode == http.StatusOK && isXML(awsmiddleware.GetServiceID(ctx)) && !isComplete(body, op):
 		// The SDK would accept a foreign or empty document as an answer without content.
+		_ = resp.Body.Close()
 		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response, not a complete %sResponse (%d bytes): check spec.aws.endpoint", op, op, len(body))
 	}
-	resp.Body = io.NopCloser(bytes.NewReader(body))
 	return resp, nil
-}
-
-func tooLarge(op string) error {
-	return &cloud.Error{Code: cloud.Unknown, Message: fmt.Sprintf("%s: the response is larger than %d MiB", op, maxAnswer>>20), Err: errTooLarge}
 }
 
 func isXML(service string) bool {

@@ -4,7 +4,6 @@ package aws
 
 import (
 	"context"
-	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -51,8 +50,8 @@ type driver struct {
 	notices     driverkit.Memo[map[string]string] // notices by instance ID
 	balancers   balancers
 	lastNotices atomic.Pointer[map[string]string] // the notices last read
-	page        atomic.Int32                      // MaxResults of DescribeInstances
-	lastDelete  atomic.Int64                      // time of the last delete, in Unix nanoseconds
+	pages       driverkit.PageSizes
+	lastDelete  atomic.Int64 // time of the last delete, in Unix nanoseconds
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -104,7 +103,6 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		leftovers:  driverkit.Memo[[]cloud.Resource]{TTL: leftoversTTL},
 		notices:    driverkit.Memo[map[string]string]{TTL: noticesTTL},
 	}
-	d.page.Store(instancesPage)
 	if queue := account.InterruptionQueue; queue != nil {
 		return &queueDriver{driver: d, queue: queue, sqs: sqs.NewFromConfig(base, func(o *sqs.Options) {
 			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
@@ -305,30 +303,18 @@ func literal(value string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`).Replace(value)
 }
 
-// instances returns all pages of the instances that match the filters, or nil without filters. If a
-// page is too large to read, it halves the page size for this and all later calls.
+// instances returns all pages of the instances that match the filters, or nil without filters.
 func (d *driver) instances(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
 	if len(filters) == 0 {
 		return nil, nil
 	}
-	for {
-		size := d.page.Load()
-		found, err := d.instancesBy(ctx, size, filters)
-		if !errors.Is(err, errTooLarge) || size/2 < smallestPage {
-			return found, err
-		}
-		d.page.CompareAndSwap(size, size/2)
-	}
-}
-
-// instancesBy reads the instances in pages of the given size.
-func (d *driver) instancesBy(ctx context.Context, size int32, filters []types.Filter) ([]cloud.Resource, error) {
-	return listOwned(ctx, "DescribeInstances", func(ctx context.Context, next string) ([]cloud.Resource, string, error) {
+	const op = "DescribeInstances"
+	all, err := driverkit.SizedPages(ctx, op, &d.pages, smallestPage, instancesPage, func(ctx context.Context, next string, size int) ([]cloud.Resource, string, error) {
 		answer, err := d.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{
-			Filters: filters, MaxResults: aws.Int32(size), NextToken: optional(next),
+			Filters: filters, MaxResults: aws.Int32(int32(size)), NextToken: optional(next),
 		})
 		if err != nil {
-			return nil, "", d.secrets.typed("DescribeInstances", err)
+			return nil, "", d.secrets.typed(op, err)
 		}
 		var found []cloud.Resource
 		for _, reservation := range answer.Reservations {
@@ -338,6 +324,7 @@ func (d *driver) instancesBy(ctx context.Context, size int32, filters []types.Fi
 		}
 		return found, aws.ToString(answer.NextToken), nil
 	})
+	return ownedOnce(all), err
 }
 
 func (d *driver) volumes(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
@@ -398,12 +385,17 @@ func (d *driver) addresses(ctx context.Context, filters ...types.Filter) ([]clou
 // listOwned reads all pages and returns each resource that has an ownership ID once.
 func listOwned(ctx context.Context, op string, page func(ctx context.Context, next string) (found []cloud.Resource, after string, err error)) ([]cloud.Resource, error) {
 	all, err := driverkit.Pages(ctx, op, page)
+	return ownedOnce(all), err
+}
+
+// ownedOnce returns each resource that has an ownership ID once.
+func ownedOnce(all []cloud.Resource) []cloud.Resource {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(r cloud.Resource) bool {
 		drop := r.ID == "" || r.OwnershipID == "" || seen[r.ID]
 		seen[r.ID] = true
 		return drop
-	}), err
+	})
 }
 
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {

@@ -17,6 +17,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 const (
@@ -180,7 +181,7 @@ func TestPageTooLarge(t *testing.T) {
 			resp, err := http.DefaultTransport.RoundTrip(r)
 			if err == nil && bytes.Contains(form, []byte("Action=DescribeInstances&")) && !bytes.Contains(form, []byte("MaxResults=250&")) {
 				refused++
-				resp.ContentLength = maxAnswer + 1
+				resp.ContentLength = driverkit.MaxAnswer + 1
 			}
 			return resp, err
 		})
@@ -203,7 +204,7 @@ func TestPageAlwaysTooLarge(t *testing.T) {
 	d := connect(t, &ec2stub.Cloud{URL: "http://127.0.0.1:1"}, func(c *cloud.Config) {
 		c.Connect = through(func(r *http.Request) (*http.Response, error) {
 			calls++
-			return &http.Response{StatusCode: 200, Body: newBody(""), ContentLength: maxAnswer + 1, Header: http.Header{}, Request: r}, nil
+			return &http.Response{StatusCode: 200, Body: newBody(""), ContentLength: driverkit.MaxAnswer + 1, Header: http.Header{}, Request: r}, nil
 		})
 	})
 	_, err := d.List(t.Context())

@@ -49,7 +49,7 @@ func (l *queueDriver) Receive(ctx context.Context) ([]cloud.Event, error) {
 		return nil, l.secrets.typed(receiveMessage, err)
 	}
 	var events []cloud.Event
-	for i := range answer.Messages {
+	for i := range answer.Messages[:min(len(answer.Messages), maxMessages)] { // the others come again
 		events = append(events, l.toEvent(&answer.Messages[i]))
 	}
 	return events, nil

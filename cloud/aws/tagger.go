@@ -25,9 +25,9 @@ func (d *driver) Tagged(ctx context.Context, keys []string) ([]cloud.Tagged, err
 		return nil, nil
 	}
 	filters := []types.Filter{filter("instance-state-name", "pending", "running", "shutting-down", "stopping", "stopped"), filter("tag-key", literal(keys[0]))}
-	return driverkit.Pages(ctx, op, func(ctx context.Context, next string) ([]cloud.Tagged, string, error) {
+	return driverkit.SizedPages(ctx, op, &d.pages, smallestPage, instancesPage, func(ctx context.Context, next string, size int) ([]cloud.Tagged, string, error) {
 		answer, err := d.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{
-			Filters: filters, MaxResults: aws.Int32(d.page.Load()), NextToken: optional(next),
+			Filters: filters, MaxResults: aws.Int32(int32(size)), NextToken: optional(next),
 		})
 		if err != nil {
 			return nil, "", d.secrets.typed(op, err)

@@ -16,10 +16,6 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// maxAnswer limits how many bytes of an answer are read. The catalog of a location's sizes is the
-// largest answer, with some megabytes.
-const maxAnswer = 64 << 20
-
 // request is one call of Azure Resource Manager.
 type request struct {
 	op     string
@@ -63,7 +59,8 @@ func (d *driver) call(ctx context.Context, r request) (status int, err error) {
 		return 0, d.secrets.NoResponse(r.op, err)
 	}
 	end(resp.Header)
-	body, err := d.secrets.ReadBody(r.op, resp.Body, maxAnswer)
+	defer func() { _ = resp.Body.Close() }()
+	body, err := d.secrets.ReadBody(r.op, resp.Body, driverkit.MaxAnswer)
 	if err != nil {
 		return resp.StatusCode, err
 	}

@@ -47,6 +47,7 @@ func (d *driver) blob(ctx context.Context, link *url.URL) ([]byte, error) {
 	if err != nil {
 		return nil, d.secrets.NoResponse(op, err)
 	}
+	defer func() { _ = resp.Body.Close() }()
 	text, err := d.secrets.ReadBody(op, resp.Body, 2*maxConsole)
 	switch {
 	case err != nil:

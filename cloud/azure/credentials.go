@@ -267,6 +267,7 @@ func (e exchanges) Do(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	last.status, last.header = resp.StatusCode, resp.Header
+	defer func() { _ = resp.Body.Close() }()
 	if last.body, last.err = driverkit.NewRedactor().ReadBody(getToken, resp.Body, maxTokenAnswer); last.err != nil {
 		return nil, last.err
 	}

@@ -14,6 +14,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // size is what the catalog says of one size.
@@ -84,6 +85,8 @@ func (d *driver) size(ctx context.Context, name string) (size, error) {
 
 func (d *driver) readSizes(ctx context.Context) (map[string]size, error) {
 	path := "/subscriptions/" + d.account.SubscriptionID + "/providers/Microsoft.Compute/skus"
+	// A thousand sizes have up to fifty capabilities each, in one page. A capability takes little.
+	ctx = driverkit.WithBounds(ctx, driverkit.Bounds{Elements: 96 << 10, Members: 512 << 10})
 	all, err := pages[sku](ctx, d, "ListSizes", path, sizesVersion, url.Values{"$filter": {"location eq '" + d.account.Location + "'"}})
 	if err != nil {
 		return nil, err

@@ -3,8 +3,7 @@
 package driverkit
 
 import (
-	"context"
-	"crypto/sha256"
+	"bytes"
 	"crypto/x509"
 	"fmt"
 	"io"
@@ -14,18 +13,19 @@ import (
 )
 
 // Client returns an HTTP client for the transport of Config.Connect. It follows no redirect,
-// because a redirect would send the credentials elsewhere.
+// because a redirect would send the credentials elsewhere. An answer that exceeds MaxAnswer or the
+// Bounds ends with an error, which is Unknown.
 func Client(transport http.RoundTripper) *http.Client {
 	return &http.Client{
-		Transport:     transport,
+		Transport:     bounded{transport},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-// ReadBody reads and closes an answer's body of at most limit bytes. A longer body is Unknown. A
-// body that breaks off is Unavailable.
-func (r Redactor) ReadBody(operation string, body io.ReadCloser, limit int) ([]byte, error) {
-	defer func() { _ = body.Close() }()
+// ReadBody reads an answer's body of at most limit bytes. A longer body is Unknown. A body that
+// breaks off is Unavailable. The caller closes the body after it has decoded it: until then, the
+// engine counts its memory.
+func (r Redactor) ReadBody(operation string, body io.Reader, limit int) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(body, int64(limit)+1))
 	switch {
 	case err != nil:
@@ -36,46 +36,30 @@ func (r Redactor) ReadBody(operation string, body io.ReadCloser, limit int) ([]b
 	return text, nil
 }
 
+// ReadWhole reads the body of an answer like ReadBody, and returns it. It replaces the body, so that
+// an SDK that decodes while it reads gets nothing of an answer that exceeds a bound.
+func (r Redactor) ReadWhole(operation string, resp *http.Response) ([]byte, error) {
+	text, err := r.ReadBody(operation, resp.Body, MaxAnswer)
+	if err != nil {
+		_ = resp.Body.Close()
+		return nil, err
+	}
+	resp.Body = wholeBody{bytes.NewReader(text), resp.Body}
+	return text, nil
+}
+
+// wholeBody is a body that was read.
+type wholeBody struct {
+	io.Reader
+	io.Closer
+}
+
 // sizeOf returns a number of bytes as a text for people.
 func sizeOf(n int) string {
 	if n >= 1<<20 && n%(1<<20) == 0 {
 		return fmt.Sprintf("%d MiB", n>>20)
 	}
 	return fmt.Sprintf("%d bytes", n)
-}
-
-// maxPages and maxItems bound a listing that does not end.
-const (
-	maxPages = 10_000
-	maxItems = 100_000
-)
-
-// Pages reads a listing to its end. page returns the items after a mark, and the next mark; "" ends
-// the listing. The first mark is "". A listing that does not end, or has more than maxItems, is
-// Unknown.
-func Pages[T any](ctx context.Context, operation string, page func(ctx context.Context, cursor string) (items []T, next string, err error)) ([]T, error) {
-	var all []T
-	cursor := ""
-	seen := map[[sha256.Size]byte]bool{} // digests, because a cloud chooses how long a mark is
-	for range maxPages {
-		items, next, err := page(ctx, cursor)
-		if err != nil {
-			return nil, err
-		}
-		if len(all)+len(items) > maxItems {
-			return nil, cloud.Errorf(cloud.Unknown, "%s: the listing has more than %d items: check the endpoint, or use several accounts", operation, maxItems)
-		}
-		if all = append(all, items...); next == "" {
-			return all, nil
-		}
-		digest := sha256.Sum256([]byte(next))
-		if seen[digest] {
-			break
-		}
-		seen[digest] = true
-		cursor = next
-	}
-	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", operation)
 }
 
 // CertPool parses an account's CA bundle; nil for an empty one. Errors are InvalidSpec.

@@ -527,6 +527,7 @@ func (a *Account) callAnywhere(ctx context.Context, method string, limit time.Du
 	}
 	ctx, cancel := context.WithTimeout(withDriverCall(ctx, s), limit)
 	defer cancel()
+	defer s.release()
 	err := typed(method, a.meter.recovered(method, func() error { return call(ctx) }))
 	a.recordAnswer(s, err, errors.Is(ctx.Err(), context.DeadlineExceeded))
 	var e *cloud.Error

@@ -61,6 +61,7 @@ type Accounts struct {
 
 	limiters sharedLimiters
 	states   sync.Map // types.NamespacedName → *accountState, of the same accounts
+	memory   *memory
 }
 
 // NewAccounts returns an empty set of accounts. It panics if its metrics are already registered.
@@ -84,6 +85,7 @@ func NewAccounts(o Options) *Accounts {
 		options:  o,
 		metrics:  newMetrics(),
 		accounts: map[types.NamespacedName]*Account{},
+		memory:   newMemory(),
 	}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(append(s.metrics.collectors(), s)...)
@@ -212,7 +214,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		onPlaceProved: s.placeProved,
 	}
 	a.limiter.Store(newLimiter(limits)) // its own, until its place is proved
-	transport := &transport{times: a.times, meter: a.meter, limiter: &a.limiter}
+	transport := &transport{times: a.times, meter: a.meter, limiter: &a.limiter, memory: s.memory}
 	config := cloud.Config{Namespace: key.Namespace, Account: &a.config.Spec, Credentials: a.config.Credentials,
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
 			base := s.options.Transport

@@ -5,9 +5,9 @@ package fleet
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -33,12 +33,13 @@ func NewTransport(dial func(ctx context.Context, network, address string) (net.C
 }
 
 // transport carries one account's calls. It makes them wait for their turn, sets a deadline for
-// each, and counts them.
+// each, counts them, and bounds the memory for their answers.
 type transport struct {
 	base    http.RoundTripper
 	limiter *atomic.Pointer[limiter]
 	times   Times
 	meter   *meter
+	memory  *memory
 }
 
 // driverCall is one call of a Driver's method. The contexts of the method's wire calls carry it.
@@ -48,6 +49,7 @@ type driverCall struct {
 	last    cloud.Class // of the latest wire call
 	made    bool        // a create was accepted, or had no answer
 	late    bool        // the latest wire call was not answered in time
+	bodies  []*body     // of its wire calls
 }
 
 type driverCallKey struct{}
@@ -79,6 +81,22 @@ func (s *driverCall) end(class cloud.Class, resp *http.Response, err error) {
 	defer s.mu.Unlock()
 	s.late = isTimeout(err)
 	s.made = s.made || class == cloud.ClassCreate && (err != nil || resp.StatusCode < http.StatusBadRequest)
+}
+
+// opened records the body of an answer.
+func (s *driverCall) opened(b *body) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bodies = append(slices.DeleteFunc(s.bodies, (*body).wasReleased), b)
+}
+
+// release gives back the memory of bodies that the driver has not closed.
+func (s *driverCall) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.bodies {
+		b.release()
+	}
 }
 
 func (s *driverCall) hasMade() bool {
@@ -126,7 +144,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel()
 		return nil, err
 	}
-	resp.Body = &boundedBody{ReadCloser: resp.Body, cancel: cancel}
+	b := &body{ReadCloser: resp.Body, op: op, ctx: ctx, cancel: cancel, memory: t.memory}
+	if s, ok := ctx.Value(driverCallKey{}).(*driverCall); ok {
+		s.opened(b)
+	}
+	resp.Body = b
 	return resp, nil
 }
 
@@ -165,15 +187,4 @@ func outcome(resp *http.Response, err error) string {
 	default:
 		return strconv.Itoa(resp.StatusCode/100) + "xx"
 	}
-}
-
-// boundedBody ends the call's context when the body is closed.
-type boundedBody struct {
-	io.ReadCloser
-	cancel context.CancelFunc
-}
-
-func (b *boundedBody) Close() error {
-	defer b.cancel()
-	return b.ReadCloser.Close()
 }

@@ -424,11 +424,11 @@ func notLost(err error) error {
 // endpoints lists the endpoints of a group, with their health.
 func (d *driver) endpoints(ctx context.Context, zone, name string) ([]endpointStatus, error) {
 	const op = "ListNetworkEndpoints"
-	return driverkit.Pages(ctx, op, func(ctx context.Context, next string) ([]endpointStatus, string, error) {
+	return driverkit.SizedPages(ctx, op, &d.sizes, 1, pageSize, func(ctx context.Context, next string, size int) ([]endpointStatus, string, error) {
 		var page listed[endpointStatus]
 		err := d.call(ctx, request{
 			op: op, class: cloud.ClassRead, method: http.MethodPost, path: endpointGroups(zone).path + "/" + name + "/listNetworkEndpoints",
-			query: pageQuery("", next), in: map[string]string{"healthStatus": "SHOW"}, out: &page,
+			query: pageQuery("", next, size), in: map[string]string{"healthStatus": "SHOW"}, out: &page,
 		})
 		return page.Items, page.NextPageToken, page.check(d, op, err)
 	})

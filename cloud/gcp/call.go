@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// maxAnswer limits how many bytes of an answer are read. A page has up to 500 instances with
-	// their metadata, and so with their user data.
-	maxAnswer = 256 << 20
 	// pageSize is the most that Compute Engine returns in one page.
 	pageSize = 500
+	// maxMembers bounds the members of objects in a page of a listing of all zones. Each may be a
+	// zone, which takes more than a member of another map. An instance has about 30.
+	maxMembers = 128 << 10
 	// noResults is the warning of a page, or of a zone's part of it, that is empty.
 	noResults = "NO_RESULTS_ON_PAGE"
 )
@@ -62,7 +62,8 @@ func (d *driver) call(ctx context.Context, r request) error {
 	if err != nil {
 		return d.secrets.NoResponse(r.op, err)
 	}
-	body, err := d.secrets.ReadBody(r.op, resp.Body, maxAnswer)
+	defer func() { _ = resp.Body.Close() }()
+	body, err := d.secrets.ReadBody(r.op, resp.Body, driverkit.MaxAnswer)
 	switch {
 	case err != nil:
 		return err
@@ -129,12 +130,28 @@ func contentType(resp *http.Response) string {
 	return cloud.Clip(t, 64)
 }
 
+// listing is a listing of all zones, and what the driver reads of its resources: all of them have
+// their user data in their metadata. "Using partial responses" in Compute Engine's guide has the
+// syntax.
+type listing struct{ collection, fields string }
+
+var (
+	allInstances = listing{"instances", "id,name,zone,status,statusMessage,creationTimestamp,lastStartTimestamp,machineType,labels,tags/items," +
+		"networkInterfaces(networkIP,ipv6Address,accessConfigs/natIP,ipv6AccessConfigs/externalIpv6)," +
+		"scheduling(provisioningModel,instanceTerminationAction,preemptible),resourceStatus/upcomingMaintenance(windowStartTime,maintenanceStatus)"}
+	allDisks      = listing{"disks", "id,name,zone,creationTimestamp,labels,users"}
+	allOperations = listing{"operations", "name,insertTime,status,targetId"}
+)
+
 // listAll reads a listing of all zones to its end, and returns what the account's region has. A
 // listing in which one of the region's zones is missing is an error.
-func listAll[T any](ctx context.Context, d *driver, op, collection, filter string, of func(scope) []T) ([]T, error) {
-	return driverkit.Pages(ctx, op, func(ctx context.Context, next string) ([]T, string, error) {
+func listAll[T any](ctx context.Context, d *driver, op string, c listing, filter string, of func(scope) []T) ([]T, error) {
+	return driverkit.SizedPages(ctx, op, &d.sizes, 1, pageSize, func(ctx context.Context, next string, size int) ([]T, string, error) {
 		var page aggregated
-		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "aggregated/" + collection, query: pageQuery(filter, next), out: &page})
+		ctx = driverkit.WithBounds(ctx, driverkit.Bounds{Members: maxMembers})
+		query := pageQuery(filter, next, size)
+		query.Set("fields", "kind,nextPageToken,unreachables,warning,items/*/warning,items/*/"+c.collection+"("+c.fields+")")
+		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "aggregated/" + c.collection, query: query, out: &page})
 		switch {
 		case err != nil:
 			return nil, "", err
@@ -156,9 +173,9 @@ func listAll[T any](ctx context.Context, d *driver, op, collection, filter strin
 
 // listGlobal reads a listing of resources that are in no region to its end.
 func listGlobal[T any](ctx context.Context, d *driver, op string, c collection, filter string) ([]T, error) {
-	return driverkit.Pages(ctx, op, func(ctx context.Context, next string) ([]T, string, error) {
+	return driverkit.SizedPages(ctx, op, &d.sizes, 1, pageSize, func(ctx context.Context, next string, size int) ([]T, string, error) {
 		var page listed[T]
-		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: c.path, query: pageQuery(filter, next), out: &page})
+		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: c.path, query: pageQuery(filter, next, size), out: &page})
 		return page.Items, page.NextPageToken, page.check(d, op, err)
 	})
 }
@@ -177,8 +194,8 @@ func (l *listed[T]) check(d *driver, op string, err error) error {
 }
 
 // pageQuery returns the parameters of a page of a listing.
-func pageQuery(filter, next string) url.Values {
-	query := url.Values{"maxResults": {strconv.Itoa(pageSize)}}
+func pageQuery(filter, next string, size int) url.Values {
+	query := url.Values{"maxResults": {strconv.Itoa(size)}}
 	if filter != "" {
 		query.Set("filter", filter)
 	}

@@ -246,6 +246,7 @@ func (c *credential) send(req *http.Request, out any) error {
 	if err != nil {
 		return c.secrets.NoResponse(getToken, err)
 	}
+	defer func() { _ = resp.Body.Close() }()
 	body, err := c.secrets.ReadBody(getToken, resp.Body, maxTokenAnswer)
 	if err != nil {
 		return err

@@ -26,6 +26,7 @@ type driver struct {
 	tokens     tokenCache
 	guard      driverkit.LoginGuard
 	secrets    driverkit.Redactor
+	sizes      driverkit.PageSizes
 
 	zones        driverkit.Memo[region]
 	machineTypes driverkit.Memo[machineType]
@@ -280,7 +281,7 @@ func (d *driver) get(ctx context.Context, zone, name string) (*instance, error) 
 
 // instances lists the instances that a filter selects and that carry an ownership ID, each once.
 func (d *driver) instances(ctx context.Context, filter string) ([]instance, error) {
-	all, err := listAll(ctx, d, "ListInstances", "instances", filter, func(s scope) []instance { return s.Instances })
+	all, err := listAll(ctx, d, "ListInstances", allInstances, filter, func(s scope) []instance { return s.Instances })
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(i instance) bool {
 		drop := i.ID == "" || i.Name == "" || i.Labels[cloud.TagOwnership] == "" || seen[i.ID]
@@ -292,7 +293,7 @@ func (d *driver) instances(ctx context.Context, filter string) ([]instance, erro
 // disks lists the disks that a filter selects, that carry an ownership ID and that no instance
 // uses, each once.
 func (d *driver) disks(ctx context.Context, filter string) ([]disk, error) {
-	all, err := listAll(ctx, d, "ListDisks", "disks", filter, func(s scope) []disk { return s.Disks })
+	all, err := listAll(ctx, d, "ListDisks", allDisks, filter, func(s scope) []disk { return s.Disks })
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(k disk) bool {
 		key := k.Zone + "/" + k.Name

@@ -150,7 +150,7 @@ func (d *driver) resources(ctx context.Context, found []instance, wanted map[str
 		all = append(all, d.resource(&found[i]))
 	}
 	if d.spots.update(found, all, wanted) {
-		ops, err := listAll(ctx, d, "ListOperations", "operations", preemptedFilter, func(s scope) []operation { return s.Operations })
+		ops, err := listAll(ctx, d, "ListOperations", allOperations, preemptedFilter, func(s scope) []operation { return s.Operations })
 		at := map[string]time.Time{}
 		for _, o := range ops {
 			if o.InsertTime != nil && o.InsertTime.After(at[o.TargetID]) {

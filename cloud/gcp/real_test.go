@@ -135,7 +135,7 @@ func oneLife(ctx context.Context, t *testing.T, d *driver, req cloud.Request, pa
 	})
 	t.Logf("%s: runs after %s", made.ID, time.Since(began).Round(time.Millisecond))
 	labeled := 0
-	all, err := listAll(ctx, d, "ListDisks", "disks", ownFilter, func(s scope) []disk { return s.Disks })
+	all, err := listAll(ctx, d, "ListDisks", allDisks, ownFilter, func(s scope) []disk { return s.Disks })
 	for _, k := range all {
 		if k.Labels[cloud.TagToken] == req.Token {
 			labeled++

@@ -34,7 +34,7 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagge
 	if slices.Contains(keys, cloud.TagOwnership) || slices.Contains(keys, cloud.TagToken) {
 		filter = ownFilter
 	}
-	all, err := listAll(ctx, d, "ListInstances", "instances", filter, func(s scope) []instance { return s.Instances })
+	all, err := listAll(ctx, d, "ListInstances", allInstances, filter, func(s scope) []instance { return s.Instances })
 	for i := range all {
 		one := &all[i]
 		tags := maps.Clone(one.Labels)

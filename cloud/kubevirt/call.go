@@ -23,9 +23,6 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// maxAnswer is the largest response body, in bytes. A page of 500 VMs has about 5 MiB.
-const maxAnswer = 64 << 20
-
 // maxError is the largest body of a refusal, in bytes.
 const maxError = 1 << 20
 
@@ -80,7 +77,8 @@ func (c *client) call(ctx context.Context, op operation, path string, query url.
 	if err != nil {
 		return err
 	}
-	text, err := reply.redactor.ReadBody(op.name, reply, maxAnswer)
+	defer reply.Close()
+	text, err := reply.redactor.ReadBody(op.name, reply, driverkit.MaxAnswer)
 	if err != nil {
 		return err
 	}

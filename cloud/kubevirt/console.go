@@ -55,6 +55,7 @@ func (d *driver) podLog(ctx context.Context, pod string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	end := part{io.LimitReader(text, consoleBytes), text} // a kubelet may send more than requested
+	defer text.Close()
+	end := io.LimitReader(text, consoleBytes) // a kubelet may send more than requested
 	return text.redactor.ReadBody(op.name, end, consoleBytes)
 }

@@ -42,6 +42,7 @@ type driver struct {
 	place         place
 	watchedBefore atomic.Bool // Watch was called before
 	page          int
+	sizes         driverkit.PageSizes
 	// streamTimeout and absentInterval hold the constants of these names. Tests shorten them.
 	streamTimeout, absentInterval time.Duration
 	shapes                        driverkit.Memo[shape]
@@ -351,9 +352,9 @@ func listBy[T any](ctx context.Context, d *driver, k resourceKind, accept string
 		op.kind = "PartialObjectMetadataList"
 	}
 	query = maps.Clone(query)
-	query.Set("limit", strconv.Itoa(d.page))
-	all, err = driverkit.Pages(ctx, op.name, func(ctx context.Context, mark string) (kept []T, next string, err error) {
-		if mark != "" {
+	all, err = driverkit.SizedPages(ctx, op.name, &d.sizes, 1, d.page, func(ctx context.Context, mark string, size int) (kept []T, next string, err error) {
+		query.Set("limit", strconv.Itoa(size))
+		if query.Del("continue"); mark != "" {
 			query.Set("continue", mark)
 		}
 		var page struct {

@@ -271,3 +271,60 @@ func BenchmarkMemory(b *testing.B) {
 		b.ReportMetric(float64(heapOf(b, 10_000))/1e6, "MB")
 	}
 }
+
+// TestStoredObjectsAreBounded: an account does not keep more than a part of the memory, whether its
+// cluster names many objects, or few with long texts. What is gone does not count.
+func TestStoredObjectsAreBounded(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		text   string
+		events int
+	}{
+		"long texts":   {text: strings.Repeat("x", 4<<20), events: maxStored >> 22},
+		"many objects": {events: maxStored >> 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			f := newWatchState(objects{}, func(cloud.Update) {})
+			s := &stream{op: operation{name: "WatchVirtualMachines"}, read: f.vms.toChange}
+			f.add(s, "1")
+			f.vmStream = s
+			events := make(chan streamEvent)
+			ended := make(chan error, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() { ended <- f.run(ctx, events, time.Hour) }()
+			vm := func(name string) *kubevirtv1.VirtualMachine {
+				o := &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{cloud.TagToken: name, cloud.TagOwnership: "owner"}}}
+				o.Status.Conditions = []kubevirtv1.VirtualMachineCondition{{Type: kubevirtv1.VirtualMachineFailure, Message: tt.text}}
+				return o
+			}
+			sent := 0
+			send := func(change func() []string) (open bool) {
+				select {
+				case events <- streamEvent{stream: s, at: time.Now(), version: "2", change: change}:
+					sent++
+					return true
+				case err := <-ended:
+					g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown))
+					g.Expect(err).To(MatchError(ContainSubstring("take more than 96 MiB")))
+					return false
+				}
+			}
+			for range 2 * maxStored >> 22 { // as much as is kept, and each gone before the next one
+				g.Expect(send(func() []string { return f.vms.put(vm("gone")) })).To(BeTrue())
+				g.Expect(send(func() []string { return f.vms.remove("gone") })).To(BeTrue())
+			}
+			sent = 0
+			for open := true; open; {
+				next := vm(fmt.Sprint("token-", sent))
+				open = send(func() []string { return f.vms.put(next) })
+				if sent > tt.events {
+					t.Fatalf("%d objects were kept", sent)
+				}
+			}
+			g.Expect(sent).To(BeNumerically(">", 10))
+		})
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net/url"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -22,8 +23,9 @@ import (
 )
 
 const (
-	// maxEvent is the largest event, in bytes. An API server accepts no object larger than 3 MiB.
-	maxEvent = 8 << 20
+	// maxStored bounds the objects that an account keeps in memory, in bytes: those of more than
+	// 10,000 machines.
+	maxStored = 96 << 20
 	// minStreamTime is how long a working stream lasts at least. A single stream may be cut off
 	// earlier. If two in a row end sooner, streams don't work, and each new one would cost a call.
 	minStreamTime = time.Second
@@ -96,14 +98,16 @@ func (d *driver) readStream(ctx context.Context, s *stream, version *string, sen
 	defer answer.Close()
 	bounded := &io.LimitedReader{R: answer}
 	for events := json.NewDecoder(bounded); ; {
-		bounded.N = maxEvent
+		bounded.N = driverkit.MaxAnswer
 		var e metav1.WatchEvent
 		err := events.Decode(&e)
 		var garbled *json.SyntaxError
 		var other *json.UnmarshalTypeError
 		switch {
 		case bounded.N <= 0:
-			return cloud.Errorf(cloud.Unknown, "%s: an event of more than %d bytes", s.op.name, maxEvent)
+			return cloud.Errorf(cloud.Unknown, "%s: an event of more than %d bytes", s.op.name, driverkit.MaxAnswer)
+		case errors.Is(err, driverkit.ErrTooLarge):
+			return answer.redactor.NoResponse(s.op.name, err)
 		case errors.As(err, &garbled), errors.As(err, &other):
 			return cloud.Errorf(cloud.Unknown, "%s: unexpected response, not a stream of events: check the kubeconfig's server", s.op.name)
 		case err != nil: // the stream has ended; a partial event is sent again
@@ -162,11 +166,20 @@ type store[T any, P storedObject[T]] struct {
 	kind   string
 	prune  func(*T) T        // returns the needed part of an object
 	tokens map[string]string // by object name
+	sizes  map[string]int64  // by object name
+	bytes  int64             // the sum of sizes
 	all    map[string]map[string]P
 }
 
+// memoryOf returns about how much memory an object takes, and never much less: its texts may have any
+// length.
+func memoryOf[T any](o *T) int64 {
+	text, _ := json.Marshal(o) // it was decoded from JSON
+	return int64(len(text)) + int64(reflect.TypeFor[T]().Size()) + 512
+}
+
 func newStore[T any, P storedObject[T]](kind string, keep func(*T) T, found []T) *store[T, P] {
-	s := &store[T, P]{kind: kind, prune: keep, tokens: map[string]string{}, all: map[string]map[string]P{}}
+	s := &store[T, P]{kind: kind, prune: keep, tokens: map[string]string{}, sizes: map[string]int64{}, all: map[string]map[string]P{}}
 	for _, o := range found { // copies, so that a deleted object does not stay in memory with its page
 		s.put(&o)
 	}
@@ -180,7 +193,9 @@ func (s *store[T, P]) put(o P) []string {
 	if token == "" {
 		return was
 	}
-	s.tokens[o.GetName()] = token
+	size := memoryOf((*T)(o))
+	s.tokens[o.GetName()], s.sizes[o.GetName()] = token, size
+	s.bytes += size
 	if s.all[token] == nil {
 		s.all[token] = map[string]P{}
 	}
@@ -197,7 +212,9 @@ func (s *store[T, P]) remove(name string) []string {
 	if !ok {
 		return nil
 	}
+	s.bytes -= s.sizes[name]
 	delete(s.tokens, name)
+	delete(s.sizes, name)
 	if delete(s.all[token], name); len(s.all[token]) == 0 {
 		delete(s.all, token)
 	}

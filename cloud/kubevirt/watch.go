@@ -201,6 +201,9 @@ func (f *watchState) run(ctx context.Context, events <-chan streamEvent, timeout
 				return n.err
 			}
 			f.apply(n)
+			if f.stored() > maxStored {
+				return cloud.Errorf(cloud.Unknown, "%s: the objects with Drover's labels take more than %d MiB: use several accounts", n.stream.op.name, maxStored>>20)
+			}
 			if f.oldestStream().lastEvent.After(f.heartbeatAt) {
 				heartbeat.Reset(time.Until(f.heartbeatAt.Add(heartbeatInterval)))
 			}
@@ -216,6 +219,11 @@ func (f *watchState) run(ctx context.Context, events <-chan streamEvent, timeout
 			return driverkit.Redactor{}.NoResponse(f.vmStream.op.name, ctx.Err())
 		}
 	}
+}
+
+// stored returns how much memory the objects take.
+func (f *watchState) stored() int64 {
+	return f.vms.bytes + f.vmis.bytes + f.volumes.bytes + f.secrets.bytes + f.services.bytes + f.slices.bytes
 }
 
 func (f *watchState) oldestStream() *stream {

@@ -440,12 +440,12 @@ func (d *driver) balancersOf(ctx context.Context, query url.Values, most *int) (
 func (d *driver) readBalancers(ctx context.Context, query url.Values, most *int) ([]loadBalancer, error) {
 	op := operation{"ListLoadBalancers", cloud.ClassRead, loadBalancers, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
-	found, err := pages(ctx, op, most, func(ctx context.Context, marker string) ([]loadBalancer, bool, error) {
+	found, err := pages(ctx, d, op, most, func(ctx context.Context, marker string, limit int) ([]loadBalancer, bool, error) {
 		var page struct {
 			LoadBalancers *[]loadBalancer `json:"loadbalancers"`
 			Links         []link          `json:"loadbalancers_links"`
 		}
-		if err := d.call(ctx, op, "loadbalancers?"+d.page(marker, query).Encode(), nil, &page); err != nil {
+		if err := d.call(ctx, op, "loadbalancers?"+pageOf(marker, limit, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
 		return completePage(op, page.LoadBalancers, page.Links)

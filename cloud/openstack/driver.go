@@ -31,6 +31,7 @@ type driver struct {
 	account  *infrav1.OpenStackAccount
 	sessions *sessions
 	pageSize int
+	sizes    driverkit.PageSizes
 
 	flavors driverkit.Memo[[]flavor]
 	images  driverkit.Memo[glanceImage]
@@ -303,12 +304,12 @@ func portNames(tokens []string) []string {
 // allServers reads all pages of the servers that match the query.
 func (d *driver) allServers(ctx context.Context, query url.Values, most *int) ([]server, error) {
 	op := operation{"ListServers", cloud.ClassRead, compute, http.MethodGet}
-	return pages(ctx, op, most, func(ctx context.Context, marker string) ([]server, bool, error) {
+	return pages(ctx, d, op, most, func(ctx context.Context, marker string, limit int) ([]server, bool, error) {
 		var page struct {
 			Servers *[]server `json:"servers"`
 			Links   []link    `json:"servers_links"`
 		}
-		if err := d.call(ctx, op, "servers/detail?"+d.page(marker, query).Encode(), nil, &page); err != nil {
+		if err := d.call(ctx, op, "servers/detail?"+pageOf(marker, limit, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
 		return completePage(op, page.Servers, page.Links)
@@ -356,12 +357,12 @@ func (d *driver) allPorts(ctx context.Context, query url.Values, most *int) ([]p
 	op := operation{"ListPorts", cloud.ClassRead, network, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
 	query["fields"] = []string{"id", "name", "description", "created_at", "trunk_details"}
-	return pages(ctx, op, most, func(ctx context.Context, marker string) ([]port, bool, error) {
+	return pages(ctx, d, op, most, func(ctx context.Context, marker string, limit int) ([]port, bool, error) {
 		var page struct {
 			Ports *[]port `json:"ports"`
 			Links []link  `json:"ports_links"`
 		}
-		if err := d.call(ctx, op, "ports?"+d.page(marker, query).Encode(), nil, &page); err != nil {
+		if err := d.call(ctx, op, "ports?"+pageOf(marker, limit, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
 		return completePage(op, page.Ports, page.Links)
@@ -385,11 +386,14 @@ func completePage[T any](op operation, items *[]T, links []link) ([]T, bool, err
 
 // pages reads all pages. It removes duplicates, which occur when items move between pages. It
 // raises most to the number of pages; most may be nil.
-func pages[T any](ctx context.Context, op operation, most *int, page func(ctx context.Context, marker string) (items []T, more bool, err error), id func(T) string) ([]T, error) {
+func pages[T any](ctx context.Context, d *driver, op operation, most *int,
+	page func(ctx context.Context, marker string, limit int) (items []T, more bool, err error), id func(T) string) ([]T, error) {
 	n, seen := 0, map[string]bool{}
-	all, err := driverkit.Pages(ctx, op.name, func(ctx context.Context, marker string) ([]T, string, error) {
-		n++
-		items, more, err := page(ctx, marker)
+	all, err := driverkit.SizedPages(ctx, op.name, &d.sizes, 1, d.pageSize, func(ctx context.Context, marker string, limit int) ([]T, string, error) {
+		if n++; marker == "" {
+			n = 1
+		}
+		items, more, err := page(ctx, marker, limit)
 		if err != nil || !more {
 			return items, "", err
 		}
@@ -405,9 +409,9 @@ func pages[T any](ctx context.Context, op operation, most *int, page func(ctx co
 	}), err
 }
 
-// page returns the query parameters of one page of a listing.
-func (d *driver) page(marker string, query url.Values) url.Values {
-	all := url.Values{"limit": {strconv.Itoa(d.pageSize)}}
+// pageOf returns the query parameters of one page of a listing.
+func pageOf(marker string, limit int, query url.Values) url.Values {
+	all := url.Values{"limit": {strconv.Itoa(limit)}}
 	for key, values := range query {
 		all[key] = values
 	}

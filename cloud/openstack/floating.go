@@ -76,12 +76,12 @@ func (d *driver) floatingIPs(ctx context.Context, query url.Values, most *int) (
 	op := operation{"ListFloatingIPs", cloud.ClassRead, network, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
 	query["fields"] = []string{"id", "port_id", "description", "floating_ip_address", "created_at"}
-	return pages(ctx, op, most, func(ctx context.Context, marker string) ([]floatingIP, bool, error) {
+	return pages(ctx, d, op, most, func(ctx context.Context, marker string, limit int) ([]floatingIP, bool, error) {
 		var page struct {
 			FloatingIPs *[]floatingIP `json:"floatingips"`
 			Links       []link        `json:"floatingips_links"`
 		}
-		if err := d.call(ctx, op, "floatingips?"+d.page(marker, query).Encode(), nil, &page); err != nil {
+		if err := d.call(ctx, op, "floatingips?"+pageOf(marker, limit, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
 		return completePage(op, page.FloatingIPs, page.Links)

@@ -63,12 +63,12 @@ func (d *driver) flavor(ctx context.Context, wanted string) (flavor, error) {
 
 func (d *driver) listFlavors(ctx context.Context) ([]flavor, error) {
 	op := operation{"ListFlavors", cloud.ClassRead, compute, http.MethodGet}
-	return pages(ctx, op, nil, func(ctx context.Context, marker string) ([]flavor, bool, error) {
+	return pages(ctx, d, op, nil, func(ctx context.Context, marker string, limit int) ([]flavor, bool, error) {
 		var page struct {
 			Flavors *[]flavor `json:"flavors"`
 			Links   []link    `json:"flavors_links"`
 		}
-		if err := d.call(ctx, op, "flavors/detail?"+d.page(marker, nil).Encode(), nil, &page); err != nil {
+		if err := d.call(ctx, op, "flavors/detail?"+pageOf(marker, limit, nil).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
 		return completePage(op, page.Flavors, page.Links)

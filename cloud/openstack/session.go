@@ -5,6 +5,7 @@ package openstack
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -56,7 +57,7 @@ type sessions struct {
 }
 
 func newSessions(account *infrav1.OpenStackAccount, login login, transport http.RoundTripper) *sessions {
-	return &sessions{account: account, login: login, lock: make(chan struct{}, 1), client: driverkit.Client(bounded{transport})}
+	return &sessions{account: account, login: login, lock: make(chan struct{}, 1), client: driverkit.Client(transport)}
 }
 
 // get returns the session. It logs in if there is none, if it expires soon, or if it is the refused
@@ -214,9 +215,15 @@ func (d *driver) send(ctx context.Context, s *session, op operation, path string
 	if service == nil {
 		return cloud.Errorf(cloud.InvalidSpec, "%s: the service catalog has no service %s", op.name, op.service)
 	}
-	resp, err := service.Request(cloud.WithOperation(ctx, op.name, op.class), op.method, service.Endpoint+path,
-		&gophercloud.RequestOpts{JSONBody: body, JSONResponse: answer, OkCodes: successes})
+	opts := &gophercloud.RequestOpts{JSONBody: body, OkCodes: successes}
+	read := &reading{into: answer}
+	if answer != nil {
+		opts.JSONResponse = read
+	}
+	resp, err := service.Request(cloud.WithOperation(ctx, op.name, op.class), op.method, service.Endpoint+path, opts)
 	switch {
+	case err == nil && read.err != nil:
+		err = cloud.Errorf(cloud.Unknown, "%s: unexpected response that can't be decoded (not OpenStack): check spec.openstack.authURL", op.name)
 	case err != nil && ctx.Err() != nil:
 		err = ctx.Err()
 	case err == nil && answer == nil && !hasMarker(resp.Header):
@@ -225,24 +232,22 @@ func (d *driver) send(ctx context.Context, s *session, op operation, path string
 	return typed(secrets, op.name, op.class, err)
 }
 
+// reading decodes an answer. It keeps the error, which may quote the answer, apart from those of the
+// network.
+type reading struct {
+	into any
+	err  error
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *reading) UnmarshalJSON(text []byte) error {
+	r.err = json.Unmarshal(text, r.into)
+	return nil
+}
+
 // successes are the success statuses of all calls. Some actions on a server answer 200, which
 // gophercloud treats as a failure of a POST.
 var successes = []int{http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent}
-
-// maxAnswer is the maximum size of an answer in bytes. A full page of 1,000 servers has about 4
-// MiB.
-const maxAnswer = 64 << 20
-
-// bounded limits the size of answers.
-type bounded struct{ http.RoundTripper }
-
-func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := b.RoundTripper.RoundTrip(req)
-	if err == nil {
-		resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
-	}
-	return resp, err
-}
 
 // tokenRefused reports whether the token was refused, as opposed to the action.
 func tokenRefused(err error) bool {

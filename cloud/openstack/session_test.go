@@ -202,3 +202,32 @@ func TestCatalog(t *testing.T) {
 		g.Expect(cloud.CodeOf(err)).To(Equal(map[bool]cloud.Code{true: cloud.InvalidSpec}[test.want == ""]))
 	}
 }
+
+// TestAnswerThatCannotBeDecoded: an answer of other types is not OpenStack's. The error repeats
+// nothing of it, and names nothing of the program.
+func TestAnswerThatCannotBeDecoded(t *testing.T) {
+	for name, body := range map[string]string{
+		"another type": `{"servers":[{"id":{"marked":"text"}}]}`,
+		"a number":     `{"servers":[{"id":4711}]}`,
+		"a time":       `{"servers":[{"id":"1","created":"marked time"}]}`,
+		"an array":     `["marked"]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			p := ordinary(t)
+			p.play("ListServers", func() (*http.Response, error) {
+				resp, err := recorded(t, "servers-none")()
+				if err == nil {
+					resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader([]byte(body))), -1
+				}
+				return resp, err
+			})
+			_, err := connected(t, p).List(t.Context())
+			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown), "%v", err)
+			g.Expect(err).To(MatchError(And(ContainSubstring("ListServers: "), ContainSubstring("can't be decoded"))))
+			for _, inner := range []string{"marked", "4711", "json", "Go ", "struct", "parsing"} {
+				g.Expect(err.Error()).NotTo(ContainSubstring(inner))
+			}
+		})
+	}
+}

@@ -232,12 +232,12 @@ func (v *volume) resource() cloud.Resource {
 // volumes reads all pages of the project's volumes that match the query.
 func (d *driver) volumes(ctx context.Context, query url.Values, most *int) ([]volume, error) {
 	op := operation{"ListVolumes", cloud.ClassRead, volumes, http.MethodGet}
-	return pages(ctx, op, most, func(ctx context.Context, marker string) ([]volume, bool, error) {
+	return pages(ctx, d, op, most, func(ctx context.Context, marker string, limit int) ([]volume, bool, error) {
 		var page struct {
 			Volumes *[]volume `json:"volumes"`
 			Links   []link    `json:"volumes_links"`
 		}
-		if err := d.call(ctx, op, "volumes/detail?"+d.page(marker, query).Encode(), nil, &page); err != nil {
+		if err := d.call(ctx, op, "volumes/detail?"+pageOf(marker, limit, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
 		return completePage(op, page.Volumes, page.Links)

@@ -16,9 +16,6 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// maxAnswer is the maximum size of an answer in bytes. A full page is smaller than 2 MiB.
-const maxAnswer = 16 << 20
-
 // call makes one attempt of one operation. (Go's transport repeats a POST only if nothing of it was
 // sent.) Its errors never repeat a body that is not the cloud's own answer, because such a body may
 // contain anything.
@@ -41,7 +38,8 @@ func (d *driver) call(ctx context.Context, op string, class cloud.Class, in, out
 	if err != nil {
 		return d.secrets.NoResponse(op, err)
 	}
-	answer, err := d.secrets.ReadBody(op, resp.Body, maxAnswer)
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := d.secrets.ReadBody(op, resp.Body, driverkit.MaxAnswer)
 	switch {
 	case err != nil:
 		return err

@@ -17,6 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // maxLookups is the largest number of machines that are looked up one by one in vCenter's index of
@@ -103,40 +104,49 @@ func (m vm) unreadable() bool {
 // retrieve reads properties of the objects, all pages of them. It leaves out objects that vanished
 // meanwhile. Any other object that can't be read is an error.
 func (s *session) retrieve(ctx context.Context, page int32, kind string, objects []types.ObjectSpec, paths []string) ([]vm, error) {
-	answer, err := methods.RetrievePropertiesEx(ctx, s, &types.RetrievePropertiesEx{
-		This: s.content.PropertyCollector,
-		SpecSet: []types.PropertyFilterSpec{{
-			ObjectSet: objects, PropSet: []types.PropertySpec{{Type: kind, PathSet: paths}}, ReportMissingObjectsInResults: ptr.To(true),
-		}},
-		Options: types.RetrieveOptions{MaxObjects: page},
-	})
-	if err != nil {
-		return nil, err
-	}
-	var all []vm
-	for result := answer.Returnval; result != nil; {
+	return driverkit.SizedPages(ctx, "RetrievePropertiesEx "+kind, &s.sizes, 1, int(page), func(ctx context.Context, token string, size int) ([]vm, string, error) {
+		result, err := s.retrievePage(ctx, token, &types.RetrievePropertiesEx{
+			This: s.content.PropertyCollector,
+			SpecSet: []types.PropertyFilterSpec{{
+				ObjectSet: objects, PropSet: []types.PropertySpec{{Type: kind, PathSet: paths}}, ReportMissingObjectsInResults: ptr.To(true),
+			}},
+			Options: types.RetrieveOptions{MaxObjects: int32(size)},
+		})
+		if err != nil || result == nil {
+			return nil, "", err
+		}
+		var all []vm
 		for _, content := range result.Objects {
 			m, err := s.read(content)
 			if err != nil {
-				return nil, err
+				return nil, "", err
 			}
 			if m != nil {
 				all = append(all, *m)
 			}
 		}
-		if result.Token == "" {
-			break
-		}
-		next, err := methods.ContinueRetrievePropertiesEx(ctx, s, &types.ContinueRetrievePropertiesEx{This: s.content.PropertyCollector, Token: result.Token})
+		return all, result.Token, nil
+	})
+}
+
+// retrievePage returns the first page of a request, or the one after a token. It returns nil if
+// there are no objects.
+func (s *session) retrievePage(ctx context.Context, token string, first *types.RetrievePropertiesEx) (*types.RetrieveResult, error) {
+	if token == "" {
+		answer, err := methods.RetrievePropertiesEx(ctx, s, first)
 		if err != nil {
 			return nil, err
 		}
-		if len(next.Returnval.Objects) == 0 {
-			return nil, cloud.Errorf(cloud.Unknown, "ContinueRetrievePropertiesEx: the listing does not end")
-		}
-		result = &next.Returnval
+		return answer.Returnval, nil
 	}
-	return all, nil
+	next, err := methods.ContinueRetrievePropertiesEx(ctx, s, &types.ContinueRetrievePropertiesEx{This: s.content.PropertyCollector, Token: token})
+	if err != nil {
+		return nil, err
+	}
+	if len(next.Returnval.Objects) == 0 {
+		return nil, cloud.Errorf(cloud.Unknown, "ContinueRetrievePropertiesEx: the listing does not end")
+	}
+	return &next.Returnval, nil
 }
 
 // read returns one object's properties, or nil if the object is gone.

@@ -4,8 +4,6 @@ package vsphere
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -23,9 +21,6 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// maxAnswer is the largest response body, in bytes. A page of VMs is far below it.
-const maxAnswer = 64 << 20
-
 // vcenter is an account's connection. All callers share one session. The first caller creates it
 // while the others wait. Listings or the stream keep it alive. If vCenter has ended it, it is
 // created again. The driver never logs out: an unused session ends by vCenter's idle timeout (30
@@ -37,6 +32,7 @@ type vcenter struct {
 	transport                      http.RoundTripper
 	automation                     automation
 	guard                          driverkit.LoginGuard
+	sizes                          driverkit.PageSizes
 
 	lock         chan struct{} // held while the session is created
 	mu           sync.Mutex
@@ -138,7 +134,7 @@ func (v *vcenter) drop(s *session) {
 func (v *vcenter) client(judge func(operation string, resp *http.Response) error) *soap.Client {
 	client := soap.NewClient(v.url, false)
 	plain := driverkit.Client(answers{v.transport, judge})
-	client.Transport, client.CheckRedirect, client.UserAgent = plain.Transport, plain.CheckRedirect, "drover"
+	client.Transport, client.CheckRedirect, client.UserAgent = whole{plain.Transport}, plain.CheckRedirect, "drover"
 	return client
 }
 
@@ -239,9 +235,10 @@ func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 	if err := ctx.Err(); err != nil {
 		return notSentError(operation, err)
 	}
+	ctx = driverkit.WithBounds(ctx, driverkit.Bounds{Tags: maxTags, Repeated: maxRepeated})
 	named := cloud.WithOperation(ctx, operation, classOf(operation))
 	if operation == "WaitForUpdatesEx" {
-		named = cloud.WithStream(ctx, operation, classOf(operation))
+		named = cloud.WithPoll(ctx, operation, classOf(operation))
 	}
 	err := cloud.Recover(func() error { return s.soap.RoundTrip(named, req, res) }) // govmomi's decoder may panic
 	if err != nil {
@@ -253,6 +250,13 @@ func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 	return nil
 }
 
+// These bound the XML elements of one answer. govmomi makes any type that an element names, in an
+// array of up to 1 KiB. A page has about 100 elements for each VM, and 20 of arrays.
+const (
+	maxTags     = 96 << 10
+	maxRepeated = 12 << 10
+)
+
 func classOf(operation string) cloud.Class {
 	switch operation {
 	case "CloneVM_Task":
@@ -263,8 +267,22 @@ func classOf(operation string) cloud.Class {
 	return cloud.ClassRead
 }
 
-// answers is a transport that passes on only vCenter's answers, and bounds their size. A redirect
-// is no such answer, because it would send the session elsewhere.
+// whole is a transport that reads answers before govmomi decodes them.
+type whole struct{ http.RoundTripper }
+
+func (w whole) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := w.RoundTripper.RoundTrip(req)
+	if err == nil {
+		_, err = driverkit.NewRedactor().ReadWhole(cloud.OperationOf(req.Context()).Name, resp)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// answers is a transport that passes on only vCenter's answers. A redirect is no such answer,
+// because it would send the session elsewhere.
 type answers struct {
 	http.RoundTripper
 	check func(operation string, resp *http.Response) error
@@ -280,22 +298,5 @@ func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
 		_ = resp.Body.Close()
 		return nil, err
 	}
-	resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxAnswer}
 	return resp, nil
-}
-
-type boundedBody struct {
-	io.ReadCloser
-	left int
-}
-
-var errTooLarge = errors.New("the response is too large")
-
-func (b *boundedBody) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errTooLarge
-	}
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
-	b.left -= n
-	return n, err
 }

@@ -25,6 +25,8 @@ const (
 	maxWait = 30 * time.Second
 	// responseTime is how long the answer may take beyond that.
 	responseTime = 30 * time.Second
+	// maxViewed bounds the VMs in the stream's memory. A vCenter has at most 40,000.
+	maxViewed = 100_000
 	// maxReportGap is the longest time without a report. After a longer gap, the stream reports
 	// everything again, because the account may have been listed meanwhile.
 	maxReportGap = 2 * time.Minute
@@ -285,6 +287,9 @@ func (f *stream) next(ctx context.Context, timeout time.Duration) (changes, erro
 			for _, update := range filter.ObjectSet {
 				f.record(all, update)
 			}
+		}
+		if len(all) > maxViewed || f.view.Len() > maxViewed {
+			return nil, cloud.Errorf(cloud.Unknown, "WaitForUpdatesEx: more than %d VMs have changed: check spec.vsphere.server", maxViewed)
 		}
 		if !ptr.Deref(set.Truncated, false) {
 			return all, nil

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/json"
+
+	"github.com/drover-io/drover/internal/scan"
 )
 
 // limits bound the answers of one cluster.
@@ -41,8 +43,6 @@ var defaults = limits{
 }
 
 const (
-	// maxDepth bounds how deep an answer is nested.
-	maxDepth = 100
 	// bytesPerElement is the least that an element of an array has on average. The shortest of real
 	// answers are the verbs in those to discovery, whose elements have some 20 bytes with what is
 	// around them. An empty element has 3, and takes up to 1 KiB when it is decoded.
@@ -69,7 +69,7 @@ type boundedBody struct {
 	limit          int64
 	timer          *time.Timer // or nil
 
-	scan    scanner
+	scan    scan.JSON
 	size    int64  // of the answer, or of the initial events
 	event   []byte // the current event, as far as it was read
 	counted int64  // in the namespace's bytes in flight
@@ -140,7 +140,7 @@ func (b *boundedBody) isOpenWatch() bool { return b.watch && !b.initial }
 // acceptObject counts a part of a list or of a single object.
 func (b *boundedBody) acceptObject(part []byte) error {
 	for _, c := range part {
-		if err := b.scan.next(c); err != nil {
+		if err := b.scan.Next(c); err != nil {
 			return b.answer.refuse(reasonFormat, "sent JSON that "+err.Error())
 		}
 	}
@@ -153,17 +153,17 @@ func (b *boundedBody) acceptObject(part []byte) error {
 	if b.answer.kind.first && !b.begun {
 		b.forget()
 	}
-	n := b.scan.items
-	b.scan.items, b.begun = 0, true
+	n := b.scan.Items
+	b.scan.Items, b.begun = 0, true
 	return b.count(n, func(*collection) {})
 }
 
 // elements bounds how much memory an answer of some bytes takes when it is decoded.
 func (b *boundedBody) elements(size int64) error {
-	if b.scan.elements <= freeElements+size/bytesPerElement {
+	if b.scan.Elements <= freeElements+size/bytesPerElement {
 		return nil
 	}
-	return b.answer.refuse(reasonCount, fmt.Sprintf("sent %d elements of arrays in %d bytes", b.scan.elements, size))
+	return b.answer.refuse(reasonCount, fmt.Sprintf("sent %d elements of arrays in %d bytes", b.scan.Elements, size))
 }
 
 // forget begins to count the collection's objects again: the library replaces what it has.
@@ -196,16 +196,16 @@ func (b *boundedBody) count(n int, change func(*collection)) error {
 // acceptEvents counts a part of a watch, event by event.
 func (b *boundedBody) acceptEvents(part []byte) error {
 	for _, c := range part {
-		if b.scan.depth > 0 || c == '{' {
+		if b.scan.Depth > 0 || c == '{' {
 			b.event = append(b.event, c)
 		}
 		if int64(len(b.event)) > b.answer.forwarder.limits.other {
 			return b.answer.refuse(reasonSize, fmt.Sprintf("sent an event of more than %d MiB", b.answer.forwarder.limits.other>>20))
 		}
-		if err := b.scan.next(c); err != nil {
+		if err := b.scan.Next(c); err != nil {
 			return b.answer.refuse(reasonFormat, "sent JSON that "+err.Error())
 		}
-		if b.scan.depth == 0 && c == '}' {
+		if b.scan.Depth == 0 && c == '}' {
 			if err := b.endEvent(); err != nil {
 				return err
 			}
@@ -231,11 +231,12 @@ func (b *boundedBody) endEvent() error {
 	}
 	rest, ok := bytes.CutPrefix(b.event, []byte(eventBegins))
 	kind, _, closed := bytes.Cut(rest, []byte(typeEnds))
-	if !ok || !closed || b.scan.keys != 2 {
+	if !ok || !closed || b.scan.Keys != 2 {
 		return b.answer.refuse(reasonFormat, "sent an event that does not consist of a type and an object")
 	}
 	err := b.countEvent(string(kind))
-	b.event, b.scan = b.event[:0], scanner{stack: b.scan.stack[:0]}
+	b.event = b.event[:0]
+	b.scan.Restart()
 	if cap(b.event) > keptEvent {
 		b.event = nil
 	}
@@ -286,97 +287,4 @@ func (b *boundedBody) countEvent(kind string) error {
 		return nil
 	}
 	return b.answer.refuse(reasonFormat, "sent an event of a type that Kubernetes does not have")
-}
-
-// scanner follows the structure of JSON without keeping it.
-type scanner struct {
-	stack    []byte // the open brackets
-	depth    int
-	inString bool
-	escaped  bool
-	fresh    bool  // after '[', before its first element
-	elements int64 // of arrays at any depth
-	items    int   // of arrays in the outermost object, since they were counted
-	keys     int   // of the outermost object
-}
-
-type formatError string
-
-func (e formatError) Error() string { return string(e) }
-
-func (s *scanner) next(c byte) error {
-	if s.inString {
-		switch {
-		case s.escaped:
-			s.escaped = false
-		case c == '\\':
-			s.escaped = true
-		case c == '"':
-			s.inString = false
-		}
-		return nil
-	}
-	switch c {
-	case ' ', '\t', '\r', '\n':
-		return nil
-	case ']', '}':
-		s.fresh = false
-		return s.pop(c)
-	}
-	if s.fresh {
-		s.fresh = false
-		s.element()
-	}
-	switch c {
-	case '"':
-		s.inString = true
-		return s.inside()
-	case '{', '[':
-		return s.push(c)
-	case ',':
-		if s.depth > 0 && s.stack[s.depth-1] == '[' {
-			s.element()
-		}
-		return s.inside()
-	case ':':
-		if s.depth == 1 {
-			s.keys++
-		}
-		return s.inside()
-	}
-	return s.inside()
-}
-
-func (s *scanner) element() {
-	s.elements++
-	if s.depth == 2 {
-		s.items++
-	}
-}
-
-func (s *scanner) inside() error {
-	if s.depth == 0 {
-		return formatError("has text outside of objects")
-	}
-	return nil
-}
-
-func (s *scanner) push(c byte) error {
-	switch {
-	case s.depth == 0 && c == '[':
-		return formatError("is not an object")
-	case s.depth == maxDepth:
-		return formatError(fmt.Sprintf("is nested more than %d levels deep", maxDepth))
-	}
-	s.stack, s.fresh = append(s.stack[:s.depth], c), c == '['
-	s.depth++
-	return nil
-}
-
-func (s *scanner) pop(c byte) error {
-	if s.depth == 0 || (s.stack[s.depth-1] == '{') != (c == '}') {
-		return formatError("has brackets that do not match")
-	}
-	s.depth--
-	return nil
 }

@@ -435,7 +435,7 @@ func (c *Cloud) aggregate(in call, collection, kind string, all []item) (any, *f
 		out["unreachables"] = dead
 		out["warning"] = map[string]any{"code": "UNREACHABLE", "message": "Some scopes could not be reached."}
 	}
-	return out, nil
+	return in.partial(out)
 }
 
 func (c *Cloud) unreachable() (all []any) {

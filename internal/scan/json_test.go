@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package forwarder
+package scan
 
 import (
 	"bytes"
@@ -8,22 +8,22 @@ import (
 	"testing"
 )
 
-// FuzzScanner compares the scanner with encoding/json: it accepts every object, and counts as many
+// FuzzJSON compares the scanner with encoding/json: it accepts every object, and counts as many
 // elements, items and keys.
-func FuzzScanner(f *testing.F) {
+func FuzzJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"items":[]}`, `{"items":[1,"a",null,true,{"b":[[],[1]]}],"x":{"y":["]",{"z":"\"[,:"}]}}`, ` {"a" : [ ] , "b":[ [ ] ]}`, `[1]`, `{"a":[}`, `{"a":1}}`, `"x"`,
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s := scanner{}
+		s := JSON{}
 		var refused error
 		for _, c := range data {
-			if refused = s.next(c); refused != nil {
+			if refused = s.Next(c); refused != nil {
 				break
 			}
-			if s.depth > maxDepth {
+			if s.Depth > MaxDepth {
 				t.Fatal("deeper than permitted")
 			}
 		}
@@ -33,12 +33,12 @@ func FuzzScanner(f *testing.F) {
 		}
 		decoder := json.NewDecoder(bytes.NewReader(data))
 		elements, items, keys, depth := count(t, decoder)
-		if depth > maxDepth {
+		if depth > MaxDepth {
 			return
 		}
-		if refused != nil || s.depth != 0 || s.elements != elements || s.items != items || s.keys != keys {
+		if refused != nil || s.Depth != 0 || s.Elements != elements || s.Items != items || s.Keys != keys {
 			t.Fatalf("%q: %v, depth %d, %d elements (want %d), %d items (want %d), %d keys (want %d)",
-				data, refused, s.depth, s.elements, elements, s.items, items, s.keys, keys)
+				data, refused, s.Depth, s.Elements, elements, s.Items, items, s.Keys, keys)
 		}
 	})
 }
