@@ -47,7 +47,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-security test-aws test-takeover test-azure test-gcp test-storm test-orphans test-damage test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-whole test-e2e-kind test-kubeadm test-cluster test-cluster-long test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-cluster demo-picture playground playground-takeover lint generate verify-generate vulncheck docs pictures release-manifests release image verify-release clean
+.PHONY: help build test suites suites-plan test-long test-lifecycle test-crash test-chaos test-outage test-security test-aws test-takeover test-azure test-gcp test-storm test-orphans test-damage test-autoscaler test-monitoring test-tilt test-operator test-e2e test-e2e-whole test-e2e-kind test-kubeadm test-cluster test-cluster-long test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo demo-cluster demo-picture playground playground-takeover lint generate verify-generate vulncheck docs pictures release-manifests release image image-layout verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -272,6 +272,9 @@ release: ## Write a whole release to out/release/: manifests, programs, what the
 
 image: ## Push the image for all architectures, without Docker
 	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/image
+
+image-layout: ## Write the image for all architectures to out/image, an OCI layout, and print its digest
+	@VERSION=$(VERSION) hack/image-layout out/image
 
 verify-release: ## Build manager and image twice, in two folders, and compare
 	hack/verify-release

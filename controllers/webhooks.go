@@ -130,9 +130,12 @@ func (w Webhooks) checkMachine(fields *infrav1.CloudMachineFields, path *field.P
 func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (field.ErrorList, error) {
 	path := field.NewPath("spec")
 	if m.Spec.Creation.Token != "" {
-		ownershipID, err := ownershipIDOf(ctx, w.Reader, m)
-		if err != nil {
-			return nil, err
+		ownershipID := "" // unknown if this manager may not read the object's namespace
+		if w.Namespace == "" || w.Namespace == m.Namespace {
+			var err error
+			if ownershipID, err = ownershipIDOf(ctx, w.Reader, m); err != nil {
+				return nil, err
+			}
 		}
 		other, err := w.other(ctx, m, func(other *infrav1.CloudMachine) (bool, error) {
 			return claimsVM(ctx, w.Reader, other, m.Namespace, ownershipID)

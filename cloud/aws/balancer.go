@@ -21,6 +21,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // A load balancer is a Network Load Balancer with a listener, a target group of IP addresses, and a
@@ -594,6 +595,9 @@ func (b balancer) resource() cloud.Resource {
 
 // deleteBalancer deletes the parts in order, until one is still in use.
 func (d *driver) deleteBalancer(ctx context.Context, r cloud.Resource) error {
+	if err := driverkit.CheckOwned(r); err != nil {
+		return err
+	}
 	b := d.balancers.get(r.Token)
 	if !b.exists() {
 		found, err := d.readBalancers(ctx, map[string]bool{r.Token: true})

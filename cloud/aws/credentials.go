@@ -34,8 +34,8 @@ const (
 const getCredentials = "GetCredentials"
 
 // sessionName returns the name of an assumed role's session, which CloudTrail shows and a role's
-// trust policy can require (sts:RoleSessionName): tenants can't choose it. AWS accepts 64 characters.
-// A dot, which no namespace has, keeps a long name from being another namespace's.
+// trust policy can require (sts:RoleSessionName): tenants can't choose it. AWS accepts 64
+// characters. A dot, which no namespace has, keeps a long name from being another namespace's.
 func sessionName(namespace string) string {
 	const maxLength, digits = 64, 16
 	name := strings.TrimSuffix("drover-"+namespace, "-")

@@ -197,6 +197,9 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 			wanted[ref.Token] = true
 		}
 	}
+	if len(wanted) == 0 {
+		return nil, nil
+	}
 	found, err := d.instances(ctx, tokens(wanted)...)
 	if err != nil {
 		return nil, err

@@ -81,6 +81,27 @@ func (s *suite) deleteWithFaults() {
 	}
 }
 
+// withoutToken checks that a reference without a token finds nothing, whatever else it says: what
+// it found would be deleted. Nor is a balancer deleted without one.
+func (s *suite) withoutToken() {
+	made := s.ensure(s.request(s.token()))
+	s.sleep(s.Cloud.Traits.ReadLag)
+	for _, ref := range []cloud.Reference{{}, {OwnershipID: s.owner}, {ProviderID: made.ProviderID}, {OwnershipID: s.owner, ProviderID: made.ProviderID}} {
+		found, err := s.driver.Describe(s.Context(), []cloud.Reference{ref})
+		if code := cloud.CodeOf(err); len(found) > 0 || err != nil && code != cloud.InvalidSpec {
+			s.Errorf("Describe of %+v: got %+v, %v, want nothing or InvalidSpec", ref, found, err)
+		}
+	}
+	if _, able := s.driver.(*checked).Driver.(cloud.Balancer); able {
+		// A cloud that knows balancers by their IDs finds none.
+		if err := s.driver.Delete(s.Context(), []cloud.Resource{{Kind: cloud.KindBalancer, ID: made.ID, OwnershipID: s.owner}})[0]; err != nil {
+			s.wantCode(err, cloud.InvalidSpec)
+		}
+	}
+	s.wantOne(made.Token, made.ID)
+	s.untilGone(s.Context(), []cloud.Reference{s.reference(made)})
+}
+
 // foreign checks that resources of others are neither listed nor touched.
 func (s *suite) foreign() {
 	if s.Foreign == nil {

@@ -66,6 +66,7 @@ func Run(t *testing.T, target Target) {
 		{"rejected requests", together, (*suite).refused},
 		{"reads with network faults", together, (*suite).readsWithFaults},
 		{"describe", together, (*suite).describe},
+		{"without a token", together, (*suite).withoutToken},
 		{"console", together, (*suite).console},
 		{"dry run", together, (*suite).dryRun},
 		{"delete with network faults", together, (*suite).deleteWithFaults},

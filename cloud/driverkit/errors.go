@@ -46,6 +46,15 @@ func (r Redactor) hide(text string) string {
 	return text
 }
 
+// CheckOwned refuses to delete a resource by its tags if one of them is empty: that would select
+// what has no such tag, whosever it is.
+func CheckOwned(r cloud.Resource) error {
+	if r.Token == "" || r.OwnershipID == "" {
+		return cloud.Errorf(cloud.InvalidSpec, "delete %s %s: it has no creation token or no ownership ID, so nothing says whose it is", r.Kind, cloud.Clip(r.ID, 256))
+	}
+	return nil
+}
+
 // maxCause is how many bytes of a network error are shown.
 const maxCause = 256
 

@@ -252,6 +252,24 @@ func TestCarrier(t *testing.T) {
 	})
 }
 
+// TestDriverKnowsNamespace: a driver is told the account's namespace.
+func TestDriverKnowsNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		var namespaces []string
+		c.begin(t, func(o *Options) {
+			connect := o.Clouds[0].New
+			o.Clouds[0].New = func(cfg cloud.Config) (cloud.Driver, error) {
+				namespaces = append(namespaces, cfg.Namespace)
+				return connect(cfg)
+			}
+		}).account(t)
+		if len(namespaces) == 0 || namespaces[0] != testKey.Namespace {
+			t.Errorf("the driver was told %q", namespaces)
+		}
+	})
+}
+
 // TestThrottledCreates: creates that the cloud throttles delay later ones, and all machines are
 // made.
 func TestThrottledCreates(t *testing.T) {

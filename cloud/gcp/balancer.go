@@ -606,6 +606,9 @@ func (d *driver) readBalancers(ctx context.Context, filter string, tokens map[st
 // deleteBalancer deletes the parts, the last one first, until Compute Engine needs time for one.
 // Parts that have the name and not the tags are not Drover's.
 func (d *driver) deleteBalancer(ctx context.Context, r cloud.Resource) error {
+	if err := driverkit.CheckOwned(r); err != nil {
+		return err
+	}
 	b := d.balancers.get(r.Token, r.OwnershipID)
 	if left := d.settle - time.Since(b.asked); left > 0 {
 		return &cloud.Queued{After: left} // a part may still appear

@@ -393,7 +393,10 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 		case err != nil:
 			errs[i] = err
 		case (k == virtualMachines || k == services) && r.Reason == beingDeleted:
-		case k == secrets:
+		case k == secrets: // selected by token and owner, of which an empty one selects what has none
+			if errs[i] = driverkit.CheckOwned(r); errs[i] != nil {
+				continue
+			}
 			leftovers[r.OwnershipID] = append(leftovers[r.OwnershipID], i)
 		default:
 			errs[i] = d.remove(ctx, k, name, uid)

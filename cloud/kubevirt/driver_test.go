@@ -455,3 +455,26 @@ func TestHealth(t *testing.T) {
 		NewWithT(t).Expect(r.Balancer.Targets).To(Equal([]cloud.BalancerTarget{{Address: "10.0.0.1", Healthy: test.want}}), name)
 	}
 }
+
+// TestDeleteWithoutOwner: no Secret is selected by an empty token or ownership ID, and no path
+// without a name is deleted: these would be the objects of others.
+func TestDeleteWithoutOwner(t *testing.T) {
+	g := NewWithT(t)
+	var asked []string
+	d := served(t, func(w http.ResponseWriter, req *http.Request) {
+		asked = append(asked, req.Method+" "+req.URL.Path)
+		write(w, 200, metav1.Status{Status: metav1.StatusSuccess})
+	})
+	all := []cloud.Resource{
+		{Kind: cloud.KindDisk, ID: secretID + "uid-1"},
+		{Kind: cloud.KindDisk, ID: secretID + "uid-1", Token: "token-1"},
+		{Kind: cloud.KindDisk, ID: secretID + "uid-1", OwnershipID: "blue"},
+		{Kind: cloud.KindDisk, ID: volumeID + "/uid-1", Token: "token-1", OwnershipID: "blue"},
+		{Kind: cloud.KindInstance, ID: "uid-1", OwnershipID: "blue"},
+		{Kind: cloud.KindInstance, ProviderID: "kubevirt://token-1", Token: "token-1", OwnershipID: "blue"},
+	}
+	for i, err := range d.Delete(t.Context(), all) {
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec), "%+v: %v", all[i], err)
+	}
+	g.Expect(asked).NotTo(ContainElement(HavePrefix(http.MethodDelete)))
+}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // A load balancer of Octavia is made by one call, with its listener, pool, health monitor and
@@ -500,6 +501,9 @@ func (d *driver) members(ctx context.Context, pool string) ([]member, error) {
 
 // deleteBalancer deletes the floating IPs, and then the load balancer with all its parts.
 func (d *driver) deleteBalancer(ctx context.Context, r cloud.Resource) error {
+	if err := driverkit.CheckOwned(r); err != nil {
+		return err
+	}
 	if left := d.creating.pendingFor(r.Token); left > 0 { // a floating IP may still appear
 		return &cloud.Queued{After: left}
 	}

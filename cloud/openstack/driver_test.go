@@ -505,6 +505,18 @@ func TestDelete(t *testing.T) {
 	g.Expect(cloud.CodeOf(connected(t, p).Delete(t.Context(), one)[0])).To(Equal(cloud.Conflict))
 }
 
+// TestDeleteWithoutOwner: a load balancer without a token or an ownership ID is not deleted, and
+// nothing is looked for by an empty one: floating IPs of others may have it.
+func TestDeleteWithoutOwner(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	for _, r := range []cloud.Resource{{}, {Token: "token-1"}, {OwnershipID: "owner-1"}} {
+		r.Kind, r.ID = cloud.KindBalancer, "one"
+		g.Expect(cloud.CodeOf(connected(t, p).Delete(t.Context(), []cloud.Resource{r})[0])).To(Equal(cloud.InvalidSpec))
+	}
+	g.Expect(p.calls).To(BeEmpty())
+}
+
 // slow makes each delete take a second.
 type slow struct{ http.RoundTripper }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // softPrefix is the prefix of the power-off option of a machine whose power is never cut.
@@ -114,6 +115,9 @@ func (d *driver) failedRemovals(ctx context.Context, s *session, resources []clo
 
 // deleteOne deletes the resource's VM: the first with its UUID, or the one that its ID also names.
 func (d *driver) deleteOne(ctx context.Context, s *session, r cloud.Resource, vms []vm, failed error) error {
+	if err := driverkit.CheckOwned(r); err != nil {
+		return err
+	}
 	id, ref, further := strings.Cut(r.ID, "/")
 	i := slices.IndexFunc(vms, func(m vm) bool { return m.identity() == id && (!further || m.ref.Value == ref) })
 	if i < 0 {

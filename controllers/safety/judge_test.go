@@ -63,14 +63,14 @@ func TestJudge(t *testing.T) {
 	pending.machines[token] = "" // claimed, and its create call is slow
 	first, second := vm("i-1", "ours", token), vm("i-2", "ours", token)
 	type row struct {
-		what      string
-		resources []cloud.Resource
-		known     facts
-		orphans   int // in the second listing
-		due       int // of those, how many may be deleted then
-		unknown   int
-		other     int
-		twins     int
+		what       string
+		resources  []cloud.Resource
+		known      facts
+		orphans    int // in the second listing
+		due        int // of those, how many may be deleted then
+		unknown    int
+		other      int
+		duplicates int
 	}
 	for _, c := range []row{
 		{what: "a machine's", resources: []cloud.Resource{first}, known: knows(token)},
@@ -90,7 +90,7 @@ func TestJudge(t *testing.T) {
 		{what: "one without a token", resources: []cloud.Resource{vm("i-1", "ours", "")}, known: knows(), other: 1},
 		{what: "a second VM beside the recorded one", resources: []cloud.Resource{first, second}, known: knows(token), orphans: 1, due: 1},
 		{what: "a second VM, while the recorded one is not there", resources: []cloud.Resource{second}, known: knows(token)},
-		{what: "two VMs, none recorded", resources: []cloud.Resource{first, second}, known: pending, twins: 1},
+		{what: "two VMs, none recorded", resources: []cloud.Resource{first, second}, known: pending, duplicates: 1},
 	} {
 		m := &memory{begun: map[string]map[string]time.Time{}}
 		look := func(at time.Time) (report, bool) {
@@ -108,7 +108,7 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s was confirmed within the grace: %+v", c.what, early)
 		}
 		two, _ := look(begin.Add(grace))
-		if len(two.orphans) != c.orphans || len(m.due(two, 10, grace)) != c.due || two.unknownOwner != c.unknown || len(two.otherManager) != c.other || len(two.duplicates) != c.twins {
+		if len(two.orphans) != c.orphans || len(m.due(two, 10, grace)) != c.due || two.unknownOwner != c.unknown || len(two.otherManager) != c.other || len(two.duplicates) != c.duplicates {
 			t.Errorf("%s, later: %+v; due %v", c.what, two, m.due(two, 10, grace))
 		}
 	}

@@ -36,7 +36,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/drover-io/drover/internal/egress"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
@@ -204,7 +203,7 @@ func (f *Forwarder) register(key client.ObjectKey, source [sha256.Size]byte, con
 	c := &cluster{
 		key: key, source: source, server: config.Server, bearer: config.Token,
 		upstream: &http.Transport{
-			Proxy:                  egress.Proxy, // the operator's
+			Proxy:                  http.ProxyFromEnvironment, // the operator's proxy
 			DialContext:            f.dial,
 			TLSClientConfig:        config.TLS(),
 			TLSHandshakeTimeout:    f.limits.header,

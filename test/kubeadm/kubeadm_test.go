@@ -82,9 +82,9 @@ func TestMachineDeployment(t *testing.T) {
 	}
 }
 
-// TestWithoutProviderID tests that Drover sets the provider ID of the Node, which it finds by the
-// VM's address, if the kubelet can't set it. This is so on clouds that generate the provider ID
-// with the machine.
+// TestWithoutProviderID tests that Drover sets the provider ID of the Node, which it finds by its
+// name and the VM's address together, if the kubelet can't set it. This is so on clouds that
+// generate the provider ID with the machine.
 func TestWithoutProviderID(t *testing.T) {
 	s := stage{house.Stage(t, "grey")}
 	pool, config, objects := s.example()

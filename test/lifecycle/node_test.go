@@ -423,16 +423,16 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 	// Nodes without a provider ID claim the VM's address: neither has the machine's name, so
 	// neither is linked.
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: machine.Name}}
-	twins := []*corev1.Node{{}, {}}
-	for i, twin := range twins {
-		twin.Name = fmt.Sprintf("twin-%d-of-%s", i, s.Name)
-		s.create(twin)
-		s.soon("the twin has an address", func(ctx context.Context) (string, error) {
-			if err := env.client.Get(ctx, client.ObjectKeyFromObject(twin), twin); err != nil {
+	claimants := []*corev1.Node{{}, {}}
+	for i, claimant := range claimants {
+		claimant.Name = fmt.Sprintf("claimant-%d-of-%s", i, s.Name)
+		s.create(claimant)
+		s.soon("the claimant has an address", func(ctx context.Context) (string, error) {
+			if err := env.client.Get(ctx, client.ObjectKeyFromObject(claimant), claimant); err != nil {
 				return "", err
 			}
-			twin.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: vm.PrivateIP}}
-			if err := env.client.Status().Update(ctx, twin); apierrors.IsConflict(err) {
+			claimant.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: vm.PrivateIP}}
+			if err := env.client.Status().Update(ctx, claimant); apierrors.IsConflict(err) {
 				return "someone else wrote the Node", nil
 			} else if err != nil {
 				return "", err
@@ -441,9 +441,9 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 		})
 	}
 	unlinked := func() string {
-		for _, twin := range twins {
-			if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(twin), twin); err != nil || twin.Spec.ProviderID != "" {
-				return fmt.Sprintf("Node %s has provider ID %q (%v)", twin.Name, twin.Spec.ProviderID, err)
+		for _, claimant := range claimants {
+			if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(claimant), claimant); err != nil || claimant.Spec.ProviderID != "" {
+				return fmt.Sprintf("Node %s has provider ID %q (%v)", claimant.Name, claimant.Spec.ProviderID, err)
 			}
 		}
 		return ""
@@ -458,8 +458,8 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 	}
 	s.touch(&machine) // the deletion of its only Node is no event for it
 	s.stays("a Node at the same address, while the machine has none", unlinked)
-	for _, twin := range twins {
-		if err := scenario.Delete(s.ctx, env.client, twin); err != nil {
+	for _, claimant := range claimants {
+		if err := scenario.Delete(s.ctx, env.client, claimant); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -3,11 +3,14 @@
 package packaging
 
 import (
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 )
 
 var goBuild = regexp.MustCompile(`go build (.*)-ldflags "(.*)" -o `)
@@ -49,8 +52,8 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestToolchain tests that a build with Go's first patch release fetches a later one, with the fixes
-// of its standard library.
+// TestToolchain tests that a build with Go's first patch release fetches a later one, with the
+// fixes of its standard library.
 func TestToolchain(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^toolchain go1\.\d+\.[1-9]\d*$`).Match(read(t, root(t)+"/go.mod")) {
 		t.Error("go.mod names no toolchain with a patch release")
@@ -81,6 +84,70 @@ func TestWorkflowsAreBound(t *testing.T) {
 				t.Errorf("%s:%d: go.mod may name an older patch release than Go's last one", name, i+1)
 			}
 		}
+	}
+}
+
+// TestOnlyPublishHasRights tests that of a release's jobs, only the one that builds and tests
+// nothing has rights: tests, generators and compilers run the code of many modules.
+func TestOnlyPublishHasRights(t *testing.T) {
+	type job struct {
+		Permissions map[string]string
+		Environment string
+		Steps       []struct{ Run string }
+	}
+	var workflow struct {
+		Permissions map[string]string
+		Jobs        map[string]job
+	}
+	if err := yaml.Unmarshal(read(t, root(t)+"/.github/workflows/release.yaml"), &workflow); err != nil {
+		t.Fatal(err)
+	}
+	rights := func(permissions map[string]string) bool {
+		return slices.Contains(slices.Collect(maps.Values(permissions)), "write")
+	}
+	if len(workflow.Permissions) == 0 || rights(workflow.Permissions) {
+		t.Errorf("each job has the permissions %v", workflow.Permissions)
+	}
+	for name, job := range workflow.Jobs {
+		builds := slices.ContainsFunc(job.Steps, func(step struct{ Run string }) bool { return strings.Contains(step.Run, "make ") })
+		switch {
+		case name != "publish" && rights(job.Permissions):
+			t.Errorf("job %s has the permissions %v", name, job.Permissions)
+		case name == "publish" && (builds || job.Environment == "" || !rights(job.Permissions)):
+			t.Error("the job that publishes must have rights, and a person's approval, and build nothing")
+		}
+	}
+	if _, ok := workflow.Jobs["publish"]; !ok {
+		t.Error("no job publishes")
+	}
+}
+
+// TestImageByDigest tests that the manifests of a release name the image as they are told to: by
+// tag and digest.
+func TestImageByDigest(t *testing.T) {
+	repository, image := t.TempDir(), image+"@sha256:"+strings.Repeat("0a", 32)
+	run(t, []string{"VERSION=" + version, "IMAGE=" + image}, root(t)+"/hack/release-manifests", repository)
+	for _, file := range []string{"infrastructure-components.yaml", "infrastructure-components-safety.yaml"} {
+		if text := string(read(t, filepath.Join(repository, providerName, version, file))); !strings.Contains(text, "image: "+image+"\n") {
+			t.Errorf("%s does not name the image by its digest", file)
+		}
+	}
+}
+
+// TestLicenses tests that the licenses of a release contain those of Drover and Go, and texts and
+// notices of modules.
+func TestLicenses(t *testing.T) {
+	text := string(run(t, []string{"PLATFORMS=linux/amd64"}, root(t)+"/hack/licenses"))
+	for _, want := range []string{
+		"\nDrover: LICENSE\n", "\nGo go1.", "\nk8s.io/client-go v", "\ngithub.com/aws/aws-sdk-go-v2 v", ": NOTICE.txt\n", ": third_party/forked/golang/LICENSE\n",
+		"Redistribution and use in source and binary forms", "Permission is hereby granted, free of charge",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the licenses have no %q", want)
+		}
+	}
+	if strings.Contains(text, root(t)) {
+		t.Error("the licenses contain paths of this computer")
 	}
 }
 

@@ -128,20 +128,26 @@ func builtFor(t *testing.T, file, system, architecture string) {
 }
 
 // listsModules checks that a program's list of modules is about Drover at a version, and names
-// modules.
+// modules whose licenses the release has.
 func listsModules(t *testing.T, file, version string) {
 	t.Helper()
 	var list struct {
 		Metadata struct {
 			Component struct{ Name, Version string }
 		}
-		Components []struct{ Name string }
+		Components []struct{ Name, Version string }
 	}
 	if err := json.Unmarshal(read(t, file), &list); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
 	if c := list.Metadata.Component; c.Name != "github.com/drover-io/drover" || c.Version != version || len(list.Components) == 0 {
 		t.Errorf("%s is about %s %s and lists %d modules", file, c.Name, c.Version, len(list.Components))
+	}
+	licenses := string(read(t, filepath.Join(filepath.Dir(file), "LICENSES.txt")))
+	for _, c := range list.Components {
+		if !strings.Contains(licenses, fmt.Sprintf("\n%s %s: ", c.Name, c.Version)) {
+			t.Errorf("LICENSES.txt has no license of %s %s", c.Name, c.Version)
+		}
 	}
 }
 
