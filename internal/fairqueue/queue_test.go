@@ -287,6 +287,47 @@ func TestWhatIsAddedWhileAKeyWaitsIsMerged(t *testing.T) {
 	})
 }
 
+// A key that runs before its delay is over does not run again at the end of that delay.
+func TestAKeyThatIsAddedBeforeItsDelayIsOverRunsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue(t, 1, &hanging{})
+		c := work(t, q, 1)
+		ran := func(want int, when string) {
+			t.Helper()
+			for c.count("") > 0 {
+				c.finish(c.keys()...)
+			}
+			if len(c.all) != want {
+				t.Errorf("%s: ran %d times, want %d", when, len(c.all), want)
+			}
+		}
+		const key = "a/c/0"
+		q.AddAfter(key, time.Minute)
+		q.AddAfter(key, time.Hour) // the shortest delay wins
+		q.Add(key)
+		ran(1, "at once")
+		q.AddAfter(key, 2*time.Minute) // as a reconcile asks at its end
+		time.Sleep(90 * time.Second)
+		ran(1, "after the first delay")
+		time.Sleep(31 * time.Second)
+		ran(2, "after the second delay")
+		q.Add(key)
+		c.want(key, 1)
+		q.Add(key)
+		q.AddAfter(key, time.Second) // it runs again in any case
+		ran(4, "added while it ran")
+		time.Sleep(time.Hour)
+		ran(4, "later")
+		q.Add(key)
+		c.want(key, 1)
+		q.AddAfter(key, time.Second)
+		time.Sleep(time.Minute) // the delay is over while the key runs
+		ran(6, "due while it ran")
+		time.Sleep(time.Hour)
+		ran(6, "at the end")
+	})
+}
+
 func TestPriorities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue(t, 1, &hanging{})
@@ -440,6 +481,10 @@ func TestEveryKeyRuns(t *testing.T) {
 						h.record(hangs, targetOf(key).String())
 						mu.Lock()
 						delete(running, key)
+						if random.IntN(4) == 0 { // as a reconcile that asks for another one
+							due[key] = true
+							q.AddAfter(key, time.Duration(random.IntN(3))*time.Second)
+						}
 						mu.Unlock()
 						q.Done(key)
 					}
