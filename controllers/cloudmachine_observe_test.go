@@ -190,7 +190,7 @@ func TestStatusWrites(t *testing.T) {
 					b.reconcile("m")
 				}
 				b.Expect(conditions.IsTrue(b.machine("m"), infrav1.MachineNodeJoinedCondition)).To(BeTrue())
-				b.Expect(b.statusWrites).To(Equal(c.writes))
+				b.Expect(b.statusWrites.Load()).To(BeEquivalentTo(c.writes))
 			})
 		})
 	}

@@ -64,7 +64,7 @@ type bench struct {
 	recorder *events.FakeRecorder
 	stop     context.CancelFunc
 	// statusWrites counts the writes of CloudMachines' status.
-	statusWrites int
+	statusWrites atomic.Int64
 }
 
 const (
@@ -170,7 +170,7 @@ func newBenchWith(t *testing.T, zonal bool, objects ...client.Object) *bench {
 	}
 	b.management = interceptor.NewClient(newManagement(t, objects...).(client.WithWatch), interceptor.Funcs{
 		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
-			b.statusWrites++
+			b.statusWrites.Add(1)
 			return c.SubResource(subResource).Patch(ctx, o, p, options...)
 		},
 	})

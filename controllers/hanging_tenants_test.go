@@ -111,12 +111,12 @@ func TestHangingTenantsHoldUpNobody(t *testing.T) {
 		const tenants, workers = 30, 8
 		var objects []client.Object
 		for i := range tenants {
-			objects = append(objects, tenantFleet(fmt.Sprintf("account-%d", i), unmade)...)
+			objects = append(objects, tenantFleet(fmt.Sprintf("account-%d", i), unmade, "m1", "m2")...)
 			objects = append(objects, tenantFleet(fmt.Sprintf("cluster-%d", i), func(m *infrav1.CloudMachine) {
 				m.Spec.ProviderID = "simulated:///sim-1a/" + m.Namespace + m.Name
-			})...)
+			}, "m1", "m2")...)
 		}
-		last := tenantFleet("team-a", unmade)
+		last := tenantFleet("team-a", unmade, "m1", "m2", "m3", "m4", "m5")
 		b := newBench(t, append(objects, last...)...)
 		synctest.Wait() // its account has started
 		accounts := &hangingCalls{hanging: map[types.NamespacedName]bool{}}
@@ -174,8 +174,8 @@ func TestHangingTenantsHoldUpNobody(t *testing.T) {
 }
 
 // tenantFleet is fleetOf in another namespace.
-func tenantFleet(namespace string, change func(*infrav1.CloudMachine)) []client.Object {
-	objects := fleetOf("m1", "m2", "m3", "m4", "m5")
+func tenantFleet(namespace string, change func(*infrav1.CloudMachine), names ...string) []client.Object {
+	objects := fleetOf(names...)
 	for _, o := range objects {
 		o.SetNamespace(namespace)
 		if m, ok := o.(*infrav1.CloudMachine); ok {

@@ -82,7 +82,7 @@ func noticed(t *testing.T, hanging, namespaces int) time.Duration {
 		keys = append(keys, types.NamespacedName{Namespace: fmt.Sprintf("hanging-%d", i%namespaces), Name: fmt.Sprintf("slow-%d", i)})
 	}
 	keys = append(keys, victim)
-	down := time.Now().Add(10 * time.Minute)
+	down := time.Now().Add(5 * time.Minute)
 	all := clusters{hangs: &sync.Map{}, list: func(ctx context.Context, key client.ObjectKey) error {
 		switch {
 		case key != victim:

@@ -30,6 +30,7 @@ type entry[T comparable] struct {
 	added    uint64
 	line     *line[T] // nil if it is in none
 	index    int      // in the line
+	again    bool     // it was added while it ran
 }
 
 // tenant is a namespace.

@@ -21,8 +21,9 @@
 //
 // The queue is client-go's: it merges, delays, limits rates and measures. Only its storage is
 // replaced, by which client-go lets a program choose what is next. (The priority queue of
-// controller-runtime has no such place, and does not tell what waits in it.) The priorities of
-// controller-runtime are kept here.
+// controller-runtime has no such place, and does not tell what waits in it.) What that queue can do
+// and client-go's can't is added here: priorities, and that a key which is added before its delay is
+// over is not added again at its end.
 //
 // # How a worker wakes up
 //
@@ -76,6 +77,9 @@ type Queue[T comparable] struct {
 	// priorities are those of keys that were added and do not wait: delayed ones, and ones that
 	// are added again while they run.
 	priorities map[T]int
+	// due is when delayed keys are added. A key that is added before is not delayed any more.
+	due  map[T]time.Time
+	base workqueue.TypedInterface[T] // without delays
 }
 
 var _ priorityqueue.PriorityQueue[string] = &Queue[string]{}
@@ -83,19 +87,17 @@ var _ priorityqueue.PriorityQueue[string] = &Queue[string]{}
 // New returns a queue. Its metrics have the name of the controller.
 func New[T comparable](name string, limiter workqueue.TypedRateLimiter[T], rules Rules[T]) *Queue[T] {
 	q := &Queue[T]{
-		limiter: limiter, rules: rules, priorities: map[T]int{},
+		limiter: limiter, rules: rules, priorities: map[T]int{}, due: map[T]time.Time{},
 		state: state[T]{
 			waiting: map[T]*entry[T]{}, lines: map[types.NamespacedName]*line[T]{}, tenants: map[string]*tenant{},
 			started: map[T]*entry[T]{}, startedOf: map[types.NamespacedName]int{},
 		},
 	}
 	q.turn = sync.NewCond(&q.mu)
+	q.base = workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[T]{Name: name, Queue: storage[T]{q}})
 	q.TypedRateLimitingInterface = workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[T]{
-		Name: name,
-		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[T]{
-			Name:  name,
-			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[T]{Name: name, Queue: storage[T]{q}}),
-		}),
+		Name:          name,
+		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[T]{Name: name, Queue: gate[T]{q.base, q}}),
 	})
 	return q
 }
@@ -109,8 +111,13 @@ func (q *Queue[T]) AddWithOpts(o priorityqueue.AddOpts, keys ...T) {
 				after = limit
 			}
 		}
-		q.raise(key, ptr.Deref(o.Priority, 0))
-		q.TypedRateLimitingInterface.AddAfter(key, after)
+		switch merged := q.record(key, after, ptr.Deref(o.Priority, 0)); {
+		case merged:
+		case after > 0:
+			q.TypedRateLimitingInterface.AddAfter(key, after)
+		default:
+			q.base.Add(key)
+		}
 	}
 }
 
@@ -127,15 +134,65 @@ func (q *Queue[T]) AddRateLimited(key T) {
 	q.AddWithOpts(priorityqueue.AddOpts{RateLimited: true}, key)
 }
 
-// raise records the priority with which a key is added. The highest wins.
-func (q *Queue[T]) raise(key T, priority int) {
+// record records the priority and the delay with which a key is added. The highest priority and the
+// shortest delay win. merged: the key is added already.
+func (q *Queue[T]) record(key T, after time.Duration, priority int) (merged bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if e := q.waiting[key]; e != nil {
 		e.raise(priority)
-	} else if known, ok := q.priorities[key]; !ok || priority > known {
+		return true
+	}
+	if known, ok := q.priorities[key]; !ok || priority > known {
 		q.priorities[key] = priority
 	}
+	e := q.started[key]
+	if after <= 0 {
+		delete(q.due, key)
+		if e != nil {
+			e.again = true
+		}
+		return false
+	}
+	at := time.Now().Add(after)
+	if known, ok := q.due[key]; e != nil && e.again || ok && known.Before(at) {
+		return true
+	}
+	q.due[key] = at
+	return false
+}
+
+// gate is between the inner queue's delays and its storage. It stops keys that were added before
+// their delay was over, as controller-runtime's queue does.
+type gate[T comparable] struct {
+	workqueue.TypedInterface[T]
+	q *Queue[T]
+}
+
+// Add is called when a delay is over. The inner queue keeps the shortest that a key ever had.
+func (g gate[T]) Add(key T) {
+	switch left, delayed := g.q.expire(key); {
+	case !delayed:
+	case left > 0:
+		go g.q.TypedRateLimitingInterface.AddAfter(key, left) // the caller receives it, and must not wait for itself
+	default:
+		g.TypedInterface.Add(key)
+	}
+}
+
+// expire ends a key's delay, unless some of it is left.
+func (q *Queue[T]) expire(key T) (left time.Duration, delayed bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	at, delayed := q.due[key]
+	if left = time.Until(at); !delayed || left > 0 {
+		return left, delayed
+	}
+	delete(q.due, key)
+	if e := q.started[key]; e != nil {
+		e.again = true
+	}
+	return 0, true
 }
 
 // Get returns the next key that may start. It waits until there is one.
@@ -227,11 +284,13 @@ func (q *Queue[T]) stop() {
 // lock held.
 type storage[T comparable] struct{ q *Queue[T] }
 
-// Touch is called when a key that is here is added again. If it is chosen, a priority is too late.
+// Touch is called when a key that is here is added again. If it is chosen, it will not run twice,
+// and a priority is too late.
 func (s storage[T]) Touch(key T) {
 	s.q.mu.Lock()
 	defer s.q.mu.Unlock()
-	if s.q.waiting[key] == nil {
+	if e := s.q.started[key]; e != nil {
+		e.again = false
 		delete(s.q.priorities, key)
 	}
 }

@@ -5,6 +5,7 @@ package fairqueue
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -118,6 +119,14 @@ func (c *crew) keys() (keys []string) {
 	return keys
 }
 
+// began returns the keys in the order in which they began.
+func (c *crew) began() []string {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.all)
+}
+
 // count returns how many keys with a prefix are in work.
 func (c *crew) count(prefix string) (n int) {
 	for _, key := range c.keys() {
@@ -196,7 +205,7 @@ func TestTargetsThatHangTakeTurns(t *testing.T) {
 			c.finish(c.keys()...)
 		}
 		var order []string
-		for _, key := range c.all {
+		for _, key := range c.began() {
 			order = append(order, key[:3])
 		}
 		if got := strings.Join(order[:6], " "); got != "a/c b/c a/c b/d a/c b/c" {
@@ -257,8 +266,8 @@ func TestNamespacesTakeTurns(t *testing.T) {
 		for range 2 {
 			c.finish(c.keys()...)
 		}
-		if c.want("late/c/0", 1); c.all[0] != "a/c/0" || c.all[1] != "b/c/0" {
-			t.Errorf("the order is %v", c.all)
+		if c.want("late/c/0", 1); c.began()[0] != "a/c/0" || c.began()[1] != "b/c/0" {
+			t.Errorf("the order is %v", c.began())
 		}
 	})
 }
@@ -281,9 +290,50 @@ func TestWhatIsAddedWhileAKeyWaitsIsMerged(t *testing.T) {
 			time.Sleep(time.Hour)
 			c.finish(c.keys()...)
 		}
-		if c.want("", 0); len(c.all) != 5 {
-			t.Errorf("these ran: %v", c.all)
+		if c.want("", 0); len(c.began()) != 5 {
+			t.Errorf("these ran: %v", c.began())
 		}
+	})
+}
+
+// A key that runs before its delay is over does not run again at the end of that delay.
+func TestAKeyThatIsAddedBeforeItsDelayIsOverRunsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue(t, 1, &hanging{})
+		c := work(t, q, 1)
+		ran := func(want int, when string) {
+			t.Helper()
+			for c.count("") > 0 {
+				c.finish(c.keys()...)
+			}
+			if len(c.began()) != want {
+				t.Errorf("%s: ran %d times, want %d", when, len(c.began()), want)
+			}
+		}
+		const key = "a/c/0"
+		q.AddAfter(key, time.Minute)
+		q.AddAfter(key, time.Hour) // the shortest delay wins
+		q.Add(key)
+		ran(1, "at once")
+		q.AddAfter(key, 2*time.Minute) // as a reconcile asks at its end
+		time.Sleep(90 * time.Second)
+		ran(1, "after the first delay")
+		time.Sleep(31 * time.Second)
+		ran(2, "after the second delay")
+		q.Add(key)
+		c.want(key, 1)
+		q.Add(key)
+		q.AddAfter(key, time.Second) // it runs again in any case
+		ran(4, "added while it ran")
+		time.Sleep(time.Hour)
+		ran(4, "later")
+		q.Add(key)
+		c.want(key, 1)
+		q.AddAfter(key, time.Second)
+		time.Sleep(time.Minute) // the delay is over while the key runs
+		ran(6, "due while it ran")
+		time.Sleep(time.Hour)
+		ran(6, "at the end")
 	})
 }
 
@@ -330,8 +380,8 @@ func TestShutDown(t *testing.T) {
 				c.finish("a/c/0")
 				<-ended
 				c.want("", 0)
-				if _, shutdown := q.Get(); !shutdown || len(c.all) != 1 || !q.ShuttingDown() {
-					t.Errorf("the queue goes on: %v", c.all)
+				if _, shutdown := q.Get(); !shutdown || len(c.began()) != 1 || !q.ShuttingDown() {
+					t.Errorf("the queue goes on: %v", c.began())
 				}
 			})
 		})
@@ -440,6 +490,10 @@ func TestEveryKeyRuns(t *testing.T) {
 						h.record(hangs, targetOf(key).String())
 						mu.Lock()
 						delete(running, key)
+						if random.IntN(4) == 0 { // as a reconcile that asks for another one
+							due[key] = true
+							q.AddAfter(key, time.Duration(random.IntN(3))*time.Second)
+						}
 						mu.Unlock()
 						q.Done(key)
 					}
