@@ -26,7 +26,7 @@ const (
 	// maxBodies bounds the bytes of all answers that are being read, or wait for their turn.
 	maxBodies = 96 << 20
 	// maxDecoded bounds what all answers take that are being decoded. One takes up to decoded times
-	// its size, and never more than maxOne, as long as it is within the bounds of package driverkit.
+	// its size, and never more than maxOne: the drivers bound its elements.
 	maxDecoded = 128 << 20
 	maxOne     = 64 << 20
 	decoded    = 128

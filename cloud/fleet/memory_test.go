@@ -103,8 +103,8 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	})
 }
 
-// TestParallelCallsTakeTurns: calls that a driver's method makes in parallel do not wait for the end
-// of the method.
+// TestParallelCallsTakeTurns: calls that a driver's method makes in parallel do not wait for its
+// end.
 func TestParallelCallsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, m := NewWithT(t), newMemory()
