@@ -53,7 +53,8 @@ func WithPoll(ctx context.Context, name string, class Class) context.Context {
 	return context.WithValue(ctx, operationKey{}, Operation{Name: name, Class: class, Stream: true, Poll: true})
 }
 
-// OperationOf returns what WithOperation, WithStream or WithPoll put into ctx; else the zero Operation.
+// OperationOf returns what WithOperation, WithStream or WithPoll put into ctx; else the zero
+// Operation.
 func OperationOf(ctx context.Context) Operation {
 	op, _ := ctx.Value(operationKey{}).(Operation)
 	return op

@@ -34,14 +34,14 @@ type Bounds struct {
 	Members int64
 	// Tags bounds the elements of XML of any name: 524,288 if it is 0.
 	Tags int64
-	// Repeated bounds XML's elements with the name of an earlier sibling: no bound but Tags if it is
-	// 0.
+	// Repeated bounds XML's elements with the name of an earlier sibling: if it is 0, only Tags
+	// does.
 	Repeated int64
 }
 
 const (
-	// freeElements and bytesPerElement bound the elements of arrays by the size of an answer, so that
-	// a small one does not take much either. Real ones have more bytes on average.
+	// freeElements and bytesPerElement bound the elements of arrays by the size of an answer, so
+	// that a small one does not take much either. Real ones have more bytes on average.
 	freeElements    = 512
 	bytesPerElement = 12
 	// maxAttributes bounds the attributes of XML's elements, which encoding/xml keeps for each

@@ -36,8 +36,8 @@ func (r Redactor) ReadBody(operation string, body io.Reader, limit int) ([]byte,
 	return text, nil
 }
 
-// ReadWhole reads the body of an answer like ReadBody, and returns it. It replaces the body, so that
-// an SDK that decodes while it reads gets nothing of an answer that exceeds a bound.
+// ReadWhole reads the body of an answer like ReadBody, and returns it. It replaces the body, so
+// that an SDK that decodes while it reads gets nothing of an answer that exceeds a bound.
 func (r Redactor) ReadWhole(operation string, resp *http.Response) ([]byte, error) {
 	text, err := r.ReadBody(operation, resp.Body, MaxAnswer)
 	if err != nil {

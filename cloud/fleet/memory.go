@@ -26,7 +26,7 @@ const (
 	// maxBodies bounds the bytes of all answers that are being read, or wait for their turn.
 	maxBodies = 96 << 20
 	// maxDecoded bounds what all answers take that are being decoded. One takes up to decoded times
-	// its size, and never more than maxOne, as long as it is within the bounds of package driverkit.
+	// its size, and never more than maxOne: the drivers bound its elements.
 	maxDecoded = 128 << 20
 	maxOne     = 64 << 20
 	decoded    = 128
@@ -58,6 +58,7 @@ type body struct {
 	ctx    context.Context // the call's
 	cancel context.CancelFunc
 	memory *memory
+	call   *driverCall // which it is part of; may be nil
 
 	filled bool
 	chunks [][]byte // what the driver has not read yet
@@ -138,39 +139,46 @@ func (b *body) readStream(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer. It gives the memory back and ends the call's context.
+// Close implements io.Closer. It gives back the share for the body, and ends the call's context.
+// What was decoded is still in memory: the body's turn ends with the next wire call of the driver's
+// method, or with the method. Where a method makes calls in parallel, it ends at once, because the
+// others may wait for it.
 func (b *body) Close() error {
 	defer b.cancel()
-	b.release()
+	b.end(b.call == nil || b.call.hasOther(b))
 	return b.ReadCloser.Close()
 }
 
-// release gives the body's memory back. It may be called more than once.
-func (b *body) release() {
+// end gives back the share for the body, and its turn, too, if the driver has read what was
+// decoded. It may be called more than once.
+func (b *body) end(isRead bool) {
 	m := b.memory
 	if m == nil {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if b.isClosed {
-		return
-	}
 	b.isClosed = true
 	m.forget(b)
-	if b.turn > 0 {
-		m.decoding.Release(b.turn)
-	}
 	m.serve()
+	if isRead && b.turn > 0 {
+		m.decoding.Release(b.turn)
+		b.turn = 0
+	}
 }
 
-func (b *body) wasReleased() bool {
+// endIfClosed ends the turn of a body that was closed, and reports whether it was.
+func (b *body) endIfClosed() bool {
 	if b.memory == nil {
 		return true
 	}
 	b.memory.mu.Lock()
-	defer b.memory.mu.Unlock()
-	return b.isClosed
+	closed := b.isClosed
+	b.memory.mu.Unlock()
+	if closed {
+		b.end(true)
+	}
+	return closed
 }
 
 // grow waits until the body has this share of the memory. An error is Unavailable.

@@ -72,9 +72,10 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, m := NewWithT(t), newMemory()
 		var bodies []io.ReadCloser
+		var calls [4]driverCall
 		var order []int
 		for i := range 4 {
-			body := m.get(t.Context(), sending{size: large, each: large}, &driverCall{}).Body
+			body := m.get(t.Context(), sending{size: large, each: large}, &calls[i]).Body
 			bodies = append(bodies, body)
 			go func() {
 				_, _ = body.Read(make([]byte, 1))
@@ -88,10 +89,42 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 		for i := range 4 {
 			g.Expect(bodies[i].Close()).To(Succeed())
 			synctest.Wait()
+			g.Expect(order).To(HaveLen(min(i+2, 4)), "the driver has not read yet what was decoded")
+			if i%2 == 0 {
+				calls[i].next()
+			} else {
+				calls[i].release()
+			}
+			synctest.Wait()
 		}
 		g.Expect(order).To(Equal([]int{0, 1, 2, 3}))
 		g.Expect(m.free).To(BeEquivalentTo(maxBodies))
 		g.Expect(m.decoding.TryAcquire(maxDecoded)).To(BeTrue(), "all is given back")
+	})
+}
+
+// TestParallelCallsTakeTurns: calls that a driver's method makes in parallel do not wait for its
+// end.
+func TestParallelCallsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, m := NewWithT(t), newMemory()
+		var call driverCall
+		var bodies [6]io.ReadCloser
+		for i := range bodies {
+			bodies[i] = m.get(t.Context(), sending{size: large, each: large}, &call).Body
+		}
+		read := 0
+		for _, body := range bodies {
+			go func() {
+				_, _ = io.ReadAll(body)
+				_ = body.Close()
+				read++
+			}()
+		}
+		synctest.Wait()
+		g.Expect(read).To(Equal(len(bodies)))
+		call.release()
+		g.Expect(m.decoding.TryAcquire(maxDecoded)).To(BeTrue())
 	})
 }
 
@@ -115,9 +148,11 @@ func TestSilentEndpointsHoldLittle(t *testing.T) {
 		time.Sleep(time.Minute)
 		g.Expect(maxBodies - m.free).To(BeNumerically("<=", int64(maxBodies)))
 		for range 3 {
-			body := m.get(t.Context(), sending{size: large, each: 1 << 20}, &driverCall{}).Body
+			var call driverCall
+			body := m.get(t.Context(), sending{size: large, each: 1 << 20}, &call).Body
 			g.Expect(io.ReadAll(body)).To(HaveLen(large))
 			g.Expect(body.Close()).To(Succeed())
+			call.release()
 		}
 		synctest.Wait()
 		g.Expect(given).To(BeNumerically(">=", 76), "those that hold more than there is room for")

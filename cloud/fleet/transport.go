@@ -83,20 +83,36 @@ func (s *driverCall) end(class cloud.Class, resp *http.Response, err error) {
 	s.made = s.made || class == cloud.ClassCreate && (err != nil || resp.StatusCode < http.StatusBadRequest)
 }
 
+// next ends the turns of the answers that the driver has read: a wire call begins.
+func (s *driverCall) next() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bodies = slices.DeleteFunc(s.bodies, (*body).endIfClosed)
+}
+
 // opened records the body of an answer.
 func (s *driverCall) opened(b *body) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.bodies = append(slices.DeleteFunc(s.bodies, (*body).wasReleased), b)
+	b.call = s
+	s.bodies = append(s.bodies, b)
 }
 
-// release gives back the memory of bodies that the driver has not closed.
+// hasOther reports whether another answer has not been read yet.
+func (s *driverCall) hasOther(b *body) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.bodies, func(other *body) bool { return other != b && !other.endIfClosed() })
+}
+
+// release gives back the memory for all answers.
 func (s *driverCall) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, b := range s.bodies {
-		b.release()
+		b.end(true)
 	}
+	s.bodies = nil
 }
 
 func (s *driverCall) hasMade() bool {
@@ -122,6 +138,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	op := cloud.OperationOf(req.Context())
 	if op.Name == "" {
 		op = cloud.Operation{Name: "other", Class: cloud.ClassRead}
+	}
+	if s, ok := req.Context().Value(driverCallKey{}).(*driverCall); ok {
+		s.next()
 	}
 	if err := t.waitForTurn(req, op); err != nil {
 		if req.Body != nil {

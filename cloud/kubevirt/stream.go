@@ -171,8 +171,8 @@ type store[T any, P storedObject[T]] struct {
 	all    map[string]map[string]P
 }
 
-// memoryOf returns about how much memory an object takes, and never much less: its texts may have any
-// length.
+// memoryOf returns about how much memory an object takes, and never much less: its texts may have
+// any length.
 func memoryOf[T any](o *T) int64 {
 	text, _ := json.Marshal(o) // it was decoded from JSON
 	return int64(len(text)) + int64(reflect.TypeFor[T]().Size()) + 512

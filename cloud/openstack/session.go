@@ -232,8 +232,8 @@ func (d *driver) send(ctx context.Context, s *session, op operation, path string
 	return typed(secrets, op.name, op.class, err)
 }
 
-// reading decodes an answer. It keeps the error, which may quote the answer, apart from those of the
-// network.
+// reading decodes an answer. It keeps the error, which may quote the answer, apart from those of
+// the network.
 type reading struct {
 	into any
 	err  error

@@ -4,19 +4,30 @@ package hostile
 
 import (
 	"bufio"
+	"fmt"
 	"io"
+	"net/http"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// most is how much memory one page may take.
-const most = 64 << 20
+const (
+	// most is how much memory one page may take, and manyMost those of a hundred accounts.
+	most     = 64 << 20
+	manyMost = 256 << 20
+)
 
 // heap returns the bytes of the objects that the last collection found to be in use.
 func heap() uint64 {
@@ -26,9 +37,9 @@ func heap() uint64 {
 }
 
 // taken returns how much the heap grows at most while f runs. It looks often, and the collector
-// runs often, so a slow computer only sees less.
-func taken(f func()) uint64 {
-	defer debug.SetGCPercent(debug.SetGCPercent(5))
+// runs when there is this much garbage, in percent, so a slow computer only sees less.
+func taken(garbage int, f func()) uint64 {
+	defer debug.SetGCPercent(debug.SetGCPercent(garbage))
 	runtime.GC()
 	before := heap()
 	done, highest := make(chan struct{}), make(chan uint64)
@@ -111,7 +122,7 @@ func TestMemoryOfOneAnswer(t *testing.T) {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				d := to.connect(t, body)
 				var err error
-				used := taken(func() { _, err = d.List(t.Context()) })
+				used := taken(5, func() { _, err = d.List(t.Context()) })
 				t.Logf("%d MiB; %v", used>>20, err)
 				if used > most {
 					t.Errorf("one page takes %d MiB: %v", used>>20, err)
@@ -121,7 +132,7 @@ func TestMemoryOfOneAnswer(t *testing.T) {
 		for what, a := range hostile[name] {
 			listing(what, func() io.Reader { return a.of(driverkit.MaxAnswer / len(a.unit+a.between)) })
 			a.between += strings.Repeat(" ", max(0, 12-len(a.unit+a.between))) // as a decoder ignores
-			for _, n := range []int{28_000, 13_900, 12_000} {
+			for _, n := range []int{28_000, 12_000} {
 				listing(what, func() io.Reader { return a.of(n) })
 			}
 		}
@@ -131,4 +142,61 @@ func TestMemoryOfOneAnswer(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestMemoryOfManyAccounts: a hundred accounts whose endpoints answer with as much as they may take
+// no more together than a part of the manager's memory. An honest account among them is answered.
+func TestMemoryOfManyAccounts(t *testing.T) {
+	to, a := targets(t)["aws"], hostile["aws"]["instances"]
+	a.between = strings.Repeat(" ", 12-len(a.unit))
+	honest := targets(t)["aws"]
+	honest.account.AWS.Endpoint = "http://honest.test"
+	accounts := fleet.NewAccounts(fleet.Options{
+		Clouds: []cloud.Cloud{to.cloud}, Times: fleet.TimesFor(10 * time.Minute),
+		Transport: byHost{
+			"cloud.test":  transport{to, func() io.Reader { return a.of(28_000) }},
+			"honest.test": transport{honest, func() io.Reader { return a.of(500) }},
+		},
+	})
+	used := taken(50, func() {
+		var reads sync.WaitGroup
+		for i := range 100 {
+			account := made(t, accounts, to, fmt.Sprint("account-", i))
+			reads.Go(func() { account.Read(t.Context(), []cloud.Reference{{Token: "token"}}) })
+		}
+		if _, failed := made(t, accounts, honest, "honest").Read(t.Context(), []cloud.Reference{{Token: "token"}}); len(failed) > 0 {
+			t.Errorf("an honest account: %v", failed)
+		}
+		reads.Wait()
+	})
+	t.Logf("%d MiB", used>>20)
+	if used > manyMost {
+		t.Errorf("100 accounts take %d MiB", used>>20)
+	}
+}
+
+// byHost is a transport to endpoints with names.
+type byHost map[string]http.RoundTripper
+
+func (b byHost) RoundTrip(r *http.Request) (*http.Response, error) { return b[r.URL.Host].RoundTrip(r) }
+
+// made returns an account whose credentials are proved.
+func made(t *testing.T, accounts *fleet.Accounts, to *target, name string) *fleet.Account {
+	t.Helper()
+	key := types.NamespacedName{Namespace: name, Name: name}
+	cfg := fleet.AccountConfig{Spec: to.account, Credentials: to.credentials}
+	cfg.Spec.RateLimits = &infrav1.RateLimits{Read: &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}}
+	a, err := accounts.Set(key, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := a.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Place = to.cloud.Name + ":" + strings.TrimPrefix(info.Place, to.cloud.Name+":")
+	if a, err = accounts.Set(key, cfg); err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
