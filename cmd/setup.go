@@ -83,7 +83,7 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 		}
 		options.OnAccount = func(account types.NamespacedName) { s.accountsChanged.Add(reconcile.Request{NamespacedName: account}) }
 	}
-	if s.forwarder, err = forwarder.New(dialer.DialContext, sayRefused(ctx, mgr), metrics.Registry); err != nil {
+	if s.forwarder, err = forwarder.New(forwarder.Options{Dial: dialer.DialContext, Proxy: egress.Proxy, OnRefuse: sayRefused(ctx, mgr), Metrics: metrics.Registry}); err != nil {
 		return nil, err
 	}
 	if s.clusterCache, err = newClusterCache(ctx, mgr, o, version, s.forwarder, indexes); err != nil {

@@ -65,7 +65,7 @@ func BenchmarkClusters(b *testing.B) {
 		servers[i].StartTLS()
 		b.Cleanup(func() { servers[i].CloseClientConnections(); servers[i].Close() })
 	}
-	f, err := New((&net.Dialer{}).DialContext, func(client.ObjectKey, string) {}, prometheus.NewRegistry())
+	f, err := New(Options{Dial: (&net.Dialer{}).DialContext, OnRefuse: func(client.ObjectKey, string) {}, Metrics: prometheus.NewRegistry()})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -53,6 +53,7 @@ const (
 // or not the manager leads.
 type Forwarder struct {
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	proxy    func(*http.Request) (*url.URL, error)
 	now      func() time.Time
 	limits   limits
 	listener net.Listener
@@ -100,12 +101,19 @@ type collection struct {
 	named map[uint64]struct{} // objects that events named and that were not deleted since, by hash
 }
 
-// New listens on a free port of the loopback interface. Requests wait until Start. dial connects to
-// an endpoint that a tenant specifies. onRefuse is called when a cluster is not asked for a while.
-func New(
-	dial func(ctx context.Context, network, address string) (net.Conn, error),
-	onRefuse func(cluster client.ObjectKey, message string), registry prometheus.Registerer,
-) (*Forwarder, error) {
+// Options say how a Forwarder connects, and whom it tells.
+type Options struct {
+	// Dial connects to an endpoint that a tenant specifies.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Proxy returns the operator's proxy for a request, or nil. An error refuses the request.
+	Proxy func(*http.Request) (*url.URL, error)
+	// OnRefuse is called when a cluster is not asked for a while.
+	OnRefuse func(cluster client.ObjectKey, message string)
+	Metrics  prometheus.Registerer
+}
+
+// New listens on a free port of the loopback interface. Requests wait until Start.
+func New(o Options) (*Forwarder, error) {
 	certificate, ca, err := newCertificate(time.Now())
 	if err != nil {
 		return nil, fmt.Errorf("making the forwarder's certificate: %w", err)
@@ -115,7 +123,7 @@ func New(
 		return nil, fmt.Errorf("listening for connections to workload clusters: %w", err)
 	}
 	f := &Forwarder{
-		dial: dial, onRefuse: onRefuse, now: time.Now, limits: defaults, listener: listener, ca: ca,
+		dial: o.Dial, proxy: o.Proxy, onRefuse: o.OnRefuse, now: time.Now, limits: defaults, listener: listener, ca: ca,
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "drover_workload_answers_refused_total",
 			Help: "Answers of workload clusters' API servers that Drover did not read to their end, by reason.",
@@ -129,7 +137,7 @@ func New(
 		ReadHeaderTimeout: defaults.header,
 		IdleTimeout:       5 * time.Minute,
 	}
-	return f, registry.Register(f.refusals)
+	return f, o.Metrics.Register(f.refusals)
 }
 
 // Start forwards requests until ctx ends.
@@ -203,7 +211,7 @@ func (f *Forwarder) register(key client.ObjectKey, source [sha256.Size]byte, con
 	c := &cluster{
 		key: key, source: source, server: config.Server, bearer: config.Token,
 		upstream: &http.Transport{
-			Proxy:                  http.ProxyFromEnvironment, // the operator's proxy
+			Proxy:                  f.proxy,
 			DialContext:            f.dial,
 			TLSClientConfig:        config.TLS(),
 			TLSHandshakeTimeout:    f.limits.header,

@@ -41,7 +41,7 @@ var blue, green = client.ObjectKey{Namespace: "team-a", Name: "blue"}, client.Ob
 // start runs a forwarder with bounds that small answers reach.
 func start(t *testing.T, change func(*Forwarder)) *Forwarder {
 	t.Helper()
-	f, err := New((&net.Dialer{}).DialContext, func(client.ObjectKey, string) {}, prometheus.NewRegistry())
+	f, err := New(Options{Dial: (&net.Dialer{}).DialContext, OnRefuse: func(client.ObjectKey, string) {}, Metrics: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -116,7 +116,7 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 		Client:                  client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	forwarder, err := forwarder.New((&net.Dialer{}).DialContext, func(client.ObjectKey, string) {}, prometheus.NewRegistry())
+	forwarder, err := forwarder.New(forwarder.Options{Dial: (&net.Dialer{}).DialContext, OnRefuse: func(client.ObjectKey, string) {}, Metrics: prometheus.NewRegistry()})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(mgr.Add(forwarder)).To(Succeed())
 	cache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{

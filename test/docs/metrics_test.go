@@ -50,7 +50,7 @@ func TestMetrics(t *testing.T) {
 	fleet.NewAccounts(fleet.Options{Clouds: registry.Clouds(), Times: fleet.TimesFor(fleet.DefaultCall), Metrics: r})
 	controllers.NewMachineMetrics(nil, nil, "", r)
 	safety.NewMetrics(r)
-	if _, err := forwarder.New(nil, nil, r); err != nil {
+	if _, err := forwarder.New(forwarder.Options{Metrics: r}); err != nil {
 		t.Fatal(err)
 	}
 
