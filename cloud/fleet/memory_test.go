@@ -113,16 +113,16 @@ func TestParallelCallsTakeTurns(t *testing.T) {
 		for i := range bodies {
 			bodies[i] = m.get(t.Context(), sending{size: large, each: large}, &call).Body
 		}
-		read := 0
+		var read atomic.Int32
 		for _, body := range bodies {
 			go func() {
 				_, _ = io.ReadAll(body)
 				_ = body.Close()
-				read++
+				read.Add(1)
 			}()
 		}
 		synctest.Wait()
-		g.Expect(read).To(Equal(len(bodies)))
+		g.Expect(read.Load()).To(BeEquivalentTo(len(bodies)))
 		call.release()
 		g.Expect(m.decoding.TryAcquire(maxDecoded)).To(BeTrue())
 	})
@@ -133,13 +133,13 @@ func TestParallelCallsTakeTurns(t *testing.T) {
 func TestSilentEndpointsHoldLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, m := NewWithT(t), newMemory()
-		given := 0
+		var given atomic.Int32
 		for range 100 {
 			body := m.get(t.Context(), stalled(4<<20), &driverCall{}).Body
 			go func() {
 				_, err := io.ReadAll(body)
 				if cloud.CodeOf(err) == cloud.Unavailable {
-					given++
+					given.Add(1)
 				}
 				_ = body.Close()
 			}()
@@ -155,8 +155,8 @@ func TestSilentEndpointsHoldLittle(t *testing.T) {
 			call.release()
 		}
 		synctest.Wait()
-		g.Expect(given).To(BeNumerically(">=", 76), "those that hold more than there is room for")
-		g.Expect(given).To(BeNumerically("<", 82), "nobody is given up without need")
+		g.Expect(given.Load()).To(BeNumerically(">=", 76), "those that hold more than there is room for")
+		g.Expect(given.Load()).To(BeNumerically("<", 82), "nobody is given up without need")
 	})
 }
 

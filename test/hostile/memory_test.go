@@ -147,15 +147,16 @@ func TestMemoryOfOneAnswer(t *testing.T) {
 // TestMemoryOfManyAccounts: a hundred accounts whose endpoints answer with as much as they may take
 // no more together than a part of the manager's memory. An honest account among them is answered.
 func TestMemoryOfManyAccounts(t *testing.T) {
-	to, a := targets(t)["aws"], hostile["aws"]["instances"]
-	a.between = strings.Repeat(" ", 12-len(a.unit))
-	honest := targets(t)["aws"]
-	honest.account.AWS.Endpoint = "http://honest.test"
+	to, a := targets(t)["gcp"], hostile["gcp"]["instances"]
+	a.between += strings.Repeat(" ", 12-len(a.unit+a.between))
+	honest := targets(t)["gcp"]
+	honest.account.GCP.Endpoint = "https://honest.test"
 	accounts := fleet.NewAccounts(fleet.Options{
 		Clouds: []cloud.Cloud{to.cloud}, Times: fleet.TimesFor(10 * time.Minute),
 		Transport: byHost{
-			"cloud.test":  transport{to, func() io.Reader { return a.of(28_000) }},
-			"honest.test": transport{honest, func() io.Reader { return a.of(500) }},
+			"oauth2.googleapis.com": transport{to, func() io.Reader { return text("") }},
+			"cloud.test":            transport{to, func() io.Reader { return a.of(28_000) }},
+			"honest.test":           transport{honest, func() io.Reader { return a.of(500) }},
 		},
 	})
 	used := taken(50, func() {
