@@ -22,8 +22,8 @@
 // The queue is client-go's: it merges, delays, limits rates and measures. Only its storage is
 // replaced, by which client-go lets a program choose what is next. (The priority queue of
 // controller-runtime has no such place, and does not tell what waits in it.) What that queue can do
-// and client-go's can't is added here: priorities, and that a key which is added before its delay is
-// over is not added again at its end.
+// and client-go's can't is added here: priorities, and that a key which is added before its delay
+// is over is not added again at its end.
 //
 // # How a worker wakes up
 //
