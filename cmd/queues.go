@@ -34,9 +34,20 @@ func workers[request comparable](count int) controller.TypedOptions[request] {
 func fairWorkers[request comparable](
 	count int, targetOf func(request) types.NamespacedName, hangs func(types.NamespacedName) bool,
 ) controller.TypedOptions[request] {
-	o := workers[request](count)
+	return fair(fairqueue.Rules[request]{Workers: count, TargetOf: targetOf, Hangs: hangs})
+}
+
+// connectWorkers are the workers of the cluster cache. It waits up to five minutes for the first
+// list of a cluster's Nodes, and no option of Cluster API changes that. So a quarter of the workers
+// is kept for other namespaces than the one whose clusters are first.
+func connectWorkers(count int, hangs func(types.NamespacedName) bool) controller.TypedOptions[reconcile.Request] {
+	return fair(fairqueue.Rules[reconcile.Request]{Workers: count, Reserve: min((count+3)/4, count-1), TargetOf: itself, Hangs: hangs})
+}
+
+func fair[request comparable](rules fairqueue.Rules[request]) controller.TypedOptions[request] {
+	o := workers[request](rules.Workers)
 	o.NewQueue = func(name string, limiter workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
-		return fairqueue.New(name, limiter, fairqueue.Rules[request]{Workers: count, TargetOf: targetOf, Hangs: hangs})
+		return fairqueue.New(name, limiter, rules)
 	}
 	return o
 }

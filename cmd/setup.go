@@ -135,7 +135,7 @@ func newClusterCache(
 			Burst:     o.limits.remoteBurst,
 			Cache:     clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}},
 		},
-	}, fairWorkers(o.limits.clusters, itself, forwarder.Hangs))
+	}, connectWorkers(o.limits.clusters, forwarder.Hangs))
 	if err != nil {
 		return nil, fmt.Errorf("making the cluster cache: %w", err)
 	}

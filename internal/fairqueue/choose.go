@@ -64,7 +64,7 @@ func (s *state[T]) choose(rules Rules[T]) *entry[T] {
 	r := &round[T]{state: s, rules: rules, half: max(1, rules.Workers/2)}
 	var best *line[T]
 	for _, l := range s.lines {
-		if (best == nil || r.before(l, best)) && !r.waitsForTarget(l.target) {
+		if (best == nil || r.before(l, best)) && !r.waits(l) {
 			best = l
 		}
 	}
@@ -157,6 +157,11 @@ func (r *round[T]) before(a, b *line[T]) bool {
 	return x.added < y.added
 }
 
+// waits reports whether the keys of a line wait, whoever else waits.
+func (r *round[T]) waits(l *line[T]) bool {
+	return l.tenant.started >= r.rules.Workers-r.rules.Reserve || r.waitsForTarget(l.target)
+}
+
 // waitsForTarget reports whether the keys of a target wait because it hangs.
 func (r *round[T]) waitsForTarget(target types.NamespacedName) bool {
 	if !r.hangs(target) {
@@ -183,7 +188,7 @@ func (r *round[T]) hangs(target types.NamespacedName) bool {
 // otherWaits reports whether a key of another namespace waits that may start but for its namespace.
 func (r *round[T]) otherWaits(t *tenant) bool {
 	for _, l := range r.lines {
-		if l.tenant != t && !r.waitsForTarget(l.target) {
+		if l.tenant != t && !r.waits(l) {
 			return true
 		}
 	}

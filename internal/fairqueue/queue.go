@@ -10,7 +10,7 @@
 //   - A target that hangs, because its last call ended by its deadline, holds one worker. All such
 //     targets together hold at most a quarter of the workers, and at least one.
 //   - While a key of another namespace waits and may start, a namespace holds at most half of the
-//     workers, and at least one.
+//     workers, and at least one. While none waits, it may hold all but a reserve.
 //   - Otherwise the higher priority is first, then the namespace that has waited longest, then its
 //     target that has waited longest. Within a target, keys of one priority start in their order.
 //
@@ -53,6 +53,9 @@ import (
 type Rules[T comparable] struct {
 	// Workers is how many workers the controller has.
 	Workers int
+	// Reserve is how many workers no namespace gets even if no other waits: fewer than Workers. It
+	// is for work that may take minutes before anybody knows that its target hangs.
+	Reserve int
 	// TargetOf returns the cluster or account that a key works for. Its namespace is the key's. Its
 	// name is empty if the key works for none. TargetOf must not call out.
 	TargetOf func(T) types.NamespacedName

@@ -256,6 +256,29 @@ func TestALoneNamespaceUsesAllWorkers(t *testing.T) {
 	})
 }
 
+// TestAReserveIsForOtherNamespaces: a namespace that is alone leaves the reserve, so that a key of
+// another one starts at once.
+func TestAReserveIsForOtherNamespaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue(t, 8, &hanging{})
+		q.rules.Reserve = 2
+		c := work(t, q, 8)
+		for i := range 20 {
+			add(q, fmt.Sprintf("busy/cluster-%d", i), 1)
+		}
+		c.want("busy/", 6)
+		add(q, "other/cluster", 1)
+		c.want("other/", 1)
+		c.want("busy/", 6)
+		for len(c.keys()) > 0 {
+			c.finish(c.keys()...)
+		}
+		if n := len(c.began()); n != 21 {
+			t.Errorf("%d keys ran, want 21", n)
+		}
+	})
+}
+
 func TestNamespacesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue(t, 1, &hanging{})

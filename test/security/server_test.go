@@ -174,7 +174,11 @@ func connect(t *testing.T, namespace, name string, kubeconfig []byte) {
 // namespace makes a namespace named after the test.
 func namespace(t *testing.T) string {
 	t.Helper()
-	name := strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
+	return namespaceOf(t, strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())))
+}
+
+func namespaceOf(t *testing.T, name string) string {
+	t.Helper()
 	if err := env.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 		t.Fatal(err)
 	}
