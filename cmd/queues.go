@@ -37,9 +37,9 @@ func fairWorkers[request comparable](
 	return fair(fairqueue.Rules[request]{Workers: count, TargetOf: targetOf, Hangs: hangs})
 }
 
-// connectWorkers are the workers of the cluster cache. It waits up to five minutes for the first
-// list of a cluster's Nodes, and no option of Cluster API changes that. So a quarter of the workers
-// is kept for other namespaces than the one whose clusters are first.
+// connectWorkers are the workers of the cluster cache. It waits for the first list of a cluster's
+// Nodes until the reconcile ends, after a minute, and nobody knows before that the cluster hangs.
+// So a quarter of the workers is kept for other namespaces than the one whose clusters are first.
 func connectWorkers(count int, hangs func(types.NamespacedName) bool) controller.TypedOptions[reconcile.Request] {
 	return fair(fairqueue.Rules[reconcile.Request]{Workers: count, Reserve: min((count+3)/4, count-1), TargetOf: itself, Hangs: hangs})
 }

@@ -54,7 +54,7 @@ type Rules[T comparable] struct {
 	// Workers is how many workers the controller has.
 	Workers int
 	// Reserve is how many workers no namespace gets even if no other waits: fewer than Workers. It
-	// is for work that may take minutes before anybody knows that its target hangs.
+	// is for work that takes long before anybody knows that its target hangs.
 	Reserve int
 	// TargetOf returns the cluster or account that a key works for. Its namespace is the key's. Its
 	// name is empty if the key works for none. TargetOf must not call out.

@@ -218,11 +218,12 @@ func TestHangingClustersLeaveWorkersToOthers(t *testing.T) {
 	manager(t, "--clustercache-concurrency=2")
 	slow := newAPIServer(t, map[string]http.HandlerFunc{nodes: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }})
 	good, ns := newAPIServer(t, nil), namespace(t)
-	for i := range 4 {
+	for i := range 12 {
 		connect(t, ns, fmt.Sprintf("slow-%d", i), slow.kubeconfig(t, nil))
 	}
 	NewWithT(t).Eventually(func() int { return slow.requests(nodes) }).Should(BeNumerically(">", 0))
 	connect(t, namespaceOf(t, "victim"), "good", good.kubeconfig(t, nil))
-	// A worker of the cluster cache waits five minutes for a list that does not come.
+	// A worker of the cluster cache waits a minute for a list that does not come: in turn, all
+	// would take six minutes.
 	NewWithT(t).Eventually(func() int { return good.requests(nodes) }).WithTimeout(4*time.Minute).Should(BeNumerically(">", 0), "the clusters of one tenant hold all workers")
 }
