@@ -157,7 +157,9 @@ func (r *CloudAccountReconciler) connectOnly(ctx context.Context, account *infra
 		return reconcile.Result{}, err
 	}
 	if refusal != nil {
-		r.disconnect(key)
+		if !refusal.missing || account.DeletionTimestamp.IsZero() {
+			r.disconnect(key)
+		}
 		return reconcile.Result{}, nil
 	}
 	live, err := r.Accounts.Set(key, config)
@@ -181,7 +183,9 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		return reconcile.Result{}, err
 	}
 	if refusal != nil {
-		r.disconnect(key) // an account that is no longer permitted must stop
+		if !refusal.missing || account.DeletionTimestamp.IsZero() {
+			r.disconnect(key) // an account that is no longer permitted must stop
+		}
 		setNotReady(account, refusal.reason, refusal.message)
 		return reconcile.Result{}, nil
 	}
@@ -195,6 +199,9 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		return reconcile.Result{}, nil
 	}
 	account.Status.Cloud = live.Cloud().Name
+	if known, _ := r.lastEnqueued.Load(key); !account.DeletionTimestamp.IsZero() && known == (accountSnapshot{live, true}) {
+		return reconcile.Result{}, nil // each deleted machine brings the account here: one proof is enough
+	}
 	info, err := live.Probe(ctx)
 	if err == nil && account.Spec.Place == "" && info.Place != "" {
 		return r.pin(account, info.Place), nil
@@ -262,7 +269,12 @@ func (r *CloudAccountReconciler) enqueueUsers(ctx context.Context, account *infr
 }
 
 // refusal is why an account may not be used.
-type refusal struct{ reason, message string }
+type refusal struct {
+	reason, message string
+	// missing is set if the Secret does not exist. An account that is being deleted then keeps the
+	// credentials that it has, because VMs can be deleted only with them.
+	missing bool
+}
 
 // config returns the configuration of the live account, or why the account may not be used.
 func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.CloudAccount) (fleet.AccountConfig, *refusal, error) {
@@ -275,7 +287,7 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 	name := account.Spec.CredentialsRef.Name
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: account.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
-		return config, &refusal{reason: infrav1.SecretInvalidReason,
+		return config, &refusal{missing: true, reason: infrav1.SecretInvalidReason,
 			message: fmt.Sprintf("Waiting for Secret %q with the credentials to exist in this namespace", name)}, nil
 	}
 	if err != nil {
@@ -404,11 +416,9 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 	}
 	before := account.DeepCopy()
 	if n := len(machines); n > 0 || cluster != "" {
-		var result reconcile.Result
-		if known, _ := r.lastEnqueued.Load(key); known != (accountSnapshot{r.Accounts.Get(key), true}) { // the manager has restarted
-			if result, err = r.connect(ctx, account); err != nil {
-				return result, err
-			}
+		result, err := r.connect(ctx, account) // new credentials matter as much as before: the VMs are deleted with them
+		if err != nil {
+			return result, err
 		}
 		if known, _ := r.lastEnqueued.Load(key); known != (accountSnapshot{r.Accounts.Get(key), true}) {
 			return result, r.write(ctx, before, account) // Ready says what is missing

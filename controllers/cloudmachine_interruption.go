@@ -42,7 +42,7 @@ func (r *CloudMachineReconciler) interruption(ctx context.Context, s *machineSco
 	case !s.instance.Ending, s.isReplaced():
 		return nil, nil
 	case s.unreachable != "", s.cluster == nil, annotations.IsPaused(s.cluster, s.owner):
-		return nil, nil
+		return &reconcile.Result{RequeueAfter: jitter(interruptionCheck)}, nil // the end of an outage or a pause wakes no machine with a VM
 	}
 	p, err := r.pool(ctx, s.owner)
 	if err != nil {

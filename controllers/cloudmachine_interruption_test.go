@@ -15,6 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -201,4 +202,67 @@ func TestFailedForLackOfCapacity(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestInterruptionAfterOutage: the cloud announces that it takes a VM away while the workload
+// cluster is unreachable, or while the Machine is paused. When that ends, the Machine is replaced.
+// Nothing that the controller watches changes a CloudMachine with a VM then, so the reconcile of
+// the announcement comes back by itself.
+func TestInterruptionAfterOutage(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		begin, end func(b *bench)
+	}{
+		"workload cluster unreachable": {
+			func(b *bench) {
+				b.annotateCluster(map[string]string{infrav1.UnreachableAnnotation: "2026-01-01T00:00:00Z"})
+			},
+			func(b *bench) { b.annotateCluster(nil) },
+		},
+		"Machine paused": {
+			func(b *bench) { b.annotateMachine(map[string]string{clusterv1.PausedAnnotation: ""}) },
+			func(b *bench) { b.annotateMachine(nil) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				b := newBench(t, poolOf(fleetOf("m1"), func(*clusterv1.MachineSet, *clusterv1.MachineDeployment) {})...)
+				b.reconcile("m1")
+				b.wait(time.Minute)
+				c.begin(b)
+				b.reconcile("m1")
+				b.show(ending)
+				b.wait(2 * time.Minute)
+				b.Expect(b.deletedMachines()).To(BeEmpty(), "not while it is paused or unreachable")
+				again := b.reconcile("m1").RequeueAfter
+				c.end(b)
+				b.Expect(again).To(BeNumerically(">", 0), "nothing brings the machine back")
+				b.wait(again)
+				b.reconcile("m1")
+				b.Expect(b.deletedMachines()).To(ConsistOf("m1"))
+			})
+		})
+	}
+}
+
+func (b *bench) annotateCluster(with map[string]string) {
+	b.t.Helper()
+	o := &infrav1.CloudCluster{}
+	b.Expect(b.management.Get(b.t.Context(), client.ObjectKey{Namespace: "team-a", Name: "prod"}, o)).To(Succeed())
+	before := o.DeepCopy()
+	o.Annotations = with
+	b.Expect(b.management.Update(b.t.Context(), o)).To(Succeed())
+	// The watch: only machines without a VM are mapped.
+	b.Expect(cloudClusterInputsChanged(before, o)).To(BeTrue())
+	b.Expect(b.r.cloudClusterToUncreated(b.t.Context(), o)).To(BeEmpty())
+}
+
+func (b *bench) annotateMachine(with map[string]string) {
+	b.t.Helper()
+	o := &clusterv1.Machine{}
+	b.Expect(b.management.Get(b.t.Context(), client.ObjectKey{Namespace: "team-a", Name: "m1"}, o)).To(Succeed())
+	before := o.DeepCopy()
+	o.Annotations = with
+	b.Expect(b.management.Update(b.t.Context(), o)).To(Succeed())
+	b.Expect(machineInputsChanged(before, o)).To(BeFalse())
 }
