@@ -29,7 +29,7 @@ import (
 const guestLabel = "chaos.example.com/guest"
 
 // flood is how many certificate requests a hostile guest makes that are none of Drover's business.
-const flood = 40
+const flood = 10
 
 // attack lets somebody with root on one machine claim to be another one. The machine's kubelet asks
 // for certificates of the other one, and of the API server; it makes a flood of other requests. Two
