@@ -3,8 +3,11 @@
 package bootstrap
 
 import (
+	"strings"
+
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // maxCachedRequest is the size, in bytes, up to which a request is cached whole. A kubelet's has
@@ -27,11 +30,9 @@ func SlimRequest(object any) (any, error) {
 		return request, nil
 	}
 	slim := &certificatesv1.CertificateSigningRequest{
-		TypeMeta: request.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{
-			Name: request.Name, UID: request.UID, ResourceVersion: request.ResourceVersion, CreationTimestamp: request.CreationTimestamp,
-		},
-		Spec: certificatesv1.CertificateSigningRequestSpec{SignerName: request.Spec.SignerName},
+		TypeMeta:   request.TypeMeta,
+		ObjectMeta: SlimMeta(request.ObjectMeta),
+		Spec:       certificatesv1.CertificateSigningRequestSpec{SignerName: clip(request.Spec.SignerName)},
 	}
 	switch {
 	case small:
@@ -40,6 +41,27 @@ func SlimRequest(object any) (any, error) {
 		slim.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: decisionOf(request)}}
 	}
 	return slim, nil
+}
+
+// maxMetaText limits each text of an object's metadata, in bytes. API servers accept names of up to
+// 253, and signers of up to 571.
+const maxMetaText = 600
+
+// SlimMeta keeps what the caches of workload clusters need of an object's metadata. A server that
+// is no API server may send texts of any length; of those, it keeps the beginning.
+func SlimMeta(from metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: clip(from.Name), UID: types.UID(clip(string(from.UID))), ResourceVersion: clip(from.ResourceVersion),
+		CreationTimestamp: from.CreationTimestamp, DeletionTimestamp: from.DeletionTimestamp,
+	}
+}
+
+// clip returns the beginning of a text, and does not keep the rest in memory.
+func clip(text string) string {
+	if len(text) <= maxMetaText {
+		return text
+	}
+	return strings.Clone(text[:maxMetaText])
 }
 
 // decisionOf returns the type of the condition that decided on a request, or Approved if there is

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -33,11 +34,15 @@ func TestSlimRequest(t *testing.T) {
 		kept   string
 		refuse bool
 	}{
-		"of a kubelet":                   {signer, func(*csr) {}, whole, false},
-		"of a kubelet, to serve":         {serving, func(*csr) {}, whole, false},
-		"of another signer":              {"example.com/other", func(*csr) {}, empty, false},
-		"of another signer, large":       {"example.com/other", func(r *csr) { r.Spec.Request = large }, empty, false},
-		"of another signer, decided":     {"example.com/other", decide(certificatesv1.CertificateApproved), empty, false},
+		"of a kubelet":               {signer, func(*csr) {}, whole, false},
+		"of a kubelet, to serve":     {serving, func(*csr) {}, whole, false},
+		"of another signer":          {"example.com/other", func(*csr) {}, empty, false},
+		"of another signer, large":   {"example.com/other", func(r *csr) { r.Spec.Request = large }, empty, false},
+		"of another signer, decided": {"example.com/other", decide(certificatesv1.CertificateApproved), empty, false},
+		"of another signer, with a long name": {"example.com/other", func(r *csr) {
+			r.Name, r.UID, r.ResourceVersion = string(large), types.UID(large), string(large)
+		}, empty, false},
+		"of a signer with a long name":   {string(large), func(*csr) {}, empty, false},
 		"of a person":                    {certificatesv1.KubeAPIServerClientSignerName, func(*csr) {}, empty, false},
 		"with a large content":           {signer, func(r *csr) { r.Spec.Request = large }, empty, true},
 		"with a large content, to serve": {serving, func(r *csr) { r.Spec.Request = large }, empty, true},
@@ -72,8 +77,11 @@ func TestSlimRequest(t *testing.T) {
 			want := r.DeepCopy()
 			want.ManagedFields = nil
 			if c.kept != whole {
-				want.Labels, want.Annotations = nil, nil
-				want.Spec = certificatesv1.CertificateSigningRequestSpec{SignerName: r.Spec.SignerName}
+				want.ObjectMeta = metav1.ObjectMeta{
+					Name: r.Name[:min(len(r.Name), 600)], UID: r.UID[:min(len(r.UID), 600)],
+					ResourceVersion: r.ResourceVersion[:min(len(r.ResourceVersion), 600)], CreationTimestamp: r.CreationTimestamp,
+				}
+				want.Spec = certificatesv1.CertificateSigningRequestSpec{SignerName: r.Spec.SignerName[:min(len(r.Spec.SignerName), 600)]}
 				switch c.kept {
 				case described: // joining.go reads it
 					want.Spec.Request = r.Spec.Request

@@ -70,6 +70,9 @@ type Update struct {
 	// carry it, or none.
 	Token     string
 	Resources []Resource
+	// Stored is how many bytes the Watcher keeps in memory for its next reports; 0 if that is no
+	// more than it has reported.
+	Stored int64
 }
 
 // DryRunner is a Driver that can try a create that makes nothing.

@@ -3,11 +3,12 @@
 package cmd
 
 import (
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-io/drover/bootstrap"
 )
 
 // slim is the transform of every object in a cache that has none of its own. It drops the managed
@@ -44,7 +45,8 @@ func slimSecret(object any) (any, error) {
 const (
 	// maxNodeAddresses is more than a Node has: a few of each family, and a few names.
 	maxNodeAddresses = 64
-	// maxNodeText limits the provider ID and each address. No cloud's has more than 300 bytes.
+	// maxNodeText limits the provider ID, and all addresses together, in bytes. No cloud's provider
+	// ID has more than 300, and no name more than 253. The forwarder counts on what a Node takes.
 	maxNodeText = 1 << 10
 )
 
@@ -56,15 +58,26 @@ func slimNode(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	addresses := slices.DeleteFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool { return len(a.Address)+len(a.Type) > maxNodeText })
 	id := node.Spec.ProviderID
 	return &corev1.Node{
-		TypeMeta: node.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{
-			Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion,
-			CreationTimestamp: node.CreationTimestamp, DeletionTimestamp: node.DeletionTimestamp,
-		},
-		Spec:   corev1.NodeSpec{ProviderID: strings.Clone(id[:min(len(id), maxNodeText)])},
-		Status: corev1.NodeStatus{Addresses: slices.Clone(addresses[:min(len(addresses), maxNodeAddresses)])},
+		TypeMeta:   node.TypeMeta,
+		ObjectMeta: bootstrap.SlimMeta(node.ObjectMeta),
+		Spec:       corev1.NodeSpec{ProviderID: strings.Clone(id[:min(len(id), maxNodeText)])},
+		Status:     corev1.NodeStatus{Addresses: slimAddresses(node.Status.Addresses)},
 	}, nil
+}
+
+// slimAddresses returns the first addresses, as many as are within the limits. One that is too long
+// by itself is left out.
+func slimAddresses(all []corev1.NodeAddress) (kept []corev1.NodeAddress) {
+	left := maxNodeText
+	for _, a := range all {
+		size := len(a.Address) + len(a.Type)
+		if size > left || len(kept) == maxNodeAddresses {
+			continue
+		}
+		left -= size
+		kept = append(kept, a)
+	}
+	return kept
 }

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -99,6 +100,20 @@ func TestSlimNode(t *testing.T) {
 		"with a long address": {func(n *corev1.Node) {
 			n.Status.Addresses = append([]corev1.NodeAddress{{Address: strings.Repeat("1", 1<<20)}}, n.Status.Addresses...)
 		}, func(*corev1.Node) {}},
+		"with many long addresses": {func(n *corev1.Node) {
+			for range 64 {
+				n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: strings.Repeat("a", 900)})
+			}
+		}, func(n *corev1.Node) {
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: strings.Repeat("a", 900)})
+		}},
+		"with long metadata": {func(n *corev1.Node) {
+			text := strings.Repeat("a", 1<<20)
+			n.Name, n.UID, n.ResourceVersion, n.GenerateName, n.Namespace, n.SelfLink = text, types.UID(text), text, text, text, text
+		}, func(n *corev1.Node) {
+			text := strings.Repeat("a", 600)
+			n.Name, n.UID, n.ResourceVersion = text, types.UID(text), text
+		}},
 		"with a long provider ID": {func(n *corev1.Node) { n.Spec.ProviderID = "x" + strings.Repeat("1", 1<<20) },
 			func(n *corev1.Node) { n.Spec.ProviderID = "x" + strings.Repeat("1", 1023) }},
 	} {

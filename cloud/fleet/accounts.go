@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/budget"
 )
 
 // Options are what all accounts share.
@@ -62,6 +63,7 @@ type Accounts struct {
 	limiters sharedLimiters
 	states   sync.Map // types.NamespacedName → *accountState, of the same accounts
 	memory   *memory
+	records  *budget.Budget // of bytes that inventories keep
 }
 
 // NewAccounts returns an empty set of accounts. It panics if its metrics are already registered.
@@ -86,6 +88,7 @@ func NewAccounts(o Options) *Accounts {
 		metrics:  newMetrics(),
 		accounts: map[types.NamespacedName]*Account{},
 		memory:   newMemory(),
+		records:  budget.New(maxRecords),
 	}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(append(s.metrics.collectors(), s)...)
@@ -190,6 +193,7 @@ func (s *Accounts) remove(a *Account) {
 		a.stop()
 	}
 	s.limiters.leave(a.key)
+	s.records.Set(a.key.Namespace, a.inventory, 0)
 	a.meter.end()
 }
 
@@ -254,6 +258,7 @@ func (s *Accounts) newState(a *Account) *accountState {
 		}
 	}
 	l.inventory = newInventory(l.current.Load, onMachinesChange, func() { s.options.OnAccount(a.key) }, s.options.random)
+	l.inventory.keep = func(size int64) bool { return s.records.Set(a.key.Namespace, l.inventory, size) }
 	l.events, l.watch = newEventLoop(l.inventory), newWatchLoop(l.inventory)
 	return l
 }

@@ -210,9 +210,31 @@ func (v *inventory) list(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	if err == nil {
+		err = v.hasRoom(cloud.Update{All: true, Resources: resources})
+	}
 	if v.recordListing(began, timeout, err); err == nil {
 		v.applyListing(began, resources)
 	}
+}
+
+// hasRoom returns an error if the namespace's accounts have no memory left for what the cloud
+// reports. It takes the lock.
+func (v *inventory) hasRoom(u cloud.Update) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	size := sizeOf(u.Resources)
+	switch m := v.machines[u.Token]; {
+	case !u.All && m != nil:
+		size += v.size - sizeOf(m.listed)
+	case !u.All:
+		size += v.size
+	}
+	if !v.keep(size + u.Stored) {
+		return cloud.Errorf(cloud.Unknown, "the account's resources take %d MiB, for which the namespace's accounts have no memory left: check the account's endpoint", (size+u.Stored)>>20)
+	}
+	v.size = size
+	return nil
 }
 
 // recordListing records how a listing went, and when to try again. It takes the lock.

@@ -100,13 +100,15 @@ type inventory struct {
 	onMachinesChange func(tokens []string) // called without the lock; must not block
 	onHealthChange   func()                // the same
 	random           func() float64
-	began            time.Time // when this process began to delete
+	keep             func(size int64) bool // reports whether the account may keep so many bytes
+	began            time.Time             // when this process began to delete
 	listWakeup       wakeup
 	workWakeup       wakeup
 
 	mu           sync.Mutex
 	machines     map[string]*machine // by token
 	recent       map[string]*machine // machines with sightings, and those not yet compared with anything complete
+	size         int64               // of what the cloud reported last, in bytes
 	absences     absences
 	pace         pace
 	noReadBefore time.Time // no live read for deletions before this time
@@ -116,7 +118,7 @@ type inventory struct {
 func newInventory(account func() *Account, onMachinesChange func([]string), onHealthChange func(), random func() float64) *inventory {
 	return &inventory{
 		account: account, onMachinesChange: onMachinesChange, onHealthChange: onHealthChange, random: random,
-		began: time.Now(), listWakeup: newWakeup(), workWakeup: newWakeup(),
+		keep: func(int64) bool { return true }, began: time.Now(), listWakeup: newWakeup(), workWakeup: newWakeup(),
 		machines: map[string]*machine{},
 		recent:   map[string]*machine{},
 		absences: newAbsences(),

@@ -30,6 +30,9 @@ const (
 	maxDecoded = 128 << 20
 	maxOne     = 64 << 20
 	decoded    = 128
+	// maxRecords bounds what all accounts know of their resources, in bytes. Those of 10,000
+	// machines, with two dependants each, take 45 MiB.
+	maxRecords = 192 << 20
 )
 
 // memory shares the memory for answers among all accounts. An answer is read whole before it is

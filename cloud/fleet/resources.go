@@ -56,6 +56,27 @@ func sanitizeAll(resources []cloud.Resource) []cloud.Resource {
 	return resources
 }
 
+// sizeOf returns how many bytes the records of these resources take, roughly.
+func sizeOf(resources []cloud.Resource) (size int64) {
+	const record = 1 << 10 // of a resource, and its machine's
+	for _, r := range resources {
+		size += int64(record + len(r.ID) + len(r.Token) + len(r.OwnershipID) + len(r.ProviderID) + len(r.FailureDomain) +
+			len(r.ImageID) + len(r.Code) + len(r.Reason) + len(r.Notice))
+		for _, a := range r.Addresses {
+			size += int64(len(a.Type) + len(a.Address))
+		}
+		for _, text := range r.GuestReported {
+			size += int64(len(text))
+		}
+		if r.Balancer != nil {
+			for _, t := range r.Balancer.Targets {
+				size += int64(len(t.Address))
+			}
+		}
+	}
+	return size
+}
+
 // zones returns the cloud's failure domains as a sorted set, or an error if they can't be real.
 func zones(all []string) ([]string, error) {
 	set := slices.Compact(slices.Sorted(slices.Values(all)))

@@ -258,18 +258,26 @@ func (s *source) watch(ctx context.Context, a *Account, driver cloud.Watcher) er
 		}
 		return nil
 	})
+	var full error // no memory is left for what the Watcher reports
 	err := typed("Watch", a.meter.recovered("Watch", func() error {
 		return driver.Watch(withDriverCall(ctx, &driverCall{}), func(u cloud.Update) {
 			if ctx.Err() != nil {
 				return
 			}
 			u.Resources = sanitizeAll(u.Resources)
+			if full = s.inventory.hasRoom(u); full != nil {
+				cut()
+				return
+			}
 			if s.inventory.applyUpdate(u); !u.All {
 				s.setState(a, nil)
 			}
 		})
 	}))
-	ended := ctx.Err() != nil
+	ended := ctx.Err() != nil && full == nil
+	if full != nil {
+		err = full
+	}
 	cut()
 	if lost := a.meter.recovered("watch", need.Wait); lost != nil {
 		return lost

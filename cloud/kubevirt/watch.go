@@ -268,7 +268,7 @@ func (f *watchState) reportMachine(token string, at time.Time) {
 		return
 	}
 	delete(f.early, token)
-	f.report(cloud.Update{At: at, Token: token, Resources: o.resources()})
+	f.report(cloud.Update{At: at, Token: token, Resources: o.resources(), Stored: f.stored()})
 }
 
 // reportBalancers reports the load balancers of a machine's cluster, because the machine's guest
@@ -311,6 +311,6 @@ func newer(a, b string) bool {
 func (f *watchState) heartbeat() {
 	if oldest := f.oldestStream().lastEvent; oldest.After(f.heartbeatAt) {
 		f.heartbeatAt = time.Now()
-		f.report(cloud.Update{At: oldest})
+		f.report(cloud.Update{At: oldest, Stored: f.stored()})
 	}
 }

@@ -55,6 +55,7 @@ func stateProperties() []string {
 type vm struct {
 	ref        types.ManagedObjectReference
 	properties map[string]types.AnyType
+	size       int64 // of the properties, in bytes
 	// indexed is the machine whose UUID led to the VM in vCenter's index, if the VM itself can't be
 	// read.
 	indexed cloud.Reference
@@ -101,9 +102,14 @@ func (m vm) unreadable() bool {
 	return m.text("config.instanceUuid") == "" && m.text("config.uuid") == ""
 }
 
+// maxStored bounds what one request's properties take in memory, in bytes. Those of a machine take
+// about 4 KiB.
+const maxStored = 96 << 20
+
 // retrieve reads properties of the objects, all pages of them. It leaves out objects that vanished
 // meanwhile. Any other object that can't be read is an error.
 func (s *session) retrieve(ctx context.Context, page int32, kind string, objects []types.ObjectSpec, paths []string) ([]vm, error) {
+	stored := int64(0)
 	return driverkit.SizedPages(ctx, "RetrievePropertiesEx "+kind, &s.sizes, 1, int(page), func(ctx context.Context, token string, size int) ([]vm, string, error) {
 		result, err := s.retrievePage(ctx, token, &types.RetrievePropertiesEx{
 			This: s.content.PropertyCollector,
@@ -123,7 +129,11 @@ func (s *session) retrieve(ctx context.Context, page int32, kind string, objects
 			}
 			if m != nil {
 				all = append(all, *m)
+				stored += m.size
 			}
+		}
+		if stored > maxStored {
+			return nil, "", cloud.Errorf(cloud.Unknown, "RetrievePropertiesEx %s: the properties take more than %d MiB: check spec.vsphere.server", kind, maxStored>>20)
 		}
 		return all, result.Token, nil
 	})
@@ -164,6 +174,7 @@ func (s *session) read(content types.ObjectContent) (*vm, error) {
 	for _, p := range content.PropSet {
 		m.properties[p.Name] = p.Val
 	}
+	m.size = driverkit.SizeOf(m.properties)
 	return m, nil
 }
 

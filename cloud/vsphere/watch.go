@@ -27,6 +27,8 @@ const (
 	responseTime = 30 * time.Second
 	// maxViewed bounds the VMs in the stream's memory. A vCenter has at most 40,000.
 	maxViewed = 100_000
+	// maxReference bounds the bytes of a reference to one of them. vCenter's have about 20.
+	maxReference = 128
 	// maxReportGap is the longest time without a report. After a longer gap, the stream reports
 	// everything again, because the account may have been listed meanwhile.
 	maxReportGap = 2 * time.Minute
@@ -166,7 +168,7 @@ func (f *stream) reportAll(ctx context.Context) error {
 		f.vms[m.ref] = m
 	}
 	f.evaluatedAt, f.reportedAt = at, time.Now()
-	f.report(cloud.Update{At: at, All: true, Resources: all})
+	f.report(cloud.Update{At: at, All: true, Resources: all, Stored: f.stored()})
 	return nil
 }
 
@@ -199,22 +201,32 @@ func (f *stream) reportChanges(ctx context.Context, at time.Time, changed change
 		f.reportDifferences(at, byToken(all))
 	}
 	f.reportedAt = time.Now()
-	f.report(cloud.Update{At: at})
+	f.report(cloud.Update{At: at, Stored: f.stored()})
 	return nil
 }
 
 func (f *stream) reportDifferences(at time.Time, now map[string][]cloud.Resource) {
+	stored := f.stored()
 	for token := range f.reported {
 		if len(now[token]) == 0 {
-			f.report(cloud.Update{At: at, Token: token})
+			f.report(cloud.Update{At: at, Token: token, Stored: stored})
 		}
 	}
 	for token, resources := range now {
 		if !reflect.DeepEqual(f.reported[token], resources) {
-			f.report(cloud.Update{At: at, Token: token, Resources: resources})
+			f.report(cloud.Update{At: at, Token: token, Resources: resources, Stored: stored})
 		}
 	}
 	f.reported = now
+}
+
+// stored returns how much memory the VMs take.
+func (f *stream) stored() int64 {
+	size := int64(f.view.Len()) * maxReference
+	for _, m := range f.vms {
+		size += m.size
+	}
+	return size
 }
 
 func byToken(all []cloud.Resource) map[string][]cloud.Resource {
@@ -285,6 +297,9 @@ func (f *stream) next(ctx context.Context, timeout time.Duration) (changes, erro
 		f.version = set.Version
 		for _, filter := range set.FilterSet {
 			for _, update := range filter.ObjectSet {
+				if n := len(update.Obj.Type) + len(update.Obj.Value) + len(update.Obj.ServerGUID); n > maxReference {
+					return nil, cloud.Errorf(cloud.Unknown, "WaitForUpdatesEx: a reference has %d bytes: check spec.vsphere.server", n)
+				}
 				f.record(all, update)
 			}
 		}

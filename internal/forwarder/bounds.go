@@ -4,6 +4,7 @@ package forwarder
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"io"
@@ -24,8 +25,6 @@ type limits struct {
 	list int64
 	// other bounds any other answer, and each event of a watch, in bytes. Etcd takes 1.5 MiB.
 	other int64
-	// inFlight bounds all answers in progress of a namespace's clusters together, in bytes.
-	inFlight int64
 	// items bounds the objects of a collection, by the last part of its path, and "" all others.
 	items map[string]int
 	// header is how long an API server may take to begin an answer.
@@ -37,7 +36,7 @@ type limits struct {
 }
 
 var defaults = limits{
-	list: 64 << 20, other: 4 << 20, inFlight: 128 << 20,
+	list: 64 << 20, other: 4 << 20,
 	items:  map[string]int{"": 10_000, "nodes": 10_000, "certificatesigningrequests": 1_000},
 	header: 10 * time.Second, duration: time.Minute, pause: time.Minute,
 }
@@ -49,6 +48,12 @@ const (
 	bytesPerElement = 10
 	// freeElements are the elements that a small answer may have whatever its size.
 	freeElements = 1024
+	// maxAnswers bounds the answers in progress of all clusters, in bytes. A namespace has half.
+	maxAnswers = 256 << 20
+	// maxObjects bounds what the libraries keep of all clusters' objects, in bytes, and objectSize
+	// is what one takes at most: a Node of which cmd keeps what Drover reads.
+	maxObjects = 256 << 20
+	objectSize = 4 << 10
 )
 
 // itemsOf returns how many objects a collection may have.
@@ -69,11 +74,10 @@ type boundedBody struct {
 	limit          int64
 	timer          *time.Timer // or nil
 
-	scan    scan.JSON
-	size    int64  // of the answer, or of the initial events
-	event   []byte // the current event, as far as it was read
-	counted int64  // in the namespace's bytes in flight
-	begun   bool   // the cluster's count was set
+	scan  scan.JSON
+	size  int64  // of the answer, or of the initial events
+	event []byte // the current event, as far as it was read
+	begun bool   // the cluster's count was set
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
@@ -96,17 +100,15 @@ func (b *boundedBody) Close() error {
 }
 
 // hold sets how many bytes of the answer the library has to keep now. It returns an error if the
-// answers of the namespace's clusters exceed their bound together: then this answer ends, and the
-// library asks again.
+// answers of the namespace's clusters exceed their share: then this answer ends, and the library
+// asks again.
 func (b *boundedBody) hold(size int64) error {
 	a := b.answer
-	added := size - b.counted
-	b.counted = size
-	if all := a.cluster.bytes.Add(added); added > 0 && all > a.forwarder.limits.inFlight {
-		a.forwarder.refusals.WithLabelValues(reasonLoad).Inc()
-		return fmt.Errorf("the API servers of the namespace's clusters send more than %d MiB at the same time", a.forwarder.limits.inFlight>>20)
+	if a.forwarder.answers.Set(a.cluster.key.Namespace, b, size) {
+		return nil
 	}
-	return nil
+	a.forwarder.refusals.WithLabelValues(reasonLoad).Inc()
+	return errors.New("the API servers of the namespace's clusters send more at the same time than the manager has memory for")
 }
 
 // release takes the answer out of the namespace's bytes in flight.
@@ -171,7 +173,9 @@ func (b *boundedBody) forget() {
 	c := b.answer.cluster
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.collections, b.answer.kind.path)
+	if all := c.collections[b.answer.kind.path]; all != nil {
+		all.count, all.named = 0, map[uint64]struct{}{}
+	}
 }
 
 // count adds n to the collection's objects, changes what is known of their names, and bounds both.
@@ -189,6 +193,9 @@ func (b *boundedBody) count(n int, change func(*collection)) error {
 	c.mu.Unlock()
 	if most := b.answer.forwarder.limits.itemsOf(path); total > most {
 		return b.answer.refuse(reasonCount, fmt.Sprintf("has more than %d objects at %s", most, path))
+	}
+	if !b.answer.forwarder.objects.Set(c.key.Namespace, all, int64(total)*objectSize) {
+		return b.answer.refuse(reasonCount, fmt.Sprintf("has %d objects at %s, for which the namespace's clusters have no memory left", total, path))
 	}
 	return nil
 }

@@ -36,6 +36,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/drover-io/drover/internal/budget"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
@@ -61,13 +62,14 @@ type Forwarder struct {
 	ca       []byte // PEM
 	refusals *prometheus.CounterVec
 	onRefuse func(cluster client.ObjectKey, message string)
+	answers  *budget.Budget // of bytes in progress
+	objects  *budget.Budget // of bytes that libraries keep
 
 	seed maphash.Seed // of the names of objects
 
 	mu       sync.Mutex
 	clusters map[client.ObjectKey]*cluster
 	tokens   map[[sha256.Size]byte]*cluster
-	inFlight map[string]*atomic.Int64 // bytes of answers in progress, by namespace
 }
 
 // cluster is a workload cluster, as its kubeconfig describes it.
@@ -85,10 +87,9 @@ type state struct {
 	token string // what a library shows to be forwarded
 	name  string // the name that a library asks for
 
-	requests atomic.Int64  // in progress
-	bytes    *atomic.Int64 // of answers in progress, of all clusters in the namespace
-	lastUsed atomic.Int64  // Unix seconds
-	hangs    atomic.Bool   // the last request ended by a deadline
+	requests atomic.Int64 // in progress
+	lastUsed atomic.Int64 // Unix seconds
+	hangs    atomic.Bool  // the last request ended by a deadline
 
 	mu          sync.Mutex
 	collections map[string]*collection // by path
@@ -128,8 +129,9 @@ func New(o Options) (*Forwarder, error) {
 			Name: "drover_workload_answers_refused_total",
 			Help: "Answers of workload clusters' API servers that Drover did not read to their end, by reason.",
 		}, []string{"reason"}),
+		answers: budget.New(maxAnswers), objects: budget.New(maxObjects),
 		seed:     maphash.MakeSeed(),
-		clusters: map[client.ObjectKey]*cluster{}, tokens: map[[sha256.Size]byte]*cluster{}, inFlight: map[string]*atomic.Int64{},
+		clusters: map[client.ObjectKey]*cluster{}, tokens: map[[sha256.Size]byte]*cluster{},
 	}
 	f.server = &http.Server{
 		Handler:           f,
@@ -229,10 +231,7 @@ func (f *Forwarder) register(key client.ObjectKey, source [sha256.Size]byte, con
 		c.state = old.state
 		old.upstream.CloseIdleConnections()
 	} else {
-		if f.inFlight[key.Namespace] == nil {
-			f.inFlight[key.Namespace] = &atomic.Int64{}
-		}
-		c.state = &state{token: random(32), name: random(8) + domain, bytes: f.inFlight[key.Namespace], collections: map[string]*collection{}}
+		c.state = &state{token: random(32), name: random(8) + domain, collections: map[string]*collection{}}
 	}
 	c.used(f.now())
 	f.clusters[key], f.tokens[sha256.Sum256([]byte(c.token))] = c, c
@@ -283,7 +282,17 @@ func (f *Forwarder) forget() {
 			c.upstream.CloseIdleConnections()
 			delete(f.clusters, key)
 			delete(f.tokens, sha256.Sum256([]byte(c.token)))
+			f.forgetObjects(c)
 		}
+	}
+}
+
+// forgetObjects gives back the memory for a cluster's objects.
+func (f *Forwarder) forgetObjects(c *cluster) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, all := range c.collections {
+		f.objects.Set(c.key.Namespace, all, 0)
 	}
 }
 

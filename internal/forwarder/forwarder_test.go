@@ -30,6 +30,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/drover-io/drover/internal/budget"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
@@ -45,7 +46,7 @@ func start(t *testing.T, change func(*Forwarder)) *Forwarder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.limits.list, f.limits.other, f.limits.inFlight = 64<<10, 16<<10, 128<<10
+	f.limits.list, f.limits.other, f.answers = 64<<10, 16<<10, budget.New(256<<10)
 	f.limits.items = map[string]int{"": 100, "nodes": 20}
 	if change != nil {
 		change(f)
@@ -506,9 +507,42 @@ func TestBytesInFlight(t *testing.T) {
 	close(hold)
 	<-results
 	<-results
-	NewWithT(t).Eventually(f.clusters[blue].bytes.Load).WithTimeout(time.Minute).Should(BeZero(), "bytes are still counted")
+	NewWithT(t).Eventually(f.answers.Used).WithArguments(blue.Namespace).WithTimeout(time.Minute).Should(BeZero(), "bytes are still counted")
 	if err := get(t, config, "/version"); err != nil {
 		t.Errorf("after the others have ended: %v", err)
+	}
+}
+
+// TestObjectsOfANamespace: many clusters of one tenant together make the libraries keep no more than
+// its share, and those of other tenants keep theirs.
+func TestObjectsOfANamespace(t *testing.T) {
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"NodeList","apiVersion":"v1","items":[`+many(20, `{"metadata":{"name":"a-name-of-a-node"}}`)+`]}`)
+	})
+	f := start(t, func(f *Forwarder) { f.objects = budget.New(100 * objectSize) })
+	ask := func(key client.ObjectKey) error {
+		return get(t, library(t, f, key, parsed(t, server, "")), "/api/v1/nodes")
+	}
+	for _, name := range []string{"1", "2", "2", "1"} {
+		if err := ask(client.ObjectKey{Namespace: "a", Name: name}); err != nil {
+			t.Fatalf("cluster %s: %v", name, err)
+		}
+	}
+	if err := ask(client.ObjectKey{Namespace: "a", Name: "3"}); err == nil {
+		t.Error("the libraries keep 60 Nodes of one namespace, with a bound of 50")
+	}
+	if err := ask(client.ObjectKey{Namespace: "b", Name: "1"}); err != nil {
+		t.Errorf("another namespace: %v", err)
+	}
+	f.now = func() time.Time { return time.Now().Add(2 * unusedAfter) }
+	f.forget()
+	f.now = time.Now
+	if used := f.objects.Used("a"); used != 0 {
+		t.Errorf("clusters that nobody asks for have %d bytes", used)
+	}
+	if err := ask(client.ObjectKey{Namespace: "a", Name: "3"}); err != nil {
+		t.Errorf("after the others were forgotten: %v", err)
 	}
 }
 
@@ -554,12 +588,12 @@ func TestWatchesHoldNothing(t *testing.T) {
 		if _, err := io.ReadFull(response.Body, make([]byte, size)); err != nil {
 			t.Fatal(err)
 		}
-		if got := f.clusters[blue].bytes.Load(); got != want {
+		if got := f.answers.Used(blue.Namespace); got != want {
 			t.Errorf("%s: %d bytes are in flight, want %d", query, got, want)
 		}
 		cancel()
 		response.Body.Close()
-		NewWithT(t).Eventually(f.clusters[blue].bytes.Load).WithTimeout(time.Minute).Should(BeZero(), query)
+		NewWithT(t).Eventually(f.answers.Used).WithArguments(blue.Namespace).WithTimeout(time.Minute).Should(BeZero(), query)
 	}
 }
 
