@@ -59,11 +59,6 @@ type Cloud struct {
 	// Union reads and validates the cloud's member of both unions. Make it a driverkit.Fields.
 	Union Union
 
-	// Carrier makes what carries the calls if the cloud does not speak HTTP; nil: HTTP. It connects
-	// only by base.DialContext. An http.Request is then just the envelope of a call, so that rate
-	// limits, deadlines and the faults of conformance are as with HTTP.
-	Carrier func(base *http.Transport, config *tls.Config) http.RoundTripper
-
 	// Endpoint returns all that decides where the account's calls go, and whom they trust there,
 	// if the account chose it: a URL, a server, a domain, authorities. It returns "" if the calls
 	// go to the cloud's own endpoints. Only accounts at the cloud's own endpoints share a rate

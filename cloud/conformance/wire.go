@@ -41,9 +41,6 @@ type effect func(req *http.Request, send func() (*http.Response, error), giveUp 
 
 // connect implements a cloud.Config's Connect.
 func (n *network) connect(trust *tls.Config) (http.RoundTripper, error) {
-	if shared, ok := n.shared.(*http.Transport); ok && n.row.Carrier != nil {
-		return connection{n, n.row.Carrier(shared, trust)}, nil
-	}
 	base, err := cloud.Connect(n.shared, trust)
 	if own, ok := base.(*http.Transport); ok && trust != nil {
 		n.t.Cleanup(own.CloseIdleConnections)

@@ -4,7 +4,6 @@ package fleet
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -221,33 +220,6 @@ func TestNoCapacityLater(t *testing.T) {
 		until(t, time.Minute, "deleted", func() bool { return a.Delete(failed, time.Now()).Gone })
 		if left := c.alive("1"); len(left) > 0 {
 			t.Errorf("left: %v", left)
-		}
-	})
-}
-
-// carrierFunc is a carrier that is a function.
-type carrierFunc func(*http.Request) (*http.Response, error)
-
-func (f carrierFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
-
-// TestCarrier: a row's own carrier carries the account's calls, with the deadline of a call.
-func TestCarrier(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newTestCloud(t)
-		calls := 0
-		a := c.begin(t, func(o *Options) {
-			o.Clouds[0].Carrier = func(base *http.Transport, _ *tls.Config) http.RoundTripper {
-				return carrierFunc(func(req *http.Request) (*http.Response, error) {
-					calls++
-					if _, bounded := req.Context().Deadline(); !bounded {
-						t.Error("a call without a deadline")
-					}
-					return base.RoundTrip(req)
-				})
-			}
-		}).account(t)
-		if _, err := a.Probe(t.Context()); err != nil || calls != 1 {
-			t.Errorf("%d calls, %v", calls, err)
 		}
 	})
 }

@@ -225,10 +225,6 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 			if cfg.Credentials == nil {
 				base = s.options.Ambient
 			}
-			if shared, ok := base.(*http.Transport); ok && c.Carrier != nil {
-				transport.base = c.Carrier(shared, trust)
-				return transport, nil
-			}
 			transport.base, err = cloud.Connect(base, trust)
 			return transport, err
 		}}
