@@ -146,7 +146,7 @@ func (s *suite) deadConnection() {
 	mortal.HTTP2 = &http.HTTP2Config{SendPingTimeout: callTime / 6, PingTimeout: callTime / 6}
 	s.Cleanup(mortal.CloseIdleConnections)
 	through := *s
-	through.net = &network{shared: mortal, row: s.Cloud, t: s.T, calls: map[cloud.Class]int{}}
+	through.net = &network{shared: mortal, t: s.T, calls: map[cloud.Class]int{}}
 	driver := through.newDriver(s.Credentials)
 	list := func() error {
 		ctx, cancel := context.WithTimeout(s.Context(), callTime)

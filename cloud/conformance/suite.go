@@ -96,7 +96,7 @@ func newSuite(t *testing.T, target Target) *suite {
 	t.Helper()
 	s := &suite{
 		T: t, Target: target,
-		net:   &network{shared: target.Transport, row: target.Cloud, t: t, calls: map[cloud.Class]int{}},
+		net:   &network{shared: target.Transport, t: t, calls: map[cloud.Class]int{}},
 		owner: "conformance-" + strings.ToLower(rand.Text()),
 	}
 	s.driver = s.newDriver(target.Credentials)

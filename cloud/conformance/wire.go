@@ -19,7 +19,6 @@ import (
 // its calls as promised.
 type network struct {
 	shared http.RoundTripper // connections of the drivers are made from it
-	row    cloud.Cloud
 	t      testing.TB
 
 	mu    sync.Mutex
