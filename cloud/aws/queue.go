@@ -90,7 +90,7 @@ type queueEvent struct {
 }
 
 // toEvent interprets a message. A message that is not an event, or not about an instance, returns
-// News with no instance.
+// an Event without an instance.
 func (l *queueDriver) toEvent(m *types.Message) cloud.Event {
 	event := cloud.Event{Receipt: aws.ToString(m.ReceiptHandle)}
 	if ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64); err == nil {

@@ -22,7 +22,7 @@ type LoginGuard struct {
 	at      time.Time
 }
 
-// Allow returns the last refusal if it is less than loginPause old; nil: log in.
+// Allow returns the last refusal if it is less than loginCooldown old; nil: log in.
 func (g *LoginGuard) Allow() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

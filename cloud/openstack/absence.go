@@ -104,7 +104,7 @@ func (d *driver) cellsAnswer(ctx context.Context) error {
 	return err
 }
 
-// byID reads each server by ID, callsAtOnce in parallel, and returns those that exist.
+// byID reads each server by ID, maxParallelCalls at a time, and returns those that exist.
 func (d *driver) byID(ctx context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
 	var mu sync.Mutex
 	var reads cloud.Group

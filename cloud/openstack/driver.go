@@ -247,8 +247,8 @@ func filterByTokens(found []cloud.Resource, wanted func(token string) bool) []cl
 	return slices.DeleteFunc(slices.Clone(found), func(r cloud.Resource) bool { return !wanted(r.Token) })
 }
 
-// Delete deletes each resource with its own call, callsAtOnce in parallel: Nova and Neutron have no
-// batch calls.
+// Delete deletes each resource with its own call, maxParallelCalls at a time: Nova and Neutron have
+// no batch calls.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	return driverkit.InParallel(maxParallelCalls, resources, func(r cloud.Resource) error { return d.delete(ctx, r) })
 }

@@ -106,14 +106,14 @@ type creation struct {
 	pendingUntil time.Time
 }
 
-// deadline returns open.
+// deadline returns pendingUntil.
 func (c *creation) deadline() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.pendingUntil
 }
 
-// setPending sets open to the given time from now.
+// setPending sets pendingUntil to the given time from now.
 func (c *creation) setPending(pending time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

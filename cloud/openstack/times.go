@@ -23,7 +23,7 @@ const (
 	pendingFactor = 5
 
 	// inheritedPending is how long a create of any process may take effect after it was sent: the
-	// longest call by default, 30 s, plus openTimes that. The 160 s above are within it.
+	// longest call by default, 30 s, plus pendingFactor times that. The 160 s above are within it.
 	inheritedPending = 3 * time.Minute
 
 	// maxCooldown is the longest cooldown after a read, out of the 30 s that a call has.
