@@ -53,7 +53,9 @@ func newOutage(t *testing.T, edit func(*infrav1.CloudCluster)) *outage {
 	o.Expect(corev1.AddToScheme(scheme)).To(Succeed())
 	o.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster, o.infra, o.pool).WithStatusSubresource(o.infra).Build()
 	down := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
-		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return errors.New("no answer") },
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return errors.New("no answer")
+		},
 	}).Build()
 	o.r = &ReachabilityReconciler{
 		Client: o.api, ClusterCache: clustercache.NewFakeClusterCache(down, client.ObjectKeyFromObject(cluster)),

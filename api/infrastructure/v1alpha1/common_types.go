@@ -196,6 +196,8 @@ const (
 	LoadBalancerLostReason = "LoadBalancerLost"
 	// WaitingForEndpointReason says that the endpoint has no address yet.
 	WaitingForEndpointReason = "WaitingForEndpoint"
+	// WaitingForControlPlaneReason says that the zones of the control plane's machines are unknown.
+	WaitingForControlPlaneReason = "WaitingForControlPlane"
 )
 
 // The reachability controller writes these on a CloudCluster while its workload cluster is
