@@ -123,8 +123,8 @@ func TestCgroupV1(t *testing.T) {
 		version string
 		told    bool
 	}{
-		{"ubuntu-20.04", "v1.35.0", true}, {"ubuntu-20.04", "v1.31.0", true}, {"ubuntu-20.04", "v1.30.9", false}, {"ubuntu-20.04", "", false},
-		{"rhel-8", "v1.35.0", true}, {"ubuntu-24.04", "v1.35.0", false}, {"", "v1.35.0", false},
+		{"rhel-8", "v1.35.0", true}, {"rhel-8", "v1.31.0", true}, {"rhel-8", "v1.30.9", false}, {"rhel-8", "", false},
+		{"rocky-8", "v1.35.0", true}, {"ubuntu-24.04", "v1.35.0", false}, {"", "v1.35.0", false},
 	} {
 		in := input(t)
 		in.Spec.OperatingSystem, in.Version = c.system, c.version
@@ -172,8 +172,8 @@ func TestVersions(t *testing.T) {
 		_, err := UserData(in)
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(says)))
 	}
-	in := least(t, variant{"ubuntu-20.04", bootstrapv1.InstallPackages})
-	in.Version = "v1.36.0" // this system's containerd package ends at 1.7
+	in := least(t, variant{"ubuntu-22.04", bootstrapv1.InstallPackages})
+	in.Version, in.Spec.Install.Packages.ContainerdVersion = "v1.36.0", "1.7"
 	_, err := UserData(in)
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("needs containerd 2.0")))
 }

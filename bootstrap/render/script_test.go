@@ -137,10 +137,13 @@ func archive(g Gomega, name, content string) string {
 	return b.String()
 }
 
+// containerdProgram stands in for containerd.
+const containerdProgram = "#!/bin/sh\n[ \"$*\" = --version ]\n"
+
 // webOf returns the files of an installation, and puts their checksums into the spec.
 func webOf(g Gomega, b *bootstrapv1.BinariesInstall) map[string]string {
 	web := map[string]string{
-		"containerd-2.2.1-linux-amd64.tar.gz": archive(g, "bin/containerd", "containerd"), "runc.amd64": "runc, a program",
+		"containerd-2.2.1-linux-amd64.tar.gz": archive(g, "bin/containerd", containerdProgram), "runc.amd64": "runc, a program",
 		"cni-plugins-linux-amd64-v1.9.1.tgz": archive(g, "./bridge", "bridge"), "crictl-v1.36.0-linux-amd64.tar.gz": archive(g, "crictl", "crictl"),
 		"kubelet": "kubelet, a program",
 	}
@@ -192,7 +195,7 @@ func TestScriptRuns(t *testing.T) {
 			if v.mode == bootstrapv1.InstallBinaries {
 				programs := systemOf(in.Spec).programs
 				for name, content := range map[string]string{
-					programs + "/containerd": "containerd", programs + "/runc": "runc, a program", programs + "/crictl": "crictl",
+					programs + "/containerd": containerdProgram, programs + "/runc": "runc, a program", programs + "/crictl": "crictl",
 					programs + "/kubelet": "kubelet, a program", "/opt/cni/bin/bridge": "bridge",
 				} {
 					s.Expect(s.read(name)).To(Equal(content))

@@ -3,7 +3,7 @@
 package v1alpha1
 
 // OperatingSystem is the operating system of a machine image.
-// +kubebuilder:validation:Enum=ubuntu-20.04;ubuntu-22.04;ubuntu-24.04;debian-12;debian-13;rhel-8;rhel-9;rocky-8;rocky-9;amazon-linux-2;amazon-linux-2023;flatcar
+// +kubebuilder:validation:Enum=ubuntu-22.04;ubuntu-24.04;debian-12;debian-13;rhel-8;rhel-9;rocky-8;rocky-9;amazon-linux-2023;flatcar
 type OperatingSystem string
 
 // Format is the format of user data.
