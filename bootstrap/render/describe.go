@@ -21,6 +21,9 @@ const (
 	BootstrapKubeconfigPath = "/etc/kubernetes/bootstrap-kubelet.conf"
 	// CAPath holds the cluster's CA.
 	CAPath = "/etc/kubernetes/pki/ca.crt"
+	// ClientCAPath holds the authority of the API server's client certificate, if that is not
+	// CAPath.
+	ClientCAPath = "/etc/kubernetes/pki/client-ca.crt"
 	// KubeletConfigPath holds the KubeletConfiguration.
 	KubeletConfigPath = "/var/lib/kubelet/config.yaml"
 	// KubeletDefaultsPath holds the kubelet's flags. This file and JoinConfigPath are not encoded
@@ -117,12 +120,16 @@ func kubeletFiles(in Input) ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []file{
+	out := []file{
 		{path: BootstrapKubeconfigPath, permissions: "0600", content: string(kubeconfig)},
 		{path: CAPath, content: string(in.CA)},
 		{path: KubeletConfigPath, content: string(config)},
 		{path: KubeletDefaultsPath, content: kubeletDefaults(in), template: true},
-	}, nil
+	}
+	if in.clientCAPath() == ClientCAPath {
+		out = append(out, file{path: ClientCAPath, content: string(in.ClientCA)})
+	}
+	return out, nil
 }
 
 // checkInstanceData makes the script exit if cloud-init could not fill in the variables of a file.
