@@ -139,7 +139,8 @@ type Proxy struct {
 	HTTPSProxy string `json:"httpsProxy,omitempty"`
 
 	// noProxy lists the names, addresses and networks that are reached without the proxy. Drover
-	// adds the API server's host, the cluster's domain, .svc and the machine itself. Default: none.
+	// adds the clouds' metadata services, the API server's host, the cluster's domain, .svc and the
+	// machine itself. Default: none.
 	// Example: ["10.0.0.0/8",".example.org"].
 	// +optional
 	// +listType=atomic
