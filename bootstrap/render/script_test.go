@@ -68,7 +68,7 @@ func newSandbox(t *testing.T, in Input) *sandbox {
 		s.write(path, f.content, 0o600)
 	}
 	for _, name := range []string{"systemctl", "sysctl", "swapoff", "apt-get", "apt-mark", "dnf", "curl", "update-ca-certificates", "update-ca-trust",
-		"subscription-manager", "ip", "sleep", "kubeadm", "conntrack", "iptables"} {
+		"subscription-manager", "ip", "sleep", "kubeadm", "conntrack", "iptables", "chown"} {
 		s.write("/stand-ins/"+name, standIn, 0o755)
 	}
 	for _, folder := range []string{"/var/log", "/etc/apt/sources.list.d", "/etc/apt/apt.conf.d", "/usr/local/bin"} {
@@ -172,6 +172,7 @@ func TestScriptRuns(t *testing.T) {
 			s.Expect(said).To(HaveSuffix("drover: Done\n"))
 			calls := s.read("/calls")
 			s.Expect(calls).To(ContainSubstring("systemctl enable --now kubelet\n"))
+			s.Expect(strings.Contains(calls, "chown app:app /home/app/with space\n")).To(Equal(FormatOf(in.Spec) == bootstrapv1.FormatCloudConfig), "Ignition does it")
 			s.Expect(strings.Index(calls, "systemctl restart containerd")).To(BeNumerically("<", strings.Index(calls, "systemctl enable --now kubelet")))
 			if _, err := os.Stat(s.root + configuredPath); v.mode != bootstrapv1.InstallPrebuilt {
 				s.Expect(err).NotTo(HaveOccurred(), "the kubelet's unit waits for it")

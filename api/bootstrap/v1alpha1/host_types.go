@@ -84,7 +84,8 @@ type File struct {
 	// +kubebuilder:validation:MaxLength=5
 	Permissions string `json:"permissions,omitempty"`
 
-	// owner is the owner of the file, as "user:group". Default: "root:root".
+	// owner is the owner of the file, as "user:group". The image or host.users must have both: a
+	// machine that lacks one does not become a Node. Default: "root:root".
 	// +optional
 	// +kubebuilder:default="root:root"
 	// +kubebuilder:validation:MaxLength=128
