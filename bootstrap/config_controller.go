@@ -65,7 +65,8 @@ type ConfigReconciler struct {
 	// server's NotFound, the controller waits. nil: no requirements.
 	Host func(context.Context, *clusterv1.Machine) (Host, error)
 
-	tokens token.Memory
+	tokens    token.Memory
+	clientCAs clientCAs
 }
 
 // Host is what the user data must match.
@@ -94,6 +95,7 @@ func (r *ConfigReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manage
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.configsOfCluster), builder.WithPredicates(clusterChanged())).
 		Watches(&clusterv1.Cluster{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
 			r.tokens.ForgetCluster(e.Object.GetUID())
+			r.clientCAs.forget(e.Object.GetUID())
 		}}).
 		WatchesRawSource(r.ClusterCache.GetClusterSource("cloudinitconfig", r.configsOfCluster)).
 		WithOptions(options).
@@ -240,13 +242,13 @@ func (r *ConfigReconciler) step(ctx context.Context, s *scope) (ctrl.Result, err
 	if err := r.ensureRights(ctx, s.config, s.cluster, workload); err != nil {
 		return ctrl.Result{}, err
 	}
-	name, text, err := r.ensureData(ctx, s)
+	name, text, err := r.ensureData(ctx, s, workload)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	refresh, err := r.ensureToken(ctx, s, workload, text)
 	if errors.Is(err, token.ErrTaken) {
-		return ctrl.Result{}, r.replaceData(ctx, s)
+		return ctrl.Result{}, r.replaceData(ctx, s, workload)
 	}
 	if err != nil {
 		return ctrl.Result{}, err

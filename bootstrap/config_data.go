@@ -36,7 +36,7 @@ const (
 // ensureData returns the name of the Secret with the user data, and the bootstrap token in it. The
 // Secret is written only once: a Machine that refers to it keeps it, even if this config's status
 // is lost.
-func (r *ConfigReconciler) ensureData(ctx context.Context, s *scope) (name, token string, err error) {
+func (r *ConfigReconciler) ensureData(ctx context.Context, s *scope, workload client.Client) (name, token string, err error) {
 	handedOut := ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, "")
 	if known, ok := r.tokens.Get(s.config.UID); ok && !known.Gone { // remembered only after both Secrets existed
 		return cmp.Or(s.config.Status.DataSecretName, handedOut, s.config.Name), known.Token, nil
@@ -45,7 +45,7 @@ func (r *ConfigReconciler) ensureData(ctx context.Context, s *scope) (name, toke
 		return r.adoptData(ctx, s, handedOut)
 	}
 	if s.config.Status.DataSecretName == "" {
-		if token, err = r.createData(ctx, s); !apierrors.IsAlreadyExists(err) {
+		if token, err = r.createData(ctx, s, workload); !apierrors.IsAlreadyExists(err) {
 			return s.config.Name, token, err
 		}
 	}
@@ -53,8 +53,8 @@ func (r *ConfigReconciler) ensureData(ctx context.Context, s *scope) (name, toke
 }
 
 // createData creates the Secret with a new token.
-func (r *ConfigReconciler) createData(ctx context.Context, s *scope) (string, error) {
-	data, token, err := r.render(ctx, s)
+func (r *ConfigReconciler) createData(ctx context.Context, s *scope, workload client.Client) (string, error) {
+	data, token, err := r.render(ctx, s, workload)
 	if err != nil {
 		return "", err
 	}
@@ -119,7 +119,7 @@ func (r *ConfigReconciler) own(ctx context.Context, s *scope, found *corev1.Secr
 
 // replaceData regenerates the user data, because another machine's token has the same ID. It does
 // so only before a Machine refers to them.
-func (r *ConfigReconciler) replaceData(ctx context.Context, s *scope) error {
+func (r *ConfigReconciler) replaceData(ctx context.Context, s *scope, workload client.Client) error {
 	if s.machine.Spec.Bootstrap.DataSecretName != nil {
 		return &waiting{
 			reason: bootstrapv1.InternalErrorReason, after: recheck,
@@ -131,7 +131,7 @@ func (r *ConfigReconciler) replaceData(ctx context.Context, s *scope) error {
 		return fmt.Errorf("reading the Secret with the user data: %w", err)
 	}
 	before := found.DeepCopy()
-	data, _, err := r.render(ctx, s)
+	data, _, err := r.render(ctx, s, workload)
 	if err != nil {
 		return err
 	}
@@ -142,8 +142,12 @@ func (r *ConfigReconciler) replaceData(ctx context.Context, s *scope) error {
 	return &waiting{reason: bootstrapv1.InternalErrorReason, message: "Another machine's bootstrap token has the same ID; creating another token", after: time.Second}
 }
 
-func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]byte, string, error) {
+func (r *ConfigReconciler) render(ctx context.Context, s *scope, workload client.Client) (map[string][]byte, string, error) {
 	ca, err := r.clusterCA(ctx, s.cluster)
+	if err != nil {
+		return nil, "", err
+	}
+	clientCA, err := r.clientCAs.get(ctx, s.cluster, workload)
 	if err != nil {
 		return nil, "", err
 	}
@@ -180,6 +184,7 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 		ProviderID:    host.ProviderID,
 		Server:        "https://" + s.cluster.Spec.ControlPlaneEndpoint.String(),
 		CA:            ca,
+		ClientCA:      clientCA,
 		Token:         text,
 		ClusterDNS:    dnsAddress(s.cluster),
 		ClusterDomain: s.cluster.Spec.ClusterNetwork.ServiceDomain,

@@ -4,12 +4,12 @@ package cmd
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ipamv1 "sigs.k8s.io/cluster-api/api/ipam/v1beta2"
@@ -34,17 +34,27 @@ func (o *managementOptions) flags(f *pflag.FlagSet) {
 
 // managementConfig returns the configuration of a connection to the management cluster.
 func managementConfig(o managementOptions, version string) (*rest.Config, error) {
-	if o.kubeconfig != "" {
-		if err := os.Setenv("KUBECONFIG", o.kubeconfig); err != nil {
-			return nil, err
-		}
-	}
-	config, err := ctrl.GetConfig()
+	config, err := loadConfig(o.kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("finding the management cluster: %w", err)
 	}
 	config.UserAgent = userAgent(version)
 	config.WarningHandler = apiwarnings.DefaultHandler(klog.Background().WithName("API server"))
+	return config, nil
+}
+
+// loadConfig reads a kubeconfig, or finds one if path is "". As ctrl.GetConfig does, it leaves the
+// rate of requests to the API server's own limits.
+func loadConfig(path string) (*rest.Config, error) {
+	if path == "" {
+		return ctrl.GetConfig()
+	}
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: path}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1
 	return config, nil
 }
 

@@ -242,8 +242,9 @@ func newManager(config *rest.Config, lease string, o managerOptions) (ctrl.Manag
 	return mgr, nil
 }
 
-// cacheOptions returns options that keep the cache small. There is no resync: every change arrives
-// as an event, and an idle machine is never reconciled.
+// cacheOptions returns options that keep the cache small. Every change arrives as an event. The
+// cache repeats each object every ten hours, controller-runtime's default, as an update without a
+// change, which the predicates of machines drop: an idle machine is never reconciled.
 func cacheOptions(namespace string) cache.Options {
 	options := cache.Options{
 		DefaultTransform: slim,

@@ -151,21 +151,11 @@ func (r *CloudAccountReconciler) Connect(ctx context.Context, account *infrav1.C
 // connectOnly does the same as Connect, and returns when to retry. The process that writes objects
 // reports why an account is refused.
 func (r *CloudAccountReconciler) connectOnly(ctx context.Context, account *infrav1.CloudAccount) (reconcile.Result, error) {
-	key := client.ObjectKeyFromObject(account)
-	config, refusal, err := r.config(ctx, account)
-	if err != nil {
+	live, refused, err := r.setLive(ctx, account)
+	if err != nil || refused != nil {
 		return reconcile.Result{}, err
 	}
-	if refusal != nil {
-		if !refusal.missing || account.DeletionTimestamp.IsZero() {
-			r.disconnect(key)
-		}
-		return reconcile.Result{}, nil
-	}
-	live, err := r.Accounts.Set(key, config)
-	if err != nil {
-		return reconcile.Result{}, nil // the previous live account stays
-	}
+	key := client.ObjectKeyFromObject(account)
 	if _, err := live.Probe(ctx); err != nil {
 		return r.retry(key, err), nil
 	}
@@ -173,29 +163,52 @@ func (r *CloudAccountReconciler) connectOnly(ctx context.Context, account *infra
 	return reconcile.Result{}, nil
 }
 
+// setLive gives the live account its current settings and credentials, or returns why it does not.
+// An account that is no longer permitted is disconnected. One whose Secret is missing keeps the
+// credentials that it has as long as VMs or a load balancer can be deleted only with them: a
+// missing Secret withdraws no permission, as a missing label does.
+func (r *CloudAccountReconciler) setLive(ctx context.Context, account *infrav1.CloudAccount) (*fleet.Account, *refusal, error) {
+	key := client.ObjectKeyFromObject(account)
+	config, refused, err := r.config(ctx, account)
+	if err != nil {
+		return nil, nil, err
+	}
+	if refused != nil {
+		kept := refused.missing && r.Accounts.Get(key) != nil
+		if kept {
+			if kept, err = isNeeded(ctx, r.Client, r.APIReader, key); err != nil {
+				return nil, nil, err
+			}
+		}
+		if kept {
+			refused.message += "; until then, the account keeps its previous credentials"
+		} else {
+			r.disconnect(key)
+		}
+		return nil, refused, nil
+	}
+	live, err := r.Accounts.Set(key, config)
+	if err == nil {
+		return live, nil, nil
+	}
+	refused = &refusal{reason: cloudReason(cloud.CodeOf(err)), message: err.Error()}
+	if r.Accounts.Get(key) != nil {
+		refused.message += "; the account keeps its previous settings and credentials"
+	}
+	return nil, refused, nil
+}
+
 // connect connects the live account, proves with one call where its credentials lead, and reports
 // on its inventory. It runs when something changed, never on a timer alone: after the first call,
 // the listings prove the credentials.
 func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.CloudAccount) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(account)
-	config, refusal, err := r.config(ctx, account)
+	live, refused, err := r.setLive(ctx, account)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if refusal != nil {
-		if !refusal.missing || account.DeletionTimestamp.IsZero() {
-			r.disconnect(key) // an account that is no longer permitted must stop
-		}
-		setNotReady(account, refusal.reason, refusal.message)
-		return reconcile.Result{}, nil
-	}
-	live, err := r.Accounts.Set(key, config)
-	if err != nil {
-		message := err.Error()
-		if r.Accounts.Get(key) != nil {
-			message += "; the account keeps its previous settings and credentials"
-		}
-		setNotReady(account, cloudReason(cloud.CodeOf(err)), message)
+	if refused != nil {
+		setNotReady(account, refused.reason, refused.message)
 		return reconcile.Result{}, nil
 	}
 	account.Status.Cloud = live.Cloud().Name
@@ -271,9 +284,7 @@ func (r *CloudAccountReconciler) enqueueUsers(ctx context.Context, account *infr
 // refusal is why an account may not be used.
 type refusal struct {
 	reason, message string
-	// missing is set if the Secret does not exist. An account that is being deleted then keeps the
-	// credentials that it has, because VMs can be deleted only with them.
-	missing bool
+	missing         bool // the Secret does not exist
 }
 
 // config returns the configuration of the live account, or why the account may not be used.
@@ -403,16 +414,9 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 		return reconcile.Result{}, nil
 	}
 	key := client.ObjectKeyFromObject(account)
-	machines, err := machinesThatRemain(ctx, r.Client, r.APIReader,
-		client.InNamespace(account.Namespace), client.MatchingFields{machineByAccount: account.Name})
+	machines, cluster, err := usersOf(ctx, r.Client, r.APIReader, key)
 	if err != nil {
 		return reconcile.Result{}, err
-	}
-	cluster := ""
-	if len(machines) == 0 {
-		if cluster, err = r.clusterWithEndpoint(ctx, key); err != nil {
-			return reconcile.Result{}, err
-		}
 	}
 	before := account.DeepCopy()
 	if n := len(machines); n > 0 || cluster != "" {
@@ -432,26 +436,11 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 	}
 	r.disconnect(key)
 	controllerutil.RemoveFinalizer(account, infrav1.AccountFinalizer)
-	if err := r.Client.Patch(ctx, account, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("removing the finalizer: %w", err)
+	err = r.Client.Patch(ctx, account, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return retryConflict(reconcile.Result{}, fmt.Errorf("removing the finalizer: %w", err))
 	}
 	return reconcile.Result{}, nil
-}
-
-// clusterWithEndpoint returns a CloudCluster whose load balancer is in an account, or "". It asks
-// the API server: the cache may not have the CloudCluster yet.
-func (r *CloudAccountReconciler) clusterWithEndpoint(ctx context.Context, account client.ObjectKey) (string, error) {
-	list := &infrav1.CloudClusterList{}
-	if err := r.APIReader.List(ctx, list, client.InNamespace(account.Namespace)); err != nil {
-		return "", fmt.Errorf("listing the CloudClusters: %w", err)
-	}
-	for i := range list.Items {
-		c := &list.Items[i]
-		if c.Spec.Endpoint.LoadBalancer.AccountRef.Name == account.Name && controllerutil.ContainsFinalizer(c, infrav1.EndpointFinalizer) {
-			return c.Name, nil
-		}
-	}
-	return "", nil
 }
 
 func (r *CloudAccountReconciler) secretToAccounts(ctx context.Context, secret client.Object) []reconcile.Request {

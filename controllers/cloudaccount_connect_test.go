@@ -235,8 +235,9 @@ func TestErrorKeepsTheLiveAccount(t *testing.T) {
 	}
 }
 
-// TestSecretGone: a Secret that a user deletes is gone at once, and its account is disconnected. If
-// the namespace is deleted, the Secret stays as long as the account does, which has VMs to delete.
+// TestSecretGone: a Secret that a user deletes while no VM needs it is gone at once, and its
+// account is disconnected. If the namespace is deleted, the Secret stays as long as the account
+// does.
 func TestSecretGone(t *testing.T) {
 	t.Parallel()
 	for _, deleted := range []bool{false, true} {

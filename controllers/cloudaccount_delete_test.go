@@ -12,6 +12,19 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
+// newAccountInUse returns an account that is connected and has a machine.
+func newAccountInUse(t *testing.T) (*accountTest, *infrav1.CloudMachine) {
+	t.Helper()
+	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	machine := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m", Finalizers: []string{infrav1.MachineFinalizer}}}
+	machine.Spec.AccountRef.Name = "prod"
+	x.Expect(x.Client.Create(t.Context(), machine)).To(Succeed())
+	x.reconcile()
+	x.reconcile()
+	x.Expect(x.live()).NotTo(BeNil())
+	return x, machine
+}
+
 // TestDeletedAccountTakesNewCredentials: the keys of an account are rotated while machines still
 // refer to it. The account takes them whether or not its own deletion was requested: its VMs can be
 // deleted only with keys that work.
@@ -20,14 +33,8 @@ func TestDeletedAccountTakesNewCredentials(t *testing.T) {
 	for name, deleted := range map[string]bool{"in use": false, "being deleted": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
-			machine := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m", Finalizers: []string{infrav1.MachineFinalizer}}}
-			machine.Spec.AccountRef.Name = "prod"
-			x.Expect(x.Client.Create(t.Context(), machine)).To(Succeed())
-			x.reconcile()
-			x.reconcile()
+			x, _ := newAccountInUse(t)
 			old := x.live()
-			x.Expect(old).NotTo(BeNil())
 			if deleted {
 				x.Expect(x.Client.Delete(t.Context(), x.account)).To(Succeed())
 				x.reconcile()
@@ -53,12 +60,7 @@ func TestDeletedAccountTakesNewCredentials(t *testing.T) {
 // still there. The VMs are deleted with the credentials that Drover has.
 func TestDeletedAccountKeepsCredentials(t *testing.T) {
 	t.Parallel()
-	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
-	machine := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m", Finalizers: []string{infrav1.MachineFinalizer}}}
-	machine.Spec.AccountRef.Name = "prod"
-	x.Expect(x.Client.Create(t.Context(), machine)).To(Succeed())
-	x.reconcile()
-	x.reconcile()
+	x, _ := newAccountInUse(t)
 	live := x.live()
 	x.Expect(x.Client.Delete(t.Context(), x.account)).To(Succeed())
 	x.Expect(x.Client.Get(t.Context(), client.ObjectKeyFromObject(x.secret), x.secret)).To(Succeed())
@@ -67,4 +69,22 @@ func TestDeletedAccountKeepsCredentials(t *testing.T) {
 	x.Expect(x.Client.Delete(t.Context(), x.secret)).To(Succeed())
 	x.reconcile()
 	x.Expect(x.live()).To(BeIdenticalTo(live))
+}
+
+// TestFinalizersOfOthersStay: Drover removes its finalizer from the account as it is, and drops no
+// finalizer that somebody has added since.
+func TestFinalizersOfOthersStay(t *testing.T) {
+	t.Parallel()
+	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	key := client.ObjectKeyFromObject(x.account)
+	x.Expect(x.Client.Delete(t.Context(), x.account)).To(Succeed())
+	x.Expect(x.Client.Get(t.Context(), key, x.account)).To(Succeed())
+	stale := x.account.DeepCopy()
+	x.account.Finalizers = append(x.account.Finalizers, "example.com/backup")
+	x.Expect(x.Client.Update(t.Context(), x.account)).To(Succeed())
+	result, err := x.reconcileDelete(t.Context(), stale)
+	x.Expect(err).NotTo(HaveOccurred(), "the next reconcile has the newer object")
+	x.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+	x.reconcile()
+	x.Expect(x.account.Finalizers).To(Equal([]string{"example.com/backup"}))
 }

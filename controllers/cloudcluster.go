@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -52,8 +51,9 @@ type CloudClusterReconciler struct {
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters/status,verbs=patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts;cloudmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts;cloudmachines;cloudmachinetemplates,verbs=get;list;watch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts/status,verbs=patch
+// +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=kubeadmcontrolplanes,verbs=get
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
 
 // SetupWithManager registers the reconciler.
@@ -66,6 +66,10 @@ func (r *CloudClusterReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 			builder.WithPredicates(onUpdate(accountReportChanged))).
 		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToDeletedClusters),
 			builder.WithPredicates(onlyDeleted())).
+		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToCluster),
+			builder.WithPredicates(ofControlPlane(), onlyCreated())).
+		Watches(&infrav1.CloudMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.templateToNewClusters),
+			builder.WithPredicates(onUpdate(templateReportChanged))).
 		WithOptions(options).
 		Named("cloudcluster").
 		Complete(r)
@@ -89,7 +93,7 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return reconcile.Result{}, fmt.Errorf("reading the owner Cluster: %w", err)
 	}
 
-	before := infra.DeepCopy()
+	before, result := infra.DeepCopy(), reconcile.Result{}
 	switch {
 	case setPaused(infra, cluster):
 	case !infra.DeletionTimestamp.IsZero():
@@ -102,12 +106,12 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		if claimed, err := r.claim(ctx, infra, cluster); claimed || err != nil {
 			return retryConflict(reconcile.Result{}, err) // the write comes back as an event
 		}
-		if err = r.report(ctx, infra, cluster); err != nil {
+		if result, err = r.report(ctx, infra, cluster); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
 	setUnknown(infra, infrav1.NotCheckedReason, infrav1.ClusterReachableCondition)
-	return retryConflict(reconcile.Result{}, patchSharedStatus(ctx, r.Client, before, infra))
+	return retryConflict(result, patchSharedStatus(ctx, r.Client, before, infra))
 }
 
 // claim completes the spec: ownership ID, load balancer token and finalizers before anything may be
@@ -146,20 +150,27 @@ func isUsableEndpoint(endpoint clusterv1.APIEndpoint) bool {
 }
 
 // report sets the status: failure domains, provisioned, Ready.
-func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
-	accounts, err := r.accounts(ctx, infra)
+func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) (result reconcile.Result, err error) {
+	template, pending, err := r.controlPlaneTemplate(ctx, cluster)
 	if err != nil {
-		return err
+		return result, err
+	}
+	accounts, err := r.accounts(ctx, infra, template)
+	if err != nil {
+		return result, err
 	}
 	provisioned := ptr.Deref(infra.Status.Initialization.Provisioned, false)
-	if accounts.notConnected == "" {
+	if accounts.notConnected == "" && pending == "" {
 		infra.Status.FailureDomains = accounts.domains
+	}
+	if pending != "" && !provisioned {
+		result.RequeueAfter = jitter(controlPlaneRecheck) // control planes are not watched
 	}
 	// Until the zones are known, a control plane would place its first machines in any zone. Later,
 	// an account with problems stops only its own machines.
 	adoptionPending := isAdoptionPending(cluster)
 	endpointPending := infra.Spec.Endpoint.IsSet() && !infra.Spec.ControlPlaneEndpoint.IsValid()
-	if accounts.notConnected == "" && !adoptionPending && !endpointPending || provisioned {
+	if accounts.notConnected == "" && pending == "" && !adoptionPending && !endpointPending || provisioned {
 		infra.Status.Initialization.Provisioned = ptr.To(true)
 	}
 	problem := cmp.Or(accounts.notConnected, accounts.notReady)
@@ -171,6 +182,8 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 		setNotReady(infra, infrav1.WaitingForAccountReason, problem)
 	case endpointPending && !provisioned:
 		setNotReady(infra, infrav1.WaitingForEndpointReason, "Waiting for spec.endpoint to have an address")
+	case pending != "" && !provisioned:
+		setNotReady(infra, infrav1.WaitingForControlPlaneReason, pending)
 	default:
 		// Once Ready is True, it stays True. While a cluster's infrastructure is not ready, Cluster
 		// API's MachineHealthChecks remediate none of its machines, including those of working
@@ -178,7 +191,7 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 		// ready (v1.14.2, machinehealthcheck_targets.go, needsRemediation).
 		setCondition(infra, clusterv1.ReadyCondition, metav1.ConditionTrue, infrav1.ReadyReason, problem)
 	}
-	return nil
+	return result, nil
 }
 
 // isAdoptionPending reports whether the cluster's API server is to be adopted and is not adopted
@@ -187,50 +200,6 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 // ConnectionCreationRetryInterval) and sees no Node in the meantime.
 func isAdoptionPending(cluster *clusterv1.Cluster) bool {
 	return adoptedControlPlaneOf(cluster) != "" && !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
-}
-
-// accountsReport is the combined state of a cluster's accounts.
-type accountsReport struct {
-	domains []clusterv1.FailureDomain
-	// notConnected says which account is missing or not connected yet, notReady which one does not
-	// work.
-	notConnected, notReady string
-}
-
-func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.CloudCluster) (accountsReport, error) {
-	var report accountsReport
-	var zones, endpoint []string // endpoint: those in which a machine can be behind the endpoint
-	for _, ref := range infra.Spec.AccountRefs {
-		account := &infrav1.CloudAccount{}
-		err := r.Client.Get(ctx, client.ObjectKey{Namespace: infra.Namespace, Name: ref.Name}, account)
-		if apierrors.IsNotFound(err) {
-			report.notConnected = fmt.Sprintf("Waiting for CloudAccount %q to exist in this namespace", ref.Name)
-			continue
-		}
-		if err != nil {
-			return report, fmt.Errorf("reading CloudAccount %q: %w", ref.Name, err)
-		}
-		ready := conditions.Get(account, clusterv1.ReadyCondition)
-		switch {
-		case ready == nil:
-			report.notConnected = fmt.Sprintf("Waiting for CloudAccount %q to be connected", ref.Name)
-		case ready.Status != "True":
-			report.notReady = fmt.Sprintf("CloudAccount %q is not ready: %s", ref.Name, ready.Message)
-		}
-		zones = append(zones, account.Status.FailureDomains...)
-		if !infra.Spec.Endpoint.HasLoadBalancer() || infra.Spec.Endpoint.LoadBalancer.AccountRef == ref {
-			endpoint = append(endpoint, account.Status.FailureDomains...)
-		}
-	}
-	if served := infra.Spec.Creation.LoadBalancerZones; len(served) > 0 {
-		endpoint = served
-	}
-	slices.Sort(zones)
-	zones = slices.Compact(zones)
-	for _, zone := range zones[:min(len(zones), maxFailureDomains)] {
-		report.domains = append(report.domains, clusterv1.FailureDomain{Name: zone, ControlPlane: ptr.To(slices.Contains(endpoint, zone))})
-	}
-	return report, nil
 }
 
 // reconcileDelete removes the finalizer once no machine needs the ownership ID for its deletion,

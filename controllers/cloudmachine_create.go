@@ -122,22 +122,23 @@ func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, us
 	}, domains)
 }
 
-// domains returns the failure domains that the machine may go to, in the order to try: its own, its
-// Machine's, or all of the account's. If there are several, the token decides which one is first,
-// so machines start in different domains and each machine always in the same one.
+// domains returns the failure domains that the machine may go to, in the order to try: its
+// Machine's, which its own fields must allow, else those that they allow, else all of the
+// account's. If there are several, the token decides which one is first, so machines start in
+// different domains and each machine always in the same one.
 func (r *CloudMachineReconciler) domains(ctx context.Context, s *machineScope) ([]string, error) {
 	allowed, err := s.account.FailureDomains(ctx, &s.Spec.CloudMachineFields)
 	if err != nil {
 		return nil, err
-	}
-	if len(allowed) == 1 {
-		return allowed, nil
 	}
 	if domain := s.owner.Spec.FailureDomain; domain != "" {
 		if len(allowed) > 0 && !slices.Contains(allowed, domain) {
 			return nil, cloud.Errorf(cloud.InvalidSpec, "the Machine requests failure domain %q, but the fields of the CloudMachine allow only %q", domain, allowed)
 		}
 		return []string{domain}, nil
+	}
+	if len(allowed) == 1 {
+		return allowed, nil
 	}
 	account := &infrav1.CloudAccount{}
 	key := client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.AccountRef.Name}

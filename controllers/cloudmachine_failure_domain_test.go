@@ -3,12 +3,15 @@
 package controllers
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
@@ -155,4 +158,65 @@ func TestUnfinishedCreateIsOpen(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestMachineOutsideItsDomain: a machine is made in its Machine's failure domain or not at all,
+// however many zones its own fields allow.
+func TestMachineOutsideItsDomain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ own, wanted, got string }{
+		"another zone":       {"sim-1b", "sim-1a", ""},
+		"the same":           {"sim-1a", "sim-1a", "sim-1a"},
+		"only the Machine's": {"", "sim-1c", "sim-1c"},
+		"only its own":       {"sim-1b", "", "sim-1b"},
+	} {
+		for _, zonal := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, zonal %v", name, zonal), func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
+					objects := edit(fleetOf("m"), "m", func(m *infrav1.CloudMachine) {
+						unmade(m)
+						m.Spec.Simulated.Zone = c.own
+					})
+					for _, o := range objects {
+						if owner, ok := o.(*clusterv1.Machine); ok {
+							owner.Spec.FailureDomain = c.wanted
+						}
+					}
+					b := newBenchWith(t, zonal, objects...)
+					for range 3 {
+						b.reconcile("m")
+						b.wait(time.Minute)
+					}
+					if c.got == "" {
+						b.Expect(b.vms()).To(BeEmpty())
+						b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.InvalidSpecReason))
+						return
+					}
+					b.Expect(b.vms()).To(HaveLen(1))
+					b.Expect(b.vms()[0].Zone).To(Equal(c.got))
+				})
+			})
+		}
+	}
+}
+
+// TestDomainsOfATemplate: a template says to which zones its own fields limit its machines.
+func TestDomainsOfATemplate(t *testing.T) {
+	t.Parallel()
+	for zone, want := range map[string][]string{"sim-1b": {"sim-1b"}, "": nil} {
+		t.Run(zone, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				template := &infrav1.CloudMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "cp"}}
+				template.Spec.Template.Spec.AccountRef.Name = "main"
+				template.Spec.Template.Spec.Simulated = &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image", Zone: zone}
+				b := newBench(t, template)
+				r := &CloudMachineTemplateReconciler{Client: b.management, Accounts: b.r.Accounts}
+				_, err := r.Reconcile(b.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(template)})
+				b.Expect(err).NotTo(HaveOccurred())
+				b.Expect(b.management.Get(b.t.Context(), client.ObjectKeyFromObject(template), template)).To(Succeed())
+				b.Expect(template.Status.Capacity).NotTo(BeEmpty())
+				b.Expect(template.Status.FailureDomains).To(Equal(want))
+			})
+		})
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -14,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
@@ -157,26 +157,32 @@ func (p *pool) maxUnavailable() int {
 	return 1
 }
 
+// replacementMemory is how long a Machine whose replacement has begun counts as missing while the
+// cache does not show its deletion. It is many times what a cache lags.
+const replacementMemory = 10 * time.Minute
+
 // replacements holds the Machines that this process has begun to replace, by MachineSet. The cache
 // shows their deletion a moment later, and until then another worker must not count them as
 // available. The zero value is ready for use.
 type replacements struct {
 	mu    sync.Mutex
-	begun map[types.UID]sets.Set[types.UID]
+	begun map[types.UID]map[types.UID]time.Time // until when
 }
 
 // begin reports whether a Machine may be replaced now, and if so counts it as missing.
 func (r *replacements) begin(p *pool, machine *clusterv1.Machine, imminent bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	begun := sets.New[types.UID]()
+	r.forget()
+	begun := map[types.UID]time.Time{}
 	others := 0 // other Machines that are available
 	for i := range p.machines {
 		m := &p.machines[i]
+		until, known := r.begun[p.set.UID][m.UID]
 		switch {
 		case !m.DeletionTimestamp.IsZero():
-		case r.begun[p.set.UID].Has(m.UID):
-			begun.Insert(m.UID)
+		case known:
+			begun[m.UID] = until
 		case m.UID != machine.UID && conditions.IsTrue(m, clusterv1.MachineAvailableCondition):
 			others++
 		}
@@ -184,10 +190,10 @@ func (r *replacements) begin(p *pool, machine *clusterv1.Machine, imminent bool)
 	missing := int(ptr.Deref(p.set.Spec.Replicas, 1)) - 1 - others
 	allowed := imminent || missing < p.maxUnavailable()
 	if allowed {
-		begun.Insert(machine.UID)
+		begun[machine.UID] = time.Now().Add(replacementMemory)
 	}
 	if r.begun == nil {
-		r.begun = map[types.UID]sets.Set[types.UID]{}
+		r.begun = map[types.UID]map[types.UID]time.Time{}
 	}
 	if r.begun[p.set.UID] = begun; len(begun) == 0 {
 		delete(r.begun, p.set.UID)
@@ -195,9 +201,19 @@ func (r *replacements) begin(p *pool, machine *clusterv1.Machine, imminent bool)
 	return allowed
 }
 
+// forget drops what is too old, also of MachineSets that no longer exist. The caller must hold the
+// lock.
+func (r *replacements) forget() {
+	now := time.Now()
+	maps.DeleteFunc(r.begun, func(_ types.UID, machines map[types.UID]time.Time) bool {
+		maps.DeleteFunc(machines, func(_ types.UID, until time.Time) bool { return !now.Before(until) })
+		return len(machines) == 0
+	})
+}
+
 // cancel undoes begin for a Machine that was not deleted.
 func (r *replacements) cancel(p *pool, machine *clusterv1.Machine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.begun[p.set.UID].Delete(machine.UID)
+	delete(r.begun[p.set.UID], machine.UID)
 }

@@ -3,8 +3,10 @@
 package controllers
 
 import (
+	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -265,4 +267,20 @@ func (b *bench) annotateMachine(with map[string]string) {
 	o.Annotations = with
 	b.Expect(b.management.Update(b.t.Context(), o)).To(Succeed())
 	b.Expect(machineInputsChanged(before, o)).To(BeFalse())
+}
+
+// TestReplacementsOfGoneSets: nothing is remembered of a MachineSet that is deleted while one of
+// its Machines is about to be replaced.
+func TestReplacementsOfGoneSets(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		var r replacements
+		for i := range 100 {
+			p := &pool{set: &clusterv1.MachineSet{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint(i))}}}
+			g.Expect(r.begin(p, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{UID: "m"}}, true)).To(BeTrue())
+			g.Expect(len(r.begun)).To(BeNumerically("<=", 10))
+			time.Sleep(replacementMemory / 10)
+		}
+	})
 }

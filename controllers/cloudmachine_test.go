@@ -121,7 +121,7 @@ func hidden([]cloud.Resource) []cloud.Resource { return nil }
 
 func newManagement(t *testing.T, objects ...client.Object) client.Client {
 	t.Helper()
-	management := fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&infrav1.CloudMachine{}).WithObjects(objects...)
+	management := fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&infrav1.CloudMachine{}, &infrav1.CloudMachineTemplate{}).WithObjects(objects...)
 	NewWithT(t).Expect(SetupIndexes(t.Context(), indexes{management})).To(Succeed())
 	return management.Build()
 }

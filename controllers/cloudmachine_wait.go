@@ -76,6 +76,9 @@ func missingPrerequisite(s *machineScope) (reason, message string) {
 		return infrav1.WaitingForClusterReason, fmt.Sprintf("Waiting for Cluster %q to exist", s.owner.Spec.ClusterName)
 	case s.cluster.Status.Initialization.InfrastructureProvisioned == nil || !*s.cluster.Status.Initialization.InfrastructureProvisioned:
 		return infrav1.WaitingForClusterReason, fmt.Sprintf("Waiting for the infrastructure of Cluster %q to be provisioned", s.cluster.Name)
+	case s.ownershipID == "" && s.isExternallyManaged:
+		return infrav1.WaitingForClusterReason, fmt.Sprintf("The CloudCluster of Cluster %q has no ownership ID: the controller that manages it, by the annotation %s, must set spec.creation.ownershipID when it creates it",
+			s.cluster.Name, clusterv1.ManagedByAnnotation)
 	case s.ownershipID == "":
 		return infrav1.WaitingForClusterReason, fmt.Sprintf("Waiting for the CloudCluster of Cluster %q to get its ownership ID", s.cluster.Name)
 	case s.unreachable != "" && !util.IsControlPlaneMachine(s.owner):

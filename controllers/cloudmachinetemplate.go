@@ -30,8 +30,9 @@ import (
 const reconnectDelay = 2 * time.Second
 
 // CloudMachineTemplateReconciler asks the cloud for the capacity of a template's machines, so that
-// the cluster-autoscaler can scale from zero. It asks once for each account, and again only when
-// the account's report changes.
+// the cluster-autoscaler can scale from zero, and for their failure domains, so that a control
+// plane gets only those. It asks once for each account, and again only when the account's report
+// changes.
 type CloudMachineTemplateReconciler struct {
 	Client           client.Client
 	Accounts         *fleet.Accounts
@@ -70,7 +71,8 @@ func (r *CloudMachineTemplateReconciler) Reconcile(ctx context.Context, req reco
 	return result, errors.Join(err, patchStatus(ctx, r.Client, before, template))
 }
 
-// describe sets capacity and nodeInfo. Known values stay if the cloud can't be asked.
+// describe sets capacity, nodeInfo and failureDomains. Known values stay if the cloud can't be
+// asked.
 func (r *CloudMachineTemplateReconciler) describe(ctx context.Context, template *infrav1.CloudMachineTemplate) (reconcile.Result, error) {
 	spec := &template.Spec.Template.Spec
 	key := client.ObjectKey{Namespace: template.Namespace, Name: spec.AccountRef.Name}
@@ -84,6 +86,10 @@ func (r *CloudMachineTemplateReconciler) describe(ctx context.Context, template 
 		return reconcile.Result{}, nil
 	}
 	offering, err := account.Offering(ctx, spec)
+	var domains []string
+	if err == nil {
+		domains, err = account.FailureDomains(ctx, spec)
+	}
 	if err != nil {
 		var queued *cloud.Queued
 		if errors.As(err, &queued) {
@@ -99,6 +105,7 @@ func (r *CloudMachineTemplateReconciler) describe(ctx context.Context, template 
 	r.retries.forget(client.ObjectKeyFromObject(template))
 	template.Status.Capacity = offering.Capacity
 	template.Status.NodeInfo = nodeInfo(offering)
+	template.Status.FailureDomains = domains[:min(len(domains), maxFailureDomains)]
 	setReady(template)
 	return reconcile.Result{}, nil
 }

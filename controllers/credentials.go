@@ -46,7 +46,7 @@ type CredentialsReconciler struct {
 
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts;cloudclusters;cloudmachines,verbs=get;list;watch
 
 // SetupWithManager registers the reconciler.
 func (r *CredentialsReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
@@ -56,6 +56,8 @@ func (r *CredentialsReconciler) SetupWithManager(mgr ctrl.Manager, options contr
 	return builder.ControllerManagedBy(mgr).
 		For(&corev1.Secret{}, builder.OnlyMetadata, builder.WithPredicates(held)).
 		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(accountToSecret)).
+		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToSecret), builder.WithPredicates(onlyDeleted())).
+		Watches(&infrav1.CloudCluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToSecret), builder.WithPredicates(onUpdate(endpointReleased))).
 		WithOptions(options).
 		Named("credentials").
 		Complete(r)
@@ -69,6 +71,35 @@ func accountToSecret(_ context.Context, o client.Object) []reconcile.Request {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: account.Namespace, Name: account.Spec.CredentialsRef.Name}}}
+}
+
+func (r *CredentialsReconciler) machineToSecret(ctx context.Context, o client.Object) []reconcile.Request {
+	machine, ok := o.(*infrav1.CloudMachine)
+	if !ok {
+		return nil
+	}
+	return r.secretOf(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.AccountRef.Name})
+}
+
+func (r *CredentialsReconciler) clusterToSecret(ctx context.Context, o client.Object) []reconcile.Request {
+	cluster, ok := o.(*infrav1.CloudCluster)
+	if !ok || !cluster.Spec.Endpoint.HasLoadBalancer() {
+		return nil
+	}
+	return r.secretOf(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.Endpoint.LoadBalancer.AccountRef.Name})
+}
+
+func (r *CredentialsReconciler) secretOf(ctx context.Context, key client.ObjectKey) []reconcile.Request {
+	account := &infrav1.CloudAccount{}
+	if err := r.Client.Get(ctx, key, account); err != nil {
+		return nil // its deletion is an event itself
+	}
+	return accountToSecret(ctx, account)
+}
+
+// endpointReleased passes the change after which a CloudCluster needs no account any more.
+func endpointReleased(before, after *infrav1.CloudCluster) bool {
+	return controllerutil.ContainsFinalizer(before, infrav1.EndpointFinalizer) && !controllerutil.ContainsFinalizer(after, infrav1.EndpointFinalizer)
 }
 
 // Reconcile removes the finalizer of one Secret if no account needs it.
@@ -92,20 +123,57 @@ func (r *CredentialsReconciler) Reconcile(ctx context.Context, req reconcile.Req
 	return reconcile.Result{}, nil
 }
 
-// isNeeded reports whether an account refers to the Secret, and nobody deletes it but the deletion
-// of the whole namespace.
+// isNeeded reports whether an account needs the Secret. Without its label, none does: this is how a
+// user takes the credentials away. With it, the Secret stays although somebody deletes it while
+// VMs or a load balancer can be deleted only with it, and in a namespace that is being deleted,
+// where the rest may go in any order.
 func (r *CredentialsReconciler) isNeeded(ctx context.Context, secret client.Object) (bool, error) {
 	accounts := &infrav1.CloudAccountList{}
 	if err := r.Client.List(ctx, accounts, client.InNamespace(secret.GetNamespace()),
 		client.MatchingFields{accountByCredentials: secret.GetName()}); err != nil {
 		return false, fmt.Errorf("listing the CloudAccounts of Secret %q: %w", secret.GetName(), err)
 	}
-	if len(accounts.Items) == 0 || secret.GetDeletionTimestamp().IsZero() {
-		return len(accounts.Items) > 0, nil
+	if _, labeled := secret.GetLabels()[infrav1.CredentialsLabel]; len(accounts.Items) == 0 || !labeled {
+		return false, nil
+	}
+	if secret.GetDeletionTimestamp().IsZero() {
+		return true, nil
+	}
+	for i := range accounts.Items {
+		if needed, err := isNeeded(ctx, r.Client, r.APIReader, client.ObjectKeyFromObject(&accounts.Items[i])); needed || err != nil {
+			return needed, err
+		}
 	}
 	namespace := &corev1.Namespace{}
 	if err := r.APIReader.Get(ctx, client.ObjectKey{Name: secret.GetNamespace()}, namespace); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("reading the namespace of Secret %q: %w", secret.GetName(), err)
 	}
 	return !namespace.DeletionTimestamp.IsZero(), nil
+}
+
+// isNeeded reports whether a machine or a load balancer needs an account for its own deletion.
+func isNeeded(ctx context.Context, cache, api client.Reader, account client.ObjectKey) (bool, error) {
+	machines, cluster, err := usersOf(ctx, cache, api, account)
+	return len(machines) > 0 || cluster != "", err
+}
+
+// usersOf returns the machines in an account. If there are none, it returns the name of a
+// CloudCluster whose load balancer is in the account, or "". It asks the API server for that: the
+// cache may not have the CloudCluster yet.
+func usersOf(ctx context.Context, cache, api client.Reader, account client.ObjectKey) (machines []infrav1.CloudMachine, cluster string, err error) {
+	machines, err = machinesThatRemain(ctx, cache, api, client.InNamespace(account.Namespace), client.MatchingFields{machineByAccount: account.Name})
+	if err != nil || len(machines) > 0 {
+		return machines, "", err
+	}
+	list := &infrav1.CloudClusterList{}
+	if err := api.List(ctx, list, client.InNamespace(account.Namespace)); err != nil {
+		return nil, "", fmt.Errorf("listing the CloudClusters: %w", err)
+	}
+	for i := range list.Items {
+		c := &list.Items[i]
+		if c.Spec.Endpoint.LoadBalancer.AccountRef.Name == account.Name && controllerutil.ContainsFinalizer(c, infrav1.EndpointFinalizer) {
+			return nil, c.Name, nil
+		}
+	}
+	return nil, "", nil
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,10 +33,6 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/internal/predicates"
 )
-
-// hookPatience is how long a Machine that is being deleted is kept while it is a target. After
-// that, the load balancer's health check has to do.
-const hookPatience = 2 * time.Minute
 
 // EndpointReconciler creates the load balancers of clusters whose CloudCluster asks for one, keeps
 // the machines of the control plane as its targets, and deletes it when the last machine is gone.
@@ -76,7 +71,7 @@ func (r *EndpointReconciler) SetupWithManager(mgr ctrl.Manager, options controll
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})). // a deletion changes it, too
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.toCluster),
 			builder.WithPredicates(ofControlPlane(), predicate.Or[client.Object](onUpdate(targetMachineChanged), onlyDeleted()))).
-		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.toCluster),
+		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToCluster),
 			builder.WithPredicates(predicate.Or[client.Object](onUpdate(targetChanged), onlyDeleted()))).
 		Owns(&ipamv1.IPAddressClaim{}).
 		WatchesRawSource(r.Changed.Source()).
@@ -103,11 +98,13 @@ func (s *endpointScope) isRecorded() bool { return s.Spec.ControlPlaneEndpoint.I
 // Reconcile brings the endpoint of one cluster up to date.
 func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	infra := &infrav1.CloudCluster{}
-	if err := r.Client.Get(ctx, req.NamespacedName, infra); err != nil {
+	if err := r.Client.Get(ctx, req.NamespacedName, infra); apierrors.IsNotFound(err) {
 		r.retries.forget(req.NamespacedName)
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+		return reconcile.Result{}, r.releaseMachines(ctx, req.NamespacedName)
+	} else if err != nil {
+		return reconcile.Result{}, fmt.Errorf("reading the CloudCluster: %w", err)
 	}
-	if !infra.Spec.Endpoint.IsSet() || annotations.IsExternallyManaged(infra) || !predicates.Watched(infra, r.WatchFilterValue) {
+	if !infra.Spec.Endpoint.IsSet() || !predicates.Watched(infra, r.WatchFilterValue) {
 		return reconcile.Result{}, nil
 	}
 	cluster, err := util.GetOwnerCluster(ctx, r.Client, infra.ObjectMeta)
@@ -119,9 +116,12 @@ func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	}
 	s, before := &endpointScope{CloudCluster: infra, cluster: cluster}, infra.DeepCopy()
 	var result reconcile.Result
-	if infra.Spec.Endpoint.HasVirtualIP() {
+	switch {
+	case annotations.IsExternallyManaged(infra):
+		return reconcile.Result{}, r.handOver(ctx, infra)
+	case infra.Spec.Endpoint.HasVirtualIP():
 		err = r.reserve(ctx, s)
-	} else {
+	default:
 		result, err = r.reconcile(ctx, s)
 	}
 	if err != nil {
@@ -131,23 +131,33 @@ func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 }
 
 // reconcile brings the load balancer up to date, once the CloudCluster's controller has completed
-// the spec.
+// the spec. The hooks come first: no deletion of a Machine waits for a load balancer that this
+// controller does not change.
 func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (reconcile.Result, error) {
-	if s.Spec.Creation.LoadBalancerToken == "" || !controllerutil.ContainsFinalizer(s, infrav1.EndpointFinalizer) {
-		return reconcile.Result{}, nil
-	}
-	s.account = r.Accounts.Get(client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.Endpoint.LoadBalancer.AccountRef.Name})
-	if copied, err := r.isCopied(ctx, s); copied || err != nil {
-		return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, err
-	}
 	machines, err := r.machines(ctx, s)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if !s.DeletionTimestamp.IsZero() || s.cluster == nil || !s.cluster.DeletionTimestamp.IsZero() {
-		if err := r.removeHooks(ctx, machines, func(*target) bool { return true }); err != nil {
+	isOurs := s.Spec.Creation.LoadBalancerToken != "" && controllerutil.ContainsFinalizer(s, infrav1.EndpointFinalizer)
+	isLeaving := !s.DeletionTimestamp.IsZero() || s.cluster == nil || !s.cluster.DeletionTimestamp.IsZero()
+	if isLeaving || !isOurs {
+		// Nothing may reconcile a CloudCluster that is being deleted when its Machines are deleted.
+		all := !s.DeletionTimestamp.IsZero()
+		if err := r.removeHooks(ctx, machines, func(t *target) bool { return all || t.isDeleted() }); err != nil {
 			return reconcile.Result{}, err
 		}
+	}
+	if !isOurs {
+		return reconcile.Result{}, nil
+	}
+	s.account = r.Accounts.Get(client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.Endpoint.LoadBalancer.AccountRef.Name})
+	if copied, err := r.isCopied(ctx, s); err != nil {
+		return reconcile.Result{}, err
+	} else if copied {
+		result, err := r.letGo(ctx, machines)
+		return earlier(result, reconcile.Result{RequeueAfter: jitter(deletionRecheck)}), err
+	}
+	if isLeaving {
 		return r.delete(ctx, s)
 	}
 	if s.account == nil { // its return comes as an event
@@ -204,7 +214,7 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	if s.isRecorded() && cloud.CodeOf(err) == cloud.NotFound {
 		setEndpoint(s, metav1.ConditionFalse, infrav1.LoadBalancerLostReason, fmt.Sprintf(
 			"The load balancer at %s no longer exists. It is not created again, because machines and kubeconfigs have its address: create a new cluster", s.Spec.ControlPlaneEndpoint.Host))
-		return r.again(s, err), r.removeHooks(ctx, machines, func(*target) bool { return true })
+		return r.again(s, err), r.removeHooks(ctx, machines, (*target).isDeleted)
 	}
 	if err != nil {
 		setEndpoint(s, metav1.ConditionFalse, endpointReason(err), err.Error())
@@ -215,14 +225,16 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	if !s.isRecorded() {
 		if balancer.Balancer.Address == "" || balancer.State == cloud.StatePending {
 			setEndpoint(s, metav1.ConditionFalse, infrav1.StartingReason, "The load balancer is being created")
-			return reconcile.Result{}, nil // its progress comes as an event
+			return r.letGo(ctx, machines) // the load balancer's progress comes as an event
 		}
 		b := balancer.Balancer
 		return reconcile.Result{}, r.record(ctx, s, clusterv1.APIEndpoint{Host: b.Address, Port: b.Port}, b.Zones) // the record comes back as an event
 	}
 	reportTargets(s, balancer.Balancer)
 	isLast := !slices.ContainsFunc(machines, func(t target) bool { return !t.isDeleted() }) // nothing would take over
-	err = r.removeHooks(ctx, machines, func(t *target) bool { return isLast || !t.isUnknown && !has(balancer.Balancer, t.address) })
+	err = r.removeHooks(ctx, machines, func(t *target) bool {
+		return t.isDeleted() && (isLast || !t.isUnknown && !has(balancer.Balancer, t.address))
+	})
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -336,21 +348,31 @@ type target struct {
 
 func (t *target) isDeleted() bool { return !t.machine.DeletionTimestamp.IsZero() }
 
-// machines returns the machines of the control plane in the endpoint's account.
-func (r *EndpointReconciler) machines(ctx context.Context, s *endpointScope) ([]target, error) {
-	name := s.Labels[clusterv1.ClusterNameLabel]
-	if name == "" {
+func (t *target) mayBeTarget() bool { return t.address != "" || t.isUnknown }
+
+// controlPlane returns the Machines of the control plane of a Cluster.
+func (r *EndpointReconciler) controlPlane(ctx context.Context, namespace, cluster string) ([]clusterv1.Machine, error) {
+	if cluster == "" {
 		return nil, nil
 	}
 	machines := &clusterv1.MachineList{}
 	err := r.Client.List(ctx, machines,
-		client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: name}, client.HasLabels{clusterv1.MachineControlPlaneLabel})
+		client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster}, client.HasLabels{clusterv1.MachineControlPlaneLabel})
 	if err != nil {
 		return nil, fmt.Errorf("listing the Machines of the control plane: %w", err)
 	}
+	return machines.Items, nil
+}
+
+// machines returns the machines of the control plane in the endpoint's account.
+func (r *EndpointReconciler) machines(ctx context.Context, s *endpointScope) ([]target, error) {
+	machines, err := r.controlPlane(ctx, s.Namespace, s.Labels[clusterv1.ClusterNameLabel])
+	if err != nil {
+		return nil, err
+	}
 	var all []target
-	for i := range machines.Items {
-		t, m := target{machine: &machines.Items[i], ready: isServing(&machines.Items[i])}, &infrav1.CloudMachine{}
+	for i := range machines {
+		t, m := target{machine: &machines[i], ready: isServing(&machines[i])}, &infrav1.CloudMachine{}
 		err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: t.machine.Spec.InfrastructureRef.Name}, m)
 		switch {
 		case apierrors.IsNotFound(err):
@@ -434,62 +456,22 @@ func has(b *cloud.BalancerState, address string) bool {
 	return b != nil && slices.ContainsFunc(b.Targets, func(t cloud.BalancerTarget) bool { return t.Address == address })
 }
 
-// addHooks sets the hook on the Machines that are about to become targets.
-func (r *EndpointReconciler) addHooks(ctx context.Context, machines []target, addresses []string) error {
-	for i := range machines {
-		t := &machines[i]
-		if t.isDeleted() || !slices.Contains(addresses, t.address) || metav1.HasAnnotation(t.machine.ObjectMeta, infrav1.EndpointHook) {
-			continue
-		}
-		before := t.machine.DeepCopy()
-		metav1.SetMetaDataAnnotation(&t.machine.ObjectMeta, infrav1.EndpointHook, "")
-		if err := r.Client.Patch(ctx, t.machine, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("setting the hook of Machine %q: %w", t.machine.Name, err)
-		}
-	}
-	return nil
-}
-
-// removeHooks removes the hook of the deleted Machines for which may returns true.
-func (r *EndpointReconciler) removeHooks(ctx context.Context, machines []target, may func(*target) bool) error {
-	for i := range machines {
-		t := &machines[i]
-		if t.machine.DeletionTimestamp.IsZero() || !metav1.HasAnnotation(t.machine.ObjectMeta, infrav1.EndpointHook) || (t.address != "" || t.isUnknown) && !may(t) {
-			continue
-		}
-		before := t.machine.DeepCopy()
-		delete(t.machine.Annotations, infrav1.EndpointHook)
-		if err := r.Client.Patch(ctx, t.machine, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("removing the hook of Machine %q: %w", t.machine.Name, err)
-		}
-	}
-	return nil
-}
-
-// letGo removes the hooks of the Machines that have waited long enough for a load balancer that
-// can't be changed, or for another target to answer, and returns when the next one will have.
-func (r *EndpointReconciler) letGo(ctx context.Context, machines []target) (result reconcile.Result, err error) {
-	isLate := func(t *target) bool { return time.Since(t.machine.DeletionTimestamp.Time) >= hookPatience }
-	for i := range machines {
-		m := machines[i].machine
-		if m.DeletionTimestamp.IsZero() || !metav1.HasAnnotation(m.ObjectMeta, infrav1.EndpointHook) {
-			continue
-		}
-		if !isLate(&machines[i]) {
-			result = earlier(reconcile.Result{RequeueAfter: hookPatience - time.Since(m.DeletionTimestamp.Time)}, result)
-			continue
-		}
-		r.Recorder.Eventf(m, nil, corev1.EventTypeWarning, "StillTarget", "Delete",
-			"The machine still gets connections after %s, because the load balancer can't be changed or no other machine answers. It is deleted now", hookPatience)
-	}
-	return result, r.removeHooks(ctx, machines, isLate)
-}
-
 // BalancersChanged enqueues the clusters with these tokens. fleet.Options.OnMachines calls it.
 func (r *EndpointReconciler) BalancersChanged(ctx context.Context, namespace string, tokens []string) {
 	for _, token := range tokens {
 		r.Changed.Add(r.clusters(ctx, client.InNamespace(namespace), client.MatchingFields{clusterByToken: token})...)
 	}
+}
+
+// machineToCluster returns nothing for a worker, which is no target, until its deletion, for which
+// the load balancer's may wait. The Machine decides, because a CloudMachine that a user made may
+// lack the label.
+func (r *EndpointReconciler) machineToCluster(ctx context.Context, o client.Object) []reconcile.Request {
+	owner, err := util.GetOwnerMachine(ctx, r.Client, metav1.ObjectMeta{Namespace: o.GetNamespace(), OwnerReferences: o.GetOwnerReferences()})
+	if err == nil && owner != nil && !util.IsControlPlaneMachine(owner) && o.GetDeletionTimestamp().IsZero() {
+		return nil
+	}
+	return r.toCluster(ctx, o)
 }
 
 func (r *EndpointReconciler) toCluster(ctx context.Context, o client.Object) []reconcile.Request {

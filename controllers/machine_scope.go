@@ -8,6 +8,7 @@ import (
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -23,6 +24,8 @@ type machineScope struct {
 	cluster *clusterv1.Cluster
 	// ownershipID is the CloudCluster's ownership ID; empty if there is none.
 	ownershipID string
+	// isExternallyManaged is true if another controller manages the CloudCluster.
+	isExternallyManaged bool
 	// virtualIP is the API server's address if it moves among the control plane's machines.
 	virtualIP string
 	// unreachable is the start of an outage of the workload cluster's API server; empty if there is
@@ -64,6 +67,7 @@ func readMachine(ctx context.Context, c client.Client, accounts *fleet.Accounts,
 		return nil, err
 	}
 	s.ownershipID, s.unreachable = infra.Spec.Creation.OwnershipID, infra.Annotations[infrav1.UnreachableAnnotation]
+	s.isExternallyManaged = annotations.IsExternallyManaged(infra)
 	if infra.Spec.Endpoint.HasVirtualIP() {
 		s.virtualIP = infra.Spec.ControlPlaneEndpoint.Host
 	}

@@ -131,6 +131,15 @@ func onlyDeleted() predicate.Predicate {
 	}
 }
 
+// onlyCreated passes only creations.
+func onlyCreated() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
 // onUpdate passes updates for which changed is true, and all other events.
 func onUpdate[T client.Object](changed func(before, after T) bool) predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {

@@ -36,10 +36,7 @@ type writeFile struct {
 	Path        string `json:"path"`
 	Content     string `json:"content"`
 	Encoding    string `json:"encoding,omitempty"`
-	Owner       string `json:"owner,omitempty"`
 	Permissions string `json:"permissions"`
-	// Defer writes the file after users and packages exist, which an owner other than root needs.
-	Defer bool `json:"defer,omitempty"`
 }
 
 // cloudConfig renders a node for cloud-init. variables is the expected number of its variables.
@@ -71,8 +68,12 @@ func cloudConfig(n *node, variables int) ([]byte, error) {
 	return []byte(out), nil
 }
 
+// encoded leaves out the owner, which the script sets: cloud-init writes files before it makes
+// users. Since 21.4 it can defer a file, but not on images whose cloud.cfg lacks
+// write_files_deferred, such as https://github.com/oracle/oracle-linux/issues/156. It would leave
+// out this file and all later ones, and the machine would become a Node without them.
 func encoded(f file) writeFile {
-	w := writeFile{Path: f.path, Permissions: f.mode(), Owner: f.owner, Defer: f.owner != ""}
+	w := writeFile{Path: f.path, Permissions: f.mode()}
 	if f.template {
 		w.Content = f.content
 	} else {

@@ -13,7 +13,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// The files of a node. The first four are used if the kubelet joins without kubeadm, the others
+// The files of a node. The first five are used if the kubelet joins without kubeadm, the others
 // always.
 const (
 	// BootstrapKubeconfigPath holds the kubeconfig with the bootstrap token. kubeadm's kubelet unit
@@ -21,6 +21,9 @@ const (
 	BootstrapKubeconfigPath = "/etc/kubernetes/bootstrap-kubelet.conf"
 	// CAPath holds the cluster's CA.
 	CAPath = "/etc/kubernetes/pki/ca.crt"
+	// ClientCAPath holds the authority of the API server's client certificate, if that is not
+	// CAPath.
+	ClientCAPath = "/etc/kubernetes/pki/client-ca.crt"
 	// KubeletConfigPath holds the KubeletConfiguration.
 	KubeletConfigPath = "/var/lib/kubelet/config.yaml"
 	// KubeletDefaultsPath holds the kubelet's flags. This file and JoinConfigPath are not encoded
@@ -95,6 +98,7 @@ func describe(in Input, later []byte) (*node, error) {
 	if later != nil {
 		n.fetchFiles(in, later)
 	}
+	n.owners(in)
 	n.install(in)
 	n.containerd(in)
 	join(n, in)
@@ -117,12 +121,16 @@ func kubeletFiles(in Input) ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []file{
+	out := []file{
 		{path: BootstrapKubeconfigPath, permissions: "0600", content: string(kubeconfig)},
 		{path: CAPath, content: string(in.CA)},
 		{path: KubeletConfigPath, content: string(config)},
 		{path: KubeletDefaultsPath, content: kubeletDefaults(in), template: true},
-	}, nil
+	}
+	if in.clientCAPath() == ClientCAPath {
+		out = append(out, file{path: ClientCAPath, content: string(in.ClientCA)})
+	}
+	return out, nil
 }
 
 // checkInstanceData makes the script exit if cloud-init could not fill in the variables of a file.
@@ -151,6 +159,21 @@ func userFiles(in Input) []file {
 		out = append(out, file{path: f.Path, content: content, permissions: f.Permissions, owner: owner})
 	}
 	return out
+}
+
+// owners gives the user's files to their owners. A missing user or group ends the script. Ignition
+// sets owners itself, when it has made the users.
+func (n *node) owners(in Input) {
+	var lines []string
+	for _, f := range userFiles(in) {
+		if f.owner == "" || FormatOf(in.Spec) == bootstrapv1.FormatIgnition {
+			continue
+		}
+		lines = append(lines, "chown "+quote(f.owner)+" "+quote(f.path))
+	}
+	if len(lines) > 0 {
+		n.do("Setting the owners of files", lines...)
+	}
 }
 
 // commands runs each user command in its own shell, so that an unclosed quote, an exit or a changed

@@ -121,3 +121,29 @@ func FuzzSplit(f *testing.F) {
 		g.Expect(strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(value)).To(Equal(server + "/api/v1/namespaces/kube-system/secrets/drover-files-abcdef"))
 	})
 }
+
+// TestOwnersOfFiles: the script sets the owners, because cloud-init writes files before it makes
+// users. An owner that does not exist ends it, whether the files are in the user data or fetched.
+func TestOwnersOfFiles(t *testing.T) {
+	in := input(t)
+	in.Spec.Files = []bootstrapv1.File{
+		{Path: "/etc/app's", Content: "a", Owner: "app:web"}, {Path: "/etc/roots", Content: "b"}, {Path: "/etc/also-roots", Content: "c", Owner: "root:root"},
+	}
+	g := NewWithT(t)
+	whole, err := UserData(in)
+	g.Expect(err).NotTo(HaveOccurred())
+	split, _, err := Split(in)
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, data := range [][]byte{whole, split} {
+		g.Expect(string(data)).NotTo(Or(ContainSubstring("defer"), ContainSubstring("owner")), "old versions of cloud-init do not know it")
+		_, step := steps(readBack(g, FormatOf(in.Spec), data).files[ScriptPath].content)
+		g.Expect(step["Setting the owners of files"]).To(Equal("chown 'app:web' '/etc/app'\\''s'\n"))
+	}
+
+	s := newSandbox(t, in)
+	s.write("/stand-ins/chown", "#!/bin/sh\necho \"chown: invalid user: $1\" >&2\nexit 1\n", 0o755)
+	said, ok := s.run()
+	s.Expect(ok).To(BeFalse())
+	s.Expect(said).To(ContainSubstring("Setting the owners of files"))
+	s.Expect(s.read(LogPath)).To(ContainSubstring("chown: invalid user: app:web"))
+}

@@ -211,12 +211,23 @@ func readCloudConfig(g Gomega, out []byte) machine {
 			g.Expect(err).NotTo(HaveOccurred())
 			content = string(raw)
 		}
-		g.Expect(f.Defer).To(Equal(f.Owner != ""))
 		mode := 0
 		_, err := fmt.Sscanf(f.Permissions, "%o", &mode)
 		g.Expect(err).NotTo(HaveOccurred())
-		m.files[f.Path] = machineFile{content, f.Owner, mode}
+		m.files[f.Path] = machineFile{content, "", mode}
 		m.order = append(m.order, f.Path)
+	}
+	for _, line := range strings.Split(m.files[ScriptPath].content, "\n") {
+		words := strings.SplitN(line, "' '", 2)
+		if owner, ok := strings.CutPrefix(words[0], "chown '"); ok && len(words) == 2 {
+			path := strings.ReplaceAll(strings.TrimSuffix(words[1], "'"), `'\''`, "'")
+			f, ok := m.files[path]
+			if !ok {
+				continue // it is fetched
+			}
+			f.owner = owner
+			m.files[path] = f
+		}
 	}
 	return m
 }

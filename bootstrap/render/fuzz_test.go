@@ -179,7 +179,7 @@ func places() []place {
 		{name: "file's content", harmless: "x", at: []string{"file /a 0644"}, set: func(in *Input, s string) { file(in).Content = s }, read: fileAt("/a")},
 		{name: "file's path", harmless: "/x", at: []string{"file PATH 0644", "file /x 0644"}, set: func(in *Input, s string) { file(in).Path = s },
 			read: func(_ Gomega, m machine) string { return m.order[len(m.order)-1] }},
-		{name: "file's owner", harmless: "x:x", at: []string{"file /a 0644 OWNER", "file /a 0644 x:x"}, set: func(in *Input, s string) { file(in).Owner = s },
+		{name: "file's owner", harmless: "x:x", at: []string{"step Setting the owners of files", "file /a 0644 OWNER", "file /a 0644", "file /a 0644 x:x"}, set: func(in *Input, s string) { file(in).Owner = s },
 			read: func(_ Gomega, m machine) string { return m.files["/a"].owner }},
 		{name: "file from a Secret", harmless: "x", at: []string{"file /a 0644"}, set: func(in *Input, s string) {
 			*file(in) = bootstrapv1.File{Path: "/a", ContentFrom: bootstrapv1.FileSource{Secret: bootstrapv1.SecretKey{Name: "a", Key: "b"}}}
@@ -199,7 +199,7 @@ func places() []place {
 			read: between(proxyPath, "http_proxy='", "'\nNO_PROXY")},
 		{name: "no proxy", harmless: "a", at: []string{"file " + proxyPath + " 0600"}, set: func(in *Input, s string) {
 			in.Spec.Host.Proxy = bootstrapv1.Proxy{HTTPProxy: "http://a", NoProxy: []string{s}}
-		}, read: between(proxyPath, "no_proxy='localhost,127.0.0.1,::1,.svc,.cluster.local,10.0.0.1,", "'\n")},
+		}, read: between(proxyPath, "no_proxy='localhost,127.0.0.1,::1,.svc,.cluster.local,"+strings.Join(metadataServices(), ",")+",10.0.0.1,", "'\n")},
 		{name: "time server", harmless: "a", at: []string{"file " + timesyncdPath + " 0644", "file " + chronyPath + " 0644"},
 			set: func(in *Input, s string) { in.Spec.Host.NTPServers = []string{s} }, read: between(timesyncdPath, "NTP=", "\n")},
 		{name: "sysctl's name", harmless: "a", at: []string{"file " + sysctlsPath + " 0644"}, set: func(in *Input, s string) { in.Spec.Host.Sysctls = map[string]string{s: "1"} },

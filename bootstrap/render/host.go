@@ -50,6 +50,7 @@ func (n *node) proxy(in Input) {
 	}
 	p := in.Spec.Host.Proxy
 	without := []string{"localhost", "127.0.0.1", "::1", ".svc", "." + cmp.Or(in.Spec.ClusterDomain, in.ClusterDomain, "cluster.local")}
+	without = append(without, metadataServices()...)
 	if u, err := url.Parse(in.Server); err == nil && u.Hostname() != "" {
 		without = append(without, u.Hostname())
 	}
@@ -66,6 +67,18 @@ func (n *node) proxy(in Input) {
 		n.add(file{path: unitFolder + service + ".service.d/50-drover-proxy.conf", content: "[Service]\nEnvironmentFile=" + proxyPath + "\n"})
 	}
 	n.do("Using the proxy", "set -a", "# shellcheck disable=SC1091 # it is written beside this script", ". "+proxyPath, "set +a")
+}
+
+// metadataServices returns where clouds tell a machine what it is, and whose credentials it has.
+// The kubelet's credential plugins and the machine's own commands ask there. A proxy can't reach
+// them, or reaches those of its own machine.
+func metadataServices() []string {
+	return []string{
+		"169.254.169.254", "metadata.google.internal",
+		"fd00:ec2::254", // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
+		"fd20:ce::254",  // https://cloud.google.com/compute/docs/metadata/querying-metadata
+		"168.63.129.16", // https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
+	}
 }
 
 // trust makes the system trust additional certificates before anything is downloaded.

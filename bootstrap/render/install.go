@@ -97,7 +97,11 @@ func (n *node) binaries(s system, spec *bootstrapv1.BinariesInstall, kubelet str
 	place := func(name string) string { return "install -m 0755 " + downloads + name + " " + s.programs + "/" + name }
 
 	part("containerd.tgz", spec.Containerd.SHA256, github("containerd/containerd", spec.Containerd.Version,
-		"containerd-"+spec.Containerd.Version+"-linux-"+arch+".tar.gz"), unpack("containerd.tgz", s.programs)+" --strip-components=1")
+		s.containerdArchive()+"-"+spec.Containerd.Version+"-linux-"+arch+".tar.gz"), unpack("containerd.tgz", s.programs)+" --strip-components=1",
+		"why=$("+s.programs+"/containerd --version 2>&1) || {",
+		`  say "containerd does not start on this system: $(echo "$why" | head -n 1)"`,
+		"  exit 1",
+		"}")
 	part("runc", spec.Runc.SHA256, github("opencontainers/runc", spec.Runc.Version, "runc."+arch), place("runc"))
 	part("cni-plugins.tgz", spec.CNIPlugins.SHA256, github("containernetworking/plugins", spec.CNIPlugins.Version,
 		"cni-plugins-linux-"+arch+"-v"+spec.CNIPlugins.Version+".tgz"), unpack("cni-plugins.tgz", "/opt/cni/bin"))
@@ -110,6 +114,16 @@ func (n *node) binaries(s system, spec *bootstrapv1.BinariesInstall, kubelet str
 			part(program.name, program.sha256, "https://dl.k8s.io/release/v"+kubelet+"/bin/linux/"+arch+"/"+program.name, place(program.name))
 		}
 	}
+}
+
+// containerdArchive returns the name of the archive in containerd's releases that starts on the
+// system, without version and architecture. The statically linked one is meant for systems that do
+// not have glibc 2.35, see https://github.com/containerd/containerd/releases/tag/v2.2.1.
+func (s system) containerdArchive() string {
+	if s.oldGlibc {
+		return "containerd-static"
+	}
+	return "containerd"
 }
 
 // tools installs the packages of missing programs.

@@ -3,6 +3,7 @@
 package render
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -42,7 +43,7 @@ func kubeletConfig(in Input) ([]byte, error) {
 	config := asked(in)
 	config.TypeMeta = metav1.TypeMeta{APIVersion: kubeletv1.SchemeGroupVersion.String(), Kind: "KubeletConfiguration"}
 	config.Authentication = kubeletv1.KubeletAuthentication{
-		X509:      kubeletv1.KubeletX509Authentication{ClientCAFile: CAPath},
+		X509:      kubeletv1.KubeletX509Authentication{ClientCAFile: in.clientCAPath()},
 		Webhook:   kubeletv1.KubeletWebhookAuthentication{Enabled: &yes},
 		Anonymous: kubeletv1.KubeletAnonymousAuthentication{Enabled: &no},
 	}
@@ -55,6 +56,14 @@ func kubeletConfig(in Input) ([]byte, error) {
 	config.RotateCertificates, config.ServerTLSBootstrap = true, true
 	config.RegisterWithTaints = taints(in.Spec)
 	return writeKubeletConfig(config, in.Spec.Kubelet.Configuration)
+}
+
+// clientCAPath returns the file with the authority of the kubelet's clients.
+func (in Input) clientCAPath() string {
+	if len(in.ClientCA) == 0 || bytes.Equal(in.ClientCA, in.CA) {
+		return CAPath
+	}
+	return ClientCAPath
 }
 
 // asked returns the kubelet settings in the spec's fields.

@@ -31,11 +31,11 @@ func apt() *packageManager {
 	}
 }
 
-// rpm uses dnf or yum. The repositories exclude the node's packages, so that upgrades skip them.
-func rpm(program string) *packageManager {
+// rpm uses dnf. The repositories exclude the node's packages, so that upgrades skip them.
+func rpm() *packageManager {
 	return &packageManager{
 		install: func(packages ...string) []string {
-			return []string{"retry " + program + " install -y --disableexcludes=all " + quoteAll(packages)}
+			return []string{"retry dnf install -y --disableexcludes=all " + quoteAll(packages)}
 		},
 		tools: map[string]string{"curl": "curl", "tar": "tar", "iptables": "iptables", "conntrack": "conntrack-tools"},
 	}
@@ -100,7 +100,7 @@ func kubernetesRPMs(n *node, spec *bootstrapv1.PackagesInstall, want software, c
 		packages = append(packages, "kubeadm-"+want.kubelet)
 	}
 	n.do("Installing containerd and the kubelet")
-	n.extend(rpm("dnf").install(packages...)...)
+	n.extend(rpm().install(packages...)...)
 }
 
 func rpmRepository(name, url, key, exclude string) file {

@@ -38,6 +38,9 @@ type Input struct {
 	Server string
 	// CA is the cluster's certificate authority, in PEM. The machine trusts nothing else.
 	CA []byte
+	// ClientCA is the authority that has signed the API server's client certificate, in PEM. The
+	// kubelet lets nobody else in. It is empty if that is CA.
+	ClientCA []byte
 	// Token is the machine's bootstrap token, "<id>.<secret>".
 	Token string
 	// ClusterDNS and ClusterDomain apply if Spec sets none.
@@ -69,6 +72,11 @@ func userDataOf(in Input, later []byte) ([]byte, error) {
 		return nil, err
 	}
 	in.CA = ca
+	if len(in.ClientCA) > 0 {
+		if in.ClientCA, err = ParseCA(in.ClientCA); err != nil {
+			return nil, fmt.Errorf("for clients of the kubelet: %w", err)
+		}
+	}
 	if in.Spec.NodeName == bootstrapv1.NodeNameHostname {
 		in.NodeName = hostVariable
 	}

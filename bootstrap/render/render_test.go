@@ -123,8 +123,8 @@ func TestCgroupV1(t *testing.T) {
 		version string
 		told    bool
 	}{
-		{"ubuntu-20.04", "v1.35.0", true}, {"ubuntu-20.04", "v1.31.0", true}, {"ubuntu-20.04", "v1.30.9", false}, {"ubuntu-20.04", "", false},
-		{"rhel-8", "v1.35.0", true}, {"ubuntu-24.04", "v1.35.0", false}, {"", "v1.35.0", false},
+		{"rhel-8", "v1.35.0", true}, {"rhel-8", "v1.31.0", true}, {"rhel-8", "v1.30.9", false}, {"rhel-8", "", false},
+		{"rocky-8", "v1.35.0", true}, {"ubuntu-24.04", "v1.35.0", false}, {"", "v1.35.0", false},
 	} {
 		in := input(t)
 		in.Spec.OperatingSystem, in.Version = c.system, c.version
@@ -172,8 +172,8 @@ func TestVersions(t *testing.T) {
 		_, err := UserData(in)
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(says)))
 	}
-	in := least(t, variant{"ubuntu-20.04", bootstrapv1.InstallPackages})
-	in.Version = "v1.36.0" // this system's containerd package ends at 1.7
+	in := least(t, variant{"ubuntu-22.04", bootstrapv1.InstallPackages})
+	in.Version, in.Spec.Install.Packages.ContainerdVersion = "v1.36.0", "1.7"
 	_, err := UserData(in)
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("needs containerd 2.0")))
 }
@@ -270,4 +270,52 @@ func TestWriteCA(t *testing.T) {
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644)).To(Succeed())
+}
+
+// TestClientCA: the kubelet lets in clients of the authority that the API server publishes, if that
+// is another one than its own. The machine's own connections trust only the latter.
+func TestClientCA(t *testing.T) {
+	g := NewWithT(t)
+	other := newCA(t)
+	for name, c := range map[string]struct {
+		ca   func(in Input) []byte
+		path string
+	}{
+		"unknown":      {func(Input) []byte { return nil }, CAPath},
+		"the same":     {func(in Input) []byte { return append([]byte("# ours\n"), in.CA...) }, CAPath},
+		"another":      {func(Input) []byte { return other }, ClientCAPath},
+		"both, in one": {func(in Input) []byte { return append(slices.Clone(in.CA), other...) }, ClientCAPath},
+	} {
+		for _, format := range []bootstrapv1.Format{bootstrapv1.FormatCloudConfig, bootstrapv1.FormatIgnition} {
+			in := input(t)
+			in.Spec.Format = format
+			in.ClientCA = c.ca(in)
+			g.Expect(kubeletConfiguration(t, in).Authentication.X509.ClientCAFile).To(Equal(c.path), name)
+			out, err := UserData(in)
+			g.Expect(err).NotTo(HaveOccurred())
+			files := readBack(g, format, out).files
+			g.Expect(files[CAPath].content).To(Equal(string(in.CA)), name)
+			if c.path == CAPath {
+				g.Expect(files).NotTo(HaveKey(ClientCAPath), name)
+			} else {
+				g.Expect(files[ClientCAPath].content).To(Equal(string(in.ClientCA)), name)
+			}
+		}
+	}
+	in := input(t)
+	in.ClientCA = []byte("hello")
+	_, err := UserData(in)
+	g.Expect(err).To(MatchError(ContainSubstring("certificate")))
+}
+
+// newCA returns the certificate of a new authority.
+func newCA(t *testing.T) []byte {
+	t.Helper()
+	g := NewWithT(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	g.Expect(err).NotTo(HaveOccurred())
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	g.Expect(err).NotTo(HaveOccurred())
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

@@ -68,7 +68,7 @@ func newSandbox(t *testing.T, in Input) *sandbox {
 		s.write(path, f.content, 0o600)
 	}
 	for _, name := range []string{"systemctl", "sysctl", "swapoff", "apt-get", "apt-mark", "dnf", "curl", "update-ca-certificates", "update-ca-trust",
-		"subscription-manager", "ip", "sleep", "kubeadm", "conntrack", "iptables"} {
+		"subscription-manager", "ip", "sleep", "kubeadm", "conntrack", "iptables", "chown"} {
 		s.write("/stand-ins/"+name, standIn, 0o755)
 	}
 	for _, folder := range []string{"/var/log", "/etc/apt/sources.list.d", "/etc/apt/apt.conf.d", "/usr/local/bin"} {
@@ -137,10 +137,13 @@ func archive(g Gomega, name, content string) string {
 	return b.String()
 }
 
+// containerdProgram stands in for containerd.
+const containerdProgram = "#!/bin/sh\n[ \"$*\" = --version ]\n"
+
 // webOf returns the files of an installation, and puts their checksums into the spec.
 func webOf(g Gomega, b *bootstrapv1.BinariesInstall) map[string]string {
 	web := map[string]string{
-		"containerd-2.2.1-linux-amd64.tar.gz": archive(g, "bin/containerd", "containerd"), "runc.amd64": "runc, a program",
+		"containerd-2.2.1-linux-amd64.tar.gz": archive(g, "bin/containerd", containerdProgram), "runc.amd64": "runc, a program",
 		"cni-plugins-linux-amd64-v1.9.1.tgz": archive(g, "./bridge", "bridge"), "crictl-v1.36.0-linux-amd64.tar.gz": archive(g, "crictl", "crictl"),
 		"kubelet": "kubelet, a program",
 	}
@@ -169,6 +172,7 @@ func TestScriptRuns(t *testing.T) {
 			s.Expect(said).To(HaveSuffix("drover: Done\n"))
 			calls := s.read("/calls")
 			s.Expect(calls).To(ContainSubstring("systemctl enable --now kubelet\n"))
+			s.Expect(strings.Contains(calls, "chown app:app /home/app/with space\n")).To(Equal(FormatOf(in.Spec) == bootstrapv1.FormatCloudConfig), "Ignition does it")
 			s.Expect(strings.Index(calls, "systemctl restart containerd")).To(BeNumerically("<", strings.Index(calls, "systemctl enable --now kubelet")))
 			if _, err := os.Stat(s.root + configuredPath); v.mode != bootstrapv1.InstallPrebuilt {
 				s.Expect(err).NotTo(HaveOccurred(), "the kubelet's unit waits for it")
@@ -192,7 +196,7 @@ func TestScriptRuns(t *testing.T) {
 			if v.mode == bootstrapv1.InstallBinaries {
 				programs := systemOf(in.Spec).programs
 				for name, content := range map[string]string{
-					programs + "/containerd": "containerd", programs + "/runc": "runc, a program", programs + "/crictl": "crictl",
+					programs + "/containerd": containerdProgram, programs + "/runc": "runc, a program", programs + "/crictl": "crictl",
 					programs + "/kubelet": "kubelet, a program", "/opt/cni/bin/bridge": "bridge",
 				} {
 					s.Expect(s.read(name)).To(Equal(content))

@@ -19,20 +19,27 @@ func rocky() []system {
 	return []system{withCgroupV1(withDNF("rocky-8", "rhel/8")), withDNF("rocky-9", "rhel/9")}
 }
 
+func withCgroupV1(s system) system {
+	s.cgroupV1 = true
+	return s
+}
+
 // withDNF returns a system of the Red Hat family. folder is its folder in Docker's repository.
+// Those that derive from RHEL 8 have glibc 2.28, the others 2.34.
 func withDNF(name bootstrapv1.OperatingSystem, folder string) system {
 	return system{
 		name:     name,
 		format:   bootstrapv1.FormatCloudConfig,
 		programs: "/usr/local/bin",
+		oldGlibc: true,
 		caFile:   "/etc/pki/ca-trust/source/anchors/drover.crt",
 		caUpdate: "update-ca-trust extract",
-		packages: rpm("dnf"),
+		packages: rpm(),
 		repositories: &repositories{containerd: "2.2", setUp: func(n *node, spec *bootstrapv1.PackagesInstall, want software) {
 			dockerRPMs(n, spec, folder)
 			kubernetesRPMs(n, spec, want, "containerd.io")
 		}},
-		upgradesOn:  append(rpm("dnf").install("dnf-automatic"), "systemctl enable --now dnf-automatic-install.timer"),
+		upgradesOn:  append(rpm().install("dnf-automatic"), "systemctl enable --now dnf-automatic-install.timer"),
 		upgradesOff: []string{"systemctl disable --now dnf-automatic.timer dnf-automatic-install.timer || say 'There are no unattended upgrades to switch off'"},
 	}
 }

@@ -17,6 +17,8 @@ type system struct {
 	// caFile is the path for additional certificates, and caUpdate the command that makes the
 	// system trust them.
 	caFile, caUpdate string
+	// oldGlibc: glibc is older than 2.35, with which containerd's usual archive is linked.
+	oldGlibc bool
 	// cgroupV1: the image boots with cgroup v1, which newer kubelets refuse by default.
 	cgroupV1 bool
 	// subscribes: only registered machines can use the repositories.

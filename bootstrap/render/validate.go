@@ -82,7 +82,7 @@ func ownPaths(spec *bootstrapv1.CloudInitConfigSpec) []string {
 		return nil // can't fail: the spec is valid
 	}
 	out := []string{
-		BootstrapKubeconfigPath, CAPath, KubeletConfigPath, KubeletDefaultsPath, kubeletKubeconfigPath,
+		BootstrapKubeconfigPath, CAPath, ClientCAPath, KubeletConfigPath, KubeletDefaultsPath, kubeletKubeconfigPath,
 		kubeletSysconfigPath, kubeadmFlagsPath, configuredPath, filesConfigPath, SentinelPath, LogPath, "/etc/hostname",
 	}
 	for _, f := range n.files {

@@ -134,13 +134,29 @@ func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		ptr.Deref(cluster.Spec.Paused, false) || annotations.HasPaused(infra) {
 		return reconcile.Result{RequeueAfter: r.Period}, nil // no API server yet, or the cluster moves, or is paused
 	}
+	if annotations.IsExternallyManaged(infra) {
+		r.forget(req)
+		return reconcile.Result{RequeueAfter: r.Period}, r.handOver(ctx, infra, cluster)
+	}
 	known, _ := r.probeStates.LoadOrStore(req.NamespacedName, &probeState{begun: time.Now()})
 	after, err := r.probe(ctx, infra, cluster, known.(*probeState))
 	r.Metrics.reachable(infra, !conditions.IsFalse(infra, infrav1.ClusterReachableCondition))
 	return reconcile.Result{RequeueAfter: wait.Jitter(after, .1)}, err
 }
 
-// forget drops the state of a CloudCluster that is gone, or that another manager handles.
+// handOver leaves a CloudCluster to the controller that manages it from now on. By Cluster API's
+// contract, nothing is written to it. Only a freeze from before may be ours.
+func (r *ReachabilityReconciler) handOver(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
+	if err := r.pause(ctx, cluster, false); err != nil {
+		return fmt.Errorf("unfreezing Cluster %q: %w", cluster.Name, err)
+	}
+	if infra.Annotations[infrav1.UnreachableAnnotation] == "" {
+		return nil
+	}
+	return r.mark(ctx, infra, "")
+}
+
+// forget drops the state of a CloudCluster that is gone, or that another controller handles.
 func (r *ReachabilityReconciler) forget(req reconcile.Request) {
 	r.probeStates.Delete(req.NamespacedName)
 	r.Metrics.unreachable.DeleteLabelValues(req.Namespace, req.Name)

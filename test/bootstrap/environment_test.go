@@ -70,7 +70,8 @@ type environment struct {
 	takes int
 }
 
-func newEnvironment(t *testing.T) *environment {
+// newEnvironment starts a control plane. args are added to the API server's.
+func newEnvironment(t *testing.T, args ...string) *environment {
 	t.Helper()
 	g := NewWithT(t)
 	dir := t.TempDir()
@@ -84,7 +85,7 @@ func newEnvironment(t *testing.T) *environment {
 
 	var err error
 	e.ControlPlane, err = playground.StartControlPlane(t.Context(), playground.ControlPlaneOptions{
-		Progress: os.Stderr, APIServerArgs: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + e.audit},
+		Progress: os.Stderr, APIServerArgs: append(args, "--audit-policy-file="+policy, "--audit-log-path="+e.audit),
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(e.Stop()).To(Succeed()) })

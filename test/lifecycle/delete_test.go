@@ -151,8 +151,8 @@ func TestDeletionOfTheNamespaceWithoutManager(t *testing.T) {
 	s.soon("the namespace is gone", s.deleted(namespace))
 }
 
-// TestSecretOfTheUser checks that a Secret with credentials that a user deletes is gone at once,
-// also while an account refers to it.
+// TestSecretOfTheUser checks that a Secret with credentials that a user deletes is gone at once if
+// no VM needs it, also while an account refers to it.
 func TestSecretOfTheUser(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

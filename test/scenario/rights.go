@@ -30,6 +30,7 @@ func Rights(user string) []client.Object {
 	}}
 	tokens := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: role.Name}, Rules: []rbacv1.PolicyRule{
 		allow("", []string{"secrets"}, "get", "list", "watch", "create", "update", "patch", "delete"),
+		named("", "configmaps", []string{"extension-apiserver-authentication"}, "get"),
 		allow("rbac.authorization.k8s.io", []string{"rolebindings"}, "get", "create", "patch"),
 		allow("rbac.authorization.k8s.io", []string{"roles"}, "get", "create"),
 		named("rbac.authorization.k8s.io", "roles", []string{"kubeadm:nodes-kubeadm-config", "kubeadm:kubelet-config"}, "get", "bind"),

@@ -3,7 +3,7 @@
 package v1alpha1
 
 // OperatingSystem is the operating system of a machine image.
-// +kubebuilder:validation:Enum=ubuntu-20.04;ubuntu-22.04;ubuntu-24.04;debian-12;debian-13;rhel-8;rhel-9;rocky-8;rocky-9;amazon-linux-2;amazon-linux-2023;flatcar
+// +kubebuilder:validation:Enum=ubuntu-22.04;ubuntu-24.04;debian-12;debian-13;rhel-8;rhel-9;rocky-8;rocky-9;amazon-linux-2023;flatcar
 type OperatingSystem string
 
 // Format is the format of user data.
@@ -84,7 +84,8 @@ type File struct {
 	// +kubebuilder:validation:MaxLength=5
 	Permissions string `json:"permissions,omitempty"`
 
-	// owner is the owner of the file, as "user:group". Default: "root:root".
+	// owner is the owner of the file, as "user:group". The image or host.users must have both: a
+	// machine that lacks one does not become a Node. Default: "root:root".
 	// +optional
 	// +kubebuilder:default="root:root"
 	// +kubebuilder:validation:MaxLength=128
@@ -139,7 +140,8 @@ type Proxy struct {
 	HTTPSProxy string `json:"httpsProxy,omitempty"`
 
 	// noProxy lists the names, addresses and networks that are reached without the proxy. Drover
-	// adds the API server's host, the cluster's domain, .svc and the machine itself. Default: none.
+	// adds the clouds' metadata services, the API server's host, the cluster's domain, .svc and the
+	// machine itself. Default: none.
 	// Example: ["10.0.0.0/8",".example.org"].
 	// +optional
 	// +listType=atomic

@@ -102,7 +102,10 @@ type BinariesInstall struct {
 	// +optional
 	Kubeadm Checksum `json:"kubeadm,omitempty,omitzero"`
 
-	// containerd is the archive of a containerd release.
+	// containerd is the archive of a containerd release: on the systems of the Red Hat family and
+	// Amazon Linux, whose glibc is older than 2.35, the statically linked one,
+	// containerd-static-<version>-linux-<architecture>.tar.gz, and on the others
+	// containerd-<version>-linux-<architecture>.tar.gz.
 	// +required
 	Containerd Release `json:"containerd"`
 

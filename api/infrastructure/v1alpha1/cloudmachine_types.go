@@ -299,6 +299,16 @@ type CloudMachineTemplateStatus struct {
 	// nodeInfo describes the Node of one machine, for the cluster-autoscaler's scale from zero.
 	// +optional
 	NodeInfo NodeInfo `json:"nodeInfo,omitempty,omitzero"`
+
+	// failureDomains are the zones to which the template's own fields limit its machines. Empty if
+	// they may be in all zones of the account.
+	// Example: ["sim-1a"].
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=256
+	FailureDomains []string `json:"failureDomains,omitempty"`
 }
 
 // CloudMachineTemplate is the template from which MachineDeployments and control planes create

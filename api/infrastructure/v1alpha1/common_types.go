@@ -37,9 +37,9 @@ const (
 	// pre-terminate hooks.
 	EndpointHook = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/drover-endpoint"
 
-	// CredentialsFinalizer keeps the Secret with a CloudAccount's credentials while its namespace
-	// is being deleted, until no CloudAccount refers to it. Otherwise the VMs could not be deleted
-	// if Kubernetes deleted the Secret first. A Secret that a user deletes is released at once.
+	// CredentialsFinalizer keeps the Secret with a CloudAccount's credentials as long as VMs or a
+	// load balancer can be deleted only with it, and, while its namespace is being deleted, until
+	// no CloudAccount refers to it. Without CredentialsLabel, the Secret is released at once.
 	CredentialsFinalizer = "drover.io/credentials"
 
 	// AbandonAnnotation on a CloudMachine that is being deleted releases its VM without deleting
@@ -196,6 +196,8 @@ const (
 	LoadBalancerLostReason = "LoadBalancerLost"
 	// WaitingForEndpointReason says that the endpoint has no address yet.
 	WaitingForEndpointReason = "WaitingForEndpoint"
+	// WaitingForControlPlaneReason says that the zones of the control plane's machines are unknown.
+	WaitingForControlPlaneReason = "WaitingForControlPlane"
 )
 
 // The reachability controller writes these on a CloudCluster while its workload cluster is
