@@ -145,13 +145,13 @@ func (s subject) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration) {
 				pool.NodeTaints = append(pool.NodeTaints, corev1.Taint{Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true", Effect: corev1.TaintEffectNoSchedule})
 			}
 		case "node-labels":
-			if pool.NodeLabels == nil {
-				pool.NodeLabels = map[string]string{}
-			}
+			labels := map[string]string{}
 			for label := range strings.SplitSeq(value, ",") {
-				key, to, _ := strings.Cut(label, "=")
-				pool.NodeLabels[key] = to
+				if key, to, _ := strings.Cut(strings.TrimSpace(label), "="); key != "" {
+					labels[key] = to
+				}
 			}
+			s.nodeLabels(pool, registration+"kubeletExtraArgs", labels)
 		case "max-pods":
 			n, err := strconv.ParseInt(value, 10, 32)
 			if err != nil {

@@ -27,9 +27,11 @@ type Pool struct {
 	// Version is the kubelet's version on most of the pool's Nodes.
 	Version string
 	// Template is the name of Machine, which several pools may share.
-	Template        string
-	Machine         *infrav1.CloudMachineFields
-	NodeLabels      map[string]string
+	Template   string
+	Machine    *infrav1.CloudMachineFields
+	NodeLabels map[string]string
+	// MachineLabels are those of new machines that Cluster API sets on their Nodes.
+	MachineLabels   map[string]string
 	NodeTaints      []corev1.Taint
 	MaxSurge        *intstr.IntOrString
 	MaxUnavailable  *intstr.IntOrString
