@@ -256,7 +256,7 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 	case account.VSphere != nil:
 		s.mcVSphere(pool, config, target)
 	case account.Azure != nil:
-		s.mcAzure(pool, config.CloudProviderSpec, family, target)
+		s.mcAzure(pool, config.CloudProviderSpec, config.OperatingSystem, family, target)
 	case account.GCP != nil:
 		s.mcGCP(pool, config, family, target)
 	default:
