@@ -51,6 +51,10 @@ func (s subject) mcAWS(pool *Pool, from map[string]any, family string, target *T
 	if region := text("region", spec.Region); region != "" && region != target.Account.Spec.AWS.Region {
 		s.refuse(at+".region", "it is %q, and the CloudAccount's is %q", region, target.Account.Spec.AWS.Region)
 	}
+	subnet := text("subnetId", spec.SubnetID)
+	if subnet == "" {
+		s.refuse(at+".subnetId", "there is none: name the subnet, which Drover can't leave to AWS")
+	}
 	// machine-controller's own default, and the types for which it sends IOPS
 	disk := cmp.Or(text("diskType", spec.DiskType), "standard")
 	iops := ptr.Deref(spec.DiskIOPS, 0)
@@ -61,7 +65,7 @@ func (s subject) mcAWS(pool *Pool, from map[string]any, family string, target *T
 	m := &infrav1.AWSMachine{
 		InstanceType: text("instanceType", spec.InstanceType), Image: infrav1.AWSImage{ID: text("ami", spec.AMI)},
 		InstanceProfile: text("instanceProfile", spec.InstanceProfile), PublicIP: ptr.To(ptr.Deref(spec.AssignPublicIP, true)),
-		Subnets: infrav1.AWSSelector{IDs: []string{text("subnetId", spec.SubnetID)}}, Tags: maps.Clone(spec.Tags),
+		Subnets: infrav1.AWSSelector{IDs: []string{subnet}}, Tags: maps.Clone(spec.Tags),
 		RootVolume: &infrav1.AWSVolume{
 			SizeGiB: spec.DiskSize, Type: disk, IOPS: iops,
 			Encrypted: ptr.To(text("ebsVolumeEncrypted", spec.EBSVolumeEncrypted) == "true"),
