@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -118,9 +119,64 @@ func TestFindingsOfMachineControllerOnAzure(t *testing.T) {
 		{"group from a Secret", spec("resourceGroup", secret), Refused, pool, at + "resourceGroup", "comes from a Secret"},
 		{"zones", spec("zones", []any{"1", "2"}), Refused, pool, at + "zones", "there are 2"},
 		{"basic address", spec("publicIPSKU", "basic"), Noted, pool, at + "publicIPSKU", "Standard"},
+		{"another image's plan", spec("imagePlan", map[string]any{"publisher": "x", "product": "y", "name": "z"}), Lost, pool, at + "imagePlan", "x y z"},
 		{"another Machine's VM", func(w *mcWorld) { w.vms[0].Tags["Machine-UID"] = "x" }, Refused, one, "", `of another Machine, "x"`},
 		{"another name", func(w *mcWorld) { w.vms[0].Tags["Name"] = "x" }, Refused, one, "", `has the name "x"`},
 	})
+}
+
+// TestPurchasePlansOfMachineController tests that new machines are bought as machine-controller buys
+// them, which has plans of its own for two operating systems
+// (https://github.com/kubermatic/machine-controller/issues/788).
+func TestPurchasePlansOfMachineController(t *testing.T) {
+	t.Parallel()
+	const at = "spec.template.spec.providerSpec.value."
+	reference := func(publisher, offer, sku string) map[string]any {
+		return map[string]any{"imageReference": map[string]any{"publisher": publisher, "offer": offer, "sku": sku, "version": "1.2.3"}, "imagePlan": nil}
+	}
+	const own, other = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/images/rhel", "Canonical:ubuntu-24_04-lts:server:1.2.3"
+	rhel := &infrav1.AzurePlan{Publisher: "redhat", Product: "rhel-byos", Name: "rhel-lvm95"}
+	for name, c := range map[string]struct {
+		system  string
+		change  map[string]any
+		running string
+		bought  bool // with the plan of the image
+		plan    *infrav1.AzurePlan
+		finding Severity
+	}{
+		"Rocky Linux":               {system: "rockylinux", change: reference("resf", "rockylinux-x86_64", "9-base"), bought: true},
+		"RHEL":                      {system: "rhel", change: reference("RedHat", "rhel-byos", "rhel-lvm95"), bought: true},
+		"RHEL, another image":       {system: "rhel", change: reference("RedHat", "RHEL", "9-lvm"), finding: Lost},
+		"RHEL, an image of its own": {system: "rhel", change: map[string]any{"imageID": own, "imageReference": nil, "imagePlan": nil}, plan: rhel},
+		"RHEL, no image":            {system: "rhel", change: map[string]any{"imageReference": nil, "imagePlan": nil}, running: "RedHat:rhel-byos:rhel-lvm95:9.5.1", bought: true},
+		"RHEL, no image, another":   {system: "rhel", change: map[string]any{"imageReference": nil, "imagePlan": nil}, running: other, finding: Refused},
+		"Ubuntu":                    {system: "ubuntu", change: reference("Canonical", "ubuntu-24_04-lts", "server")},
+		"Ubuntu, a plan without a name": {system: "ubuntu", change: map[string]any{
+			"imageReference": nil, "imagePlan": map[string]any{"name": "", "publisher": "", "product": ""},
+		}, running: other},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			w := newMCOnAzure(t)
+			inPool(at+"operatingSystem", c.system)(w)
+			for field, to := range c.change {
+				inPool(at+"cloudProviderSpec."+field, to)(w)
+			}
+			for i := range w.vms[:2] {
+				w.vms[i].ImageID = c.running
+			}
+			p := w.plan()
+			g.Expect(refusals(t, w.target, p)).To(BeEmpty())
+			g.Expect(p.Blocked() > 0).To(Equal(c.finding != ""), "%+v", p.Findings)
+			if c.finding != "" {
+				g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", c.finding), HaveField("Message", ContainSubstring("purchase plan")))))
+			}
+			image := p.Pools[slices.IndexFunc(p.Pools, func(pool Pool) bool { return pool.Name == "workers" })].Machine.Azure.Image
+			g.Expect(image.Marketplace != nil && image.Marketplace.Plan).To(Equal(c.bought))
+			g.Expect(image.Plan).To(Equal(c.plan))
+		})
+	}
 }
 
 // TestTokensOnAzure tests that a token fits where a path would not, differs by VM, and is not known

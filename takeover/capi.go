@@ -213,7 +213,7 @@ func (m *CAPI) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool
 		delete(pool.Annotations, clusterv1.AutoscalerMaxSizeAnnotation)
 	}
 	m.health(s, pool)
-	m.config(s, pool)
+	m.config(s, pool, target)
 	m.infrastructure(s, pool, target)
 	set, setSpec := m.activeSet(s, d)
 	if set == nil {

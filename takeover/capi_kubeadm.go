@@ -5,6 +5,7 @@ package takeover
 import (
 	"cmp"
 	"encoding/base64"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +20,7 @@ import (
 )
 
 // config maps the pool's KubeadmConfigTemplate.
-func (m *CAPI) config(s subject, pool *Pool) {
+func (m *CAPI) config(s subject, pool *Pool, target *Target) {
 	const at, ref = "spec.template.spec", "spec.template.spec.bootstrap"
 	template := pool.Deployment.Template.Spec.Bootstrap.ConfigRef
 	if template.Kind != "KubeadmConfigTemplate" {
@@ -47,7 +48,7 @@ func (m *CAPI) config(s subject, pool *Pool) {
 	if ptr.Deref(spec.NTP.Enabled, true) {
 		c.Host.NTPServers = spec.NTP.Servers
 	}
-	about.kubeadmJoin(pool, &spec.JoinConfiguration)
+	about.kubeadmJoin(pool, &spec.JoinConfiguration, target)
 	for field, given := range map[string]bool{
 		"diskSetup": spec.DiskSetup.IsDefined(), "mounts": len(spec.Mounts) > 0, "bootCommands": len(spec.BootCommands) > 0,
 		"ignition": spec.Ignition.IsDefined(),
@@ -68,11 +69,22 @@ func (m *CAPI) config(s subject, pool *Pool) {
 // what they say.
 func jinja(text string) bool { return strings.Contains(text, "{{") || strings.Contains(text, "{%") }
 
+// needsKubeadm finds commands that fail where kubeadm did not run: they use the files with which
+// Cluster API's provider runs it, or run a part of it. A command that fails ends a machine's setup.
+var needsKubeadm = regexp.MustCompile(`/etc/kubeadm\.ya?ml|/(var/)?run/kubeadm\b|/tmp/kubeadm|\bkubeadm(\.sh)?\s+(join|init|reset|certs|config|token|upgrade|-)`)
+
 func (s subject) kubeadmCommands(field string, from []string) (commands []string) {
 	for _, command := range from {
 		if jinja(command) {
 			s.lose(field, "new machines do not run those with a template of cloud-init, {{…}}")
 			continue
+		}
+		if needsKubeadm.MatchString(command) {
+			s.lose(field, "new machines do not run %q: it is for kubeadm, or for files with which Cluster API runs it, and there are none", command)
+			continue
+		}
+		if strings.Contains(command, "kubeadm") {
+			s.note(field, "new machines run %q, which names kubeadm: if it fails, they do not join", command)
 		}
 		commands = append(commands, command)
 	}
@@ -123,17 +135,37 @@ func (s subject) kubeadmUsers(c *bootstrapv1.CloudInitConfigSpec, users []kubead
 	}
 }
 
+// kubeadmName maps the name of a Node. cloud-init's own names are those of its instance data: the
+// short name is v1.local_hostname, and ds.meta_data has what the cloud says.
+func (s subject) kubeadmName(c *bootstrapv1.CloudInitConfigSpec, field, name string, target *Target) {
+	if name == "" {
+		return
+	}
+	variable := strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(name), "{{"), "}}"))
+	variable = strings.ReplaceAll(variable, "-", "_")
+	short := variable == "local_hostname" || variable == "v1.local_hostname"
+	switch {
+	case target.Account.Spec.OpenStack != nil && (short || variable == "ds.meta_data.name"):
+		c.NodeName = bootstrapv1.NodeNameMachine // as the server; Hostname has the domain of Nova
+	case target.Account.Spec.OpenStack != nil && jinja(name):
+		c.NodeName = bootstrapv1.NodeNameMachine
+		s.lose(field, "new Nodes have the name of their Machine, without a domain: OpenStack does not say by which other name it knows a server")
+	case variable == "ds.meta_data.local_hostname":
+		c.NodeName = bootstrapv1.NodeNameHostname
+	case short:
+		c.NodeName = bootstrapv1.NodeNameHostname
+		s.lose(field, "new Nodes have the name that AWS gives their VM, with its domain, and not the short one")
+	default:
+		s.lose(field, "new Nodes have the name of their Machine, or what nodeName of the CloudInitConfigTemplate says")
+	}
+}
+
 // kubeadmJoin maps how a machine joins.
-func (s subject) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration) {
+func (s subject) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration, target *Target) {
 	const at = "spec.template.spec.joinConfiguration."
 	const registration = at + "nodeRegistration."
 	node, c := &join.NodeRegistration, &pool.Config
-	switch {
-	case strings.Contains(node.Name, "local_hostname"):
-		c.NodeName = bootstrapv1.NodeNameHostname
-	case node.Name != "":
-		s.lose(registration+"name", "new Nodes have the name of their Machine, or what nodeName of the CloudInitConfigTemplate says")
-	}
+	s.kubeadmName(c, registration+"name", node.Name, target)
 	pool.NodeTaints = append(pool.NodeTaints, ptr.Deref(node.Taints, nil)...)
 	c.Join.IgnorePreflightErrors = node.IgnorePreflightErrors
 	for _, arg := range node.KubeletExtraArgs {
@@ -145,13 +177,13 @@ func (s subject) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration) {
 				pool.NodeTaints = append(pool.NodeTaints, corev1.Taint{Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true", Effect: corev1.TaintEffectNoSchedule})
 			}
 		case "node-labels":
-			if pool.NodeLabels == nil {
-				pool.NodeLabels = map[string]string{}
-			}
+			labels := map[string]string{}
 			for label := range strings.SplitSeq(value, ",") {
-				key, to, _ := strings.Cut(label, "=")
-				pool.NodeLabels[key] = to
+				if key, to, _ := strings.Cut(strings.TrimSpace(label), "="); key != "" {
+					labels[key] = to
+				}
 			}
+			s.nodeLabels(pool, registration+"kubeletExtraArgs", labels)
 		case "max-pods":
 			n, err := strconv.ParseInt(value, 10, 32)
 			if err != nil {

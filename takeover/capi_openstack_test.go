@@ -15,6 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -34,6 +35,38 @@ func newCAPIServers(t *testing.T) *capiWorld {
 	}
 	w.vms = append(w.vms, cloud.Tagged{Resource: cloud.Resource{ID: "x", State: cloud.StateRunning}, Tags: map[string]string{"Name": "x"}})
 	return w
+}
+
+// TestNodesOfOpenStackKeepTheirName tests that new Nodes are named as the old ones, after their
+// server. Nova's instance data have this name with a domain, "novalocal" by default, under which the
+// driver can't report it.
+func TestNodesOfOpenStackKeepTheirName(t *testing.T) {
+	t.Parallel()
+	const field = "spec.template.spec.joinConfiguration.nodeRegistration.name"
+	for name, lost := range map[string]bool{
+		"{{ local_hostname }}": false, "{{ v1.local_hostname }}": false, "{{local-hostname}}": false, "{{ ds.meta_data.name }}": false,
+		"{{ ds.meta_data.local_hostname }}": true, "{{ ds.meta_data.hostname }}": true,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			w := newCAPIServers(t)
+			w.target.Bootstrap.Spec.Template.Spec.NodeName = bootstrapv1.NodeNameHostname
+			for i := range w.Configs {
+				set(&w.Configs[i], field, name)
+			}
+			p := w.plan()
+			for i := range p.Pools {
+				g.Expect(w.target.configTemplate(&p.Pools[i]).Spec.Template.Spec.NodeName).To(Equal(bootstrapv1.NodeNameMachine))
+			}
+			finding := And(HaveField("Severity", Lost), HaveField("Field", field))
+			if lost {
+				g.Expect(p.Findings).To(ContainElement(finding))
+				return
+			}
+			g.Expect(p.Findings).NotTo(ContainElement(finding))
+		})
+	}
 }
 
 // TestFindingsOfClusterAPIOnOpenStack tests each reason of OpenStack's that stops a takeover, and

@@ -69,6 +69,8 @@ func TestFindingsOnGCP(t *testing.T) {
 	testFindings(t, newMCMOnGCP, []finding[*world]{
 		{"another cloud", class("provider", "AWS"), Refused, first, "provider", `"AWS"`},
 		{"unknown field", spec("surprise", "x"), Refused, first, "providerSpec", `unknown field "surprise"`},
+		{"reference to a Secret", spec("secretRef", map[string]any{"name": "x", "namespace": "y"}), Noted, first, at + "secretRef", "ignores it"},
+		{"reference to credentials", spec("credentialsSecretRef", map[string]any{"name": "x"}), Noted, first, at + "credentialsSecretRef", "ignores it"},
 		{"another region", spec("region", "us-east1"), Refused, first, at + "region", `"us-east1"`},
 		{"another region's zone", spec("zone", "us-east1-b"), Refused, first, at + "zone", `"us-east1-b"`},
 		{"protected", spec("deletionProtection", true), Refused, first, at + "deletionProtection", "would refuse"},

@@ -212,7 +212,8 @@ func (m *MC) activeSet(s subject, d *unstructured.Unstructured) (active *unstruc
 // mcTemplate maps what the pool says of each machine.
 func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 	const at = "spec.template.spec."
-	pool.NodeLabels, pool.NodeTaints = maps.Clone(t.Labels), slices.Clone(t.Taints)
+	s.nodeLabels(pool, at+"metadata.labels", t.Labels)
+	pool.NodeTaints = slices.Clone(t.Taints)
 	if own := s.mcAnnotations(at+"metadata.annotations", t.Annotations, target); len(own) > 0 {
 		s.lose(at+"metadata.annotations", "new Nodes do not get the annotations %s", strings.Join(own, ", "))
 	}
@@ -255,7 +256,7 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 	case account.VSphere != nil:
 		s.mcVSphere(pool, config, target)
 	case account.Azure != nil:
-		s.mcAzure(pool, config.CloudProviderSpec, family, target)
+		s.mcAzure(pool, config.CloudProviderSpec, config.OperatingSystem, family, target)
 	case account.GCP != nil:
 		s.mcGCP(pool, config, family, target)
 	default:

@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"cmp"
 	"maps"
 	"strings"
 
@@ -50,12 +51,23 @@ func (s subject) mcAWS(pool *Pool, from map[string]any, family string, target *T
 	if region := text("region", spec.Region); region != "" && region != target.Account.Spec.AWS.Region {
 		s.refuse(at+".region", "it is %q, and the CloudAccount's is %q", region, target.Account.Spec.AWS.Region)
 	}
+	subnet := text("subnetId", spec.SubnetID)
+	if subnet == "" {
+		s.refuse(at+".subnetId", "there is none: name the subnet, which Drover can't leave to AWS")
+	}
+	// machine-controller's own default, and the types for which it sends IOPS
+	disk := cmp.Or(text("diskType", spec.DiskType), "standard")
+	iops := ptr.Deref(spec.DiskIOPS, 0)
+	if iops != 0 && disk != "io1" && disk != "gp3" {
+		iops = 0
+		s.note(at+".diskIops", "it has no effect on a disk of type %s, here as there", disk)
+	}
 	m := &infrav1.AWSMachine{
 		InstanceType: text("instanceType", spec.InstanceType), Image: infrav1.AWSImage{ID: text("ami", spec.AMI)},
 		InstanceProfile: text("instanceProfile", spec.InstanceProfile), PublicIP: ptr.To(ptr.Deref(spec.AssignPublicIP, true)),
-		Subnets: infrav1.AWSSelector{IDs: []string{text("subnetId", spec.SubnetID)}}, Tags: maps.Clone(spec.Tags),
+		Subnets: infrav1.AWSSelector{IDs: []string{subnet}}, Tags: maps.Clone(spec.Tags),
 		RootVolume: &infrav1.AWSVolume{
-			SizeGiB: spec.DiskSize, Type: text("diskType", spec.DiskType), IOPS: ptr.Deref(spec.DiskIOPS, 0),
+			SizeGiB: spec.DiskSize, Type: disk, IOPS: iops,
 			Encrypted: ptr.To(text("ebsVolumeEncrypted", spec.EBSVolumeEncrypted) == "true"),
 		},
 		Metadata: infrav1.AWSMetadata{Tokens: "optional", HopLimit: 3}, // as the other system makes them

@@ -65,7 +65,7 @@ var mcCleanups = []string{
 
 // mcAzure maps a cloudProviderSpec to the fields of a machine. Credentials are the CloudAccount's,
 // and load balancers and routes are the cloud controller's.
-func (s subject) mcAzure(pool *Pool, from map[string]any, family string, target *Target) {
+func (s subject) mcAzure(pool *Pool, from map[string]any, system, family string, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcAzureSpec{}
 	if !s.decode(map[string]any{at: from}, at, spec) {
@@ -95,7 +95,7 @@ func (s subject) mcAzure(pool *Pool, from map[string]any, family string, target 
 		OSDisk: &infrav1.AzureOSDisk{SizeGiB: spec.OSDiskSize, Type: ptr.Deref(spec.OSDiskSKU, "")}, Tags: maps.Clone(spec.Tags),
 		BootDiagnostics: ptr.To(ptr.Deref(spec.BootDiagnostics, false)),
 	}
-	s.mcAzureImage(m, spec)
+	s.mcAzureImage(pool, m, spec, system)
 	s.mcAzurePlace(pool, m, spec, target)
 	if spec.DataDiskSize > 0 {
 		sku := ptr.Deref(spec.DataDiskSKU, "")
@@ -108,20 +108,52 @@ func (s subject) mcAzure(pool *Pool, from map[string]any, family string, target 
 	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{Azure: m}), []string{mcKey}
 }
 
-// mcAzureImage maps the image. Without one, machine-controller chooses by the operating system, and
-// new machines get that of a running VM.
-func (s subject) mcAzureImage(m *infrav1.AzureMachine, spec *mcAzureSpec) {
-	plan := spec.ImagePlan
+// mcPlan returns the purchase plan with which machine-controller makes VMs of an operating system,
+// whatever their image, or nil.
+func mcPlan(system string) *infrav1.AzurePlan {
+	switch system {
+	case "rhel":
+		return &infrav1.AzurePlan{Publisher: "redhat", Product: "rhel-byos", Name: "rhel-lvm95"}
+	case "rockylinux":
+		return &infrav1.AzurePlan{Publisher: "resf", Product: "rockylinux-x86_64", Name: "9-base"}
+	}
+	return nil
+}
+
+// mcAzureImage maps the image and its purchase plan. Without an image, machine-controller chooses by
+// the operating system, and new machines get that of a running VM.
+func (s subject) mcAzureImage(pool *Pool, m *infrav1.AzureMachine, spec *mcAzureSpec, system string) {
+	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec."
+	plan, field := mcPlan(system), at+"imageReference"
+	if p := spec.ImagePlan; p != nil && p.Name != "" { // without a name, there as if it were missing
+		plan, field = &infrav1.AzurePlan{Publisher: p.Publisher, Product: p.Product, Name: p.Name}, at+"imagePlan"
+	}
 	if i := spec.ImageReference; i != nil && m.Image.ID == "" {
 		m.Image.Marketplace = &infrav1.AzureMarketplaceImage{Publisher: i.Publisher, Offer: i.Offer, SKU: i.SKU, Version: i.Version}
-		if plan != nil && plan.Publisher == i.Publisher && plan.Product == i.Offer && plan.Name == i.SKU {
-			m.Image.Marketplace.Plan = true
-			return
-		}
 	}
-	if plan != nil {
-		m.Image.Plan = &infrav1.AzurePlan{Publisher: plan.Publisher, Product: plan.Product, Name: plan.Name}
+	if m.Image == (infrav1.AzureImage{}) {
+		pool.plan = plan
+		return
 	}
+	if !buy(&m.Image, plan) {
+		s.lose(field, "new machines are made without the purchase plan %s %s %s of the old ones, which is not that of their image", plan.Publisher, plan.Product, plan.Name)
+	}
+}
+
+// buy gives an image its purchase plan; nil: it has none. It reports whether the image can have it:
+// an image of the marketplace has its own.
+func buy(image *infrav1.AzureImage, plan *infrav1.AzurePlan) bool {
+	m := image.Marketplace
+	switch {
+	case plan == nil:
+	case m == nil:
+		image.Plan = plan
+	case strings.EqualFold(plan.Publisher, m.Publisher) && strings.EqualFold(plan.Product, m.Offer) && strings.EqualFold(plan.Name, m.SKU):
+		m.Plan = true
+	default:
+		return false
+	}
+	return true
 }
 
 // mcAzurePlace maps where VMs are: in an availability set, or in a zone.

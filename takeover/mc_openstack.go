@@ -103,7 +103,9 @@ func (s subject) mcOpenStack(pool *Pool, from map[string]any, target *Target) {
 	if subnet := text("subnet", spec.Subnet); subnet != "" {
 		s.note(at+".subnet", "machine-controller does not use it for machines: new ones get addresses of any subnet of the network, as before")
 	}
-	if spec.RootDiskSizeGB != nil {
+	if size := spec.RootDiskSizeGB; size != nil && *size < 1 {
+		s.refuse(at+".rootDiskSizeGB", "it is %d, and a volume has at least 1: leave it out for the flavor's disk", *size)
+	} else if size != nil {
 		m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: *spec.RootDiskSizeGB, Type: text("rootDiskVolumeType", spec.RootDiskVolumeType)}
 	} else if text("rootDiskVolumeType", spec.RootDiskVolumeType) != "" {
 		s.note(at+".rootDiskVolumeType", "it has no effect without rootDiskSizeGB, here as there")

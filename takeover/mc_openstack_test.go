@@ -39,6 +39,7 @@ func TestFindingsOfMachineControllerOnOpenStack(t *testing.T) {
 		{"no group", spec("securityGroups", nil), Noted, pool, at + "securityGroups", "kubernetes-v1"},
 		{"subnet", spec("subnet", "x"), Noted, pool, at + "subnet", "does not use it"},
 		{"volume type without a volume", spec("rootDiskSizeGB", nil), Noted, pool, at + "rootDiskVolumeType", "no effect"},
+		{"volume of no size", spec("rootDiskSizeGB", int64(0)), Refused, pool, at + "rootDiskSizeGB", "at least 1"},
 		{"device path", spec("trustDevicePath", true), Noted, pool, at + "trustDevicePath", "no effect any more"},
 		{"limit of volumes", spec("nodeVolumeAttachLimit", int64(20)), Noted, pool, at + "nodeVolumeAttachLimit", "CSI driver"},
 		{"floating IP that was free", func(w *mcWorld) { w.Machines[0].SetAnnotations(nil) }, Noted, one, "metadata.annotations", "it stays when the machine goes"},

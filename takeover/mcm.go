@@ -352,7 +352,8 @@ func (s subject) template(pool *Pool, t *mcmMachineSpec) {
 		s.note(at+"machinePreserveTimeout", "the annotation cluster.x-k8s.io/skip-remediation keeps a machine, without a time limit")
 	}
 	node := &t.NodeTemplate
-	pool.NodeLabels, pool.NodeTaints = maps.Clone(node.Labels), slices.Clone(node.Spec.Taints)
+	s.nodeLabels(pool, at+"nodeTemplate.metadata.labels", node.Labels)
+	pool.NodeTaints = slices.Clone(node.Spec.Taints)
 	for i := range pool.NodeTaints {
 		pool.NodeTaints[i].TimeAdded = nil
 	}

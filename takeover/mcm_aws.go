@@ -119,8 +119,11 @@ func (s subject) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
 	s.awsPlacement(m, spec.Placement)
 	s.awsMetadata(m, spec.Metadata)
 	if c := spec.CPU; c != nil {
-		m.CPUOptions = &infrav1.AWSCPUOptions{
+		cpu := infrav1.AWSCPUOptions{
 			CoreCount: ptr.Deref(c.CoreCount, 0), ThreadsPerCore: ptr.Deref(c.ThreadsPerCore, 0), AMDSEVSNP: ptr.Deref(c.AMDSEVSNP, "") == "enabled",
+		}
+		if cpu != (infrav1.AWSCPUOptions{}) {
+			m.CPUOptions = &cpu
 		}
 	}
 	return m

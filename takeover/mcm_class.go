@@ -27,9 +27,10 @@ func (m *MCM) classes(p *Plan, target *Target) {
 			p.about("MachineDeployment", pool.Name).refuse("spec.template.spec.class", "MachineClass %s does not exist", pool.Template)
 			continue
 		}
-		class := &m.Classes[at]
+		class := m.Classes[at].DeepCopy()
 		s := p.about("MachineClass", class.GetName())
 		s.settled(class)
+		s.ignored(class)
 		if capacity, _, _ := unstructured.NestedMap(class.Object, "nodeTemplate", "virtualCapacity"); len(capacity) > 0 {
 			s.lose("nodeTemplate.virtualCapacity", "new Nodes do not get it")
 		}
@@ -53,6 +54,17 @@ func (m *MCM) classes(p *Plan, target *Target) {
 			s.gcp(pool, class, target)
 		default:
 			s.refuse("provider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", provider)
+		}
+	}
+}
+
+// ignored takes out of a class what real ones have in their providerSpec, and no driver reads: the
+// class itself has these fields.
+func (s subject) ignored(class *unstructured.Unstructured) {
+	for _, field := range []string{"secretRef", "credentialsSecretRef"} {
+		if _, has, _ := unstructured.NestedFieldNoCopy(class.Object, "providerSpec", field); has {
+			unstructured.RemoveNestedField(class.Object, "providerSpec", field)
+			s.note("providerSpec."+field, "machine-controller-manager ignores it here")
 		}
 	}
 }

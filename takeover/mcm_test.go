@@ -145,8 +145,8 @@ func planOf(source Source, vms []cloud.Tagged, target *Target, drop []string) *P
 	return p
 }
 
-// TestGoldenPlans compares the plans of the fixtures, which nothing stops, as text and as YAML.
-func TestGoldenPlans(t *testing.T) {
+// fixtures returns the plans of all fixtures by the name of their golden files.
+func fixtures() map[string]func(*testing.T) (*Target, *Plan) {
 	mcm := func(read func(*testing.T) *world) func(*testing.T) (*Target, *Plan) {
 		return func(t *testing.T) (*Target, *Plan) { w := read(t); return w.target, w.plan() }
 	}
@@ -156,13 +156,18 @@ func TestGoldenPlans(t *testing.T) {
 	capi := func(read func(*testing.T) *capiWorld) func(*testing.T) (*Target, *Plan) {
 		return func(t *testing.T) (*Target, *Plan) { w := read(t); return w.target, w.plan() }
 	}
-	for file, of := range map[string]func(*testing.T) (*Target, *Plan){
+	return map[string]func(*testing.T) (*Target, *Plan){
 		"plan": mcm(newWorld), "plan-azure": mcm(newMCMOnAzure), "plan-gcp": mcm(newMCMOnGCP), "plan-kubevirt": mcm(newMCMOnKubeVirt),
 		"plan-openstack": mcm(newServers), "plan-vsphere": mcm(newMCMOnVSphere),
 		"mc-plan": mc(newMCWorld), "mc-plan-azure": mc(newMCOnAzure), "mc-plan-gcp": mc(newMCOnGCP), "mc-plan-kubevirt": mc(newMCOnKubeVirt),
 		"mc-plan-openstack": mc(newMCServers), "mc-plan-vsphere": mc(newMCOnVSphere),
 		"capi-plan": capi(newCAPIWorld), "capi-plan-openstack": capi(newCAPIServers),
-	} {
+	}
+}
+
+// TestGoldenPlans compares the plans of the fixtures, which nothing stops, as text and as YAML.
+func TestGoldenPlans(t *testing.T) {
+	for file, of := range fixtures() {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
 			target, plan := of(t)

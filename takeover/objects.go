@@ -190,6 +190,7 @@ func (t *Target) deployment(pool *Pool) *clusterv1.MachineDeployment {
 			Remediation: clusterv1.MachineDeploymentRemediationSpec{MaxInFlight: ptr.To(intstr.FromInt32(1))},
 		},
 	}
+	maps.Copy(d.Spec.Template.Labels, pool.MachineLabels)
 	if pool.MinReadySeconds > 0 {
 		d.Spec.Template.Spec.MinReadySeconds = ptr.To(pool.MinReadySeconds)
 	}
@@ -218,6 +219,7 @@ func (t *Target) sameDeployment(pool *Pool) *clusterv1.MachineDeployment {
 	if template.Labels == nil {
 		template.Labels = map[string]string{}
 	}
+	maps.Copy(template.Labels, pool.MachineLabels)
 	maps.Copy(template.Labels, labels)
 	template.Spec.ClusterName, template.Spec.Version = t.Cluster, pool.Version
 	template.Spec.Bootstrap = clusterv1.Bootstrap{ConfigRef: reference(bootstrapv1.GroupVersion.Group, "CloudInitConfigTemplate", pool.Name)}

@@ -27,9 +27,11 @@ type Pool struct {
 	// Version is the kubelet's version on most of the pool's Nodes.
 	Version string
 	// Template is the name of Machine, which several pools may share.
-	Template        string
-	Machine         *infrav1.CloudMachineFields
-	NodeLabels      map[string]string
+	Template   string
+	Machine    *infrav1.CloudMachineFields
+	NodeLabels map[string]string
+	// MachineLabels are those of new machines that Cluster API sets on their Nodes.
+	MachineLabels   map[string]string
 	NodeTaints      []corev1.Taint
 	MaxSurge        *intstr.IntOrString
 	MaxUnavailable  *intstr.IntOrString
@@ -56,6 +58,8 @@ type Pool struct {
 	cluster string
 	// named: the other system deletes what has the name of a machine together with it.
 	named bool
+	// plan is the purchase plan of the image that a VM tells; nil: it has none.
+	plan *infrav1.AzurePlan
 	// sizeByID: the machine's fields have the ID of a size, and VMs report its name.
 	sizeByID bool
 }
@@ -269,7 +273,11 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 	if azure := pool.Machine.Azure; azure != nil {
 		if azure.Image == (infrav1.AzureImage{}) {
 			azure.Image = azureImage(vm.ImageID)
-			s.plan.about("MachineDeployment", pool.Name).note("", "it names no image: new machines get that of VM %s, %s", vm.Tags[nameKey], vm.ImageID)
+			about := s.plan.about("MachineDeployment", pool.Name)
+			about.note("", "it names no image: new machines get that of VM %s, %s", vm.Tags[nameKey], vm.ImageID)
+			if !buy(&azure.Image, pool.plan) {
+				about.refuse("", "its purchase plan, %s %s %s, is not that of the image of VM %s: name the image and its plan", pool.plan.Publisher, pool.plan.Product, pool.plan.Name, vm.Tags[nameKey])
+			}
 		}
 		size, image = azure.VMSize, imageOnAzure(&azure.Image)
 	}
