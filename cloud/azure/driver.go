@@ -43,6 +43,7 @@ type driver struct {
 	zones     driverkit.Memo[[]string]      // of the location
 	frontends driverkit.Memo[string]        // public addresses of load balancers, by name
 	addresses addressBook
+	created   creations
 	balancers balancers
 
 	lastPower  atomic.Pointer[powers]
@@ -167,6 +168,8 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	switch {
 	case refusedAs(err, preconditionFailed, propertyChange, conflictingUserInput):
 		return d.adopt(ctx, req, name, err)
+	case refusedAs(err, invalidZone, zoneNotSupported):
+		return cloud.Resource{}, d.checkZone(ctx, req.FailureDomain, err)
 	case err != nil:
 		return cloud.Resource{}, err
 	case status != http.StatusCreated:
@@ -180,6 +183,16 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		return d.adopt(ctx, req, name, nil)
 	}
 	return r, nil
+}
+
+// checkZone returns InvalidSpec in place of a refusal because of the zone if the location has no
+// such zone at all.
+func (d *driver) checkZone(ctx context.Context, zone string, refusal error) error {
+	zones, err := d.zones.Get(ctx, "", d.readZones)
+	if err != nil || slices.Contains(zones, zone) {
+		return refusal
+	}
+	return cloud.Errorf(cloud.InvalidSpec, "failure domain %q is not a zone of location %s", cloud.Clip(zone, 63), d.account.Location)
 }
 
 // adopt returns the machine with the name if an earlier request made it. why is why this request
