@@ -58,7 +58,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	var trust *tls.Config
 	if custom := account.Custom; custom != nil {
 		if cfg.Credentials == nil {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "a custom endpoint needs its own credentials")
+			return nil, cloud.Invalid("a custom endpoint needs its own credentials")
 		}
 		pool, err := driverkit.CertPool(custom.CABundle)
 		if err != nil {
@@ -156,7 +156,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		return cloud.Resource{}, err
 	}
 	if err := driverkit.MaxUserData(maxCustomData)(req.UserData); err != nil {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "%s", err)
+		return cloud.Resource{}, cloud.Invalid("%s", err)
 	}
 	const op = "CreateVirtualMachine"
 	name := naming.NodeName(req.Name) // Azure's cloud controller finds a Node's machine by it
@@ -425,7 +425,7 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 		cloud.KindBalancer: {"DeleteLoadBalancer", loadBalancers, networkVersion},
 	}[r.Kind]
 	if !known {
-		return cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on Azure", r.Kind, r.ID)
+		return cloud.Invalid("delete %s %s: the kind is not supported on Azure", r.Kind, r.ID)
 	}
 	_, err := d.call(ctx, request{
 		op: of.op, class: cloud.ClassDelete, method: http.MethodDelete, version: of.version,

@@ -49,7 +49,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		return nil, err
 	}
 	if cfg.Credentials == nil && (account.Endpoint != "" || account.CABundle != "" || universeOf(account) != googleapis) {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "a custom endpoint, caBundle or universe needs its own credentials")
+		return nil, cloud.Invalid("a custom endpoint, caBundle or universe needs its own credentials")
 	}
 	pool, err := driverkit.CertPool(account.CABundle)
 	if err != nil {
@@ -140,7 +140,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	}
 	value, _ := encodeUserData(req.UserData)
 	if err := driverkit.MaxUserData(maxMetadataValue)([]byte(value)); err != nil {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "%s", err)
+		return cloud.Resource{}, cloud.Invalid("%s", err)
 	}
 	zone, err := d.zoneOf(ctx, req)
 	if err != nil {
@@ -396,7 +396,7 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 	case cloud.KindBalancer:
 		return d.deleteBalancer(ctx, r)
 	default:
-		return cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on GCP", r.Kind, r.ID)
+		return cloud.Invalid("delete %s %s: the kind is not supported on GCP", r.Kind, r.ID)
 	}
 	zone, name, _ := strings.Cut(r.ID, "/")
 	_, err := d.change(ctx, request{op: op, class: cloud.ClassDelete, method: http.MethodDelete, path: "zones/" + zone + "/" + collection + "/" + url.PathEscape(name)})

@@ -93,7 +93,7 @@ func object(r cloud.Resource) (k resourceKind, name string, uid types.UID, err e
 	case r.Kind == cloud.KindInstance:
 		return virtualMachines, vm, types.UID(r.ID), nil
 	}
-	return k, "", "", cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on KubeVirt", r.Kind, cloud.Clip(r.ID, 256))
+	return k, "", "", cloud.Invalid("delete %s %s: the kind is not supported on KubeVirt", r.Kind, cloud.Clip(r.ID, 256))
 }
 
 func instance(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) cloud.Resource {

@@ -328,10 +328,10 @@ func (s *session) cloning(ctx context.Context, page int32) (map[types.ManagedObj
 // machine's. It clones the template only if there is none.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Resource, err error) {
 	if req.Spec == nil || req.Spec.VSphere == nil {
-		return made, cloud.Errorf(cloud.InvalidSpec, "the machine's spec.vsphere is not set")
+		return made, cloud.Invalid("the machine's spec.vsphere is not set")
 	}
 	if len(req.UserData) > maxUserData {
-		return made, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, at most %d are possible", len(req.UserData), maxUserData)
+		return made, cloud.Invalid("the user data has %d bytes, at most %d are possible", len(req.UserData), maxUserData)
 	}
 	id := identityOf(req.Token)
 	if !d.clones.begin(id) {
@@ -358,7 +358,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Reso
 // template. vCenter checks no clone without starting it.
 func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 	if req.Spec == nil || req.Spec.VSphere == nil {
-		return cloud.Errorf(cloud.InvalidSpec, "the machine's spec.vsphere is not set")
+		return cloud.Invalid("the machine's spec.vsphere is not set")
 	}
 	return d.vcenter.withSession(ctx, func(s *session) error {
 		p, err := d.plan(ctx, s, req.Spec.VSphere, req.FailureDomain)

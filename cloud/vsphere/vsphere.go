@@ -186,7 +186,7 @@ type driver struct {
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.VSphere == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account's spec.vsphere is not set")
+		return nil, cloud.Invalid("the account's spec.vsphere is not set")
 	}
 	account := cfg.Account.VSphere
 	username, password := string(cfg.Credentials[usernameKey]), string(cfg.Credentials[passwordKey])

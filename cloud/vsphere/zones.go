@@ -49,7 +49,7 @@ func (d *driver) place(ctx context.Context, s *session, name string) (place, err
 	case d.category != "":
 		return d.placeByTag(ctx, s, name)
 	case i < 0:
-		return place{}, cloud.Errorf(cloud.InvalidSpec, "the account has no failure domain %q", cloud.Clip(name, 63))
+		return place{}, cloud.Invalid("the account has no failure domain %q", cloud.Clip(name, 63))
 	default:
 		return place{VSphereFailureDomain: d.domains[i]}, nil
 	}
