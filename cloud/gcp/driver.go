@@ -163,10 +163,9 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 
 // insert sends the request. Sent again, it returns the operation as it is by then.
 func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GCPMachine, zone string, known creation) (cloud.Resource, error) {
-	const op = "CreateInstance"
 	var answer operation
 	err := d.call(ctx, request{
-		op: op, class: cloud.ClassCreate, method: http.MethodPost, path: "zones/" + zone + "/instances",
+		op: createInstance, class: cloud.ClassCreate, method: http.MethodPost, path: "zones/" + zone + "/instances",
 		query: url.Values{"requestId": {requestID(req, zone, known.failures)}}, in: d.instanceRequest(req, spec, zone), out: &answer,
 	})
 	switch {
@@ -175,10 +174,10 @@ func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GC
 	case err != nil:
 		return cloud.Resource{}, err
 	case answer.Name == "" || answer.TargetID == "" || answer.Status == "":
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without an operation (not Compute Engine): check spec.gcp", op)
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without an operation (not Compute Engine): check spec.gcp", createInstance)
 	}
 	known.asked = time.Now()
-	failed := d.outcome(op, &answer)
+	failed := d.outcome(createInstance, &answer)
 	switch {
 	case failed != nil:
 		known.began, known.failures = time.Time{}, known.failures+1
@@ -200,7 +199,7 @@ func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GC
 		return cloud.Resource{}, open(err)
 	case found == nil:
 		d.creations.end(req.Token)
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%s: the instance %s was created in %s and is gone: delete the Machine to replace it", op, instanceName(req), zone)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%s: the instance %s was created in %s and is gone: delete the Machine to replace it", createInstance, instanceName(req), zone)
 	}
 	return d.made(req, found)
 }
@@ -219,7 +218,7 @@ func (d *driver) made(req cloud.Request, found *instance) (cloud.Resource, error
 }
 
 func (d *driver) beingMade(req cloud.Request, zone string) error {
-	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: d.poll, Message: "CreateInstance: Compute Engine is creating instance " + instanceName(req) + " in " + zone}
+	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: d.poll, Message: createInstance + ": Compute Engine is creating instance " + instanceName(req) + " in " + zone}
 }
 
 // open returns the error of a read after a create, whose outcome it leaves open.
