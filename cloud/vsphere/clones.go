@@ -215,8 +215,8 @@ func (c *clones) refresh(ctx context.Context, s *session, page int32, ids []stri
 			delete(c.tasks, id)
 			continue
 		case types.TaskInfoStateError:
-			k.failed = s.taskError("CloneVM_Task", task)
-			k.resource.State, k.resource.Reason = cloud.StateFailed, k.failed.Message
+			k.failed = domainRefusal(k.resource.FailureDomain, s.taskError("CloneVM_Task", task))
+			k.resource.State, k.resource.Code, k.resource.Reason = cloud.StateFailed, k.failed.Code, k.failed.Message
 		}
 		pending[id] = k.resource
 	}
@@ -479,6 +479,9 @@ func (d *driver) clone(ctx context.Context, s *session, req cloud.Request, id st
 		if isGone(err) {
 			d.zones.Reset() // so may the compute cluster
 			return nil, &cloud.Error{Code: cloud.Unavailable, Message: fmt.Sprintf("%v; the lookup is retried", err), Err: err}
+		}
+		if e, ok := errors.AsType[*cloud.Error](err); ok {
+			return nil, domainRefusal(req.FailureDomain, e)
 		}
 		return nil, err
 	}

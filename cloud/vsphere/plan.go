@@ -83,7 +83,7 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 		return nil, cloud.Invalid("resourcePool is not set, and no failure domain has one")
 	default:
 		if p.pool, err = s.child(ctx, "resource pool", "host", spec.ResourcePool, "ResourcePool", "VirtualApp"); err != nil {
-			return nil, err
+			return nil, where.refusal(err)
 		}
 	}
 	if spec.Host != "" {
@@ -97,6 +97,9 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 		return nil, err
 	}
 	if err := s.storage(ctx, p, spec); err != nil {
+		if where.Datastore != "" && p.store == nil {
+			err = where.refusal(err)
+		}
 		return nil, err
 	}
 	if where.Store != nil {
