@@ -37,6 +37,7 @@ type driver struct {
 
 	tokens    driverkit.Memo[string]
 	sizes     driverkit.Memo[map[string]size]
+	rereads   driverkit.Memo[struct{}] // of the sizes, because one is missing
 	leftovers driverkit.Memo[parts]
 	power     driverkit.Memo[powers]
 	failures  driverkit.Memo[*instanceView] // by ID and time of creation
@@ -91,6 +92,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		}},
 		tokens:    driverkit.Memo[string]{TTL: tokenTTL},
 		sizes:     driverkit.Memo[map[string]size]{TTL: sizesTTL},
+		rereads:   driverkit.Memo[struct{}]{TTL: rereadTTL},
 		leftovers: driverkit.Memo[parts]{TTL: leftoversTTL},
 		power:     driverkit.Memo[powers]{TTL: powerTTL},
 		failures:  driverkit.Memo[*instanceView]{TTL: failureTTL},

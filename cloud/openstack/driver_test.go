@@ -625,6 +625,7 @@ func TestExtraSpecs(t *testing.T) {
 		{map[string]string{"resources:VGPU": "1"}, "", map[corev1.ResourceName]int64{"nvidia.com/gpu": 1}},
 		{map[string]string{"pci_passthrough:alias": "gpu-a100:2, nic:1,nvidia-l40s:1"}, "", map[corev1.ResourceName]int64{"nvidia.com/gpu": 3}},
 		{map[string]string{"pci_passthrough:alias": "amd-gpu:4"}, "", map[corev1.ResourceName]int64{"amd.com/gpu": 4}},
+		{map[string]string{"pci_passthrough:alias": "intel-gpu:1,radeon:2,fpga:1"}, "", map[corev1.ResourceName]int64{"amd.com/gpu": 2}},
 		{map[string]string{"pci_passthrough:alias": "gpu:many", "resources:VGPU": "-1"}, "", nil},
 	} {
 		g := NewWithT(t)
