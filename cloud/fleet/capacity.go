@@ -58,6 +58,7 @@ func (c *capacity) choose(shape [sha256.Size]byte, domains []string) (string, er
 func (c *capacity) refused(s shortage, domains []string, e *cloud.Error) error {
 	if e.RetryAfter == 0 {
 		c.remember(s, e.Message)
+		c.extend(s.shape, domains)
 	}
 	_, err := c.choose(s.shape, domains)
 	return &cloud.Error{Code: e.Code, Message: e.Message, RetryAfter: max(e.RetryAfter, retryAfter(err), nextDomainDelay), Err: e}
@@ -70,4 +71,19 @@ func (c *capacity) remember(s shortage, words string) {
 	now := time.Now()
 	maps.DeleteFunc(c.noneUntil, func(_ shortage, l lack) bool { return !now.Before(l.until) })
 	c.noneUntil[s] = lack{now.Add(c.ttl), words}
+}
+
+// extend keeps the domains that are known to lack capacity for as long as the one that has just
+// refused. A refusal may take minutes to come. Without this, the first domains would be tried again
+// before the last ones are tried at all.
+func (c *capacity) extend(shape [sha256.Size]byte, domains []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	for _, d := range domains {
+		if known, ok := c.noneUntil[shortage{d, shape}]; ok && now.Before(known.until) {
+			known.until = now.Add(c.ttl)
+			c.noneUntil[shortage{d, shape}] = known
+		}
+	}
 }
