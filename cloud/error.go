@@ -30,7 +30,7 @@ const (
 	// change.
 	Unauthorized Code = "Unauthorized"
 	// InvalidSpec: the cloud does not accept this request. Retried every 10 min, because a
-	// catalogue, a permission or what the request names may change, unless the Error is Final.
+	// catalog, a permission or what the request names may change, unless the Error is Final.
 	InvalidSpec Code = "InvalidSpec"
 	// NotFound: something that the request names does not exist. Retried 30 s to 10 min.
 	NotFound Code = "NotFound"

@@ -36,8 +36,8 @@ type retries struct {
 }
 
 // after returns how long to wait before the next attempt after err, and false if only an event can
-// help, such as a changed account or new credentials. Delays double, have a jitter of up to a quarter, and are never shorter than what the cloud
-// asked for.
+// help, such as a changed account or new credentials. Delays double, have a jitter of up to a
+// quarter, and are never shorter than what the cloud asked for.
 func (r *retries) after(key types.NamespacedName, err error) (time.Duration, bool) {
 	var queued *cloud.Queued
 	if errors.As(err, &queued) {

@@ -219,7 +219,8 @@ func creationCode(code, words string, status int) cloud.Code {
 	case code == imageNotFound:
 		return cloud.NotFound // a lookup has just shown it: it is being copied, shared or replaced
 	case code == "InvalidParameterValue" && strings.Contains(words, "iam instance profile"):
-		// EC2 knows a new profile only after minutes: https://github.com/hashicorp/terraform/issues/15341
+		// EC2 knows a new profile only after a while:
+		// https://github.com/hashicorp/terraform/issues/15341
 		return cloud.NotFound
 	}
 	return known

@@ -31,8 +31,8 @@ func capacityOf(t *testing.T, size types.InstanceTypeInfo, spec *infrav1.AWSMach
 	return o.Capacity
 }
 
-// TestGPUs: EC2 reports Count 0 for machines with a part of a GPU, and LogicalGpuCount 1. Their device plugin
-// advertises one GPU.
+// TestGPUs: EC2 reports Count 0 for machines with a part of a GPU, and LogicalGpuCount 1. Their
+// device plugin advertises one GPU.
 func TestGPUs(t *testing.T) {
 	for name, c := range map[string]struct {
 		gpus []types.GpuDeviceInfo

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-io/drover/test/engine"
 )
 
-// TestZoneRefuses: what a zone lacks, another zone of the region may have, whether Google says so at
-// once or by the operation. The answers are those of the reports beside them.
+// TestZoneRefuses: what a zone lacks, another zone of the region may have, whether Google says so
+// at once or by the operation. The answers are those of the reports beside them.
 func TestZoneRefuses(t *testing.T) {
 	t.Parallel()
 	const zone = "projects/nodes-4711/zones/europe-west4-a/"
