@@ -177,6 +177,8 @@ func codeOf(f failure, status int) cloud.Code {
 	switch {
 	case (code == "" || code == cloud.InvalidSpec) && f.Code != noZones && ofZone(words):
 		return cloud.NoCapacity
+	case (code == "" || code == cloud.InvalidSpec) && strings.Contains(words, "was not found"): // an identity, say
+		return cloud.NotFound
 	case code != "":
 		return code
 	case strings.HasSuffix(f.Code, notFound):

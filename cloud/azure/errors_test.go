@@ -33,9 +33,12 @@ func TestRefusalsThatEnd(t *testing.T) {
 			`{"code":"MarketplacePurchaseEligibilityFailed","message":"Marketplace purchase eligibilty check returned errors. See inner errors for details. ","details":[{"code":"BadRequest",` +
 				`"message":"Offer with PublisherId: bitnami, OfferId: rabbitmq cannot be purchased due to validation errors."}]}`, cloud.Conflict, "OfferId: rabbitmq cannot be purchased"},
 		"a provider to register": {`{"code":"MissingSubscriptionRegistration","message":"The subscription is not registered to use namespace 'Microsoft.Compute'."}`, cloud.Conflict, "az provider register"},
-		"a lock":                 {`{"code":"ScopeLocked","message":"The scope cannot perform write operation because following scope(s) are locked"}`, cloud.Conflict, "remove the lock"},
-		"a policy":               {`{"code":"RequestDisallowedByPolicy","message":"Resource was disallowed by policy."}`, cloud.Unauthorized, "policy"},
-		"a field":                {`{"code":"InvalidParameter","message":"The value of parameter osDisk.diskSizeGB is invalid."}`, cloud.InvalidSpec, "diskSizeGB"},
+		"an identity to come": { // https://github.com/Azure/azure-policy/issues/1311
+			`{"code":"FailedIdentityOperation","message":"Identity operation for resource 'm-1' failed with error 'Failed to perform resource identity operation. Status: 'BadRequest'. ` +
+				`Response: '{\"error\":{\"code\":\"BadRequest\",\"message\":\"Resource 'nodes' was not found.\"}}'."}`, cloud.NotFound, "FailedIdentityOperation"},
+		"a lock":   {`{"code":"ScopeLocked","message":"The scope cannot perform write operation because following scope(s) are locked"}`, cloud.Conflict, "remove the lock"},
+		"a policy": {`{"code":"RequestDisallowedByPolicy","message":"Resource was disallowed by policy."}`, cloud.Unauthorized, "policy"},
+		"a field":  {`{"code":"InvalidParameter","message":"The value of parameter osDisk.diskSizeGB is invalid."}`, cloud.InvalidSpec, "diskSizeGB"},
 		"a field of a wrapped refusal": {`{"code":"DeploymentFailed","message":"x","details":[{"code":"BadRequest","message":"The selected VM size cannot boot Hypervisor Generation '1'."}]}`,
 			cloud.InvalidSpec, "Hypervisor"},
 	} {
