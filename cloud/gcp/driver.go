@@ -33,6 +33,7 @@ type driver struct {
 	leftovers    driverkit.Memo[[]disk]
 	looks        driverkit.Memo[map[string]instance] // the instances, by token
 
+	started    time.Time
 	creations  creations
 	spots      spots
 	balancers  balancers
@@ -73,7 +74,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		endpoint = "https://compute." + universeOf(account)
 	}
 	return &driver{
-		account: account, endpoint: endpoint, client: client, credential: credential, tokens: newTokenCache(), secrets: credential.secrets,
+		account: account, endpoint: endpoint, client: client, started: time.Now(), credential: credential, tokens: newTokenCache(), secrets: credential.secrets,
 		zones:        driverkit.Memo[region]{TTL: zonesTTL},
 		machineTypes: driverkit.Memo[machineType]{TTL: machineTypeTTL},
 		leftovers:    driverkit.Memo[[]disk]{TTL: leftoversTTL},
@@ -182,8 +183,11 @@ func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GC
 	case failed != nil:
 		known.began, known.failures = time.Time{}, known.failures+1
 		d.creations.put(req.Token, known)
-		if refusedAs(failed, resourceExists) {
+		switch {
+		case refusedAs(failed, resourceExists):
 			return d.adopt(ctx, req, zone)
+		case d.isOld(&answer) && known.failures <= maxReplays:
+			return d.insert(ctx, req, spec, zone, known)
 		}
 		return cloud.Resource{}, failed
 	case answer.Status != "DONE":
@@ -202,6 +206,12 @@ func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GC
 		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%s: the instance %s was created in %s and is gone: delete the Machine to replace it", createInstance, instanceName(req), zone)
 	}
 	return d.made(req, found)
+}
+
+// isOld reports whether an operation is of an earlier process, which counted the failures that are
+// part of the request's ID. Compute Engine then has not looked at this request.
+func (d *driver) isOld(o *operation) bool {
+	return o.InsertTime != nil && o.InsertTime.Before(d.started.Add(-maxSkew))
 }
 
 // made returns an instance, unless Compute Engine may still refuse it.
