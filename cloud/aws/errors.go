@@ -218,7 +218,7 @@ func creationCode(code, words string, status int) cloud.Code {
 		return cloud.NoCapacity // what this zone lacks, or is not, another one may have or be
 	case code == imageNotFound:
 		return cloud.NotFound // a lookup has just shown it: it is being copied, shared or replaced
-	case code == "InvalidParameterValue" && strings.Contains(words, "iam instance profile"):
+	case code == "InvalidParameterValue" && (strings.Contains(words, "iam instance profile") || strings.Contains(words, "iaminstanceprofile")):
 		// EC2 knows a new profile only after a while:
 		// https://github.com/hashicorp/terraform/issues/15341
 		return cloud.NotFound

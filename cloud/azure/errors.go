@@ -174,10 +174,11 @@ func codeOf(f failure, status int) cloud.Code {
 		return cloud.QuotaExceeded
 	}
 	code := codes[f.Code]
+	vague := code == cloud.InvalidSpec || code == "" && status != http.StatusForbidden && status < http.StatusInternalServerError
 	switch {
-	case (code == "" || code == cloud.InvalidSpec) && f.Code != noZones && ofZone(words):
+	case vague && f.Code != noZones && ofZone(words):
 		return cloud.NoCapacity
-	case (code == "" || code == cloud.InvalidSpec) && strings.Contains(words, "was not found"): // an identity, say
+	case vague && strings.Contains(words, "was not found"): // an identity, say
 		return cloud.NotFound
 	case code != "":
 		return code

@@ -71,12 +71,17 @@ func TestZoneRefuses(t *testing.T) {
 			"", "InvalidParameter", "UltraSSD can be used only with Virtual Machine in an Availability Zone.", cloud.InvalidSpec},
 		"a location without zones": { // https://github.com/kubernetes-sigs/cluster-api-provider-azure/issues/294
 			"2", "ResourceTypeNotSupportAvailabilityZones", "The resource type 'virtualMachines' does not support availability zones at location 'southcentralus'.", cloud.InvalidSpec},
-		"a quota": {"2", "QuotaExceeded", "The quota of cores in zone '2' is used up.", cloud.QuotaExceeded},
+		"a quota":         {"2", "QuotaExceeded", "The quota of cores in zone '2' is used up.", cloud.QuotaExceeded},
+		"an open outcome": {"2", "ZoneTrouble", "An error in zone '2'.", cloud.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			stub := start(t, armstub.Options{})
-			stub.Inject(armstub.Fault{Operation: "PUT virtualMachines", Status: http.StatusBadRequest, Code: test.code, Message: test.message})
+			status := http.StatusBadRequest
+			if test.want == cloud.Unavailable {
+				status = http.StatusInternalServerError
+			}
+			stub.Inject(armstub.Fault{Operation: "PUT virtualMachines", Status: status, Code: test.code, Message: test.message})
 			req := testRequest("m-1", nil)
 			req.FailureDomain = test.zone
 			_, err := connect(t, stub).Ensure(t.Context(), req)

@@ -132,17 +132,21 @@ func creationCode(f failure, status int) cloud.Code {
 		return slices.ContainsFunc(all, func(part string) bool { return strings.Contains(words, part) })
 	}
 	missing := has("was not found", "cannot be found", "could not be found", "does not exist", "do not exist")
-	switch {
-	case known == cloud.Throttled, known == cloud.QuotaExceeded, known == cloud.Conflict, known == cloud.Unavailable:
-		return known
-	case missing && (has("/zones/", "'zones/") || has("reservation")),
-		has(" in zone", " in the zone", "in the same zone", "location zone:"), // the last is of an organization policy
-		// A specific reservation that is full: https://github.com/skypilot-org/skypilot/pull/2352
-		has("does not have available resources", "does not have enough resources"),
-		has("no feasible nodes"):
-		return cloud.NoCapacity
-	case missing && known == cloud.InvalidSpec: // somebody may create it
-		return cloud.NotFound
+	switch known {
+	case cloud.Unauthorized: // an unmet condition, among others
+		// A specific reservation that is full (https://github.com/skypilot-org/skypilot/pull/2352),
+		// or an organization's policy on locations.
+		if has("does not have available resources", "location zone:") {
+			return cloud.NoCapacity
+		}
+	case cloud.NotFound, cloud.InvalidSpec, cloud.Unknown:
+		switch {
+		case missing && has("/zones/", "'zones/", "reservation"), has(" in zone", " in the zone", "in the same zone"),
+			has("does not have available resources", "does not have enough resources", "no feasible nodes"):
+			return cloud.NoCapacity
+		case missing && known == cloud.InvalidSpec: // somebody may create it
+			return cloud.NotFound
+		}
 	}
 	return known
 }
