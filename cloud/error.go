@@ -21,15 +21,16 @@ const (
 	Throttled Code = "Throttled"
 	// QuotaExceeded: the account's quota leaves no room. Retried 30 s to 10 min.
 	QuotaExceeded Code = "QuotaExceeded"
-	// NoCapacity: the cloud has no capacity in this failure domain. It is remembered for
-	// NoCapacityMemory. Another allowed failure domain is tried at once, otherwise retried when the
-	// memory ends.
+	// NoCapacity: this failure domain refuses the machine for a reason that another one may not
+	// have: no capacity, no such type of machine, disk or accelerator, or the wrong place for what
+	// the machine names, such as a reservation. It is remembered for NoCapacityMemory. Another
+	// allowed failure domain is tried at once, otherwise retried when the memory ends.
 	NoCapacity Code = "NoCapacity"
 	// Unauthorized: the credentials are refused. Retried 30 s to 10 min, and at once when they
 	// change.
 	Unauthorized Code = "Unauthorized"
-	// InvalidSpec: this request will never be accepted. Retried only when spec, account or
-	// credentials change.
+	// InvalidSpec: the cloud does not accept this request. Retried every 10 min, because a
+	// catalog, a permission or what the request names may change, unless the Error is Final.
 	InvalidSpec Code = "InvalidSpec"
 	// NotFound: something that the request names does not exist. Retried 30 s to 10 min.
 	NotFound Code = "NotFound"
@@ -49,8 +50,12 @@ type Error struct {
 	// Message says what was attempted, on what, and what the cloud answered. It holds no secret.
 	Message string
 	// RetryAfter is how long the cloud asked to wait; 0 if it did not say. Only Throttled and
-	// Unavailable have it. With NoCapacity from an Account, it is when to retry.
+	// Unavailable have it, and NoCapacity if a driver has something else to try in the same failure
+	// domain, such as another subnet. With NoCapacity from an Account, it is when to retry.
 	RetryAfter time.Duration
+	// Final is true if Drover itself has found that the request can't be right, whatever the cloud
+	// says. It is then retried only when spec, account or credentials change. See Invalid.
+	Final bool
 	// Err is the cause, for errors.Is and errors.As. Its text is not shown.
 	Err error
 }
@@ -67,6 +72,13 @@ const MaxMessage = 1024
 // cloud has answered.
 func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: Clip(fmt.Sprintf(format, args...), MaxMessage)}
+}
+
+// Invalid returns a Final InvalidSpec, for what Drover itself validates without the cloud.
+func Invalid(format string, args ...any) *Error {
+	e := Errorf(InvalidSpec, format, args...)
+	e.Final = true
+	return e
 }
 
 // CodeOf returns the code of err: "" for nil, Unavailable for an ended context, Unknown for a

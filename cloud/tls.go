@@ -15,7 +15,7 @@ func Connect(base http.RoundTripper, config *tls.Config) (http.RoundTripper, err
 	}
 	shared, ok := base.(*http.Transport)
 	if !ok {
-		return nil, Errorf(InvalidSpec, "the account needs its own TLS configuration, and a %T can't use one", base)
+		return nil, Invalid("the account needs its own TLS configuration, and a %T can't use one", base)
 	}
 	own := shared.Clone()
 	own.TLSClientConfig = config

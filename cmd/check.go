@@ -314,7 +314,7 @@ var remedies = map[cloud.Code]string{
 	cloud.NoCapacity:    "Use another type or failure domain, or try again later",
 	cloud.InvalidSpec:   "Change the CloudMachineTemplate's field: templates can't be changed, so make another one",
 	cloud.NotFound:      "Create in the cloud what the message names, or name something else in another CloudMachineTemplate",
-	cloud.Conflict:      "Use the credentials with which the account was first connected, or make another CloudAccount",
+	cloud.Conflict:      "Resolve what the message names. If the credentials lead elsewhere, use those with which the account was first connected, or make another CloudAccount",
 	cloud.Throttled:     "Try again later: the cloud limits the account's calls",
 	cloud.Unavailable:   "Check the account's endpoint and the network between here and the cloud, and try again",
 	cloud.Unknown:       "Check the account's endpoint",

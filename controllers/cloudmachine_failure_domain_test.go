@@ -220,3 +220,35 @@ func TestDomainsOfATemplate(t *testing.T) {
 		})
 	}
 }
+
+// TestEachDomainIsTried: a machine that may go to any zone is tried in each of them, at once, before
+// it waits. It is tried again when a zone may have changed, and goes to the first that takes it.
+func TestEachDomainIsTried(t *testing.T) {
+	t.Parallel()
+	for name, zonal := range map[string]bool{"zonal": true, "regional": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				objects := edit(fleetOf("m"), "m", func(m *infrav1.CloudMachine) { unmade(m); m.Spec.Creation.Token = "" })
+				zones := []string{"sim-1a", "sim-1b", "sim-1c"}
+				for _, o := range objects {
+					if account, ok := o.(*infrav1.CloudAccount); ok {
+						account.Status.FailureDomains = zones
+					}
+				}
+				b := newBenchWith(t, zonal, objects...)
+				fault, err := b.cloud.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.RunInstances, Code: wire.InsufficientInstanceCapacity})
+				b.Expect(err).NotTo(HaveOccurred())
+				b.follow("m", time.Minute)
+				b.Expect(b.calls(wire.RunInstances)).To(Equal(len(zones)))
+				b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.NoCapacityReason))
+				b.follow("m", 4*time.Minute)
+				b.Expect(b.calls(wire.RunInstances)).To(BeNumerically("<=", 2*len(zones)))
+
+				b.Expect(b.cloud.RemoveFault(t.Context(), fault)).To(Succeed())
+				b.follow("m", 5*time.Minute)
+				b.Expect(b.vms()).To(HaveLen(1))
+				b.Expect(b.machine("m").Spec.ProviderID).To(HaveSuffix(b.vms()[0].ID))
+			})
+		})
+	}
+}

@@ -17,16 +17,15 @@ import (
 type delays struct{ first, max time.Duration }
 
 // delaysOf returns the retry delays of a failed call by its code; cloud.Code documents the same
-// values. It returns false for a code that is not retried on a timer, because only an event can
-// help (a changed account, new credentials).
-func delaysOf(code cloud.Code) (delays, bool) {
+// values.
+func delaysOf(code cloud.Code) delays {
 	switch code {
-	case cloud.Throttled, cloud.Unavailable, cloud.Unknown:
-		return delays{time.Second, time.Minute}, true
 	case cloud.QuotaExceeded, cloud.Unauthorized, cloud.NotFound, cloud.Conflict, cloud.NoCapacity:
-		return delays{30 * time.Second, 10 * time.Minute}, true
+		return delays{30 * time.Second, 10 * time.Minute}
+	case cloud.InvalidSpec:
+		return delays{10 * time.Minute, 10 * time.Minute}
 	default:
-		return delays{}, false
+		return delays{time.Second, time.Minute}
 	}
 }
 
@@ -37,22 +36,22 @@ type retries struct {
 }
 
 // after returns how long to wait before the next attempt after err, and false if only an event can
-// help. Delays double, have a jitter of up to a quarter, and are never shorter than what the cloud
-// asked for.
+// help, such as a changed account or new credentials. Delays double, have a jitter of up to a
+// quarter, and are never shorter than what the cloud asked for.
 func (r *retries) after(key types.NamespacedName, err error) (time.Duration, bool) {
 	var queued *cloud.Queued
 	if errors.As(err, &queued) {
 		return max(queued.After, time.Millisecond), true // the turn is kept, so this is no failure and gets no jitter
 	}
 	var cloudErr *cloud.Error
-	if errors.As(err, &cloudErr) && cloudErr.RetryAfter > 0 {
+	switch {
+	case !errors.As(err, &cloudErr):
+	case cloudErr.Final:
+		return 0, false
+	case cloudErr.RetryAfter > 0:
 		return jitter(cloudErr.RetryAfter), true
 	}
-	d, ok := delaysOf(cloud.CodeOf(err))
-	if !ok {
-		return 0, false
-	}
-	n := r.fail(key)
+	d, n := delaysOf(cloud.CodeOf(err)), r.fail(key)
 	return jitter(min(d.first<<min(n, 16), d.max)), true
 }
 

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +21,8 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
 func TestRetryDelays(t *testing.T) {
@@ -40,7 +43,10 @@ func TestRetryDelays(t *testing.T) {
 		{"a wrapped error keeps its code", fmt.Errorf("creating: %w", cloud.Errorf(cloud.Unauthorized, "x")), 0, 30 * time.Second, true},
 		{"an ended context is Unavailable", context.DeadlineExceeded, 0, time.Second, true},
 		{"a foreign error is Unknown", errors.New("x"), 0, time.Second, true},
-		{"an invalid spec waits for a change", cloud.Errorf(cloud.InvalidSpec, "x"), 0, 0, false},
+		{"a spec that the cloud refuses", cloud.Errorf(cloud.InvalidSpec, "x"), 0, 10 * time.Minute, true},
+		{"a spec that the cloud refuses again", cloud.Errorf(cloud.InvalidSpec, "x"), 30, 10 * time.Minute, true},
+		{"a spec that Drover refuses waits for a change", cloud.Invalid("x"), 0, 0, false},
+		{"a wrapped one, too", fmt.Errorf("creating: %w", cloud.Invalid("x")), 0, 0, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := &retries{}
@@ -109,6 +115,55 @@ func TestTriggerKeepsWhatComesBeforeTheReconciler(t *testing.T) {
 	}
 	if queue.Len() != 0 {
 		t.Errorf("%d requests are left, want none: equal ones are one", queue.Len())
+	}
+}
+
+// follow reconciles a machine for a while, each time that its result asks for it or that its spec
+// has changed, as events do.
+func (b *bench) follow(name string, d time.Duration) {
+	b.t.Helper()
+	for end := time.Now().Add(d); ; {
+		before := b.machine(name).Spec
+		result := b.reconcile(name)
+		if !equality.Semantic.DeepEqual(before, b.machine(name).Spec) {
+			continue
+		}
+		if result.RequeueAfter == 0 || time.Now().Add(result.RequeueAfter).After(end) {
+			b.wait(time.Until(end))
+			return
+		}
+		b.wait(result.RequeueAfter)
+	}
+}
+
+// TestRefusedSpecIsTriedAgain: a machine that the cloud refuses as invalid costs the cloud about
+// five creates an hour, and no status write after the first. What was put right is picked up
+// without anybody's hand.
+func TestRefusedSpecIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T) *bench{
+		"zonal":    func(t *testing.T) *bench { return zonalBench(t, "sim-1a") },
+		"regional": func(t *testing.T) *bench { return newBench(t, edit(fleetOf("m"), "m", unmade)...) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				b := start(t)
+				fault, err := b.cloud.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.RunInstances, Code: wire.InvalidParameterValue})
+				b.Expect(err).NotTo(HaveOccurred())
+				b.follow("m", 30*time.Minute) // an earlier process may have sent a create
+				before, writes := b.calls(wire.RunInstances), b.statusWrites.Load()
+				b.follow("m", 4*time.Hour)
+				b.Expect(b.calls(wire.RunInstances)-before).To(And(BeNumerically(">=", 4*60/13), BeNumerically("<=", 4*60/10+1)))
+				b.Expect(b.statusWrites.Load()).To(Equal(writes), "the condition stands")
+				b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.InvalidSpecReason))
+				b.Expect(b.vms()).To(BeEmpty())
+
+				b.Expect(b.cloud.RemoveFault(t.Context(), fault)).To(Succeed())
+				b.follow("m", 13*time.Minute)
+				b.Expect(b.vms()).To(HaveLen(1))
+				b.Expect(b.machine("m").Spec.ProviderID).To(HaveSuffix(b.vms()[0].ID))
+			})
+		})
 	}
 }
 

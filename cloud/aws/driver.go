@@ -44,6 +44,7 @@ type driver struct {
 	images      driverkit.Memo[image]
 	parameters  driverkit.Memo[string]
 	subnets     driverkit.Memo[[]subnet]
+	fullSubnets fullSubnets
 	groups      driverkit.Memo[[]string]
 	types       driverkit.Memo[types.InstanceTypeInfo]
 	leftovers   driverkit.Memo[[]cloud.Resource]
@@ -56,11 +57,11 @@ type driver struct {
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.AWS == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account's spec.aws is not set")
+		return nil, cloud.Invalid("the account's spec.aws is not set")
 	}
 	account := cfg.Account.AWS
 	if account.Endpoint != "" && cfg.Credentials == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "a custom endpoint needs its own credentials")
+		return nil, cloud.Invalid("a custom endpoint needs its own credentials")
 	}
 	transport, err := cfg.Connect(nil)
 	if err != nil {
@@ -423,7 +424,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 		case cloud.KindBalancer:
 			err = d.deleteBalancer(ctx, r)
 		default:
-			err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on AWS", r.Kind, r.ID)
+			err = cloud.Invalid("delete %s %s: the kind is not supported on AWS", r.Kind, r.ID)
 		}
 		if cloud.CodeOf(err) != cloud.NotFound { // already gone is success
 			errs[i] = err

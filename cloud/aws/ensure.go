@@ -33,10 +33,24 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	switch cloud.CodeOf(err) {
 	case cloud.NoCapacity:
 		d.subnets.Forget(keyOf(p.spec.Subnets)) // its count of free addresses may be outdated
+		if refusalOf(err).code == subnetFull {
+			err = d.leaveSubnet(ctx, req, p, err)
+		}
 	case cloud.NotFound, cloud.InvalidSpec:
 		err = d.invalidatePlan(p, err)
 	}
 	return made, err
+}
+
+// leaveSubnet remembers that a subnet has no free address. If the zone has another subnet that may
+// have one, the error says to try the zone again at once.
+func (d *driver) leaveSubnet(ctx context.Context, req cloud.Request, p plan, full error) error {
+	d.fullSubnets.add(p.subnet.id)
+	again, ok := errors.AsType[*cloud.Error](full)
+	if _, err := d.subnet(ctx, p.spec.Subnets, req.FailureDomain); err != nil || !ok {
+		return full
+	}
+	return &cloud.Error{Code: again.Code, Message: again.Message, RetryAfter: nextSubnetDelay, Err: again.Err}
 }
 
 // DryRun implements cloud.DryRunner. EC2 checks permissions and parameters, but neither quotas nor
@@ -49,7 +63,7 @@ func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 	in := runInput(req, p)
 	in.DryRun = aws.Bool(true)
 	_, err = d.ec2.RunInstances(ctx, in)
-	if err = d.secrets.typed("RunInstances", err); refusalOf(err).code == dryRunOperation {
+	if err = d.secrets.typed(runInstances, err); refusalOf(err).code == dryRunOperation {
 		return nil
 	}
 	return err
@@ -72,7 +86,7 @@ func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error
 		return plan{}, err
 	}
 	if p.userData, err = userData(req.UserData); err != nil {
-		return plan{}, cloud.Errorf(cloud.InvalidSpec, "%v", err)
+		return plan{}, cloud.Invalid("%v", err)
 	}
 	var asked cloud.Group
 	var noSubnet, noGroups error
@@ -98,20 +112,19 @@ func (d *driver) invalidatePlan(p plan, err error) error {
 }
 
 func (d *driver) runInstances(ctx context.Context, req cloud.Request, p plan) (cloud.Resource, error) {
-	const op = "RunInstances"
 	answer, err := d.ec2.RunInstances(ctx, runInput(req, p))
-	if err = d.secrets.typed(op, err); err != nil {
+	if err = d.secrets.typed(runInstances, err); err != nil {
 		if why := refusalOf(err); why.code == parameterMismatch || why.code == instanceTerminated {
 			return d.adopt(ctx, req, why)
 		}
 		return cloud.Resource{}, err
 	}
 	if len(answer.Instances) != 1 {
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response with %d instances, expected one", op, len(answer.Instances))
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response with %d instances, expected one", runInstances, len(answer.Instances))
 	}
 	made := toInstance(&answer.Instances[0])
 	if made.ID == "" || made.FailureDomain == "" || made.Token != req.Token {
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response: no instance has the token of the request", op)
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response: no instance has the token of the request", runInstances)
 	}
 	return made, nil
 }

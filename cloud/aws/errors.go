@@ -20,6 +20,7 @@ const (
 	notPermitted       = "OperationNotPermitted"
 	invalidInstance    = "InvalidInstanceID"
 	imageNotFound      = "InvalidAMIID.NotFound"
+	subnetFull         = "InsufficientFreeAddressesInSubnet"
 	dryRunOperation    = "DryRunOperation"
 	// unsupportedOperation is the answer of instances without the Nitro hypervisor to calls that
 	// need it.
@@ -67,7 +68,7 @@ var codes = map[string]cloud.Code{
 	"InsufficientReservedInstancesCapacity": cloud.NoCapacity,
 	"IncompatibleHostRequirements":          cloud.NoCapacity,
 	"InsufficientVolumeCapacity":            cloud.NoCapacity,
-	"InsufficientFreeAddressesInSubnet":     cloud.NoCapacity,
+	subnetFull:                              cloud.NoCapacity,
 	"InsufficientAddressCapacity":           cloud.NoCapacity,
 	"ReservationCapacityExceeded":           cloud.NoCapacity,
 	"UnavailableHostRequirements":           cloud.NoCapacity,
@@ -203,6 +204,28 @@ func codeOf(code string, status int) cloud.Code {
 	return cloud.Unknown
 }
 
+// runInstances is the call that creates a machine.
+const runInstances = "RunInstances"
+
+// creationCode returns the code of a refusal to create a machine. Some of EC2's codes say less than
+// its words.
+func creationCode(code, words string, status int) cloud.Code {
+	words = strings.ToLower(words)
+	known := codeOf(code, status)
+	unknown := known == cloud.InvalidSpec || known == cloud.NotFound || known == cloud.Unknown
+	switch {
+	case unknown && (strings.Contains(words, "availability zone") || code == "InvalidZone.NotFound"):
+		return cloud.NoCapacity // what this zone lacks, or is not, another one may have or be
+	case code == imageNotFound:
+		return cloud.NotFound // a lookup has just shown it: it is being copied, shared or replaced
+	case code == "InvalidParameterValue" && (strings.Contains(words, "iam instance profile") || strings.Contains(words, "iaminstanceprofile")):
+		// EC2 knows a new profile only after a while:
+		// https://github.com/hashicorp/terraform/issues/15341
+		return cloud.NotFound
+	}
+	return known
+}
+
 // refusal is the cause of an Error in AWS's own words. The driver acts on the code and words as AWS
 // sent them. Only the redacted text is shown.
 type refusal struct{ code, message, shown string }
@@ -251,5 +274,9 @@ func (r redactor) refusal(op, code, words string, status int) error {
 	if remedy := remedyFor(code, words); remedy != "" {
 		message += " (" + remedy + ")"
 	}
-	return &cloud.Error{Code: codeOf(code, status), Message: message, Err: refusal{code, words, r.Clean(code, 64)}}
+	classify := codeOf(code, status)
+	if op == runInstances {
+		classify = creationCode(code, words, status)
+	}
+	return &cloud.Error{Code: classify, Message: message, Err: refusal{code, words, r.Clean(code, 64)}}
 }

@@ -3,8 +3,10 @@
 package aws
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -25,8 +27,12 @@ var gpus = map[string]corev1.ResourceName{
 	"AMD":    "amd.com/gpu",
 }
 
-// neuronDevice is the resource that AWS's device plugin advertises for AWS's own accelerators.
-const neuronDevice corev1.ResourceName = "aws.amazon.com/neuron"
+// The resources that AWS's device plugins advertise for AWS's own accelerators, and for Elastic
+// Fabric Adapters.
+const (
+	neuronDevice corev1.ResourceName = "aws.amazon.com/neuron"
+	efaDevice    corev1.ResourceName = "vpc.amazonaws.com/efa"
+)
 
 func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
 	spec, err := union.MachineOf(fields)
@@ -70,6 +76,9 @@ func offering(spec *infrav1.AWSMachine, size types.InstanceTypeInfo, image image
 	if image.windows {
 		out.OperatingSystem = "windows"
 	}
+	if n := fabricAdapters(spec); n > 0 {
+		out.Capacity[efaDevice] = *resource.NewQuantity(n, resource.DecimalSI)
+	}
 	if c := spec.CPUOptions; c != nil && c.CoreCount > 0 {
 		out.Capacity[corev1.ResourceCPU] = *resource.NewQuantity(int64(c.CoreCount)*int64(c.ThreadsPerCore), resource.DecimalSI)
 	}
@@ -98,7 +107,7 @@ func capacity(size types.InstanceTypeInfo) corev1.ResourceList {
 	if size.GpuInfo != nil {
 		for _, gpu := range size.GpuInfo.Gpus {
 			if name, ok := gpus[aws.ToString(gpu.Manufacturer)]; ok {
-				add(name, aws.ToInt32(gpu.Count))
+				add(name, cmp.Or(aws.ToInt32(gpu.LogicalGpuCount), aws.ToInt32(gpu.Count))) // a part of a GPU has count 0
 			}
 		}
 	}
@@ -108,6 +117,19 @@ func capacity(size types.InstanceTypeInfo) corev1.ResourceList {
 		}
 	}
 	return list
+}
+
+// fabricAdapters returns how many Elastic Fabric Adapters the machine has.
+func fabricAdapters(spec *infrav1.AWSMachine) (n int64) {
+	if spec.EFA {
+		n++
+	}
+	for i := range spec.NetworkInterfaces {
+		if strings.HasPrefix(spec.NetworkInterfaces[i].Type, "efa") {
+			n++
+		}
+	}
+	return n
 }
 
 // maxPods returns the number of pods that both the kubelet and AWS's network plugin support. Each

@@ -19,6 +19,13 @@ const (
 	// while a user waits for it.
 	resolvedTTL = 5 * time.Minute
 
+	// fullSubnetTTL is how long a subnet without a free address is not tried again, as long as the
+	// account does not try a zone without capacity. EC2's count of free addresses lags behind.
+	fullSubnetTTL = 3 * time.Minute
+
+	// nextSubnetDelay is the delay before the next subnet of the zone after a full one.
+	nextSubnetDelay = 10 * time.Millisecond
+
 	// placeTTL is how long the driver caches the AWS account of the credentials. Other credentials
 	// make another driver. One day limits how long an error lasts.
 	placeTTL = 24 * time.Hour

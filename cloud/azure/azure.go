@@ -45,8 +45,9 @@ const (
 	// zonesTTL is how long the location's zones are cached, and frontendTTL is that of a load
 	// balancer's public address, which is static.
 	zonesTTL, frontendTTL = time.Hour, 24 * time.Hour
-	// sizesTTL is how long the catalog of sizes is cached. It has megabytes.
-	sizesTTL = 24 * time.Hour
+	// sizesTTL is how long the catalog of sizes is cached. It has megabytes. rereadTTL is how often
+	// it is read again for a size that it lacks: as often as such a machine is tried again.
+	sizesTTL, rereadTTL = 24 * time.Hour, 10 * time.Minute
 	// tokenTTL is how long a token is used without asking the SDK, which renews a token five
 	// minutes before it ends.
 	tokenTTL = time.Minute

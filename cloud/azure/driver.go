@@ -37,12 +37,14 @@ type driver struct {
 
 	tokens    driverkit.Memo[string]
 	sizes     driverkit.Memo[map[string]size]
+	rereads   driverkit.Memo[struct{}] // of the sizes, because one is missing
 	leftovers driverkit.Memo[parts]
 	power     driverkit.Memo[powers]
 	failures  driverkit.Memo[*instanceView] // by ID and time of creation
 	zones     driverkit.Memo[[]string]      // of the location
 	frontends driverkit.Memo[string]        // public addresses of load balancers, by name
 	addresses addressBook
+	created   creations
 	balancers balancers
 
 	lastPower  atomic.Pointer[powers]
@@ -57,7 +59,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	var trust *tls.Config
 	if custom := account.Custom; custom != nil {
 		if cfg.Credentials == nil {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "a custom endpoint needs its own credentials")
+			return nil, cloud.Invalid("a custom endpoint needs its own credentials")
 		}
 		pool, err := driverkit.CertPool(custom.CABundle)
 		if err != nil {
@@ -90,6 +92,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		}},
 		tokens:    driverkit.Memo[string]{TTL: tokenTTL},
 		sizes:     driverkit.Memo[map[string]size]{TTL: sizesTTL},
+		rereads:   driverkit.Memo[struct{}]{TTL: rereadTTL},
 		leftovers: driverkit.Memo[parts]{TTL: leftoversTTL},
 		power:     driverkit.Memo[powers]{TTL: powerTTL},
 		failures:  driverkit.Memo[*instanceView]{TTL: failureTTL},
@@ -155,7 +158,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		return cloud.Resource{}, err
 	}
 	if err := driverkit.MaxUserData(maxCustomData)(req.UserData); err != nil {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "%s", err)
+		return cloud.Resource{}, cloud.Invalid("%s", err)
 	}
 	const op = "CreateVirtualMachine"
 	name := naming.NodeName(req.Name) // Azure's cloud controller finds a Node's machine by it
@@ -167,6 +170,8 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	switch {
 	case refusedAs(err, preconditionFailed, propertyChange, conflictingUserInput):
 		return d.adopt(ctx, req, name, err)
+	case refusedAs(err, invalidZone, zoneNotSupported):
+		return cloud.Resource{}, d.checkZone(ctx, req.FailureDomain, err)
 	case err != nil:
 		return cloud.Resource{}, err
 	case status != http.StatusCreated:
@@ -180,6 +185,16 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		return d.adopt(ctx, req, name, nil)
 	}
 	return r, nil
+}
+
+// checkZone returns InvalidSpec in place of a refusal because of the zone if the location has no
+// such zone at all.
+func (d *driver) checkZone(ctx context.Context, zone string, refusal error) error {
+	zones, err := d.zones.Get(ctx, "", d.readZones)
+	if err != nil || slices.Contains(zones, zone) {
+		return refusal
+	}
+	return cloud.Errorf(cloud.InvalidSpec, "failure domain %q is not a zone of location %s", cloud.Clip(zone, 63), d.account.Location)
 }
 
 // adopt returns the machine with the name if an earlier request made it. why is why this request
@@ -412,7 +427,7 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 		cloud.KindBalancer: {"DeleteLoadBalancer", loadBalancers, networkVersion},
 	}[r.Kind]
 	if !known {
-		return cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on Azure", r.Kind, r.ID)
+		return cloud.Invalid("delete %s %s: the kind is not supported on Azure", r.Kind, r.ID)
 	}
 	_, err := d.call(ctx, request{
 		op: of.op, class: cloud.ClassDelete, method: http.MethodDelete, version: of.version,

@@ -247,8 +247,43 @@ func TestFailedUpdate(t *testing.T) {
 			g.Expect(r.Notice).To(ContainSubstring("VMExtensionError"))
 		}
 	}
-	for state, want := range map[string]cloud.State{"": cloud.StatePending, "Migrating": cloud.StatePending, "Creating": cloud.StatePending, "Deleting": cloud.StateStopping, "Succeeded": cloud.StateRunning} {
-		g.Expect(d.instance(&virtualMachine{Properties: machineProperties{ProvisioningState: state}}, nil).State).To(Equal(want), state)
+	created := &virtualMachine{Name: "m-1", Properties: machineProperties{ProvisioningState: stateUpdating, TimeCreated: &recent}}
+	g.Expect(d.instance(created, nil).State).To(Equal(cloud.StateRunning))
+	created.Properties.ProvisioningState = stateFailed
+	g.Expect(d.instance(created, view).State).To(Equal(cloud.StateRunning), "it was created before, so the update failed")
+	again := recent.Add(time.Second)
+	created.Properties.TimeCreated = &again
+	g.Expect(d.instance(created, view).State).To(Equal(cloud.StateFailed), "another machine of the name")
+}
+
+// TestStates: the provisioning state is that of the last operation. A machine runs while a disk is
+// attached to it or an extension is installed, unless Azure says that it is stopped.
+func TestStates(t *testing.T) {
+	t.Parallel()
+	power := func(state string) *instanceView {
+		return &instanceView{Statuses: []status{{Code: "PowerState/" + state}}}
+	}
+	for _, test := range []struct {
+		provisioning string
+		view         *instanceView
+		want         cloud.State
+	}{
+		{"", nil, cloud.StatePending},
+		{"New", nil, cloud.StatePending},
+		{"Creating", nil, cloud.StatePending},
+		{"Creating", power("starting"), cloud.StatePending},
+		{"Creating", power("running"), cloud.StateRunning},
+		{"Succeeded", nil, cloud.StateRunning},
+		{"Updating", nil, cloud.StateRunning},
+		{"Updating", power("running"), cloud.StateRunning},
+		{"Updating", power("starting"), cloud.StatePending},
+		{"Updating", power("deallocated"), cloud.StateStopped},
+		{"Migrating", nil, cloud.StateRunning},
+		{"Deleting", power("running"), cloud.StateStopping},
+	} {
+		d := &driver{account: testAccount().Azure}
+		got := d.instance(&virtualMachine{Properties: machineProperties{ProvisioningState: test.provisioning}}, test.view)
+		NewWithT(t).Expect(got.State).To(Equal(test.want), "%+v", test)
 	}
 }
 
@@ -293,7 +328,7 @@ func TestRefusals(t *testing.T) {
 			{"code":"ResourceOperationFailure","message":"y","details":[{"code":"SkuNotAvailable","message":"no such size here"}]}]}]}}`}, cloud.NoCapacity, "no such size here", 0},
 		"policy":     {armstub.Fault{Status: 403, Code: "RequestDisallowedByPolicy"}, cloud.Unauthorized, "", 0},
 		"subnet":     {armstub.Fault{Status: 403, Code: "LinkedAuthorizationFailed"}, cloud.Unauthorized, "on the subnet", 0},
-		"terms":      {armstub.Fault{Status: 400, Code: "ResourcePurchaseValidationFailed"}, cloud.InvalidSpec, "az vm image terms accept", 0},
+		"terms":      {armstub.Fault{Status: 400, Code: "ResourcePurchaseValidationFailed"}, cloud.Conflict, "az vm image terms accept", 0},
 		"any 403":    {armstub.Fault{Status: 403, Code: "New"}, cloud.Unauthorized, "", 0},
 		"any 5xx":    {armstub.Fault{Status: 503, Code: "New"}, cloud.Unavailable, "", 0},
 		"any other":  {armstub.Fault{Status: 400, Code: "New"}, cloud.Unknown, "", 0},

@@ -168,7 +168,7 @@ func (d *driver) checkNetworks(ctx context.Context, spec *infrav1.AzureMachine, 
 		case err != nil:
 			return err
 		case !d.isHere(n.Location):
-			return cloud.Errorf(cloud.InvalidSpec, "subnet %s is in location %s, and the account is in %s", id, n.Location, d.account.Location)
+			return cloud.Errorf(cloud.NotFound, "subnet %s is in location %s, and the account is in %s", id, n.Location, d.account.Location)
 		case !slices.ContainsFunc(n.Properties.Subnets, func(s named) bool { return strings.EqualFold(s.Name, lastPart(id)) }):
 			return cloud.Errorf(cloud.NotFound, "subnet %s does not exist", id)
 		}
@@ -215,7 +215,7 @@ func (d *driver) checkImage(ctx context.Context, spec *infrav1.AzureMachine, s s
 		return err
 	}
 	if !terms.Properties.Accepted {
-		return cloud.Errorf(cloud.InvalidSpec, "the terms of image %s are not accepted (accept them once: az vm image terms accept --publisher %s --offer %s --plan %s)",
+		return cloud.Errorf(cloud.Conflict, "the terms of image %s are not accepted (accept them once: az vm image terms accept --publisher %s --offer %s --plan %s)",
 			name, wanted.Publisher, wanted.Product, wanted.Name)
 	}
 	return nil

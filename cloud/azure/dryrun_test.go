@@ -65,7 +65,7 @@ func TestDryRun(t *testing.T) {
 			m.NetworkInterfaces[0].SubnetID = strings.Replace(armstub.Subnet, "vnet", "other", 1)
 		}, code: cloud.NotFound, text: "the virtual network of subnet"},
 		"subnet": {edit: func(m *infrav1.AzureMachine) { m.NetworkInterfaces[0].SubnetID += "0" }, code: cloud.NotFound, text: "nodes0 does not exist"},
-		"far subnet": {edit: func(m *infrav1.AzureMachine) { m.NetworkInterfaces[0].SubnetID = armstub.FarSubnet }, code: cloud.InvalidSpec,
+		"far subnet": {edit: func(m *infrav1.AzureMachine) { m.NetworkInterfaces[0].SubnetID = armstub.FarSubnet }, code: cloud.NotFound,
 			text: "is in location northeurope, and the account is in westeurope"},
 		"image":               {edit: imageID(armstub.Image + "0"), code: cloud.NotFound, text: "does not exist"},
 		"managed image of no": {edit: imageID(armstub.ManagedImage + "0"), code: cloud.NotFound, text: "does not exist"},
@@ -83,9 +83,9 @@ func TestDryRun(t *testing.T) {
 		"another plan": {edit: func(m *infrav1.AzureMachine) {
 			m.Image = infrav1.AzureImage{ID: armstub.PaidImage, Plan: &infrav1.AzurePlan{Publisher: armstub.Paid, Product: armstub.Paid, Name: "other"}}
 		}, code: cloud.InvalidSpec, text: "has the plan paid"},
-		"terms": {edit: use(marketplace(armstub.Paid, armstub.Paid, "", true)), code: cloud.InvalidSpec,
+		"terms": {edit: use(marketplace(armstub.Paid, armstub.Paid, "", true)), code: cloud.Conflict,
 			text: "az vm image terms accept --publisher paid --offer paid --plan paid"},
-		"gallery's terms": {edit: func(m *infrav1.AzureMachine) { m.Image = infrav1.AzureImage{ID: armstub.PaidImage, Plan: paid} }, code: cloud.InvalidSpec,
+		"gallery's terms": {edit: func(m *infrav1.AzureMachine) { m.Image = infrav1.AzureImage{ID: armstub.PaidImage, Plan: paid} }, code: cloud.Conflict,
 			text: "are not accepted"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,10 +18,14 @@ const (
 	preconditionFailed   = "PreconditionFailed"
 	resourceNotFound     = "ResourceNotFound"
 	notFound             = "NotFound"
+	badRequest           = "BadRequest"
 	operationNotAllowed  = "OperationNotAllowed"
 	propertyChange       = "PropertyChangeNotAllowed"
 	conflictingUserInput = "ConflictingUserInput"
 	anotherOperation     = "AnotherOperationInProgress"
+	invalidZone          = "InvalidAvailabilityZone"
+	noZones              = "ResourceTypeNotSupportAvailabilityZones"
+	zoneNotSupported     = "AvailabilityZoneNotSupported"
 )
 
 // codes maps Azure's error codes, of the answers to calls and of failed operations.
@@ -47,6 +51,9 @@ var codes = map[string]cloud.Code{
 	"SpotEvicted":                               cloud.NoCapacity,
 	"AllocationTimeout":                         cloud.NoCapacity,
 	"VMSizeNotSupportedByDedicatedHostCapacity": cloud.NoCapacity,
+	// The zone is not one for this kind of resource, size or subscription; another one may be.
+	invalidZone:      cloud.NoCapacity,
+	zoneNotSupported: cloud.NoCapacity,
 
 	"AuthorizationFailed":              cloud.Unauthorized,
 	"LinkedAuthorizationFailed":        cloud.Unauthorized,
@@ -66,31 +73,35 @@ var codes = map[string]cloud.Code{
 	"ParentResourceNotFound":    cloud.NotFound,
 	"GalleryImageNotFound":      cloud.NotFound,
 	"DiskEncryptionSetNotFound": cloud.NotFound,
+	// A subnet, a security group or the like that does not exist (yet):
+	// https://github.com/Azure/azure-cli/issues/8569
+	"InvalidResourceReference": cloud.NotFound,
 
-	"InvalidParameter":                     cloud.InvalidSpec,
-	"InvalidRequestContent":                cloud.InvalidSpec,
-	"InvalidRequestFormat":                 cloud.InvalidSpec,
-	"BadRequest":                           cloud.InvalidSpec,
-	"PlatformImageNotFound":                cloud.InvalidSpec,
-	"ImageNotFound":                        cloud.InvalidSpec,
-	"VMMarketplaceInvalidInput":            cloud.InvalidSpec,
-	"MarketplacePurchaseEligibilityFailed": cloud.InvalidSpec,
-	"ResourcePurchaseValidationFailed":     cloud.InvalidSpec,
-	"InvalidResourceReference":             cloud.InvalidSpec,
-	"LinkedInvalidPropertyId":              cloud.InvalidSpec,
-	"InvalidTagNameCharacters":             cloud.InvalidSpec,
-	"NoRegisteredProviderFound":            cloud.InvalidSpec,
-	"InvalidApiVersionParameter":           cloud.InvalidSpec,
-	"MissingSubscriptionRegistration":      cloud.InvalidSpec,
-	"AvailabilityZoneNotSupported":         cloud.InvalidSpec,
-	"InvalidAvailabilityZone":              cloud.InvalidSpec,
-	"LocationNotAvailableForResourceType":  cloud.InvalidSpec,
+	"InvalidParameter":                    cloud.InvalidSpec,
+	"InvalidRequestContent":               cloud.InvalidSpec,
+	"InvalidRequestFormat":                cloud.InvalidSpec,
+	badRequest:                            cloud.InvalidSpec,
+	"PlatformImageNotFound":               cloud.InvalidSpec,
+	"ImageNotFound":                       cloud.InvalidSpec,
+	"VMMarketplaceInvalidInput":           cloud.InvalidSpec,
+	"LinkedInvalidPropertyId":             cloud.InvalidSpec,
+	"InvalidTagNameCharacters":            cloud.InvalidSpec,
+	"NoRegisteredProviderFound":           cloud.InvalidSpec,
+	"InvalidApiVersionParameter":          cloud.InvalidSpec,
+	"LocationNotAvailableForResourceType": cloud.InvalidSpec,
+	// https://github.com/kubernetes-sigs/cluster-api-provider-azure/issues/294
+	noZones: cloud.InvalidSpec,
 
-	preconditionFailed:                     cloud.Conflict,
-	propertyChange:                         cloud.Conflict,
-	conflictingUserInput:                   cloud.Conflict,
-	operationNotAllowed:                    cloud.Conflict,
-	"ScopeLocked":                          cloud.Conflict,
+	preconditionFailed:   cloud.Conflict,
+	propertyChange:       cloud.Conflict,
+	conflictingUserInput: cloud.Conflict,
+	operationNotAllowed:  cloud.Conflict,
+	"ScopeLocked":        cloud.Conflict,
+	// What somebody does for the subscription ends these, as their remedies say. Those of the
+	// marketplace also pass by themselves.
+	"MarketplacePurchaseEligibilityFailed": cloud.Conflict,
+	"ResourcePurchaseValidationFailed":     cloud.Conflict,
+	"MissingSubscriptionRegistration":      cloud.Conflict,
 	anotherOperation:                       cloud.Conflict,
 	"NicReservedForAnotherVm":              cloud.Conflict,
 	"NicInUse":                             cloud.Conflict,
@@ -132,10 +143,15 @@ type failure struct {
 	Details []failure `json:"details,omitempty"`
 }
 
-// cause returns the most specific failure whose code is known, or the failure itself.
+// cause returns the most specific failure whose code is known, or the failure itself. A BadRequest
+// inside a known failure says less than that, but has the words that explain it
+// (https://github.com/MicrosoftDocs/azure-docs/pull/25359).
 func (f failure) cause() failure {
 	for _, detail := range f.Details {
-		if inner := detail.cause(); codes[inner.Code] != "" {
+		switch inner := detail.cause(); {
+		case inner.Code == badRequest && codes[f.Code] != "":
+			return failure{Code: f.Code, Message: inner.Message}
+		case codes[inner.Code] != "":
 			return inner
 		}
 	}
@@ -157,10 +173,15 @@ func codeOf(f failure, status int) cloud.Code {
 	case f.Code == operationNotAllowed && strings.Contains(words, "quota"):
 		return cloud.QuotaExceeded
 	}
-	if code, known := codes[f.Code]; known {
-		return code
-	}
+	code := codes[f.Code]
+	vague := code == cloud.InvalidSpec || code == "" && status != http.StatusForbidden && status < http.StatusInternalServerError
 	switch {
+	case vague && f.Code != noZones && ofZone(words):
+		return cloud.NoCapacity
+	case vague && strings.Contains(words, "was not found"): // an identity, say
+		return cloud.NotFound
+	case code != "":
+		return code
 	case strings.HasSuffix(f.Code, notFound):
 		return cloud.NotFound
 	case strings.HasPrefix(f.Code, "Invalid"):
@@ -171,6 +192,15 @@ func codeOf(f failure, status int) cloud.Code {
 		return cloud.Unavailable
 	}
 	return cloud.Unknown
+}
+
+// ofZone reports whether a refusal's words, in lower case, are about the zone that the request
+// names: what the zone lacks, another zone may have. Azure has no codes of their own for features
+// of disks, hosts and reservations in a zone. "In an Availability Zone" is what the words have that
+// ask for any zone (https://github.com/hashicorp/terraform-provider-azurerm/pull/3860).
+func ofZone(words string) bool {
+	return !strings.Contains(words, "in an availability zone") &&
+		(strings.Contains(words, "availability zone") || strings.Contains(words, "in zone") || strings.Contains(words, "zone(s)"))
 }
 
 // refused is the cause of an Error with Azure's own code. The driver acts on the code and shows

@@ -4,7 +4,9 @@ package azure
 
 import (
 	"context"
+	"math"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +21,9 @@ import (
 
 // size is what the catalog says of one size.
 type size struct {
-	cpus, gpus   int64
+	cpus         int64
+	gpus         int64 // NVIDIA's
+	amdGPUs      int64
 	memory       int64 // bytes
 	architecture string
 	family       string   // of its quota
@@ -54,6 +58,9 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 	if s.gpus > 0 {
 		out.Capacity["nvidia.com/gpu"] = *resource.NewQuantity(s.gpus, resource.DecimalSI)
 	}
+	if s.amdGPUs > 0 {
+		out.Capacity["amd.com/gpu"] = *resource.NewQuantity(s.amdGPUs, resource.DecimalSI)
+	}
 	return out, nil
 }
 
@@ -74,6 +81,12 @@ func (d *driver) size(ctx context.Context, name string) (size, error) {
 		return size{}, err
 	}
 	s, ok := all[strings.ToLower(name)]
+	if !ok || s.unavailable { // it may come, or may be permitted meanwhile
+		_, _ = d.rereads.Get(ctx, "", func(context.Context) (struct{}, error) {
+			d.sizes.Forget("")
+			return struct{}{}, nil
+		})
+	}
 	switch {
 	case !ok:
 		return size{}, cloud.Errorf(cloud.InvalidSpec, "size %q does not exist in location %s", name, d.account.Location)
@@ -100,6 +113,27 @@ func (d *driver) readSizes(ctx context.Context) (map[string]size, error) {
 	return sizes, nil
 }
 
+var (
+	// amdSize is the form of the names of sizes with AMD's GPUs: Instinct ("ND96isr_MI300X_v5"),
+	// Radeon PRO ("NV4ads_V710_v5"), and a part of a Radeon Instinct ("NV8as_v4").
+	amdSize = regexp.MustCompile(`(?i)_MI[0-9]|_V710|^Standard_NV[0-9]+as_v4$`)
+	// noGPUSize is the form of the names of sizes whose accelerators are no GPUs: FPGAs ("NP10s")
+	// and video transcoders ("NM16ads_MA35D").
+	noGPUSize = regexp.MustCompile(`(?i)^Standard_N[PM][0-9]`)
+)
+
+// countGPUs counts a size's accelerators. The catalog calls all of them GPUs, and does not say
+// whose they are: "Sizes for virtual machines in Azure" does, by the name.
+func (s *size) countGPUs(name string, n int64) {
+	switch {
+	case noGPUSize.MatchString(name):
+	case amdSize.MatchString(name):
+		s.amdGPUs = n
+	default:
+		s.gpus = n
+	}
+}
+
 func sizeOf(s *sku, location string) size {
 	out := size{architecture: "amd64", family: s.Family}
 	for _, c := range s.Capabilities {
@@ -114,7 +148,7 @@ func sizeOf(s *sku, location string) size {
 		case "MemoryGB":
 			out.memory = int64(number * (1 << 30))
 		case "GPUs":
-			out.gpus = int64(number)
+			out.countGPUs(s.Name, int64(math.Ceil(number))) // a part of a GPU is one, too
 		case "CpuArchitectureType":
 			if strings.EqualFold(c.Value, "Arm64") {
 				out.architecture = "arm64"

@@ -17,6 +17,8 @@ import (
 // The provisioning states of Azure that mean something to the driver.
 const (
 	stateSucceeded = "Succeeded"
+	stateUpdating  = "Updating"
+	stateMigrating = "Migrating"
 	stateFailed    = "Failed"
 	stateDeleting  = "Deleting"
 )
@@ -70,8 +72,10 @@ func imageID(i *imageReference) string {
 	return ""
 }
 
-// setState sets the state. An unknown state is Pending, so that nothing is concluded from it.
-// Without a view, a machine whose provisioning succeeded runs.
+// setState sets the state. An unknown state is Pending, so that nothing is concluded from it. The
+// provisioning state is that of the last operation, so a machine that was created once runs while
+// it is updated, for example while a disk is attached: https://github.com/hail-is/hail/pull/11160.
+// Without a view, such a machine runs.
 func (d *driver) setState(r *cloud.Resource, provisioning string, view *instanceView) {
 	power, failed := "", status{}
 	if view != nil {
@@ -84,10 +88,14 @@ func (d *driver) setState(r *cloud.Resource, provisioning string, view *instance
 			}
 		}
 	}
+	created := provisioning == stateSucceeded || provisioning == stateUpdating || provisioning == stateMigrating
+	if created {
+		d.created.remember(r)
+	}
 	switch {
 	case provisioning == stateDeleting:
 		r.State = cloud.StateStopping
-	case provisioning == stateFailed && power == "running" && time.Since(r.CreatedAt) > settled:
+	case provisioning == stateFailed && power == "running" && (time.Since(r.CreatedAt) > settled || d.created.has(r)):
 		r.State, r.Notice = cloud.StateRunning, "Azure failed to update the virtual machine: "+d.words(failed)
 	case provisioning == stateFailed:
 		r.State, r.Code, r.Reason = cloud.StateFailed, codes[failed.Code], d.words(failed)
@@ -97,11 +105,38 @@ func (d *driver) setState(r *cloud.Resource, provisioning string, view *instance
 		r.State = cloud.StateStopping
 	case power == "deallocated", power == "stopped":
 		r.State, r.Reason = cloud.StateStopped, "the virtual machine is "+power
-	case provisioning == stateSucceeded && power == "":
+	case created && power == "":
 		r.State = cloud.StateRunning
 	default:
 		r.State = cloud.StatePending
 	}
+}
+
+// creations remembers which young machines were created once: a failure after that is an update's.
+type creations struct {
+	mu  sync.Mutex
+	all map[string]time.Time // by ID, when the machine was created
+}
+
+// remember records that a machine was created. Failures of older machines are updates anyway.
+func (c *creations) remember(r *cloud.Resource) {
+	if time.Since(r.CreatedAt) > settled {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all == nil {
+		c.all = map[string]time.Time{}
+	}
+	maps.DeleteFunc(c.all, func(_ string, at time.Time) bool { return time.Since(at) > settled })
+	c.all[r.ID] = r.CreatedAt
+}
+
+func (c *creations) has(r *cloud.Resource) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at, known := c.all[r.ID]
+	return known && at.Equal(r.CreatedAt)
 }
 
 // words returns a failure for people.

@@ -98,7 +98,7 @@ func (c *checked) error(method string, err error) {
 	if strings.TrimSpace(e.Message) == "" {
 		c.t.Errorf("%s: %s without a message", method, e.Code)
 	}
-	if e.RetryAfter != 0 && e.Code != cloud.Throttled && e.Code != cloud.Unavailable {
+	if e.RetryAfter != 0 && e.Code != cloud.Throttled && e.Code != cloud.Unavailable && e.Code != cloud.NoCapacity {
 		c.t.Errorf("%s: RetryAfter with %s", method, e.Code)
 	}
 	if strings.Contains(e.Message, "hotel") {

@@ -69,7 +69,7 @@ func CertPool(bundle string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(bundle)) {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "caBundle contains no PEM certificate")
+		return nil, cloud.Invalid("caBundle contains no PEM certificate")
 	}
 	return pool, nil
 }

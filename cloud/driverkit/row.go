@@ -62,7 +62,7 @@ func (f Fields[A, M]) ValidateMachine(fields *infrav1.CloudMachineFields, path *
 // MachineOf returns the cloud's member of a machine, or InvalidSpec if it is not set.
 func (f Fields[A, M]) MachineOf(fields *infrav1.CloudMachineFields) (*M, error) {
 	if !f.InMachine(fields) {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the machine's spec has no fields for the account's cloud")
+		return nil, cloud.Invalid("the machine's spec has no fields for the account's cloud")
 	}
 	return f.Machine(fields), nil
 }
@@ -70,7 +70,7 @@ func (f Fields[A, M]) MachineOf(fields *infrav1.CloudMachineFields) (*M, error) 
 // AccountOf returns the cloud's member of an account, or InvalidSpec if it is not set.
 func (f Fields[A, M]) AccountOf(spec *infrav1.CloudAccountSpec) (*A, error) {
 	if !f.InAccount(spec) {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account's spec has no fields for this cloud")
+		return nil, cloud.Invalid("the account's spec has no fields for this cloud")
 	}
 	return f.Account(spec), nil
 }

@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,8 +25,6 @@ const (
 	invalidOfferingTTL = time.Minute
 	// maxOfferings is how many Offerings an account caches at most.
 	maxOfferings = 1000
-	// nextDomainDelay is the delay before the next failure domain after one without capacity.
-	nextDomainDelay = 10 * time.Millisecond
 )
 
 // AccountConfig is what an Account is made from.
@@ -207,7 +204,7 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 //     the machine is already gone or being deleted.
 func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []string) (cloud.Resource, error) {
 	if req.Token == "" || req.OwnershipID == "" {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: spec.creation.token or its CloudCluster's spec.creation.ownershipID is empty", req.Namespace, req.Name)
+		return cloud.Resource{}, cloud.Invalid("create machine %s/%s: spec.creation.token or its CloudCluster's spec.creation.ownershipID is empty", req.Namespace, req.Name)
 	}
 	if found, err := a.inventory.findExisting(req); found != nil || err != nil {
 		a.limiter.Load().create.drop(req.Token)
@@ -221,7 +218,7 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 		return cloud.Resource{}, err
 	}
 	if a.cloud.Traits.ZonalIdempotency && len(domains) != 1 {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: spec.creation.failureDomain is empty", req.Namespace, req.Name)
+		return cloud.Resource{}, cloud.Invalid("create machine %s/%s: spec.creation.failureDomain is empty", req.Namespace, req.Name)
 	}
 	if err := a.place.check(); err != nil {
 		return cloud.Resource{}, err
@@ -272,9 +269,7 @@ func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.S
 	}
 	shortOf := shortage{req.FailureDomain, shape}
 	if e, none := errors.AsType[*cloud.Error](err); none && e.Code == cloud.NoCapacity {
-		a.capacity.remember(shortOf)
-		_, err = a.capacity.choose(shape, domains)
-		err = &cloud.Error{Code: e.Code, Message: e.Message, RetryAfter: max(retryAfter(err), nextDomainDelay), Err: e}
+		err = a.capacity.refused(shortOf, domains, e)
 	}
 	if err != nil && s.hasMade() {
 		return cloud.Resource{}, &Unfinished{err}
@@ -289,7 +284,7 @@ func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.S
 		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "create machine %s/%s: the response holds a provider ID of %d bytes, which is too long: check the account's endpoint",
 			req.Namespace, req.Name, len(made.ProviderID))
 	}
-	a.inventory.recordCreate(req, made, func() { a.capacity.remember(shortOf) })
+	a.inventory.recordCreate(req, made, func() { a.capacity.remember(shortOf, "") })
 	return made, nil
 }
 
@@ -604,47 +599,9 @@ func shapeOf(spec *infrav1.CloudMachineFields) ([sha256.Size]byte, error) {
 	fields.AccountRef = infrav1.LocalReference{}
 	text, err := json.Marshal(fields)
 	if err != nil {
-		return [sha256.Size]byte{}, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be encoded", Err: err}
+		return [sha256.Size]byte{}, &cloud.Error{Code: cloud.InvalidSpec, Final: true, Message: "the machine's fields can't be encoded", Err: err}
 	}
 	return sha256.Sum256(text), nil
-}
-
-// capacity remembers which failure domains had no capacity for which kind of machine.
-type capacity struct {
-	ttl       time.Duration
-	mu        sync.Mutex
-	noneUntil map[shortage]time.Time
-}
-
-type shortage struct {
-	domain string
-	shape  [sha256.Size]byte
-}
-
-// choose returns the first domain that is not known to lack capacity, or NoCapacity.
-func (c *capacity) choose(shape [sha256.Size]byte, domains []string) (string, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	wait := c.ttl
-	for _, d := range domains {
-		left := time.Until(c.noneUntil[shortage{d, shape}])
-		if left <= 0 {
-			return d, nil
-		}
-		wait = min(wait, left)
-	}
-	e := cloud.Errorf(cloud.NoCapacity, "none of the failure domains %q recently had capacity for this kind of machine", domains)
-	e.RetryAfter = wait
-	return "", e
-}
-
-// remember records that a domain had no capacity.
-func (c *capacity) remember(s shortage) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	maps.DeleteFunc(c.noneUntil, func(_ shortage, until time.Time) bool { return !now.Before(until) })
-	c.noneUntil[s] = now.Add(c.ttl)
 }
 
 // FailureDomains returns the failure domains that a machine's fields allow; none: all of the

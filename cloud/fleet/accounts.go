@@ -202,7 +202,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 	cfg = copyOf(cfg)
 	i := slices.IndexFunc(s.options.Clouds, func(c cloud.Cloud) bool { return c.Union.InAccount(&cfg.Spec) })
 	if i < 0 {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "connect account %s: spec names no cloud that is switched on here", key)
+		return nil, cloud.Invalid("connect account %s: spec names no cloud that is switched on here", key)
 	}
 	c := s.options.Clouds[i]
 	limits, err := limitsOf(c.Limits, cfg.Spec.RateLimits)
@@ -247,7 +247,7 @@ func (s *Accounts) placeProved(a *Account) {
 }
 
 func (s *Accounts) newState(a *Account) *accountState {
-	l := &accountState{capacity: &capacity{ttl: a.times.NoCapacityMemory, noneUntil: map[shortage]time.Time{}}}
+	l := &accountState{capacity: &capacity{ttl: a.times.NoCapacityMemory, noneUntil: map[shortage]lack{}}}
 	onMachinesChange := func(tokens []string) {
 		if len(tokens) > 0 {
 			s.options.OnMachines(a.key, tokens)

@@ -22,7 +22,7 @@ import (
 func (a *Account) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) (cloud.Resource, error) {
 	driver, able := a.driver.(cloud.Balancer)
 	if !able {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "Drover makes no load balancers on %s", a.cloud.Name)
+		return cloud.Resource{}, cloud.Invalid("Drover makes no load balancers on %s", a.cloud.Name)
 	}
 	if err := checkToken(req.Token); err != nil {
 		return cloud.Resource{}, err

@@ -395,7 +395,7 @@ func limitsOf(defaults cloud.Limits, spec *infrav1.RateLimits) (cloud.Limits, er
 		}
 		perSecond, err := strconv.ParseFloat(l.from.PerSecond, 64)
 		if err != nil || perSecond <= 0 || math.IsInf(perSecond, 0) || math.IsNaN(perSecond) {
-			return cloud.Limits{}, cloud.Errorf(cloud.InvalidSpec, "rateLimits.%s.perSecond %q is not a positive number", l.name, l.from.PerSecond)
+			return cloud.Limits{}, cloud.Invalid("rateLimits.%s.perSecond %q is not a positive number", l.name, l.from.PerSecond)
 		}
 		*l.to = cloud.Limit{PerSecond: perSecond, Burst: int(l.from.Burst)}
 	}

@@ -133,7 +133,7 @@ func hasInstance(resources []cloud.Resource, ref cloud.Reference) bool {
 // everything that has an ownership ID and no token.
 func checkToken(token string) error {
 	if token == "" {
-		return cloud.Errorf(cloud.InvalidSpec, "spec.creation.token is empty, so nothing in the cloud is known to belong to this object")
+		return cloud.Invalid("spec.creation.token is empty, so nothing in the cloud is known to belong to this object")
 	}
 	return nil
 }

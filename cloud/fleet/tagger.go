@@ -30,7 +30,7 @@ func (a *Account) Untag(ctx context.Context, ids, keys []string) error {
 func (a *Account) tagger(ctx context.Context, method string, call func(context.Context, cloud.Tagger) error) error {
 	driver, able := a.driver.(cloud.Tagger)
 	if !able {
-		return cloud.Errorf(cloud.InvalidSpec, "Drover can't tag VMs that others have made on the cloud %q", a.cloud.Name)
+		return cloud.Invalid("Drover can't tag VMs that others have made on the cloud %q", a.cloud.Name)
 	}
 	return a.call(ctx, method, a.times.Call, &driverCall{}, func(ctx context.Context) error { return call(ctx, driver) })
 }

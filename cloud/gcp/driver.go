@@ -33,6 +33,7 @@ type driver struct {
 	leftovers    driverkit.Memo[[]disk]
 	looks        driverkit.Memo[map[string]instance] // the instances, by token
 
+	started    time.Time
 	creations  creations
 	spots      spots
 	balancers  balancers
@@ -49,7 +50,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		return nil, err
 	}
 	if cfg.Credentials == nil && (account.Endpoint != "" || account.CABundle != "" || universeOf(account) != googleapis) {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "a custom endpoint, caBundle or universe needs its own credentials")
+		return nil, cloud.Invalid("a custom endpoint, caBundle or universe needs its own credentials")
 	}
 	pool, err := driverkit.CertPool(account.CABundle)
 	if err != nil {
@@ -73,7 +74,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		endpoint = "https://compute." + universeOf(account)
 	}
 	return &driver{
-		account: account, endpoint: endpoint, client: client, credential: credential, tokens: newTokenCache(), secrets: credential.secrets,
+		account: account, endpoint: endpoint, client: client, started: time.Now(), credential: credential, tokens: newTokenCache(), secrets: credential.secrets,
 		zones:        driverkit.Memo[region]{TTL: zonesTTL},
 		machineTypes: driverkit.Memo[machineType]{TTL: machineTypeTTL},
 		leftovers:    driverkit.Memo[[]disk]{TTL: leftoversTTL},
@@ -140,7 +141,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	}
 	value, _ := encodeUserData(req.UserData)
 	if err := driverkit.MaxUserData(maxMetadataValue)([]byte(value)); err != nil {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "%s", err)
+		return cloud.Resource{}, cloud.Invalid("%s", err)
 	}
 	zone, err := d.zoneOf(ctx, req)
 	if err != nil {
@@ -163,10 +164,9 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 
 // insert sends the request. Sent again, it returns the operation as it is by then.
 func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GCPMachine, zone string, known creation) (cloud.Resource, error) {
-	const op = "CreateInstance"
 	var answer operation
 	err := d.call(ctx, request{
-		op: op, class: cloud.ClassCreate, method: http.MethodPost, path: "zones/" + zone + "/instances",
+		op: createInstance, class: cloud.ClassCreate, method: http.MethodPost, path: "zones/" + zone + "/instances",
 		query: url.Values{"requestId": {requestID(req, zone, known.failures)}}, in: d.instanceRequest(req, spec, zone), out: &answer,
 	})
 	switch {
@@ -175,16 +175,19 @@ func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GC
 	case err != nil:
 		return cloud.Resource{}, err
 	case answer.Name == "" || answer.TargetID == "" || answer.Status == "":
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without an operation (not Compute Engine): check spec.gcp", op)
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without an operation (not Compute Engine): check spec.gcp", createInstance)
 	}
 	known.asked = time.Now()
-	failed := d.outcome(op, &answer)
+	failed := d.outcome(createInstance, &answer)
 	switch {
 	case failed != nil:
 		known.began, known.failures = time.Time{}, known.failures+1
 		d.creations.put(req.Token, known)
-		if refusedAs(failed, resourceExists) {
+		switch {
+		case refusedAs(failed, resourceExists):
 			return d.adopt(ctx, req, zone)
+		case d.isOld(&answer) && known.failures <= maxReplays:
+			return d.insert(ctx, req, spec, zone, known)
 		}
 		return cloud.Resource{}, failed
 	case answer.Status != "DONE":
@@ -200,9 +203,15 @@ func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GC
 		return cloud.Resource{}, open(err)
 	case found == nil:
 		d.creations.end(req.Token)
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%s: the instance %s was created in %s and is gone: delete the Machine to replace it", op, instanceName(req), zone)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%s: the instance %s was created in %s and is gone: delete the Machine to replace it", createInstance, instanceName(req), zone)
 	}
 	return d.made(req, found)
+}
+
+// isOld reports whether an operation is of an earlier process, which counted the failures that are
+// part of the request's ID. Compute Engine then has not looked at this request.
+func (d *driver) isOld(o *operation) bool {
+	return o.InsertTime != nil && o.InsertTime.Before(d.started.Add(-maxSkew))
 }
 
 // made returns an instance, unless Compute Engine may still refuse it.
@@ -219,7 +228,7 @@ func (d *driver) made(req cloud.Request, found *instance) (cloud.Resource, error
 }
 
 func (d *driver) beingMade(req cloud.Request, zone string) error {
-	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: d.poll, Message: "CreateInstance: Compute Engine is creating instance " + instanceName(req) + " in " + zone}
+	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: d.poll, Message: createInstance + ": Compute Engine is creating instance " + instanceName(req) + " in " + zone}
 }
 
 // open returns the error of a read after a create, whose outcome it leaves open.
@@ -396,7 +405,7 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 	case cloud.KindBalancer:
 		return d.deleteBalancer(ctx, r)
 	default:
-		return cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on GCP", r.Kind, r.ID)
+		return cloud.Invalid("delete %s %s: the kind is not supported on GCP", r.Kind, r.ID)
 	}
 	zone, name, _ := strings.Cut(r.ID, "/")
 	_, err := d.change(ctx, request{op: op, class: cloud.ClassDelete, method: http.MethodDelete, path: "zones/" + zone + "/" + collection + "/" + url.PathEscape(name)})

@@ -296,6 +296,34 @@ func TestForgottenRequest(t *testing.T) {
 	g.Expect(stub.Made()).To(Equal(1))
 }
 
+// TestOldFailure: the failure of an operation that an earlier process began is not today's answer.
+// The instance is requested again, and there is never a second one.
+func TestOldFailure(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	stub := start(t, gcpstub.Options{})
+	req := testRequest("m-1", nil)
+	undo := stub.Exhaust(gcpstub.Zones()[0])
+	for range 2 {
+		_, err := ensured(t, connect(t, stub), req)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NoCapacity))
+	}
+	undo()
+	_, err := ensured(t, connect(t, stub), req)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NoCapacity), "the operation is as young as the driver")
+	late := func() *driver {
+		d := connect(t, stub)
+		d.started = time.Now().Add(2 * maxSkew)
+		return d
+	}
+	made, err := ensured(t, late(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	again, err := ensured(t, late(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(again.ID).To(Equal(made.ID))
+	g.Expect(stub.Made()).To(Equal(1))
+}
+
 // TestRequestID: it is a UUID that differs by token, attempt, zone and failure.
 func TestRequestID(t *testing.T) {
 	t.Parallel()

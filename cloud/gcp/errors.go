@@ -96,14 +96,11 @@ func (f failure) word() string {
 
 // codeOf maps a failure with the HTTP status of its answer, or of its operation.
 func codeOf(f failure, status int) cloud.Code {
-	words := strings.ToLower(f.Message)
 	switch {
 	case status == http.StatusTooManyRequests:
 		return cloud.Throttled
 	case status == http.StatusUnauthorized:
 		return cloud.Unauthorized
-	case strings.Contains(words, "machine type") && strings.Contains(words, "does not exist in zone"): // another zone may have it
-		return cloud.NoCapacity
 	case f.Reason == "required" && status == http.StatusForbidden:
 		return cloud.Unauthorized
 	}
@@ -121,6 +118,37 @@ func codeOf(f failure, status int) cloud.Code {
 		return cloud.Unavailable
 	}
 	return cloud.Unknown
+}
+
+// createInstance is the call that creates a machine.
+const createInstance = "CreateInstance"
+
+// creationCode returns the code of a refusal to create a machine. Google has few codes, so its
+// words say whether the zone is the reason: it lacks a type of machine, disk or accelerator, a
+// reservation, a storage pool or nodes. Another zone may have it.
+func creationCode(f failure, status int) cloud.Code {
+	words, known := strings.ToLower(f.Message), codeOf(f, status)
+	has := func(all ...string) bool {
+		return slices.ContainsFunc(all, func(part string) bool { return strings.Contains(words, part) })
+	}
+	missing := has("was not found", "cannot be found", "could not be found", "does not exist", "do not exist")
+	switch known {
+	case cloud.Unauthorized: // an unmet condition, among others
+		// A specific reservation that is full (https://github.com/skypilot-org/skypilot/pull/2352),
+		// or an organization's policy on locations.
+		if has("does not have available resources", "location zone:") {
+			return cloud.NoCapacity
+		}
+	case cloud.NotFound, cloud.InvalidSpec, cloud.Unknown:
+		switch {
+		case missing && has("/zones/", "'zones/", "reservation"), has(" in zone", " in the zone", "in the same zone"),
+			has("does not have available resources", "does not have enough resources", "no feasible nodes"):
+			return cloud.NoCapacity
+		case missing && known == cloud.InvalidSpec: // somebody may create it
+			return cloud.NotFound
+		}
+	}
+	return known
 }
 
 // refused is the cause of an Error with Google's own word. The driver acts on the word and shows
@@ -173,8 +201,11 @@ func mostSpecific(all []failure) failure {
 // short secret may be part of a word.
 func (d *driver) failed(op string, f failure, status int, header http.Header) error {
 	code, shown := codeOf(f, status), d.secrets.Clean(f.word(), 64)
+	if op == createInstance {
+		code = creationCode(f, status)
+	}
 	message := op + ": " + shown + ": " + d.secrets.Clean(f.Message, 512)
-	if remedy := remedies[f.word()]; remedy != "" {
+	if remedy := remedies[f.word()]; remedy != "" && code != cloud.NoCapacity {
 		message += " (" + remedy + ")"
 	}
 	after := driverkit.RetryAfter(code, header)

@@ -49,6 +49,9 @@ const (
 	// replayAfter is how long an instance that is being made may be missing in reads before its
 	// operation is asked for, and how long until the next time.
 	replayAfter = 5 * time.Second
+	// maxSkew is how much Google's clock and the manager's may differ, and maxReplays how many old
+	// operations of one attempt are passed over in one call.
+	maxSkew, maxReplays = time.Minute, 3
 	// undecided is how long an instance that is being made is not returned because Compute Engine
 	// may still refuse it.
 	undecided = 2 * time.Minute

@@ -128,7 +128,7 @@ func (d *driver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) 
 // endpoint.
 func checkBalancer(req cloud.BalancerRequest) error {
 	if len(validation.IsDNS1035Label(balancerName(req.Token))) > 0 || len(validation.IsValidLabelValue(req.OwnershipID)) > 0 || req.OwnershipID == "" {
-		return cloud.Errorf(cloud.InvalidSpec, "spec.creation.loadBalancerToken must be a DNS label of at most 60 characters, and the ownership ID a label value")
+		return cloud.Invalid("spec.creation.loadBalancerToken must be a DNS label of at most 60 characters, and the ownership ID a label value")
 	}
 	for _, address := range req.Targets {
 		if ip, err := netip.ParseAddr(address); err != nil || !ip.IsGlobalUnicast() {

@@ -51,7 +51,7 @@ type driver struct {
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.KubeVirt == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account's spec.kubeVirt is not set")
+		return nil, cloud.Invalid("the account's spec.kubeVirt is not set")
 	}
 	to, err := endpointOf(cfg.Credentials)
 	if err != nil {
@@ -155,7 +155,7 @@ func (d *driver) check(req cloud.Request) (none infrav1.KubeVirtFailureDomain, e
 		return none, err
 	}
 	if n := len(req.UserData); n > maxUserData {
-		return none, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, at most %d are possible", n, maxUserData)
+		return none, cloud.Invalid("the user data has %d bytes, at most %d are possible", n, maxUserData)
 	}
 	return d.domain(req.FailureDomain)
 }
@@ -418,7 +418,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 // remove deletes one object. It returns nil if the object is gone or another one has its name.
 func (d *driver) remove(ctx context.Context, k resourceKind, name string, uid types.UID) error {
 	if name == "" || uid == "" { // a path without a name is that of all objects
-		return cloud.Errorf(cloud.InvalidSpec, "delete %s: a name and a UID are required", k.kind)
+		return cloud.Invalid("delete %s: a name and a UID are required", k.kind)
 	}
 	op := operation{"Delete" + k.kind, cloud.ClassDelete, http.MethodDelete, wholeObject, k.kind}
 	err := d.call(ctx, op, d.path(k, name), nil, deleteOptions(&metav1.Preconditions{UID: &uid}), nil)

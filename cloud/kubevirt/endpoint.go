@@ -45,7 +45,7 @@ func endpointOf(credentials map[string][]byte) (endpoint, error) {
 	}
 	config, err := kubeconfig.Parse(data)
 	if err != nil {
-		return endpoint{}, cloud.Errorf(cloud.InvalidSpec, "the kubeconfig in the credentials Secret is not allowed: %v", err)
+		return endpoint{}, cloud.Invalid("the kubeconfig in the credentials Secret is not allowed: %v", err)
 	}
 	return endpoint{
 		server: config.Server, tls: config.TLS(), ca: config.CA(),

@@ -63,6 +63,9 @@ func codeOf(class cloud.Class, status int, said *metav1.Status) cloud.Code {
 	case http.StatusNotFound:
 		return cloud.NotFound
 	case http.StatusConflict:
+		if class == cloud.ClassCreate && ofQuota(said) {
+			return cloud.Unavailable
+		}
 		return cloud.Conflict
 	case http.StatusGone:
 		return cloud.Unavailable // the pages of a listing have expired: it starts over
@@ -91,6 +94,13 @@ func forbidden(said *metav1.Status) cloud.Code {
 		return cloud.Conflict
 	}
 	return cloud.Unauthorized
+}
+
+// ofQuota reports whether a create has lost a race for a ResourceQuota's status with other creates
+// (https://github.com/kubernetes/kubernetes/issues/67761). Nothing was made, and the next attempt
+// may succeed.
+func ofQuota(said *metav1.Status) bool {
+	return said.Details != nil && said.Details.Kind == "resourcequotas" || strings.Contains(said.Message, "Operation cannot be fulfilled on resourcequotas")
 }
 
 // isForbidden reports whether a permission to read is missing.

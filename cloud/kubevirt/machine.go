@@ -45,7 +45,7 @@ func tags(req cloud.Request) map[string]string {
 // checkTags refuses what can't be a name or label value, before anything is created.
 func checkTags(req cloud.Request) error {
 	if len(validation.IsDNS1123Label(req.Token)) > 0 || len(validation.IsValidLabelValue(req.OwnershipID)) > 0 || req.OwnershipID == "" {
-		return cloud.Errorf(cloud.InvalidSpec, "spec.creation.token must be a DNS label, and the ownership ID a label value")
+		return cloud.Invalid("spec.creation.token must be a DNS label, and the ownership ID a label value")
 	}
 	if cloud.IsImportToken(req.Token) {
 		return cloud.Errorf(cloud.Conflict, "the VirtualMachine was taken over from another system: Drover can't make it again")
@@ -372,7 +372,7 @@ func (d *driver) domain(name string) (infrav1.KubeVirtFailureDomain, error) {
 	}
 	i := slices.IndexFunc(d.domains, func(f infrav1.KubeVirtFailureDomain) bool { return f.Name == name })
 	if i < 0 {
-		return infrav1.KubeVirtFailureDomain{}, cloud.Errorf(cloud.InvalidSpec, "the account has no failure domain %q", cloud.Clip(name, 63))
+		return infrav1.KubeVirtFailureDomain{}, cloud.Invalid("the account has no failure domain %q", cloud.Clip(name, 63))
 	}
 	return d.domains[i], nil
 }

@@ -5,6 +5,7 @@ package kubevirt
 import (
 	"cmp"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -93,7 +94,7 @@ func object(r cloud.Resource) (k resourceKind, name string, uid types.UID, err e
 	case r.Kind == cloud.KindInstance:
 		return virtualMachines, vm, types.UID(r.ID), nil
 	}
-	return k, "", "", cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on KubeVirt", r.Kind, cloud.Clip(r.ID, 256))
+	return k, "", "", cloud.Invalid("delete %s %s: the kind is not supported on KubeVirt", r.Kind, cloud.Clip(r.ID, 256))
 }
 
 func instance(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) cloud.Resource {
@@ -206,7 +207,7 @@ func startingState(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (
 	}
 	for _, c := range vm.Status.Conditions {
 		if c.Type == kubevirtv1.VirtualMachineFailure && c.Status == corev1.ConditionTrue {
-			return cloud.StatePending, refusalOf(c.Message), c.Message
+			return cloud.StatePending, refusalOf(c.Message), steady(c.Message)
 		}
 	}
 	return cloud.StatePending, "", ""
@@ -227,9 +228,9 @@ func startingReason(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachin
 	for _, c := range vmi.Status.Conditions {
 		switch {
 		case c.Type == kubevirtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled) && c.Status == corev1.ConditionFalse:
-			return cloud.NoCapacity, c.Message
+			return cloud.NoCapacity, steady(c.Message)
 		case c.Type == kubevirtv1.VirtualMachineInstanceSynchronized && c.Status == corev1.ConditionFalse:
-			return refusalOf(c.Message), c.Message
+			return refusalOf(c.Message), steady(c.Message)
 		}
 	}
 	switch s := vm.Status.PrintableStatus; s {
@@ -238,6 +239,30 @@ func startingReason(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachin
 		return "", string(s)
 	}
 	return "", ""
+}
+
+// What changes in KubeVirt's and the scheduler's messages while a guest waits for the same reason:
+// the numbers of nodes, the name of the pod of each attempt, and what others use of a quota.
+var (
+	nodesAvailable = regexp.MustCompile(`^\d+/\d+ nodes are available: `)
+	nodeCount      = regexp.MustCompile(`^\d+ `)
+	launcherPod    = regexp.MustCompile(`pods "virt-launcher-[^"]*"`)
+	quotaUsed      = regexp.MustCompile(`used: \S+, `)
+)
+
+// steady returns a message without what changes while its reason stays. Otherwise, each change
+// would be a write of the machine's status.
+func steady(message string) string {
+	if found := nodesAvailable.FindString(message); found != "" {
+		reasons, _, _ := strings.Cut(strings.TrimPrefix(message, found), " preemption: ")
+		all := strings.Split(strings.TrimSuffix(reasons, "."), ", ")
+		for i := range all {
+			all[i] = nodeCount.ReplaceAllString(all[i], "")
+		}
+		slices.Sort(all) // the scheduler sorts by number
+		return "no node is available: " + strings.Join(slices.Compact(all), ", ")
+	}
+	return quotaUsed.ReplaceAllString(launcherPod.ReplaceAllString(message, "its pod"), "")
 }
 
 func isTrue(vmi *kubevirtv1.VirtualMachineInstance, kind kubevirtv1.VirtualMachineInstanceConditionType) *kubevirtv1.VirtualMachineInstanceCondition {

@@ -86,7 +86,7 @@ func entryOf(file []byte, name string) (cloudEntry, error) {
 		Clouds map[string]cloudEntry `json:"clouds"`
 	}
 	if err := yaml.Unmarshal(file, &content); err != nil {
-		return cloudEntry{}, cloud.Errorf(cloud.InvalidSpec, "the credentials Secret's %s is not a valid clouds.yaml", cloudsKey)
+		return cloudEntry{}, cloud.Invalid("the credentials Secret's %s is not a valid clouds.yaml", cloudsKey)
 	}
 	if entry, ok := content.Clouds[name]; ok {
 		return entry, nil
@@ -96,14 +96,14 @@ func entryOf(file []byte, name string) (cloudEntry, error) {
 			return entry, nil
 		}
 	}
-	return cloudEntry{}, cloud.Errorf(cloud.InvalidSpec, "%s has %d clouds, and none is named %q: set spec.openstack.cloud",
+	return cloudEntry{}, cloud.Invalid("%s has %d clouds, and none is named %q: set spec.openstack.cloud",
 		cloudsKey, len(content.Clouds), name)
 }
 
 // check refuses entries that contradict the account or weaken TLS verification.
 func (e *cloudEntry) check(account *infrav1.OpenStackAccount) error {
 	refuse := func(format string, args ...any) error {
-		return cloud.Errorf(cloud.InvalidSpec, "%s: %s", cloudsKey, fmt.Sprintf(format, args...))
+		return cloud.Invalid("%s: %s", cloudsKey, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case e.Verify != nil && !*e.Verify:
@@ -165,7 +165,7 @@ func (e *cloudEntry) options(project string) (tokens.AuthOptions, error) {
 		}
 		options.Password = a.Password
 	default:
-		return options, cloud.Errorf(cloud.InvalidSpec, "%s: auth_type %q is not supported: use password, v3applicationcredential or token", cloudsKey, cloud.Clip(e.AuthType, 64))
+		return options, cloud.Invalid("%s: auth_type %q is not supported: use password, v3applicationcredential or token", cloudsKey, cloud.Clip(e.AuthType, 64))
 	}
 	options.Scope.ProjectID = project
 	return options, nil

@@ -50,7 +50,7 @@ type driver struct {
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.OpenStack == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account's spec.openstack is not set")
+		return nil, cloud.Invalid("the account's spec.openstack is not set")
 	}
 	account := cfg.Account.OpenStack
 	login, err := newLogin(account, cfg.Credentials)
@@ -272,7 +272,7 @@ func (d *driver) delete(ctx context.Context, r cloud.Resource) (err error) {
 	case r.Kind == cloud.KindNIC:
 		err = remove("DeletePort", network, "ports")
 	default:
-		err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: the kind is not supported on OpenStack", r.Kind, r.ID)
+		err = cloud.Invalid("delete %s %s: the kind is not supported on OpenStack", r.Kind, r.ID)
 	}
 	if cloud.CodeOf(err) == cloud.NotFound { // already gone is success
 		err = nil

@@ -96,7 +96,7 @@ func TestDryRun(t *testing.T) {
 		"unknown flavor":  {change: func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }, want: cloud.InvalidSpec},
 		"no such image":   {none: "ListImages", want: cloud.NotFound},
 		"no such network": {none: "ListNetworks", want: cloud.NotFound},
-		"no such group":   {none: "ListSecurityGroups", change: func(m *infrav1.OpenStackMachine) { m.Ports[0].SecurityGroups = []string{"nobody"} }, want: cloud.InvalidSpec},
+		"no such group":   {none: "ListSecurityGroups", change: func(m *infrav1.OpenStackMachine) { m.Ports[0].SecurityGroups = []string{"nobody"} }, want: cloud.NotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, p := NewWithT(t), ordinary(t)
@@ -235,7 +235,7 @@ func TestRefusedCreate(t *testing.T) {
 		text string
 	}{
 		"server-over-quota": {cloud.QuotaExceeded, "Quota exceeded for instances"},
-		"server-refused":    {cloud.InvalidSpec, "00000000-0000-4000-8000-000000000000"},
+		"server-refused":    {cloud.NotFound, "00000000-0000-4000-8000-000000000000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -283,7 +283,7 @@ func TestNovaCreatesPorts(t *testing.T) {
 	}
 }
 
-// TestMissingGroup: a missing security group is InvalidSpec, whether Nova or Drover creates the
+// TestMissingGroup: a missing security group is NotFound, whether Nova or Drover creates the
 // port, and whether the machine has its name or its ID.
 func TestMissingGroup(t *testing.T) {
 	const missing = "00000000-0000-4000-8000-000000000000"
@@ -308,7 +308,7 @@ func TestMissingGroup(t *testing.T) {
 					m.Ports[0].VNICType = "normal"
 				}
 			}))
-			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
+			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
 			g.Expect(err).To(MatchError(ContainSubstring(test.want)))
 		})
 	}
@@ -625,6 +625,7 @@ func TestExtraSpecs(t *testing.T) {
 		{map[string]string{"resources:VGPU": "1"}, "", map[corev1.ResourceName]int64{"nvidia.com/gpu": 1}},
 		{map[string]string{"pci_passthrough:alias": "gpu-a100:2, nic:1,nvidia-l40s:1"}, "", map[corev1.ResourceName]int64{"nvidia.com/gpu": 3}},
 		{map[string]string{"pci_passthrough:alias": "amd-gpu:4"}, "", map[corev1.ResourceName]int64{"amd.com/gpu": 4}},
+		{map[string]string{"pci_passthrough:alias": "intel-gpu:1,radeon:2,fpga:1"}, "", map[corev1.ResourceName]int64{"amd.com/gpu": 2}},
 		{map[string]string{"pci_passthrough:alias": "gpu:many", "resources:VGPU": "-1"}, "", nil},
 	} {
 		g := NewWithT(t)

@@ -125,7 +125,7 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, 
 // server. If the server was definitely refused, create deletes what it made.
 func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, mine *creation) (cloud.Resource, error) {
 	if len(req.UserData) > maxUserData {
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, and Nova accepts at most %d", len(req.UserData), maxUserData)
+		return cloud.Resource{}, cloud.Invalid("the user data has %d bytes, and Nova accepts at most %d", len(req.UserData), maxUserData)
 	}
 	size, err := d.flavor(ctx, machine.Flavor)
 	if err != nil {

@@ -71,7 +71,7 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		}
 		switch class {
 		case cloud.ClassCreate:
-			return cloud.InvalidSpec
+			return r.creationCode()
 		case cloud.ClassDelete: // Cinder's, for a volume that is still in use
 			return cloud.Conflict
 		}
@@ -84,9 +84,6 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		}
 		return cloud.Unauthorized
 	case http.StatusNotFound:
-		if r.kind == "SecurityGroupNotFound" { // Nova answers 400 for the ports that it creates
-			return cloud.InvalidSpec
-		}
 		return cloud.NotFound
 	case http.StatusNotAcceptable:
 		return cloud.InvalidSpec // Nova does not support the microversion
@@ -113,6 +110,23 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		return cloud.Unavailable
 	}
 	return cloud.Unknown
+}
+
+// creationCode returns the code of a 400 to a create. Only the message says whether the zone is the
+// reason, or something that somebody may yet create.
+func (r refusal) creationCode() cloud.Code {
+	words := strings.ToLower(r.message)
+	switch {
+	// Nova's, for a zone whose computes are down or disabled
+	// (https://github.com/rcbops/chef-cookbooks/issues/809), and Cinder's "Availability zone 'z' is
+	// invalid" (https://github.com/Ubuntu-Solutions-Engineering/openstack-installer/issues/829).
+	case strings.Contains(words, "availability zone"):
+		return cloud.NoCapacity
+	case strings.Contains(words, "invalid key_name"), strings.Contains(words, "could not be found"), strings.Contains(words, " not found for project"),
+		strings.Contains(words, "can not find requested image"), strings.HasPrefix(words, "image ") && strings.Contains(words, "is not active"):
+		return cloud.NotFound
+	}
+	return cloud.InvalidSpec
 }
 
 // maxWords is how many bytes of a service's message are shown.

@@ -96,7 +96,8 @@ func gpus(extra map[string]string) map[corev1.ResourceName]int64 {
 	for device := range strings.SplitSeq(extra["pci_passthrough:alias"], ",") {
 		alias, count, _ := strings.Cut(strings.ToLower(strings.TrimSpace(device)), ":")
 		switch {
-		case strings.Contains(alias, "amd"):
+		case strings.Contains(alias, "intel"), strings.Contains(alias, "fpga"): // advertised under names of their own
+		case strings.Contains(alias, "amd"), strings.Contains(alias, "radeon"), strings.Contains(alias, "instinct"):
 			add(amdGPU, count)
 		case strings.Contains(alias, "gpu"), strings.Contains(alias, "nvidia"):
 			add(nvidiaGPU, count)

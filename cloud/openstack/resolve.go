@@ -136,11 +136,12 @@ func (d *driver) networkID(ctx context.Context, wanted string) (string, error) {
 	return d.neutronID(ctx, neutronKind{"networks", "ListNetworks", "network", cloud.NotFound}, wanted, url.Values{"name": {wanted}})
 }
 
-// groupID answers as Nova does for the ports that it creates: a missing group is InvalidSpec.
 func (d *driver) groupID(ctx context.Context, wanted string) (string, error) {
-	return d.neutronID(ctx, neutronKind{"security-groups", "ListSecurityGroups", "security group", cloud.InvalidSpec}, wanted, url.Values{"name": {wanted}, "project_id": {d.account.ProjectID}})
+	return d.neutronID(ctx, neutronKind{"security-groups", "ListSecurityGroups", "security group", cloud.NotFound}, wanted, url.Values{"name": {wanted}, "project_id": {d.account.ProjectID}})
 }
 
+// subnetID returns InvalidSpec for a missing subnet: it is a load balancer's, and NotFound would be
+// about that.
 func (d *driver) subnetID(ctx context.Context, wanted string) (string, error) {
 	return d.neutronID(ctx, neutronKind{"subnets", "ListSubnets", "subnet", cloud.InvalidSpec}, wanted, url.Values{"name": {wanted}})
 }

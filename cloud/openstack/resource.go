@@ -86,18 +86,25 @@ func (s *server) state() (state cloud.State, code cloud.Code, reason string) {
 	return cloud.StateRunning, "", ""
 }
 
-// faultCode classifies Nova's fault message. If the scheduler found no host, the cloud lacks
-// capacity, or no host can serve the request. A fault has a message but no type; if a volume
-// exceeds a quota of Cinder, the message names the quota.
+// faultCode classifies Nova's fault message. If the scheduler found no host, or tried several in
+// vain, the cloud lacks capacity, or no host can serve the request. A fault has a message but no
+// type; if a volume or a port exceeds a quota, the message names it.
 func faultCode(fault string) cloud.Code {
+	words := strings.ToLower(fault)
+	has := func(part string) bool { return strings.Contains(words, part) }
 	switch {
-	case strings.HasPrefix(fault, "No valid host was found"):
-		return cloud.NoCapacity
-	case strings.HasPrefix(fault, "Build of instance") && strings.Contains(strings.ToLower(fault), "quota"):
+	case strings.HasPrefix(fault, "Build of instance") && has("quota"),
+		strings.HasPrefix(fault, exceededRetries) && (has("quota") || has("maximum number of ports")):
 		return cloud.QuotaExceeded
+	case strings.HasPrefix(fault, "No valid host was found"), strings.HasPrefix(fault, exceededRetries),
+		has("insufficient compute resources"), has("availability zone"):
+		return cloud.NoCapacity
 	}
 	return ""
 }
+
+// exceededRetries is how Nova's fault begins after each host that was tried has failed.
+const exceededRetries = "Exceeded maximum number of retries"
 
 // addresses returns the addresses that OpenStack's cloud controller sets on the Node: fixed ones
 // are internal, floating and access ones external. IPv4 comes before IPv6 if the server has both in

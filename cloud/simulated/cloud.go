@@ -90,20 +90,20 @@ func endpointFault(endpoint string) string {
 // without one.
 func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.Simulated == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account's spec.simulated is not set")
+		return nil, cloud.Invalid("the account's spec.simulated is not set")
 	}
 	endpoint := cfg.Account.Simulated.Endpoint
 	if endpoint != "" && cfg.Credentials == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "a custom endpoint needs its own credentials")
+		return nil, cloud.Invalid("a custom endpoint needs its own credentials")
 	}
 	if endpoint == "" {
 		endpoint = operator
 	}
 	if endpoint == "" {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "no endpoint: set spec.simulated.endpoint or the flag --simulated-endpoint")
+		return nil, cloud.Invalid("no endpoint: set spec.simulated.endpoint or the flag --simulated-endpoint")
 	}
 	if msg := endpointFault(endpoint); msg != "" {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the endpoint %s", msg)
+		return nil, cloud.Invalid("the endpoint %s", msg)
 	}
 	token, err := tokenOf(cfg.Credentials)
 	if err != nil {

@@ -27,7 +27,7 @@ func newChoice(n *infrav1.VSphereNodeAddresses) (c choice, err error) {
 	for _, text := range n.Exclude {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			return c, cloud.Errorf(cloud.InvalidSpec, "nodeAddresses.exclude: %q is not an address range", cloud.Clip(text, 64))
+			return c, cloud.Invalid("nodeAddresses.exclude: %q is not an address range", cloud.Clip(text, 64))
 		}
 		c.exclude = append(c.exclude, p)
 	}

@@ -215,8 +215,8 @@ func (c *clones) refresh(ctx context.Context, s *session, page int32, ids []stri
 			delete(c.tasks, id)
 			continue
 		case types.TaskInfoStateError:
-			k.failed = s.taskError("CloneVM_Task", task)
-			k.resource.State, k.resource.Reason = cloud.StateFailed, k.failed.Message
+			k.failed = domainRefusal(k.resource.FailureDomain, s.taskError("CloneVM_Task", task))
+			k.resource.State, k.resource.Code, k.resource.Reason = cloud.StateFailed, k.failed.Code, k.failed.Message
 		}
 		pending[id] = k.resource
 	}
@@ -328,10 +328,10 @@ func (s *session) cloning(ctx context.Context, page int32) (map[types.ManagedObj
 // machine's. It clones the template only if there is none.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Resource, err error) {
 	if req.Spec == nil || req.Spec.VSphere == nil {
-		return made, cloud.Errorf(cloud.InvalidSpec, "the machine's spec.vsphere is not set")
+		return made, cloud.Invalid("the machine's spec.vsphere is not set")
 	}
 	if len(req.UserData) > maxUserData {
-		return made, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, at most %d are possible", len(req.UserData), maxUserData)
+		return made, cloud.Invalid("the user data has %d bytes, at most %d are possible", len(req.UserData), maxUserData)
 	}
 	id := identityOf(req.Token)
 	if !d.clones.begin(id) {
@@ -358,7 +358,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Reso
 // template. vCenter checks no clone without starting it.
 func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 	if req.Spec == nil || req.Spec.VSphere == nil {
-		return cloud.Errorf(cloud.InvalidSpec, "the machine's spec.vsphere is not set")
+		return cloud.Invalid("the machine's spec.vsphere is not set")
 	}
 	return d.vcenter.withSession(ctx, func(s *session) error {
 		p, err := d.plan(ctx, s, req.Spec.VSphere, req.FailureDomain)
@@ -479,6 +479,9 @@ func (d *driver) clone(ctx context.Context, s *session, req cloud.Request, id st
 		if isGone(err) {
 			d.zones.Reset() // so may the compute cluster
 			return nil, &cloud.Error{Code: cloud.Unavailable, Message: fmt.Sprintf("%v; the lookup is retried", err), Err: err}
+		}
+		if e, ok := errors.AsType[*cloud.Error](err); ok {
+			return nil, domainRefusal(req.FailureDomain, e)
 		}
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/vmware/govmomi/vapi/library"
 	"github.com/vmware/govmomi/vim25/types"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -74,6 +75,52 @@ func TestFaultsOfTasks(t *testing.T) {
 	_, err := d.Ensure(t.Context(), request("failed"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(d.List(t.Context())).To(HaveLen(1))
+}
+
+// TestDomainRefuses: what a failure domain's hosts, pool or datastore are the reason for, another
+// failure domain may not have, whether vCenter says so at once or by the task.
+func TestDomainRefuses(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	d := v.driver(t)
+	template := v.replace(func(*heldVM) {})
+	for code, all := range map[cloud.Code][]types.BaseMethodFault{
+		cloud.NoCapacity: {&types.InaccessibleDatastore{}, &types.InvalidDatastore{}, &types.CannotAccessNetwork{}, &types.DatacenterMismatch{},
+			&types.HostNotConnected{}, &types.InvalidHostState{}, &types.NoActiveHostInCluster{}},
+		cloud.InvalidSpec: {&types.InvalidArgument{InvalidProperty: "spec.config"}, &types.NotSupported{}},
+		cloud.Unavailable: {&types.TaskInProgress{}, &types.Timedout{}},
+	} {
+		for _, fault := range all {
+			req := request("refused")
+			req.FailureDomain = "rack-b"
+			undo := v.refuse("CloneVM_Task", fault)
+			_, err := d.Ensure(t.Context(), req)
+			g.Expect(cloud.CodeOf(err)).To(Equal(code), "%T", fault)
+			g.Expect(err).To(MatchError(ContainSubstring(nameOf(fault))))
+			undo()
+			template.fault = fault
+			_, err = d.Ensure(t.Context(), req)
+			g.Expect(err).NotTo(HaveOccurred(), "%T", fault)
+			g.Expect(d.List(t.Context())).To(ConsistOf(And(HaveField("State", cloud.StateFailed), HaveField("Code", code))))
+			_, err = d.Ensure(t.Context(), req)
+			g.Expect(cloud.CodeOf(err)).To(Equal(code), "%T", fault)
+			template.fault = nil
+		}
+	}
+	v.account.VSphere.FailureDomains = []infrav1.VSphereFailureDomain{
+		{Name: "no-pool", ResourcePool: "DC0_C9/Resources"},
+		{Name: "no-store", ResourcePool: "DC0_C0/Resources", Datastore: "LocalDS_9"},
+	}
+	d = v.driver(t)
+	for _, domain := range []string{"no-pool", "no-store"} {
+		req := request("refused")
+		req.FailureDomain = domain
+		_, err := d.Ensure(t.Context(), req)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NoCapacity), "%v", err)
+		req.Spec.VSphere.Template = "nothing"
+		_, err = d.Ensure(t.Context(), req)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound), "%v", err)
+	}
 }
 
 // TestFleet: 300 machines, 20 at a time and with one ended session, cost two logins and at most

@@ -46,7 +46,7 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	set := func(key, value string) { all = append(all, &types.OptionValue{Key: key, Value: value}) }
 	for _, o := range spec.ExtraConfig {
 		if reserved(o.Key) {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "extraConfig: %q is reserved for Drover", cloud.Clip(o.Key, 256))
+			return nil, cloud.Invalid("extraConfig: %q is reserved for Drover", cloud.Clip(o.Key, 256))
 		}
 		set(o.Key, o.Value)
 	}
@@ -72,7 +72,7 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	userData := "userdata"
 	if isIgnition(req.UserData) {
 		if i := slices.IndexFunc(spec.Networks, configured); i >= 0 {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "networks[%d]: only name and macAddress can be set with an Ignition configuration, which sets up the network itself", i)
+			return nil, cloud.Invalid("networks[%d]: only name and macAddress can be set with an Ignition configuration, which sets up the network itself", i)
 		}
 		userData = "ignition.config.data"
 	}

@@ -23,7 +23,7 @@ func (t template) upgradeOf(wanted string) (*types.ScheduledHardwareUpgradeInfo,
 	}
 	to, err := types.ParseHardwareVersion(wanted)
 	if err != nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "hardwareVersion: %q is invalid, use for example vmx-21", cloud.Clip(wanted, 16))
+		return nil, cloud.Invalid("hardwareVersion: %q is invalid, use for example vmx-21", cloud.Clip(wanted, 16))
 	}
 	if is, err := types.ParseHardwareVersion(t.version); err == nil && is >= to {
 		return nil, nil

@@ -80,10 +80,10 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 	case where.Pool != nil:
 		p.pool = *where.Pool
 	case spec.ResourcePool == "":
-		return nil, cloud.Errorf(cloud.InvalidSpec, "resourcePool is not set, and no failure domain has one")
+		return nil, cloud.Invalid("resourcePool is not set, and no failure domain has one")
 	default:
 		if p.pool, err = s.child(ctx, "resource pool", "host", spec.ResourcePool, "ResourcePool", "VirtualApp"); err != nil {
-			return nil, err
+			return nil, where.refusal(err)
 		}
 	}
 	if spec.Host != "" {
@@ -97,6 +97,9 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 		return nil, err
 	}
 	if err := s.storage(ctx, p, spec); err != nil {
+		if where.Datastore != "" && p.store == nil {
+			err = where.refusal(err)
+		}
 		return nil, err
 	}
 	if where.Store != nil {
@@ -400,7 +403,7 @@ func (t template) disks() (root *types.VirtualDisk, units map[int32]bool) {
 // Offering returns the template's capacity, with the changes that the machine's own fields make.
 func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (o cloud.Offering, err error) {
 	if fields == nil || fields.VSphere == nil {
-		return o, cloud.Errorf(cloud.InvalidSpec, "the machine's spec.vsphere is not set")
+		return o, cloud.Invalid("the machine's spec.vsphere is not set")
 	}
 	err = d.vcenter.withSession(ctx, func(s *session) error {
 		t, err := d.template(ctx, s, fields.VSphere)

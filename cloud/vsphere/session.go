@@ -59,7 +59,7 @@ type session struct {
 func newVCenter(a *infrav1.VSphereAccount, username, password string, transport http.RoundTripper) (*vcenter, error) {
 	u, err := url.Parse("https://" + a.Server + vim25.Path)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.Path != vim25.Path {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "server is not a host name or address")
+		return nil, cloud.Invalid("server is not a host name or address")
 	}
 	return &vcenter{
 		url: u, username: username, password: password, datacenter: a.Datacenter,

@@ -22,7 +22,10 @@ func (s *session) storage(ctx context.Context, p *plan, spec *infrav1.VSphereMac
 			return nil, nil
 		}
 		ref, err := s.child(ctx, what, "datastore", name, kind)
-		return &ref, err
+		if err != nil {
+			return nil, err
+		}
+		return &ref, nil
 	}
 	var err error
 	if p.store, err = find("datastore", spec.Datastore, "Datastore"); err != nil {

@@ -60,7 +60,7 @@ func thumbprintOf(text string) (*[sha256.Size]byte, error) {
 	}
 	digits, err := hex.DecodeString(strings.ReplaceAll(text, ":", ""))
 	if err != nil || len(digits) != sha256.Size {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "thumbprint is not SHA-256 (64 hexadecimal digits)")
+		return nil, cloud.Invalid("thumbprint is not SHA-256 (64 hexadecimal digits)")
 	}
 	return (*[sha256.Size]byte)(digits), nil
 }

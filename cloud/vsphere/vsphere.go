@@ -186,10 +186,11 @@ type driver struct {
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.VSphere == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the account's spec.vsphere is not set")
+		return nil, cloud.Invalid("the account's spec.vsphere is not set")
 	}
 	account := cfg.Account.VSphere
-	username, password := string(cfg.Credentials[usernameKey]), string(cfg.Credentials[passwordKey])
+	// The line break after a value is the tool's that made the Secret. A space may be the user's.
+	username, password := strings.TrimRight(string(cfg.Credentials[usernameKey]), "\r\n"), strings.TrimRight(string(cfg.Credentials[passwordKey]), "\r\n")
 	for key, value := range map[string]string{usernameKey: username, passwordKey: password} {
 		if value == "" {
 			return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q is missing or empty", key)

@@ -4,6 +4,7 @@ package vsphere
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -49,10 +50,30 @@ func (d *driver) place(ctx context.Context, s *session, name string) (place, err
 	case d.category != "":
 		return d.placeByTag(ctx, s, name)
 	case i < 0:
-		return place{}, cloud.Errorf(cloud.InvalidSpec, "the account has no failure domain %q", cloud.Clip(name, 63))
+		return place{}, cloud.Invalid("the account has no failure domain %q", cloud.Clip(name, 63))
 	default:
 		return place{VSphereFailureDomain: d.domains[i]}, nil
 	}
+}
+
+// refusal returns NoCapacity in place of an error about what the failure domain itself names: other
+// failure domains may have theirs.
+func (p place) refusal(err error) error {
+	e, ok := errors.AsType[*cloud.Error](err)
+	if ok && p.Name != "" && (e.Code == cloud.NotFound || e.Code == cloud.InvalidSpec) {
+		return &cloud.Error{Code: cloud.NoCapacity, Message: e.Message, Err: e.Err}
+	}
+	return err
+}
+
+// domainRefusal returns NoCapacity in place of a fault that may be the failure domain's own: hosts
+// that do not answer, or that lack a datastore or a network of the machine.
+func domainRefusal(domain string, e *cloud.Error) *cloud.Error {
+	if domain != "" && (isFault[types.BaseInvalidDatastore](e) || isFault[types.BaseCannotAccessVmComponent](e) || isFault[types.BaseMigrationFault](e) ||
+		isFault[types.BaseHostCommunication](e) || isFault[types.BaseHostConnectFault](e) || isFault[*types.InvalidHostState](e)) {
+		return &cloud.Error{Code: cloud.NoCapacity, Message: e.Message, Err: e.Err}
+	}
+	return e
 }
 
 // placeNames returns the names of the failure domains, sorted.

@@ -96,7 +96,7 @@ var badMachines = []struct {
 	}, invalid, []string{"snap-01", "volumes: use at least the snapshot's size"}},
 
 	{"login", "Machine.keyName", func(m *infrav1.AWSMachine) { m.KeyName = ec2stub.Nobody }, notFound, []string{"keyName: name a key pair"}},
-	{"profile", "Machine.instanceProfile", func(m *infrav1.AWSMachine) { m.InstanceProfile = ec2stub.Nobody }, invalid, []string{"instanceProfile: name one"}},
+	{"profile", "Machine.instanceProfile", func(m *infrav1.AWSMachine) { m.InstanceProfile = ec2stub.Nobody }, notFound, []string{"instanceProfile: name one"}},
 	{"organization", "Machine.tags", func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"cost-center": ec2stub.Nobody} },
 		invalid, []string{"cost-center", "tags: set them as the organization's tag policy"}},
 

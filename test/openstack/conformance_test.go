@@ -30,13 +30,13 @@ func TestConformance(t *testing.T) {
 			"unknown flavor":  {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }), Code: cloud.InvalidSpec, OfferingToo: true},
 			"unknown image":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Image = infrav1.OpenStackImage{ID: unknownID} }), Code: cloud.InvalidSpec, OfferingToo: true},
 			"no such image":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Image.Name = "nothing" }), Code: cloud.NotFound},
-			"unknown network": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Ports[0].Network = unknownID }), Code: cloud.InvalidSpec},
+			"unknown network": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Ports[0].Network = unknownID }), Code: cloud.NotFound},
 			"no such network": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Ports[0].Network = "nothing" }), Code: cloud.NotFound},
-			"unknown zone":    {Machine: machine(nil), FailureDomain: "az-9", Code: cloud.InvalidSpec},
-			"unknown key":     {Machine: machine(func(m *infrav1.OpenStackMachine) { m.KeyName = "nothing" }), Code: cloud.InvalidSpec},
+			"unknown zone":    {Machine: machine(nil), FailureDomain: "az-9", Code: cloud.NoCapacity},
+			"unknown key":     {Machine: machine(func(m *infrav1.OpenStackMachine) { m.KeyName = "nothing" }), Code: cloud.NotFound},
 			"unknown volume type": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1, Type: "nothing"}
-			}), Code: cloud.InvalidSpec},
+			}), Code: cloud.NotFound},
 			"address elsewhere": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", FixedIPs: []infrav1.OpenStackFixedIP{{IPAddress: "192.0.2.1"}}}}
 			}), Code: cloud.InvalidSpec},
@@ -49,12 +49,12 @@ func TestConformance(t *testing.T) {
 			"no such zone for a volume": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				withPorts(m)
 				m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "az-9"}
-			}), Code: cloud.InvalidSpec},
+			}), Code: cloud.NoCapacity},
 			"no such type of a volume of its own": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				withPorts(m)
 				m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", Type: "nothing"}
 			}), Code: cloud.NotFound},
-			"unknown server group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.ServerGroupID = unknownID }), Code: cloud.InvalidSpec},
+			"unknown server group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.ServerGroupID = unknownID }), Code: cloud.NotFound},
 			"unknown subnet": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", FixedIPs: []infrav1.OpenStackFixedIP{{SubnetID: unknownID}}}}
 			}), Code: cloud.NotFound},
@@ -69,11 +69,11 @@ func TestConformance(t *testing.T) {
 			}), Code: cloud.InvalidSpec},
 			"no such group of a port": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", VNICType: "normal", SecurityGroups: []string{"nothing"}}}
-			}), Code: cloud.InvalidSpec},
+			}), Code: cloud.NotFound},
 			"unknown group of a port": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", VNICType: "normal", SecurityGroups: []string{unknownID}}}
-			}), Code: cloud.InvalidSpec},
-			"no such group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Ports[0].SecurityGroups = []string{"nothing"} }), Code: cloud.InvalidSpec},
+			}), Code: cloud.NotFound},
+			"no such group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Ports[0].SecurityGroups = []string{"nothing"} }), Code: cloud.NotFound},
 		},
 		Machines:  12, // and as many ports; a server takes seconds of CPU time
 		Transport: &counted{before: pagesOf(5)},

@@ -137,7 +137,7 @@ func TestRecord(t *testing.T) {
 	ensure("recorded-token-0003", withPorts, cloud.QuotaExceeded)
 	keep("CreatePorts", "ports-over-quota")
 	admin.do(admin.network, http.MethodDelete, "quotas/"+who.project, nil, nil)
-	ensure("recorded-token-0004", func(m *infrav1.OpenStackMachine) { m.Ports[0].Network = unknownID }, cloud.InvalidSpec)
+	ensure("recorded-token-0004", func(m *infrav1.OpenStackMachine) { m.Ports[0].Network = unknownID }, cloud.NotFound)
 	keep("CreateServer", "server-refused")
 	ensure("recorded-token-0004", func(m *infrav1.OpenStackMachine) { m.Image = infrav1.OpenStackImage{ID: unknownID} }, cloud.InvalidSpec)
 	keep("GetImage", "image-unknown")

@@ -163,7 +163,7 @@ func (c *Cloud) checkFrontend(b *balancer, front map[string]any) *failure {
 	case subnet != "":
 		address, method := text(p["privateIPAddress"]), text(p["privateIPAllocationMethod"])
 		if subnet != Subnet {
-			return refuse(404, "NotFound", "Resource %s not found.", subnet)
+			return missing(subnet, b.name)
 		}
 		if (method == "Static") != (address != "") {
 			return refuse(400, "PrivateIPAddressRequiredForStaticAllocation", "The allocation method is %s.", method)
@@ -176,7 +176,7 @@ func (c *Cloud) checkFrontend(b *balancer, front map[string]any) *failure {
 	ip := c.parts[addressKind][strings.ToLower(public[strings.LastIndexByte(public, '/')+1:])]
 	switch {
 	case ip == nil:
-		return refuse(400, "InvalidResourceReference", "Resource %s referenced by resource %s was not found.", public, b.name)
+		return missing(public, b.name)
 	case ip.state() != "Succeeded":
 		fail := refuse(http.StatusTooManyRequests, "RetryableError", "A retryable error occurred.")
 		fail.details = []any{map[string]any{"code": "ReferencedResourceNotProvisioned", "message": "Cannot proceed with operation because resource " + public + " is not in Succeeded state."}}
@@ -185,6 +185,14 @@ func (c *Cloud) checkFrontend(b *balancer, front map[string]any) *failure {
 		return refuse(400, "PublicIPAddressInUse", "Resource %s is referencing public IP address %s that is already allocated.", b.name, public)
 	}
 	return c.forbid(public, "Microsoft.Network/publicIPAddresses/join/action", "LinkedAuthorizationFailed")
+}
+
+// missing is the answer to a reference to what does not exist, from
+// https://github.com/fortinetsolutions/Azure-Templates/issues/1.
+func missing(id, by string) *failure {
+	fail := refuse(400, "InvalidResourceReference", "Resource %s referenced by resource %s was not found. Please make sure that the referenced resource exists, and that both resources are in the same region.", id, by)
+	fail.details = []any{map[string]any{"code": "NotFound", "message": "Resource " + id + " not found."}}
+	return fail
 }
 
 // checkPool refuses a pool that has no network, or addresses that can't be in it.
@@ -221,7 +229,7 @@ func checkRules(path string, p map[string]any) *failure {
 				one, _ := raw.(map[string]any)
 				return strings.EqualFold(id, path+"/"+collection+"/"+text(one["name"]))
 			}) {
-				return refuse(400, "InvalidResourceReference", "Resource %s referenced by %s was not found.", id, member)
+				return missing(id, member)
 			}
 		}
 	}

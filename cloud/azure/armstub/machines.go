@@ -139,7 +139,9 @@ func (c *Cloud) check(name string, model map[string]any) *failure {
 	case sizeOf(size) == nil:
 		return refuse(400, "InvalidParameter", "The value '%v' provided for the VM size is not valid.", size)
 	case size == "Standard_Scarce":
-		return refuse(409, "SkuNotAvailable", "The requested VM size is currently not available in location.")
+		// https://github.com/MicrosoftDocs/azure-docs-cli/issues/599
+		return refuse(409, "SkuNotAvailable", "The requested size for resource '%s' is currently not available in location '%s' zones '' for subscription '%s'. Please try another size or deploy to a different location or zones.",
+			c.idOf("virtualMachines", name), Location, Subscription)
 	case err != nil || len(data) > 65535:
 		return refuse(400, "InvalidParameter", "Custom data in OSProfile must be in Base64 encoding and with a maximum length of 87380 characters.")
 	case len(list(object(linux, "ssh"), "publicKeys")) == 0:
@@ -149,7 +151,7 @@ func (c *Cloud) check(name string, model map[string]any) *failure {
 	}
 	for _, zone := range list(model, "zones") {
 		if !slices.Contains([]string{"1", "2", "3"}, fmt.Sprint(zone)) {
-			return refuse(400, "InvalidAvailabilityZone", "The zone(s) '%v' for resource is not supported.", zone)
+			return refuse(400, "InvalidAvailabilityZone", "The zone(s) '%v' for resource '%s' is not supported. The supported zones for location '%s' are '1,2,3'", zone, c.idOf("virtualMachines", name), Location)
 		}
 	}
 	network := object(p, "networkProfile")

@@ -71,11 +71,9 @@ func (c *Cloud) checkParts(model map[string]any) *failure {
 		for _, raw := range list(object(config, "properties"), "ipConfigurations") {
 			ip, _ := raw.(map[string]any)
 			subnet := text(object(object(ip, "properties"), "subnet")["id"])
-			if subnet == FarSubnet {
-				return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s is in another location.", subnet)
-			}
-			if subnet != Subnet {
-				return refuse(http.StatusNotFound, "NotFound", "Resource %s not found.", subnet)
+			if subnet != Subnet { // https://github.com/Azure/azure-cli/issues/8569
+				return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s referenced by resource %s/providers/Microsoft.Network/networkInterfaces/%v was not found. "+
+					"Please make sure that the referenced resource exists, and that both resources are in the same region.", subnet, group, config["name"])
 			}
 			if fail := c.forbid(subnet, "Microsoft.Network/virtualNetworks/subnets/join/action", "LinkedAuthorizationFailed"); fail != nil {
 				return fail

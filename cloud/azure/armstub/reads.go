@@ -4,6 +4,7 @@ package armstub
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/http"
 	"regexp"
@@ -315,7 +316,11 @@ func (c *Cloud) checkImage(model map[string]any) *failure {
 	case len(plan) > 0 && !maps.Equal(plan, wanted), len(plan) == 0 && id == "" && len(wanted) > 0:
 		return refuse(http.StatusBadRequest, "VMMarketplaceInvalidInput", "The plan information does not match.")
 	case len(plan) > 0 && !c.accepted:
-		return refuse(http.StatusBadRequest, "MarketplacePurchaseEligibilityFailed", "Legal terms have not been accepted for this item on this subscription.")
+		// https://github.com/MicrosoftDocs/azure-docs/pull/25359
+		fail := refuse(http.StatusBadRequest, "MarketplacePurchaseEligibilityFailed", "Marketplace purchase eligibilty check returned errors. See inner errors for details. ")
+		fail.details = []any{map[string]any{"code": "BadRequest", "message": fmt.Sprintf("Offer with PublisherId: %v, OfferId: %v cannot be purchased due to validation errors. See details for more information."+
+			`[{"Legal terms have not been accepted for this item on this subscription.":"StoreApi"}]`, wanted["publisher"], wanted["product"])}}
+		return fail
 	}
 	return nil
 }

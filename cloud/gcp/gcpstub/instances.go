@@ -124,7 +124,7 @@ func (c *Cloud) check(zone string, model map[string]any) *failure {
 	case !known:
 		return refuse(400, "invalid", "Invalid value for field 'resource.machineType': '%s'. The URL is malformed.", machine)
 	case catalog()[kind] == nil || catalog()[kind]["only"] != nil && catalog()[kind]["only"] != zone:
-		return refuse(400, "invalid", "Machine type with name '%s' does not exist in zone '%s'.", kind, zone)
+		return refuse(400, "invalid", "Invalid value for field 'resource.machineType': '%s'. Machine type with name '%s' does not exist in zone '%s'.", machine, kind, zone)
 	case c.quota > 0 && len(c.instances) >= c.quota:
 		return refuse(403, "quotaExceeded", "Quota 'INSTANCES' exceeded. Limit: %d in region %s.", c.quota, Region)
 	}
