@@ -186,6 +186,9 @@ func (t *turn) end(r result) {
 		l.own.giveBack()
 	}
 	if r.asked.IsZero() {
+		if t.prepaid { // it keeps its place, and holds up nobody
+			l.fresh = slices.Insert(without(l.fresh, t.token), 0, &waiter{token: t.token, arrived: t.began.Add(-t.waited), due: now.Add(-turnGrace)})
+		}
 		return
 	}
 	l.steps.record(r.asked, now, r.answered)
