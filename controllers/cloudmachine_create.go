@@ -33,6 +33,13 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (*
 	if r.isUnsettled(s) {
 		return &reconcile.Result{RequeueAfter: jitter(unsettledRecheck)}, nil
 	}
+	// Nothing is read for a machine whose turn has not come: a list by token costs the API server
+	// more with each machine of the fleet.
+	release, err := s.account.Admit(s.reference())
+	if err != nil {
+		return done(r.createFailed(s, err), nil)
+	}
+	defer release()
 	withToken, err := r.withToken(ctx, r.APIReader, s.Spec.Creation.Token)
 	if err != nil {
 		return nil, err

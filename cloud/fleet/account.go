@@ -51,7 +51,6 @@ type Account struct {
 	place place
 	// onPlaceProved is called when the credentials are proved to lead to the account's place.
 	onPlaceProved func(*Account)
-	creates       creates
 	console       sync.Mutex // held while a console is read
 
 	offeringsMu sync.Mutex
@@ -194,10 +193,9 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 // req.FailureDomain, if that is set). On a cloud with ZonalIdempotency there is one: the machine's
 // recorded one. It wraps the errors of Driver.Ensure in *Unfinished if something may exist. Apart
 // from those, it returns
-//   - *Queued if its turn in the rate limit has not come; the turn is kept for the token,
+//   - *Queued if its turn has not come, see Admit; its place is kept for the token,
 //   - NoCapacity with RetryAfter: very short while another allowed failure domain is left to try,
 //     otherwise until the first of them is tried again,
-//   - *Queued, without a call, if the account's creates already hold as many workers as they may,
 //   - Unavailable, without a call, until the credentials have proved the account's place, and while
 //     another create is under way after the cloud has left one without an answer,
 //   - Conflict if several instances have the token, if an instance of another cluster has it, or if
@@ -207,7 +205,7 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 		return cloud.Resource{}, cloud.Invalid("create machine %s/%s: spec.creation.token or its CloudCluster's spec.creation.ownershipID is empty", req.Namespace, req.Name)
 	}
 	if found, err := a.inventory.findExisting(req); found != nil || err != nil {
-		a.limiter.Load().create.drop(req.Token)
+		a.dropTurn(req.Token)
 		if err != nil {
 			return cloud.Resource{}, err
 		}
@@ -223,25 +221,20 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 	if err := a.place.check(); err != nil {
 		return cloud.Resource{}, err
 	}
-	if err := a.creates.begin(); err != nil {
-		return cloud.Resource{}, err
-	}
-	defer a.creates.end()
 	if len(domains) == 0 {
 		domains = []string{req.FailureDomain}
 	}
 	if a.cloud.Traits.ZonalIdempotency { // a lack of capacity for others says nothing of this machine, which may exist
 		req.FailureDomain = domains[0]
 	} else if req.FailureDomain, err = a.capacity.choose(shape, domains); err != nil {
-		a.limiter.Load().create.drop(req.Token)
+		a.dropTurn(req.Token)
 		return cloud.Resource{}, err
 	}
-	after, waited := a.limiter.Load().create.turn(req.Token)
-	if after > 0 {
-		return cloud.Resource{}, &cloud.Queued{After: after}
+	t, err := a.takeTurn(req.Token)
+	if err != nil {
+		return cloud.Resource{}, err
 	}
-	a.meter.waited(cloud.ClassCreate, waited)
-	return a.create(ctx, req, shape, domains)
+	return a.create(ctx, t, req, shape, domains)
 }
 
 // Domain returns the first of the failure domains, in order of preference, that is not known to
@@ -255,23 +248,21 @@ func (a *Account) Domain(spec *infrav1.CloudMachineFields, domains []string) (st
 }
 
 // create calls the driver, after the turn has come.
-func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.Size]byte, domains []string) (cloud.Resource, error) {
+func (a *Account) create(ctx context.Context, t *turn, req cloud.Request, shape [sha256.Size]byte, domains []string) (cloud.Resource, error) {
 	var made cloud.Resource
-	s := &driverCall{prepaid: true}
+	s := &driverCall{prepaid: t.prepaid}
 	asked := time.Now()
 	err := a.call(ctx, "Ensure", a.times.Call, s, func(ctx context.Context) (err error) {
 		made, err = a.driver.Ensure(ctx, req)
 		return err
 	})
-	a.creates.recordAnswer(err == nil || time.Since(asked) < a.times.Call)
-	if s.unused() {
-		a.limiter.Load().create.giveBack()
-	}
+	result := a.resultOf(s, asked, err)
+	a.endTurn(t, result)
 	shortOf := shortage{req.FailureDomain, shape}
 	if e, none := errors.AsType[*cloud.Error](err); none && e.Code == cloud.NoCapacity {
 		err = a.capacity.refused(shortOf, domains, e)
 	}
-	if err != nil && s.hasMade() {
+	if err != nil && result.made {
 		return cloud.Resource{}, &Unfinished{err}
 	}
 	if err != nil {
@@ -320,7 +311,7 @@ func (a *Account) Delete(ref cloud.Reference, asked time.Time) Deletion {
 	if err := checkToken(ref.Token); err != nil {
 		return Deletion{Err: err}
 	}
-	a.limiter.Load().create.drop(ref.Token)
+	a.dropTurn(ref.Token)
 	defer a.watch.wake() // it may have been the last machine that needed the Watcher
 	return a.inventory.delete(ref, asked)
 }
@@ -331,7 +322,7 @@ func (a *Account) CreateRefused(token string) { a.inventory.createRefused(token)
 
 // Forget stops tracking a machine, and stops its deletion if one is under way.
 func (a *Account) Forget(token string) {
-	a.limiter.Load().create.drop(token)
+	a.dropTurn(token)
 	a.inventory.forget(token)
 	a.watch.wake()
 }
@@ -531,7 +522,7 @@ func (a *Account) callAnywhere(ctx context.Context, method string, limit time.Du
 	}
 	a.meter.failed(method, e.Code)
 	if e.Code == cloud.Throttled {
-		a.limiter.Load().bucket(s.lastClass()).throttled(e.RetryAfter)
+		a.limiter.Load().of(s.lastClass()).throttled(e.RetryAfter)
 	}
 	return err
 }
@@ -605,13 +596,18 @@ func shapeOf(spec *infrav1.CloudMachineFields) ([sha256.Size]byte, error) {
 }
 
 // FailureDomains returns the failure domains that a machine's fields allow; none: all of the
-// account's. It calls the driver each time; the driver caches its lookups.
-func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.CloudMachineFields) ([]string, error) {
+// account's. It calls the driver each time; the driver caches its lookups. It returns *Queued,
+// without a call, while lookups of the account hold as many workers as they may.
+func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.CloudMachineFields) (domains []string, err error) {
 	driver, able := a.driver.(cloud.Placer)
 	if !able {
 		return nil, nil
 	}
-	return ask(ctx, a, "FailureDomains", driver.FailureDomains, spec)
+	err = a.lookup(func() (err error) {
+		domains, err = ask(ctx, a, "FailureDomains", driver.FailureDomains, spec)
+		return err
+	})
+	return domains, err
 }
 
 // DryRun tries a create, see cloud.DryRunner. able is false if the driver can't.

@@ -439,7 +439,7 @@ func TestSet(t *testing.T) {
 		s.account(t, func(cfg *AccountConfig) {
 			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "7", Burst: 9}}
 		})
-		if got := b.limiter.Load().create.limit; got != withHeadroom(cloud.Limit{PerSecond: 7, Burst: 9}) {
+		if got := b.limiter.Load().create.bucket.limit; got != withHeadroom(cloud.Limit{PerSecond: 7, Burst: 9}) {
 			t.Errorf("a lone account's new limits: %v", got)
 		}
 		if n := len(s.limiters.all[limiterKeyOf(b)].users); n != 1 {

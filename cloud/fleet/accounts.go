@@ -218,7 +218,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		onPlaceProved: s.placeProved,
 	}
 	a.limiter.Store(newLimiter(limits)) // its own, until its place is proved
-	transport := &transport{times: a.times, meter: a.meter, limiter: &a.limiter, memory: s.memory}
+	transport := &transport{account: key, times: a.times, meter: a.meter, limiter: &a.limiter, memory: s.memory}
 	config := cloud.Config{Namespace: key.Namespace, Account: &a.config.Spec, Credentials: a.config.Credentials,
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
 			base := s.options.Transport

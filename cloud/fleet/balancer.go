@@ -34,16 +34,15 @@ func (a *Account) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest)
 	if found != nil && isAsRequested(found.Balancer, req) {
 		return *found, nil
 	}
-	if !req.Recorded { // a change of targets waits for no create
-		if err := a.creates.begin(); err != nil {
-			return cloud.Resource{}, err
-		}
-		defer a.creates.end()
+	var made cloud.Resource
+	step := func() (err error) {
+		made, err = ask(ctx, a, "EnsureBalancer", driver.EnsureBalancer, req)
+		return err
 	}
-	asked := time.Now()
-	made, err := ask(ctx, a, "EnsureBalancer", driver.EnsureBalancer, req)
-	if !req.Recorded {
-		a.creates.recordAnswer(err == nil || time.Since(asked) < a.times.Call)
+	if req.Recorded { // a change of targets waits for no create
+		err = a.lookup(step)
+	} else {
+		err = a.stepFirst(req.Token, step)
 	}
 	if err != nil {
 		return cloud.Resource{}, err

@@ -30,13 +30,16 @@ func TestBalancer(t *testing.T) {
 		}
 		expect(1, balancerRequest("b", false, "10.0.0.1"))
 		expect(1, balancerRequest("b", true, "10.0.0.1"))
-		a.creates.inFlight = maxConcurrentCreates
+		steps := &a.limiter.Load().create.lane(testKey).steps
+		for range maxConcurrentCreates {
+			steps.begin(time.Now())
+		}
 		expect(2, balancerRequest("b", true, "10.0.0.1", "10.0.0.2"))
 		var queued *cloud.Queued
 		if _, err := a.EnsureBalancer(t.Context(), balancerRequest("other", false)); !errors.As(err, &queued) {
 			t.Errorf("got %v, want Queued: creates hold all workers that they may", err)
 		}
-		a.creates.inFlight = 0
+		steps.starts = nil
 		time.Sleep(10 * time.Minute)
 		expect(2, balancerRequest("b", true, "10.0.0.1", "10.0.0.2"))
 		if n := c.count("list"); n < 9 || n > 12 || c.count("describe") > 0 {

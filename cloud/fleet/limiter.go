@@ -3,9 +3,7 @@
 package fleet
 
 import (
-	"context"
 	"math"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -17,12 +15,6 @@ import (
 )
 
 const (
-	// turnGrace is how long others wait for the owner of a turn that has come: about as long as a
-	// busy work queue delays a reconcile.
-	turnGrace = 5 * time.Second
-	// turnTTL is how long a late owner still gets the next token before those whose turns have not
-	// come. An owner that has not come by then was most likely deleted.
-	turnTTL = 10 * time.Minute
 	// defaultThrottle is how long no call is made if the cloud throttles and does not say for how
 	// long.
 	defaultThrottle = time.Second
@@ -35,14 +27,14 @@ const (
 	epsilon = 1e-6
 )
 
-// limiter is the rate limit for all calls that the cloud throttles together: one bucket for each
+// limiter is the rate limit for all calls that the cloud throttles together: one admission for each
 // class.
 type limiter struct {
-	create, delete, read *bucket
+	create, delete, read *admission
 }
 
 func newLimiter(l cloud.Limits) *limiter {
-	return &limiter{create: newBucket(withHeadroom(l.Create)), delete: newBucket(withHeadroom(l.Delete)), read: newBucket(withHeadroom(l.Read))}
+	return &limiter{create: newAdmission(withHeadroom(l.Create)), delete: newAdmission(withHeadroom(l.Delete)), read: newAdmission(withHeadroom(l.Read))}
 }
 
 // withHeadroom returns a limit that keeps calls within l, the cloud's own limit. Calls arrive not
@@ -51,7 +43,7 @@ func withHeadroom(l cloud.Limit) cloud.Limit {
 	return cloud.Limit{PerSecond: l.PerSecond, Burst: max(l.Burst-1, 1)}
 }
 
-func (l *limiter) bucket(class cloud.Class) *bucket {
+func (l *limiter) of(class cloud.Class) *admission {
 	switch class {
 	case cloud.ClassCreate:
 		return l.create
@@ -68,9 +60,23 @@ func (l *limiter) configure(limits cloud.Limits) {
 	l.read.configure(withHeadroom(limits.Read))
 }
 
-// sharedLimiters holds one limiter for all accounts that the cloud throttles together. It uses the
-// largest limits that any of these accounts asks for, so that none slows another. The zero value is
-// ready for use.
+// setOwn sets the limits of one of the accounts.
+func (l *limiter) setOwn(account types.NamespacedName, limits cloud.Limits) {
+	l.create.setOwn(account, withHeadroom(limits.Create))
+	l.delete.setOwn(account, withHeadroom(limits.Delete))
+	l.read.setOwn(account, withHeadroom(limits.Read))
+}
+
+// leave forgets an account.
+func (l *limiter) leave(account types.NamespacedName) {
+	l.create.leave(account)
+	l.delete.leave(account)
+	l.read.leave(account)
+}
+
+// sharedLimiters holds one limiter for all accounts that the cloud throttles together. Together they
+// get the largest limits that any of them asks for, so that none slows another, and each keeps
+// within its own. The zero value is ready for use.
 type sharedLimiters struct {
 	mu  sync.Mutex
 	all map[limiterKey]*sharedLimiter
@@ -120,6 +126,7 @@ func (s *sharedLimiters) join(a *Account) {
 	}
 	shared.users[a.key] = a.limits
 	shared.applyLargest()
+	shared.setOwn(a.key, a.limits)
 	a.limiter.Store(shared.limiter)
 }
 
@@ -136,6 +143,7 @@ func (s *sharedLimiters) leaveAllBut(kept limiterKey, account types.NamespacedNa
 		if _, ok := shared.users[account]; !ok || key == kept {
 			continue
 		}
+		shared.leave(account)
 		if delete(shared.users, account); len(shared.users) == 0 {
 			delete(s.all, key)
 		} else {
@@ -158,140 +166,54 @@ func (s *sharedLimiter) applyLargest() {
 	s.configure(most)
 }
 
-// bucket is a token bucket with a queue. A caller that finds no token gets a place in the queue,
-// and learns when its turn comes. It comes back then, so it need not poll, and callers are served
-// in order. A place is not a token: only callers that come back take tokens, so the cloud never
-// sees more than rate and burst.
+// bucket is a token bucket whose rate falls when the cloud throttles, and recovers. Its methods need
+// the lock of the admission that it belongs to.
 type bucket struct {
-	mu        sync.Mutex
 	limit     cloud.Limit // as configured
 	rate      float64     // in force: below limit.PerSecond for a while after throttling
 	tokens    float64     // 0 to the burst
 	updatedAt time.Time   // when rate and tokens were computed
 	heldUntil time.Time   // no new tokens before this time
 	halvedAt  time.Time   // when throttling last halved the rate
-	queue     []*turn     // urgent turns first, each kind in order of arrival
 }
 
-// turn is a place in the queue.
-type turn struct {
-	key     string
-	arrived time.Time
-	due     time.Time // when the owner is to come back
-	// urgent turns are calls under way in the transport. In the create bucket, they belong to steps
-	// that already had a turn. They go before new turns, so that what was begun is finished.
-	urgent bool
-}
-
-func newBucket(l cloud.Limit) *bucket {
-	b := &bucket{}
+func newBucket(l cloud.Limit) bucket {
+	var b bucket
 	b.configure(l)
 	b.tokens, b.updatedAt = float64(b.limit.Burst), time.Now()
 	return b
 }
 
 // configure changes the limit. A limit that a cloud's row lacks becomes the lowest: 1 per second.
+// What is left of a throttled rate stays.
 func (b *bucket) configure(l cloud.Limit) {
 	if l.PerSecond <= 0 {
 		l.PerSecond = 1
 	}
 	l.Burst = max(l.Burst, 1)
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.limit == l {
 		return
 	}
-	b.limit, b.rate = l, l.PerSecond
+	share := 1.0
+	if b.limit.PerSecond > 0 {
+		share = b.rate / b.limit.PerSecond
+	}
+	b.limit, b.rate = l, l.PerSecond*share
 	b.tokens = min(b.tokens, float64(l.Burst))
 }
 
-// turn takes a token for key, or keeps a place for it and returns how long until its turn. waited
-// is the time since key first asked.
-func (b *bucket) turn(key string) (after, waited time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := time.Now()
-	b.advance(now)
-	i := slices.IndexFunc(b.queue, func(t *turn) bool { return !t.urgent && t.key == key })
-	if i < 0 {
-		i = len(b.queue)
-		b.queue = append(b.queue, &turn{key: key, arrived: now})
-	}
-	arrived := b.queue[i].arrived
-	return b.serve(i, now), now.Sub(arrived)
-}
-
-// drop removes key's place from the queue.
-func (b *bucket) drop(key string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.queue = slices.DeleteFunc(b.queue, func(t *turn) bool { return !t.urgent && t.key == key })
-}
-
-// wait takes a token, in order of arrival. It returns *Queued if ctx will end before the turn
-// comes, and ctx's error if ctx ends while it waits.
-func (b *bucket) wait(ctx context.Context) (time.Duration, error) {
-	mine := &turn{urgent: true, arrived: time.Now()}
-	for {
-		if err := ctx.Err(); err != nil {
-			b.cancel(mine)
-			return time.Since(mine.arrived), err
-		}
-		after := b.poll(mine)
-		if after == 0 {
-			return time.Since(mine.arrived), nil
-		}
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < after {
-			b.cancel(mine)
-			return time.Since(mine.arrived), &cloud.Queued{After: after}
-		}
-		timer := time.NewTimer(after)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
-	}
-}
-
-func (b *bucket) poll(mine *turn) time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := time.Now()
-	b.advance(now)
-	i := slices.Index(b.queue, mine)
-	if i < 0 {
-		i = slices.IndexFunc(b.queue, func(t *turn) bool { return !t.urgent })
-		if i < 0 {
-			i = len(b.queue)
-		}
-		b.queue = slices.Insert(b.queue, i, mine)
-	}
-	return b.serve(i, now)
-}
-
-func (b *bucket) cancel(mine *turn) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.queue = slices.DeleteFunc(b.queue, func(t *turn) bool { return t == mine })
-}
+// take takes a token that is there.
+func (b *bucket) take() { b.tokens = max(b.tokens-1, 0) }
 
 // giveBack returns a token that was taken but not used.
-func (b *bucket) giveBack() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.tokens = min(b.tokens+1, float64(b.limit.Burst))
-}
+func (b *bucket) giveBack() { b.tokens = min(b.tokens+1, float64(b.limit.Burst)) }
 
 // throttled empties the bucket, holds it for retryAfter, and halves its rate, which then recovers
 // steadily. Calls that are throttled together halve it once.
-func (b *bucket) throttled(retryAfter time.Duration) {
+func (b *bucket) throttled(retryAfter time.Duration, now time.Time) {
 	if retryAfter <= 0 {
 		retryAfter = defaultThrottle
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := time.Now()
 	b.advance(now)
 	b.tokens = 0
 	if until := now.Add(retryAfter); until.After(b.heldUntil) {
@@ -303,42 +225,8 @@ func (b *bucket) throttled(retryAfter time.Duration) {
 	}
 }
 
-// load returns how many callers wait for their turn, and the share of the configured rate in force.
-func (b *bucket) load() (queue int, share float64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.advance(time.Now())
-	return len(b.queue), b.rate / b.limit.PerSecond
-}
-
-// serve serves place i, or returns when to come back. Late owners ahead block nobody: an owner
-// whose turn has come takes a token that is there, and late owners get the next ones.
-func (b *bucket) serve(i int, now time.Time) time.Duration {
-	t, need := b.queue[i], 1.0
-	for _, ahead := range b.queue[:i] {
-		if now.Sub(ahead.due) < turnGrace {
-			need++
-		}
-	}
-	if t.due.IsZero() {
-		t.due = now.Add(b.timeUntil(need, now))
-	}
-	if b.tokens+epsilon >= need || (b.tokens+epsilon >= 1 && !now.Before(t.due)) {
-		b.queue = slices.Delete(b.queue, i, i+1)
-		b.tokens = max(b.tokens-1, 0)
-		return 0
-	}
-	if !now.Before(t.due) {
-		t.due = now.Add(max(b.timeUntil(need, now), time.Millisecond))
-	}
-	return t.due.Sub(now)
-}
-
-// advance brings tokens and rate to now, and drops turns whose owners did not come.
+// advance brings tokens and rate to now.
 func (b *bucket) advance(now time.Time) {
-	b.queue = slices.DeleteFunc(b.queue, func(t *turn) bool {
-		return !t.urgent && now.Sub(t.due) > turnTTL
-	})
 	from := b.updatedAt
 	if b.heldUntil.After(from) {
 		from = b.heldUntil

@@ -18,11 +18,28 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
+// turns is an admission with steps of one account that end at once.
+type turns struct{ *admission }
+
+func newTurns(l cloud.Limit) turns { return turns{newAdmission(l)} }
+
+// turn takes a turn for a machine, or returns how long until its turn comes. waited is the time
+// since the machine first asked.
+func (a turns) turn(token string) (after, waited time.Duration) {
+	t, err := a.admit(testKey, token, false)
+	var queued *cloud.Queued
+	if errors.As(err, &queued) {
+		return queued.After, 0
+	}
+	t.end(result{asked: time.Now(), sent: true, done: true, answered: true})
+	return 0, t.waited
+}
+
 // TestThousandTurns: a thousand machines ask at once. Each learns its own turn, and comes back
 // once.
 func TestThousandTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(cloud.Limit{PerSecond: 2, Burst: 5})
+		b := newTurns(cloud.Limit{PerSecond: 2, Burst: 5})
 		start := time.Now()
 		var mu sync.Mutex
 		var came []time.Duration
@@ -60,7 +77,7 @@ func TestThousandTurns(t *testing.T) {
 // TestTurnsAreInOrder: the first caller is served first, even if others ask more often.
 func TestTurnsAreInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(cloud.Limit{PerSecond: 1, Burst: 1})
+		b := newTurns(cloud.Limit{PerSecond: 1, Burst: 1})
 		b.turn("now")
 		first, _ := b.turn("first")
 		second, _ := b.turn("second")
@@ -84,14 +101,14 @@ func TestTurnsAreInOrder(t *testing.T) {
 // it has recovered.
 func TestLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(cloud.Limit{PerSecond: 1, Burst: 1})
+		b := newTurns(cloud.Limit{PerSecond: 1, Burst: 1})
 		b.turn("now")
 		b.turn("first")
 		b.turn("second")
 		if queue, share := b.load(); queue != 2 || share != 1 {
 			t.Errorf("%d wait at %g of the rate, want 2 at 1", queue, share)
 		}
-		b.drop("first")
+		b.drop(testKey, "first")
 		b.throttled(time.Second)
 		if queue, share := b.load(); queue != 1 || share != 0.5 {
 			t.Errorf("%d wait at %g of the rate, want 1 at 0.5", queue, share)
@@ -108,7 +125,7 @@ func TestLoad(t *testing.T) {
 // in the end.
 func TestUnusedTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(cloud.Limit{PerSecond: 1, Burst: 1})
+		b := newTurns(cloud.Limit{PerSecond: 1, Burst: 1})
 		b.turn("now")
 		b.turn("dead")
 		mine, _ := b.turn("mine")
@@ -117,10 +134,13 @@ func TestUnusedTurns(t *testing.T) {
 			t.Errorf("my turn came and I wait %s for one who does not come", after)
 		}
 		b.turn("dropped")
-		b.drop("dropped")
+		b.drop(testKey, "dropped")
 		time.Sleep(turnTTL + time.Minute)
-		if after, _ := b.turn("new"); after != 0 || len(b.queue) != 0 {
-			t.Errorf("after a pause: wait %s, queue %d", after, len(b.queue))
+		if after, _ := b.turn("new"); after != 0 {
+			t.Errorf("after a pause: wait %s", after)
+		}
+		if queue, _ := b.load(); queue != 0 {
+			t.Errorf("after a pause: queue %d", queue)
 		}
 	})
 }
@@ -130,7 +150,7 @@ func TestUnusedTurns(t *testing.T) {
 func TestNeverAboveRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := cloud.Limit{PerSecond: 2, Burst: 5}
-		b, theirs := newBucket(limit), newPlainBucket(limit)
+		b, theirs := newTurns(limit), newPlainBucket(limit)
 		late := newTestCloud(t).rand
 		var wg sync.WaitGroup
 		var mu sync.Mutex
@@ -167,14 +187,14 @@ func TestNeverAboveRate(t *testing.T) {
 // rate once for all calls that were under way, and the rate recovers.
 func TestThrottleRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(cloud.Limit{PerSecond: 4, Burst: 10})
+		b := newTurns(cloud.Limit{PerSecond: 4, Burst: 10})
 		for range 5 {
 			b.throttled(3 * time.Second)
 		}
 		served := func(d time.Duration) (n int) {
 			for end := time.Now().Add(d); ; n++ {
 				ctx, cancel := context.WithDeadline(t.Context(), end)
-				_, err := b.wait(ctx)
+				_, err := b.wait(ctx, testKey)
 				cancel()
 				if err != nil {
 					time.Sleep(time.Until(end))
@@ -199,23 +219,23 @@ func TestThrottleRecovery(t *testing.T) {
 // turn.
 func TestWaitEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(cloud.Limit{PerSecond: 0.1, Burst: 1})
+		b := newTurns(cloud.Limit{PerSecond: 0.1, Burst: 1})
 		b.turn("now")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()
-		_, err := b.wait(ctx)
+		_, err := b.wait(ctx, testKey)
 		var queued *cloud.Queued
 		if !errors.As(err, &queued) || queued.After != 10*time.Second || time.Since(start) > 0 {
 			t.Errorf("got %v after %s", err, time.Since(start))
 		}
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if _, err := b.wait(ctx); !errors.Is(err, context.Canceled) {
+		if _, err := b.wait(ctx, testKey); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
-		if len(b.queue) != 0 {
-			t.Errorf("%d left in the queue", len(b.queue))
+		if queue, _ := b.load(); queue != 0 {
+			t.Errorf("%d left in the queue", queue)
 		}
 	})
 }
@@ -333,7 +353,7 @@ func TestWhoSharesALimit(t *testing.T) {
 			one, two := join("one", c.a), join("two", c.b)
 			one.limiter.Load().read.throttled(time.Hour)
 			two.limiter.Load().read.mu.Lock()
-			held := time.Until(two.limiter.Load().read.heldUntil) > 0
+			held := time.Until(two.limiter.Load().read.bucket.heldUntil) > 0
 			two.limiter.Load().read.mu.Unlock()
 			if held != c.want {
 				t.Errorf("one account's throttling holds the other's calls: %t, want %t", held, c.want)

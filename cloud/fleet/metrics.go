@@ -152,7 +152,7 @@ func (s *Accounts) Describe(ch chan<- *prometheus.Desc) {
 func (s *Accounts) Collect(ch chan<- prometheus.Metric) {
 	for _, a := range s.all() {
 		for _, class := range []cloud.Class{cloud.ClassCreate, cloud.ClassDelete, cloud.ClassRead} {
-			queue, share := a.limiter.Load().bucket(class).load()
+			queue, share := a.limiter.Load().of(class).load()
 			ch <- prometheus.MustNewConstMetric(limiterQueue, prometheus.GaugeValue, float64(queue), a.cloud.Name, a.key.String(), string(class))
 			ch <- prometheus.MustNewConstMetric(limiterRate, prometheus.GaugeValue, share, a.cloud.Name, a.key.String(), string(class))
 		}

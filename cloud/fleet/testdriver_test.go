@@ -308,3 +308,23 @@ func until(t *testing.T, limit time.Duration, what string, ok func() bool) time.
 		}
 	}
 }
+
+// join returns another account of the same place.
+func (s *session) join(t *testing.T, key types.NamespacedName, change ...func(*AccountConfig)) *Account {
+	t.Helper()
+	cfg := AccountConfig{
+		Spec:        infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Region: "r"}},
+		Credentials: map[string][]byte{"token": []byte("right")}, Place: testPlace,
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	a, err := s.Set(key, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.recordPlace(testPlace); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}

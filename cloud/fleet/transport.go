@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -36,6 +38,7 @@ func NewTransport(dial func(ctx context.Context, network, address string) (net.C
 // each, counts them, and bounds the memory for their answers.
 type transport struct {
 	base    http.RoundTripper
+	account types.NamespacedName
 	limiter *atomic.Pointer[limiter]
 	times   Times
 	meter   *meter
@@ -47,6 +50,7 @@ type driverCall struct {
 	mu      sync.Mutex
 	prepaid bool        // it holds a token of the create bucket, not used yet
 	last    cloud.Class // of the latest wire call
+	sent    bool        // a create
 	made    bool        // a create was accepted, or had no answer
 	late    bool        // the latest wire call was not answered in time
 	bodies  []*body     // of its wire calls
@@ -69,17 +73,12 @@ func (s *driverCall) begin(class cloud.Class) (paid bool) {
 	return paid
 }
 
-func (s *driverCall) unused() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.prepaid
-}
-
 // end records the answer to a wire call.
 func (s *driverCall) end(class cloud.Class, resp *http.Response, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.late = isTimeout(err)
+	s.sent = s.sent || class == cloud.ClassCreate
 	s.made = s.made || class == cloud.ClassCreate && (err != nil || resp.StatusCode < http.StatusBadRequest)
 }
 
@@ -115,10 +114,11 @@ func (s *driverCall) release() {
 	s.bodies = nil
 }
 
-func (s *driverCall) hasMade() bool {
+// created returns what became of the creates of the call.
+func (s *driverCall) created() (unused, sent, made bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.made
+	return s.prepaid, s.sent, s.made
 }
 
 func (s *driverCall) wasLate() bool {
@@ -185,7 +185,7 @@ func (t *transport) waitForTurn(req *http.Request, op cloud.Operation) error {
 	if s, ok := ctx.Value(driverCallKey{}).(*driverCall); ok && s.begin(op.Class) {
 		return nil
 	}
-	waited, err := t.limiter.Load().bucket(op.Class).wait(ctx)
+	waited, err := t.limiter.Load().of(op.Class).wait(ctx, t.account)
 	t.meter.waited(op.Class, waited)
 	return err
 }
