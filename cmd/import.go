@@ -32,7 +32,7 @@ type importOptions struct {
 	cluster, account, bootstrap string
 	drop                        []string
 	output                      string
-	stopped                     bool
+	stopped, assumeStopped      bool
 	confirm                     string
 	timeout                     time.Duration
 }
@@ -108,6 +108,7 @@ Each step can be interrupted anywhere and run again. It ends with code 0 if it i
 	f.StringVarP(&o.output, "output", "o", "text", "How to print the plan: text, or yaml with all objects, for review.")
 	f.StringVar(&o.confirm, "confirm", "", "Name of the Cluster, to confirm the step commit.")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "How long the step may take, with all that it waits for.")
+	f.BoolVar(&o.assumeStopped, "assume-stopped", false, "State that the managers of Cluster API and Drover run nowhere if their Deployments are scaled to 0, so that the step rollback does not wait until they have seen the pause.")
 	required := []string{"from-namespace", "cluster", "bootstrap"}
 	if system.Cluster != nil {
 		f.StringVar(system.Cluster, "from-cluster", "", "Name of the Cluster that has the machines now. Required.")
@@ -141,7 +142,7 @@ func newImporter(ctx context.Context, out io.Writer, system takeover.System, o i
 	}
 	i := &importer{options: o, out: out}
 	i.System = system
-	i.OldNamespace, i.Stopped = o.fromNamespace, o.stopped
+	i.OldNamespace, i.Stopped, i.AssumeStopped = o.fromNamespace, o.stopped, o.assumeStopped
 	if i.Management, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return nil, fmt.Errorf("making a client of the management cluster: %w", err)
 	}

@@ -12,8 +12,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// TestKubeconfigFlag: --kubeconfig takes precedence over the environment, and does not change it for
-// the programs that the process starts.
+// TestKubeconfigFlag: --kubeconfig takes precedence over the environment, and does not change it
+// for the programs that the process starts.
 func TestKubeconfigFlag(t *testing.T) {
 	g, dir := NewWithT(t), t.TempDir()
 	write := func(name string) string {

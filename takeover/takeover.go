@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -43,6 +44,9 @@ type Takeover struct {
 	VMs                    VMs
 	// Stopped is the user's word that the other system does not run, for one that can't be seen.
 	Stopped bool
+	// AssumeStopped is the user's word that the managers whose Deployments have no replicas run
+	// nowhere else. A rollback then does not wait for them to see the pause.
+	AssumeStopped bool
 }
 
 // Stage pauses the Cluster, and makes everything that stands for the machines: first the objects,
@@ -369,14 +373,19 @@ func (t *Takeover) mayRollBack(ctx context.Context, s *staged, tagged map[string
 	return "", nil
 }
 
-// untilAllPaused returns when each object's controller has seen the pause. Nothing acts on a
-// template.
+// untilAllPaused returns when each object's controller has seen the pause, or is stopped. Nothing
+// acts on a template.
 func (t *Takeover) untilAllPaused(ctx context.Context, s *staged) error {
 	all := s.all()
 	all = all[:len(all)-len(s.templates)]
 	return until(ctx, "the pause is seen", func(ctx context.Context) (string, error) {
+		core, drover, err := t.stoppedManagers(ctx)
+		if err != nil {
+			return "", err
+		}
 		for _, o := range all {
-			if conditions.IsTrue(o.(conditions.Getter), clusterv1.PausedCondition) {
+			_, isDrovers := o.(*infrav1.CloudMachine)
+			if stopped := core && !isDrovers || drover && isDrovers; stopped || conditions.IsTrue(o.(conditions.Getter), clusterv1.PausedCondition) {
 				continue
 			}
 			if err := t.Management.Get(ctx, client.ObjectKeyFromObject(o), o); client.IgnoreNotFound(err) != nil {
@@ -387,6 +396,33 @@ func (t *Takeover) untilAllPaused(ctx context.Context, s *staged) error {
 		}
 		return "", nil
 	})
+}
+
+// stoppedManagers reports whether Cluster API's core manager and Drover's are scaled to 0, if the
+// user states that they run nowhere else. Only a Deployment that is there counts.
+func (t *Takeover) stoppedManagers(ctx context.Context) (core, drover bool, err error) {
+	if !t.AssumeStopped {
+		return false, false, nil
+	}
+	list := &appsv1.DeploymentList{}
+	if err := t.Management.List(ctx, list, client.HasLabels{clusterv1.ProviderNameLabel}); err != nil {
+		return false, false, fmt.Errorf("listing the Deployments of Cluster API's providers: %w", err)
+	}
+	stopped := func(provider string) bool {
+		seen := false
+		for i := range list.Items {
+			d := &list.Items[i]
+			if d.Labels[clusterv1.ProviderNameLabel] != provider {
+				continue
+			}
+			if ptr.Deref(d.Spec.Replicas, 1) > 0 || d.Status.Replicas > 0 {
+				return false
+			}
+			seen = true
+		}
+		return seen
+	}
+	return stopped("cluster-api"), stopped("infrastructure-drover"), nil
 }
 
 // erase deletes an object on which no controller may act: its Cluster is paused, or its system does

@@ -20,7 +20,6 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
-	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -59,7 +58,6 @@ type OvershootReconciler struct {
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinedeployments;machinesets,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinedeployments/status;machinesets/status,verbs=patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
 
@@ -120,12 +118,6 @@ func (r *OvershootReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	return reconcile.Result{RequeueAfter: r.Period}, nil
 }
 
-// frozenObject is an object that can be frozen: a MachineDeployment or a MachineSet.
-type frozenObject interface {
-	client.Object
-	conditions.Setter
-}
-
 // size is a pool's desired number of machines, and its surge in a rolling update, both as Cluster
 // API rounds them.
 type size struct{ desired, surge int }
@@ -133,7 +125,7 @@ type size struct{ desired, surge int }
 // pool is a MachineDeployment with its MachineSets, or a standalone MachineSet.
 type pool struct {
 	kind  string
-	owner frozenObject
+	owner client.Object
 	sets  []*clusterv1.MachineSet
 	size
 	// unseen: Cluster API has not yet observed the last change of one of the specs.
@@ -250,13 +242,23 @@ func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
 	if err != nil {
 		return fmt.Errorf("freezing %s: %w", p.key(), err)
 	}
-	changed, err := r.setCondition(ctx, p, metav1.Condition{
-		Type: infrav1.FrozenCondition, Status: metav1.ConditionTrue, Reason: infrav1.OvershootingReason, Message: r.reason(p),
-	})
-	if changed {
-		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeWarning, "Frozen", "Freeze", "%s", r.reason(p))
+	return r.explain(ctx, p)
+}
+
+// explain says once why a pool is frozen, even if an earlier pass froze it and was interrupted
+// before this point.
+func (r *OvershootReconciler) explain(ctx context.Context, p *pool) error {
+	if metav1.HasAnnotation(metav1.ObjectMeta{Annotations: p.owner.GetAnnotations()}, infrav1.FrozenMessageAnnotation) {
+		return nil
 	}
-	return err
+	err := patchMetadata(ctx, r.Client, p.owner, func() {
+		annotations.AddAnnotations(p.owner, map[string]string{infrav1.FrozenMessageAnnotation: r.reason(p)})
+	})
+	if err != nil {
+		return fmt.Errorf("explaining the freeze of %s: %w", p.key(), err)
+	}
+	r.Recorder.Eventf(p.owner, nil, corev1.EventTypeWarning, "Frozen", "Freeze", "%s", r.reason(p))
+	return nil
 }
 
 // unfreeze reverts freeze in reverse order. It removes the label last, so that the next pass
@@ -271,18 +273,11 @@ func (r *OvershootReconciler) unfreeze(ctx context.Context, p *pool) error {
 			})
 		}
 	}
-	changed := false
-	if err == nil {
-		changed, err = r.setCondition(ctx, p, metav1.Condition{Type: infrav1.FrozenCondition, Status: metav1.ConditionFalse, Reason: infrav1.NotFrozenReason})
-	}
-	if changed {
-		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeNormal, "Unfrozen", "Unfreeze",
-			"%d Machines / %d VMs, %d desired: machines are created again", p.objects, p.instances, p.desired)
-	}
 	if err == nil {
 		err = patchMetadata(ctx, r.Client, p.owner, func() {
 			delete(p.owner.GetLabels(), infrav1.FreezeLabel)
 			delete(p.owner.GetAnnotations(), infrav1.FrozenReplicasAnnotation)
+			delete(p.owner.GetAnnotations(), infrav1.FrozenMessageAnnotation)
 			if p.kind == set {
 				delete(p.owner.GetAnnotations(), clusterv1.DisableMachineCreateAnnotation)
 			}
@@ -294,6 +289,8 @@ func (r *OvershootReconciler) unfreeze(ctx context.Context, p *pool) error {
 	if err != nil {
 		return fmt.Errorf("unfreezing %s: %w", p.key(), err)
 	}
+	r.Recorder.Eventf(p.owner, nil, corev1.EventTypeNormal, "Unfrozen", "Unfreeze",
+		"%d Machines / %d VMs, %d desired: machines are created again", p.objects, p.instances, p.desired)
 	return nil
 }
 
@@ -316,22 +313,6 @@ func addFreezeLabel(o client.Object) {
 	}
 	all[infrav1.FreezeLabel] = "True"
 	o.SetLabels(all)
-}
-
-// setCondition sets the condition Frozen if its reason changes, and reports whether it did. Users
-// get one Event, even if an earlier pass wrote the labels and was interrupted before this point.
-func (r *OvershootReconciler) setCondition(ctx context.Context, p *pool, c metav1.Condition) (bool, error) {
-	if conditions.GetReason(p.owner, c.Type) == c.Reason {
-		return false, nil
-	}
-	before := p.owner.DeepCopyObject().(client.Object)
-	c.ObservedGeneration = p.owner.GetGeneration()
-	conditions.Set(p.owner, c)
-	err := r.Client.Status().Patch(ctx, p.owner, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("setting the condition Frozen of %s to %s: %w", p.key(), c.Reason, err)
-	}
-	return err == nil, nil
 }
 
 // The kinds that own machines.

@@ -3,12 +3,19 @@
 package safety
 
 import (
+	"context"
+	"errors"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
@@ -116,4 +123,51 @@ func TestHoldTo(t *testing.T) {
 			t.Errorf("%s: judged by %v, and %v kept; want %v and %v", c.what, p.size, kept, c.judged, c.kept)
 		}
 	}
+}
+
+// TestFreezeIsMetadata: a freeze says why once, in an annotation and an Event, and writes nothing
+// into the status of Cluster API's objects. Its end takes away what it added.
+func TestFreezeIsMetadata(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	d := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool", Annotations: map[string]string{"mine": "x"}}}
+	s := &clusterv1.MachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool-1"}}
+	refuse := true
+	api := fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(d, s).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+			return errors.New("this status is not ours")
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, options ...client.PatchOption) error {
+			if o.GetName() == "pool-1" && refuse {
+				refuse = false
+				return errors.New("cut off")
+			}
+			return c.Patch(ctx, o, p, options...)
+		},
+	}).Build()
+	recorder := events.NewFakeRecorder(10)
+	r := &OvershootReconciler{Client: api, Recorder: recorder, Up: 2, Down: 1}
+	read := func() *pool {
+		g.Expect(api.Get(t.Context(), client.ObjectKeyFromObject(d), d)).To(Succeed())
+		g.Expect(api.Get(t.Context(), client.ObjectKeyFromObject(s), s)).To(Succeed())
+		return &pool{kind: deployment, owner: d, sets: []*clusterv1.MachineSet{s}, size: size{1, 1}, objects: 5, instances: 5}
+	}
+	g.Expect(r.freeze(t.Context(), read())).To(MatchError(ContainSubstring("cut off")))
+	g.Expect(recorder.Events).To(BeEmpty())
+	for range 3 {
+		g.Expect(r.freeze(t.Context(), read())).To(Succeed())
+	}
+	g.Expect(recorder.Events).To(Receive(HavePrefix("Warning Frozen 5 Machines / 5 VMs exceed the limit of 4")))
+	g.Expect(recorder.Events).To(BeEmpty(), "people are told once")
+	read()
+	g.Expect(d.Annotations).To(HaveKeyWithValue(infrav1.FrozenMessageAnnotation, HavePrefix("5 Machines / 5 VMs exceed the limit of 4")))
+	g.Expect(s.Annotations).To(HaveKeyWithValue(clusterv1.DisableMachineCreateAnnotation, "true"))
+
+	g.Expect(r.unfreeze(t.Context(), read())).To(Succeed())
+	g.Expect(recorder.Events).To(Receive(HavePrefix("Normal Unfrozen")))
+	read()
+	g.Expect(d.Annotations).To(Equal(map[string]string{"mine": "x"}))
+	g.Expect(d.Labels).To(BeEmpty())
+	g.Expect(s.Annotations).To(BeEmpty())
+	g.Expect(s.Labels).To(BeEmpty())
 }

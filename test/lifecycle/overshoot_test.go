@@ -45,7 +45,7 @@ func TestOvershootFreezes(t *testing.T) {
 			}
 			extra := s.extraMachines(set, 4)
 			s.soon("the pool is frozen", s.frozen(deployment, set, true))
-			s.soon("it says why", says(deployment, infrav1.FrozenCondition, infrav1.OvershootingReason, "5 Machines / 1 VMs", "limit of 4"))
+			s.soon("it says why", explained(env.client, deployment, "5 Machines / 1 VMs", "limit of 4"))
 			s.soon("people are told", s.event("Frozen", "5 Machines"))
 			if value, mine := deployment.Annotations[clusterv1.PausedAnnotation], "frozen-by-drover"; (value == mine) == pausedByUser {
 				t.Errorf("the MachineDeployment is paused by %q", value)
@@ -56,7 +56,10 @@ func TestOvershootFreezes(t *testing.T) {
 				}
 			}
 			s.soon("the pool is unfrozen", s.frozen(deployment, set, false))
-			s.soon("it says so", says(deployment, infrav1.FrozenCondition, infrav1.NotFrozenReason))
+			s.soon("people are told again", s.event("Unfrozen", "machines are created again"))
+			if conditions.Has(deployment, "Frozen") {
+				t.Error("Drover has written into the status of Cluster API's object")
+			}
 			if _, paused := deployment.Annotations[clusterv1.PausedAnnotation]; paused != pausedByUser {
 				t.Errorf("the MachineDeployment's pause was taken away, or left: %v, want %v", paused, pausedByUser)
 			}
@@ -114,7 +117,7 @@ func TestScaleDownIsNoOvershoot(t *testing.T) {
 			return err.Error()
 		}
 		if deployment.Labels[infrav1.FreezeLabel] != "" {
-			return scenario.Message(deployment, infrav1.FrozenCondition)
+			return deployment.Annotations[infrav1.FrozenMessageAnnotation]
 		}
 		return ""
 	})
@@ -134,7 +137,7 @@ func TestOvershootOfVMs(t *testing.T) {
 	}
 	deployment, set := pool.Deployment(), s.onlySet()
 	s.soon("the pool is frozen", s.frozen(deployment, set, true))
-	s.soon("it says why", says(deployment, infrav1.FrozenCondition, infrav1.OvershootingReason, "1 Machines / 5 VMs", "limit of 4"))
+	s.soon("it says why", explained(env.client, deployment, "1 Machines / 5 VMs", "limit of 4"))
 	for _, id := range extra[:2] {
 		if err := env.admin.Act(s.ctx, id, simulator.ActTerminate); err != nil {
 			t.Fatal(err)
@@ -165,7 +168,7 @@ func TestOvershootOfAMachineSet(t *testing.T) {
 				return "", err
 			}
 			is := set.Labels[infrav1.FreezeLabel] == "True" && set.Annotations[clusterv1.DisableMachineCreateAnnotation] == "true" &&
-				conditions.IsTrue(set, infrav1.FrozenCondition)
+				set.Annotations[infrav1.FrozenMessageAnnotation] != ""
 			if is != want {
 				return fmt.Sprintf("it has labels %v, annotations %v", set.Labels, set.Annotations), nil
 			}
@@ -229,7 +232,7 @@ func (h *house) freezeInTwoPasses() {
 		}
 		extra = append(extra, vm.ID)
 	}
-	h.soon("it is frozen, and says so", saysTo(h.client, pool.Deployment(), infrav1.FrozenCondition, infrav1.OvershootingReason, "5 VMs"))
+	h.soon("it is frozen, and says so", explained(h.client, pool.Deployment(), "5 VMs"))
 	h.soon("people are told", eventIn(h.client, pool.Cluster.Namespace, "Frozen", "5 VMs"))
 	if cut.Load() < 2 {
 		h.Error("no write was refused")
@@ -243,6 +246,22 @@ func (h *house) freezeInTwoPasses() {
 	h.delete(pool.Deployment())
 	h.soon("nothing is left", h.gone(pool))
 	drover.Kill()
+}
+
+// explained checks that a frozen pool says why it is.
+func explained(r client.Reader, o client.Object, words ...string) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		if err := r.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return "", err
+		}
+		message := o.GetAnnotations()[infrav1.FrozenMessageAnnotation]
+		for _, w := range words {
+			if !strings.Contains(message, w) {
+				return fmt.Sprintf("the annotation %q does not say %q", message, w), nil
+			}
+		}
+		return "", nil
+	}
 }
 
 // neverFrozen returns an error if a pool was frozen in a test that is not about surplus machines.
@@ -313,8 +332,8 @@ func (s *stage) frozen(d *clusterv1.MachineDeployment, set *clusterv1.MachineSet
 		if (set.Annotations[clusterv1.DisableMachineCreateAnnotation] == "true") != want {
 			return fmt.Sprintf("the MachineSet has annotations %v", set.Annotations), nil
 		}
-		if conditions.IsTrue(d, infrav1.FrozenCondition) != want {
-			return "the condition is not written yet", nil
+		if (d.Annotations[infrav1.FrozenMessageAnnotation] != "") != want {
+			return "the reason is not written yet", nil
 		}
 		return "", nil
 	}

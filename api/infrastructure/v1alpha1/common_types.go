@@ -169,13 +169,9 @@ const (
 	// FrozenReplicasAnnotation holds the number of desired replicas at the start of the freeze. A
 	// smaller number of desired replicas ends the freeze.
 	FrozenReplicasAnnotation = "drover.io/frozen-replicas"
-
-	// FrozenCondition is True while no machines are created for a pool, because it has too many.
-	FrozenCondition = "Frozen"
-	// OvershootingReason says that there are too many machines.
-	OvershootingReason = "Overshooting"
-	// NotFrozenReason says that there were too many machines, but no longer are.
-	NotFrozenReason = "NotFrozen"
+	// FrozenMessageAnnotation says why no machines are created for a pool. The status of a pool is
+	// Cluster API's.
+	FrozenMessageAnnotation = "drover.io/frozen-message"
 )
 
 // The endpoint's controller writes these on a CloudCluster with an endpoint.
