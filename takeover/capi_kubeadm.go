@@ -75,6 +75,9 @@ var needsKubeadm = regexp.MustCompile(`/etc/kubeadm\.ya?ml|/(var/)?run/kubeadm\b
 
 func (s subject) kubeadmCommands(field string, from []string) (commands []string) {
 	for _, command := range from {
+		if strings.TrimSpace(command) == "" {
+			continue // it does nothing, and Drover refuses it
+		}
 		if jinja(command) {
 			s.lose(field, "new machines do not run those with a template of cloud-init, {{…}}")
 			continue
@@ -124,7 +127,8 @@ func (s subject) kubeadmFiles(c *bootstrapv1.CloudInitConfigSpec, files []kubead
 
 func (s subject) kubeadmUsers(c *bootstrapv1.CloudInitConfigSpec, users []kubeadmv1.User) {
 	for _, u := range users {
-		user := bootstrapv1.User{Name: u.Name, SSHAuthorizedKeys: u.SSHAuthorizedKeys}
+		keys := slices.DeleteFunc(slices.Clone(u.SSHAuthorizedKeys), func(key string) bool { return strings.TrimSpace(key) == "" })
+		user := bootstrapv1.User{Name: u.Name, SSHAuthorizedKeys: keys}
 		if strings.Contains(u.Sudo, "ALL") {
 			user.Sudo = "Allowed"
 		}

@@ -103,7 +103,7 @@ func (s subject) mcAzure(pool *Pool, from map[string]any, system, family string,
 		m.UltraSSD = sku == "UltraSSD_LRS"
 	}
 	if security := spec.Security; security != nil {
-		m.Security = &infrav1.AzureSecurity{Type: security.Type, SecureBoot: security.SecureBoot, VTPM: security.VTPM}
+		m.Security = given(infrav1.AzureSecurity{Type: security.Type, SecureBoot: security.SecureBoot, VTPM: security.VTPM})
 	}
 	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{Azure: m}), []string{mcKey}
 }
