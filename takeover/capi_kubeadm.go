@@ -49,6 +49,7 @@ func (m *CAPI) config(s subject, pool *Pool, target *Target) {
 		c.Host.NTPServers = spec.NTP.Servers
 	}
 	about.kubeadmJoin(pool, &spec.JoinConfiguration, target)
+	about.judge(pool, target)
 	for field, given := range map[string]bool{
 		"diskSetup": spec.DiskSetup.IsDefined(), "mounts": len(spec.Mounts) > 0, "bootCommands": len(spec.BootCommands) > 0,
 		"ignition": spec.Ignition.IsDefined(),

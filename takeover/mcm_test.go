@@ -19,10 +19,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -91,6 +93,9 @@ func newTarget() *Target {
 		Bootstrap: &bootstrapv1.CloudInitConfigTemplate{},
 	}
 	target.Bootstrap.Spec.Template.Spec.OperatingSystem = "ubuntu-24.04"
+	target.Refuses = func(spec *bootstrapv1.CloudInitConfigSpec) field.ErrorList {
+		return render.Validate(spec, field.NewPath("spec"))
+	}
 	return target
 }
 

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,6 +36,9 @@ type Target struct {
 	// Bootstrap is the template that new machines are set up with, apart from the labels and taints
 	// of each pool.
 	Bootstrap *bootstrapv1.CloudInitConfigTemplate
+	// Refuses returns what Drover's webhook refuses of a setup; nil: only the management cluster
+	// judges.
+	Refuses func(*bootstrapv1.CloudInitConfigSpec) field.ErrorList
 }
 
 // instance returns the cloud's ID of the VM with this provider ID, or "" if it is none.
