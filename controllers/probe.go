@@ -88,8 +88,8 @@ func (k apiServerProbe) request(ctx context.Context) (string, *probeFailure) {
 }
 
 // hasHostsCertificate reports whether the API server's certificate is valid for the host of its
-// address, whatever name the kubeconfig says. It sends no credentials. A server that does not answer
-// counts as if it were.
+// address, whatever name the kubeconfig says. It sends no credentials. A server that does not
+// answer counts as if it were.
 func (k apiServerProbe) hasHostsCertificate(ctx context.Context, timeout time.Duration) bool {
 	config := k.TLS()
 	config.ServerName, config.Certificates = "", nil // then it is the host

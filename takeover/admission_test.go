@@ -151,8 +151,8 @@ func TestDisksOfMachineControllerAreAdmitted(t *testing.T) {
 	}
 }
 
-// TestLabelsOfNodes tests who gives a label to new Nodes: their kubelet, Cluster API by the Machine,
-// or nobody, which the plan says.
+// TestLabelsOfNodes tests who gives a label to new Nodes: their kubelet, Cluster API by the
+// Machine, or nobody, which the plan says.
 func TestLabelsOfNodes(t *testing.T) {
 	t.Parallel()
 	// The zeroth pool of both fixtures has these labels.

@@ -56,7 +56,8 @@ func (s subject) drops(pool *Pool, target *Target, errs field.ErrorList) (droppe
 	return dropped
 }
 
-// accepted returns the items that are not refused. Indices count after those of the target's template.
+// accepted returns the items that are not refused. Indices count after those of the target's
+// template.
 func accepted[T any](items []T, first int, why map[int]string, say func(T, string), dropped *bool) []T {
 	i := first - 1
 	return slices.DeleteFunc(items, func(item T) bool {

@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
@@ -16,7 +17,8 @@ func poolNamed(p *Plan, name string) *Pool {
 	return &p.Pools[slices.IndexFunc(p.Pools, func(pool Pool) bool { return pool.Name == name })]
 }
 
-// TestLabelsThatMachineControllerAdds tests that new Nodes have what its webhook gives each Machine.
+// TestLabelsThatMachineControllerAdds tests that new Nodes have what its webhook gives each
+// Machine.
 func TestLabelsThatMachineControllerAdds(t *testing.T) {
 	t.Parallel()
 	const field, system = "spec.template.spec.metadata.labels", "v1.machine-controller.kubermatic.io/operating-system"
@@ -38,6 +40,29 @@ func TestLabelsThatMachineControllerAdds(t *testing.T) {
 	w = newMCWorld(t)
 	inPool(field, map[string]any{system: "mine"})(w)
 	g.Expect(poolNamed(w.plan(), "workers").NodeLabels).To(HaveKeyWithValue(system, "mine"), "the pool's own value")
+}
+
+// TestNewMachinesCanJoin tests that a plan says what would keep all new machines of a pool from
+// being made, or from getting a certificate.
+func TestNewMachinesCanJoin(t *testing.T) {
+	t.Parallel()
+	const at = "spec.template.spec.nodeName"
+	hostname := func(w *mcWorld) *mcWorld {
+		w.target.Bootstrap.Spec.Template.Spec.NodeName = bootstrapv1.NodeNameHostname
+		return w
+	}
+	named := HaveField("Field", at)
+	g := NewWithT(t)
+	g.Expect(hostname(newMCOnGCP(t)).plan().Findings).To(ContainElement(And(named, HaveField("Severity", Refused))))
+	g.Expect(hostname(newMCServers(t)).plan().Findings).To(ContainElement(And(named, HaveField("Severity", Noted))))
+	g.Expect(hostname(newMCWorld(t)).plan().Findings).NotTo(ContainElement(named), "AWS reports these names")
+
+	w := newMCWorld(t) // its pool spot names no image
+	none := HaveField("Message", ContainSubstring("names no image, and has no machine"))
+	g.Expect(w.plan().Findings).NotTo(ContainElement(none))
+	set(&w.Deployments[1], "spec.replicas", int64(0))
+	w.Sets, w.Machines = w.Sets[:2], w.Machines[:2]
+	g.Expect(w.plan().Findings).To(ContainElement(And(HaveField("Object", "MachineDeployment spot"), HaveField("Severity", Refused), none)))
 }
 
 // TestMetadataOfVMsOnKubeVirt tests that new VMs have what machine-controller copies from their

@@ -124,6 +124,7 @@ func (m *MC) Plan(target *Target, drop []string) *Plan {
 	}
 	p.strays(m.Deployments, m.Sets, m.Machines)
 	p.versions()
+	p.joinable(target)
 	p.checkDrop()
 	return p
 }
@@ -267,8 +268,8 @@ func (s subject) mcTemplate(pool *Pool, template *mcTemplate, target *Target) {
 	}
 }
 
-// mcLabel gives new Nodes a label that machine-controller itself gives each Machine, unless the pool
-// has another value.
+// mcLabel gives new Nodes a label that machine-controller itself gives each Machine, unless the
+// pool has another value.
 func mcLabel(pool *Pool, key, value string) {
 	if _, has := pool.NodeLabels[key]; has || value == "" {
 		return

@@ -120,8 +120,8 @@ func mcPlan(system string) *infrav1.AzurePlan {
 	return nil
 }
 
-// mcAzureImage maps the image and its purchase plan. Without an image, machine-controller chooses by
-// the operating system, and new machines get that of a running VM.
+// mcAzureImage maps the image and its purchase plan. Without an image, machine-controller chooses
+// by the operating system, and new machines get that of a running VM.
 func (s subject) mcAzureImage(pool *Pool, m *infrav1.AzureMachine, spec *mcAzureSpec, system string) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec."
 	plan, field := mcPlan(system), at+"imageReference"

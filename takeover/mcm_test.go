@@ -264,6 +264,10 @@ func TestFindings(t *testing.T) {
 		{"in place", deployment("spec.strategy", map[string]any{"type": "InPlaceUpdate", "inPlaceUpdate": map[string]any{"orchestrationType": "Auto"}}), Lost, pool, "spec.strategy.type", "in place"},
 		{"preserved ones", deployment("spec.autoPreserveFailedMachineMax", int64(1)), Lost, pool, "spec.autoPreserveFailedMachineMax", "no failed machines"},
 		{"deadline", deployment("spec.progressDeadlineSeconds", int64(600)), Noted, pool, "spec.progressDeadlineSeconds", "no deadline"},
+		{"namespace of the class", func(w *world) {
+			set(&w.Deployments[0], "spec.template.spec.class.namespace", "x")
+			set(&w.Sets[0], "spec.template.spec.class.namespace", "x")
+		}, Noted, pool, "spec.template.spec.class.namespace", "ignores it"},
 		{"unknown field", deployment("spec.surprise", "x"), Refused, pool, "spec", `unknown field "surprise"`},
 		{"scaling", func(w *world) {
 			set(&w.Deployments[0], "spec.replicas", int64(3))

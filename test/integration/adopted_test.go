@@ -201,9 +201,9 @@ func TestAdoptRefuses(t *testing.T) {
 	}
 }
 
-// TestAdoptBelowPath tests that an API server that the kubeconfig reaches below a path, as Rancher's
-// do, is adopted with an endpoint of its own, and without one is not. The endpoint of the path's host
-// gets to no Cluster.
+// TestAdoptBelowPath tests that an API server that the kubeconfig reaches below a path, as
+// Rancher's do, is adopted with an endpoint of its own, and without one is not. The endpoint of
+// the path's host gets to no Cluster.
 func TestAdoptBelowPath(t *testing.T) {
 	t.Parallel()
 	s := newTenant(t)

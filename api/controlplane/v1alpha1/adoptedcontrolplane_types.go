@@ -18,8 +18,8 @@ const (
 	// exist.
 	KubeconfigMissingReason = "KubeconfigMissing"
 	// KubeconfigRefusedReason says that the kubeconfig can't be parsed, asks for something that
-	// Drover never does for a tenant (to run a program, to read a file, or to skip verification), or
-	// reaches its server in a way that machines can't: by a path, or by another name.
+	// Drover never does for a tenant (to run a program, to read a file, or to skip verification),
+	// or reaches its server in a way that machines can't: by a path, or by another name.
 	KubeconfigRefusedReason = "KubeconfigRefused"
 	// KubeconfigConflictReason says that the Cluster's kubeconfig Secret exists and has another
 	// owner.
