@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"encoding/json"
 	"slices"
 	"testing"
 
@@ -40,6 +41,23 @@ func TestLabelsThatMachineControllerAdds(t *testing.T) {
 	w = newMCWorld(t)
 	inPool(field, map[string]any{system: "mine"})(w)
 	g.Expect(poolNamed(w.plan(), "workers").NodeLabels).To(HaveKeyWithValue(system, "mine"), "the pool's own value")
+}
+
+// TestValuesOfMachineController tests the forms in which a pool may write a value.
+func TestValuesOfMachineController(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]mcVar{
+		`"a"`: {value: "a"}, `8`: {value: "8"}, `2.50`: {value: "2.50"}, `true`: {value: "true"}, `null`: {}, `{}`: {}, `{"value": 3}`: {value: "3"},
+		`{"value": "a", "secretKeyRef": {}}`:                                                      {value: "a"},
+		`{"value": "a", "configMapKeyRef": {"namespace": "", "name": "", "key": ""}}`:             {value: "a"},
+		`{"secretKeyRef": {"namespace": "kube-system", "name": "x", "key": "y"}}`:                 {from: true},
+		`{"value": "", "configMapKeyRef": {"namespace": "kube-system", "name": "x", "key": "y"}}`: {from: true},
+	} {
+		var got mcVar
+		if err := json.Unmarshal([]byte(text), &got); err != nil || got != want {
+			t.Errorf("%s is %+v, %v; want %+v", text, got, err, want)
+		}
+	}
 }
 
 // TestNewMachinesCanJoin tests that a plan says what would keep all new machines of a pool from

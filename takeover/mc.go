@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"maps"
@@ -351,19 +352,29 @@ type mcVar struct {
 	from  bool // a Secret or a ConfigMap
 }
 
-// UnmarshalJSON reads a text, a truth value, or an object with a value or references.
+// UnmarshalJSON reads a text, a number, a truth value, or an object with a value or references. An
+// empty reference is none.
 func (v *mcVar) UnmarshalJSON(data []byte) error {
 	var plain any
-	if err := json.Unmarshal(data, &plain); err != nil {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber() // as it is written
+	if err := d.Decode(&plain); err != nil {
 		return err
 	}
 	if fields, is := plain.(map[string]any); is {
-		v.from = fields["secretKeyRef"] != nil || fields["configMapKeyRef"] != nil
+		for _, field := range []string{"secretKeyRef", "configMapKeyRef"} {
+			ref, _ := fields[field].(map[string]any)
+			name, _ := ref["name"].(string)
+			key, _ := ref["key"].(string)
+			v.from = v.from || name != "" && key != ""
+		}
 		plain = fields["value"]
 	}
 	switch is := plain.(type) {
 	case string:
 		v.value = is
+	case json.Number:
+		v.value = is.String()
 	case bool:
 		v.value = map[bool]string{true: "true", false: "false"}[is]
 	}
