@@ -83,16 +83,22 @@ func (s subject) kubeadmCommands(field string, from []string) (commands []string
 			s.lose(field, "new machines do not run those with a template of cloud-init, {{…}}")
 			continue
 		}
-		if needsKubeadm.MatchString(command) {
-			s.lose(field, "new machines do not run %q: it is for kubeadm, or for files with which Cluster API runs it, and there are none", command)
+		if at := needsKubeadm.FindStringIndex(command); at != nil {
+			s.lose(field, "new machines do not run %q: it is for kubeadm, or for files with which Cluster API runs it, and there are none", lineAt(command, at[0]))
 			continue
 		}
-		if strings.Contains(command, "kubeadm") {
-			s.note(field, "new machines run %q, which names kubeadm: if it fails, they do not join", command)
+		if at := strings.Index(command, "kubeadm"); at >= 0 {
+			s.note(field, "new machines run %q, which names kubeadm: if it fails, they do not join", lineAt(command, at))
 		}
 		commands = append(commands, command)
 	}
 	return commands
+}
+
+// lineAt returns the line of a command that has the byte at an index.
+func lineAt(command string, index int) string {
+	rest, _, _ := strings.Cut(command[index:], "\n")
+	return strings.TrimSpace(command[strings.LastIndex(command[:index], "\n")+1:index] + rest)
 }
 
 func (s subject) kubeadmFiles(c *bootstrapv1.CloudInitConfigSpec, files []kubeadmv1.File) {

@@ -193,6 +193,7 @@ func TestFindingsOfClusterAPI(t *testing.T) {
 		{"command for kubeadm's file", kubeadm("preKubeadmCommands", []any{"envsubst < /etc/kubeadm.yml > /etc/kubeadm.yml.tmp"}), Lost, config, at + ".preKubeadmCommands", "for kubeadm"},
 		{"command for its configuration", kubeadm("preKubeadmCommands", []any{"sed -i s/a/b/ /run/kubeadm/kubeadm-join-config.yaml"}), Lost, config, at + ".preKubeadmCommands", "kubeadm-join-config"},
 		{"command that runs it", kubeadm("postKubeadmCommands", []any{"kubeadm join phase kubelet-start"}), Lost, config, at + ".postKubeadmCommands", "join phase"},
+		{"script", kubeadm("preKubeadmCommands", []any{"set -e\necho a\n  cat /tmp/kubeadm.yaml # x\necho b"}), Lost, config, at + ".preKubeadmCommands", `do not run "cat /tmp/kubeadm.yaml # x": it`},
 		{"command that names it", kubeadm("postKubeadmCommands", []any{"apt-mark hold kubeadm"}), Noted, config, at + ".postKubeadmCommands", "if it fails"},
 		{"Drover's own file", kubeadm("files", []any{map[string]any{"path": "/etc/motd", "content": "blue"}, map[string]any{"path": "/etc/kubernetes/kubelet.conf", "content": "x"}}), Lost, config, at + ".files", "/etc/kubernetes/kubelet.conf"},
 		{"file below nothing", kubeadm("files", []any{map[string]any{"path": "etc/motd", "content": "blue"}}), Lost, config, at + ".files", "must be absolute"},
