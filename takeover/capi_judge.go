@@ -33,6 +33,10 @@ func (s subject) drops(pool *Pool, target *Target, errs field.ErrorList) (droppe
 	c, base := &pool.Config, &target.Bootstrap.Spec.Template.Spec
 	why := map[string]map[int]string{}
 	for _, e := range errs {
+		if e.Field == "spec.format" && c.Format != "" {
+			s.refuse(at+"format", "it is %s, and for CloudInitConfigTemplate %s it can't be: %s; take a template for the system of the pool's image", c.Format, target.Bootstrap.Name, e.Detail)
+			c.Format, dropped = "", true
+		}
 		if m := configItem.FindStringSubmatch(e.Field); m != nil {
 			i, _ := strconv.Atoi(m[2]) // digits
 			if why[m[1]] == nil {

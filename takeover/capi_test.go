@@ -199,6 +199,7 @@ func TestFindingsOfClusterAPI(t *testing.T) {
 		{"file below nothing", kubeadm("files", []any{map[string]any{"path": "etc/motd", "content": "blue"}}), Lost, config, at + ".files", "must be absolute"},
 		{"file of a user", kubeadm("files", []any{map[string]any{"path": "/etc/motd", "content": "blue", "owner": "root"}}), Lost, config, at + ".files", "user:group"},
 		{"permissions", kubeadm("files", []any{map[string]any{"path": "/etc/motd", "content": "blue", "permissions": "644"}}), Lost, config, at + ".files", "/etc/motd"},
+		{"another system's format", kubeadm("format", "ignition"), Refused, config, at + ".format", "images of ubuntu-24.04 read cloud-config"},
 		{"name of a user", kubeadm("users", []any{map[string]any{"name": "Alice"}}), Lost, config, at + ".users", "Alice"},
 		{"not in base64", kubeadm("files", []any{map[string]any{"path": "/x", "encoding": "base64", "content": "%"}}), Refused, config, at + ".files.content", "base64"},
 		{"compressed", file("encoding", "gzip"), Lost, config, at + ".files.encoding", "compressed"},

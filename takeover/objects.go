@@ -37,8 +37,8 @@ type Target struct {
 	// Bootstrap is the template that new machines are set up with, apart from the labels and taints
 	// of each pool.
 	Bootstrap *bootstrapv1.CloudInitConfigTemplate
-	// Refuses returns what Drover's webhook refuses of a setup; nil: only the management cluster
-	// judges.
+	// Refuses returns what Drover's webhook refuses of a setup, with paths below "spec"; nil: only
+	// the management cluster judges.
 	Refuses func(*bootstrapv1.CloudInitConfigSpec) field.ErrorList
 }
 
