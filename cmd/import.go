@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/controllers"
@@ -265,6 +267,9 @@ func targetOf(ctx context.Context, c client.Client, o importOptions) (*takeover.
 	t := &takeover.Target{
 		Namespace: o.management.namespace, Cluster: o.cluster,
 		Account: &infrav1.CloudAccount{}, Bootstrap: &bootstrapv1.CloudInitConfigTemplate{},
+		Refuses: func(spec *bootstrapv1.CloudInitConfigSpec) field.ErrorList {
+			return render.Validate(spec, field.NewPath("spec"))
+		},
 	}
 	var err error
 	if t.Identity, err = controllers.Identity(ctx, c); err != nil {

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -116,6 +117,10 @@ func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req recon
 	return retryConflict(result, errors.Join(err, patchStatus(ctx, r.Client, before, adopted)))
 }
 
+// ownEndpoint is what helps if machines, which know only host and port, can't use the kubeconfig's
+// server.
+const ownEndpoint = "set spec.controlPlaneEndpoint to a host and port at which machines reach the API server itself"
+
 // adopt reads the user's kubeconfig, checks that it works, and passes it to Cluster API. It reports
 // the result in the Available condition.
 func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) (reconcile.Result, error) {
@@ -127,16 +132,33 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 		setUnavailable(adopted, refused.reason, refused.message)
 		return reconcile.Result{}, nil // a change of the Secret triggers a reconcile
 	}
-	if err := r.ensureEndpoint(ctx, adopted, cluster, config); err != nil {
-		return reconcile.Result{}, err
+	endpoint := endpointOf(adopted, cluster, config)
+	theServers := endpoint == config.Endpoint()
+	if theServers && strings.Trim(config.Server.Path, "/") != "" {
+		setUnavailable(adopted, controlplanev1.KubeconfigRefusedReason,
+			"The server in the kubeconfig has a path, which machines do not know, so none could join: "+ownEndpoint)
+		return r.nextProbe(adopted), nil
+	}
+	named := theServers && config.HasOtherName()
+	if !named { // otherwise the endpoint may be wrong
+		if err := r.ensureEndpoint(ctx, adopted, endpoint); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	version, failure, err := r.probe(ctx, adopted, cluster, config)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if failure == nil && named && !(apiServerProbe{config, r.Dial}).hasHostsCertificate(ctx, probeTimeout) {
+		failure = &probeFailure{controlplanev1.KubeconfigRefusedReason, "The API server's certificate is valid for the kubeconfig's tls-server-name, " +
+			"which machines do not know, and not for the server's host, so none could join: " + ownEndpoint}
+	}
 	if failure != nil {
 		setUnavailable(adopted, failure.reason, failure.message)
 		return r.nextProbe(adopted), nil
+	}
+	if err := r.ensureEndpoint(ctx, adopted, endpoint); err != nil {
+		return reconcile.Result{}, err
 	}
 	adopted.Status.Version = version
 
@@ -275,17 +297,25 @@ func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted 
 	return source, config, nil, nil
 }
 
-// ensureEndpoint sets an endpoint that the user left out: to the Cluster's, which may be a better
-// address for machines, else to the kubeconfig's. Cluster API copies it to the Cluster.
-func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) error {
+// endpointOf returns where machines reach the API server: what the user says, else the Cluster's
+// endpoint, which may be a better address for machines, else the kubeconfig's.
+func endpointOf(adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) clusterv1.APIEndpoint {
+	switch {
+	case adopted.Spec.ControlPlaneEndpoint.IsValid():
+		return adopted.Spec.ControlPlaneEndpoint
+	case isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint):
+		return cluster.Spec.ControlPlaneEndpoint
+	}
+	return config.Endpoint()
+}
+
+// ensureEndpoint sets an endpoint that the user left out. Cluster API copies it to the Cluster.
+func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, endpoint clusterv1.APIEndpoint) error {
 	if adopted.Spec.ControlPlaneEndpoint.IsValid() {
 		return nil
 	}
 	patched := adopted.DeepCopy()
-	patched.Spec.ControlPlaneEndpoint = config.Endpoint()
-	if isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint) {
-		patched.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint
-	}
+	patched.Spec.ControlPlaneEndpoint = endpoint
 	patch := client.MergeFromWithOptions(adopted.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, patched, patch); err != nil {
 		return fmt.Errorf("writing the endpoint: %w", err)

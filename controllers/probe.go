@@ -76,7 +76,7 @@ func (k apiServerProbe) request(ctx context.Context) (string, *probeFailure) {
 	if k.Token != "" {
 		request.Header.Set("Authorization", "Bearer "+k.Token)
 	}
-	response, err := k.client().Do(request)
+	response, err := k.client(k.TLS()).Do(request)
 	if err != nil {
 		return "", k.connectionFailure(err)
 	}
@@ -87,13 +87,33 @@ func (k apiServerProbe) request(ctx context.Context) (string, *probeFailure) {
 	return readVersion(response)
 }
 
+// hasHostsCertificate reports whether the API server's certificate is valid for the host of its
+// address, whatever name the kubeconfig says. It sends no credentials. A server that does not
+// answer counts as if it were.
+func (k apiServerProbe) hasHostsCertificate(ctx context.Context, timeout time.Duration) bool {
+	config := k.TLS()
+	config.ServerName, config.Certificates = "", nil // then it is the host
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodHead, k.Server.String(), nil)
+	if err != nil {
+		return true
+	}
+	response, err := k.client(config).Do(request)
+	if err == nil {
+		response.Body.Close()
+	}
+	var host x509.HostnameError
+	return !errors.As(err, &host)
+}
+
 // client returns an HTTP client for one probe.
-func (k apiServerProbe) client() *http.Client {
+func (k apiServerProbe) client(config *tls.Config) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			Proxy:                  egress.Proxy, // the operator's, as in Cluster API
 			DialContext:            k.dial,
-			TLSClientConfig:        k.TLS(),
+			TLSClientConfig:        config,
 			DisableKeepAlives:      true,
 			MaxResponseHeaderBytes: maxProbeAnswer,
 		},

@@ -189,6 +189,20 @@ func TestProbeTellsCertificatesApart(t *testing.T) {
 		})
 		version, failure := config.run(t.Context(), patience)
 		want(t, version, failure, "v1.36.3", "", "")
+		if config.hasHostsCertificate(t.Context(), patience) {
+			t.Error("a certificate for another name counts as the host's")
+		}
+	})
+	t.Run("tls-server-name beside the host", func(t *testing.T) {
+		server := serve(t, ca, soon, good, "kubernetes", "127.0.0.1")
+		config := configFor(t, server.URL, ca, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.TLSServerName = "kubernetes" })
+		if !config.hasHostsCertificate(t.Context(), patience) {
+			t.Error("the host's certificate does not count")
+		}
+		server.Close()
+		if !config.hasHostsCertificate(t.Context(), patience) {
+			t.Error("a server that does not answer has no wrong certificate")
+		}
 	})
 }
 

@@ -223,6 +223,12 @@ func (k *Config) TLS() *tls.Config {
 	return config
 }
 
+// HasOtherName reports whether the API server's certificate is verified for another name than the
+// host of its address.
+func (k *Config) HasOtherName() bool {
+	return k.tlsServerName != "" && k.tlsServerName != k.Server.Hostname()
+}
+
 // Compresses reports whether the API server may compress its answers.
 func (k *Config) Compresses() bool { return !k.disableCompression }
 

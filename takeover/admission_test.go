@@ -151,8 +151,8 @@ func TestDisksOfMachineControllerAreAdmitted(t *testing.T) {
 	}
 }
 
-// TestLabelsOfNodes tests who gives a label to new Nodes: their kubelet, Cluster API by the Machine,
-// or nobody, which the plan says.
+// TestLabelsOfNodes tests who gives a label to new Nodes: their kubelet, Cluster API by the
+// Machine, or nobody, which the plan says.
 func TestLabelsOfNodes(t *testing.T) {
 	t.Parallel()
 	// The zeroth pool of both fixtures has these labels.
@@ -213,17 +213,51 @@ func TestLabelsOfNodes(t *testing.T) {
 // TestEmptyFieldsAreAdmitted tests that what means nothing in the old system is left out.
 func TestEmptyFieldsAreAdmitted(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]map[string]any{
-		"no SEV-SNP": {"amdSevSnp": "disabled"}, "none": {}, "0": {"coreCount": int64(0), "threadsPerCore": int64(0)},
+	mcm := func(read func(*testing.T) *world, path string, value any) func(*testing.T) (*Target, *Plan) {
+		return func(t *testing.T) (*Target, *Plan) {
+			w := read(t)
+			class("providerSpec."+path, value)(w)
+			return w.target, w.plan()
+		}
+	}
+	capi := func(read func(*testing.T) *capiWorld, change func(*capiWorld)) func(*testing.T) (*Target, *Plan) {
+		return func(t *testing.T) (*Target, *Plan) {
+			w := read(t)
+			change(w)
+			return w.target, w.plan()
+		}
+	}
+	kubeadm := func(path string, value any) func(*capiWorld) {
+		return func(w *capiWorld) { set(&w.Configs[0], "spec.template.spec."+path, value) }
+	}
+	empty := map[string]any{}
+	for name, of := range map[string]func(*testing.T) (*Target, *Plan){
+		"CPU without SEV-SNP":      mcm(newWorld, "cpuOptions", map[string]any{"amdSevSnp": "disabled"}),
+		"CPU":                      mcm(newWorld, "cpuOptions", empty),
+		"CPU, 0":                   mcm(newWorld, "cpuOptions", map[string]any{"coreCount": int64(0), "threadsPerCore": int64(0)}),
+		"capacity reservation":     mcm(newWorld, "capacityReservation", empty),
+		"reservation's preference": mcm(newWorld, "capacityReservation", map[string]any{"capacityReservationPreference": ""}),
+		"security on Azure":        mcm(newMCMOnAzure, "properties.securityProfile", map[string]any{"uefiSettings": empty}),
+		"shielded on Google Cloud": mcm(newMCMOnGCP, "shieldedInstanceConfiguration", empty),
+		"attribute on vSphere":     mcm(newMCMOnVSphere, "tags", map[string]any{"cost-center": "", "mcm.gardener.cloud/cluster": "blue", "mcm.gardener.cloud/role": "node"}),
+		"labels of the kubelet":    capi(newCAPIWorld, kubeadm("joinConfiguration.nodeRegistration.kubeletExtraArgs", []any{map[string]any{"name": "node-labels", "value": "a=b,, c=d"}})),
+		"a command":                capi(newCAPIWorld, kubeadm("preKubeadmCommands", []any{"", "true", " "})),
+		"a user's key":             capi(newCAPIWorld, kubeadm("users", []any{map[string]any{"name": "alice", "sshAuthorizedKeys": []any{""}}})),
+		"a fixed address": capi(newCAPIServers, func(w *capiWorld) {
+			set(&w.Templates[0], "spec.template.spec.ports", []any{map[string]any{"network": map[string]any{"id": "net"}, "fixedIPs": []any{empty}}})
+		}),
+		"security in a pool on Azure": func(t *testing.T) (*Target, *Plan) {
+			w := newMCOnAzure(t)
+			inPool("spec.template.spec.providerSpec.value.cloudProviderSpec.securityProfile", empty)(w)
+			return w.target, w.plan()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
-			w := newWorld(t)
-			class("providerSpec.cpuOptions", options)(w)
-			p := w.plan()
-			g.Expect(p.Blocked()).To(Equal(0))
-			g.Expect(refusals(t, w.target, p)).To(BeEmpty())
+			target, p := of(t)
+			g.Expect(p.Blocked()).To(Equal(0), "%+v", p.Findings)
+			g.Expect(refusals(t, target, p)).To(BeEmpty())
 		})
 	}
 }

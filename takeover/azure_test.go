@@ -125,8 +125,8 @@ func TestFindingsOfMachineControllerOnAzure(t *testing.T) {
 	})
 }
 
-// TestPurchasePlansOfMachineController tests that new machines are bought as machine-controller buys
-// them, which has plans of its own for two operating systems
+// TestPurchasePlansOfMachineController tests that new machines are bought as machine-controller
+// buys them, which has plans of its own for two operating systems
 // (https://github.com/kubermatic/machine-controller/issues/788).
 func TestPurchasePlansOfMachineController(t *testing.T) {
 	t.Parallel()

@@ -128,6 +128,7 @@ func (m *CAPI) Plan(target *Target, drop []string) *Plan {
 		p.known = append(p.known, m.VMs[i].GetName())
 	}
 	p.versions()
+	p.joinable(target)
 	p.checkDrop()
 	return p
 }

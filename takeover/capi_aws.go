@@ -284,13 +284,10 @@ func (s subject) capaPurchase(a *infrav1.AWSMachine, spec *capaMachine) {
 	if spec.DynamicHostAllocation != nil {
 		s.lose(at+"dynamicHostAllocation", "new machines use hosts that exist, and nobody releases those of the old machines")
 	}
-	cpu := infrav1.AWSCPUOptions{
+	a.CPUOptions = given(infrav1.AWSCPUOptions{
 		AMDSEVSNP:            spec.CPU.ConfidentialCompute == "AMDEncryptedVirtualizationNestedPaging",
 		NestedVirtualization: spec.CPU.NestedVirtualization == "enabled",
-	}
-	if cpu != (infrav1.AWSCPUOptions{}) {
-		a.CPUOptions = &cpu
-	}
+	})
 }
 
 // capaRest maps how machines get their data.

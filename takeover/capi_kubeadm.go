@@ -49,6 +49,7 @@ func (m *CAPI) config(s subject, pool *Pool, target *Target) {
 		c.Host.NTPServers = spec.NTP.Servers
 	}
 	about.kubeadmJoin(pool, &spec.JoinConfiguration, target)
+	about.judge(pool, target)
 	for field, given := range map[string]bool{
 		"diskSetup": spec.DiskSetup.IsDefined(), "mounts": len(spec.Mounts) > 0, "bootCommands": len(spec.BootCommands) > 0,
 		"ignition": spec.Ignition.IsDefined(),
@@ -75,20 +76,29 @@ var needsKubeadm = regexp.MustCompile(`/etc/kubeadm\.ya?ml|/(var/)?run/kubeadm\b
 
 func (s subject) kubeadmCommands(field string, from []string) (commands []string) {
 	for _, command := range from {
+		if strings.TrimSpace(command) == "" {
+			continue // it does nothing, and Drover refuses it
+		}
 		if jinja(command) {
 			s.lose(field, "new machines do not run those with a template of cloud-init, {{…}}")
 			continue
 		}
-		if needsKubeadm.MatchString(command) {
-			s.lose(field, "new machines do not run %q: it is for kubeadm, or for files with which Cluster API runs it, and there are none", command)
+		if at := needsKubeadm.FindStringIndex(command); at != nil {
+			s.lose(field, "new machines do not run %q: it is for kubeadm, or for files with which Cluster API runs it, and there are none", lineAt(command, at[0]))
 			continue
 		}
-		if strings.Contains(command, "kubeadm") {
-			s.note(field, "new machines run %q, which names kubeadm: if it fails, they do not join", command)
+		if at := strings.Index(command, "kubeadm"); at >= 0 {
+			s.note(field, "new machines run %q, which names kubeadm: if it fails, they do not join", lineAt(command, at))
 		}
 		commands = append(commands, command)
 	}
 	return commands
+}
+
+// lineAt returns the line of a command that has the byte at an index.
+func lineAt(command string, index int) string {
+	rest, _, _ := strings.Cut(command[index:], "\n")
+	return strings.TrimSpace(command[strings.LastIndex(command[:index], "\n")+1:index] + rest)
 }
 
 func (s subject) kubeadmFiles(c *bootstrapv1.CloudInitConfigSpec, files []kubeadmv1.File) {
@@ -124,7 +134,8 @@ func (s subject) kubeadmFiles(c *bootstrapv1.CloudInitConfigSpec, files []kubead
 
 func (s subject) kubeadmUsers(c *bootstrapv1.CloudInitConfigSpec, users []kubeadmv1.User) {
 	for _, u := range users {
-		user := bootstrapv1.User{Name: u.Name, SSHAuthorizedKeys: u.SSHAuthorizedKeys}
+		keys := slices.DeleteFunc(slices.Clone(u.SSHAuthorizedKeys), func(key string) bool { return strings.TrimSpace(key) == "" })
+		user := bootstrapv1.User{Name: u.Name, SSHAuthorizedKeys: keys}
 		if strings.Contains(u.Sudo, "ALL") {
 			user.Sudo = "Allowed"
 		}

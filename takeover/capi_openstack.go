@@ -341,7 +341,9 @@ func (s subject) capoNetwork(port *infrav1.OpenStackPort, from *capoPort, cluste
 			s.refuse(at+"fixedIPs.subnet", "it has no ID, and no OpenStackServer of this template says which one it is: name its ID")
 			continue
 		}
-		port.FixedIPs = append(port.FixedIPs, one)
+		if one != (infrav1.OpenStackFixedIP{}) { // any address
+			port.FixedIPs = append(port.FixedIPs, one)
+		}
 	}
 }
 

@@ -38,8 +38,8 @@ func newCAPIServers(t *testing.T) *capiWorld {
 }
 
 // TestNodesOfOpenStackKeepTheirName tests that new Nodes are named as the old ones, after their
-// server. Nova's instance data have this name with a domain, "novalocal" by default, under which the
-// driver can't report it.
+// server. Nova's instance data have this name with a domain, "novalocal" by default, under which
+// the driver can't report it.
 func TestNodesOfOpenStackKeepTheirName(t *testing.T) {
 	t.Parallel()
 	const field = "spec.template.spec.joinConfiguration.nodeRegistration.name"

@@ -12,8 +12,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// nodeLabels gives new Nodes the labels of a field: those that a kubelet may set by its kubelet, and
-// those that Cluster API sets by the Machine. The other system sets any label itself.
+// nodeLabels gives new Nodes the labels of a field: those that a kubelet may set by its kubelet,
+// and those that Cluster API sets by the Machine. The other system sets any label itself.
 func (s subject) nodeLabels(pool *Pool, field string, labels map[string]string) {
 	var lost []string
 	for _, key := range slices.Sorted(maps.Keys(labels)) {

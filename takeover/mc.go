@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"maps"
@@ -124,6 +125,7 @@ func (m *MC) Plan(target *Target, drop []string) *Plan {
 	}
 	p.strays(m.Deployments, m.Sets, m.Machines)
 	p.versions()
+	p.joinable(target)
 	p.checkDrop()
 	return p
 }
@@ -154,7 +156,7 @@ func (m *MC) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
 			s.note("metadata.annotations", "the CloudInitConfigTemplate must say what %s says", key)
 		}
 	}
-	s.mcTemplate(pool, &spec.Template.Spec, target)
+	s.mcTemplate(pool, &spec.Template, target)
 	set, setSpec := m.activeSet(s, d)
 	if set == nil {
 		return pool
@@ -173,6 +175,7 @@ func (m *MC) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
 	if len(machines) != int(pool.Replicas) {
 		s.refuse("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", pool.Replicas, set.GetName(), len(machines))
 	}
+	s.added(pool, machines)
 	for _, machine := range machines {
 		if one := m.machine(p, machine, target); one != nil {
 			p.address(machine, one, pool)
@@ -210,8 +213,9 @@ func (m *MC) activeSet(s subject, d *unstructured.Unstructured) (active *unstruc
 }
 
 // mcTemplate maps what the pool says of each machine.
-func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
+func (s subject) mcTemplate(pool *Pool, template *mcTemplate, target *Target) {
 	const at = "spec.template.spec."
+	t := &template.Spec
 	s.nodeLabels(pool, at+"metadata.labels", t.Labels)
 	pool.NodeTaints = slices.Clone(t.Taints)
 	if own := s.mcAnnotations(at+"metadata.annotations", t.Annotations, target); len(own) > 0 {
@@ -231,6 +235,7 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
 		return
 	}
+	mcLabel(pool, "v1.machine-controller.kubermatic.io/operating-system", config.OperatingSystem)
 	s.note(value+".operatingSystem", "it is %s: the CloudInitConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
 	if len(config.SSHPublicKeys) > 0 {
 		s.note(value+".sshPublicKeys", "the CloudInitConfigTemplate says which keys new machines accept")
@@ -250,7 +255,7 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 	}
 	switch {
 	case account.KubeVirt != nil:
-		s.mcKubeVirt(pool, config, target)
+		s.mcKubeVirt(pool, config, &template.ObjectMeta, target)
 	case account.OpenStack != nil:
 		s.mcOpenStack(pool, config.CloudProviderSpec, target)
 	case account.VSphere != nil:
@@ -261,6 +266,40 @@ func (s subject) mcTemplate(pool *Pool, t *mcMachineSpec, target *Target) {
 		s.mcGCP(pool, config, family, target)
 	default:
 		s.mcAWS(pool, config.CloudProviderSpec, family, target)
+	}
+}
+
+// mcLabel gives new Nodes a label that machine-controller itself gives each Machine, unless the
+// pool has another value.
+func mcLabel(pool *Pool, key, value string) {
+	if _, has := pool.NodeLabels[key]; has || value == "" {
+		return
+	}
+	if pool.NodeLabels == nil {
+		pool.NodeLabels = map[string]string{}
+	}
+	pool.NodeLabels[key] = value
+}
+
+// added gives new Nodes the labels that all Machines of a pool have and the pool has not: those of
+// machine-controller's webhook.
+func (s subject) added(pool *Pool, machines []*unstructured.Unstructured) {
+	const field = "spec.template.spec.metadata.labels"
+	var common map[string]string
+	for i, o := range machines {
+		labels, _, _ := unstructured.NestedStringMap(o.Object, "spec", "metadata", "labels")
+		if i == 0 {
+			common = labels
+		}
+		maps.DeleteFunc(common, func(key, value string) bool {
+			_, has := pool.NodeLabels[key]
+			_, on := pool.MachineLabels[key]
+			return has || on || labels[key] != value
+		})
+	}
+	s.nodeLabels(pool, field, common)
+	if len(common) > 0 {
+		s.note(field, "new Nodes have %s, too, which the webhook has given all Machines", strings.Join(slices.Sorted(maps.Keys(common)), ", "))
 	}
 }
 
@@ -313,19 +352,29 @@ type mcVar struct {
 	from  bool // a Secret or a ConfigMap
 }
 
-// UnmarshalJSON reads a text, a truth value, or an object with a value or references.
+// UnmarshalJSON reads a text, a number, a truth value, or an object with a value or references. An
+// empty reference is none.
 func (v *mcVar) UnmarshalJSON(data []byte) error {
 	var plain any
-	if err := json.Unmarshal(data, &plain); err != nil {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber() // as it is written
+	if err := d.Decode(&plain); err != nil {
 		return err
 	}
 	if fields, is := plain.(map[string]any); is {
-		v.from = fields["secretKeyRef"] != nil || fields["configMapKeyRef"] != nil
+		for _, field := range []string{"secretKeyRef", "configMapKeyRef"} {
+			ref, _ := fields[field].(map[string]any)
+			name, _ := ref["name"].(string)
+			key, _ := ref["key"].(string)
+			v.from = v.from || name != "" && key != ""
+		}
 		plain = fields["value"]
 	}
 	switch is := plain.(type) {
 	case string:
 		v.value = is
+	case json.Number:
+		v.value = is.String()
 	case bool:
 		v.value = map[bool]string{true: "true", false: "false"}[is]
 	}

@@ -83,6 +83,7 @@ func (s subject) mcAWS(pool *Pool, from map[string]any, family string, target *T
 	}
 	if ptr.Deref(spec.IsSpotInstance, false) {
 		m.Market = &infrav1.AWSMarket{Type: "spot"}
+		mcLabel(pool, "k8c.io/aws-spot", "aws-node-termination-handler")
 		if c := spec.SpotInstanceConfig; c != nil {
 			m.Market.MaxPriceUSD = text("spotInstanceConfig.maxPrice", c.MaxPrice)
 			if text("spotInstanceConfig.persistentRequest", c.PersistentRequest) == "true" {

@@ -103,7 +103,7 @@ func (s subject) mcAzure(pool *Pool, from map[string]any, system, family string,
 		m.UltraSSD = sku == "UltraSSD_LRS"
 	}
 	if security := spec.Security; security != nil {
-		m.Security = &infrav1.AzureSecurity{Type: security.Type, SecureBoot: security.SecureBoot, VTPM: security.VTPM}
+		m.Security = given(infrav1.AzureSecurity{Type: security.Type, SecureBoot: security.SecureBoot, VTPM: security.VTPM})
 	}
 	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{Azure: m}), []string{mcKey}
 }
@@ -120,8 +120,8 @@ func mcPlan(system string) *infrav1.AzurePlan {
 	return nil
 }
 
-// mcAzureImage maps the image and its purchase plan. Without an image, machine-controller chooses by
-// the operating system, and new machines get that of a running VM.
+// mcAzureImage maps the image and its purchase plan. Without an image, machine-controller chooses
+// by the operating system, and new machines get that of a running VM.
 func (s subject) mcAzureImage(pool *Pool, m *infrav1.AzureMachine, spec *mcAzureSpec, system string) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec."
 	plan, field := mcPlan(system), at+"imageReference"

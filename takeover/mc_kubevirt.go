@@ -5,10 +5,13 @@ package takeover
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
@@ -104,7 +107,7 @@ const mcNamespace = "cluster.x-k8s.io/cluster-namespace"
 const mcPool = "md"
 
 // mcKubeVirt maps a cloudProviderSpec to the fields of a machine. The kubeconfig is the account's.
-func (s subject) mcKubeVirt(pool *Pool, config *mcProviderConfig, target *Target) {
+func (s subject) mcKubeVirt(pool *Pool, config *mcProviderConfig, meta *metav1.ObjectMeta, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcKubeVirtSpec{}
 	if !s.decode(map[string]any{at: config.CloudProviderSpec}, at, spec) {
@@ -125,14 +128,36 @@ func (s subject) mcKubeVirt(pool *Pool, config *mcProviderConfig, target *Target
 	}
 	if config.OperatingSystem == "flatcar" {
 		m.CloudInit = infrav1.KubeVirtConfigDrive
+		m.Annotations["kubevirt.io/placePCIDevicesOnRootComplex"] = "true"
 		s.note(at+".virtualMachine", "new machines have their Ignition on a config drive, as Flatcar's image for KubeVirt reads it, and not in an annotation")
 	}
+	s.mcKubeVirtMeta(m, meta)
 	s.mcKubeVirtSize(m, vm)
 	s.mcKubeVirtDisks(m, vm)
 	s.mcKubeVirtPlace(m, spec, pool)
-	s.mcKubeVirtNames(m, spec)
+	s.mcKubeVirtNames(pool, m, spec)
 	s.mcKubeVirtRest(spec)
 	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{KubeVirt: m}), []string{nameKey}
+}
+
+// mcKubeVirtMeta gives VMs the labels and annotations of their Machines. Those of VMs win.
+func (s subject) mcKubeVirtMeta(m *infrav1.KubeVirtMachine, meta *metav1.ObjectMeta) {
+	var lost []string
+	for key, value := range meta.Labels {
+		if _, has := m.Labels[key]; !has {
+			m.Labels[key] = value
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(meta.Annotations)) {
+		if strings.HasPrefix(key, "cdi.kubevirt.io") { // of the volumes
+			lost = append(lost, key)
+			continue
+		}
+		m.Annotations[key] = meta.Annotations[key]
+	}
+	if len(lost) > 0 {
+		s.lose("spec.template.metadata.annotations", "the volumes of new machines do not get %s", strings.Join(lost, ", "))
+	}
 }
 
 // mcKubeVirtSize maps what CPU and memory a VM has.
@@ -258,7 +283,7 @@ func (s subject) mcKubeVirtPlace(m *infrav1.KubeVirtMachine, spec *mcKubeVirtSpe
 }
 
 // mcKubeVirtNames maps what others know VMs by: labels, and the annotations of a network.
-func (s subject) mcKubeVirtNames(m *infrav1.KubeVirtMachine, spec *mcKubeVirtSpec) {
+func (s subject) mcKubeVirtNames(pool *Pool, m *infrav1.KubeVirtMachine, spec *mcKubeVirtSpec) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec."
 	cluster, project := s.text(at+"clusterName", spec.ClusterName), s.text(at+"projectID", spec.ProjectID)
 	if cluster != "" {
@@ -273,6 +298,7 @@ func (s subject) mcKubeVirtNames(m *infrav1.KubeVirtMachine, spec *mcKubeVirtSpe
 		for key, value := range map[string]string{"topology.kubernetes.io/region": location.Region, "topology.kubernetes.io/zone": location.Zone} {
 			if value != "" {
 				m.Labels[key] = value
+				mcLabel(pool, key, value)
 			}
 		}
 	}

@@ -132,9 +132,10 @@ type (
 		NodeConditions         *string          `json:"nodeConditions"`
 	}
 	mcmClassRef struct {
-		APIGroup string `json:"apiGroup"`
-		Kind     string `json:"kind"`
-		Name     string `json:"name"`
+		APIGroup  string `json:"apiGroup"`
+		Kind      string `json:"kind"`
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"` // in all of its samples, and in no version's API
 	}
 )
 
@@ -171,6 +172,7 @@ func (m *MCM) Plan(target *Target, drop []string) *Plan {
 		}
 	}
 	p.versions()
+	p.joinable(target)
 	p.checkDrop()
 	return p
 }
@@ -350,6 +352,9 @@ func (s subject) template(pool *Pool, t *mcmMachineSpec) {
 	}
 	if t.MachinePreserveTimeout != nil {
 		s.note(at+"machinePreserveTimeout", "the annotation cluster.x-k8s.io/skip-remediation keeps a machine, without a time limit")
+	}
+	if t.Class.Namespace != "" {
+		s.note(at+"class.namespace", "machine-controller-manager ignores it")
 	}
 	node := &t.NodeTemplate
 	s.nodeLabels(pool, at+"nodeTemplate.metadata.labels", node.Labels)

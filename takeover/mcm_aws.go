@@ -119,12 +119,9 @@ func (s subject) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
 	s.awsPlacement(m, spec.Placement)
 	s.awsMetadata(m, spec.Metadata)
 	if c := spec.CPU; c != nil {
-		cpu := infrav1.AWSCPUOptions{
+		m.CPUOptions = given(infrav1.AWSCPUOptions{
 			CoreCount: ptr.Deref(c.CoreCount, 0), ThreadsPerCore: ptr.Deref(c.ThreadsPerCore, 0), AMDSEVSNP: ptr.Deref(c.AMDSEVSNP, "") == "enabled",
-		}
-		if cpu != (infrav1.AWSCPUOptions{}) {
-			m.CPUOptions = &cpu
-		}
+		})
 	}
 	return m
 }
@@ -225,10 +222,11 @@ func (s subject) awsPurchase(m *infrav1.AWSMachine, spec *mcmAWS) {
 		}
 	}
 	if r := spec.CapacityReservation; r != nil {
-		m.CapacityReservation = &infrav1.AWSCapacityReservation{ID: ptr.Deref(r.ID, ""), ResourceGroupARN: ptr.Deref(r.GroupARN, "")}
-		if m.CapacityReservation.ID == "" && m.CapacityReservation.ResourceGroupARN == "" {
-			m.CapacityReservation.Preference = r.Preference
+		of := infrav1.AWSCapacityReservation{ID: ptr.Deref(r.ID, ""), ResourceGroupARN: ptr.Deref(r.GroupARN, "")}
+		if of == (infrav1.AWSCapacityReservation{}) {
+			of.Preference = r.Preference
 		}
+		m.CapacityReservation = given(of)
 	}
 }
 

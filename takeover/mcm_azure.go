@@ -212,9 +212,10 @@ func (s subject) azureRest(m *infrav1.AzureMachine, p *mcmAzureProperties) {
 		m.BootDiagnostics, m.BootDiagnosticsStorageURI = ptr.To(true), ptr.Deref(d.StorageURI, "")
 	}
 	if security := p.Security; security != nil {
-		m.Security = &infrav1.AzureSecurity{Type: ptr.Deref(security.Type, "")}
+		of := infrav1.AzureSecurity{Type: ptr.Deref(security.Type, "")}
 		if security.UEFI != nil {
-			m.Security.SecureBoot, m.Security.VTPM = security.UEFI.SecureBoot, security.UEFI.VTPM
+			of.SecureBoot, of.VTPM = security.UEFI.SecureBoot, security.UEFI.VTPM
 		}
+		m.Security = given(of)
 	}
 }

@@ -75,6 +75,14 @@ func (t *Target) fields(f infrav1.CloudMachineFields) *infrav1.CloudMachineField
 	return &f
 }
 
+// given returns settings, or nil if they set nothing: an object without fields is refused.
+func given[T comparable](settings T) *T {
+	if settings == *new(T) {
+		return nil
+	}
+	return &settings
+}
+
 // The tag keys by which machine-controller-manager recognizes its VMs have these parts.
 const (
 	mcmClusterKey = "kubernetes.io/cluster/"

@@ -206,7 +206,7 @@ func (s subject) gcpRest(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) {
 		s.refuse(at+"serviceAccounts", "there are %d, and a machine has one", len(spec.ServiceAccounts))
 	}
 	if shielded := spec.Shielded; shielded != nil {
-		m.Shielded = &infrav1.GCPShielded{SecureBoot: shielded.SecureBoot, VTPM: shielded.VTPM, IntegrityMonitoring: shielded.IntegrityMonitoring}
+		m.Shielded = given(infrav1.GCPShielded{SecureBoot: shielded.SecureBoot, VTPM: shielded.VTPM, IntegrityMonitoring: shielded.IntegrityMonitoring})
 	}
 	m.NestedVirtualization = spec.Advanced != nil && spec.Advanced.NestedVirtualization
 }

@@ -28,7 +28,7 @@ func (m *MCM) machine(p *Plan, o *unstructured.Unstructured, template *mcmMachin
 	if phase, _, _ := unstructured.NestedString(o.Object, "status", "currentStatus", "phase"); phase != "Running" {
 		s.refuse("status.currentStatus.phase", "it is %q: wait until it is Running, or delete it", phase)
 	}
-	if spec.Class != template.Class {
+	if spec.Class.Name != template.Class.Name {
 		s.refuse("spec.class", "it is %s, and its pool has %s: wait until the pool is rolled out", spec.Class.Name, template.Class.Name)
 	}
 	name := o.GetLabels()["node"]

@@ -19,10 +19,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -91,6 +93,9 @@ func newTarget() *Target {
 		Bootstrap: &bootstrapv1.CloudInitConfigTemplate{},
 	}
 	target.Bootstrap.Spec.Template.Spec.OperatingSystem = "ubuntu-24.04"
+	target.Refuses = func(spec *bootstrapv1.CloudInitConfigSpec) field.ErrorList {
+		return render.Validate(spec, field.NewPath("spec"))
+	}
 	return target
 }
 
@@ -259,6 +264,10 @@ func TestFindings(t *testing.T) {
 		{"in place", deployment("spec.strategy", map[string]any{"type": "InPlaceUpdate", "inPlaceUpdate": map[string]any{"orchestrationType": "Auto"}}), Lost, pool, "spec.strategy.type", "in place"},
 		{"preserved ones", deployment("spec.autoPreserveFailedMachineMax", int64(1)), Lost, pool, "spec.autoPreserveFailedMachineMax", "no failed machines"},
 		{"deadline", deployment("spec.progressDeadlineSeconds", int64(600)), Noted, pool, "spec.progressDeadlineSeconds", "no deadline"},
+		{"namespace of the class", func(w *world) {
+			set(&w.Deployments[0], "spec.template.spec.class.namespace", "x")
+			set(&w.Sets[0], "spec.template.spec.class.namespace", "x")
+		}, Noted, pool, "spec.template.spec.class.namespace", "ignores it"},
 		{"unknown field", deployment("spec.surprise", "x"), Refused, pool, "spec", `unknown field "surprise"`},
 		{"scaling", func(w *world) {
 			set(&w.Deployments[0], "spec.replicas", int64(3))

@@ -91,7 +91,7 @@ func (s subject) vsphere(pool *Pool, class *unstructured.Unstructured, target *T
 		case strings.HasPrefix(key, mcmClusterKey), strings.HasPrefix(key, mcmRoleKey):
 			s.refuse(at+"tags", "machine-controller-manager looks only whether a VM has the attribute %s, and vCenter can't take it off one VM: give the class and its VMs %s and %s instead, "+
 				"and remove the attribute from vCenter", key, mcmCluster, mcmRole)
-		case key != mcmRole:
+		case key != mcmRole && spec.Tags[key] != "": // an attribute without a value is none
 			m.CustomAttributes = append(m.CustomAttributes, infrav1.VSphereAttribute{Name: key, Value: spec.Tags[key]})
 		}
 	}

@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,6 +37,9 @@ type Target struct {
 	// Bootstrap is the template that new machines are set up with, apart from the labels and taints
 	// of each pool.
 	Bootstrap *bootstrapv1.CloudInitConfigTemplate
+	// Refuses returns what Drover's webhook refuses of a setup, with paths below "spec"; nil: only
+	// the management cluster judges.
+	Refuses func(*bootstrapv1.CloudInitConfigSpec) field.ErrorList
 }
 
 // instance returns the cloud's ID of the VM with this provider ID, or "" if it is none.
@@ -305,18 +310,38 @@ func (t *Target) Try(ctx context.Context, c client.Client, p *Plan) error {
 			continue // made by an earlier run
 		}
 		err := c.Create(ctx, o.DeepCopyObject().(client.Object), client.DryRunAll)
-		status, refused := errors.AsType[*apierrors.StatusError](err)
-		switch {
-		case err == nil:
+		if err == nil {
+			continue
+		}
+		about := p.about(kind, o.GetName())
+		switch causes := causesOf(err); {
 		case apierrors.IsAlreadyExists(err):
-			p.about(kind, o.GetName()).refuse("metadata.name", "namespace %s has one of this name already", t.Namespace)
-		case refused && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) && status.ErrStatus.Details != nil && len(status.ErrStatus.Details.Causes) > 0):
-			for _, cause := range status.ErrStatus.Details.Causes {
-				p.about(kind, o.GetName()).refuse(cause.Field, "%s", cause.Message)
+			about.refuse("metadata.name", "namespace %s has one of this name already", t.Namespace)
+		case len(causes) > 0:
+			for _, cause := range causes {
+				about.refuse(cause.Field, "%s", cause.Message)
 			}
 		default:
 			return fmt.Errorf("asking whether %s %s would be accepted: %w", kind, o.GetName(), err)
 		}
+	}
+	return nil
+}
+
+// causesOf returns why an API server refuses an object, if it is for what the object says: by its
+// schema, a webhook or a policy, and not for the user's rights.
+func causesOf(err error) []metav1.StatusCause {
+	refused, is := errors.AsType[*apierrors.StatusError](err)
+	if !is {
+		return nil
+	}
+	status := &refused.ErrStatus
+	judged := apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err)
+	if judged && status.Details != nil && len(status.Details.Causes) > 0 {
+		return status.Details.Causes
+	}
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || strings.Contains(status.Message, "denied the request") || strings.Contains(status.Message, "denied request") {
+		return []metav1.StatusCause{{Message: status.Message}}
 	}
 	return nil
 }

@@ -181,6 +181,30 @@ func (p *Plan) checkDrop() {
 	}
 }
 
+// joinable finds what would keep new machines from being made, or from joining.
+func (p *Plan) joinable(target *Target) {
+	account := &target.Account.Spec
+	for i := range p.Pools {
+		pool := &p.Pools[i]
+		s := p.about("MachineDeployment", pool.Name)
+		if m := pool.Machine; m != nil && len(pool.Machines) == 0 &&
+			(m.AWS != nil && m.AWS.Image == (infrav1.AWSImage{}) || m.Azure != nil && m.Azure.Image == (infrav1.AzureImage{})) {
+			s.refuse("", "it names no image, and has no machine whose image new ones could get: scale it to 1 first")
+		}
+		if cmp.Or(pool.Config.NodeName, target.Bootstrap.Spec.Template.Spec.NodeName) != bootstrapv1.NodeNameHostname {
+			continue
+		}
+		bootstrap := p.about("CloudInitConfigTemplate", target.Bootstrap.Name)
+		const field, why = "spec.template.spec.nodeName", "it is Hostname: the instance data have the name with a domain"
+		switch {
+		case account.GCP != nil:
+			bootstrap.refuse(field, "%s, which Google does not tell Drover, so no new machine would join: leave it out", why)
+		case account.OpenStack != nil:
+			bootstrap.note(field, "%s, unless Nova's dhcp_domain is empty, and OpenStack tells Drover only the server's name: then no new machine joins; Machine names Nodes after their server", why)
+		}
+	}
+}
+
 // KeySets returns each set of tag keys by which the other system recognizes VMs of the plan.
 func (p *Plan) KeySets() (sets [][]string) {
 	for i := range p.Pools {

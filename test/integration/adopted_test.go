@@ -3,10 +3,13 @@
 package integration
 
 import (
+	"crypto/tls"
 	"encoding/pem"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
@@ -23,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	"github.com/drover-io/drover/test/authority"
 )
 
 func pemOf(server *httptest.Server) []byte {
@@ -125,6 +130,26 @@ func TestAdoptRefuses(t *testing.T) {
 				c.InsecureSkipTLSVerify, c.CertificateAuthorityData = true, nil
 			})
 		}, controlplanev1.KubeconfigRefusedReason, "insecure-skip-tls-verify"},
+		"path": {func(s *tenant) []byte {
+			return s.edited(func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server += "/k8s/clusters/c-m-abcde" })
+		}, controlplanev1.KubeconfigRefusedReason, "has a path, which machines do not know"},
+		"server-name": {func(s *tenant) []byte {
+			ca := authority.New(s.t)
+			certificate, key := ca.Issue(s.t, time.Now().Add(time.Hour), "kubernetes")
+			pair, err := tls.X509KeyPair(certificate, key)
+			s.Expect(err).NotTo(HaveOccurred())
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, `{"gitVersion": "v1.36.3"}`)
+			}))
+			server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+			server.StartTLS()
+			s.t.Cleanup(server.Close)
+			return s.edited(func(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				c.Server, c.TLSServerName, c.CertificateAuthorityData = server.URL, "kubernetes", ca.PEM
+				*u = clientcmdapi.AuthInfo{Token: marked}
+			})
+		}, controlplanev1.KubeconfigRefusedReason, "not for the server's host"},
 		"wrong-token": {func(s *tenant) []byte {
 			return s.edited(func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { *u = clientcmdapi.AuthInfo{Token: marked} })
 		}, controlplanev1.UnauthorizedReason, "HTTP 401"},
@@ -174,6 +199,42 @@ func TestAdoptRefuses(t *testing.T) {
 			s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
 		})
 	}
+}
+
+// TestAdoptBelowPath tests that an API server that the kubeconfig reaches below a path, as
+// Rancher's do, is adopted with an endpoint of its own, and without one is not. The endpoint of
+// the path's host gets to no Cluster.
+func TestAdoptBelowPath(t *testing.T) {
+	t.Parallel()
+	s := newTenant(t)
+	config, err := clientcmd.RESTConfigFromKubeConfig(s.Kubeconfig)
+	s.Expect(err).NotTo(HaveOccurred())
+	admin, err := rest.TransportFor(config)
+	s.Expect(err).NotTo(HaveOccurred())
+	to, err := url.Parse(config.Host)
+	s.Expect(err).NotTo(HaveOccurred())
+	const below = "/k8s/clusters/c-m-abcde"
+	proxy := &httputil.ReverseProxy{Transport: admin, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		r.Out.Header.Del("Authorization")
+	}}
+	front := httptest.NewTLSServer(http.StripPrefix(below, proxy))
+	t.Cleanup(front.Close)
+	kubeconfig := s.edited(func(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+		c.Server, c.CertificateAuthorityData = front.URL+below, pemOf(front)
+		*u = clientcmdapi.AuthInfo{Token: marked}
+	})
+	infra, adopted, cluster := s.CloudCluster(), s.ControlPlane(), s.Cluster()
+	infra.Spec.AccountRefs = nil
+	s.create(s.kubeconfigSecret(kubeconfig), infra, adopted, cluster)
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.KubeconfigRefusedReason, "has a path")
+	s.Expect(adopted.Spec.ControlPlaneEndpoint.IsValid()).To(BeFalse())
+	s.Expect(read(s, cluster).Spec.ControlPlaneEndpoint.IsValid()).To(BeFalse())
+
+	own := clusterv1.APIEndpoint{Host: "api.example.org", Port: 6443}
+	update(s, adopted, func(a *controlplanev1.AdoptedControlPlane) { a.Spec.ControlPlaneEndpoint = own })
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
+	s.Eventually(func() clusterv1.APIEndpoint { return read(s, cluster).Spec.ControlPlaneEndpoint }).Should(Equal(own))
 }
 
 func TestAdoptMissingKey(t *testing.T) {

@@ -17,8 +17,9 @@ const (
 	// KubeconfigMissingReason says that the Secret in spec.kubeconfigRef, or its key, does not
 	// exist.
 	KubeconfigMissingReason = "KubeconfigMissing"
-	// KubeconfigRefusedReason says that the kubeconfig can't be parsed, or asks for something that
-	// Drover never does for a tenant: to run a program, to read a file, or to skip verification.
+	// KubeconfigRefusedReason says that the kubeconfig can't be parsed, asks for something that
+	// Drover never does for a tenant (to run a program, to read a file, or to skip verification),
+	// or reaches its server in a way that machines can't: by a path, or by another name.
 	KubeconfigRefusedReason = "KubeconfigRefused"
 	// KubeconfigConflictReason says that the Cluster's kubeconfig Secret exists and has another
 	// owner.
