@@ -71,16 +71,7 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (*
 	ctx = context.WithoutCancel(ctx)
 	known := r.attempts.get(s.CloudMachine)
 	r.attempts.set(s.CloudMachine, attemptUnknown) // from here on a VM may exist
-	instance, err := s.account.Ensure(ctx, cloud.Request{
-		Token:       s.Spec.Creation.Token,
-		Attempt:     int(s.Spec.Creation.Attempt),
-		MaybeSent:   known == attemptUnknown || known == attemptUnsettled,
-		OwnershipID: s.ownershipID,
-		Namespace:   s.Namespace,
-		Name:        s.Name,
-		UserData:    userData,
-		Spec:        &s.Spec.CloudMachineFields,
-	}, domains)
+	instance, err := ensure(ctx, s, userData, domains, known == attemptUnknown || known == attemptUnsettled)
 	if err != nil {
 		return done(r.handleCreateError(ctx, s, known, err))
 	}
@@ -119,6 +110,20 @@ func (r *CloudMachineReconciler) userData(ctx context.Context, s *machineScope) 
 		return nil, fmt.Sprintf("The bootstrap data in Secret %q is too large: %v; shorten the files and commands", name, err), nil
 	}
 	return data, "", nil
+}
+
+// ensure asks the account for the VM. open means that a create may have been sent before.
+func ensure(ctx context.Context, s *machineScope, userData []byte, domains []string, open bool) (cloud.Resource, error) {
+	return s.account.Ensure(ctx, cloud.Request{
+		Token:       s.Spec.Creation.Token,
+		Attempt:     int(s.Spec.Creation.Attempt),
+		MaybeSent:   open,
+		OwnershipID: s.ownershipID,
+		Namespace:   s.Namespace,
+		Name:        s.Name,
+		UserData:    userData,
+		Spec:        &s.Spec.CloudMachineFields,
+	}, domains)
 }
 
 // allowedDomains returns the failure domains that the create may use: on a cloud with

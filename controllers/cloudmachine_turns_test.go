@@ -83,8 +83,8 @@ func (s *steps) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	return s.Reconciler.Reconcile(ctx, r)
 }
 
-// TestWaitingMachinesCostLittle: hundreds of machines of one account are to be made, and each create
-// takes seconds. Until it is made, each is reconciled at most three times, and is read once.
+// TestWaitingMachinesCostLittle: many machines of one account are to be made, and each create takes
+// seconds. Until it is made, each is reconciled at most three times, and is read once.
 func TestWaitingMachinesCostLittle(t *testing.T) {
 	for name, c := range map[string]struct {
 		machines  int

@@ -29,8 +29,8 @@ const (
 //
 // A call needs a token of the bucket, which holds what the cloud allows the accounts together, and
 // one of its account's own, which holds what the account's limits allow. A step of a machine
-// (Ensure) also needs one of the account's slots, and one of the workers that all accounts share: it
-// holds a worker until it is answered.
+// (Ensure) also needs one of the account's slots, and one of the workers that all accounts share:
+// it holds a worker until it is answered.
 //
 // What may not go yet has a place in its account's lane, which the token of the machine keeps. The
 // owner is told when to come back, and so need not poll. A place is not a permission: only an owner
@@ -171,10 +171,11 @@ func (a *admission) admit(account types.NamespacedName, token string, first bool
 type result struct {
 	// asked is when the driver was called; zero: it was not.
 	asked time.Time
-	// unused means that no create was sent, sent and made that one was, and may have made something.
+	// unused means that no create was sent, sent that one was, and made that it may have made
+	// something.
 	unused, sent, made bool
-	// done means that the machine needs no further step, answered that the cloud was not silent, and
-	// throttled that it throttled the step.
+	// done means that the machine needs no further step, answered that the cloud was not silent,
+	// and throttled that it throttled the step.
 	done, answered, throttled bool
 }
 

@@ -284,8 +284,8 @@ func TestRefusedStepGoesBehind(t *testing.T) {
 	})
 }
 
-// TestAccountsTakeTurns: of accounts that the cloud throttles together, one has hundreds of machines
-// waiting. The others' machines are made in turns with them.
+// TestAccountsTakeTurns: of accounts that the cloud throttles together, one has hundreds of
+// machines waiting. The others' machines are made in turns with them.
 func TestAccountsTakeTurns(t *testing.T) {
 	for name, others := range map[string]map[string]int{
 		"one machine":       {"b": 1},
@@ -362,8 +362,8 @@ func TestOwnLimitIsACap(t *testing.T) {
 	})
 }
 
-// TestForgedPlaceHoldsNobody: the endpoint of another tenant claims the account's place, and asks to
-// be left alone. That changes nothing for the account.
+// TestForgedPlaceHoldsNobody: the endpoint of another tenant claims the account's place, and asks
+// to be left alone. That changes nothing for the account.
 func TestForgedPlaceHoldsNobody(t *testing.T) {
 	for name, f := range map[string]fault{
 		"an hour": {code: string(cloud.Throttled), retry: time.Hour},

@@ -74,8 +74,8 @@ func (l *limiter) leave(account types.NamespacedName) {
 	l.read.leave(account)
 }
 
-// sharedLimiters holds one limiter for all accounts that the cloud throttles together. Together they
-// get the largest limits that any of them asks for, so that none slows another, and each keeps
+// sharedLimiters holds one limiter for all accounts that the cloud throttles together. Together
+// they get the largest limits that any of them asks for, so that none slows another, and each keeps
 // within its own. The zero value is ready for use.
 type sharedLimiters struct {
 	workers workers
@@ -168,8 +168,8 @@ func (s *sharedLimiter) applyLargest() {
 	s.configure(most)
 }
 
-// bucket is a token bucket whose rate falls when the cloud throttles, and recovers. Its methods need
-// the lock of the admission that it belongs to.
+// bucket is a token bucket whose rate falls when the cloud throttles, and recovers. Its methods
+// need the lock of the admission that it belongs to.
 type bucket struct {
 	limit     cloud.Limit // as configured
 	rate      float64     // in force: below limit.PerSecond for a while after throttling

@@ -14,7 +14,7 @@ import (
 
 const (
 	// maxConcurrentCreates is how many steps of one account's machines may be under way. Each holds
-	// one of the manager's workers until it is answered, and a slow cloud must not hold all workers.
+	// one of the workers until it is answered, and a slow cloud must not hold all of them.
 	maxConcurrentCreates = 12
 	// maxConcurrentLooks is how many of these may be further steps of machines.
 	maxConcurrentLooks = 9
@@ -85,9 +85,9 @@ func (s *slots) after(rank int, now time.Time) time.Duration {
 // next returns when the next call under way is expected to end, although slots may be free.
 func (s *slots) next(now time.Time) time.Duration { return s.after(max(s.free(), 0), now) }
 
-// workers bounds the calls of all accounts that hold a worker: while half of the workers are held,
-// only an account that holds none may take one, one for a step and one for a lookup. So accounts whose clouds do not answer leave
-// workers to those whose clouds do.
+// workers bounds the calls of all accounts that hold a worker. While half of the workers are held,
+// an account may take one only if it holds none, and likewise for its lookups. So accounts whose
+// clouds do not answer leave workers to those whose clouds do.
 type workers struct {
 	all int // 0: no bound
 
