@@ -73,7 +73,7 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 	}
 	s.nodes = &controllers.NodeHandover{Machines: s.machinesChanged, Nodes: &controllers.EventQueue{}}
 	options := accountOptions(o.clouds, dialer)
-	options.Metrics = metrics.Registry
+	options.Metrics, options.Workers = metrics.Registry, o.limits.machines
 	var indexes []clustercache.CacheOptionsIndex
 	if o.controllers.run != runSafety {
 		indexes = controllers.NodeIndexes()

@@ -33,8 +33,15 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (*
 	if r.isUnsettled(s) {
 		return &reconcile.Result{RequeueAfter: jitter(unsettledRecheck)}, nil
 	}
-	// Nothing is read for a machine whose turn has not come: a list by token costs the API server
-	// more with each machine of the fleet.
+	if moved, err := r.changeDomain(ctx, s); moved || err != nil {
+		return done(r.handleDomainError(s, err))
+	}
+	domains, err := r.allowedDomains(ctx, s)
+	if err != nil {
+		return done(r.handleDomainError(s, err))
+	}
+	// Nothing is read live for a machine whose turn has not come: a list by token costs the API
+	// server more with each machine of the fleet.
 	release, err := s.account.Admit(s.reference())
 	if err != nil {
 		return done(r.createFailed(s, err), nil)
@@ -52,9 +59,6 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (*
 	if !isCurrent(s, withToken) {
 		return &reconcile.Result{}, nil // the cache lags behind, and its next event triggers a reconcile
 	}
-	if moved, err := r.changeDomain(ctx, s); moved || err != nil {
-		return done(r.handleDomainError(s, err))
-	}
 	userData, reason, err := r.userData(ctx, s)
 	if err != nil {
 		return nil, err
@@ -67,7 +71,7 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (*
 	ctx = context.WithoutCancel(ctx)
 	known := r.attempts.get(s.CloudMachine)
 	r.attempts.set(s.CloudMachine, attemptUnknown) // from here on a VM may exist
-	instance, err := r.ensure(ctx, s, userData, known == attemptUnknown || known == attemptUnsettled)
+	instance, err := ensure(ctx, s, userData, domains, known == attemptUnknown || known == attemptUnsettled)
 	if err != nil {
 		return done(r.handleCreateError(ctx, s, known, err))
 	}
@@ -109,14 +113,7 @@ func (r *CloudMachineReconciler) userData(ctx context.Context, s *machineScope) 
 }
 
 // ensure asks the account for the VM. open means that a create may have been sent before.
-func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, userData []byte, open bool) (cloud.Resource, error) {
-	domains := []string{s.Spec.Creation.FailureDomain}
-	if !s.account.Cloud().Traits.ZonalIdempotency {
-		var err error
-		if domains, err = r.domains(ctx, s); err != nil {
-			return cloud.Resource{}, err
-		}
-	}
+func ensure(ctx context.Context, s *machineScope, userData []byte, domains []string, open bool) (cloud.Resource, error) {
 	return s.account.Ensure(ctx, cloud.Request{
 		Token:       s.Spec.Creation.Token,
 		Attempt:     int(s.Spec.Creation.Attempt),
@@ -127,6 +124,15 @@ func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, us
 		UserData:    userData,
 		Spec:        &s.Spec.CloudMachineFields,
 	}, domains)
+}
+
+// allowedDomains returns the failure domains that the create may use: on a cloud with
+// ZonalIdempotency the recorded one, else those of domains.
+func (r *CloudMachineReconciler) allowedDomains(ctx context.Context, s *machineScope) ([]string, error) {
+	if s.account.Cloud().Traits.ZonalIdempotency {
+		return []string{s.Spec.Creation.FailureDomain}, nil
+	}
+	return r.domains(ctx, s)
 }
 
 // domains returns the failure domains that the machine may go to, in the order to try: its

@@ -83,8 +83,8 @@ func (s *steps) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	return s.Reconciler.Reconcile(ctx, r)
 }
 
-// TestWaitingMachinesCostLittle: hundreds of machines of one account are to be made, and each create
-// takes seconds. Until it is made, each is reconciled at most three times, and is read once.
+// TestWaitingMachinesCostLittle: many machines of one account are to be made, and each create takes
+// seconds. Until it is made, each is reconciled at most three times, and is read once.
 func TestWaitingMachinesCostLittle(t *testing.T) {
 	for name, c := range map[string]struct {
 		machines  int
@@ -117,7 +117,7 @@ func TestWaitingMachinesCostLittle(t *testing.T) {
 				b.r.Accounts = b.accounts(spec, func(d cloud.Driver, _ string) cloud.Driver { return slowDriver{d, c.latency} }, "team-a")
 				count := &steps{Client: b.management, Reconciler: b.r, lists: map[string]int{}, reconciles: map[types.NamespacedName]int{}}
 				b.r.APIReader = count
-				b.work(count, 50, requests)
+				b.work(count, requests)
 				made := func() (n int) {
 					all := &infrav1.CloudMachineList{}
 					b.Expect(b.management.List(t.Context(), all)).To(Succeed())
@@ -150,6 +150,9 @@ func TestWaitingMachinesCostLittle(t *testing.T) {
 	}
 }
 
+// manyWorkers is how many workers the controller of machines has in these tests.
+const manyWorkers = 50
+
 // accounts returns an account for each of the namespaces. wrap changes its driver.
 func (b *bench) accounts(spec infrav1.CloudAccountSpec, wrap func(d cloud.Driver, namespace string) cloud.Driver, namespaces ...string) *fleet.Accounts {
 	row := simulated.Cloud(b.cloud.URL)
@@ -159,7 +162,7 @@ func (b *bench) accounts(spec infrav1.CloudAccountSpec, wrap func(d cloud.Driver
 		return wrap(d, c.Namespace), err
 	}
 	accounts := fleet.NewAccounts(fleet.Options{
-		Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(fleet.DefaultCall), Transport: b.transport,
+		Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(fleet.DefaultCall), Transport: b.transport, Workers: manyWorkers,
 		OnMachines: func(account types.NamespacedName, tokens []string) {
 			b.r.InstancesChanged(b.t.Context(), account.Namespace, tokens)
 		},
@@ -181,12 +184,12 @@ func (b *bench) accounts(spec infrav1.CloudAccountSpec, wrap func(d cloud.Driver
 	return accounts
 }
 
-// work starts a controller of machines with these workers.
-func (b *bench) work(r reconcile.Reconciler, workers int, requests []reconcile.Request) {
+// work starts a controller of machines.
+func (b *bench) work(r reconcile.Reconciler, requests []reconcile.Request) {
 	c, err := controller.NewUnmanaged("machines", controller.Options{
-		SkipNameValidation: ptr.To(true), MaxConcurrentReconciles: workers, Reconciler: r, ReconciliationTimeout: time.Minute,
+		SkipNameValidation: ptr.To(true), MaxConcurrentReconciles: manyWorkers, Reconciler: r, ReconciliationTimeout: time.Minute,
 		NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
-			return fairqueue.New(name, limiter, fairqueue.Rules[reconcile.Request]{Workers: workers, Hangs: b.r.Accounts.Hangs,
+			return fairqueue.New(name, limiter, fairqueue.Rules[reconcile.Request]{Workers: manyWorkers, Hangs: b.r.Accounts.Hangs,
 				TargetOf: func(r reconcile.Request) types.NamespacedName {
 					return types.NamespacedName{Namespace: r.Namespace, Name: "main"}
 				}})
@@ -204,4 +207,59 @@ func (b *bench) work(r reconcile.Reconciler, workers int, requests []reconcile.R
 	ended := make(chan error, 1)
 	go func() { ended <- c.Start(ctx) }()
 	b.t.Cleanup(func() { stop(); b.Expect(<-ended).To(Succeed()) })
+}
+
+// TestSilentAccountsLeaveWorkers: the machines of accounts whose clouds do not answer come first,
+// and are more than there are workers. Those of an account whose cloud answers are all made before
+// the first call of the others ends, and while the others still hang.
+func TestSilentAccountsLeaveWorkers(t *testing.T) {
+	for name, late := range map[string]time.Duration{"at once": 0, "later": 5 * time.Second, "after the first timeouts": 40 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				const silent, each = 5, 20
+				var objects []client.Object
+				var namespaces, names []string
+				for i := range each {
+					names = append(names, fmt.Sprintf("m%d", i))
+				}
+				for i := range silent {
+					namespaces = append(namespaces, fmt.Sprintf("silent-%d", i))
+					objects = append(objects, tenantFleet(namespaces[i], unmade, names...)...)
+				}
+				answering := tenantFleet("team-a", unmade, names[:4]...)
+				b := newBench(t, append(objects, answering...)...)
+				synctest.Wait() // its account has started
+				calls := &hangingCalls{hanging: map[types.NamespacedName]bool{}}
+				spec := infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Region: "sim-1"}}
+				spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "100", Burst: 100}}
+				b.r.Accounts = b.accounts(spec, func(d cloud.Driver, namespace string) cloud.Driver {
+					if namespace == "team-a" {
+						return slowDriver{d, time.Second}
+					}
+					return hangingDriver{d, namespace, calls}
+				}, append(namespaces, "team-a")...)
+				requests := func(objects []client.Object) (all []reconcile.Request) {
+					for _, o := range objects {
+						if m, ok := o.(*infrav1.CloudMachine); ok {
+							all = append(all, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
+						}
+					}
+					return all
+				}
+				b.work(b.r, requests(objects))
+				time.Sleep(late)
+				synctest.Wait()
+				b.r.Changed.Add(requests(answering)...)
+				time.Sleep(8 * time.Second)
+				for _, r := range requests(answering) {
+					m := &infrav1.CloudMachine{}
+					b.Expect(b.management.Get(t.Context(), r.NamespacedName, m)).To(Succeed())
+					b.Expect(m.Spec.ProviderID).NotTo(BeEmpty(), m.Name)
+				}
+				now, _ := calls.counts()
+				b.Expect(now).To(BeNumerically(">", 0), "calls that hang")
+				b.Expect(now).To(BeNumerically("<=", manyWorkers/2), "calls that hang")
+			})
+		})
+	}
 }

@@ -153,7 +153,7 @@ func TestRefusedSpecIsTriedAgain(t *testing.T) {
 				b.follow("m", 30*time.Minute) // an earlier process may have sent a create
 				before, writes := b.calls(wire.RunInstances), b.statusWrites.Load()
 				b.follow("m", 4*time.Hour)
-				b.Expect(b.calls(wire.RunInstances)-before).To(And(BeNumerically(">=", 4*60/13), BeNumerically("<=", 4*60/10+1)))
+				b.Expect(b.calls(wire.RunInstances) - before).To(And(BeNumerically(">=", 4*60/13), BeNumerically("<=", 4*60/10+1)))
 				b.Expect(b.statusWrites.Load()).To(Equal(writes), "the condition stands")
 				b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.InvalidSpecReason))
 				b.Expect(b.vms()).To(BeEmpty())

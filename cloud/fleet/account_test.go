@@ -529,7 +529,7 @@ func TestRedirectElsewhere(t *testing.T) {
 	})
 	m := &meter{metrics: newMetrics()}
 	var limits atomic.Pointer[limiter]
-	limits.Store(newLimiter(cloud.Limits{Read: cloud.Limit{PerSecond: 10, Burst: 10}}))
+	limits.Store(newLimiter(cloud.Limits{Read: cloud.Limit{PerSecond: 10, Burst: 10}}, &workers{}))
 	client := http.Client{Transport: &transport{base: base, limiter: &limits, times: TimesFor(DefaultCall), meter: m}}
 	_, err := client.Get("http://here/")
 	if cloud.CodeOf(err) != cloud.Unavailable || asked["here"] != 2 || asked["elsewhere"] != 0 {

@@ -39,7 +39,11 @@ type Options struct {
 	// Ambient carries the calls of accounts with ambient credentials; nil: Transport. Such accounts
 	// name no endpoint, and may need the metadata services that Transport denies.
 	Ambient http.RoundTripper
-	// OnMachines is called when these machines have changed. It must not block.
+	// Workers is how many workers the controller of machines has. Calls that wait for a cloud hold at
+	// most half of them, and one more for each account that holds none; 0: as many as there are.
+	Workers int
+	// OnMachines is called when these machines have changed, or when a turn has come, see
+	// Account.Admit. It must not block.
 	OnMachines func(account types.NamespacedName, tokens []string)
 	// OnAccount is called when a state of the account begins or ends: a stale inventory, refused
 	// credentials, a mass absence, or events that can't be received. It must not block.
@@ -90,6 +94,7 @@ func NewAccounts(o Options) *Accounts {
 		memory:   newMemory(),
 		records:  budget.New(maxRecords),
 	}
+	s.limiters.workers.all = o.Workers
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(append(s.metrics.collectors(), s)...)
 	}
@@ -217,7 +222,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		place:         place{pinned: cfg.Place},
 		onPlaceProved: s.placeProved,
 	}
-	a.limiter.Store(newLimiter(limits)) // its own, until its place is proved
+	a.limiter.Store(newLimiter(limits, &s.limiters.workers)) // its own, until its place is proved
 	transport := &transport{account: key, times: a.times, meter: a.meter, limiter: &a.limiter, memory: s.memory}
 	config := cloud.Config{Namespace: key.Namespace, Account: &a.config.Spec, Credentials: a.config.Credentials,
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {

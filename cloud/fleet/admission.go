@@ -29,8 +29,8 @@ const (
 //
 // A call needs a token of the bucket, which holds what the cloud allows the accounts together, and
 // one of its account's own, which holds what the account's limits allow. A step of a machine
-// (Ensure) also needs one of the account's slots: it holds one of the manager's workers until it is
-// answered.
+// (Ensure) also needs one of the account's slots, and one of the workers that all accounts share:
+// it holds a worker until it is answered.
 //
 // What may not go yet has a place in its account's lane, which the token of the machine keeps. The
 // owner is told when to come back, and so need not poll. A place is not a permission: only an owner
@@ -45,6 +45,8 @@ const (
 // Each kind is served in order of arrival within an account, and in turns over the accounts. A late
 // owner holds up nobody for longer than turnGrace.
 type admission struct {
+	workers *workers
+
 	mu     sync.Mutex
 	bucket bucket
 	lanes  map[types.NamespacedName]*lane
@@ -77,6 +79,7 @@ type waiter struct {
 // turn is the permission for one step. It ends with the step.
 type turn struct {
 	from    *admission
+	account types.NamespacedName
 	lane    *lane
 	token   string
 	began   time.Time
@@ -84,8 +87,8 @@ type turn struct {
 	prepaid bool // it holds a token of the bucket
 }
 
-func newAdmission(l cloud.Limit) *admission {
-	return &admission{bucket: newBucket(l), lanes: map[types.NamespacedName]*lane{}}
+func newAdmission(l cloud.Limit, w *workers) *admission {
+	return &admission{workers: w, bucket: newBucket(l), lanes: map[types.NamespacedName]*lane{}}
 }
 
 // configure sets what the cloud allows the accounts together.
@@ -150,6 +153,10 @@ func (a *admission) admit(account types.NamespacedName, token string, first bool
 		}
 		return nil, &cloud.Queued{After: p.due.Sub(now)}
 	}
+	if !a.workers.take(holder{account, false}) {
+		p.due = now.Add(l.steps.next(now))
+		return nil, &cloud.Queued{After: p.due.Sub(now)}
+	}
 	*queue = slices.Delete(*queue, i, i+1)
 	if prepaid {
 		a.take(l)
@@ -157,17 +164,18 @@ func (a *admission) admit(account types.NamespacedName, token string, first bool
 		l.looking++
 	}
 	l.steps.begin(now)
-	return &turn{from: a, lane: l, token: token, began: now, waited: now.Sub(p.arrived), prepaid: prepaid}, nil
+	return &turn{from: a, account: account, lane: l, token: token, began: now, waited: now.Sub(p.arrived), prepaid: prepaid}, nil
 }
 
 // result is what became of a turn.
 type result struct {
 	// asked is when the driver was called; zero: it was not.
 	asked time.Time
-	// unused means that no create was sent, sent and made that one was, and may have made something.
+	// unused means that no create was sent, sent that one was, and made that it may have made
+	// something.
 	unused, sent, made bool
-	// done means that the machine needs no further step, answered that the cloud was not silent, and
-	// throttled that it throttled the step.
+	// done means that the machine needs no further step, answered that the cloud was not silent,
+	// and throttled that it throttled the step.
 	done, answered, throttled bool
 }
 
@@ -179,6 +187,7 @@ func (t *turn) end(r result) {
 	now := time.Now()
 	a.advance(l, now)
 	l.steps.end(t.began)
+	a.workers.giveBack(holder{t.account, false})
 	if !t.prepaid {
 		l.looking--
 	} else if r.unused {
@@ -252,11 +261,15 @@ func (a *admission) lookup(account types.NamespacedName) (end func(answered bool
 	if after := s.after(0, began); after > 0 {
 		return nil, &cloud.Queued{After: after}
 	}
+	if !a.workers.take(holder{account, true}) {
+		return nil, &cloud.Queued{After: s.next(began)}
+	}
 	s.begin(began)
 	return func(answered bool) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		s.end(began)
+		a.workers.giveBack(holder{account, true})
 		s.record(began, time.Now(), answered)
 	}, nil
 }
@@ -270,7 +283,7 @@ func (a *admission) next(account types.NamespacedName) (token string, after time
 	now := time.Now()
 	l := a.lane(account)
 	a.advance(l, now)
-	if !l.steps.unansweredSince.IsZero() || l.steps.free() <= 0 {
+	if !l.steps.unansweredSince.IsZero() || l.steps.free() <= 0 || !a.workers.may(holder{account, false}) {
 		return "", 0 // the machines come by themselves, or the end of another step looks again
 	}
 	for _, prepaid := range []bool{false, true} {

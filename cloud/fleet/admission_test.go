@@ -221,7 +221,7 @@ func TestSecondStepsGoFirst(t *testing.T) {
 // new machines.
 func TestEndlessStepsStopNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAdmission(cloud.Limit{PerSecond: 100, Burst: 100})
+		a := newAdmission(cloud.Limit{PerSecond: 100, Burst: 100}, &workers{})
 		var looking []*turn
 		for i := range 30 {
 			token := fmt.Sprint(i)
@@ -263,7 +263,7 @@ func TestRefusedStepGoesBehind(t *testing.T) {
 			"refused":   {result{sent: true, answered: true}, true},
 			"done":      {result{sent: true, made: true, done: true, answered: true}, true},
 		} {
-			a := newAdmission(cloud.Limit{PerSecond: 100, Burst: 100})
+			a := newAdmission(cloud.Limit{PerSecond: 100, Burst: 100}, &workers{})
 			step := func(r result) *turn {
 				turn, err := a.admit(testKey, "m", false)
 				if err != nil {
@@ -284,8 +284,8 @@ func TestRefusedStepGoesBehind(t *testing.T) {
 	})
 }
 
-// TestAccountsTakeTurns: of accounts that the cloud throttles together, one has hundreds of machines
-// waiting. The others' machines are made in turns with them.
+// TestAccountsTakeTurns: of accounts that the cloud throttles together, one has hundreds of
+// machines waiting. The others' machines are made in turns with them.
 func TestAccountsTakeTurns(t *testing.T) {
 	for name, others := range map[string]map[string]int{
 		"one machine":       {"b": 1},
@@ -362,8 +362,8 @@ func TestOwnLimitIsACap(t *testing.T) {
 	})
 }
 
-// TestForgedPlaceHoldsNobody: the endpoint of another tenant claims the account's place, and asks to
-// be left alone. That changes nothing for the account.
+// TestForgedPlaceHoldsNobody: the endpoint of another tenant claims the account's place, and asks
+// to be left alone. That changes nothing for the account.
 func TestForgedPlaceHoldsNobody(t *testing.T) {
 	for name, f := range map[string]fault{
 		"an hour": {code: string(cloud.Throttled), retry: time.Hour},
@@ -531,4 +531,49 @@ func TestLookupsAreCapped(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestWorkersAreLeft: once accounts hold half of the workers, one that holds none may take one
+// still, and learns at its end that the next machine may go.
+func TestWorkersAreLeft(t *testing.T) {
+	for _, c := range []struct{ workers, silent, want int }{{50, 1, maxConcurrentCreates}, {50, 5, 27}, {8, 3, 6}, {8, 6, 9}, {1, 1, 1}, {0, 5, 5 * maxConcurrentCreates}} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &workers{all: c.workers}
+			account := func(i int) (types.NamespacedName, *admission) { // each in a place of its own
+				return types.NamespacedName{Namespace: "team", Name: fmt.Sprint(i)}, newAdmission(cloud.Limit{PerSecond: 100, Burst: 100}, w)
+			}
+			held := 0
+			for i := range c.silent {
+				key, a := account(i)
+				for token := range 20 {
+					if _, err := a.admit(key, fmt.Sprint(token), false); err == nil {
+						held++
+					}
+				}
+			}
+			if held != c.want {
+				t.Errorf("%+v: %d workers are held", c, held)
+			}
+			key, a := account(c.silent)
+			first, err := a.admit(key, "first", false)
+			if err != nil {
+				t.Fatalf("%+v: an account that holds no worker: %v", c, err)
+			}
+			if c.want < c.workers/2 || c.workers == 0 {
+				return
+			}
+			if _, err := a.admit(key, "second", false); retryAfter(err) <= 0 {
+				t.Errorf("%+v: its second machine: %v", c, err)
+			}
+			end, err := a.lookup(key)
+			if err != nil {
+				t.Fatalf("%+v: its lookup: %v", c, err)
+			}
+			end(true)
+			first.end(result{asked: first.began, sent: true, done: true, answered: true})
+			if token, _ := a.next(key); token != "second" {
+				t.Errorf("%+v: %q is next", c, token)
+			}
+		})
+	}
 }

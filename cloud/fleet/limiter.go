@@ -33,8 +33,8 @@ type limiter struct {
 	create, delete, read *admission
 }
 
-func newLimiter(l cloud.Limits) *limiter {
-	return &limiter{create: newAdmission(withHeadroom(l.Create)), delete: newAdmission(withHeadroom(l.Delete)), read: newAdmission(withHeadroom(l.Read))}
+func newLimiter(l cloud.Limits, w *workers) *limiter {
+	return &limiter{create: newAdmission(withHeadroom(l.Create), w), delete: newAdmission(withHeadroom(l.Delete), w), read: newAdmission(withHeadroom(l.Read), w)}
 }
 
 // withHeadroom returns a limit that keeps calls within l, the cloud's own limit. Calls arrive not
@@ -74,10 +74,12 @@ func (l *limiter) leave(account types.NamespacedName) {
 	l.read.leave(account)
 }
 
-// sharedLimiters holds one limiter for all accounts that the cloud throttles together. Together they
-// get the largest limits that any of them asks for, so that none slows another, and each keeps
+// sharedLimiters holds one limiter for all accounts that the cloud throttles together. Together
+// they get the largest limits that any of them asks for, so that none slows another, and each keeps
 // within its own. The zero value is ready for use.
 type sharedLimiters struct {
+	workers workers
+
 	mu  sync.Mutex
 	all map[limiterKey]*sharedLimiter
 }
@@ -121,7 +123,7 @@ func (s *sharedLimiters) join(a *Account) {
 	s.leaveAllBut(key, a.key)
 	shared := s.all[key]
 	if shared == nil {
-		shared = &sharedLimiter{limiter: newLimiter(a.limits), users: map[types.NamespacedName]cloud.Limits{}}
+		shared = &sharedLimiter{limiter: newLimiter(a.limits, &s.workers), users: map[types.NamespacedName]cloud.Limits{}}
 		s.all[key] = shared
 	}
 	shared.users[a.key] = a.limits
@@ -166,8 +168,8 @@ func (s *sharedLimiter) applyLargest() {
 	s.configure(most)
 }
 
-// bucket is a token bucket whose rate falls when the cloud throttles, and recovers. Its methods need
-// the lock of the admission that it belongs to.
+// bucket is a token bucket whose rate falls when the cloud throttles, and recovers. Its methods
+// need the lock of the admission that it belongs to.
 type bucket struct {
 	limit     cloud.Limit // as configured
 	rate      float64     // in force: below limit.PerSecond for a while after throttling

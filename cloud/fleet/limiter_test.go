@@ -21,7 +21,7 @@ import (
 // turns is an admission with steps of one account that end at once.
 type turns struct{ *admission }
 
-func newTurns(l cloud.Limit) turns { return turns{newAdmission(l)} }
+func newTurns(l cloud.Limit) turns { return turns{newAdmission(l, &workers{})} }
 
 // turn takes a turn for a machine, or returns how long until its turn comes. waited is the time
 // since the machine first asked.

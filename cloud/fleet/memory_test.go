@@ -57,7 +57,7 @@ func (s sending) RoundTrip(r *http.Request) (*http.Response, error) {
 // get makes a call of an account of its own, as part of a driver's call.
 func (m *memory) get(ctx context.Context, from http.RoundTripper, call *driverCall) *http.Response {
 	var l atomic.Pointer[limiter]
-	l.Store(newLimiter(cloud.Limits{Read: cloud.Limit{PerSecond: 100, Burst: 100}}))
+	l.Store(newLimiter(cloud.Limits{Read: cloud.Limit{PerSecond: 100, Burst: 100}}, &workers{}))
 	t := &transport{base: from, limiter: &l, times: TimesFor(time.Hour), meter: &meter{metrics: newMetrics()}, memory: m}
 	req, _ := http.NewRequestWithContext(withDriverCall(ctx, call), http.MethodGet, "http://cloud", nil)
 	resp, _ := t.RoundTrip(req)

@@ -4,14 +4,17 @@ package fleet
 
 import (
 	"slices"
+	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-io/drover/cloud"
 )
 
 const (
 	// maxConcurrentCreates is how many steps of one account's machines may be under way. Each holds
-	// one of the manager's workers until it is answered, and a slow cloud must not hold all workers.
+	// one of the workers until it is answered, and a slow cloud must not hold all of them.
 	maxConcurrentCreates = 12
 	// maxConcurrentLooks is how many of these may be further steps of machines.
 	maxConcurrentLooks = 9
@@ -77,4 +80,61 @@ func (s *slots) after(rank int, now time.Time) time.Duration {
 		}
 	}
 	return max(left+takes*time.Duration(rank/s.limit), minWait)
+}
+
+// next returns when the next call under way is expected to end, although slots may be free.
+func (s *slots) next(now time.Time) time.Duration { return s.after(max(s.free(), 0), now) }
+
+// workers bounds the calls of all accounts that hold a worker. While half of the workers are held,
+// an account may take one only if it holds none, and likewise for its lookups. So accounts whose
+// clouds do not answer leave workers to those whose clouds do.
+type workers struct {
+	all int // 0: no bound
+
+	mu    sync.Mutex
+	held  map[holder]int
+	total int
+}
+
+// holder is an account, with its steps or with its lookups.
+type holder struct {
+	account types.NamespacedName
+	lookups bool
+}
+
+// may reports whether the account may take a worker.
+func (w *workers) may(h holder) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.leaves(h)
+}
+
+// leaves reports the same. It needs the lock.
+func (w *workers) leaves(h holder) bool {
+	return w.all == 0 || w.total < max(1, w.all/2) || w.held[h] == 0
+}
+
+// take takes a worker if the account may.
+func (w *workers) take(h holder) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.leaves(h) {
+		return false
+	}
+	if w.held == nil {
+		w.held = map[holder]int{}
+	}
+	w.held[h]++
+	w.total++
+	return true
+}
+
+// giveBack gives a worker back.
+func (w *workers) giveBack(h holder) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.total--
+	if w.held[h]--; w.held[h] == 0 {
+		delete(w.held, h)
+	}
 }

@@ -27,8 +27,8 @@ func (a *Account) Admit(ref cloud.Reference) (release func(), err error) {
 	}
 	t.hold()
 	return func() {
-		if t.release() { // Ensure did not take it
-			a.endTurn(t, result{unused: true})
+		if t.release() { // Ensure did not take it; others come when they were told
+			t.end(result{unused: true})
 		}
 	}, nil
 }
