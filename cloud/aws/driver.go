@@ -219,6 +219,28 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return append(found, filterByTokens(left, wanted)...), nil
 }
 
+// Find implements cloud.Finder. EC2 answers InvalidInstanceID.NotFound only for an ID that it does
+// not have: a right to see some instances only does not exist.
+func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource, error) {
+	id := ref.ProviderID[strings.LastIndexByte(ref.ProviderID, '/')+1:]
+	const op = "DescribeInstances"
+	answer, err := d.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: []string{id}})
+	if err = d.secrets.typed(op, err); err != nil {
+		if refusalOf(err).code == invalidInstance+".NotFound" {
+			return nil, nil
+		}
+		return nil, err
+	}
+	for _, reservation := range answer.Reservations {
+		for i := range reservation.Instances {
+			if found := toInstance(&reservation.Instances[i]); found.ID == id {
+				return &found, nil
+			}
+		}
+	}
+	return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without the instance %s (not EC2): check spec.aws", op, cloud.Clip(id, 64))
+}
+
 // dependants returns volumes, network interfaces, addresses and load balancers with the tokens.
 // DescribeTags tells which kinds exist, which is nearly always none. EC2 shows the tags of deleted
 // resources for a while, so each kind's own call confirms them.

@@ -341,6 +341,16 @@ func (d *driver) describeMachines(ctx context.Context, refs []cloud.Reference, w
 	return all, nil
 }
 
+// Find implements cloud.Finder. Azure has other codes for a subscription and a resource group that
+// do not exist, and for what the credentials may not see.
+func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource, error) {
+	name := lastPart(ref.ProviderID)
+	if !strings.EqualFold(ref.ProviderID, providerID(d.idOf(virtualMachines, name))) {
+		return nil, cloud.Invalid("provider ID %q is not of a virtual machine in the account's resource group", cloud.Clip(ref.ProviderID, 256))
+	}
+	return d.get(ctx, name)
+}
+
 // machines lists the machines that carry an ownership ID, each once.
 func (d *driver) machines(ctx context.Context) ([]virtualMachine, error) {
 	all, err := pages[virtualMachine](ctx, d, "ListVirtualMachines", pathOf(d.account, virtualMachines), machinesVersion, nil)

@@ -144,6 +144,9 @@ func (s *suite) readsWithFaults() {
 		"Probe":    func(ctx context.Context) error { _, err := s.driver.Probe(ctx); return err },
 		"Offering": func(ctx context.Context) error { _, err := s.driver.Offering(ctx, s.Machine); return err },
 	}
+	if finder, able := s.driver.(*checked).Driver.(cloud.Finder); able {
+		reads["Find"] = func(ctx context.Context) error { _, err := finder.Find(ctx, s.reference(made)); return err }
+	}
 	for name, read := range reads {
 		for _, f := range networkFaults() {
 			happened, err := s.during(cloud.ClassRead, 0, f.do, read)

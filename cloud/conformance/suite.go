@@ -46,6 +46,7 @@ func Run(t *testing.T, target Target) {
 		{"create in progress", alone, (*suite).createInProgress},
 		{"accepted without capacity", alone, (*suite).acceptedWithoutCapacity},
 		{"permissions that filter", alone, (*suite).permissions},
+		{"find", alone, (*suite).find},
 		{"list", alone, (*suite).list},
 		{"delete", alone, (*suite).delete},
 		{"balancer", alone, (*suite).balancer},

@@ -22,6 +22,8 @@ const (
 	// missingWindow is how long a machine that was taken for gone still counts among those
 	// that are missing at once.
 	missingWindow = 5 * time.Minute
+	// minRepeat is the least time between two answers that an instance does not exist.
+	minRepeat = time.Second
 )
 
 // MassAbsence reports that more machines are missing at once than the account accepts as gone.
@@ -32,8 +34,8 @@ type MassAbsence struct {
 	Digest string
 }
 
-// absences is an account's only code that accepts a machine as gone because nothing of it is found.
-// The inventory's lock guards it.
+// absences is the only code that accepts a machine as gone because nothing of it is found, in an
+// account whose cloud is no Finder. The inventory's lock guards it.
 type absences struct {
 	recorded  map[string]struct{}  // tokens of all machines that are known to have been made
 	missing   map[string]struct{}  // those that are not found, and whose end nothing records
@@ -130,14 +132,15 @@ func Digest(set []string) string {
 
 // resolveAbsence applies a live read to a machine that is missing, or whose create had no answer.
 // A machine is gone when the cloud says that its instance is terminated, or when two reads find
-// nothing that are further apart than the cloud's read lag.
+// nothing that are further apart than the cloud's read lag. Of a recorded machine, a Finder has then
+// said twice that no instance has its ID.
 func (v *inventory) resolveAbsence(m *machine, began time.Time, found []cloud.Resource) {
 	if m.phase != settling && !m.isMissing() {
 		return // it was seen, or its deletion began, meanwhile
 	}
 	own := ownedBy(found, m.ref.OwnershipID)
 	switch {
-	case len(liveInstances(own)) > 0:
+	case len(liveInstances(recordedOf(m.ref, own))) > 0:
 		v.markPresent(m)
 		v.addSighting(m, own, began)
 		return
@@ -153,11 +156,16 @@ func (v *inventory) resolveAbsence(m *machine, began time.Time, found []cloud.Re
 	}
 	m.emptySince = earlier(m.emptySince, began)
 	idle, _ := v.intervals()
+	findsByID := v.account().findsByID()
 	switch proofAt := v.proofAt(m, own); {
 	case began.Before(proofAt):
 		m.due = proofAt
 	case m.phase == settling:
 		m.phase = settled
+	case findsByID && began.Equal(m.emptySince): // the cloud must say it twice
+		m.due = began.Add(minRepeat)
+	case findsByID:
+		m.phase, m.listed, m.sightings = vanished, nil, nil
 	case !m.wasSeen:
 		m.phase, m.due = neverSeen, time.Now().Add(idle)
 	case v.absences.accept(m.ref.Token, time.Now()):
@@ -188,8 +196,13 @@ func (v *inventory) resolveDeletion(t *task, began time.Time, found []cloud.Reso
 	}
 	// Only empty reads say that the machine is gone: the instance was recorded, the cloud shows no
 	// end of it, and no deletion of it was ever sent.
-	unexplained := (m.ref.ProviderID != "" || m.isRecordedBalancer) && !hasInstance(own, m.ref) && !m.resumed && !m.wasGone && len(m.accepted) == 0
-	if unexplained && !v.absences.accept(t.ref.Token, time.Now()) {
+	unexplained := (m.ref.ProviderID != "" || m.isRecordedBalancer) && !hasInstance(own, m.ref) && !m.wasGone && len(m.accepted) == 0
+	findsByID := v.account().findsByID() && !m.isRecordedBalancer
+	if unexplained && findsByID && began.Equal(m.emptySince) { // the cloud must say it twice
+		t.proofAt = began.Add(minRepeat)
+		return
+	}
+	if unexplained && !findsByID && !m.resumed && !v.absences.accept(t.ref.Token, time.Now()) {
 		t.err = cloud.Errorf(cloud.Conflict, "no resource of the machine is found, but too many machines are missing at once to accept that: check the CloudAccount's conditions")
 		return
 	}

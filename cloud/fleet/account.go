@@ -109,6 +109,9 @@ type Observation struct {
 	Duplicates []string
 	// Balancer is the load balancer that has the token; nil if none has.
 	Balancer *cloud.Resource
+	// Err is set while the recorded instance exists without the machine's tags: Conflict. Drover then
+	// neither deletes it nor takes it for gone.
+	Err error
 }
 
 // Deletion is the progress of a deletion.

@@ -340,7 +340,7 @@ func (v *inventory) checkPresence(m *machine) {
 		return
 	}
 	own := m.own()
-	absent := len(liveInstances(own)) == 0
+	absent := len(liveInstances(recordedOf(m.ref, own))) == 0
 	m.wasSeen = m.wasSeen || len(own) > 0
 	switch {
 	case m.phase == ended || m.phase == vanished && absent: // a listing does not undo an end that the cloud has recorded
@@ -350,7 +350,7 @@ func (v *inventory) checkPresence(m *machine) {
 		if !m.isMissing() {
 			v.markMissing(m)
 		}
-		if m.wasSeen && !hasInstance(own, m.ref) {
+		if m.wasSeen && !hasInstance(own, m.ref) && !v.account().findsByID() {
 			v.absences.missing[m.ref.Token] = struct{}{}
 		}
 	}

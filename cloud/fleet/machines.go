@@ -56,6 +56,7 @@ type machine struct {
 	onNoCapacity       func() // remembers where it was made, for when it fails there; nil: done
 
 	reported        Observation
+	untagged        error        // Conflict: the recorded instance exists without the machine's tags
 	reportedSettled bool         // the controller was notified that it is settled
 	event           *cloud.Event // what the cloud announced of the instance
 	eventRecorded   bool         // the controller has recorded the event
@@ -159,7 +160,7 @@ func (v *inventory) track(m *machine, ref cloud.Reference) {
 
 // markMissing makes live reads decide what became of a machine.
 func (v *inventory) markMissing(m *machine) {
-	m.phase, m.due, m.emptySince = missing, time.Now(), time.Time{}
+	m.phase, m.due, m.emptySince, m.untagged = missing, time.Now(), time.Time{}, nil
 	v.workWakeup.wake()
 }
 
@@ -440,6 +441,9 @@ func (v *inventory) addSighting(m *machine, resources []cloud.Resource, at time.
 func (m *machine) observation() Observation {
 	gone := m.isGone() || m.wasGone
 	o := Observation{Gone: gone, NeverSeen: m.phase == neverSeen}
+	if m.isMissing() {
+		o.Err = m.untagged
+	}
 	own := m.own()
 	if i := slices.IndexFunc(own, func(r cloud.Resource) bool { return r.Balancer != nil }); i >= 0 {
 		balancer := own[i]
@@ -448,19 +452,17 @@ func (m *machine) observation() Observation {
 	instances := slices.DeleteFunc(own, func(r cloud.Resource) bool {
 		return r.Kind != cloud.KindInstance || gone && r.State != cloud.StateTerminated
 	})
-	if len(instances) == 0 {
+	alive, recorded := liveInstances(instances), recordedOf(m.ref, instances)
+	if len(recorded) == 0 {
 		if !gone {
 			o.Instance = m.last // until a live read has confirmed that it is not there
 		}
+		o.Duplicates = idsOf(alive)
 		return o
 	}
-	alive := liveInstances(instances)
-	pick := instances[0]
-	if len(alive) > 0 {
-		pick = alive[0]
-	}
-	if i := slices.IndexFunc(instances, func(r cloud.Resource) bool { return m.ref.ProviderID != "" && r.ProviderID == m.ref.ProviderID }); i >= 0 {
-		pick = instances[i]
+	pick := recorded[0]
+	if i := slices.IndexFunc(recorded, func(r cloud.Resource) bool { return r.State != cloud.StateTerminated }); i >= 0 {
+		pick = recorded[i]
 	}
 	m.addEvent(&pick)
 	if pick.Code == cloud.NoCapacity && (pick.State == cloud.StateFailed || pick.State == cloud.StateTerminated) {
@@ -472,11 +474,16 @@ func (m *machine) observation() Observation {
 	}
 	o.Instance, m.last = &pick, &pick
 	if len(alive) > 1 || (len(alive) == 1 && alive[0].ID != pick.ID) {
-		for _, r := range alive {
-			o.Duplicates = append(o.Duplicates, r.ID)
-		}
+		o.Duplicates = idsOf(alive)
 	}
 	return o
+}
+
+func idsOf(resources []cloud.Resource) (ids []string) {
+	for _, r := range resources {
+		ids = append(ids, r.ID)
+	}
+	return ids
 }
 
 // refresh derives the machine's state again, and records whether it is about to change by itself.

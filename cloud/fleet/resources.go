@@ -129,6 +129,17 @@ func hasInstance(resources []cloud.Resource, ref cloud.Reference) bool {
 	})
 }
 
+// recordedOf returns the instance that the reference records; all of the resources if it records
+// none.
+func recordedOf(ref cloud.Reference, resources []cloud.Resource) []cloud.Resource {
+	if ref.ProviderID == "" {
+		return resources
+	}
+	return slices.DeleteFunc(slices.Clone(resources), func(r cloud.Resource) bool {
+		return r.Kind != cloud.KindInstance || r.ProviderID != ref.ProviderID
+	})
+}
+
 // checkToken returns an error for an empty token. It stands for no machine, and would select
 // everything that has an ownership ID and no token.
 func checkToken(token string) error {

@@ -129,8 +129,10 @@ func (v *inventory) deletionTasks(now time.Time, pending int) (tasks []*task) {
 	for _, m := range v.machines {
 		if m.phase == deleting && !m.started || due(m, slack) {
 			// The first step can use what is known, because a live read follows it. A name that is
-			// known may be another machine's by now.
-			read := m.started || v.account().cloud.Traits.Named || len(m.resources()) == 0
+			// known may be another machine's by now. What belongs to an instance is not deleted while
+			// it may exist.
+			read := m.started || v.account().cloud.Traits.Named || len(m.resources()) == 0 ||
+				m.ref.ProviderID != "" && !hasInstance(m.own(), m.ref)
 			tasks = append(tasks, &task{machine: m, ref: m.ref, read: read, was: deleting, reportedCode: cloud.CodeOf(m.err)})
 		}
 	}
@@ -178,7 +180,8 @@ func (v *inventory) runTasks(ctx context.Context, tasks []*task) {
 	var failed map[string]error
 	began := time.Now()
 	if len(refs) > 0 {
-		if found, failed = v.account().Read(ctx, refs); ctx.Err() != nil {
+		found, failed = v.account().Read(ctx, refs)
+		if v.findByID(ctx, tasks, found, failed); ctx.Err() != nil {
 			return
 		}
 	}
@@ -303,10 +306,15 @@ func (v *inventory) recordOutcome(tasks []*task, errs []error) (changed []string
 			continue // forgotten meanwhile
 		case t.was == deleting:
 			notify = v.recordDeletion(t, pending)
+		case cloud.CodeOf(t.err) == cloud.Conflict: // the instance exists without the machine's tags
+			idle, _ := v.intervals()
+			t.due, t.untagged, t.emptySince = time.Now().Add(idle), t.err, time.Time{}
+			notify = t.update()
 		case t.err != nil:
 			idle, active := v.intervals()
 			t.due = time.Now().Add(max(retryAfter(t.err), min(idle, 2*active)))
 		default:
+			t.untagged = nil
 			notify = t.update()
 		}
 		if notify {

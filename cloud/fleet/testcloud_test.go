@@ -173,7 +173,7 @@ type wireAnswer struct {
 	Place         string
 }
 
-var opClasses = map[string]cloud.Class{"run": cloud.ClassCreate, "balance": cloud.ClassCreate, "terminate": cloud.ClassDelete, "list": cloud.ClassRead, "describe": cloud.ClassRead, "probe": cloud.ClassRead, "offering": cloud.ClassRead}
+var opClasses = map[string]cloud.Class{"run": cloud.ClassCreate, "balance": cloud.ClassCreate, "terminate": cloud.ClassDelete, "list": cloud.ClassRead, "describe": cloud.ClassRead, "find": cloud.ClassRead, "probe": cloud.ClassRead, "offering": cloud.ClassRead}
 
 func (c *testCloud) serve(w http.ResponseWriter, req *http.Request) {
 	var in wireRequest
@@ -255,6 +255,8 @@ func (c *testCloud) do(op string, in wireRequest) wireAnswer {
 			return wireAnswer{Code: string(cloud.InvalidSpec), Message: "malformed"}
 		}
 		return wireAnswer{Resources: c.read(func(r *testResource) bool { return slices.Contains(in.Tokens, r.Token) })}
+	case "find":
+		return wireAnswer{Resources: c.read(func(r *testResource) bool { return slices.Contains(in.IDs, r.ID) })}
 	case "terminate":
 		var a wireAnswer
 		for _, id := range in.IDs {

@@ -387,6 +387,21 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 	return append(all, balancers...), err
 }
 
+// Find implements cloud.Finder. Compute Engine names in its message what was not found: a project
+// or a zone is no instance.
+func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource, error) {
+	zone, name, _ := strings.Cut(strings.TrimPrefix(ref.ProviderID, "gce://"+d.account.ProjectID+"/"), "/")
+	if ref.ProviderID != providerID(d.account.ProjectID, zone, name) || zone == "" || name == "" {
+		return nil, cloud.Invalid("provider ID %q is not of an instance in the account's project", cloud.Clip(ref.ProviderID, 256))
+	}
+	found, err := d.get(ctx, zone, name)
+	if err != nil || found == nil {
+		return nil, err
+	}
+	r := d.resource(found)
+	return &r, nil
+}
+
 // Delete makes one call for each resource. Compute Engine deletes the disks of an instance with it.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	d.lastDelete.Store(time.Now().UnixNano())

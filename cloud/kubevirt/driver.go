@@ -4,6 +4,7 @@ package kubevirt
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"net/url"
@@ -281,6 +282,30 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 		d.balancers.forget(token) // unless it is found
 	}
 	return d.balancers.saw(found.resources()), nil
+}
+
+// Find implements cloud.Finder. An API server says NotFound of the VirtualMachine whether or not its
+// namespace exists, and Forbidden if the role may not read it.
+func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource, error) {
+	name, ok := strings.CutPrefix(ref.ProviderID, providerID(""))
+	if !ok || name == "" {
+		return nil, cloud.Invalid("provider ID %q is not of a VirtualMachine", cloud.Clip(ref.ProviderID, 256))
+	}
+	if err := d.place.check(); err != nil {
+		return nil, err
+	}
+	op := operation{"GetVirtualMachine", cloud.ClassRead, http.MethodGet, wholeObject, virtualMachines.kind}
+	var vm kubevirtv1.VirtualMachine
+	err := d.call(ctx, op, d.path(virtualMachines, name), nil, nil, &vm)
+	var answer apierrors.APIStatus
+	if apierrors.IsNotFound(err) && errors.As(err, &answer) && answer.Status().Details != nil && answer.Status().Details.Name == name {
+		return nil, nil // without details, the API server does not know the kind
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := instance(&vm, nil, nil)
+	return &r, nil
 }
 
 // withTokens selects every object that has one of the tokens.

@@ -20,11 +20,14 @@ import (
 const maxWords = 1024
 
 // refused turns a Status into an error. For an answer without a Status, client-go makes one.
-// Such an answer comes from something in between, and its text is not repeated. The cause has
-// the code and reason, and no text.
+// Such an answer comes from something in between, and its text is not repeated. The cause has the
+// code, the reason and the name of what it is about, and no text.
 func refused(op operation, said *metav1.Status, redactor driverkit.Redactor) *cloud.Error {
 	code, message := codeOf(op.class, int(said.Code), said), redactor.Clean(messageOf(said), maxWords)
 	cause := &apierrors.StatusError{ErrStatus: metav1.Status{Code: said.Code, Reason: said.Reason}}
+	if said.Details != nil {
+		cause.ErrStatus.Details = &metav1.StatusDetails{Name: said.Details.Name}
+	}
 	if hasCause(said, metav1.CauseTypeUnexpectedServerResponse) {
 		code, message = driverkit.CodeOfStatus(int(said.Code)), "status "+strconv.Itoa(int(said.Code))+", unexpected response (not Kubernetes)"
 		cause.ErrStatus.Reason = metav1.StatusReasonUnknown

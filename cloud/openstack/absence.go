@@ -151,6 +151,35 @@ func (d *driver) readRecorded(ctx context.Context, ref cloud.Reference) (cloud.R
 	return r, nil
 }
 
+// Find implements cloud.Finder. Of a server in a cell that is down, nothing is known.
+func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource, error) {
+	id := serverID(ref.ProviderID)
+	if id == "" {
+		return nil, cloud.Invalid("provider ID %q is not of a server", cloud.Clip(ref.ProviderID, 256))
+	}
+	s, err := d.getServer(ctx, computeStein, id)
+	if isTooOld(err) {
+		s, err = d.getServer(ctx, compute, id)
+	}
+	switch {
+	case isServerNotFound(err, id):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case s.Status == unknownStatus:
+		return nil, cloud.Errorf(cloud.Unavailable, "the state of server %s is unknown: its Nova cell is down", cloud.Clip(id, 64))
+	}
+	r := d.resource(&s)
+	return &r, nil
+}
+
+// isServerNotFound reports whether Nova has said that it has no server with the ID, and not that
+// the call leads nowhere: https://docs.openstack.org/api-guide/compute/faults.html.
+func isServerNotFound(err error, id string) bool {
+	var refusal refusal
+	return errors.As(err, &refusal) && refusal.status == http.StatusNotFound && refusal.kind == "itemNotFound" && strings.Contains(refusal.message, id)
+}
+
 func (d *driver) getServer(ctx context.Context, service, id string) (server, error) {
 	op := operation{"GetServer", cloud.ClassRead, service, http.MethodGet}
 	var answer struct {

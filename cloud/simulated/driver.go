@@ -177,6 +177,26 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return d.describe(ctx, wire.DescribeRequest{Region: d.region, TagKey: cloud.TagToken, TagValues: tokens})
 }
 
+// Find implements cloud.Finder.
+func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource, error) {
+	zone, id, ok := strings.Cut(strings.TrimPrefix(ref.ProviderID, providerScheme), "/")
+	if !ok || ref.ProviderID != providerID(zone, id) {
+		return nil, cloud.Invalid("provider ID %q is not of an instance", cloud.Clip(ref.ProviderID, 256))
+	}
+	var page wire.DescribeResponse
+	if err := d.call(ctx, wire.DescribeResources, cloud.ClassRead, wire.DescribeRequest{Region: d.region, IDs: []string{id}, Kinds: []wire.Kind{wire.Instance}}, &page); err != nil {
+		return nil, err
+	}
+	if page.NextToken != "" || len(page.Resources) > 1 || len(page.Resources) == 1 && page.Resources[0].ID != id {
+		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response for one ID (not a simulated cloud): check spec.simulated.endpoint", wire.DescribeResources)
+	}
+	if len(page.Resources) == 0 {
+		return nil, nil
+	}
+	r := toResource(page.Resources[0])
+	return &r, nil
+}
+
 // describe reads all pages and returns each resource that has an ownership ID once.
 func (d *driver) describe(ctx context.Context, req wire.DescribeRequest) ([]cloud.Resource, error) {
 	seen := map[string]bool{}

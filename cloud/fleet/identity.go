@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"sync"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// maxParallelFinds is how many instances are looked for by ID at the same time.
+const maxParallelFinds = 8
+
+// findsByID reports whether the cloud says of an ID that no instance has it.
+func (a *Account) findsByID() bool {
+	_, able := a.driver.(cloud.Finder)
+	return able
+}
+
+// needsFind reports whether the recorded instance of a task must be looked for by its ID: its tags
+// do not show it, nothing explains that, and the cloud can tell.
+func (v *inventory) needsFind(t *task, found []cloud.Resource) bool {
+	switch m := t.machine; {
+	case !t.read || t.ref.ProviderID == "" || m.isRecordedBalancer || !v.account().findsByID():
+		return false
+	case hasInstance(ownedBy(found, t.ref.OwnershipID), t.ref):
+		return false
+	case t.was == deleting:
+		return !m.wasGone && len(m.accepted) == 0
+	default:
+		return true
+	}
+}
+
+// findByID looks for recorded instances by their IDs, and adds what it learns to a live read: what
+// has the machine's tags or has ended is found, and what has not is an error. It takes the lock.
+func (v *inventory) findByID(ctx context.Context, tasks []*task, found map[string][]cloud.Resource, failed map[string]error) {
+	var refs []cloud.Reference
+	v.locked(func() {
+		for _, t := range tasks {
+			if failed[t.ref.Token] == nil && v.needsFind(t, found[t.ref.Token]) {
+				refs = append(refs, t.ref)
+			}
+		}
+	})
+	var mu sync.Mutex
+	var group cloud.Group
+	group.SetLimit(maxParallelFinds)
+	for _, ref := range refs {
+		group.Go(func() error {
+			r, err := v.account().find(ctx, ref)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				failed[ref.Token] = err
+			case r != nil:
+				found[ref.Token] = append(found[ref.Token], *r)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil { // a panic
+		for _, ref := range refs {
+			failed[ref.Token] = typed("Find", err)
+		}
+	}
+}
+
+// find returns the recorded instance if it is the machine's or has ended, and nil if the cloud says
+// that it does not exist. If it exists without the machine's tags, the error is Conflict.
+func (a *Account) find(ctx context.Context, ref cloud.Reference) (*cloud.Resource, error) {
+	r, err := ask(ctx, a, "Find", a.driver.(cloud.Finder).Find, ref)
+	if err != nil || r == nil {
+		return nil, err
+	}
+	*r = sanitize(*r)
+	tagged := r.Token == ref.Token && (ref.OwnershipID == "" || r.OwnershipID == ref.OwnershipID)
+	switch {
+	case tagged, r.State == cloud.StateTerminated:
+		r.ProviderID, r.Token = ref.ProviderID, ref.Token
+		if ref.OwnershipID != "" {
+			r.OwnershipID = ref.OwnershipID
+		}
+		return r, nil
+	case a.cloud.Traits.Named && r.Token != "" && r.Token != ref.Token:
+		return nil, nil // the name is another machine's by now
+	}
+	return nil, cloud.Errorf(cloud.Conflict, "instance %s exists, but its tags do not say that it is this machine's, so Drover neither deletes it nor takes it for gone: "+
+		"set its tags %s=%s and %s=%s again, or delete it", cloud.Clip(r.ID, 256), cloud.TagToken, ref.Token, cloud.TagOwnership, ref.OwnershipID)
+}
