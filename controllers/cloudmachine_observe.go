@@ -51,6 +51,9 @@ func (r *CloudMachineReconciler) observe(_ context.Context, s *machineScope) (*r
 		setNotReady(s.CloudMachine, infrav1.DuplicateInstancesReason, fmt.Sprintf(
 			"More than one VM has this machine's token: %s; delete all but one of them, until then Drover changes nothing", strings.Join(seen.Duplicates, ", ")))
 		return &reconcile.Result{}, nil
+	case seen.Err != nil:
+		setNotReady(s.CloudMachine, cloudReason(cloud.CodeOf(seen.Err)), fmt.Sprintf("VM %s can't be recognized: %v", s.Spec.ProviderID, seen.Err))
+		return &reconcile.Result{}, nil
 	case seen.NeverSeen:
 		setNotReady(s.CloudMachine, infrav1.NeverSeenReason, fmt.Sprintf(
 			"VM %[2]s with the tags %[3]s=%[4]s and %[5]s=%[6]s was never found in CloudAccount %[1]q; if the VM exists, add these tags to it; if not, delete the Machine",
