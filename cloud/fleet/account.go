@@ -68,6 +68,7 @@ type offering struct {
 type accountState struct {
 	current   atomic.Pointer[Account] // the loops use its driver
 	inventory *inventory
+	turnEnded chan struct{} // wakes runTurns
 	events    *source
 	watch     *source
 	capacity  *capacity

@@ -39,8 +39,8 @@ type Options struct {
 	// Ambient carries the calls of accounts with ambient credentials; nil: Transport. Such accounts
 	// name no endpoint, and may need the metadata services that Transport denies.
 	Ambient http.RoundTripper
-	// Workers is how many workers the controller of machines has. Calls that wait for a cloud hold at
-	// most half of them, and one more for each account that holds none; 0: as many as there are.
+	// Workers is how many workers the controller of machines has. Calls that wait for a cloud hold
+	// at most half of them, and one more for each account that holds none; 0: as many as there are.
 	Workers int
 	// OnMachines is called when these machines have changed, or when a turn has come, see
 	// Account.Admit. It must not block.
@@ -252,7 +252,7 @@ func (s *Accounts) placeProved(a *Account) {
 }
 
 func (s *Accounts) newState(a *Account) *accountState {
-	l := &accountState{capacity: &capacity{ttl: a.times.NoCapacityMemory, noneUntil: map[shortage]lack{}}}
+	l := &accountState{turnEnded: make(chan struct{}, 1), capacity: &capacity{ttl: a.times.NoCapacityMemory, noneUntil: map[shortage]lack{}}}
 	onMachinesChange := func(tokens []string) {
 		if len(tokens) > 0 {
 			s.options.OnMachines(a.key, tokens)
@@ -272,7 +272,7 @@ func (s *Accounts) run(l *accountState) {
 	ctx, stop := context.WithCancel(s.running)
 	l.stop = stop
 	for name, run := range map[string]func(context.Context){
-		"listings": l.inventory.runListings, "work": l.inventory.runWork, "events": l.events.run, "watch": l.watch.run,
+		"listings": l.inventory.runListings, "work": l.inventory.runWork, "turns": l.runTurns, "events": l.events.run, "watch": l.watch.run,
 	} {
 		s.loops.Go(func() error { s.keep(ctx, l, name, run); return nil })
 	}

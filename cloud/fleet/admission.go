@@ -66,7 +66,9 @@ type lane struct {
 	steps   slots
 	looking int // how many of these steps are those of begun machines
 	lookups slots
-	wakeAt  time.Time // when the next owner will be woken; zero or past: nobody will be
+	// heldUntil is when new machines go on, after the driver has sent one back: the cloud has no
+	// room for a create now, for example because too many of them run.
+	heldUntil time.Time
 }
 
 // waiter is a place in a lane. It has no token if it is that of a call.
@@ -147,9 +149,9 @@ func (a *admission) admit(account types.NamespacedName, token string, first bool
 		*queue = append(*queue, &waiter{token: token, arrived: now})
 	}
 	p := (*queue)[i]
-	if a.after(l, prepaid, i, now, p.isDue(now)) > 0 {
+	if a.after(l, prepaid, i, now, p.isDue(now) && !l.wasHeld(now)) > 0 {
 		if p.due.IsZero() || p.isDue(now) {
-			p.due = now.Add(max(a.after(l, prepaid, i, now, false), minWait))
+			p.due = now.Add(max(a.after(l, prepaid, i, now, false), l.patience(p, now), minWait))
 		}
 		return nil, &cloud.Queued{After: p.due.Sub(now)}
 	}
@@ -174,6 +176,8 @@ type result struct {
 	// unused means that no create was sent, sent that one was, and made that it may have made
 	// something.
 	unused, sent, made bool
+	// sentBack is after which time the driver wants to be asked again, if it did not ask the cloud.
+	sentBack time.Duration
 	// done means that the machine needs no further step, answered that the cloud was not silent,
 	// and throttled that it throttled the step.
 	done, answered, throttled bool
@@ -194,9 +198,14 @@ func (t *turn) end(r result) {
 		a.bucket.giveBack()
 		l.own.giveBack()
 	}
+	if t.prepaid && r.unused && r.sentBack > 0 {
+		l.heldUntil = now.Add(r.sentBack)
+		t.keepPlace(l.heldUntil)
+		return
+	}
 	if r.asked.IsZero() {
-		if t.prepaid { // it keeps its place, and holds up nobody
-			l.fresh = slices.Insert(without(l.fresh, t.token), 0, &waiter{token: t.token, arrived: t.began.Add(-t.waited), due: now.Add(-turnGrace)})
+		if t.prepaid {
+			t.keepPlace(now.Add(-turnGrace)) // it holds up nobody
 		}
 		return
 	}
@@ -209,6 +218,17 @@ func (t *turn) end(r result) {
 	case r.sent && !r.throttled: // a step that the cloud refuses goes before nobody
 		delete(l.made, t.token)
 	}
+}
+
+// keepPlace puts the machine back to its place in the lane. It needs the lock.
+func (t *turn) keepPlace(due time.Time) {
+	back := &waiter{token: t.token, arrived: t.began.Add(-t.waited), due: due}
+	queue := without(t.lane.fresh, t.token)
+	i := slices.IndexFunc(queue, func(p *waiter) bool { return p.arrived.After(back.arrived) })
+	if i < 0 {
+		i = len(queue)
+	}
+	t.lane.fresh = slices.Insert(queue, i, back)
 }
 
 // hold keeps the turn until claim or release.
@@ -275,8 +295,7 @@ func (a *admission) lookup(account types.NamespacedName) (end func(answered bool
 }
 
 // next returns the machine that may go now and was not told so. If there is none, it returns how
-// long until one may go, or 0 if none waits or if its owner comes by itself. The caller calls it
-// again after that time.
+// long until one may go, or 0 if none waits or if its owner comes by itself.
 func (a *admission) next(account types.NamespacedName) (token string, after time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -297,10 +316,8 @@ func (a *admission) next(account types.NamespacedName) (token string, after time
 			p.due = now
 			return p.token, 0
 		}
-		at := now.Add(max(after, minWait))
-		if prepaid && at.Before(p.due) && (!l.wakeAt.After(now) || at.Before(l.wakeAt)) {
-			l.wakeAt = at
-			return "", at.Sub(now)
+		if after = max(after, minWait); prepaid && now.Add(after).Before(p.due) {
+			return "", after
 		}
 	}
 	return "", 0
@@ -436,7 +453,23 @@ func (a *admission) after(l *lane, prepaid bool, i int, now time.Time, onlyDue b
 		}
 		need += count(other.fresh, now, onlyDue, most)
 	}
-	return max(l.steps.after(ahead+looks, now), a.untilTokens(l, need, 1+ahead+len(l.calls), now))
+	return max(l.heldUntil.Sub(now), l.steps.after(ahead+looks, now), a.untilTokens(l, need, 1+ahead+len(l.calls), now))
+}
+
+// wasHeld reports whether the lane was held lately. Then what machines were told says little, and
+// only their order counts.
+func (l *lane) wasHeld(now time.Time) bool {
+	return !l.heldUntil.IsZero() && now.Sub(l.heldUntil) < maxRetryAfter
+}
+
+// patience returns how long a machine waits at least in a lane that is held. Nobody knows for how
+// long, so a machine that has waited for long waits for longer. The machine at the front asks when
+// the driver wants it, and if it has its turn, the next one is woken.
+func (l *lane) patience(p *waiter, now time.Time) time.Duration {
+	if !l.heldUntil.After(now) {
+		return 0
+	}
+	return now.Sub(p.arrived) / 2
 }
 
 // untilTokens returns how long until the bucket has need tokens, and the lane's own one has own.

@@ -577,3 +577,68 @@ func TestWorkersAreLeft(t *testing.T) {
 		})
 	}
 }
+
+// fullDriver is a driver whose cloud makes few machines at a time.
+type fullDriver struct {
+	*testDriver
+	mu      sync.Mutex
+	running []time.Time // when each ends
+	asked   int
+}
+
+func (d *fullDriver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
+	d.mu.Lock()
+	d.asked++
+	d.running = slices.DeleteFunc(d.running, func(end time.Time) bool { return !end.After(time.Now()) })
+	full := len(d.running) >= 4
+	if !full {
+		d.running = append(d.running, time.Now().Add(30*time.Second))
+	}
+	d.mu.Unlock()
+	if full {
+		return cloud.Resource{}, &cloud.Queued{After: 5 * time.Second}
+	}
+	return d.testDriver.Ensure(ctx, req)
+}
+
+// TestFullCloudIsAskedByOne: a driver sends a machine back because as many are being made as may
+// be. It is not asked for the others meanwhile, and none waits for much longer than its turn.
+func TestFullCloudIsAskedByOne(t *testing.T) {
+	for _, machines := range []int{20, 60} {
+		synctest.Test(t, func(t *testing.T) {
+			d, q := &fullDriver{}, newQueue(t)
+			a := newTestCloud(t).begin(t, func(o *Options) {
+				o.OnMachines = q.wake
+				newDriver := o.Clouds[0].New
+				o.Clouds[0].New = func(cfg cloud.Config) (cloud.Driver, error) {
+					made, err := newDriver(cfg)
+					if err == nil {
+						d.testDriver = made.(*testDriver)
+					}
+					return d, err
+				}
+			}).account(t, createLimit("10", 100))
+			for i := range machines {
+				q.add(a, fmt.Sprintf("%02d", i))
+				time.Sleep(10 * time.Millisecond)
+			}
+			took, attempts := q.wait()
+			rounds := (machines + 3) / 4
+			t.Logf("%d machines in %s, %d calls of the driver, at most %d attempts", machines, took, d.asked, attempts)
+			if want := time.Duration(rounds) * 30 * time.Second; took > want*5/4 {
+				t.Errorf("it took %s, want %s", took, want)
+			}
+			if most := machines + rounds*30/5 + 2*rounds + maxConcurrentCreates; d.asked > most {
+				t.Errorf("%d calls of the driver for %d machines, want at most %d", d.asked, machines, most)
+			}
+			if attempts > 30 {
+				t.Errorf("a machine was tried %d times", attempts)
+			}
+			for i := range machines {
+				if made, want := q.made[fmt.Sprintf("%02d", i)], time.Duration(i/4+4)*30*time.Second; made > want {
+					t.Errorf("machine %d is made after %s, want %s", i, made, want)
+				}
+			}
+		})
+	}
+}

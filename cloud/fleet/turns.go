@@ -3,6 +3,8 @@
 package fleet
 
 import (
+	"context"
+	"errors"
 	"time"
 
 	"github.com/drover-io/drover/cloud"
@@ -71,6 +73,9 @@ func (a *Account) stepFirst(token string, step func() error) error {
 func (a *Account) resultOf(s *driverCall, asked time.Time, err error) result {
 	r := result{asked: asked, done: err == nil, answered: a.answered(asked, err), throttled: cloud.CodeOf(err) == cloud.Throttled}
 	r.unused, r.sent, r.made = s.created()
+	if queued, ok := errors.AsType[*cloud.Queued](err); ok {
+		r.sentBack = min(queued.After, maxRetryAfter)
+	}
 	return r
 }
 
@@ -82,17 +87,26 @@ func (a *Account) answered(asked time.Time, err error) bool {
 // endTurn ends a turn. Then the next machine has its turn.
 func (a *Account) endTurn(t *turn, r result) {
 	t.end(r)
-	a.wakeNext()
+	select {
+	case a.turnEnded <- struct{}{}:
+	default:
+	}
 }
 
-// wakeNext tells the next machine that its turn has come.
-func (a *Account) wakeNext() {
-	token, after := a.limiter.Load().create.next(a.key)
-	switch {
-	case token != "":
-		a.inventory.onMachinesChange([]string{token})
-	case after > 0:
-		time.AfterFunc(after, a.wakeNext)
+// runTurns tells the machines whose turn comes earlier than they were told, until ctx ends.
+func (s *accountState) runTurns(ctx context.Context) {
+	for ctx.Err() == nil {
+		a := s.current.Load()
+		token, after := a.limiter.Load().create.next(a.key)
+		if token != "" {
+			s.inventory.onMachinesChange([]string{token})
+			continue
+		}
+		var at time.Time
+		if after > 0 {
+			at = time.Now().Add(after)
+		}
+		sleepUntil(ctx, at, s.turnEnded)
 	}
 }
 
