@@ -168,6 +168,20 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return d.read(ctx, query)
 }
 
+// Find reads the server that the provider ID names, whatever its labels say.
+func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource, error) {
+	var found server
+	err := d.call(ctx, "GetServer", cloud.ClassRead, http.MethodGet, "/servers/"+url.PathEscape(strings.TrimPrefix(ref.ProviderID, "toy://")), nil, &found)
+	if cloud.CodeOf(err) == cloud.NotFound { // the toy cloud says it of a server only
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := instance(found)
+	return &r, nil
+}
+
 // read fetches all pages of servers and then of volumes. If one page fails, it returns an error and
 // no partial result.
 func (d *driver) read(ctx context.Context, query url.Values) ([]cloud.Resource, error) {
