@@ -45,7 +45,7 @@ func TestCheckOnAWS(t *testing.T) {
 		{name: "subnets", machine: func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0dead"}} }, failed: true,
 			want: []string{`Passed +type and image`, `Failed +failure domains`}},
 		{name: "another account", account: func(a *infrav1.AWSAccount) { a.AccountID = "999999999999" }, failed: true,
-			want: []string{`Failed +credentials +Conflict: .*spec.aws.accountID is "999999999999"`, `→ Use the credentials with which`}},
+			want: []string{`Failed +credentials +Conflict: .*spec.aws.accountID is "999999999999"`, `use those with which`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
