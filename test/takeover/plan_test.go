@@ -14,8 +14,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// TestPlan plans two pools: one in order, and one with a label that Drover's webhook refuses for a
-// kubelet. A plan changes nothing, anywhere.
+// TestPlan plans two pools: one in order, and one with a label that new Nodes can't have. A plan
+// changes nothing, anywhere.
 func TestPlan(t *testing.T) {
 	s := start(t, "plan", Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}})
 	g := NewWithT(t)
@@ -31,12 +31,12 @@ func TestPlan(t *testing.T) {
 	g.Expect(code).To(Equal(0))
 	g.Expect(strings.Count(out, "\nkind: CloudMachine\n")).To(Equal(2))
 
-	s.Old.AddMCM(Pool{Name: "b", Replicas: 1, Labels: map[string]any{"node-restriction.kubernetes.io/pool": "b"}})
+	s.Old.AddMCM(Pool{Name: "b", Replicas: 1, Labels: map[string]any{"node-restriction.kubernetes.io/pool": "b", "kubernetes.io/pool": "b"}})
 	versions := s.Old.versions()
 	out, errs, code = s.Run("plan")
 	g.Expect(code).To(Equal(1))
 	g.Expect(errs).To(Equal("drover: findings that stop the takeover: 1\n"))
-	g.Expect(out).To(MatchRegexp(`Refused +CloudInitConfigTemplate plan-b +spec.template.spec.nodeLabels`), out)
+	g.Expect(out).To(MatchRegexp(`Lost +MachineDeployment plan-b +spec.template.spec.nodeTemplate.metadata.labels .*labels kubernetes.io/pool,`), out)
 
 	calls := s.AWS.Calls()
 	maps.DeleteFunc(calls, func(op string, n int) bool {
