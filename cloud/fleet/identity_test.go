@@ -245,7 +245,7 @@ func TestOtherInstanceIsNotTheMachine(t *testing.T) {
 				})
 				time.Sleep(3 * time.Minute)
 				o := a.Observe(ref, true)
-				if !o.Gone || o.Instance != nil && o.Instance.ProviderID != ref.ProviderID {
+				if !o.Gone || o.Instance != nil && o.Instance.ProviderID != ref.ProviderID || len(o.Duplicates) != 1 {
 					t.Errorf("%+v", o)
 				}
 				a.Delete(ref, time.Now())
@@ -256,6 +256,22 @@ func TestOtherInstanceIsNotTheMachine(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestProviderIDInAnotherForm: a provider ID that names the instance with another place or in
+// another case is still the machine's, as after a change of an account's regionalProviderIDs.
+func TestProviderIDInAnotherForm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t, withFind).account(t)
+		ref := ensure(t, a, "one")
+		ref.ProviderID = "test://Region/" + strings.ToUpper(strings.TrimPrefix(ref.ProviderID, "test:///"))
+		a.Observe(ref, true)
+		time.Sleep(2 * time.Minute)
+		if o := a.Observe(ref, true); o.Gone || o.Instance == nil || o.Instance.State != cloud.StateRunning || len(o.Duplicates) > 0 || c.count("find") > 0 {
+			t.Errorf("observed %+v, want a running machine", o)
+		}
+	})
 }
 
 // TestTaggedIsNotLookedFor: the life of machines whose tags show them costs no look by ID, whether

@@ -449,10 +449,10 @@ func (m *machine) observation() Observation {
 		balancer := own[i]
 		o.Balancer = &balancer
 	}
-	instances := slices.DeleteFunc(own, func(r cloud.Resource) bool {
+	alive := liveInstances(own)
+	recorded := slices.DeleteFunc(recordedOf(m.ref, own), func(r cloud.Resource) bool {
 		return r.Kind != cloud.KindInstance || gone && r.State != cloud.StateTerminated
 	})
-	alive, recorded := liveInstances(instances), recordedOf(m.ref, instances)
 	if len(recorded) == 0 {
 		if !gone {
 			o.Instance = m.last // until a live read has confirmed that it is not there

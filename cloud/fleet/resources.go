@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"path"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -125,7 +126,7 @@ func ownedBy(resources []cloud.Resource, ownershipID string) (own []cloud.Resour
 // hasInstance reports whether the resources hold the reference's instance, as it was recorded.
 func hasInstance(resources []cloud.Resource, ref cloud.Reference) bool {
 	return slices.ContainsFunc(resources, func(r cloud.Resource) bool {
-		return r.Kind == cloud.KindInstance && (ref.ProviderID == "" || r.ProviderID == ref.ProviderID)
+		return r.Kind == cloud.KindInstance && isRecorded(r, ref)
 	})
 }
 
@@ -136,8 +137,15 @@ func recordedOf(ref cloud.Reference, resources []cloud.Resource) []cloud.Resourc
 		return resources
 	}
 	return slices.DeleteFunc(slices.Clone(resources), func(r cloud.Resource) bool {
-		return r.Kind != cloud.KindInstance || r.ProviderID != ref.ProviderID
+		return r.Kind != cloud.KindInstance || !isRecorded(r, ref)
 	})
+}
+
+// isRecorded reports whether an instance with the reference's token can be the recorded one. It
+// compares only the ends of the provider IDs, and ignores case: a zone, a region or a resource
+// group can be written in several ways, and a running machine must not be taken for another one.
+func isRecorded(r cloud.Resource, ref cloud.Reference) bool {
+	return ref.ProviderID == "" || strings.EqualFold(path.Base(r.ProviderID), path.Base(ref.ProviderID))
 }
 
 // checkToken returns an error for an empty token. It stands for no machine, and would select

@@ -225,6 +225,7 @@ func (v *inventory) applyRead(tasks []*task, began time.Time, found map[string][
 
 // noteInstance records the instance of a machine that is being deleted.
 func (t *task) noteInstance(own []cloud.Resource) {
+	own = recordedOf(t.ref, own)
 	if i := slices.IndexFunc(own, func(r cloud.Resource) bool { return r.Kind == cloud.KindInstance }); i >= 0 {
 		t.sawInstance = t.sawInstance || t.last == nil
 		t.last = &own[i]
