@@ -75,16 +75,18 @@ type Update struct {
 	Stored int64
 }
 
-// Finder is a Driver whose cloud tells an instance that does not exist from one that the credentials
-// may not see. For such a cloud, a machine is gone when the cloud says so of its recorded ID. For
-// others, reads that find nothing have to do, and a person must confirm them if there are many.
+// Finder is a Driver whose cloud tells an instance that does not exist from one that the
+// credentials may not see. For such a cloud, a machine is gone when the cloud says so of its
+// recorded ID. For others, reads that find nothing have to do, and a person must confirm them if
+// there are many.
 type Finder interface {
 	Driver
-	// Find is a live read of the instance that has ref.ProviderID, whatever its tags are. The engine
-	// calls it for a machine of which Describe has just found no instance. The Resource has the
-	// Token and OwnershipID that its tags say. nil without an error means that the cloud says that
-	// it has no such instance: of the instance itself, or of a group that the same credentials see
-	// to be gone. A place that is not found (a subscription, project, region or zone) is an error.
+	// Find is a live read of the instance that has ref.ProviderID, whatever its tags are. The
+	// engine calls it for a machine of which Describe has just found no instance. The Resource has
+	// the Token and OwnershipID that its tags say. nil without an error means that the cloud says
+	// that it has no such instance: of the instance itself, or of a group that the same credentials
+	// see to be gone. A place that is not found (a subscription, project, region or zone) is an
+	// error.
 	Find(ctx context.Context, ref Reference) (*Resource, error)
 }
 

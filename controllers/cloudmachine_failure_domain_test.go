@@ -221,8 +221,9 @@ func TestDomainsOfATemplate(t *testing.T) {
 	}
 }
 
-// TestEachDomainIsTried: a machine that may go to any zone is tried in each of them, at once, before
-// it waits. It is tried again when a zone may have changed, and goes to the first that takes it.
+// TestEachDomainIsTried: a machine that may go to any zone is tried in each of them, at once,
+// before it waits. It is tried again when a zone may have changed, and goes to the first that takes
+// it.
 func TestEachDomainIsTried(t *testing.T) {
 	t.Parallel()
 	for name, zonal := range map[string]bool{"zonal": true, "regional": false} {

@@ -4,8 +4,8 @@ package driverkit
 
 import "reflect"
 
-// SizeOf returns how many bytes of memory a value takes with all that it refers to, roughly: what it
-// refers to twice counts twice. It is for what a driver keeps of answers, which has no cycles.
+// SizeOf returns how many bytes of memory a value takes with all that it refers to, roughly: what
+// it refers to twice counts twice. It is for what a driver keeps of answers, which has no cycles.
 func SizeOf(value any) int64 {
 	if value == nil {
 		return 0

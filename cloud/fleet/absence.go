@@ -130,10 +130,10 @@ func Digest(set []string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// resolveAbsence applies a live read to a machine that is missing, or whose create had no answer.
-// A machine is gone when the cloud says that its instance is terminated, or when two reads find
-// nothing that are further apart than the cloud's read lag. Of a recorded machine, a Finder has then
-// said twice that no instance has its ID.
+// resolveAbsence applies a live read to a machine that is missing, or whose create had no answer. A
+// machine is gone when the cloud says that its instance is terminated, or when two reads find
+// nothing that are further apart than the cloud's read lag. Of a recorded machine, a Finder has
+// then said twice that no instance has its ID.
 func (v *inventory) resolveAbsence(m *machine, began time.Time, found []cloud.Resource) {
 	if m.phase != settling && !m.isMissing() {
 		return // it was seen, or its deletion began, meanwhile

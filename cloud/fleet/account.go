@@ -110,8 +110,8 @@ type Observation struct {
 	Duplicates []string
 	// Balancer is the load balancer that has the token; nil if none has.
 	Balancer *cloud.Resource
-	// Err is set while the recorded instance exists without the machine's tags: Conflict. Drover then
-	// neither deletes it nor takes it for gone.
+	// Err is set while the recorded instance exists without the machine's tags: Conflict. Drover
+	// then neither deletes it nor takes it for gone.
 	Err error
 }
 

@@ -129,8 +129,8 @@ func (v *inventory) deletionTasks(now time.Time, pending int) (tasks []*task) {
 	for _, m := range v.machines {
 		if m.phase == deleting && !m.started || due(m, slack) {
 			// The first step can use what is known, because a live read follows it. A name that is
-			// known may be another machine's by now. What belongs to an instance is not deleted while
-			// it may exist.
+			// known may be another machine's by now. What belongs to an instance is not deleted
+			// while it may exist.
 			read := m.started || v.account().cloud.Traits.Named || len(m.resources()) == 0 ||
 				m.ref.ProviderID != "" && !hasInstance(m.own(), m.ref)
 			tasks = append(tasks, &task{machine: m, ref: m.ref, read: read, was: deleting, reportedCode: cloud.CodeOf(m.err)})

@@ -284,8 +284,8 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return d.balancers.saw(found.resources()), nil
 }
 
-// Find implements cloud.Finder. An API server says NotFound of the VirtualMachine whether or not its
-// namespace exists, and Forbidden if the role may not read it.
+// Find implements cloud.Finder. An API server says NotFound of the VirtualMachine whether or not
+// its namespace exists, and Forbidden if the role may not read it.
 func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource, error) {
 	name, ok := strings.CutPrefix(ref.ProviderID, providerID(""))
 	if !ok || name == "" {

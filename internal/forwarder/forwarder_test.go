@@ -513,8 +513,8 @@ func TestBytesInFlight(t *testing.T) {
 	}
 }
 
-// TestObjectsOfANamespace: many clusters of one tenant together make the libraries keep no more than
-// its share, and those of other tenants keep theirs.
+// TestObjectsOfANamespace: many clusters of one tenant together make the libraries keep no more
+// than its share, and those of other tenants keep theirs.
 func TestObjectsOfANamespace(t *testing.T) {
 	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

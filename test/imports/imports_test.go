@@ -32,6 +32,10 @@ const armModels = "github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute
 // what serves the drivers share it.
 const scanners = "internal/scan"
 
+// budgets is the package that divides what is kept of tenants' answers. The forwarder and the
+// engine share it.
+const budgets = "internal/budget"
+
 // under reports whether path is dir or a path below it.
 func under(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
@@ -81,8 +85,8 @@ func forbidden(from, path string) string {
 			return "api imports nothing of ours"
 		}
 	case under(from, "internal/forwarder"):
-		if ours && !under(to, "kubeconfig") && to != scanners {
-			return "the forwarder imports only kubeconfig and the scanners"
+		if ours && !under(to, "kubeconfig") && to != scanners && to != budgets {
+			return "the forwarder imports only kubeconfig, the scanners and the budgets"
 		}
 	case under(from, "internal"), under(from, "kubeconfig"), under(from, "naming"):
 		if ours {
@@ -120,8 +124,8 @@ func forbidden(from, path string) string {
 		if client {
 			return "cloud knows no Kubernetes client"
 		}
-		if ours && !under(to, "api") && to != "cloud" && to != scanners {
-			return "what serves the contract imports only the contract, api and the scanners"
+		if ours && !under(to, "api") && to != "cloud" && to != scanners && to != budgets {
+			return "what serves the contract imports only the contract, api, the scanners and the budgets"
 		}
 	case under(from, "bootstrap/csr"):
 		if client || (ours && !under(to, "api")) {
