@@ -258,7 +258,8 @@ func TestSilentAccountsLeaveWorkers(t *testing.T) {
 				}
 				now, _ := calls.counts()
 				b.Expect(now).To(BeNumerically(">", 0), "calls that hang")
-				b.Expect(now).To(BeNumerically("<=", manyWorkers/2), "calls that hang")
+				// An account that holds no worker may take one, even if half of them are held.
+				b.Expect(now).To(BeNumerically("<=", manyWorkers/2+silent), "calls that hang")
 			})
 		})
 	}
