@@ -213,14 +213,15 @@ func (f *facts) suspects() bool {
 }
 
 // unowned reports whether no CloudMachine has the resource's token, or the CloudMachine that has it
-// has recorded another instance that lives.
+// has recorded another instance that lives. An instance that a CloudMachine has recorded is never
+// unowned: somebody has changed its token.
 func (f *facts) unowned(x cloud.Resource, living map[string][]cloud.Resource) bool {
 	recorded, known := f.machines[x.Token]
 	if f.claimed[x.Token] {
 		return false
 	}
 	if !known {
-		return true
+		return x.Kind != cloud.KindInstance || !slices.Contains(slices.Collect(maps.Values(f.machines)), x.ProviderID)
 	}
 	return recorded != "" && x.Kind == cloud.KindInstance && x.ProviderID != recorded &&
 		slices.ContainsFunc(living[x.Token], func(o cloud.Resource) bool { return o.ProviderID == recorded })

@@ -75,7 +75,8 @@ func TestJudge(t *testing.T) {
 	for _, c := range []row{
 		{what: "a machine's", resources: []cloud.Resource{first}, known: knows(token)},
 		{what: "one whose create takes long", resources: []cloud.Resource{first}, known: pending},
-		{what: "nobody's", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: knows(token), orphans: 1, due: 1},
+		{what: "nobody's", resources: []cloud.Resource{vm("i-9", "ours", lost)}, known: knows(token), orphans: 1, due: 1},
+		{what: "a machine's whose token was changed", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: knows(token)},
 		{what: "nobody's disk", resources: []cloud.Resource{disk("d-1", "ours", lost)}, known: knows(token), orphans: 1, due: 1},
 		{what: "a machine's disk", resources: []cloud.Resource{disk("d-1", "ours", token)}, known: knows(token)},
 		{what: "another cluster's", resources: []cloud.Resource{vm("i-1", "theirs", lost)}, known: knows(token), unknown: 1},
