@@ -151,8 +151,8 @@ func beginPanicking(t *testing.T, c *testCloud, change ...func(*Options)) (s *se
 			if err != nil || cfg.Account.Simulated.Region != "bad" {
 				return made, err
 			}
+			d.begin("New") // before the write: loops may use the driver meanwhile
 			d.testDriver = made.(*testDriver)
-			d.begin("New")
 			return d, nil
 		}
 	})...)
