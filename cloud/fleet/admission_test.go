@@ -451,7 +451,7 @@ func TestHeldTurn(t *testing.T) {
 			t.Errorf("a machine that exists waits for its turn: %v", err)
 		}
 		release()
-		if free := a.limiter.Load().create.lane(testKey).steps.free(); free != maxConcurrentCreates {
+		if free := freeSteps(a); free != maxConcurrentCreates {
 			t.Errorf("%d slots are free at the end", free)
 		}
 	})
@@ -482,7 +482,7 @@ func TestChangedAccountKeepsPlaces(t *testing.T) {
 			t.Errorf("the first machine, at the new rate: %v", err)
 		}
 		a.endTurn(under, result{asked: under.began, done: true, answered: true})
-		if free := b.limiter.Load().create.lane(testKey).steps.free(); free != maxConcurrentCreates-1 {
+		if free := freeSteps(b); free != maxConcurrentCreates-1 {
 			t.Errorf("%d slots are free", free)
 		}
 	})
@@ -636,4 +636,12 @@ func TestFullCloudIsAskedByOne(t *testing.T) {
 			}
 		})
 	}
+}
+
+// freeSteps returns how many slots the account's steps have left.
+func freeSteps(a *Account) int {
+	create := a.limiter.Load().create
+	create.mu.Lock()
+	defer create.mu.Unlock()
+	return create.lane(a.key).steps.free()
 }

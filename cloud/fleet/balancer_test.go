@@ -30,16 +30,23 @@ func TestBalancer(t *testing.T) {
 		}
 		expect(1, balancerRequest("b", false, "10.0.0.1"))
 		expect(1, balancerRequest("b", true, "10.0.0.1"))
-		steps := &a.limiter.Load().create.lane(testKey).steps
-		for range maxConcurrentCreates {
-			steps.begin(time.Now())
+		steps := func(do func(*slots)) {
+			create := a.limiter.Load().create
+			create.mu.Lock()
+			defer create.mu.Unlock()
+			do(&create.lane(testKey).steps)
 		}
+		steps(func(s *slots) {
+			for range maxConcurrentCreates {
+				s.begin(time.Now())
+			}
+		})
 		expect(2, balancerRequest("b", true, "10.0.0.1", "10.0.0.2"))
 		var queued *cloud.Queued
 		if _, err := a.EnsureBalancer(t.Context(), balancerRequest("other", false)); !errors.As(err, &queued) {
 			t.Errorf("got %v, want Queued: creates hold all workers that they may", err)
 		}
-		steps.starts = nil
+		steps(func(s *slots) { s.starts = nil })
 		time.Sleep(10 * time.Minute)
 		expect(2, balancerRequest("b", true, "10.0.0.1", "10.0.0.2"))
 		if n := c.count("list"); n < 9 || n > 12 || c.count("describe") > 0 {
