@@ -31,5 +31,5 @@ running() {
 
 # listening prints what listens on OpenStack's ports.
 listening() {
-  ss -lntH 'sport >= :25001 and sport <= :25012'
+  ss -lntpH 'sport >= :25001 and sport <= :25012'
 }

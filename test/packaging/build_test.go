@@ -3,7 +3,9 @@
 package packaging
 
 import (
+	"errors"
 	"maps"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -37,7 +39,7 @@ func TestOneBuild(t *testing.T) {
 var (
 	makeCommand = regexp.MustCompile(`(?m)run: make (.+)$`)
 	matrix      = regexp.MustCompile(`(?m)target: \[(.+)\]$`)
-	makeTarget  = regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `)
+	makeTarget  = regexp.MustCompile(`(?m)^([a-z0-9%-]+):.*## `)
 )
 
 var (
@@ -170,7 +172,7 @@ func TestWorkflowsCallMake(t *testing.T) {
 					continue // targets from the matrix are checked separately
 				}
 				called++
-				if !slices.Contains(targets, target) {
+				if !slices.Contains(targets, target) && !strings.HasPrefix(target, "test-") {
 					t.Errorf("%s runs 'make %s', which is no target", filepath.Base(file), target)
 				}
 			}
@@ -178,5 +180,68 @@ func TestWorkflowsCallMake(t *testing.T) {
 	}
 	if called < 8 {
 		t.Errorf("the workflows run %d targets only: is this how they do?", called)
+	}
+}
+
+// TestSuites tests the table of hack/suite: it has each package that "make test" leaves out, its
+// files exist, the script can run each of its suites, and a change affects the suites that it should.
+func TestSuites(t *testing.T) {
+	script := string(read(t, root(t)+"/hack/suite"))
+	table := regexp.MustCompile(`(?s)<<'TABLE'\n(.*?)\nTABLE\n`).FindStringSubmatch(script)
+	if table == nil {
+		t.Fatal("hack/suite has no table")
+	}
+	var all, files []string
+	for line := range strings.Lines(table[1]) {
+		name, paths, _ := strings.Cut(line, "|")
+		name = strings.TrimSpace(name)
+		all, files = append(all, name), append(files, strings.Fields(paths)...)
+		if !regexp.MustCompile(`(?m)^  (.* \| )?` + strings.Fields(name)[0] + `( \| .*)?\)`).MatchString(script) {
+			t.Errorf("hack/suite cannot run %s", name)
+		}
+	}
+	for _, file := range files {
+		if _, err := os.Stat(filepath.Join(root(t), file)); err != nil {
+			t.Error(err)
+		}
+	}
+	long := regexp.MustCompile(`(?m)^LONG := (.+)$`).FindSubmatch(read(t, root(t)+"/Makefile"))
+	if long == nil {
+		t.Fatal("the Makefile has no LONG")
+	}
+	for _, folder := range strings.Fields(string(long[1])) {
+		if !slices.ContainsFunc(files, func(f string) bool { return folder == f || strings.HasPrefix(folder, f+"/") }) {
+			t.Errorf("no suite runs %s, which make test leaves out", folder)
+		}
+	}
+
+	for file, want := range map[string][]string{
+		"cloud/fleet/x.go":       all,
+		"controllers/x.go":       all,
+		"api/x.go":               all,
+		"cloud/fleet/x_test.go":  nil,
+		"docs/x.md":              nil,
+		"Tiltfile":               {"tilt"},
+		"test/outage/x_test.go":  {"outage"},
+		"cloud/openstack/x.go":   {"damage", "openstack", "vm"},
+		"cloud/aws/ec2stub/x.go": {"storm", "crash CLOUD=aws", "chaos CLOUD=aws", "aws", "takeover", "autoscaler", "damage"},
+	} {
+		repository := t.TempDir()
+		for _, command := range [][]string{{"init", "-q"}, {"commit", "-q", "--allow-empty", "-m", "before"}} {
+			run(t, nil, "git", append([]string{"-C", repository, "-c", "user.name=x", "-c", "user.email=x@example.com"}, command...)...)
+		}
+		for name, text := range map[string]string{"hack/suite": script, file: ""} {
+			path := filepath.Join(repository, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := strings.FieldsFunc(string(run(t, nil, filepath.Join(repository, "hack/suite"), "affected", "HEAD")), func(r rune) bool { return r == '\n' })
+		for i := range got {
+			got[i] = strings.TrimSpace(got[i])
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s affects %q, want %q", file, got, want)
+		}
 	}
 }
