@@ -16,13 +16,13 @@ ARG TARGETOS=linux
 ARG TARGETARCH=amd64
 ARG VERSION=dev
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    CGO_ENABLED=0 GOOS=${TARGETOS} GOARCH=${TARGETARCH} go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=${VERSION}" -o /drover . && hack/licenses >/LICENSES.txt
+    CGO_ENABLED=0 GOOS=${TARGETOS} GOARCH=${TARGETARCH} go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=${VERSION}" -o /manager . && hack/licenses >/LICENSES.txt
 
 FROM ${BASE}
 ARG VERSION=dev
 LABEL org.opencontainers.image.source="https://github.com/drover-io/drover" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}"
-COPY --from=build /drover /LICENSES.txt /
+COPY --from=build /manager /LICENSES.txt /
 USER 65532:65532
-ENTRYPOINT ["/drover"]
+ENTRYPOINT ["/manager"]

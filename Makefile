@@ -16,7 +16,7 @@ export GOFLAGS := $(strip $(subst $(TOOLEXEC),,$(shell go env GOFLAGS 2>/dev/nul
 VERSION ?= v0.1.0-rc.1
 IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 # What one package's tests may take before Go ends them with the stacks. Results are never taken from Go's cache (-count 1):
-# many tests run bin/drover, of which the cache knows nothing.
+# many tests run our programs, of which the cache knows nothing.
 TEST_TIMEOUT ?= 40m
 # Packages whose tests run at the same time: twice as many as there are processors, because half of the time they wait.
 TOGETHER := $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
@@ -41,12 +41,13 @@ GENERATED  := api config/crd config/rbac config/webhook config/prometheus/promet
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Build bin/drover
-	CGO_ENABLED=0 go build -o bin/drover .
+build: ## Build bin/manager, and bin/drover, the command for people
+	CGO_ENABLED=0 go build -o bin/manager .
+	CGO_ENABLED=0 go build -o bin/drover ./cmd/drover
 
 test: ## Run the tests that end in minutes, against the real API server and Cluster API, race detector on for all that is ours
 	@hack/tool $(PLAYGROUND) >/dev/null
-	@go build -race -o bin/drover-race . # which the first test would do while all is compiled for it, too
+	@go build -race -o bin/manager-race . && go build -race -o bin/drover-race ./cmd/drover # which the first test would do while all is compiled for it, too
 	$(GOTEST) -race -p $(TOGETHER) -timeout $(TEST_TIMEOUT) $(FIRST) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
 
 test-%: ## Run one of the long tests, test-crash CLOUD=aws FOCUS='^TestSteps$$' for example; hack/suite lists them
@@ -63,18 +64,21 @@ demo demo-cluster playground: export DROVER_INSTALLED := 1
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud; ARGS="-film docs/pictures/demo.svg" records it
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
 	@hack/program ./test/demo bin/demo
-	@hack/program . bin/drover
+	@hack/program . bin/manager
+	@hack/program ./cmd/drover bin/drover
 	@exec bin/demo $(ARGS)
 
 demo-cluster: ## Show a whole cluster: its control plane comes, is upgraded, heals, manages itself and goes, on a simulated cloud (Linux, root)
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl clusterctl kubeadm capi-kubeadm-bootstrap capi-kubeadm-controlplane >/dev/null
 	@hack/program ./test/demo bin/demo
-	@hack/program . bin/drover
+	@hack/program . bin/manager
+	@hack/program ./cmd/drover bin/drover
 	@exec bin/demo -cluster
 
 playground: ## Start a management cluster with Drover and a simulated cloud, and leave it to you until Ctrl-C; TAKEOVER=1 for EC2's stand-in and machines of another system
 	@hack/tool $(PLAYGROUND) kubectl >/dev/null
-	@hack/program . bin/drover
+	@hack/program . bin/manager
+	@hack/program ./cmd/drover bin/drover
 ifdef TAKEOVER
 	@go test -c -o bin/takeover.test ./test/takeover
 	@cd test/takeover && exec ../../bin/takeover.test -test.run '^TestRehearsal$$' -test.timeout 0 -stay
@@ -93,7 +97,7 @@ lint: ## Check formatting, go vet, staticcheck, the API, the workflows and the w
 	hack/words
 
 vulncheck: ## Look for known weaknesses in what the manager calls (asks vuln.go.dev)
-	@govulncheck=$$(hack/tool govulncheck); "$$govulncheck" .
+	@govulncheck=$$(hack/tool govulncheck); "$$govulncheck" . ./cmd/drover
 
 generate: ## Write deepcopy code, CRDs, RBAC, webhook manifests and the API reference again
 	hack/generate

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command drover is the manager of Drover's infrastructure, bootstrap and control plane providers
-// for Cluster API. Package cmd has its subcommands.
+// Command manager runs Drover's infrastructure, bootstrap and control plane providers for Cluster
+// API. Package internal/manager has its flags and controllers.
 package main
 
 import (
 	"fmt"
 	"os"
 
-	"github.com/drover-io/drover/cmd"
+	"github.com/drover-io/drover/internal/manager"
 )
 
 // version is set at build time: -ldflags "-X main.version=v0.1.0".
 var version = "dev"
 
 func main() {
-	if err := cmd.New(version).Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "drover:", err)
+	if err := manager.New(version).Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "manager:", err)
 		os.Exit(1)
 	}
 }

@@ -74,7 +74,7 @@ func (d *demo) start(ctx context.Context, binary string) error {
 	})
 	parts.Go(func() {
 		d.simulator, cloudErr = playground.StartSimulator(ctx, playground.SimulatorOptions{
-			Binary: binary, Dir: filepath.Join(d.dir, "cloud"), Args: []string{"--latency=100ms"},
+			Dir: filepath.Join(d.dir, "cloud"), Args: []string{"--latency=100ms"},
 		})
 	})
 	d.management, err = playground.StartManagement(ctx, playground.ManagementOptions{

@@ -78,18 +78,22 @@ func flagsOf(t *testing.T, text string) []commandFlag {
 // TestFlags tests that docs/flags.md matches the program's help, and that the Deployment uses only
 // flags that exist.
 func TestFlags(t *testing.T) {
-	program, err := playground.Build(t.Context(), false)
+	managers, err := playground.Build(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	manager := flagsOf(t, help(t, program))
+	program, err := playground.BuildCommand(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	manager := flagsOf(t, help(t, managers))
 
 	var b strings.Builder
-	b.WriteString("# Flags\n\n<!-- Written by 'go test ./test/docs -update' from drover --help. Do not edit. -->\n\n" +
-		"`drover` runs the manager. `drover simulate` runs the simulated cloud. `drover orphans` says\n" +
+	b.WriteString("# Flags\n\n<!-- Written by 'go test ./test/docs -update' from the programs' --help. Do not edit. -->\n\n" +
+		"`manager` is the program in the image. `drover simulate` runs the simulated cloud. `drover orphans` says\n" +
 		"what the [orphan collector](safety.md) would do. `drover check` says whether [machines of a\n" +
 		"template can be made](check.md). `drover import` [takes machines over](migrate/machine-controller-manager.md#take-over-the-machines).\n")
-	writeFlags(t, &b, "drover", manager)
+	writeFlags(t, &b, "manager", manager)
 	writeFlags(t, &b, "drover simulate", flagsOf(t, help(t, program, "simulate")))
 	writeFlags(t, &b, "drover orphans", flagsOf(t, help(t, program, "orphans")))
 	writeFlags(t, &b, "drover check", flagsOf(t, help(t, program, "check")))
@@ -101,7 +105,7 @@ func TestFlags(t *testing.T) {
 	for _, arg := range deploymentArgs(t) {
 		name, _, _ := strings.Cut(arg, "=")
 		if !slices.ContainsFunc(manager, func(f commandFlag) bool { return f.name == name || strings.HasPrefix(f.name, name+" ") }) {
-			t.Errorf("config/manager/manager.yaml gives %s, which drover does not know", name)
+			t.Errorf("config/manager/manager.yaml gives %s, which the manager does not know", name)
 		}
 	}
 }

@@ -60,6 +60,11 @@ func driverOf(dir string) string {
 	return parts[0] + "/" + parts[1]
 }
 
+// isProgram reports whether a package is the manager, a command, or what both share.
+func isProgram(from string) bool {
+	return under(from, "cmd") || under(from, "internal/manager") || under(from, "internal/options")
+}
+
 // forbidden returns why a room may not import path, or "" if it may.
 func forbidden(from, path string) string {
 	to, ours := room(path)
@@ -68,13 +73,17 @@ func forbidden(from, path string) string {
 	switch {
 	case ours && to == ".":
 		return "nothing imports main"
-	case ours && under(to, "cmd") && from != ".":
-		return "only main imports cmd"
+	case ours && under(to, "cmd"):
+		return "nothing imports a command"
+	case ours && under(to, "internal/manager") && from != ".":
+		return "only main imports the manager"
+	case ours && under(to, "internal/options") && !isProgram(from):
+		return "only programs import their options"
 	case ours && under(to, "takeover") && !under(from, "cmd"):
-		return "only cmd imports takeover"
+		return "only the command imports takeover"
 	case from == ".":
-		if client || (ours && !under(to, "cmd")) {
-			return "main imports only cmd"
+		if client || (ours && !under(to, "internal/manager")) {
+			return "main imports only the manager"
 		}
 	case under(path, armModels) && !under(from, "cloud/azure/armstub"):
 		return "Microsoft's models judge the Azure driver, and do not get into the program"
@@ -87,6 +96,10 @@ func forbidden(from, path string) string {
 	case under(from, "internal/forwarder"):
 		if ours && !under(to, "kubeconfig") && to != scanners && to != budgets {
 			return "the forwarder imports only kubeconfig, the scanners and the budgets"
+		}
+	case isProgram(from):
+		if d := driverOf(to); ours && d != "" && (!under(to, "cloud/simulated/simulator") || !under(from, "cmd")) {
+			return "a program knows no driver: the registry does"
 		}
 	case under(from, "internal"), under(from, "kubeconfig"), under(from, "naming"):
 		if ours {
@@ -142,10 +155,6 @@ func forbidden(from, path string) string {
 	case under(from, "bootstrap"):
 		if ours && !under(to, "api") && !under(to, "bootstrap") && !under(to, "internal") && !under(to, "kubeconfig") && !under(to, "naming") {
 			return "bootstrap imports only api, internal, kubeconfig and naming"
-		}
-	case under(from, "cmd"):
-		if d := driverOf(to); ours && d != "" && !under(to, "cloud/simulated/simulator") {
-			return "cmd knows no driver: the registry does"
 		}
 	case under(from, "takeover"):
 		if ours && !under(to, "api") && to != "cloud" && !under(to, "internal") {
@@ -249,25 +258,31 @@ func TestForbidden(t *testing.T) {
 		{"controllers", module + "/cloud/simulated", false},
 		{"controllers", module + "/test/playground", false},
 		{"controllers", module + "/internal/predicates", true},
-		{"controllers", module + "/cmd", false},
+		{"controllers", module + "/cmd/drover", false},
 		{"bootstrap", module + "/internal/validation", true},
 		{"internal/validation", module + "/api/infrastructure/v1alpha1", false},
 		{"cloud", module + "/internal/egress", false},
-		{".", module + "/cmd", true},
+		{".", module + "/cmd/drover", false},
+		{".", module + "/internal/manager", true},
+		{"internal/manager", module + "/controllers", true},
+		{"internal/manager", module + "/internal/options", true},
+		{"internal/manager", module + "/takeover", false},
+		{"internal/manager", module + "/cloud/simulated/simulator", false},
+		{"controllers", module + "/internal/options", false},
 		{".", module + "/controllers", false},
-		{"cmd", module + "/controllers", true},
-		{"cmd", module + "/takeover", true},
+		{"cmd/drover", module + "/controllers", true},
+		{"cmd/drover", module + "/takeover", true},
 		{"controllers", module + "/takeover", false},
 		{"takeover", module + "/cloud", true},
 		{"takeover", module + "/cloud/aws", false},
 		{"takeover", module + "/controllers", false},
-		{"cmd", module + "/bootstrap", true},
-		{"cmd", module + "/cloud/registry", true},
-		{"cmd", module + "/cloud/simulated/simulator", true},
-		{"cmd", module + "/cloud/aws", false},
-		{"cmd", module + "/internal/egress", true},
-		{"cmd", module + "/test/playground", false},
-		{"test/rig", module + "/cmd", false},
+		{"cmd/drover", module + "/bootstrap", true},
+		{"cmd/drover", module + "/cloud/registry", true},
+		{"cmd/drover", module + "/cloud/simulated/simulator", true},
+		{"cmd/drover", module + "/cloud/aws", false},
+		{"cmd/drover", module + "/internal/egress", true},
+		{"cmd/drover", module + "/test/playground", false},
+		{"test/rig", module + "/cmd/drover", false},
 	} {
 		if reason := forbidden(c.from, c.to); (reason == "") != c.allowed {
 			t.Errorf("%s → %s: allowed should be %t, got %q", c.from, c.to, c.allowed, reason)

@@ -32,7 +32,7 @@ func (s *tenant) check(template string, args ...string) (all []finding, code int
 	s.Expect(err).NotTo(HaveOccurred())
 	path := filepath.Join(s.t.TempDir(), "kubeconfig")
 	s.Expect(os.WriteFile(path, raw, 0o600)).To(Succeed())
-	cmd := exec.CommandContext(s.ctx, env.binary, append([]string{
+	cmd := exec.CommandContext(s.ctx, env.command, append([]string{
 		"check", template, "--kubeconfig=" + path, "--namespace=" + s.Namespace, "--simulated-cloud", "--allow-endpoints=127.0.0.0/8,::1/128", "--output=json",
 	}, args...)...)
 	var errs bytes.Buffer

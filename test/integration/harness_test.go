@@ -47,7 +47,7 @@ type environment struct {
 	cloud      *playground.Simulator
 	admin      simulator.Admin
 	client     client.Client
-	binary     string
+	command    string // drover
 	drover     *playground.Process
 }
 
@@ -79,8 +79,10 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	env.binary = binary
-	if env.cloud, err = playground.StartSimulator(start, playground.SimulatorOptions{Binary: binary}); err != nil {
+	if env.command, err = playground.BuildCommand(start); err != nil {
+		return 1, err
+	}
+	if env.cloud, err = playground.StartSimulator(start, playground.SimulatorOptions{}); err != nil {
 		return 1, err
 	}
 	defer func() { _ = env.cloud.Stop() }()

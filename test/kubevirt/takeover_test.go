@@ -261,7 +261,7 @@ func install(t *testing.T, of system, c client.Client, kubeconfig []byte, pool s
 	o := &old{system: of, t: t, c: c, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), pool: pool}
 	g.Expect(os.WriteFile(o.kubeconfig, kubeconfig, 0o600)).To(Succeed())
 	var err error
-	o.binary, err = playground.Build(t.Context(), false)
+	o.binary, err = playground.BuildCommand(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.name}})).To(Succeed())
 	g.Expect(c.Create(t.Context(), &coordinationv1.Lease{

@@ -90,7 +90,7 @@ func run(m *testing.M) (code int, err error) {
 	if env.binary, err = playground.Build(start, true); err != nil {
 		return 1, err
 	}
-	if env.cloud, err = playground.StartSimulator(start, playground.SimulatorOptions{Binary: env.binary}); err != nil {
+	if env.cloud, err = playground.StartSimulator(start, playground.SimulatorOptions{}); err != nil {
 		return 1, err
 	}
 	defer func() { _ = env.cloud.Stop() }()

@@ -23,6 +23,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -103,7 +104,11 @@ func (s *stage) dryRun(args ...string) string {
 	if err := os.WriteFile(path, raw, 0o600); err != nil {
 		s.Fatal(err)
 	}
-	out, err := exec.CommandContext(s.ctx, env.binary, append([]string{
+	program, err := playground.BuildCommand(s.ctx)
+	if err != nil {
+		s.Fatal(err)
+	}
+	out, err := exec.CommandContext(s.ctx, program, append([]string{
 		"orphans", "--kubeconfig=" + path, "--namespace=" + s.Namespace, "--simulated-cloud", "--allow-endpoints=127.0.0.0/8,::1/128",
 	}, args...)...).CombinedOutput()
 	if err != nil {

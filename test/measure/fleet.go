@@ -53,7 +53,7 @@ type Options struct {
 	Idle time.Duration
 	// Vanish makes one VM vanish at the end of Idle.
 	Vanish bool
-	// Binary is the path of the drover program. By default it is built without the race detector.
+	// Binary is the path of the manager. By default it is built without the race detector.
 	Binary string
 	// Dir is the folder for data and logs. It must exist, and is not removed.
 	Dir string

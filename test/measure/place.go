@@ -52,7 +52,7 @@ func (s *simulated) start(ctx context.Context, o Options) (err error) {
 	if err := write(file, config); err != nil {
 		return err
 	}
-	s.process, err = playground.StartSimulator(ctx, playground.SimulatorOptions{Binary: o.Binary, Dir: o.Dir, Args: []string{"--config=" + file}})
+	s.process, err = playground.StartSimulator(ctx, playground.SimulatorOptions{Dir: o.Dir, Args: []string{"--config=" + file}})
 	if err == nil {
 		s.admin = simulator.Admin{URL: s.process.URL}
 	}

@@ -63,7 +63,7 @@ type stage struct {
 	*testing.T
 	scenario.Adopted
 	ctx            context.Context
-	binary         string // drover, built with the race detector
+	binary         string // the manager, built with the race detector
 	source, target *site
 	workload       *playground.ControlPlane
 	nodes          client.WithWatch
@@ -106,7 +106,7 @@ func newStage(t *testing.T) *stage {
 
 func (s *stage) startCloud() {
 	var err error
-	s.cloud, err = playground.StartSimulator(s.ctx, playground.SimulatorOptions{Binary: s.binary})
+	s.cloud, err = playground.StartSimulator(s.ctx, playground.SimulatorOptions{})
 	s.must(err)
 	s.Cleanup(func() { _ = s.cloud.Stop() })
 	s.admin = simulator.Admin{URL: s.cloud.URL}

@@ -184,7 +184,7 @@ func TestWorkflowsCallMake(t *testing.T) {
 }
 
 // TestSuites tests the table of hack/suite: it has each package that "make test" leaves out, its
-// files exist, the script can run each of its suites, and a change affects the suites that it should.
+// files exist, the script can run each of its suites, and a change affects those that it should.
 func TestSuites(t *testing.T) {
 	script := string(read(t, root(t)+"/hack/suite"))
 	table := regexp.MustCompile(`(?s)<<'TABLE'\n(.*?)\nTABLE\n`).FindStringSubmatch(script)

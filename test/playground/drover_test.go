@@ -24,7 +24,7 @@ func TestDrover(t *testing.T) {
 	m, err := StartManagement(t.Context(), ManagementOptions{ControlPlaneOptions: ControlPlaneOptions{Progress: os.Stderr}})
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { g.Expect(m.Stop()).To(Succeed()) }()
-	cloud, err := StartSimulator(t.Context(), SimulatorOptions{Binary: binary})
+	cloud, err := StartSimulator(t.Context(), SimulatorOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { g.Expect(cloud.Stop()).To(Succeed()) }()
 	scheme := runtime.NewScheme()

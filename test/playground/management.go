@@ -228,7 +228,7 @@ func (m *Management) startManager(ctx context.Context, g manager) (*Process, err
 
 // DroverOptions configure a Drover manager.
 type DroverOptions struct {
-	// Binary is the drover program. By default it is built without the race detector.
+	// Binary is the manager. By default it is built without the race detector.
 	Binary string
 	// Args are appended to the command line, after those for the kubeconfig, the ports and the
 	// webhooks' certificates.

@@ -15,8 +15,6 @@ import (
 
 // SimulatorOptions configure the simulated cloud. The zero value is valid.
 type SimulatorOptions struct {
-	// Binary is the drover program. By default it is built without the race detector.
-	Binary string
 	// Dir is the folder for its log. By default it is a new folder, which Stop removes.
 	Dir string
 	// Token authenticates to the account "default". By default it is random.
@@ -39,10 +37,9 @@ type Simulator struct {
 // StartSimulator runs "drover simulate" and returns once it serves. Like a real cloud, it outlives
 // managers and management clusters: call Stop at the end.
 func StartSimulator(ctx context.Context, opts SimulatorOptions) (_ *Simulator, err error) {
-	if opts.Binary == "" {
-		if opts.Binary, err = Build(ctx, false); err != nil {
-			return nil, err
-		}
+	program, err := BuildCommand(ctx)
+	if err != nil {
+		return nil, err
 	}
 	dir, own, err := folder(opts.Dir)
 	if err != nil {
@@ -62,7 +59,7 @@ func StartSimulator(ctx context.Context, opts SimulatorOptions) (_ *Simulator, e
 		return nil, s.end(fmt.Errorf("start the simulated cloud: %w", err))
 	}
 	s.Process, err = start(command{
-		name: "simulated-cloud", path: opts.Binary, dir: dir, env: []string{"TMPDIR=" + dir}, // the machines' disks go with it
+		name: "simulated-cloud", path: program, dir: dir, env: []string{"TMPDIR=" + dir}, // the machines' disks go with it
 		args: append([]string{"simulate", "--listen=127.0.0.1:0", "--address-file=" + address, "--token=" + s.Token}, opts.Args...),
 	})
 	if err != nil {

@@ -93,16 +93,25 @@ func Root(ctx context.Context) (string, error) {
 	return filepath.Dir(out), nil
 }
 
-// Build builds the drover binary into the module's bin folder and returns its path: bin/drover, or
-// bin/drover-race with the race detector. If the caller has the race detector, the binary always
+// Build builds the manager into the module's bin folder and returns its path: bin/manager, or
+// bin/manager-race with the race detector. If the caller has the race detector, the binary always
 // has it too, so that nothing is compiled twice. Go's build cache makes it quick when nothing
 // changed.
 func Build(ctx context.Context, race bool) (string, error) {
+	return build(ctx, "manager", ".", race)
+}
+
+// BuildCommand builds the command drover, with the race detector if the caller has it.
+func BuildCommand(ctx context.Context) (string, error) {
+	return build(ctx, "drover", "./cmd/drover", false)
+}
+
+func build(ctx context.Context, name, from string, race bool) (string, error) {
 	root, err := Root(ctx)
 	if err != nil {
 		return "", err
 	}
-	path, args := filepath.Join(root, "bin", "drover"), []string{"build", "-o"}
+	path, args := filepath.Join(root, "bin", name), []string{"build", "-o"}
 	if race || raced {
 		path += "-race"
 		args = []string{"build", "-race", "-o"}
@@ -114,7 +123,7 @@ func Build(ctx context.Context, race bool) (string, error) {
 		return "", err
 	}
 	defer unlock()
-	if _, err := goCommand(ctx, root, append(args, path, ".")...); err != nil {
+	if _, err := goCommand(ctx, root, append(args, path, from)...); err != nil {
 		return "", err
 	}
 	return path, nil

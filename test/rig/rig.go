@@ -44,7 +44,7 @@ type Rig struct {
 	View *scenario.View
 
 	place  place
-	binary string // the drover binary, with the race detector unless Ship was called
+	binary string // the manager, with the race detector unless Ship was called
 	dir    string // for kubeconfigs
 	ctx    context.Context
 	stop   context.CancelFunc

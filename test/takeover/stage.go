@@ -64,7 +64,7 @@ func Start(stage *rig.Stage, of System, place Place) *Stage {
 	s.kubeconfig, s.nodes = filepath.Join(s.TempDir(), "management"), filepath.Join(s.TempDir(), "workload")
 	s.Do(s.management.WriteKubeconfig(s.kubeconfig, raw))
 	s.Do(os.WriteFile(s.nodes, s.Kubeconfig, 0o600))
-	s.binary, err = playground.Build(s.Ctx, false)
+	s.binary, err = playground.BuildCommand(s.Ctx)
 	s.Do(err)
 	config := &bootstrapv1.CloudInitConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "base"}}
 	s.Do(s.Rig.Client.Create(s.Ctx, config))

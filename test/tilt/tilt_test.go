@@ -54,7 +54,7 @@ func TestOurs(t *testing.T) {
 			t.Fatalf("%s: Tilt finds %d of its images in the Deployment", name, len(applied.ImageTargets))
 		}
 		folder, err := filepath.Rel(built.Dir, applied.ImageTargets[0].BuildDetails.Context)
-		if cmd := strings.Join(built.Args, " "); err != nil || !strings.Contains(cmd, "-o "+folder+"/drover ") {
+		if cmd := strings.Join(built.Args, " "); err != nil || !strings.Contains(cmd, "-o "+folder+"/program ") {
 			t.Errorf("%s: the image is made of %s, and the program by %q: %v", name, folder, cmd, err)
 		}
 		if after := applied.ResourceDependencies; !slices.Equal(after, []string{"build " + name}) {

@@ -103,7 +103,7 @@ func (s *stand) start(ctx context.Context, dir string) error {
 			errs[1] = s.workload.InitKubeadm(ctx, body.DefaultKubeletVersion)
 		}
 	})
-	parts.Go(func() { errs[2] = s.startCloud(ctx, binary, filepath.Join(dir, "cloud.yaml")) })
+	parts.Go(func() { errs[2] = s.startCloud(ctx, filepath.Join(dir, "cloud.yaml")) })
 	parts.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
@@ -116,10 +116,10 @@ func (s *stand) start(ctx context.Context, dir string) error {
 }
 
 // startCloud starts the cloud.
-func (s *stand) startCloud(ctx context.Context, binary, config string) error {
+func (s *stand) startCloud(ctx context.Context, config string) error {
 	err := os.WriteFile(config, []byte(cloudConfig), 0o600)
 	if err == nil {
-		s.cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{Binary: binary, Args: []string{"--config=" + config}})
+		s.cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{Args: []string{"--config=" + config}})
 	}
 	return err
 }

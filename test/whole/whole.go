@@ -71,7 +71,7 @@ type Options struct {
 	Dir string
 	// Progress gets a line for each part that starts.
 	Progress io.Writer
-	// Binary is the drover program. By default it is built with the race detector.
+	// Binary is the manager. By default it is built with the race detector.
 	Binary string
 	// Releases are further releases of Kubernetes that machines can have: each is in an image of
 	// its own. The default release is always there.
@@ -103,7 +103,7 @@ func Start(ctx context.Context, o Options) (*Stage, error) {
 	if err != nil {
 		return s, err
 	}
-	s.Cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{Binary: o.Binary, Dir: filepath.Join(o.Dir, "cloud"), Args: []string{"--config=" + config}})
+	s.Cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{Dir: filepath.Join(o.Dir, "cloud"), Args: []string{"--config=" + config}})
 	if err != nil {
 		return s, err
 	}

@@ -56,7 +56,7 @@ func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, m.Stop()) }()
 	say("starting a simulated cloud")
-	cloud, err := playground.StartSimulator(ctx, playground.SimulatorOptions{Binary: binary})
+	cloud, err := playground.StartSimulator(ctx, playground.SimulatorOptions{})
 	if err != nil {
 		return err
 	}

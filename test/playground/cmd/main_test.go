@@ -55,7 +55,7 @@ func TestQuickStart(t *testing.T) {
 		t.Fatalf("it never said %q: %v", prefix, <-ended)
 		return ""
 	}
-	binary, err := playground.Build(ctx, false) // with the race detector, it has another name
+	binary, err := playground.BuildCommand(ctx) // with the race detector, it has another name
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cmd
+package options
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 // TestAccountsDoNotReachTheProxy tests that the operator's proxy is no endpoint of an account.
 func TestAccountsDoNotReachTheProxy(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://proxy.example:3128")
-	dialer, err := newDialer(cloudOptions{})
+	dialer, err := Clouds{}.Dialer()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func TestAccountsDoNotReachTheProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := accountOptions(cloudOptions{}, dialer).Transport.RoundTrip(request)
+	response, err := Clouds{}.Accounts(dialer).Transport.RoundTrip(request)
 	if err == nil {
 		response.Body.Close()
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cmd
+package main
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/options"
 )
 
 // TestCheckShowsNoControlCharacters tests that a cloud can't write to the user's terminal.
@@ -70,10 +71,10 @@ func TestCheckOnAWS(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "aws", Labels: map[string]string{infrav1.CredentialsLabel: "aws"}},
 				Data:       map[string][]byte{"aws_access_key_id": []byte(key), "aws_secret_access_key": []byte(secret)},
 			}
-			scheme, err := newScheme()
+			scheme, err := options.NewScheme()
 			g.Expect(err).NotTo(HaveOccurred())
-			clouds := cloudOptions{callTimeout: fleet.DefaultCall, allow: []string{"127.0.0.0/8", "::1/128"}}
-			dialer, err := newDialer(clouds)
+			clouds := options.Clouds{CallTimeout: fleet.DefaultCall, Allow: []string{"127.0.0.0/8", "::1/128"}}
+			dialer, err := clouds.Dialer()
 			g.Expect(err).NotTo(HaveOccurred())
 			k := newChecker(fake.NewClientBuilder().WithScheme(scheme).WithObjects(account, template, credentials).Build(), dialer, clouds, "blue")
 			g.Expect(k.run(ctx, checkOptions{template: "workers"})).To(Succeed())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cmd
+package main
 
 import (
 	"context"
@@ -22,13 +22,14 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/controllers"
+	"github.com/drover-io/drover/internal/options"
 	"github.com/drover-io/drover/takeover"
 )
 
 // importOptions say which machines to take over, and into which Cluster.
 type importOptions struct {
-	management managementOptions
-	clouds     cloudOptions
+	management options.Management
+	clouds     options.Clouds
 	// from and nodes are kubeconfigs: of the old objects, and of the Nodes.
 	from, fromNamespace, nodes  string
 	cluster, account, bootstrap string
@@ -80,8 +81,8 @@ Each step can be interrupted anywhere and run again. It ends with code 0 if it i
 			if o.output != "text" && o.output != "yaml" {
 				return fmt.Errorf("--output %q: must be text or yaml", o.output)
 			}
-			if o.management.namespace == "" {
-				o.management.namespace = "default"
+			if o.management.Namespace == "" {
+				o.management.Namespace = "default"
 			}
 			step := "plan"
 			if len(args) > 0 {
@@ -97,9 +98,9 @@ Each step can be interrupted anywhere and run again. It ends with code 0 if it i
 		},
 	}
 	f := cmd.Flags()
-	o.management.flags(f)
+	o.management.AddFlags(f)
 	f.Lookup("namespace").Usage = "Namespace of the Cluster that the machines get into. Default: default."
-	o.clouds.flags(f)
+	o.clouds.AddFlags(f)
 	f.StringVar(&o.from, "from", "", "Path to the kubeconfig of the cluster that has "+system.Name+"'s objects. Default: the management cluster.")
 	f.StringVar(&o.fromNamespace, "from-namespace", "", "Namespace of "+system.Name+"'s objects. Required.")
 	f.StringVar(&o.nodes, "nodes", "", "Path to the kubeconfig of the cluster that has the Nodes. Default: the cluster of --from.")
@@ -134,11 +135,11 @@ type importer struct {
 
 // newImporter connects to the clusters and to the account.
 func newImporter(ctx context.Context, out io.Writer, system takeover.System, o importOptions, version string) (*importer, error) {
-	config, err := managementConfig(o.management, version)
+	config, err := o.management.Config(version)
 	if err != nil {
 		return nil, err
 	}
-	scheme, err := newScheme()
+	scheme, err := options.NewScheme()
 	if err != nil {
 		return nil, err
 	}
@@ -258,14 +259,14 @@ func clientOf(path string, otherwise client.Client, version string) (client.Clie
 	if err != nil {
 		return nil, err
 	}
-	config.UserAgent = userAgent(version)
+	config.UserAgent = options.UserAgent(version)
 	return client.New(config, client.Options{})
 }
 
 // targetOf reads what the machines get into.
 func targetOf(ctx context.Context, c client.Client, o importOptions) (*takeover.Target, error) {
 	t := &takeover.Target{
-		Namespace: o.management.namespace, Cluster: o.cluster,
+		Namespace: o.management.Namespace, Cluster: o.cluster,
 		Account: &infrav1.CloudAccount{}, Bootstrap: &bootstrapv1.CloudInitConfigTemplate{},
 		Refuses: func(spec *bootstrapv1.CloudInitConfigSpec) field.ErrorList {
 			return render.Validate(spec, field.NewPath("spec"))
@@ -304,14 +305,14 @@ func targetOf(ctx context.Context, c client.Client, o importOptions) (*takeover.
 }
 
 // accountOf connects the account with its own credentials.
-func accountOf(ctx context.Context, c client.Client, clouds cloudOptions, account *infrav1.CloudAccount) (patientAccount, error) {
-	dialer, err := newDialer(clouds)
+func accountOf(ctx context.Context, c client.Client, clouds options.Clouds, account *infrav1.CloudAccount) (patientAccount, error) {
+	dialer, err := clouds.Dialer()
 	if err != nil {
 		return patientAccount{}, err
 	}
 	accounts := &controllers.CloudAccountReconciler{
-		Client: c, APIReader: c, Accounts: fleet.NewAccounts(accountOptions(clouds, dialer)), Clouds: offered(clouds),
-		AmbientNamespaces: clouds.ambientNamespaces, ConnectOnly: true,
+		Client: c, APIReader: c, Accounts: fleet.NewAccounts(clouds.Accounts(dialer)), Clouds: clouds.Offered(),
+		AmbientNamespaces: clouds.AmbientNamespaces, ConnectOnly: true,
 	}
 	var live *fleet.Account
 	err = patiently(ctx, func() (err error) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cmd
+package options
 
 import (
 	"fmt"
@@ -21,24 +21,25 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// managementOptions say which objects of which management cluster a command handles.
-type managementOptions struct {
-	kubeconfig string
-	namespace  string
+// Management says which objects of which management cluster a program handles.
+type Management struct {
+	Kubeconfig string
+	Namespace  string
 }
 
-func (o *managementOptions) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Path to the kubeconfig of the management cluster. Default: the Pod's service account, or $KUBECONFIG.")
-	f.StringVarP(&o.namespace, "namespace", "n", "", "Handle only objects in this namespace. Default: all namespaces.")
+// AddFlags adds the flags to a set.
+func (o *Management) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "Path to the kubeconfig of the management cluster. Default: the Pod's service account, or $KUBECONFIG.")
+	f.StringVarP(&o.Namespace, "namespace", "n", "", "Handle only objects in this namespace. Default: all namespaces.")
 }
 
-// managementConfig returns the configuration of a connection to the management cluster.
-func managementConfig(o managementOptions, version string) (*rest.Config, error) {
-	config, err := loadConfig(o.kubeconfig)
+// Config returns the configuration of a connection to the management cluster.
+func (o Management) Config(version string) (*rest.Config, error) {
+	config, err := loadConfig(o.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("finding the management cluster: %w", err)
 	}
-	config.UserAgent = userAgent(version)
+	config.UserAgent = UserAgent(version)
 	config.WarningHandler = apiwarnings.DefaultHandler(klog.Background().WithName("API server"))
 	return config, nil
 }
@@ -58,10 +59,11 @@ func loadConfig(path string) (*rest.Config, error) {
 	return config, nil
 }
 
-func userAgent(version string) string { return "drover/" + version }
+// UserAgent is what API servers see of a Drover of this version.
+func UserAgent(version string) string { return "drover/" + version }
 
-// newScheme returns a scheme with all kinds that Drover reads or writes.
-func newScheme() (*runtime.Scheme, error) {
+// NewScheme returns a scheme with all kinds that Drover reads or writes.
+func NewScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, clusterv1.AddToScheme, ipamv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,

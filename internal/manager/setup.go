@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cmd
+package manager
 
 import (
 	"context"
@@ -30,6 +30,7 @@ import (
 	"github.com/drover-io/drover/controllers/safety"
 	"github.com/drover-io/drover/internal/egress"
 	"github.com/drover-io/drover/internal/forwarder"
+	"github.com/drover-io/drover/internal/options"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
@@ -63,25 +64,25 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 	if err != nil {
 		return nil, err
 	}
-	dialer, err := newDialer(o.clouds)
+	dialer, err := o.clouds.Dialer()
 	if err != nil {
 		return nil, err
 	}
 	s := &shared{
-		clouds: offered(o.clouds), dialer: dialer, identity: identity,
+		clouds: o.clouds.Offered(), dialer: dialer, identity: identity,
 		machinesChanged: &controllers.EventQueue{}, accountsChanged: &controllers.EventQueue{}, endpointsChanged: &controllers.EventQueue{},
 	}
 	s.nodes = &controllers.NodeHandover{Machines: s.machinesChanged, Nodes: &controllers.EventQueue{}}
-	options := accountOptions(o.clouds, dialer)
-	options.Metrics, options.Workers = metrics.Registry, o.limits.machines
+	accounts := o.clouds.Accounts(dialer)
+	accounts.Metrics, accounts.Workers = metrics.Registry, o.limits.machines
 	var indexes []clustercache.CacheOptionsIndex
 	if o.controllers.run != runSafety {
 		indexes = controllers.NodeIndexes()
-		options.OnMachines = func(account types.NamespacedName, tokens []string) {
+		accounts.OnMachines = func(account types.NamespacedName, tokens []string) {
 			s.machines.InstancesChanged(ctx, account.Namespace, tokens)
 			s.endpoints.BalancersChanged(ctx, account.Namespace, tokens)
 		}
-		options.OnAccount = func(account types.NamespacedName) { s.accountsChanged.Add(reconcile.Request{NamespacedName: account}) }
+		accounts.OnAccount = func(account types.NamespacedName) { s.accountsChanged.Add(reconcile.Request{NamespacedName: account}) }
 	}
 	if s.forwarder, err = forwarder.New(forwarder.Options{Dial: dialer.DialContext, Proxy: egress.Proxy, OnRefuse: sayRefused(ctx, mgr), Metrics: metrics.Registry}); err != nil {
 		return nil, err
@@ -89,7 +90,7 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 	if s.clusterCache, err = newClusterCache(ctx, mgr, o, version, s.forwarder, indexes); err != nil {
 		return nil, err
 	}
-	s.accounts = fleet.NewAccounts(options)
+	s.accounts = fleet.NewAccounts(accounts)
 	return s, errors.Join(mgr.Add(s.forwarder), mgr.Add(s.accounts))
 }
 
@@ -130,7 +131,7 @@ func newClusterCache(
 			Indexes: indexes,
 		},
 		Client: clustercache.ClientOptions{
-			UserAgent: userAgent(version),
+			UserAgent: options.UserAgent(version),
 			QPS:       o.limits.remoteQPS,
 			Burst:     o.limits.remoteBurst,
 			Cache:     clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}},
@@ -200,7 +201,7 @@ func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *cluster
 func setupMachines(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	s.machines = &controllers.CloudMachineReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts,
-		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Identity: s.identity, Namespace: o.management.namespace,
+		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Identity: s.identity, Namespace: o.management.Namespace,
 		Changed: s.machinesChanged, Nodes: s.nodes, WatchFilterValue: o.controllers.watchFilter,
 	}
 	return s.machines.SetupWithManager(mgr, fairWorkers(o.limits.machines, readTarget(mgr.GetClient(), accountOfMachine), s.accounts.Hangs))
@@ -234,7 +235,7 @@ func setupAccounts(mgr ctrl.Manager, s *shared, o managerOptions) error {
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Clouds: s.clouds,
 		Changed: s.accountsChanged, Machines: s.machinesChanged, Endpoints: s.endpointsChanged,
 		Recorder:          mgr.GetEventRecorder("drover-cloudaccount"),
-		AmbientNamespaces: o.clouds.ambientNamespaces, WatchFilterValue: o.controllers.watchFilter,
+		AmbientNamespaces: o.clouds.AmbientNamespaces, WatchFilterValue: o.controllers.watchFilter,
 		ConnectOnly: o.controllers.run == runSafety,
 	}).SetupWithManager(mgr, fairWorkers(o.limits.accounts, itself, s.accounts.Hangs))
 }
@@ -250,7 +251,7 @@ func setupClusters(mgr ctrl.Manager, s *shared, o managerOptions) error {
 func setupEndpoints(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	s.endpoints = &controllers.EndpointReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-endpoint"),
-		Namespace: o.management.namespace, Changed: s.endpointsChanged, Unsent: &s.unsentBalancers,
+		Namespace: o.management.Namespace, Changed: s.endpointsChanged, Unsent: &s.unsentBalancers,
 		WatchFilterValue: o.controllers.watchFilter,
 	}
 	return s.endpoints.SetupWithManager(mgr, fairWorkers(o.limits.allOther, readTarget(mgr.GetClient(), accountOfEndpoint), s.accounts.Hangs))
@@ -277,8 +278,8 @@ func setupSafety(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	if o.safety.orphanPeriod != 0 {
 		errs = append(errs, (&safety.OrphanReconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts,
-			Recorder: mgr.GetEventRecorder("drover-orphans"), Identity: s.identity, Namespace: o.management.namespace,
-			Period: o.safety.orphanPeriod, Grace: o.orphans.grace, MaxDeletions: o.orphans.maxDeletions, MaxShare: o.orphans.maxShare,
+			Recorder: mgr.GetEventRecorder("drover-orphans"), Identity: s.identity, Namespace: o.management.Namespace,
+			Period: o.safety.orphanPeriod, Grace: o.orphans.Grace, MaxDeletions: o.orphans.MaxDeletions, MaxShare: o.orphans.MaxShare,
 			Metrics: counted, WatchFilterValue: o.controllers.watchFilter,
 		}).SetupWithManager(mgr, fairWorkers(o.limits.allOther, itself, s.accounts.Hangs)))
 	}
@@ -308,9 +309,9 @@ func setupWebhooks(ctx context.Context, mgr ctrl.Manager, s *shared, o managerOp
 	}
 	return errors.Join(
 		controllers.Webhooks{
-			Clouds: s.clouds, Reader: mgr.GetAPIReader(), Namespace: o.management.namespace,
+			Clouds: s.clouds, Reader: mgr.GetAPIReader(), Namespace: o.management.Namespace,
 			Managers: append(o.servers.otherManagers, self.Status.UserInfo.Username),
 		}.SetupWithManager(mgr),
-		bootstrap.Webhooks{WatchFilterValue: o.controllers.watchFilter, Namespace: o.management.namespace}.SetupWithManager(mgr),
+		bootstrap.Webhooks{WatchFilterValue: o.controllers.watchFilter, Namespace: o.management.Namespace}.SetupWithManager(mgr),
 	)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cmd
+package main
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,28 +19,15 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
+	"github.com/drover-io/drover/internal/options"
 )
-
-// orphanOptions define what an orphan is, and limit what one pass deletes. The manager has them,
-// too. Flags that mean the same as in machine-controller-manager have the same name.
-type orphanOptions struct {
-	grace        time.Duration
-	maxDeletions int
-	maxShare     int
-}
-
-func (o *orphanOptions) flags(f *pflag.FlagSet) {
-	f.DurationVar(&o.grace, "machine-safety-orphan-vms-grace", 30*time.Minute, "How long a resource must have had no machine, in every listing, to count as an orphan. It must be longer than the longest creation.")
-	f.IntVar(&o.maxDeletions, "machine-safety-orphan-vms-max-deletions", 10, "Maximum number of machines whose remaining resources one pass over an account starts to delete.")
-	f.IntVar(&o.maxShare, "machine-safety-orphan-vms-max-share", 20, "Maximum share of orphans in an account's fleet, in percent. If the orphans of 3 machines or more exceed it, Drover deletes none of them until a person confirms it.")
-}
 
 // orphans returns the command "drover orphans".
 func orphans(version string) *cobra.Command {
 	var (
-		management managementOptions
-		clouds     cloudOptions
-		limits     orphanOptions
+		management options.Management
+		clouds     options.Clouds
+		limits     options.Orphans
 	)
 	cmd := &cobra.Command{
 		Use:   "orphans",
@@ -55,9 +41,9 @@ that the manager has written how long a resource has had no machine.`,
 			return printOrphans(cmd.Context(), cmd.OutOrStdout(), management, clouds, limits, version)
 		},
 	}
-	management.flags(cmd.Flags())
-	clouds.flags(cmd.Flags())
-	limits.flags(cmd.Flags())
+	management.AddFlags(cmd.Flags())
+	clouds.AddFlags(cmd.Flags())
+	limits.AddFlags(cmd.Flags())
 	return cmd
 }
 
@@ -66,13 +52,13 @@ const listingTimeout = 2 * time.Minute
 
 // printOrphans prints what a pass over each account would do.
 func printOrphans(
-	ctx context.Context, out io.Writer, management managementOptions, clouds cloudOptions, limits orphanOptions, version string,
+	ctx context.Context, out io.Writer, management options.Management, clouds options.Clouds, limits options.Orphans, version string,
 ) error {
-	config, err := managementConfig(management, version)
+	config, err := management.Config(version)
 	if err != nil {
 		return err
 	}
-	scheme, err := newScheme()
+	scheme, err := options.NewScheme()
 	if err != nil {
 		return err
 	}
@@ -86,21 +72,21 @@ func printOrphans(
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	dialer, err := newDialer(clouds)
+	dialer, err := clouds.Dialer()
 	if err != nil {
 		return err
 	}
-	accounts := fleet.NewAccounts(accountOptions(clouds, dialer))
+	accounts := fleet.NewAccounts(clouds.Accounts(dialer))
 	go func() { _ = accounts.Start(ctx) }()
 	connect := &controllers.CloudAccountReconciler{
-		Client: c, APIReader: c, Accounts: accounts, Clouds: offered(clouds), AmbientNamespaces: clouds.ambientNamespaces, ConnectOnly: true,
+		Client: c, APIReader: c, Accounts: accounts, Clouds: clouds.Offered(), AmbientNamespaces: clouds.AmbientNamespaces, ConnectOnly: true,
 	}
 	collector := &safety.OrphanReconciler{
-		Client: c, APIReader: c, Accounts: accounts, Identity: identity, Namespace: management.namespace,
-		Grace: limits.grace, MaxDeletions: limits.maxDeletions, MaxShare: limits.maxShare,
+		Client: c, APIReader: c, Accounts: accounts, Identity: identity, Namespace: management.Namespace,
+		Grace: limits.Grace, MaxDeletions: limits.MaxDeletions, MaxShare: limits.MaxShare,
 	}
 	list := &infrav1.CloudAccountList{}
-	if err := c.List(ctx, list, client.InNamespace(management.namespace)); err != nil {
+	if err := c.List(ctx, list, client.InNamespace(management.Namespace)); err != nil {
 		return fmt.Errorf("listing the CloudAccounts: %w", err)
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cmd
+// Package manager is Drover's manager: manager.go has its flags and lists its controllers, setup.go
+// sets up each of them, and queues.go has their work queues. Options are plain structs that are
+// passed down by value.
+package manager
 
 import (
 	"context"
@@ -25,30 +28,32 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/drover-io/drover/internal/options"
 )
 
 // managerOptions are the manager's flags.
 type managerOptions struct {
-	management  managementOptions
-	clouds      cloudOptions
+	management  options.Management
+	clouds      options.Clouds
 	leader      leaderOptions
 	servers     serverOptions
 	limits      limitOptions
 	controllers controllerOptions
-	orphans     orphanOptions
+	orphans     options.Orphans
 	safety      safetyOptions
 	diagnostics capiflags.ManagerOptions
 	logs        *logs.Options
 }
 
 func (o *managerOptions) flags(f *pflag.FlagSet) {
-	o.management.flags(f)
-	o.clouds.flags(f)
+	o.management.AddFlags(f)
+	o.clouds.AddFlags(f)
 	o.leader.flags(f)
 	o.servers.flags(f)
 	o.limits.flags(f)
 	o.controllers.flags(f)
-	o.orphans.flags(f)
+	o.orphans.AddFlags(f)
 	o.safety.flags(f)
 	capiflags.AddManagerOptions(f, &o.diagnostics)
 	logsv1.AddFlags(o.logs, f)
@@ -147,19 +152,20 @@ func (o *safetyOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.reachTimeout, "machine-safety-apiserver-statuscheck-timeout", 30*time.Second, "How long a workload cluster's API server may fail to answer before Drover stops replacing the cluster's machines. It must not be longer than the period.")
 }
 
-// manager returns the command "drover", which runs the manager.
-func manager(version string) *cobra.Command {
+// New returns the command that runs the manager.
+func New(version string) *cobra.Command {
 	o := managerOptions{logs: logs.NewOptions()}
 	cmd := &cobra.Command{
-		Use:           "drover",
+		Use:           "manager",
 		Short:         "Gives Kubernetes clusters their machines on any cloud, by Cluster API",
-		Long:          "drover runs the manager: Drover's infrastructure, bootstrap and control plane providers for Cluster API.",
+		Long:          "manager runs Drover's infrastructure, bootstrap and control plane providers for Cluster API.",
 		Version:       version,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          func(*cobra.Command, []string) error { return runManager(o, version) },
 	}
+	cmd.CompletionOptions.DisableDefaultCmd = true
 	o.flags(cmd.Flags())
 	return cmd
 }
@@ -174,7 +180,7 @@ func runManager(o managerOptions, version string) error {
 		return err
 	}
 	ctrl.SetLogger(klog.Background())
-	config, err := managementConfig(o.management, version)
+	config, err := o.management.Config(version)
 	if err != nil {
 		return err
 	}
@@ -198,10 +204,10 @@ func leaseName(o managerOptions) (string, error) {
 	switch {
 	case name == "":
 		return "", fmt.Errorf("--run=%s: want %s, %s or %s", o.controllers.run, runAll, runMachines, runSafety)
-	case o.management.namespace == "" && o.controllers.watchFilter == "":
+	case o.management.Namespace == "" && o.controllers.watchFilter == "":
 		return name, nil
 	}
-	part := sha256.Sum256([]byte(o.management.namespace + "/" + o.controllers.watchFilter))
+	part := sha256.Sum256([]byte(o.management.Namespace + "/" + o.controllers.watchFilter))
 	return fmt.Sprintf("%s-%x", name, part[:5]), nil
 }
 
@@ -210,7 +216,7 @@ func newManager(config *rest.Config, lease string, o managerOptions) (ctrl.Manag
 	if err != nil {
 		return nil, fmt.Errorf("diagnostics flags: %w", err)
 	}
-	scheme, err := newScheme()
+	scheme, err := options.NewScheme()
 	if err != nil {
 		return nil, err
 	}
@@ -228,8 +234,8 @@ func newManager(config *rest.Config, lease string, o managerOptions) (ctrl.Manag
 		PprofBindAddress:              o.servers.profilerAddress,
 		Metrics:                       *metricsOptions,
 		// As in Cluster API's own controllers, or the time of two of the longest cloud calls.
-		Controller: ctrlconfig.Controller{ReconciliationTimeout: max(time.Minute, 2*o.clouds.callTimeout)},
-		Cache:      cacheOptions(o.management.namespace),
+		Controller: ctrlconfig.Controller{ReconciliationTimeout: max(time.Minute, 2*o.clouds.CallTimeout)},
+		Cache:      cacheOptions(o.management.Namespace),
 		Client: client.Options{Cache: &client.CacheOptions{
 			DisableFor:   []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}, // read live: must not be stale, or are secret
 			Unstructured: false,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cmd
+package options
 
 import (
 	"os"
@@ -28,13 +28,13 @@ func TestKubeconfigFlag(t *testing.T) {
 	fromFlag, fromEnvironment := write("flag"), write("environment")
 	t.Setenv("KUBECONFIG", fromEnvironment)
 	for path, host := range map[string]string{fromFlag: "https://flag", "": "https://environment"} {
-		config, err := managementConfig(managementOptions{kubeconfig: path}, "v1")
+		config, err := Management{Kubeconfig: path}.Config("v1")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(config.Host).To(Equal(host))
 		g.Expect(config.UserAgent).To(Equal("drover/v1"))
 		g.Expect(config.QPS).To(BeEquivalentTo(-1))
 		g.Expect(os.Getenv("KUBECONFIG")).To(Equal(fromEnvironment))
 	}
-	_, err := managementConfig(managementOptions{kubeconfig: filepath.Join(dir, "missing")}, "v1")
+	_, err := Management{Kubeconfig: filepath.Join(dir, "missing")}.Config("v1")
 	g.Expect(err).To(MatchError(ContainSubstring("finding the management cluster")))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cmd
+package main
 
 import (
 	"context"
@@ -26,6 +26,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/internal/egress"
+	"github.com/drover-io/drover/internal/options"
 	"github.com/drover-io/drover/internal/terminal"
 )
 
@@ -40,9 +41,9 @@ type checkOptions struct {
 // check returns the command "drover check".
 func check(version string) *cobra.Command {
 	var (
-		management managementOptions
-		clouds     cloudOptions
-		options    checkOptions
+		management options.Management
+		clouds     options.Clouds
+		o          checkOptions
 	)
 	cmd := &cobra.Command{
 		Use:   "check TEMPLATE",
@@ -55,15 +56,15 @@ The command writes nothing. It ends with code 0 if nothing failed, and 1 otherwi
 		Args:         cobra.ExactArgs(1),
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			options.template = args[0]
-			if options.output != "text" && options.output != "json" {
-				return fmt.Errorf("--output %q: must be text or json", options.output)
+			o.template = args[0]
+			if o.output != "text" && o.output != "json" {
+				return fmt.Errorf("--output %q: must be text or json", o.output)
 			}
-			config, err := managementConfig(management, version)
+			config, err := management.Config(version)
 			if err != nil {
 				return err
 			}
-			scheme, err := newScheme()
+			scheme, err := options.NewScheme()
 			if err != nil {
 				return err
 			}
@@ -71,27 +72,27 @@ The command writes nothing. It ends with code 0 if nothing failed, and 1 otherwi
 			if err != nil {
 				return fmt.Errorf("making a client of the management cluster: %w", err)
 			}
-			dialer, err := newDialer(clouds)
+			dialer, err := clouds.Dialer()
 			if err != nil {
 				return err
 			}
 			ctx, stop := context.WithTimeout(cmd.Context(), checkTimeout)
 			defer stop()
-			if management.namespace == "" {
-				management.namespace = "default"
+			if management.Namespace == "" {
+				management.Namespace = "default"
 			}
-			k := newChecker(c, dialer, clouds, management.namespace)
-			if err := k.run(ctx, options); err != nil {
+			k := newChecker(c, dialer, clouds, management.Namespace)
+			if err := k.run(ctx, o); err != nil {
 				return err
 			}
-			return k.print(cmd.OutOrStdout(), options.output)
+			return k.print(cmd.OutOrStdout(), o.output)
 		},
 	}
-	management.flags(cmd.Flags())
+	management.AddFlags(cmd.Flags())
 	cmd.Flags().Lookup("namespace").Usage = "Namespace of the CloudMachineTemplate. Default: default."
-	clouds.flags(cmd.Flags())
-	cmd.Flags().StringVar(&options.cluster, "cluster", "", "Name of an adopted Cluster whose API server to check, too. Default: none.")
-	cmd.Flags().StringVar(&options.output, "output", "text", "How to print the result: text or json.")
+	clouds.AddFlags(cmd.Flags())
+	cmd.Flags().StringVar(&o.cluster, "cluster", "", "Name of an adopted Cluster whose API server to check, too. Default: none.")
+	cmd.Flags().StringVar(&o.output, "output", "text", "How to print the result: text or json.")
 	return cmd
 }
 
@@ -120,12 +121,12 @@ type checker struct {
 	results []checked
 }
 
-func newChecker(c client.Client, dialer *egress.Dialer, clouds cloudOptions, namespace string) *checker {
+func newChecker(c client.Client, dialer *egress.Dialer, clouds options.Clouds, namespace string) *checker {
 	return &checker{
 		client: c, namespace: namespace,
 		accounts: &controllers.CloudAccountReconciler{
-			Client: c, APIReader: c, Accounts: fleet.NewAccounts(accountOptions(clouds, dialer)), Clouds: offered(clouds),
-			AmbientNamespaces: clouds.ambientNamespaces, ConnectOnly: true,
+			Client: c, APIReader: c, Accounts: fleet.NewAccounts(clouds.Accounts(dialer)), Clouds: clouds.Offered(),
+			AmbientNamespaces: clouds.AmbientNamespaces, ConnectOnly: true,
 		},
 		controlPlanes: &controllers.AdoptedControlPlaneReconciler{Client: c, APIReader: c, Dial: dialer.DialContext},
 	}

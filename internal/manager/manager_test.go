@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cmd
+package manager
 
 import (
 	"context"
@@ -32,6 +32,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/registry"
 	"github.com/drover-io/drover/controllers"
+	"github.com/drover-io/drover/internal/options"
 	"github.com/drover-io/drover/test/authority"
 )
 
@@ -93,7 +94,7 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			scheme, err := newScheme()
+			scheme, err := options.NewScheme()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command drover is for people: it checks what machines need, shows orphans, takes machines over
+// from other systems, and runs a simulated cloud. Each of its commands has a file. The program of
+// the controllers is another one, in the top folder.
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set at build time: -ldflags "-X main.version=v0.1.0".
+var version = "dev"
+
+func main() {
+	if command().Execute() != nil {
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:     "drover",
+		Short:   "Looks after the machines that Drover gives to Kubernetes clusters",
+		Version: version,
+	}
+	root.AddCommand(check(version), orphans(version), importing(version), simulate())
+	return root
+}
