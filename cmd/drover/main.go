@@ -6,6 +6,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -15,16 +16,18 @@ import (
 var version = "dev"
 
 func main() {
-	if command().Execute() != nil {
+	if err := command().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "drover:", err)
 		os.Exit(1)
 	}
 }
 
 func command() *cobra.Command {
 	root := &cobra.Command{
-		Use:     "drover",
-		Short:   "Looks after the machines that Drover gives to Kubernetes clusters",
-		Version: version,
+		Use:           "drover",
+		Short:         "Looks after the machines that Drover gives to Kubernetes clusters",
+		Version:       version,
+		SilenceErrors: true,
 	}
 	root.AddCommand(check(version), orphans(version), importing(version), simulate())
 	return root
