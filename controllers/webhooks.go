@@ -22,8 +22,8 @@ import (
 )
 
 // Webhooks refuses objects for reasons that the CRDs' own rules can't check: rules that only a
-// cloud's row of the registry knows, copies of CloudMachines, and changes of templates and of what
-// Drover itself writes into spec. It makes no cloud calls. Defaults are in the CRDs, so no webhook
+// cloud's row of the registry knows, copies of CloudMachines, and changes of templates. It makes no
+// cloud calls. Defaults are in the CRDs, so no webhook
 // mutates objects.
 type Webhooks struct {
 	// Clouds are the registry's rows.
@@ -32,9 +32,6 @@ type Webhooks struct {
 	Reader client.Reader
 	// Namespace is the namespace that this manager works in; empty for all.
 	Namespace string
-	// Managers are the users that this manager and others write with. Only they may change what
-	// Drover writes into spec.
-	Managers []string
 }
 
 // +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudaccount,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,versions=v1alpha1,name=validation.cloudaccount.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
@@ -48,20 +45,16 @@ type Webhooks struct {
 func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 	return errors.Join(
 		validation.Register(mgr, &infrav1.CloudAccount{}, validation.Rules[*infrav1.CloudAccount]{
-			Spec:     func(o *infrav1.CloudAccount) any { return o.Spec },
-			Check:    w.checkAccount,
-			Change:   w.checkAccountChange,
-			Managers: w.Managers, ManagedField: "place",
-			Managed: func(o *infrav1.CloudAccount) any { return o.Spec.Place },
+			Spec:   func(o *infrav1.CloudAccount) any { return o.Spec },
+			Check:  w.checkAccount,
+			Change: w.checkAccountChange,
 		}),
 		validation.Register(mgr, &infrav1.CloudCluster{}, validation.Rules[*infrav1.CloudCluster]{
 			Spec: func(o *infrav1.CloudCluster) any { return o.Spec },
 			Check: func(o *infrav1.CloudCluster) field.ErrorList {
 				return checkCluster(o, field.NewPath("spec"))
 			},
-			Create:   w.checkUniqueCluster,
-			Managers: w.Managers, ManagedField: "creation",
-			Managed: func(o *infrav1.CloudCluster) any { return o.Spec.Creation },
+			Create: w.checkUniqueCluster,
 		}),
 		validation.Register(mgr, &infrav1.CloudClusterTemplate{}, validation.Rules[*infrav1.CloudClusterTemplate]{
 			Spec:     func(o *infrav1.CloudClusterTemplate) any { return o.Spec },
@@ -73,9 +66,7 @@ func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 			Check: func(o *infrav1.CloudMachine) field.ErrorList {
 				return w.checkMachine(&o.Spec.CloudMachineFields, field.NewPath("spec"))
 			},
-			Create:   w.checkUnique,
-			Managers: w.Managers, ManagedField: "creation",
-			Managed: func(o *infrav1.CloudMachine) any { return o.Spec.Creation },
+			Create: w.checkUnique,
 		}),
 		validation.Register(mgr, &infrav1.CloudMachineTemplate{}, validation.Rules[*infrav1.CloudMachineTemplate]{
 			Spec: func(o *infrav1.CloudMachineTemplate) any { return o.Spec },

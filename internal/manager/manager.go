@@ -80,7 +80,6 @@ type serverOptions struct {
 	profilerAddress string
 	webhookPort     int
 	webhookCertDir  string
-	otherManagers   []string
 	shutdownTimeout time.Duration
 }
 
@@ -89,7 +88,6 @@ func (o *serverOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.profilerAddress, "profiler-address", "", "Address that serves the pprof profiler, for example localhost:6060. Default: no profiler.")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "Port of the webhook server. 0 turns the webhooks off.")
 	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs", "Directory with the webhook server's tls.crt and tls.key.")
-	f.StringSliceVar(&o.otherManagers, "other-managers", nil, "Users of the other managers in this management cluster, for example system:serviceaccount:team-a:drover-manager. They may change spec.creation, and a CloudAccount's spec.place, as this manager may. Default: none.")
 	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 45*time.Second, "How long calls in flight may take to finish when the manager stops.")
 }
 
@@ -288,7 +286,7 @@ func register(ctx context.Context, mgr ctrl.Manager, o managerOptions, version s
 	// The process that makes the machines serves the webhooks.
 	webhooks := o.controllers.run != runSafety && o.servers.webhookPort != 0
 	if webhooks {
-		errs = append(errs, setupWebhooks(ctx, mgr, s, o))
+		errs = append(errs, setupWebhooks(mgr, s, o))
 	}
 	return errors.Join(append(errs, setupChecks(mgr, webhooks))...)
 }

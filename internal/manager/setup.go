@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -300,18 +299,10 @@ func setupSafety(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	return errors.Join(errs...)
 }
 
-// setupWebhooks sets up the admission webhooks. They need the name of the user that this manager
-// writes with, because only managers may change spec.creation.
-func setupWebhooks(ctx context.Context, mgr ctrl.Manager, s *shared, o managerOptions) error {
-	self := &authenticationv1.SelfSubjectReview{}
-	if err := mgr.GetClient().Create(ctx, self); err != nil {
-		return fmt.Errorf("asking the API server for this manager's user: %w", err)
-	}
+// setupWebhooks sets up the admission webhooks.
+func setupWebhooks(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	return errors.Join(
-		controllers.Webhooks{
-			Clouds: s.clouds, Reader: mgr.GetAPIReader(), Namespace: o.management.Namespace,
-			Managers: append(o.servers.otherManagers, self.Status.UserInfo.Username),
-		}.SetupWithManager(mgr),
+		controllers.Webhooks{Clouds: s.clouds, Reader: mgr.GetAPIReader(), Namespace: o.management.Namespace}.SetupWithManager(mgr),
 		bootstrap.Webhooks{WatchFilterValue: o.controllers.watchFilter, Namespace: o.management.Namespace}.SetupWithManager(mgr),
 	)
 }

@@ -7,7 +7,6 @@ package validation
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,12 +30,6 @@ type Rules[T client.Object] struct {
 	Create func(context.Context, T) (field.ErrorList, error)
 	// Change validates an update against the old object. nil allows any change that Check accepts.
 	Change func(before, after T) field.ErrorList
-	// Managed returns the field of spec that only Managers, which are names of users, may change,
-	// and ManagedField names it. A new object may have any value: a move or a restore creates it
-	// as it was. nil means no field.
-	Managed      func(T) any
-	ManagedField string
-	Managers     []string
 	// Template forbids every change of the spec, except in Cluster API's dry runs, by which it sees
 	// whether a ClusterClass changed the template.
 	Template bool
@@ -74,17 +67,8 @@ func (v *validator[T]) ValidateCreate(ctx context.Context, o T) (admission.Warni
 }
 
 // ValidateUpdate accepts any object that is being deleted, because its finalizers must be
-// removable, unless another user than a manager changes what only managers may change.
+// removable.
 func (v *validator[T]) ValidateUpdate(ctx context.Context, before, after T) (admission.Warnings, error) {
-	if v.rules.Managed != nil && !equality.Semantic.DeepEqual(v.rules.Managed(before), v.rules.Managed(after)) {
-		request, err := admission.RequestFromContext(ctx)
-		if err != nil {
-			return nil, apierrors.NewInternalError(err)
-		}
-		if !slices.Contains(v.rules.Managers, request.UserInfo.Username) {
-			return nil, v.invalid(after, field.ErrorList{field.Forbidden(field.NewPath("spec", v.rules.ManagedField), "only Drover's manager may change it")})
-		}
-	}
 	if !after.GetDeletionTimestamp().IsZero() || equality.Semantic.DeepEqual(v.rules.Spec(before), v.rules.Spec(after)) {
 		return nil, nil
 	}

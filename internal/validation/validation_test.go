@@ -8,7 +8,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	admissionv1 "k8s.io/api/admission/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,33 +76,4 @@ func TestTemplate(t *testing.T) {
 	g.Expect(update(true, object("blue"), topology)).To(Succeed(), "ClusterClass's dry run")
 	topology.Data["spec"] = "bad"
 	g.Expect(apierrors.IsInvalid(update(true, object("blue"), topology))).To(BeTrue())
-}
-
-func TestCreation(t *testing.T) {
-	g := NewWithT(t)
-	v := kind(false)
-	v.rules.Managers = []string{"manager"}
-	v.rules.ManagedField, v.rules.Managed = "creation", func(o *corev1.ConfigMap) any { return o.Labels }
-	update := func(user string, before, after *corev1.ConfigMap) error {
-		_, err := v.ValidateUpdate(admission.NewContextWithRequest(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-			Operation: admissionv1.Update, UserInfo: authenticationv1.UserInfo{Username: user},
-		}}), before, after)
-		return err
-	}
-	claimed := object("blue")
-	claimed.Labels = map[string]string{"token": "x"}
-	deleted := claimed.DeepCopy()
-	deleted.DeletionTimestamp = ptr.To(metav1.Now())
-	deleted.Data["spec"] = "bad"
-	emptied := deleted.DeepCopy()
-	emptied.Labels = nil
-
-	g.Expect(update("manager", object("blue"), claimed)).To(Succeed())
-	g.Expect(apierrors.IsInvalid(update("user", object("blue"), claimed))).To(BeTrue())
-	g.Expect(apierrors.IsInvalid(update("user", claimed, object("blue")))).To(BeTrue())
-	g.Expect(update("user", object("blue"), object("green"))).To(Succeed(), "users may change the rest")
-	g.Expect(update("user", claimed, deleted)).To(Succeed(), "a finalizer can always be removed")
-	g.Expect(apierrors.IsInvalid(update("user", claimed, emptied))).To(BeTrue(), "a VM without a record is not deleted")
-	_, err := v.ValidateCreate(t.Context(), claimed)
-	g.Expect(err).NotTo(HaveOccurred(), "a move creates the object as it was")
 }

@@ -140,10 +140,10 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 	project.Spec.OpenStack.Region = "RegionOne"
 	s.create(project)
 	s.refusesChange(project, func() { project.Spec.OpenStack.Region = "RegionTwo" }, "region can't be changed")
-	s.refusesChange(project, func() { project.Spec.Place = "openstack:elsewhere" }, "spec.place: Forbidden: only Drover's manager may change it")
 	moved := &infrav1.CloudAccount{ObjectMeta: s.meta("moved"), Spec: project.Spec}
 	moved.Spec.Place = "openstack:p" // a move or a restore creates the object as it was
 	s.create(moved)
+	s.refusesChange(moved, func() { moved.Spec.Place = "openstack:elsewhere" }, "place is set once")
 	s.refusesChange(project, func() { project.Spec.OpenStack.RegionalProviderIDs = false }, "regionalProviderIDs can't be changed")
 }
 
@@ -161,8 +161,16 @@ func TestMachineIsImmutable(t *testing.T) {
 	} {
 		s.refusesChange(machine, func() { change(machine) }, want)
 	}
-	s.refusesChange(machine, func() { machine.Spec.Creation.Token = "0123456789abcdef01234567" }, "only Drover's manager may change it")
+	update(s, machine, func(m *infrav1.CloudMachine) {
+		m.Spec.Creation = infrav1.CloudMachineCreation{Token: "0123456789abcdef01234567", FailureDomain: "sim-1a", Attempt: 2}
+	})
+	s.refusesChange(machine, func() { machine.Spec.Creation.Token = "0123456789abcdef0123456f" }, "creation.token is set once")
+	s.refusesChange(machine, func() { machine.Spec.Creation = infrav1.CloudMachineCreation{} }, "creation.token is set once")
+	s.refusesChange(machine, func() { machine.Spec.Creation.Attempt = 1 }, "creation.attempt never falls")
+	s.refusesChange(machine, func() { machine.Spec.Creation.Attempt = 0 }, "creation.attempt never falls")
+	update(s, machine, func(m *infrav1.CloudMachine) { m.Spec.Creation.FailureDomain, m.Spec.Creation.Attempt = "sim-1b", 3 })
 	update(s, machine, func(m *infrav1.CloudMachine) { m.Spec.ProviderID = "simulated:///sim-1a/i-1" })
+	s.refusesChange(machine, func() { machine.Spec.Creation.Attempt = 4 }, "creation can't be changed once the VM is made")
 	s.refusesChange(machine, func() { machine.Spec.ProviderID = "simulated:///sim-1a/i-2" }, "providerID is set once")
 }
 

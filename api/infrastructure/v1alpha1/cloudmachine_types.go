@@ -49,6 +49,7 @@ type CloudMachineFields struct {
 // which Drover writes. A changed machine is a new machine.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)",message="providerID is set once"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || (has(self.creation) && self.creation.token == oldSelf.creation.token)",message="creation.token is set once: it is in the tags of the VM"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || !has(oldSelf.creation.attempt) || (has(self.creation) && has(self.creation.attempt) && self.creation.attempt >= oldSelf.creation.attempt)",message="creation.attempt never falls: a cloud may know the token of a lower one"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || !has(oldSelf.creation) || (has(self.creation) && self.creation == oldSelf.creation)",message="creation can't be changed once the VM is made"
 // +kubebuilder:validation:XValidation:rule="self.accountRef == oldSelf.accountRef",message="accountRef can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.aws) == has(oldSelf.aws) && (!has(self.aws) || self.aws == oldSelf.aws)",message="the machine's cloud fields can't be changed: make a new machine"
@@ -70,8 +71,8 @@ type CloudMachineSpec struct {
 	ProviderID string `json:"providerID,omitempty"`
 
 	// creation is Drover's record of how it creates the VM. Drover writes it before the first call
-	// to the cloud, and until the VM exists. Only Drover may change it. It is in spec so that it
-	// survives "clusterctl move".
+	// to the cloud, and until the VM exists. Leave it to Drover: its token is set once, and a copy
+	// of another machine's is refused. It is in spec so that it survives "clusterctl move".
 	// +optional
 	Creation CloudMachineCreation `json:"creation,omitempty,omitzero"`
 }
