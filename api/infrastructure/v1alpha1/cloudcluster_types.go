@@ -130,9 +130,8 @@ type CloudClusterSpec struct {
 	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 
 	// creation is Drover's record of what everything in the clouds that belongs to this cluster is
-	// created with. Drover sets it before it creates anything. It is immutable once set, and only
-	// Drover can set it in an existing CloudCluster. It is in spec so that it survives "clusterctl
-	// move".
+	// created with. Drover sets it before it creates anything. It is immutable once set. It is in
+	// spec so that it survives "clusterctl move".
 	// +optional
 	Creation CloudClusterCreation `json:"creation,omitempty,omitzero"`
 }
