@@ -203,6 +203,10 @@ func (s *Accounts) adjust(a *Account, spec *infrav1.CloudAccountSpec) error {
 	a.setSettings(to)
 	s.limiters.adjust(a)
 	a.inventory.retry()
+	select {
+	case a.turnEnded <- struct{}{}: // turns come earlier, or later
+	default:
+	}
 	return nil
 }
 

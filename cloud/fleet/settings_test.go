@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,6 +72,39 @@ func TestSettingsKeepDriver(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRaisedLimitEndsWaits: machines that wait for a turn need not wait for as long as they were
+// told, once the rate limit allows more.
+func TestRaisedLimitEndsWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestCloud(t).begin(t)
+		rate := func(perSecond string, burst int32) func(*AccountConfig) {
+			return func(cfg *AccountConfig) {
+				cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: perSecond, Burst: burst}}
+			}
+		}
+		a := s.account(t, rate("0.01", 1))
+		ensure(t, a, "first")
+		var queued *cloud.Queued
+		for _, token := range []string{"second", "third"} {
+			if _, err := a.Ensure(t.Context(), request(token), nil); !errors.As(err, &queued) || queued.After < time.Minute {
+				t.Fatalf("%s: %v", token, err)
+			}
+		}
+		told := func() bool { return s.count("second") > 0 && s.count("third") > 0 }
+		time.Sleep(10 * time.Second)
+		if told() {
+			t.Error("their turn has not come")
+		}
+		s.account(t, rate("2", 5))
+		until(t, 5*time.Second, "told of their turns", told)
+		for _, token := range []string{"second", "third"} {
+			if _, err := a.Ensure(t.Context(), request(token), nil); err != nil {
+				t.Errorf("%s: %v", token, err)
+			}
+		}
+	})
 }
 
 // TestSettingsApplyAtOnce: rate limits and the pace of listings hold from the edit on, before the
