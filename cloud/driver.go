@@ -148,7 +148,8 @@ type Config struct {
 	// logs, and for nothing else.
 	Namespace string
 
-	// Account is the CloudAccount's spec.
+	// Account is the CloudAccount's spec. An edit of the cloud's member makes another driver; one
+	// of rateLimits or inventory does not, see Adjustable.
 	Account *infrav1.CloudAccountSpec
 
 	// Credentials is the Secret's data; nil means the manager's own credentials. The caller has

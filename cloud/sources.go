@@ -5,6 +5,8 @@ package cloud
 import (
 	"context"
 	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
 const (
@@ -15,6 +17,13 @@ const (
 	// longer than between infrequent listings. Drivers that read more often do the same.
 	CooldownFactor = 9
 )
+
+// Adjustable is a Driver that uses more of the account than its cloud's member and its credentials.
+type Adjustable interface {
+	Driver
+	// Adjust is called when the account's rateLimits or inventory have changed. It makes no call.
+	Adjust(account *infrav1.CloudAccountSpec)
+}
 
 // EventSource is a Driver whose cloud reports by itself what happens to instances, in a queue that
 // the account names. The engine calls it while machines of the account are observed. It only makes

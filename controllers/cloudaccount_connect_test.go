@@ -128,6 +128,41 @@ func TestPlaceIsRecorded(t *testing.T) {
 	x.Expect(reason).To(Equal(infrav1.ReadyReason))
 }
 
+// TestEditKeepsDriver: an edit of the account's own settings, or a copy of its Secret, makes no
+// other driver, which would begin without what this one remembers. Other data of the Secret do.
+func TestEditKeepsDriver(t *testing.T) {
+	t.Parallel()
+	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	x.reconcile()
+	x.reconcile()
+	edit := func(change func()) *fleet.Account {
+		change()
+		x.Expect(x.Client.Update(t.Context(), x.account)).To(Succeed())
+		x.reconcile()
+		reason, message := x.ready()
+		x.Expect(reason).To(Equal(infrav1.ReadyReason), message)
+		return x.live()
+	}
+	live := x.live()
+	x.Expect(edit(func() {
+		x.account.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "0.5", Burst: 2}}
+	})).To(BeIdenticalTo(live))
+	x.Expect(edit(func() {
+		x.account.Spec.Inventory.IdleSeconds, x.account.Spec.OrphanPolicy = 30, infrav1.OrphanPolicyDelete
+	})).To(BeIdenticalTo(live))
+	x.Expect(edit(func() {
+		other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "copy", Labels: x.secret.Labels}, Data: x.secret.Data}
+		x.Expect(x.Client.Create(t.Context(), other)).To(Succeed())
+		x.account.Spec.CredentialsRef.Name = "copy"
+	})).To(BeIdenticalTo(live))
+	x.Expect(edit(func() {
+		x.account.Spec.CredentialsRef.Name = "keys"
+		x.fill("leads-to", x.account.Spec.Place)
+		x.secret.Data["more"] = []byte("x")
+		x.Expect(x.Client.Update(t.Context(), x.secret)).To(Succeed())
+	})).NotTo(BeIdenticalTo(live))
+}
+
 // TestConnectionWakes: what waits for the account is reconciled once the account is connected.
 func TestConnectionWakes(t *testing.T) {
 	t.Parallel()

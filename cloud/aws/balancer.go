@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -70,69 +69,51 @@ type balancer struct {
 }
 
 // balancers are the load balancers that the driver knows.
-type balancers struct {
-	mu       sync.Mutex
-	known    map[string]balancer // by token
-	searched bool                // whether the account was searched for those of earlier processes
-}
+type balancers struct{ driverkit.Known[balancer] }
 
 func (b *balancers) get(token string) balancer {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.known[token]
+	is, _ := b.Get(token)
+	return is
 }
 
 // note records that a load balancer may exist.
 func (b *balancers) note(token, owner string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if _, ok := b.known[token]; !ok {
-		b.put(balancer{token: token, owner: owner})
-	}
-}
-
-// put records a load balancer. The caller holds the lock.
-func (b *balancers) put(is balancer) {
-	if b.known == nil {
-		b.known = map[string]balancer{}
-	}
-	if is.noted = b.known[is.token].noted; is.noted.IsZero() {
-		is.noted = time.Now()
-	}
-	b.known[is.token] = is
+	b.Change(token, func(is balancer, known bool) (balancer, bool) {
+		if !known {
+			is = balancer{token: token, owner: owner, noted: time.Now()}
+		}
+		return is, true
+	})
 }
 
 // changed records a load balancer after a change by the driver; one without parts must be read
 // again.
 func (b *balancers) changed(is balancer) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	is.changes = b.known[is.token].changes + 1
-	b.put(is)
+	b.Change(is.token, func(before balancer, _ bool) (balancer, bool) {
+		is.changes, is.noted = before.changes+1, cmp.Or(before.noted, time.Now())
+		return is, true
+	})
 }
 
 // saw records what a read has shown, unless the driver changed the load balancer meanwhile. It
 // forgets one that has no parts.
 func (b *balancers) saw(is balancer) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	before, ok := b.known[is.token]
-	switch {
-	case ok && before.changes != is.changes:
-	case is.exists():
-		b.put(is)
-	case ok && time.Since(before.noted) < consistency: // a create without an answer may have made it
-		b.put(balancer{token: is.token, owner: is.owner, changes: is.changes})
-	default:
-		delete(b.known, is.token)
-	}
+	b.Change(is.token, func(before balancer, known bool) (balancer, bool) {
+		is.noted = cmp.Or(before.noted, time.Now())
+		switch {
+		case known && before.changes != is.changes:
+			return before, true
+		case is.exists():
+			return is, true
+		}
+		// A create without an answer may have made it.
+		return balancer{token: is.token, owner: is.owner, changes: is.changes, noted: is.noted}, known && time.Since(is.noted) < consistency
+	})
 }
 
 // all returns what is known, by token.
 func (b *balancers) all() []balancer {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.SortedFunc(maps.Values(b.known), func(a, b balancer) int { return strings.Compare(a.token, b.token) })
+	return slices.SortedFunc(maps.Values(b.All()), func(a, b balancer) int { return strings.Compare(a.token, b.token) })
 }
 
 // knows reports whether one of the tokens is that of a known load balancer.
@@ -363,23 +344,17 @@ func balancerTags(req cloud.BalancerRequest) []elbtypes.Tag {
 }
 
 // listBalancers returns the known load balancers. The first listing of a process searches the
-// account for those of earlier processes. Where it may not, there are none: the role that creates
-// them may read them. A load balancer that works costs one call.
+// account for those of earlier processes. A load balancer that works costs one call.
 func (d *driver) listBalancers(ctx context.Context) (all []cloud.Resource, err error) {
-	d.balancers.mu.Lock()
-	searched := d.balancers.searched
-	d.balancers.mu.Unlock()
-	if !searched {
+	if !d.balancers.IsSearched() {
 		found, err := d.groupsOf(ctx, filter("tag-key", cloud.TagOwnership))
-		if err != nil && cloud.CodeOf(err) != cloud.Unauthorized {
+		if err := d.balancers.MayRead(err); err != nil {
 			return nil, err
 		}
 		for _, b := range found {
 			d.balancers.note(b.token, b.owner)
 		}
-		d.balancers.mu.Lock()
-		d.balancers.searched = true
-		d.balancers.mu.Unlock()
+		d.balancers.Listed(nil)
 	}
 	for _, b := range d.balancers.all() {
 		b, err := d.refresh(ctx, b)

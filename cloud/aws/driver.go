@@ -44,7 +44,7 @@ type driver struct {
 	images      driverkit.Memo[image]
 	parameters  driverkit.Memo[string]
 	subnets     driverkit.Memo[[]subnet]
-	fullSubnets fullSubnets
+	fullSubnets driverkit.Recent[struct{}] // by ID
 	groups      driverkit.Memo[[]string]
 	types       driverkit.Memo[types.InstanceTypeInfo]
 	leftovers   driverkit.Memo[[]cloud.Resource]

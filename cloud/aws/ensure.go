@@ -45,7 +45,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 // leaveSubnet remembers that a subnet has no free address. If the zone has another subnet that may
 // have one, the error says to try the zone again at once.
 func (d *driver) leaveSubnet(ctx context.Context, req cloud.Request, p plan, full error) error {
-	d.fullSubnets.add(p.subnet.id)
+	d.fullSubnets.Put(p.subnet.id, struct{}{}, fullSubnetTTL)
 	again, ok := errors.AsType[*cloud.Error](full)
 	if _, err := d.subnet(ctx, p.spec.Subnets, req.FailureDomain); err != nil || !ok {
 		return full

@@ -16,15 +16,13 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
-
-// kubeletPods is the kubelet's default maximum number of pods.
-const kubeletPods = 110
 
 // gpus maps EC2's name of a GPU maker to the resource that its device plugin advertises.
 var gpus = map[string]corev1.ResourceName{
-	"NVIDIA": "nvidia.com/gpu",
-	"AMD":    "amd.com/gpu",
+	"NVIDIA": driverkit.NvidiaGPU,
+	"AMD":    driverkit.AMDGPU,
 }
 
 // The resources that AWS's device plugins advertise for AWS's own accelerators, and for Elastic
@@ -72,51 +70,39 @@ func offering(spec *infrav1.AWSMachine, size types.InstanceTypeInfo, image image
 	if !ok || size.VCpuInfo == nil || size.MemoryInfo == nil {
 		return cloud.Offering{}, cloud.Errorf(cloud.Unknown, "EC2 reports no CPU or memory for instance type %s with image %s (%s)", spec.InstanceType, image.id, image.architecture)
 	}
-	out := cloud.Offering{Architecture: architecture, OperatingSystem: "linux", Capacity: capacity(size)}
-	if image.windows {
-		out.OperatingSystem = "windows"
-	}
-	if n := fabricAdapters(spec); n > 0 {
-		out.Capacity[efaDevice] = *resource.NewQuantity(n, resource.DecimalSI)
-	}
+	cpus, disk := int64(aws.ToInt32(size.VCpuInfo.DefaultVCpus)), image.rootGiB
 	if c := spec.CPUOptions; c != nil && c.CoreCount > 0 {
-		out.Capacity[corev1.ResourceCPU] = *resource.NewQuantity(int64(c.CoreCount)*int64(c.ThreadsPerCore), resource.DecimalSI)
+		cpus = int64(c.CoreCount) * int64(c.ThreadsPerCore)
 	}
-	disk := image.rootGiB
 	if root := spec.RootVolume; root != nil && root.SizeGiB > 0 {
 		disk = root.SizeGiB
 	}
-	if disk > 0 {
-		out.Capacity[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(int64(disk)<<30, resource.BinarySI)
+	all := devices(size)
+	all[efaDevice] = fabricAdapters(spec)
+	out := driverkit.Offering(architecture, cpus, aws.ToInt64(size.MemoryInfo.SizeInMiB)<<20, int64(disk)<<30, all)
+	out.Capacity[corev1.ResourcePods] = *resource.NewQuantity(maxPods(size.NetworkInfo), resource.DecimalSI)
+	if image.windows {
+		out.OperatingSystem = "windows"
 	}
 	return out, nil
 }
 
-// capacity returns the capacity of an instance type.
-func capacity(size types.InstanceTypeInfo) corev1.ResourceList {
-	list := corev1.ResourceList{
-		corev1.ResourceCPU:    *resource.NewQuantity(int64(aws.ToInt32(size.VCpuInfo.DefaultVCpus)), resource.DecimalSI),
-		corev1.ResourceMemory: *resource.NewQuantity(aws.ToInt64(size.MemoryInfo.SizeInMiB)<<20, resource.BinarySI),
-		corev1.ResourcePods:   *resource.NewQuantity(maxPods(size.NetworkInfo), resource.DecimalSI),
-	}
-	add := func(name corev1.ResourceName, n int32) {
-		sum := list[name]
-		sum.Add(*resource.NewQuantity(int64(n), resource.DecimalSI))
-		list[name] = sum
-	}
+// devices counts the devices of an instance type.
+func devices(size types.InstanceTypeInfo) map[corev1.ResourceName]int64 {
+	all := map[corev1.ResourceName]int64{}
 	if size.GpuInfo != nil {
 		for _, gpu := range size.GpuInfo.Gpus {
 			if name, ok := gpus[aws.ToString(gpu.Manufacturer)]; ok {
-				add(name, cmp.Or(aws.ToInt32(gpu.LogicalGpuCount), aws.ToInt32(gpu.Count))) // a part of a GPU has count 0
+				all[name] += int64(cmp.Or(aws.ToInt32(gpu.LogicalGpuCount), aws.ToInt32(gpu.Count))) // a part of a GPU has count 0
 			}
 		}
 	}
 	if size.NeuronInfo != nil {
 		for _, device := range size.NeuronInfo.NeuronDevices {
-			add(neuronDevice, aws.ToInt32(device.Count))
+			all[neuronDevice] += int64(aws.ToInt32(device.Count))
 		}
 	}
-	return list
+	return all
 }
 
 // fabricAdapters returns how many Elastic Fabric Adapters the machine has.
@@ -137,10 +123,10 @@ func fabricAdapters(spec *infrav1.AWSMachine) (n int64) {
 // pods that use the host network are added (the plugin's "eni-max-pods").
 func maxPods(n *types.NetworkInfo) int64 {
 	if n == nil || aws.ToInt32(n.MaximumNetworkInterfaces) == 0 {
-		return kubeletPods
+		return driverkit.KubeletPods
 	}
 	addresses := int64(*n.MaximumNetworkInterfaces) * int64(aws.ToInt32(n.Ipv4AddressesPerInterface)-1)
-	return min(kubeletPods, max(addresses, 0)+2)
+	return min(driverkit.KubeletPods, max(addresses, 0)+2)
 }
 
 // architectures maps EC2's architecture names to Go's.

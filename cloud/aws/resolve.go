@@ -9,8 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -164,7 +162,7 @@ func (d *driver) subnet(ctx context.Context, wanted infrav1.AWSSelector, zone st
 		return subnet{}, err
 	}
 	inZone := func(s subnet) bool { return zone == "" || s.zone == zone }
-	i := slices.IndexFunc(all, func(s subnet) bool { return inZone(s) && !d.fullSubnets.has(s.id) })
+	i := slices.IndexFunc(all, func(s subnet) bool { return inZone(s) && !d.fullSubnets.Has(s.id) })
 	switch {
 	case i < 0 && slices.ContainsFunc(all, inZone):
 		return subnet{}, cloud.Errorf(cloud.NoCapacity, "each of the machine's subnets in zone %q has recently had no free address (subnets: add a larger one)", zone)
@@ -173,29 +171,6 @@ func (d *driver) subnet(ctx context.Context, wanted infrav1.AWSSelector, zone st
 		return subnet{}, cloud.Errorf(cloud.NoCapacity, "none of the machine's subnets is in zone %q (subnets: add a subnet of that zone)", zone)
 	}
 	return all[i], nil
-}
-
-// fullSubnets remembers which subnets had no free address.
-type fullSubnets struct {
-	mu    sync.Mutex
-	until map[string]time.Time // by ID
-}
-
-func (f *fullSubnets) add(id string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := time.Now()
-	if f.until == nil {
-		f.until = map[string]time.Time{}
-	}
-	maps.DeleteFunc(f.until, func(_ string, until time.Time) bool { return !now.Before(until) })
-	f.until[id] = now.Add(fullSubnetTTL)
-}
-
-func (f *fullSubnets) has(id string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return time.Now().Before(f.until[id])
 }
 
 // findSubnets returns at least one subnet, or an error. It sorts by free addresses, most first.

@@ -7,14 +7,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // A load balancer is a Standard Load Balancer with one frontend, rule, probe and backend pool. One
@@ -47,11 +46,7 @@ const (
 )
 
 // balancers are the load balancers that the driver knows.
-type balancers struct {
-	mu       sync.Mutex
-	known    map[string]*knownBalancer // by token
-	searched bool                      // whether the group was searched for those of earlier processes
-}
+type balancers struct{ driverkit.Known[knownBalancer] }
 
 // knownBalancer is what is known of a load balancer beyond Azure's model of it.
 type knownBalancer struct {
@@ -62,41 +57,22 @@ type knownBalancer struct {
 
 // get returns what is known of a load balancer, which is known from now on.
 func (b *balancers) get(token string) knownBalancer {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.known == nil {
-		b.known = map[string]*knownBalancer{}
-	}
-	if b.known[token] == nil {
-		b.known[token] = &knownBalancer{}
-	}
-	b.known[token].at = time.Now()
-	return *b.known[token]
+	return b.Change(token, func(is knownBalancer, _ bool) (knownBalancer, bool) {
+		is.at = time.Now()
+		return is, true
+	})
 }
 
 // setHealth records the health of a load balancer's targets, or the path where it will be.
 func (b *balancers) setHealth(token, result string, up map[string]bool) {
-	b.get(token)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.known[token].result, b.known[token].up = result, up
+	b.Put(token, knownBalancer{at: time.Now(), result: result, up: up})
 }
 
 // listed forgets the load balancers that a listing does not show.
 func (b *balancers) listed(found []loadBalancer) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.searched = true
-	maps.DeleteFunc(b.known, func(token string, is *knownBalancer) bool {
+	b.Listed(func(token string, is knownBalancer) bool {
 		return time.Since(is.at) > listLag && !slices.ContainsFunc(found, func(lb loadBalancer) bool { return tag(lb.Tags, cloud.TagToken) == token })
 	})
-}
-
-// state reports whether a load balancer is known, and whether the group was searched.
-func (b *balancers) state() (known, searched bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.known) > 0, b.searched
 }
 
 // balancerName returns the name of a load balancer and of its public address.
@@ -143,7 +119,7 @@ func (d *driver) getBalancer(ctx context.Context, req cloud.BalancerRequest) (*l
 	err := d.read(ctx, "GetLoadBalancer", d.balancerPath(req.Token), networkVersion, nil, &lb)
 	isDeleting := err == nil && lb.Properties.ProvisioningState == stateDeleting
 	switch {
-	case refusedAs(err, resourceNotFound, notFound), isDeleting && req.Recorded:
+	case driverkit.RefusedAs(err, resourceNotFound, notFound), isDeleting && req.Recorded:
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -192,7 +168,7 @@ func (d *driver) ensureAddress(ctx context.Context, req cloud.BalancerRequest, z
 	path := pathOf(d.account, publicAddresses) + "/" + name
 	var ip publicAddress
 	err := d.read(ctx, "GetPublicIPAddress", path, networkVersion, nil, &ip)
-	isMissing := refusedAs(err, resourceNotFound, notFound)
+	isMissing := driverkit.RefusedAs(err, resourceNotFound, notFound)
 	switch {
 	case err != nil && !isMissing:
 		return err
@@ -222,7 +198,7 @@ func (d *driver) ensureAddress(ctx context.Context, req cloud.BalancerRequest, z
 // notYet returns the error of a change: what another change of the same resource causes is
 // Unavailable, because the next attempt reads what has become of it.
 func notYet(err error) error {
-	if refusedAs(err, preconditionFailed, anotherOperation) {
+	if driverkit.RefusedAs(err, preconditionFailed, anotherOperation) {
 		return &cloud.Error{Code: cloud.Unavailable, Message: err.Error(), Err: err}
 	}
 	return err
@@ -320,7 +296,7 @@ func (d *driver) balancer(ctx context.Context, lb *loadBalancer) (cloud.Resource
 	case stateFailed:
 		r.State, r.Reason = cloud.StateFailed, "Azure failed to create or to change the load balancer"
 	default:
-		r.State, r.Reason = cloud.StatePending, "the load balancer is in state "+d.secrets.Clean(cmp.Or(p.ProvisioningState, "unknown"), 64)
+		r.State, r.Reason = cloud.StatePending, "the load balancer is in state "+d.api.Secrets.Clean(cmp.Or(p.ProvisioningState, "unknown"), 64)
 	}
 	for _, front := range p.Frontends {
 		address, err := d.frontendAddress(ctx, front.Properties)
@@ -360,7 +336,7 @@ func (d *driver) frontendAddress(ctx context.Context, front frontend) (string, e
 // listBalancers returns the load balancers of Drover, with the health of their targets. Once the
 // group was searched for those of earlier processes, it makes no call unless one is known.
 func (d *driver) listBalancers(ctx context.Context) ([]cloud.Resource, error) {
-	if known, searched := d.balancers.state(); searched && !known {
+	if d.balancers.IsSearched() && d.balancers.IsEmpty() {
 		return nil, nil
 	}
 	found, err := d.readBalancers(ctx)
@@ -399,21 +375,16 @@ func (d *driver) balancerResources(ctx context.Context, found []loadBalancer) (a
 	return all, nil
 }
 
-// readBalancers lists the load balancers that carry Drover's tags, each once. Where the account may
-// not read them, there are none, because the role that creates them may read them: unless the
-// driver knows one.
+// readBalancers lists the load balancers that carry Drover's tags, each once.
 func (d *driver) readBalancers(ctx context.Context) ([]loadBalancer, error) {
 	found, err := pages[loadBalancer](ctx, d, "ListLoadBalancers", pathOf(d.account, loadBalancers), networkVersion, nil)
-	if known, _ := d.balancers.state(); cloud.CodeOf(err) == cloud.Unauthorized && !known {
-		return nil, nil
-	}
 	seen := map[string]bool{}
 	return slices.DeleteFunc(found, func(lb loadBalancer) bool {
 		token := tag(lb.Tags, cloud.TagToken)
 		drop := tag(lb.Tags, cloud.TagOwnership) == "" || !strings.EqualFold(lb.Name, balancerName(token)) || seen[token]
 		seen[token] = true
 		return drop
-	}), err
+	}), d.balancers.MayRead(err)
 }
 
 // readHealth asks for the health of a load balancer's targets. Azure prepares the answer: if it

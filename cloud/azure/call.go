@@ -3,11 +3,8 @@
 package azure
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"mime"
 	"net/http"
 	"net/url"
 	"strings"
@@ -33,16 +30,11 @@ type request struct {
 	result *string
 }
 
-// call makes one attempt of one call. Its errors never repeat a body that is not Azure's own
-// answer, because such a body may contain anything.
+// call makes one attempt of one call.
 func (d *driver) call(ctx context.Context, r request) (status int, err error) {
 	token, err := d.token(ctx)
 	if err != nil {
 		return 0, err
-	}
-	ctx = cloud.WithOperation(ctx, r.op, r.class)
-	if err := ctx.Err(); err != nil {
-		return 0, &cloud.Error{Code: cloud.Unavailable, Message: r.op + ": not sent: " + err.Error(), Err: err}
 	}
 	req, err := d.newRequest(ctx, r)
 	if err != nil {
@@ -52,25 +44,20 @@ func (d *driver) call(ctx context.Context, r request) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	var header http.Header
+	defer func() { end(header) }()
 	req.Header.Set("Authorization", "Bearer "+token)
-	resp, err := d.client.Do(req)
-	if err != nil {
-		end(nil)
-		return 0, d.secrets.NoResponse(r.op, err)
-	}
-	end(resp.Header)
-	defer func() { _ = resp.Body.Close() }()
-	body, err := d.secrets.ReadBody(r.op, resp.Body, driverkit.MaxAnswer)
-	if err != nil {
-		return resp.StatusCode, err
-	}
-	if resp.StatusCode == http.StatusUnauthorized && d.source.forget() { // it was revoked
-		d.tokens.Forget("")
-	}
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return resp.StatusCode, d.refusal(r.op, resp, body)
-	}
-	return resp.StatusCode, decode(r, resp, body)
+	err = d.api.Do(req, func(a *driverkit.Answer) error {
+		status, header = a.Status, a.Header
+		if status == http.StatusUnauthorized && d.source.forget() { // it was revoked
+			d.tokens.Forget("")
+		}
+		if status < 200 || status > 299 {
+			return d.refusal(a)
+		}
+		return d.decode(r, a)
+	})
+	return status, err
 }
 
 // read reads one resource.
@@ -88,19 +75,9 @@ func (d *driver) newRequest(ctx context.Context, r request) (*http.Request, erro
 		}
 		address += "?" + query.Encode()
 	}
-	var body []byte
-	if r.in != nil {
-		var err error
-		if body, err = json.Marshal(r.in); err != nil {
-			return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: r.op + ": the request can't be encoded", Err: err}
-		}
-	}
-	req, err := http.NewRequestWithContext(ctx, r.method, address, bytes.NewReader(body))
+	req, err := d.api.NewRequest(ctx, r.op, r.class, r.method, address, r.in)
 	if err != nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "%s: the address is not a URL", r.op)
-	}
-	if r.in != nil {
-		req.Header.Set("Content-Type", "application/json")
+		return nil, err
 	}
 	if r.create {
 		req.Header.Set("If-None-Match", "*")
@@ -108,42 +85,24 @@ func (d *driver) newRequest(ctx context.Context, r request) (*http.Request, erro
 	if r.match != "" {
 		req.Header.Set("If-Match", r.match)
 	}
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", "drover")
 	return req, nil
 }
 
 // decode reads a successful answer. An answer without a body is one only to a call that expects
 // none: Azure's says where the operation's progress can be seen, or that there was nothing to do.
-func decode(r request, resp *http.Response, body []byte) error {
+func (d *driver) decode(r request, a *driverkit.Answer) error {
+	location := a.Header.Get("Location")
 	switch {
-	case r.result != nil && resp.StatusCode == http.StatusAccepted && (r.method == http.MethodGet || resp.Header.Get("Location") != ""):
-		*r.result = resp.Header.Get("Location")
+	case r.result != nil && a.Status == http.StatusAccepted && (r.method == http.MethodGet || location != ""):
+		*r.result = location
 		return nil
-	case r.out == nil && len(body) == 0:
-		if resp.StatusCode == http.StatusAccepted && resp.Header.Get("Azure-AsyncOperation") == "" && resp.Header.Get("Location") == "" {
-			return cloud.Errorf(cloud.Unknown, "%s: unexpected response with status 202 that names no operation (not Azure): check spec.azure", r.op)
+	case r.out == nil && len(a.Body) == 0:
+		if a.Status == http.StatusAccepted && a.Header.Get("Azure-AsyncOperation") == "" && location == "" {
+			return d.api.Unexpected(r.op, "with status 202 that names no operation")
 		}
 		return nil
-	case !isJSON(resp):
-		return cloud.Errorf(cloud.Unknown, "%s: unexpected response of type %s (not Azure): check spec.azure", r.op, contentType(resp))
-	case r.out == nil:
-		return nil
 	}
-	if err := json.Unmarshal(body, r.out); err != nil {
-		return cloud.Errorf(cloud.Unavailable, "%s: the response is not complete JSON (%d bytes)", r.op, len(body))
-	}
-	return nil
-}
-
-func isJSON(resp *http.Response) bool { return contentType(resp) == "application/json" }
-
-func contentType(resp *http.Response) string {
-	t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	if err != nil || t == "" {
-		return "an unknown type"
-	}
-	return cloud.Clip(t, 64)
+	return a.Decode(r.out)
 }
 
 // pages reads a listing to its end. The link to the next page must lead to the account's endpoint,
@@ -160,7 +119,7 @@ func pages[T any](ctx context.Context, d *driver, op, path, version string, quer
 			return nil, "", err
 		}
 		if p.Value == nil {
-			return nil, "", cloud.Errorf(cloud.Unknown, "%s: unexpected response without a list (not Azure): check spec.azure", op)
+			return nil, "", d.api.Unexpected(op, "without a list")
 		}
 		if p.NextLink == "" {
 			return *p.Value, "", nil

@@ -43,12 +43,12 @@ func (d *driver) blob(ctx context.Context, link *url.URL) ([]byte, error) {
 		return nil, cloud.Errorf(cloud.Unknown, "%s: the link is not a URL", op)
 	}
 	req.Header.Set("Range", "bytes=-65536")
-	resp, err := d.client.Do(req)
+	resp, err := d.api.Client.Do(req)
 	if err != nil {
-		return nil, d.secrets.NoResponse(op, err)
+		return nil, d.api.Secrets.NoResponse(op, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	text, err := d.secrets.ReadBody(op, resp.Body, 2*maxConsole)
+	text, err := d.api.Secrets.ReadBody(op, resp.Body, 2*maxConsole)
 	switch {
 	case err != nil:
 		return nil, err

@@ -33,7 +33,7 @@ func sdk(t *testing.T, stub *armstub.Cloud) (*driver, *armcompute.VirtualMachine
 		t.Fatal(err)
 	}
 	options := &arm.ClientOptions{DisableRPRegistration: true, ClientOptions: azcore.ClientOptions{
-		APIVersion: machinesVersion, Cloud: placeOf(d.account).config, Transport: d.client,
+		APIVersion: machinesVersion, Cloud: placeOf(d.account).config, Transport: d.api.Client,
 		Retry: policy.RetryOptions{MaxRetries: -1},
 	}}
 	client, err := armcompute.NewVirtualMachinesClient(armstub.Subscription, credential, options)

@@ -233,7 +233,7 @@ func (d *driver) login(ctx context.Context) (string, error) {
 	case err == nil && got.Token != "":
 		return got.Token, nil
 	case err == nil:
-		return "", cloud.Errorf(cloud.Unknown, "%s: unexpected response without a token (not Azure): check spec.azure", getToken)
+		return "", d.api.Unexpected(getToken, "without a token")
 	}
 	return "", d.loginError(ctx, last, err)
 }
@@ -283,11 +283,11 @@ func (d *driver) loginError(ctx context.Context, last *exchange, err error) erro
 	}
 	switch {
 	case last.err != nil:
-		return d.secrets.NoResponse(getToken, last.err)
+		return d.api.Secrets.NoResponse(getToken, last.err)
 	case ctx.Err() != nil:
-		return d.secrets.NoResponse(getToken, ctx.Err())
+		return d.api.Secrets.NoResponse(getToken, ctx.Err())
 	case last.status == 0: // no call was made
-		return cloud.Errorf(cloud.Unauthorized, "%s: the credentials can't be used: %s", getToken, d.secrets.Clean(err.Error(), 256))
+		return cloud.Errorf(cloud.Unauthorized, "%s: the credentials can't be used: %s", getToken, d.api.Secrets.Clean(err.Error(), 256))
 	}
 	isAnswer := json.Unmarshal(last.body, &answer) == nil && answer.Error != ""
 	code := driverkit.CodeOfStatus(last.status)
@@ -300,6 +300,6 @@ func (d *driver) loginError(ctx context.Context, last *exchange, err error) erro
 	}
 	words, _, _ := strings.Cut(answer.Description, " Trace ID:") // differs in every answer
 	words, _, _ = strings.Cut(words, "\r\n")
-	return &cloud.Error{Code: code, Message: getToken + ": " + d.secrets.Clean(answer.Error, 64) + ": " + d.secrets.Clean(words, 256),
+	return &cloud.Error{Code: code, Message: getToken + ": " + d.api.Secrets.Clean(answer.Error, 64) + ": " + d.api.Secrets.Clean(words, 256),
 		RetryAfter: driverkit.RetryAfter(code, last.header)}
 }

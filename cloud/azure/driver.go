@@ -27,11 +27,10 @@ import (
 
 type driver struct {
 	account                  *infrav1.AzureAccount
+	api                      driverkit.JSON
 	endpoint, scope, storage string
-	client                   *http.Client
 	source                   source
 	guard                    driverkit.LoginGuard
-	secrets                  driverkit.Redactor
 	nobodysKey               string
 	remaining                remaining
 
@@ -44,7 +43,7 @@ type driver struct {
 	zones     driverkit.Memo[[]string]      // of the location
 	frontends driverkit.Memo[string]        // public addresses of load balancers, by name
 	addresses addressBook
-	created   creations
+	created   driverkit.Recent[time.Time] // when machines were created, by ID
 	balancers balancers
 
 	lastPower  atomic.Pointer[powers]
@@ -85,7 +84,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	p := placeOf(account)
 	return &driver{
 		account: account, endpoint: p.endpoint, scope: p.scope, storage: p.storage,
-		client: client, secrets: secrets, nobodysKey: key,
+		nobodysKey: key,
+		api:        driverkit.JSON{Client: client, Secrets: secrets, Cloud: "Azure", Settings: "spec.azure"},
 		source: source{credential: credential, make: func() (azcore.TokenCredential, error) {
 			again, _, err := newCredential(account, cfg.Credentials, client)
 			return again, err
@@ -137,7 +137,7 @@ func (d *driver) readZones(ctx context.Context) (zones []string, err error) {
 	})
 	switch {
 	case len(all) == 0:
-		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without locations (not Azure): check spec.azure", op)
+		return nil, d.api.Unexpected(op, "without locations")
 	case i < 0:
 		return nil, cloud.Errorf(cloud.InvalidSpec, "the subscription has no location %q", d.account.Location)
 	}
@@ -168,9 +168,9 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		version: machinesVersion, create: true, in: d.machine(req, spec), out: &made,
 	})
 	switch {
-	case refusedAs(err, preconditionFailed, propertyChange, conflictingUserInput):
+	case driverkit.RefusedAs(err, preconditionFailed, propertyChange, conflictingUserInput):
 		return d.adopt(ctx, req, name, err)
-	case refusedAs(err, invalidZone, zoneNotSupported):
+	case driverkit.RefusedAs(err, invalidZone, zoneNotSupported):
 		return cloud.Resource{}, d.checkZone(ctx, req.FailureDomain, err)
 	case err != nil:
 		return cloud.Resource{}, err
@@ -204,7 +204,7 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request, name string, why 
 	switch {
 	case err != nil:
 		return cloud.Resource{}, err
-	case found == nil && refusedAs(why, conflictingUserInput, propertyChange):
+	case found == nil && driverkit.RefusedAs(why, conflictingUserInput, propertyChange):
 		return cloud.Resource{}, why // about another resource
 	case found == nil:
 		return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "CreateVirtualMachine: the virtual machine %s existed, and is gone now", name)
@@ -220,12 +220,12 @@ func (d *driver) get(ctx context.Context, name string) (*cloud.Resource, error) 
 	path := pathOf(d.account, virtualMachines) + "/" + url.PathEscape(name)
 	err := d.read(ctx, "GetVirtualMachine", path, machinesVersion, url.Values{"$expand": {"instanceView"}}, &vm)
 	switch {
-	case refusedAs(err, resourceNotFound, notFound):
+	case driverkit.RefusedAs(err, resourceNotFound, notFound):
 		return nil, nil
 	case err != nil:
 		return nil, err
 	case !strings.EqualFold(vm.Name, name):
-		return nil, cloud.Errorf(cloud.Unknown, "GetVirtualMachine: unexpected response without the virtual machine %s (not Azure): check spec.azure", name)
+		return nil, d.api.Unexpected("GetVirtualMachine", "without the virtual machine "+name)
 	}
 	r := d.instance(&vm, vm.Properties.InstanceView)
 	return &r, nil
@@ -388,14 +388,15 @@ func (d *driver) view(ctx context.Context, name string) (*instanceView, error) {
 	var view instanceView
 	path := pathOf(d.account, virtualMachines) + "/" + url.PathEscape(name) + "/instanceView"
 	err := d.read(ctx, "GetInstanceView", path, machinesVersion, nil, &view)
-	if refusedAs(err, resourceNotFound, notFound) {
+	if driverkit.RefusedAs(err, resourceNotFound, notFound) {
 		return nil, nil
 	}
 	return &view, err
 }
 
 // powerOf returns which machines of the subscription are stopped, every few minutes: listings of a
-// group do not say so. A failure changes nothing, because power is only shown.
+// group can't say so (https://github.com/Azure/azure-rest-api-specs/issues/42411). A failure
+// changes nothing, because power is only shown.
 func (d *driver) powerOf(ctx context.Context, vms []virtualMachine) powers {
 	if len(vms) == 0 {
 		return powers{}
@@ -443,7 +444,7 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 		op: of.op, class: cloud.ClassDelete, method: http.MethodDelete, version: of.version,
 		path: pathOf(d.account, of.kind) + "/" + url.PathEscape(lastPart(r.ID)),
 	})
-	if refusedAs(err, resourceNotFound, notFound) {
+	if driverkit.RefusedAs(err, resourceNotFound, notFound) {
 		return nil
 	}
 	return err

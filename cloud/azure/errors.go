@@ -3,9 +3,6 @@
 package azure
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 
@@ -203,55 +200,26 @@ func ofZone(words string) bool {
 		(strings.Contains(words, "availability zone") || strings.Contains(words, "in zone") || strings.Contains(words, "zone(s)"))
 }
 
-// refused is the cause of an Error with Azure's own code. The driver acts on the code and shows
-// only the redacted text.
-type refused struct{ code, shown string }
-
-func (r refused) Error() string { return r.shown }
-
-// refusedAs reports whether Azure answered with one of these codes of its own.
-func refusedAs(err error, codes ...string) bool {
-	var r refused
-	if !errors.As(err, &r) {
-		return false
-	}
-	for _, code := range codes {
-		if strings.EqualFold(r.code, code) {
-			return true
-		}
-	}
-	return false
-}
-
 // refusal returns the error for an answer with a status that is not a success.
-func (d *driver) refusal(op string, resp *http.Response, body []byte) error {
+func (d *driver) refusal(a *driverkit.Answer) error {
 	var answer struct {
 		Error failure `json:"error"`
 	}
-	status := resp.StatusCode
-	if isJSON(resp) && json.Unmarshal(body, &answer) == nil && answer.Error.Code != "" {
-		return d.failed(op, answer.Error, status, resp.Header)
+	if a.Holds(&answer) && answer.Error.Code != "" {
+		return d.failed(a.Operation, answer.Error, a.Status, a.Header)
 	}
-	code := driverkit.CodeOfStatus(status)
-	if status >= 300 && status < 400 {
-		return cloud.Errorf(code, "%s: the endpoint redirected (%d); Drover does not follow redirects", op, status)
-	}
-	message := fmt.Sprintf("%s: unexpected response with status %d and type %s (not Azure): check spec.azure", op, status, contentType(resp))
-	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, resp.Header)}
+	return a.Foreign()
 }
 
-// failed returns the error for a failure. It classifies the failure before redaction, because a
-// short secret may be part of a code.
+// failed returns the error for a failure.
 func (d *driver) failed(op string, f failure, status int, header http.Header) error {
 	f = f.cause()
-	code, shown := codeOf(f, status), d.secrets.Clean(f.Code, 64)
-	message := op + ": " + shown + ": " + d.secrets.Clean(f.Message, 512)
+	e := d.api.Secrets.Refused(op, codeOf(f, status), f.Code, f.Message, header)
 	if remedy := remedies[f.Code]; remedy != "" {
-		message += " (" + remedy + ")"
+		e.Message += " (" + remedy + ")"
 	}
-	own := f.Code
 	if status == http.StatusPreconditionFailed {
-		own = preconditionFailed
+		e.Err = driverkit.Refusal{Word: preconditionFailed, Shown: e.Err.Error()}
 	}
-	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, header), Err: refused{own, shown}}
+	return e
 }

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
@@ -43,25 +42,12 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 	if err != nil {
 		return cloud.Offering{}, err
 	}
-	out := cloud.Offering{
-		Capacity: corev1.ResourceList{
-			corev1.ResourceCPU:    *resource.NewQuantity(s.cpus, resource.DecimalSI),
-			corev1.ResourceMemory: *resource.NewQuantity(s.memory, resource.BinarySI),
-			corev1.ResourcePods:   *resource.NewQuantity(110, resource.DecimalSI),
-		},
-		Architecture:    s.architecture,
-		OperatingSystem: "linux",
+	disk := int64(0)
+	if spec.OSDisk != nil {
+		disk = int64(spec.OSDisk.SizeGiB) << 30
 	}
-	if spec.OSDisk != nil && spec.OSDisk.SizeGiB > 0 {
-		out.Capacity[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(int64(spec.OSDisk.SizeGiB)<<30, resource.BinarySI)
-	}
-	if s.gpus > 0 {
-		out.Capacity["nvidia.com/gpu"] = *resource.NewQuantity(s.gpus, resource.DecimalSI)
-	}
-	if s.amdGPUs > 0 {
-		out.Capacity["amd.com/gpu"] = *resource.NewQuantity(s.amdGPUs, resource.DecimalSI)
-	}
-	return out, nil
+	gpus := map[corev1.ResourceName]int64{driverkit.NvidiaGPU: s.gpus, driverkit.AMDGPU: s.amdGPUs}
+	return driverkit.Offering(s.architecture, s.cpus, s.memory, disk, gpus), nil
 }
 
 // FailureDomains implements cloud.Placer: the zones that have the size, and in which the

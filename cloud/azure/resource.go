@@ -89,13 +89,13 @@ func (d *driver) setState(r *cloud.Resource, provisioning string, view *instance
 		}
 	}
 	created := provisioning == stateSucceeded || provisioning == stateUpdating || provisioning == stateMigrating
-	if created {
-		d.created.remember(r)
+	if created && time.Since(r.CreatedAt) <= settled { // failures of older machines are updates anyway
+		d.created.Put(r.ID, r.CreatedAt, settled)
 	}
 	switch {
 	case provisioning == stateDeleting:
 		r.State = cloud.StateStopping
-	case provisioning == stateFailed && power == "running" && (time.Since(r.CreatedAt) > settled || d.created.has(r)):
+	case provisioning == stateFailed && power == "running" && d.isCreated(r):
 		r.State, r.Notice = cloud.StateRunning, "Azure failed to update the virtual machine: "+d.words(failed)
 	case provisioning == stateFailed:
 		r.State, r.Code, r.Reason = cloud.StateFailed, codes[failed.Code], d.words(failed)
@@ -112,31 +112,10 @@ func (d *driver) setState(r *cloud.Resource, provisioning string, view *instance
 	}
 }
 
-// creations remembers which young machines were created once: a failure after that is an update's.
-type creations struct {
-	mu  sync.Mutex
-	all map[string]time.Time // by ID, when the machine was created
-}
-
-// remember records that a machine was created. Failures of older machines are updates anyway.
-func (c *creations) remember(r *cloud.Resource) {
-	if time.Since(r.CreatedAt) > settled {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.all == nil {
-		c.all = map[string]time.Time{}
-	}
-	maps.DeleteFunc(c.all, func(_ string, at time.Time) bool { return time.Since(at) > settled })
-	c.all[r.ID] = r.CreatedAt
-}
-
-func (c *creations) has(r *cloud.Resource) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	at, known := c.all[r.ID]
-	return known && at.Equal(r.CreatedAt)
+// isCreated reports whether a machine was created once: a failure after that is an update's.
+func (d *driver) isCreated(r *cloud.Resource) bool {
+	at, known := d.created.Get(r.ID)
+	return time.Since(r.CreatedAt) > settled || known && at.Equal(r.CreatedAt) // a name may be used again
 }
 
 // words returns a failure for people.
@@ -144,7 +123,7 @@ func (d *driver) words(s status) string {
 	if s.Code == "" {
 		return "Azure does not say why"
 	}
-	return d.secrets.Clean(s.Code, 64) + ": " + d.secrets.Clean(s.Message, 512)
+	return d.api.Secrets.Clean(s.Code, 64) + ": " + d.api.Secrets.Clean(s.Message, 512)
 }
 
 // parts are the network interfaces, disks and addresses of a resource group.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // A machine that others made becomes Drover's by tags, because the driver finds machines by their
@@ -160,7 +161,7 @@ func (d *driver) removeTags(ctx context.Context, from tagged, keys []string) err
 		return nil
 	}
 	err := d.changeTags(ctx, "RemoveTags", cloud.ClassDelete, from.path, tagsPatch{Operation: "Delete", Properties: tagSet{Tags: has}})
-	if refusedAs(err, resourceNotFound, notFound) {
+	if driverkit.RefusedAs(err, resourceNotFound, notFound) {
 		return nil
 	}
 	return err

@@ -129,7 +129,7 @@ func TestTagsContract(t *testing.T) {
 	credential, err := d.source.get()
 	g.Expect(err).NotTo(HaveOccurred())
 	client, err := armresources.NewTagsClient(armstub.Subscription, credential, &arm.ClientOptions{DisableRPRegistration: true, ClientOptions: azcore.ClientOptions{
-		APIVersion: tagsVersion, Cloud: placeOf(d.account).config, Transport: d.client, Retry: policy.RetryOptions{MaxRetries: -1},
+		APIVersion: tagsVersion, Cloud: placeOf(d.account).config, Transport: d.api.Client, Retry: policy.RetryOptions{MaxRetries: -1},
 	}})
 	g.Expect(err).NotTo(HaveOccurred())
 	scope := strings.TrimPrefix(d.idOf(virtualMachines, "old-1"), "/")

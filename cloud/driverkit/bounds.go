@@ -81,7 +81,7 @@ func (t bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	body.listing, _ = ctx.Value(listingKey{}).(*atomic.Int64)
 	if resp.ContentLength > MaxAnswer && !body.stream {
 		_ = resp.Body.Close()
-		return nil, body.refuse("is larger than %s", sizeOf(MaxAnswer))
+		return nil, body.refuse("is larger than %s", inBytes(MaxAnswer))
 	}
 	resp.Body = body
 	return resp, nil
@@ -125,11 +125,11 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 // accept counts a part of the body, and returns an error if it exceeds a bound.
 func (b *boundedBody) accept(part []byte) error {
 	if b.listing != nil && b.listing.Add(int64(len(part))) > maxListing {
-		return b.refuse("is part of a listing larger than %s", sizeOf(maxListing))
+		return b.refuse("is part of a listing larger than %s", inBytes(maxListing))
 	}
 	for _, c := range part {
 		if b.size++; b.size > MaxAnswer {
-			return b.refuse("is larger than %s", sizeOf(MaxAnswer))
+			return b.refuse("is larger than %s", inBytes(MaxAnswer))
 		}
 		if err := b.count(c); err != nil {
 			return err
@@ -177,7 +177,7 @@ func (b *boundedBody) check() error {
 	elements, most := max(b.json.Elements, b.xml.Items), b.bounds
 	switch bySize := freeElements + b.size/bytesPerElement; {
 	case elements > bySize, most.Repeated < most.Tags && b.xml.Repeated > bySize:
-		return b.refuse("has more than %d elements in %s", bySize, sizeOf(int(b.size)))
+		return b.refuse("has more than %d elements in %s", bySize, inBytes(int(b.size)))
 	case elements > most.Elements:
 		return b.refuse("has more than %d elements", most.Elements)
 	case int64(b.json.Items) > most.Items:

@@ -31,7 +31,7 @@ func (r Redactor) ReadBody(operation string, body io.Reader, limit int) ([]byte,
 	case err != nil:
 		return nil, r.NoResponse(operation, err)
 	case len(text) > limit:
-		return nil, cloud.Errorf(cloud.Unknown, "%s: the response is larger than %s", operation, sizeOf(limit))
+		return nil, cloud.Errorf(cloud.Unknown, "%s: the response is larger than %s", operation, inBytes(limit))
 	}
 	return text, nil
 }
@@ -54,8 +54,8 @@ type wholeBody struct {
 	io.Closer
 }
 
-// sizeOf returns a number of bytes as a text for people.
-func sizeOf(n int) string {
+// inBytes returns a number of bytes as a text for people.
+func inBytes(n int) string {
 	if n >= 1<<20 && n%(1<<20) == 0 {
 		return fmt.Sprintf("%d MiB", n>>20)
 	}

@@ -41,9 +41,8 @@ type AccountConfig struct {
 type Account struct {
 	key     types.NamespacedName
 	cloud   cloud.Cloud
-	config  AccountConfig
+	config  AccountConfig // what the driver was made from
 	driver  cloud.Driver
-	limits  cloud.Limits
 	limiter atomic.Pointer[limiter]
 	times   Times
 	meter   *meter
@@ -52,6 +51,9 @@ type Account struct {
 	// onPlaceProved is called when the credentials are proved to lead to the account's place.
 	onPlaceProved func(*Account)
 	console       sync.Mutex // held while a console is read
+
+	settingsMu sync.Mutex
+	settings   settings // they may change while the driver stays
 
 	offeringsMu sync.Mutex
 	offerings   map[[sha256.Size]byte]offering

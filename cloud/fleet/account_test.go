@@ -412,7 +412,7 @@ func TestSet(t *testing.T) {
 			t.Error("the same config made another account")
 		}
 		ensure(t, a, "m")
-		b := s.account(t, func(cfg *AccountConfig) { cfg.Spec.Inventory.IdleSeconds = 30 })
+		b := s.account(t, func(cfg *AccountConfig) { cfg.Spec.Simulated.Region = "s" })
 		if b == a || s.Get(testKey) != b {
 			t.Error("another config did not make another account")
 		}

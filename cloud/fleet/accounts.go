@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/internal/budget"
 )
@@ -142,15 +143,19 @@ func (s *Accounts) Hangs(key types.NamespacedName) bool {
 	return ok && state.(*accountState).hangs.Load()
 }
 
-// Set makes the account, or returns the existing one if it was made from an equal config. An
+// Set makes the account, or returns the existing one if its driver was made from an equal config.
+// The driver then stays, with what it remembers, and the account gets its other settings. An
 // account with another config is replaced, and its retries are due at once. What is known of its
 // machines is kept, unless the cloud or place has changed. Errors are *Error; the existing account
-// then stays.
+// then stays as it is.
 func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.accounts[key]
-	if old != nil && equal(old.config, cfg) && (old.config.Place == "" || old.config.Place == cfg.Place) {
+	if old != nil && haveSameDriver(old.config, cfg) && (old.config.Place == "" || old.config.Place == cfg.Place) {
+		if err := s.adjust(old, &cfg.Spec); err != nil {
+			return nil, err
+		}
 		if old.config.Place != cfg.Place {
 			old.config.Place = cfg.Place
 			old.pin(cfg.Place)
@@ -182,6 +187,29 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 	return a, nil
 }
 
+// adjust gives an account other settings than those of its driver. Its retries are due at once if
+// they have changed.
+func (s *Accounts) adjust(a *Account, spec *infrav1.CloudAccountSpec) error {
+	to, err := settingsOf(a.cloud, spec)
+	if err != nil || a.getSettings() == to {
+		return err
+	}
+	if driver, able := a.driver.(cloud.Adjustable); able {
+		spec := spec.DeepCopy()
+		if err := a.meter.recovered("Adjust", func() error { driver.Adjust(spec); return nil }); err != nil {
+			return typed("adjust", err)
+		}
+	}
+	a.setSettings(to)
+	s.limiters.adjust(a)
+	a.inventory.retry()
+	select {
+	case a.turnEnded <- struct{}{}: // turns come earlier, or later
+	default:
+	}
+	return nil
+}
+
 // Remove removes the account, and stops its loops.
 func (s *Accounts) Remove(key types.NamespacedName) {
 	s.mu.Lock()
@@ -210,19 +238,19 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		return nil, cloud.Invalid("connect account %s: spec names no cloud that is switched on here", key)
 	}
 	c := s.options.Clouds[i]
-	limits, err := limitsOf(c.Limits, cfg.Spec.RateLimits)
+	own, err := settingsOf(c, &cfg.Spec)
 	if err != nil {
 		return nil, err
 	}
 	a := &Account{
-		key: key, cloud: c, config: cfg, limits: limits,
+		key: key, cloud: c, config: cfg, settings: own,
 		times:         s.options.Times,
 		meter:         &meter{metrics: s.metrics, cloud: c.Name, account: key.String()},
 		offerings:     map[[sha256.Size]byte]offering{},
 		place:         place{pinned: cfg.Place},
 		onPlaceProved: s.placeProved,
 	}
-	a.limiter.Store(newLimiter(limits, &s.limiters.workers)) // its own, until its place is proved
+	a.limiter.Store(newLimiter(own.limits, &s.limiters.workers)) // its own, until its place is proved
 	transport := &transport{account: key, times: a.times, meter: a.meter, limiter: &a.limiter, memory: s.memory}
 	config := cloud.Config{Namespace: key.Namespace, Account: &a.config.Spec, Credentials: a.config.Credentials,
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
@@ -309,9 +337,14 @@ func copyOf(cfg AccountConfig) AccountConfig {
 	return cfg
 }
 
-// equal reports whether two configs make the same driver; the place does not matter. nil and empty
-// credentials differ: nil means ambient credentials.
-func equal(a, b AccountConfig) bool {
+// haveSameDriver reports whether two configs make the same driver: their cloud's members and their
+// credentials are equal, in whichever Secret these are. nil and empty credentials differ: nil means
+// ambient credentials.
+func haveSameDriver(a, b AccountConfig) bool {
+	for _, spec := range []*infrav1.CloudAccountSpec{&a.Spec, &b.Spec} {
+		spec.CredentialsRef, spec.Place, spec.OrphanPolicy = nil, "", ""
+		spec.RateLimits, spec.Inventory = nil, infrav1.InventorySpec{} // these are settings
+	}
 	return (a.Credentials == nil) == (b.Credentials == nil) &&
 		maps.EqualFunc(a.Credentials, b.Credentials, bytes.Equal) &&
 		equality.Semantic.DeepEqual(a.Spec, b.Spec)

@@ -121,15 +121,28 @@ func (s *sharedLimiters) join(a *Account) {
 	}
 	key := limiterKeyOf(a)
 	s.leaveAllBut(key, a.key)
+	limits := a.getSettings().limits
 	shared := s.all[key]
 	if shared == nil {
-		shared = &sharedLimiter{limiter: newLimiter(a.limits, &s.workers), users: map[types.NamespacedName]cloud.Limits{}}
+		shared = &sharedLimiter{limiter: newLimiter(limits, &s.workers), users: map[types.NamespacedName]cloud.Limits{}}
 		s.all[key] = shared
 	}
-	shared.users[a.key] = a.limits
-	shared.applyLargest()
-	shared.setOwn(a.key, a.limits)
+	shared.use(a.key, limits)
 	a.limiter.Store(shared.limiter)
+}
+
+// adjust applies an account's new limits, wherever it is.
+func (s *sharedLimiters) adjust(a *Account) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	limits := a.getSettings().limits
+	for _, shared := range s.all {
+		if _, joined := shared.users[a.key]; joined {
+			shared.use(a.key, limits)
+			return
+		}
+	}
+	a.limiter.Load().configure(limits)
 }
 
 // leave removes an account from its shared limiter.
@@ -152,6 +165,13 @@ func (s *sharedLimiters) leaveAllBut(kept limiterKey, account types.NamespacedNa
 			shared.applyLargest()
 		}
 	}
+}
+
+// use sets the limits of a user.
+func (s *sharedLimiter) use(account types.NamespacedName, limits cloud.Limits) {
+	s.users[account] = limits
+	s.applyLargest()
+	s.setOwn(account, limits)
 }
 
 // applyLargest applies the largest of the users' limits.
@@ -265,6 +285,29 @@ func (b *bucket) timeUntil(n float64, now time.Time) time.Duration {
 
 // slope returns how much a reduced rate gains per second.
 func (b *bucket) slope() float64 { return b.limit.PerSecond / recoveryTime.Seconds() }
+
+// settings are what an account's users set that its driver is not made from.
+type settings struct {
+	limits    cloud.Limits
+	inventory infrav1.InventorySpec
+}
+
+func settingsOf(c cloud.Cloud, spec *infrav1.CloudAccountSpec) (settings, error) {
+	limits, err := limitsOf(c.Limits, spec.RateLimits)
+	return settings{limits, spec.Inventory}, err
+}
+
+func (a *Account) getSettings() settings {
+	a.settingsMu.Lock()
+	defer a.settingsMu.Unlock()
+	return a.settings
+}
+
+func (a *Account) setSettings(to settings) {
+	a.settingsMu.Lock()
+	defer a.settingsMu.Unlock()
+	a.settings = to
+}
 
 // limitsOf returns the cloud's limits, overridden by those of the account.
 func limitsOf(defaults cloud.Limits, spec *infrav1.RateLimits) (cloud.Limits, error) {

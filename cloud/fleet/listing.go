@@ -118,7 +118,7 @@ func (v *inventory) listAt(now time.Time) time.Time {
 
 // intervals returns the times between the starts of two listings.
 func (v *inventory) intervals() (idle, active time.Duration) {
-	spec := v.account().config.Spec.Inventory
+	spec := v.account().getSettings().inventory
 	idle, active = time.Duration(spec.IdleSeconds)*time.Second, time.Duration(spec.ActiveSeconds)*time.Second
 	if idle <= 0 {
 		idle = time.Minute

@@ -96,6 +96,8 @@ func (d *panicDriver) DryRun(context.Context, cloud.Request) error {
 	return nil
 }
 
+func (d *panicDriver) Adjust(*infrav1.CloudAccountSpec) { d.begin("Adjust") }
+
 func (d *panicDriver) Console(context.Context, cloud.Resource) ([]byte, error) {
 	d.begin("Console")
 	return nil, nil
@@ -225,6 +227,11 @@ func TestDriverThatPanics(t *testing.T) {
 			"Ack":            func() error { return bad.inventory.receiveEvents(ctx, bad, d) },
 			"Watch":          func() error { return bad.watch.watch(ctx, bad, d) },
 			"New": func() error {
+				cfg := copyOf(bad.config)
+				cfg.Credentials["more"] = []byte("x")
+				return second(s.Set(badKey, cfg))
+			},
+			"Adjust": func() error {
 				cfg := copyOf(bad.config)
 				cfg.Spec.Inventory.IdleSeconds++
 				return second(s.Set(badKey, cfg))

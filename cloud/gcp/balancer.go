@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/drover-io/drover/cloud"
@@ -104,34 +103,26 @@ type endpoint struct {
 }
 
 // balancers are the load balancers that the driver knows.
-type balancers struct {
-	mu       sync.Mutex
-	known    map[string]balancer // by token
-	searched bool                // whether the project was searched for those of earlier processes
-}
+type balancers struct{ driverkit.Known[balancer] }
 
 // get returns a copy of what is known.
 func (b *balancers) get(token, owner string) balancer {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	is, ok := b.known[token]
-	if !ok {
+	is, known := b.Get(token)
+	if !known {
 		is = balancer{token: token, owner: owner}
 	}
-	is.targets = maps.Clone(is.targets)
-	if is.sent = maps.Clone(is.sent); is.sent == nil {
-		is.sent = map[string]bool{}
-	}
-	return is
+	return is.clone()
 }
 
-func (b *balancers) put(is balancer) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.known == nil {
-		b.known = map[string]balancer{}
+// put records a copy, because the caller goes on with its own.
+func (b *balancers) put(is balancer) { b.Put(is.token, is.clone()) }
+
+func (b balancer) clone() balancer {
+	b.targets = maps.Clone(b.targets)
+	if b.sent = maps.Clone(b.sent); b.sent == nil {
+		b.sent = map[string]bool{}
 	}
-	b.known[is.token] = is
+	return b
 }
 
 // saw records what a read has shown, and returns what is known now. A read of the time since the
@@ -155,20 +146,10 @@ func (b *balancers) saw(seen balancer, settle time.Duration) balancer {
 
 // listed forgets the load balancers that a listing does not show.
 func (b *balancers) listed(found []balancer, settle time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.searched = true
-	maps.DeleteFunc(b.known, func(token string, is balancer) bool {
+	b.Listed(func(token string, is balancer) bool {
 		return time.Since(is.asked) > settle && time.Since(is.changed) > settle &&
 			!slices.ContainsFunc(found, func(f balancer) bool { return f.token == token })
 	})
-}
-
-// state reports whether a load balancer is known, and whether the project was searched.
-func (b *balancers) state() (known, searched bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.known) > 0, b.searched
 }
 
 // recheck lets the next attempt ask again how the creates ended. If all have succeeded, it makes
@@ -266,7 +247,7 @@ func (d *driver) makeBalancer(ctx context.Context, req cloud.BalancerRequest, b 
 			}
 			ended, err := d.insertPart(ctx, req, c, r.Zones, b)
 			switch {
-			case i > 1 && refusedAs(err, notReady, notFound): // what it refers to
+			case i > 1 && driverkit.RefusedAs(err, notReady, notFound): // what it refers to
 				b.recheck()
 				return unfinished
 			case err != nil:
@@ -298,7 +279,7 @@ func (d *driver) insertPart(ctx context.Context, req cloud.BalancerRequest, c co
 	ended, err = d.change(ctx, request{
 		op: "Create" + c.kind, class: cloud.ClassCreate, method: http.MethodPost, path: c.path, query: url.Values{"requestId": {id}}, in: d.partBody(req, c, zones),
 	})
-	if !refusedAs(err, alreadyExists, resourceExists) {
+	if !driverkit.RefusedAs(err, alreadyExists, resourceExists) {
 		return ended, err
 	}
 	found, err := d.getPart(ctx, c, req.Token)
@@ -352,7 +333,7 @@ func (d *driver) getPart(ctx context.Context, c collection, token string) (*part
 	var found part
 	err := d.readPart(ctx, c, partName(token), &found)
 	switch {
-	case refusedAs(err, notFound):
+	case driverkit.RefusedAs(err, notFound):
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -370,7 +351,7 @@ func (d *driver) findBalancer(ctx context.Context, b *balancer) (found bool, err
 	var rule forwardingRule
 	err = d.readPart(ctx, forwardingRules, partName(b.token), &rule)
 	switch {
-	case refusedAs(err, notFound):
+	case driverkit.RefusedAs(err, notFound):
 		return false, nil
 	case err != nil:
 		return false, err
@@ -531,7 +512,7 @@ func (b *balancer) resource() cloud.Resource {
 // listBalancers returns the load balancers of Drover. Once the project was searched for those of
 // earlier processes, it makes no call unless one is known.
 func (d *driver) listBalancers(ctx context.Context) ([]cloud.Resource, error) {
-	if known, searched := d.balancers.state(); searched && !known {
+	if d.balancers.IsSearched() && d.balancers.IsEmpty() {
 		return nil, nil
 	}
 	found, err := d.readBalancers(ctx, ownParts, nil)
@@ -567,13 +548,10 @@ func balancerResources(found []balancer) (all []cloud.Resource) {
 }
 
 // readBalancers reads the load balancers that a filter selects and that have one of the tokens;
-// nil: any. Where the account may not read them, there are none, because the role that creates them
-// may read them: unless the driver knows one.
+// nil: any.
 func (d *driver) readBalancers(ctx context.Context, filter string, tokens map[string]bool) (found []balancer, err error) {
 	checks, err := listGlobal[part](ctx, d, "ListHealthChecks", healthChecks, filter)
-	if known, _ := d.balancers.state(); cloud.CodeOf(err) == cloud.Unauthorized && !known {
-		return nil, nil
-	}
+	err = d.balancers.MayRead(err)
 	checks = slices.DeleteFunc(checks, func(p part) bool {
 		token, owner := p.tag(cloud.TagToken), p.tag(cloud.TagOwnership)
 		return owner == "" || !p.isOf(token, owner) || tokens != nil && !tokens[token]
@@ -638,7 +616,7 @@ func (d *driver) deleteParts(ctx context.Context, b *balancer, zones []string) e
 				clear(b.sent) // the deletion of another part may have failed
 			}
 			switch {
-			case refusedAs(err, notReady, inUse, inUseOp):
+			case driverkit.RefusedAs(err, notReady, inUse, inUseOp):
 				return &cloud.Queued{After: d.partsPoll}
 			case err != nil:
 				return err
@@ -659,7 +637,7 @@ func (d *driver) deletePart(ctx context.Context, c collection, b *balancer) (end
 		return err == nil, err
 	}
 	ended, err = d.change(ctx, request{op: "Delete" + c.kind, class: cloud.ClassDelete, method: http.MethodDelete, path: c.path + "/" + found.Name})
-	if refusedAs(err, notFound) {
+	if driverkit.RefusedAs(err, notFound) {
 		return true, nil
 	}
 	return ended, err

@@ -372,3 +372,24 @@ func TestBalancerDeletedEarly(t *testing.T) {
 	deleted(t, d)
 	g.Expect(stub.Left(cloud.TagToken, "balancer")).To(BeEmpty())
 }
+
+// TestBalancersAreCopies: an attempt changes its load balancer step by step, while listings and
+// other attempts read it. They see no half of a step.
+func TestBalancersAreCopies(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	var known balancers
+	mine := known.get("t", "owner")
+	g.Expect(mine.owner).To(Equal("owner"))
+	mine.targets, mine.sent["a"] = map[string]endpoint{"10.0.0.1": {zone: "z"}}, true
+	known.put(mine)
+	mine.targets["10.0.0.2"], mine.sent["b"] = endpoint{}, true
+	other := known.get("t", "else")
+	g.Expect(other.owner).To(Equal("owner"))
+	g.Expect(other.targets).To(HaveLen(1))
+	g.Expect(other.sent).To(HaveLen(1))
+	delete(other.targets, "10.0.0.1")
+	clear(other.sent)
+	g.Expect(known.get("t", "owner").targets).To(HaveLen(1))
+	g.Expect(known.get("t", "owner").sent).To(HaveLen(1))
+}

@@ -3,11 +3,8 @@
 package gcp
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
-	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -42,44 +39,30 @@ type request struct {
 	in, out any
 }
 
-// call makes one attempt of one call. Its errors never repeat a body that is not Google's own
-// answer, because such a body may contain anything.
+// call makes one attempt of one call.
 func (d *driver) call(ctx context.Context, r request) error {
 	token, err := d.tokens.get(ctx, d.login)
 	if err != nil {
 		return err
 	}
-	ctx = cloud.WithOperation(ctx, r.op, r.class)
-	if err := ctx.Err(); err != nil {
-		return &cloud.Error{Code: cloud.Unavailable, Message: r.op + ": not sent: " + err.Error(), Err: err}
+	address := cmp.Or(r.address, d.endpoint+"/compute/v1/projects/"+cmp.Or(r.project, d.account.ProjectID)+"/"+r.path)
+	if len(r.query) > 0 {
+		address += "?" + r.query.Encode()
 	}
-	req, err := d.newRequest(ctx, r)
+	req, err := d.api.NewRequest(ctx, r.op, r.class, r.method, address, r.in)
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
-	resp, err := d.client.Do(req)
-	if err != nil {
-		return d.secrets.NoResponse(r.op, err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := d.secrets.ReadBody(r.op, resp.Body, driverkit.MaxAnswer)
-	switch {
-	case err != nil:
-		return err
-	case resp.StatusCode == http.StatusUnauthorized: // it was revoked
-		d.tokens.forget(token)
-	}
-	switch {
-	case resp.StatusCode != http.StatusOK:
-		return d.refusal(r.op, resp, body)
-	case !isJSON(resp):
-		return cloud.Errorf(cloud.Unknown, "%s: unexpected response of type %s (not Compute Engine): check spec.gcp", r.op, contentType(resp))
-	}
-	if err := json.Unmarshal(body, r.out); err != nil {
-		return cloud.Errorf(cloud.Unavailable, "%s: the response is not complete JSON (%d bytes)", r.op, len(body))
-	}
-	return nil
+	return d.api.Do(req, func(a *driverkit.Answer) error {
+		if a.Status == http.StatusUnauthorized { // it was revoked
+			d.tokens.forget(token)
+		}
+		if a.Status != http.StatusOK {
+			return d.refusal(a)
+		}
+		return a.Decode(r.out)
+	})
 }
 
 // change makes a call that begins an operation. It returns the error of the call, or of the
@@ -91,43 +74,9 @@ func (d *driver) change(ctx context.Context, r request) (ended bool, err error) 
 		return false, err
 	}
 	if answer.Name == "" || answer.Status == "" {
-		return false, cloud.Errorf(cloud.Unknown, "%s: unexpected response without an operation (not Compute Engine): check spec.gcp", r.op)
+		return false, d.api.Unexpected(r.op, "without an operation")
 	}
 	return answer.Status == "DONE", d.outcome(r.op, &answer)
-}
-
-func (d *driver) newRequest(ctx context.Context, r request) (*http.Request, error) {
-	address := cmp.Or(r.address, d.endpoint+"/compute/v1/projects/"+cmp.Or(r.project, d.account.ProjectID)+"/"+r.path)
-	if len(r.query) > 0 {
-		address += "?" + r.query.Encode()
-	}
-	var body []byte
-	if r.in != nil {
-		var err error
-		if body, err = json.Marshal(r.in); err != nil {
-			return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: r.op + ": the request can't be encoded", Err: err}
-		}
-	}
-	req, err := http.NewRequestWithContext(ctx, r.method, address, bytes.NewReader(body))
-	if err != nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "%s: the address is not a URL: check spec.gcp", r.op)
-	}
-	if r.in != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", "drover")
-	return req, nil
-}
-
-func isJSON(resp *http.Response) bool { return contentType(resp) == "application/json" }
-
-func contentType(resp *http.Response) string {
-	t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	if err != nil || t == "" {
-		return "an unknown type"
-	}
-	return cloud.Clip(t, 64)
 }
 
 // listing is a listing of all zones, and what the driver reads of its resources: all of them have
@@ -156,10 +105,10 @@ func listAll[T any](ctx context.Context, d *driver, op string, c listing, filter
 		case err != nil:
 			return nil, "", err
 		case !strings.HasSuffix(page.Kind, "AggregatedList"):
-			return nil, "", cloud.Errorf(cloud.Unknown, "%s: unexpected response without a list (not Compute Engine): check spec.gcp", op)
+			return nil, "", d.api.Unexpected(op, "without a list")
 		}
 		if missing := d.missing(&page); missing != "" {
-			return nil, "", cloud.Errorf(cloud.Unavailable, "%s: the listing is incomplete: %s", op, d.secrets.Clean(missing, 256))
+			return nil, "", cloud.Errorf(cloud.Unavailable, "%s: the listing is incomplete: %s", op, d.api.Secrets.Clean(missing, 256))
 		}
 		var all []T
 		for name, s := range page.Items {
@@ -186,9 +135,9 @@ func (l *listed[T]) check(d *driver, op string, err error) error {
 	case err != nil:
 		return err
 	case !strings.HasPrefix(l.Kind, "compute#"):
-		return cloud.Errorf(cloud.Unknown, "%s: unexpected response without a list (not Compute Engine): check spec.gcp", op)
+		return d.api.Unexpected(op, "without a list")
 	case w != nil && w.Code != noResults:
-		return cloud.Errorf(cloud.Unavailable, "%s: the listing is incomplete: %s", op, d.secrets.Clean(w.Code+": "+w.Message, 256))
+		return cloud.Errorf(cloud.Unavailable, "%s: the listing is incomplete: %s", op, d.api.Secrets.Clean(w.Code+": "+w.Message, 256))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // Console implements cloud.Console. A negative start counts from the end of the output.
@@ -21,12 +22,12 @@ func (d *driver) Console(ctx context.Context, instance cloud.Resource) ([]byte, 
 		query: url.Values{"port": {"1"}, "start": {"-65536"}}, out: &answer,
 	})
 	switch {
-	case refusedAs(err, "resourceNotReady"): // nothing was written yet
+	case driverkit.RefusedAs(err, "resourceNotReady"): // nothing was written yet
 		return nil, nil
 	case err != nil:
 		return nil, err
 	case answer.Kind != "compute#serialPortOutput":
-		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without output (not Compute Engine): check spec.gcp", op)
+		return nil, d.api.Unexpected(op, "without output")
 	}
 	return []byte(answer.Contents), nil
 }

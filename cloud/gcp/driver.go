@@ -20,12 +20,11 @@ import (
 
 type driver struct {
 	account    *infrav1.GCPAccount
+	api        driverkit.JSON
 	endpoint   string
-	client     *http.Client
 	credential *credential
 	tokens     tokenCache
 	guard      driverkit.LoginGuard
-	secrets    driverkit.Redactor
 	sizes      driverkit.PageSizes
 
 	zones        driverkit.Memo[region]
@@ -74,7 +73,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		endpoint = "https://compute." + universeOf(account)
 	}
 	return &driver{
-		account: account, endpoint: endpoint, client: client, started: time.Now(), credential: credential, tokens: newTokenCache(), secrets: credential.secrets,
+		account: account, endpoint: endpoint, started: time.Now(), credential: credential, tokens: newTokenCache(),
+		api:          driverkit.JSON{Client: client, Secrets: credential.secrets, Cloud: "Compute Engine", Settings: "spec.gcp"},
 		zones:        driverkit.Memo[region]{TTL: zonesTTL},
 		machineTypes: driverkit.Memo[machineType]{TTL: machineTypeTTL},
 		leftovers:    driverkit.Memo[[]disk]{TTL: leftoversTTL},
@@ -99,12 +99,12 @@ func (d *driver) readRegion(ctx context.Context) (r region, err error) {
 	const op = "GetRegion"
 	err = d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "regions/" + d.account.Region, out: &r})
 	switch {
-	case refusedAs(err, notFound):
+	case driverkit.RefusedAs(err, notFound):
 		return region{}, cloud.Errorf(cloud.InvalidSpec, "project %q or region %q does not exist: check spec.gcp", d.account.ProjectID, d.account.Region)
 	case err != nil:
 		return region{}, err
 	case r.Name != d.account.Region || !strings.HasSuffix(r.SelfLink, "/projects/"+d.account.ProjectID+"/regions/"+r.Name):
-		return region{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without the region (not Compute Engine): check spec.gcp", op)
+		return region{}, d.api.Unexpected(op, "without the region")
 	}
 	for i, zone := range r.Zones {
 		r.Zones[i] = lastPart(zone)
@@ -170,21 +170,21 @@ func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GC
 		query: url.Values{"requestId": {requestID(req, zone, known.failures)}}, in: d.instanceRequest(req, spec, zone), out: &answer,
 	})
 	switch {
-	case refusedAs(err, alreadyExists):
+	case driverkit.RefusedAs(err, alreadyExists):
 		return d.adopt(ctx, req, zone)
 	case err != nil:
 		return cloud.Resource{}, err
 	case answer.Name == "" || answer.TargetID == "" || answer.Status == "":
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without an operation (not Compute Engine): check spec.gcp", createInstance)
+		return cloud.Resource{}, d.api.Unexpected(createInstance, "without an operation")
 	}
 	known.asked = time.Now()
 	failed := d.outcome(createInstance, &answer)
 	switch {
 	case failed != nil:
 		known.began, known.failures = time.Time{}, known.failures+1
-		d.creations.put(req.Token, known)
+		d.creations.Put(req.Token, known, creationMemory)
 		switch {
-		case refusedAs(failed, resourceExists):
+		case driverkit.RefusedAs(failed, resourceExists):
 			return d.adopt(ctx, req, zone)
 		case d.isOld(&answer) && known.failures <= maxReplays:
 			return d.insert(ctx, req, spec, zone, known)
@@ -194,7 +194,7 @@ func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GC
 		if known.began.IsZero() {
 			known.began = known.asked
 		}
-		d.creations.put(req.Token, known)
+		d.creations.Put(req.Token, known, creationMemory)
 		return cloud.Resource{}, d.beingMade(req, zone)
 	}
 	found, err := d.get(ctx, zone, answer.TargetID)
@@ -202,7 +202,7 @@ func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GC
 	case err != nil:
 		return cloud.Resource{}, open(err)
 	case found == nil:
-		d.creations.end(req.Token)
+		d.creations.Forget(req.Token)
 		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%s: the instance %s was created in %s and is gone: delete the Machine to replace it", createInstance, instanceName(req), zone)
 	}
 	return d.made(req, found)
@@ -223,7 +223,7 @@ func (d *driver) made(req cloud.Request, found *instance) (cloud.Resource, error
 	case found.isUndecided() && d.creations.isOpen(req.Token):
 		return cloud.Resource{}, d.beingMade(req, r.FailureDomain)
 	}
-	d.creations.end(req.Token)
+	d.creations.Forget(req.Token)
 	return r, nil
 }
 
@@ -278,12 +278,12 @@ func (d *driver) get(ctx context.Context, zone, name string) (*instance, error) 
 	var found instance
 	err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "zones/" + zone + "/instances/" + url.PathEscape(name), out: &found})
 	switch {
-	case refusedAs(err, notFound):
+	case driverkit.RefusedAs(err, notFound):
 		return nil, nil
 	case err != nil:
 		return nil, err
 	case found.ID == "" || found.Name == "" || lastPart(found.Zone) != zone:
-		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without the instance (not Compute Engine): check spec.gcp", op)
+		return nil, d.api.Unexpected(op, "without the instance")
 	}
 	return &found, nil
 }
@@ -332,7 +332,7 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 		if i.isUndecided() && d.creations.isOpen(token) {
 			return true
 		}
-		d.creations.end(token)
+		d.creations.Forget(token)
 		return false
 	})
 	all := d.resources(ctx, found, nil)
@@ -424,7 +424,7 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 	}
 	zone, name, _ := strings.Cut(r.ID, "/")
 	_, err := d.change(ctx, request{op: op, class: cloud.ClassDelete, method: http.MethodDelete, path: "zones/" + zone + "/" + collection + "/" + url.PathEscape(name)})
-	if refusedAs(err, notFound) {
+	if driverkit.RefusedAs(err, notFound) {
 		return nil
 	}
 	return err

@@ -11,6 +11,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // projectPermissions are what Drover needs in the project to create and delete a machine. Rights on
@@ -124,12 +125,12 @@ func (d *driver) checkSources(ctx context.Context, spec *infrav1.GCPMachine, kin
 		var found source
 		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, project: project, path: path, out: &found})
 		switch {
-		case refusedAs(err, notFound):
+		case driverkit.RefusedAs(err, notFound):
 			return cloud.Errorf(cloud.NotFound, "%s of project %s does not exist", path, project)
 		case err != nil:
 			return err
 		case found.Name == "":
-			return cloud.Errorf(cloud.Unknown, "%s: unexpected response without a name (not Compute Engine): check spec.gcp", op)
+			return d.api.Unexpected(op, "without a name")
 		}
 		is, needed := map[string]string{"ARM64": "arm64", "X86_64": "amd64"}[found.Architecture], architecture(kind)
 		if i == 0 && is != "" && is != needed {
@@ -154,7 +155,7 @@ func (d *driver) checkSubnetwork(ctx context.Context, nic *infrav1.GCPNetworkInt
 		op: "TestSubnetworkPermissions", project: project, path: "regions/" + d.account.Region + "/subnetworks/" + nic.Subnetwork + "/testIamPermissions",
 	}, wanted)
 	switch {
-	case refusedAs(err, notFound):
+	case driverkit.RefusedAs(err, notFound):
 		return cloud.Errorf(cloud.NotFound, "subnetwork %s does not exist in region %s of project %s", nic.Subnetwork, d.account.Region, project)
 	case err != nil:
 		return err
@@ -235,7 +236,7 @@ func (d *driver) checkQuotas(r *region, needs []need, spot bool) error {
 			q, told = preemptible, true
 		}
 		if told && n.amount > 0 && q.Usage+n.amount > q.Limit {
-			return cloud.Errorf(cloud.QuotaExceeded, "quota %s of region %s: the machine needs %g, and %g of %g are used", d.secrets.Clean(q.Metric, 64), r.Name, n.amount, q.Usage, q.Limit)
+			return cloud.Errorf(cloud.QuotaExceeded, "quota %s of region %s: the machine needs %g, and %g of %g are used", d.api.Secrets.Clean(q.Metric, 64), r.Name, n.amount, q.Usage, q.Limit)
 		}
 	}
 	return nil

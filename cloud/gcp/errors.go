@@ -3,9 +3,6 @@
 package gcp
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -151,20 +148,8 @@ func creationCode(f failure, status int) cloud.Code {
 	return known
 }
 
-// refused is the cause of an Error with Google's own word. The driver acts on the word and shows
-// only the redacted text.
-type refused struct{ word, shown string }
-
-func (r refused) Error() string { return r.shown }
-
-// refusedAs reports whether Google answered with one of these words of its own.
-func refusedAs(err error, words ...string) bool {
-	var r refused
-	return errors.As(err, &r) && slices.Contains(words, r.word)
-}
-
 // refusal returns the error for an answer with a status that is not a success.
-func (d *driver) refusal(op string, resp *http.Response, body []byte) error {
+func (d *driver) refusal(a *driverkit.Answer) error {
 	var answer struct {
 		Error struct {
 			Message string    `json:"message"`
@@ -172,21 +157,15 @@ func (d *driver) refusal(op string, resp *http.Response, body []byte) error {
 			Errors  []failure `json:"errors"`
 		} `json:"error"`
 	}
-	status := resp.StatusCode
-	if isJSON(resp) && json.Unmarshal(body, &answer) == nil && (len(answer.Error.Errors) > 0 || answer.Error.Status != "") {
+	if a.Holds(&answer) && (len(answer.Error.Errors) > 0 || answer.Error.Status != "") {
 		f := failure{Code: answer.Error.Status, Message: answer.Error.Message}
 		if len(answer.Error.Errors) > 0 {
 			f = mostSpecific(answer.Error.Errors)
 			f.Code = "" // the HTTP status, in some answers
 		}
-		return d.failed(op, f, status, resp.Header)
+		return d.failed(a.Operation, f, a.Status, a.Header)
 	}
-	code := driverkit.CodeOfStatus(status)
-	if status >= 300 && status < 400 {
-		return cloud.Errorf(code, "%s: the endpoint redirected (%d); Drover does not follow redirects", op, status)
-	}
-	message := fmt.Sprintf("%s: unexpected response with status %d and type %s (not Compute Engine): check spec.gcp", op, status, contentType(resp))
-	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, resp.Header)}
+	return a.Foreign()
 }
 
 // mostSpecific returns the first failure that the driver knows, or the first one.
@@ -197,22 +176,20 @@ func mostSpecific(all []failure) failure {
 	return all[0]
 }
 
-// failed returns the error for a failure. It classifies the failure before redaction, because a
-// short secret may be part of a word.
+// failed returns the error for a failure.
 func (d *driver) failed(op string, f failure, status int, header http.Header) error {
-	code, shown := codeOf(f, status), d.secrets.Clean(f.word(), 64)
+	code := codeOf(f, status)
 	if op == createInstance {
 		code = creationCode(f, status)
 	}
-	message := op + ": " + shown + ": " + d.secrets.Clean(f.Message, 512)
+	e := d.api.Secrets.Refused(op, code, f.word(), f.Message, header)
 	if remedy := remedies[f.word()]; remedy != "" && code != cloud.NoCapacity {
-		message += " (" + remedy + ")"
+		e.Message += " (" + remedy + ")"
 	}
-	after := driverkit.RetryAfter(code, header)
-	if code == cloud.Throttled && after == 0 {
-		after = untilNextMinute(header)
+	if code == cloud.Throttled && e.RetryAfter == 0 {
+		e.RetryAfter = untilNextMinute(header)
 	}
-	return &cloud.Error{Code: code, Message: message, RetryAfter: after, Err: refused{f.word(), shown}}
+	return e
 }
 
 // untilNextMinute returns how long it is until Google's quotas are full again: they are counted by

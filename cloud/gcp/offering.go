@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // Offering implements cloud.Driver. The size of a boot disk without sizeGiB is the image's, which
@@ -27,22 +27,12 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 	if err != nil {
 		return cloud.Offering{}, err
 	}
-	out := cloud.Offering{
-		Capacity: corev1.ResourceList{
-			corev1.ResourceCPU:    *resource.NewQuantity(kind.GuestCPUs, resource.DecimalSI),
-			corev1.ResourceMemory: *resource.NewQuantity(kind.MemoryMB<<20, resource.BinarySI),
-			corev1.ResourcePods:   *resource.NewQuantity(110, resource.DecimalSI),
-		},
-		Architecture:    architecture(&kind),
-		OperatingSystem: "linux",
+	disk := int64(0)
+	if spec.BootDisk != nil {
+		disk = spec.BootDisk.SizeGiB << 30
 	}
-	if spec.BootDisk != nil && spec.BootDisk.SizeGiB > 0 {
-		out.Capacity[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(spec.BootDisk.SizeGiB<<30, resource.BinarySI)
-	}
-	if gpus := gpus(&kind, spec); gpus > 0 {
-		out.Capacity["nvidia.com/gpu"] = *resource.NewQuantity(gpus, resource.DecimalSI)
-	}
-	return out, nil
+	devices := map[corev1.ResourceName]int64{driverkit.NvidiaGPU: gpus(&kind, spec)}
+	return driverkit.Offering(architecture(&kind), kind.GuestCPUs, kind.MemoryMB<<20, disk, devices), nil
 }
 
 func gpus(kind *machineType, spec *infrav1.GCPMachine) (n int64) {
@@ -89,12 +79,12 @@ func (d *driver) machineTypeIn(ctx context.Context, zone, name string) (*machine
 	var kind machineType
 	err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "zones/" + zone + "/machineTypes/" + name, out: &kind})
 	switch {
-	case refusedAs(err, notFound, "invalid"):
+	case driverkit.RefusedAs(err, notFound, "invalid"):
 		return nil, nil
 	case err != nil:
 		return nil, err
 	case kind.Name != name || kind.GuestCPUs < 1 || kind.MemoryMB < 1:
-		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without the machine type (not Compute Engine): check spec.gcp", op)
+		return nil, d.api.Unexpected(op, "without the machine type")
 	}
 	return &kind, nil
 }

@@ -55,12 +55,12 @@ func (d *driver) resource(i *instance) cloud.Resource {
 	case cloud.StateStopped:
 		r.Reason = "the instance is " + i.Status
 		if i.StatusMessage != "" {
-			r.Reason += ": " + d.secrets.Clean(i.StatusMessage, 256)
+			r.Reason += ": " + d.api.Secrets.Clean(i.StatusMessage, 256)
 		}
 	}
 	if s := i.ResourceStatus; s != nil && s.UpcomingMaintenance != nil {
 		m := s.UpcomingMaintenance
-		r.Notice = "Compute Engine maintains the host: " + d.secrets.Clean(m.MaintenanceStatus, 32) + ", from " + d.secrets.Clean(m.WindowStartTime, 64)
+		r.Notice = "Compute Engine maintains the host: " + d.api.Secrets.Clean(m.MaintenanceStatus, 32) + ", from " + d.api.Secrets.Clean(m.WindowStartTime, 64)
 	}
 	return r
 }

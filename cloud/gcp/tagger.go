@@ -126,7 +126,7 @@ func (d *driver) setOn(ctx context.Context, op, zone string, of *instance, in an
 	_, err := d.change(ctx, request{
 		op: op, class: cloud.ClassCreate, method: http.MethodPost, path: "zones/" + zone + "/instances/" + url.PathEscape(of.Name) + "/" + action, in: in,
 	})
-	if err == nil || refusedAs(err, conditionNotMet) {
+	if err == nil || driverkit.RefusedAs(err, conditionNotMet) {
 		return &cloud.Queued{After: d.poll}
 	}
 	return err

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -24,6 +23,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // A load balancer is a Service without a selector and one EndpointSlice, which belongs to it. Both
@@ -47,40 +47,17 @@ var (
 	patchSlice    = operation{"PatchEndpointSlice", cloud.ClassDelete, http.MethodPatch, wholeObject, endpointSlices.kind}
 )
 
-// balancers are the load balancers that the driver knows, as last seen.
+// balancers are the load balancers that the driver knows, as last seen; nil: one may exist, and was
+// not seen yet.
 type balancers struct {
-	mu    sync.Mutex
-	known map[string]*cloud.BalancerState // by token; nil: one may exist, and was not seen yet
-}
-
-func (b *balancers) get(token string) *cloud.BalancerState {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.known[token]
+	driverkit.Known[*cloud.BalancerState]
 }
 
 // put records a load balancer. It keeps what was seen before if is is nil.
 func (b *balancers) put(token string, is *cloud.BalancerState) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.known == nil {
-		b.known = map[string]*cloud.BalancerState{}
-	}
-	if is != nil || b.known[token] == nil {
-		b.known[token] = is
-	}
-}
-
-func (b *balancers) forget(token string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.known, token)
-}
-
-func (b *balancers) any() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.known) > 0
+	b.Change(token, func(before *cloud.BalancerState, _ bool) (*cloud.BalancerState, bool) {
+		return cmp.Or(is, before), true
+	})
 }
 
 // saw records the load balancers among the resources, which it returns.
@@ -115,7 +92,7 @@ func (d *driver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) 
 		return cloud.Resource{}, err
 	}
 	r := balancer(service, []discoveryv1.EndpointSlice{*slice}, nil)
-	if before := d.balancers.get(req.Token); before != nil {
+	if before, _ := d.balancers.Get(req.Token); before != nil {
 		for i, t := range r.Balancer.Targets {
 			r.Balancer.Targets[i].Healthy = slices.Contains(before.Targets, cloud.BalancerTarget{Address: t.Address, Healthy: true})
 		}
@@ -154,7 +131,7 @@ func (d *driver) ensureService(ctx context.Context, req cloud.BalancerRequest) (
 	isGone := req.Recorded && err == nil && !service.DeletionTimestamp.IsZero() // or about to be
 	switch {
 	case req.Recorded && cloud.CodeOf(err) == cloud.NotFound, isGone:
-		d.balancers.forget(req.Token)
+		d.balancers.Forget(req.Token)
 		return nil, false, cloud.Errorf(cloud.NotFound, "Service %q in namespace %q does not exist any more", balancerName(req.Token), d.namespace)
 	case err != nil:
 		return nil, false, err
@@ -258,7 +235,7 @@ func (d *driver) readBalancers(ctx context.Context, selector string, o *objects)
 	if err == nil {
 		o.services, v.services, err = list[corev1.Service](ctx, d, services, wholeObject, selector, pruneService)
 	}
-	if isForbidden(err) && !d.balancers.any() {
+	if isForbidden(err) && d.balancers.IsEmpty() {
 		o.services, o.slices = nil, nil
 		return versions{}, nil
 	}

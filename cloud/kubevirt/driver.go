@@ -279,7 +279,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 		return nil, err
 	}
 	for _, token := range unrecorded {
-		d.balancers.forget(token) // unless it is found
+		d.balancers.Forget(token) // unless it is found
 	}
 	return d.balancers.saw(found.resources()), nil
 }

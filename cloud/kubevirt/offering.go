@@ -16,6 +16,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // shapeTTL is how long an instancetype is cached. Instancetypes seldom change, and a VM keeps the
@@ -43,17 +44,12 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 			return cloud.Offering{}, err
 		}
 	}
-	o := cloud.Offering{
-		Architecture: cmp.Or(string(spec.Architecture), "amd64"), OperatingSystem: "linux",
-		Capacity: corev1.ResourceList{
-			corev1.ResourceCPU:    *resource.NewQuantity(s.cpus, resource.DecimalSI),
-			corev1.ResourceMemory: s.memory,
-			corev1.ResourcePods:   *resource.NewQuantity(110, resource.DecimalSI),
-		},
+	disk := int64(0)
+	if v := spec.RootDisk.DataVolume; v != nil {
+		disk = int64(v.SizeGiB) << 30
 	}
-	if v := spec.RootDisk.DataVolume; v != nil && v.SizeGiB > 0 {
-		o.Capacity[corev1.ResourceEphemeralStorage] = gib(v.SizeGiB)
-	}
+	o := driverkit.Offering(cmp.Or(string(spec.Architecture), "amd64"), s.cpus, 0, disk, nil)
+	o.Capacity[corev1.ResourceMemory] = s.memory
 	return o, nil
 }
 

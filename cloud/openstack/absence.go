@@ -35,7 +35,7 @@ func (d *driver) checkAbsent(ctx context.Context, refs []cloud.Reference, found 
 	for _, ref := range refs {
 		id := serverID(ref.ProviderID)
 		switch {
-		case ref.Token == "" || hasServer[ref.Token] || d.gone.has(id):
+		case ref.Token == "" || hasServer[ref.Token] || d.gone.Has(id):
 		case id != "":
 			recorded = append(recorded, ref)
 		case !hasAny[ref.Token]:
@@ -54,7 +54,7 @@ func (d *driver) checkPending(ctx context.Context, tokens []string) error {
 	pending, inherited := time.Duration(0), false
 	for _, token := range tokens {
 		pending = max(pending, d.creating.pendingFor(token))
-		inherited = inherited || !d.gone.has(token)
+		inherited = inherited || !d.gone.Has(token)
 	}
 	if inherited {
 		pending = max(pending, time.Until(d.inheritedUntil))
@@ -134,7 +134,7 @@ func (d *driver) readRecorded(ctx context.Context, ref cloud.Reference) (cloud.R
 	}
 	switch {
 	case cloud.CodeOf(err) == cloud.NotFound:
-		d.gone.add(id)
+		d.recordGone(id, "")
 		return cloud.Resource{}, nil
 	case err != nil && !isServerError(err):
 		return cloud.Resource{}, err
@@ -214,32 +214,13 @@ func serverID(providerID string) string {
 	return rest[strings.LastIndex(rest, "/")+1:]
 }
 
-// maxGone is the maximum number of remembered IDs and tokens. Forgetting one only costs a call.
-const maxGone = 10_000
-
-// gone holds servers that Nova did not find by ID, or whose deletion it accepted: neither happens
-// while the cell is down. They are stored by ID, and by token if known, because the create with
-// that token has taken effect.
-type gone struct {
-	mu  sync.Mutex
-	ids map[string]bool
-}
-
-func (g *gone) add(ids ...string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ids == nil || len(g.ids) >= maxGone {
-		g.ids = map[string]bool{}
-	}
-	for _, id := range ids {
-		if id != "" {
-			g.ids[id] = true
+// recordGone records a server, or a load balancer, that Nova does not find by ID or whose deletion
+// was accepted: neither happens while the cell is down. The create with its token, if that is
+// known, has taken effect. Forgetting it only costs a call.
+func (d *driver) recordGone(id, token string) {
+	for _, key := range []string{id, token} {
+		if key != "" {
+			d.gone.Put(key, struct{}{}, goneTTL)
 		}
 	}
-}
-
-func (g *gone) has(id string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.ids[id]
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/drover-io/drover/cloud"
@@ -115,41 +114,6 @@ func (b *loadBalancer) resource() cloud.Resource {
 	return r
 }
 
-// balancers are the tokens of the load balancers that the driver knows.
-type balancers struct {
-	mu       sync.Mutex
-	known    map[string]bool
-	searched bool // whether the project was searched for those of earlier processes
-}
-
-func (b *balancers) note(token string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.known == nil {
-		b.known = map[string]bool{}
-	}
-	b.known[token] = true
-}
-
-func (b *balancers) forget(token string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.known, token)
-}
-
-// state reports whether a load balancer is known, and whether the project was searched.
-func (b *balancers) state() (any, searched bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.known) > 0, b.searched
-}
-
-func (b *balancers) setSearched() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.searched = true
-}
-
 // EnsureBalancer implements cloud.Balancer.
 func (d *driver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) (cloud.Resource, error) {
 	if req.Spec == nil || req.Spec.OpenStack == nil {
@@ -167,7 +131,7 @@ func (d *driver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) 
 		return cloud.Resource{}, err
 	}
 	defer release()
-	d.balancers.note(req.Token)
+	d.balancers.Put(req.Token, struct{}{})
 	b, err := d.findBalancer(ctx, req)
 	switch {
 	case err != nil:
@@ -383,13 +347,12 @@ func (d *driver) hasOctavia(ctx context.Context) (bool, error) {
 // listBalancers returns the load balancers of Drover. Once the project was searched for those of
 // earlier processes, it makes no call unless one is known.
 func (d *driver) listBalancers(ctx context.Context, most *int) ([]cloud.Resource, error) {
-	known, searched := d.balancers.state()
-	if searched && !known {
+	if d.balancers.IsSearched() && d.balancers.IsEmpty() {
 		return nil, nil
 	}
 	all, err := d.balancersOf(ctx, url.Values{"tags": {markerTag}}, most)
 	if err == nil {
-		d.balancers.setSearched()
+		d.balancers.Listed(nil)
 	}
 	return all, err
 }
@@ -411,26 +374,24 @@ func (d *driver) balancersByToken(ctx context.Context, refs []cloud.Reference) (
 		for _, tag := range some {
 			token := strings.TrimPrefix(tag, cloud.TagToken+"=")
 			if d.creating.pendingFor(token) <= 0 && !slices.ContainsFunc(found, func(r cloud.Resource) bool { return r.Token == token }) {
-				d.balancers.forget(token)
+				d.balancers.Forget(token)
 			}
 		}
 	}
 	return all, nil
 }
 
-// balancersOf reads load balancers. Where the account may not, there are none, because the role
-// that creates them may read them: unless the driver knows one.
+// balancersOf reads load balancers.
 func (d *driver) balancersOf(ctx context.Context, query url.Values, most *int) (all []cloud.Resource, err error) {
-	known, _ := d.balancers.state()
-	if has, err := d.hasOctavia(ctx); err != nil || !has && !known {
+	if has, err := d.hasOctavia(ctx); err != nil || !has && d.balancers.IsEmpty() {
 		return nil, err
 	}
 	found, err := d.readBalancers(ctx, query, most)
-	if cloud.CodeOf(err) == cloud.Unauthorized && !tokenRefused(err) && !known {
-		return nil, nil
+	if !tokenRefused(err) {
+		err = d.balancers.MayRead(err)
 	}
 	for i := range found {
-		d.balancers.note(found[i].token())
+		d.balancers.Put(found[i].token(), struct{}{})
 		all = append(all, found[i].resource())
 	}
 	return all, err

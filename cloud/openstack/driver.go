@@ -38,11 +38,11 @@ type driver struct {
 	ids     driverkit.Memo[string]
 	faults  driverkit.Memo[string] // of servers in ERROR
 
-	cells          driverkit.Memo[bool] // whether a cell is down
-	gone           gone
-	onePage        atomic.Bool // whether each part of the last full listing fit on one page
+	cells          driverkit.Memo[bool]       // whether a cell is down
+	gone           driverkit.Recent[struct{}] // by ID and by token, see recordGone
+	onePage        atomic.Bool                // whether each part of the last full listing fit on one page
 	creating       creations
-	balancers      balancers
+	balancers      driverkit.Known[struct{}]
 	inheritedUntil time.Time // until then a create of another driver may still take effect
 	serverReads    *shared[cloud.Resource]
 	portReads      *shared[port]
@@ -278,7 +278,7 @@ func (d *driver) delete(ctx context.Context, r cloud.Resource) (err error) {
 		err = nil
 	}
 	if err == nil && (r.Kind == cloud.KindInstance || r.Kind == cloud.KindBalancer) {
-		d.gone.add(r.ID, r.Token)
+		d.recordGone(r.ID, r.Token)
 	}
 	return err
 }

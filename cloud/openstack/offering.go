@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // Offering reads the flavor. The architecture comes from the image, or else from the flavor's extra
@@ -30,29 +30,14 @@ func (d *driver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields)
 	if err != nil {
 		return cloud.Offering{}, err
 	}
-	capacity := corev1.ResourceList{
-		corev1.ResourceCPU:    *resource.NewQuantity(size.VCPUs, resource.DecimalSI),
-		corev1.ResourceMemory: *resource.NewQuantity(size.RAM<<20, resource.BinarySI),
-		corev1.ResourcePods:   *resource.NewQuantity(defaultPods, resource.DecimalSI),
-	}
-	for name, count := range gpus(size.Extra) {
-		capacity[name] = *resource.NewQuantity(count, resource.DecimalSI)
-	}
 	if machine.RootVolume != nil {
 		size.Disk = int64(machine.RootVolume.SizeGiB)
 	}
-	if size.Disk > 0 {
-		capacity[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(size.Disk<<30, resource.BinarySI)
-	}
-	return cloud.Offering{
-		Capacity:        capacity,
-		Architecture:    architecture(cmp.Or(from.Architecture, flavorArchitecture(size.Extra))),
-		OperatingSystem: cmp.Or(strings.ToLower(from.OSType), "linux"),
-	}, nil
+	arch := architecture(cmp.Or(from.Architecture, flavorArchitecture(size.Extra)))
+	o := driverkit.Offering(arch, size.VCPUs, size.RAM<<20, size.Disk<<30, gpus(size.Extra))
+	o.OperatingSystem = cmp.Or(strings.ToLower(from.OSType), o.OperatingSystem)
+	return o, nil
 }
-
-// defaultPods is the kubelet's default.
-const defaultPods = 110
 
 // architecture converts Glance's architecture names to Go's. An image without one counts as amd64,
 // the most common.
@@ -77,12 +62,6 @@ func flavorArchitecture(extra map[string]string) string {
 	return strings.TrimPrefix(cmp.Or(extra["capabilities:cpu_arch"], extra["cpu_arch"]), "s== ")
 }
 
-// The resources under which device plugins advertise GPUs.
-const (
-	nvidiaGPU corev1.ResourceName = "nvidia.com/gpu"
-	amdGPU    corev1.ResourceName = "amd.com/gpu"
-)
-
 // gpus counts the flavor's GPUs by its extra specs: virtual GPUs, in Nova only NVIDIA's, and whole
 // devices. Only the name given by the cloud's operator says what a device is.
 func gpus(extra map[string]string) map[corev1.ResourceName]int64 {
@@ -92,15 +71,15 @@ func gpus(extra map[string]string) map[corev1.ResourceName]int64 {
 			found[name] += n
 		}
 	}
-	add(nvidiaGPU, extra["resources:VGPU"])
+	add(driverkit.NvidiaGPU, extra["resources:VGPU"])
 	for device := range strings.SplitSeq(extra["pci_passthrough:alias"], ",") {
 		alias, count, _ := strings.Cut(strings.ToLower(strings.TrimSpace(device)), ":")
 		switch {
 		case strings.Contains(alias, "intel"), strings.Contains(alias, "fpga"): // advertised under names of their own
 		case strings.Contains(alias, "amd"), strings.Contains(alias, "radeon"), strings.Contains(alias, "instinct"):
-			add(amdGPU, count)
+			add(driverkit.AMDGPU, count)
 		case strings.Contains(alias, "gpu"), strings.Contains(alias, "nvidia"):
-			add(nvidiaGPU, count)
+			add(driverkit.NvidiaGPU, count)
 		}
 	}
 	return found

@@ -26,6 +26,10 @@ const (
 	// longest call by default, 30 s, plus pendingFactor times that. The 160 s above are within it.
 	inheritedPending = 3 * time.Minute
 
+	// goneTTL is how long the driver remembers that a server is gone: longer than the engine asks
+	// for it, and than inheritedPending.
+	goneTTL = time.Hour
+
 	// maxCooldown is the longest cooldown after a read, out of the 30 s that a call has.
 	maxCooldown = 5 * time.Second
 

@@ -121,8 +121,9 @@ func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 		endpoint: strings.TrimRight(endpoint, "/"),
 		region:   region,
 		token:    token,
-		client:   driverkit.Client(transport),
-		secrets:  driverkit.NewRedactor(token),
+		api: driverkit.JSON{
+			Client: driverkit.Client(transport), Secrets: driverkit.NewRedactor(token), Cloud: "a simulated cloud", Settings: "spec.simulated.endpoint",
+		},
 	}, nil
 }
 

@@ -5,13 +5,10 @@ package simulated
 import (
 	"cmp"
 	"context"
-	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -25,8 +22,7 @@ const defaultDiskGiB = 20
 
 type driver struct {
 	endpoint, region, token string
-	client                  *http.Client
-	secrets                 driverkit.Redactor
+	api                     driverkit.JSON
 }
 
 // accountID matches the account IDs of the simulated cloud.
@@ -37,8 +33,8 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	if err != nil {
 		return cloud.Info{}, err
 	}
-	if !accountID.MatchString(catalog.Account) || d.secrets.Clean(catalog.Account, len(catalog.Account)) != catalog.Account {
-		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without an account (not a simulated cloud): check spec.simulated.endpoint", wire.DescribeCatalog)
+	if !accountID.MatchString(catalog.Account) || d.api.Secrets.Clean(catalog.Account, len(catalog.Account)) != catalog.Account {
+		return cloud.Info{}, d.api.Unexpected(wire.DescribeCatalog, "without an account")
 	}
 	slices.Sort(catalog.Zones)
 	return cloud.Info{Place: "simulated:" + catalog.Account + ":" + d.region, FailureDomains: catalog.Zones}, nil
@@ -51,7 +47,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	}
 	var answer wire.RunInstancesResponse
 	err = d.call(ctx, wire.RunInstances, cloud.ClassCreate, run, &answer)
-	if refused(err, wire.IdempotentParameterMismatch) {
+	if driverkit.RefusedAs(err, wire.IdempotentParameterMismatch) {
 		return d.adopt(ctx, req)
 	}
 	if err != nil {
@@ -94,7 +90,7 @@ func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 		return err
 	}
 	run.DryRun = true
-	if err = d.call(ctx, wire.RunInstances, cloud.ClassCreate, run, &wire.RunInstancesResponse{}); refused(err, wire.DryRunOperation) {
+	if err = d.call(ctx, wire.RunInstances, cloud.ClassCreate, run, &wire.RunInstancesResponse{}); driverkit.RefusedAs(err, wire.DryRunOperation) {
 		return nil
 	}
 	return err
@@ -188,7 +184,7 @@ func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource
 		return nil, err
 	}
 	if page.NextToken != "" || len(page.Resources) > 1 || len(page.Resources) == 1 && page.Resources[0].ID != id {
-		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response for one ID (not a simulated cloud): check spec.simulated.endpoint", wire.DescribeResources)
+		return nil, d.api.Unexpected(wire.DescribeResources, "for one ID")
 	}
 	if len(page.Resources) == 0 {
 		return nil, nil
@@ -285,16 +281,9 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 }
 
 func offering(t wire.InstanceType, image wire.Image, disk int32) cloud.Offering {
-	return cloud.Offering{
-		Capacity: corev1.ResourceList{
-			corev1.ResourceCPU:              *resource.NewQuantity(int64(t.CPU), resource.DecimalSI),
-			corev1.ResourceMemory:           *resource.NewQuantity(t.MemoryMiB<<20, resource.BinarySI),
-			corev1.ResourceEphemeralStorage: *resource.NewQuantity(int64(disk)<<30, resource.BinarySI),
-			corev1.ResourcePods:             *resource.NewQuantity(110, resource.DecimalSI),
-		},
-		Architecture:    image.Arch,
-		OperatingSystem: image.OS,
-	}
+	o := driverkit.Offering(image.Arch, int64(t.CPU), t.MemoryMiB<<20, int64(disk)<<30, nil)
+	o.OperatingSystem = image.OS
+	return o
 }
 
 // Console implements cloud.Console.

@@ -24,9 +24,8 @@ import (
 // earlier process started, or whose answer was lost, may belong to any machine whose create may
 // have been sent, until the clone ends.
 type clones struct {
-	limit int // maximum number of running clones; 0: no limit
-
 	mu       sync.Mutex
+	limit    int             // maximum number of running clones; 0: no limit
 	ensuring map[string]bool // machines with an Ensure under way; true: it may clone
 	tasks    map[string]*clone
 	readAt   time.Time // when all tasks were last read
@@ -44,6 +43,12 @@ type clone struct {
 	task     types.ManagedObjectReference
 	resource cloud.Resource
 	failed   *cloud.Error
+}
+
+func (c *clones) setLimit(limit int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.limit = limit
 }
 
 // begin reports whether this is the only Ensure of the machine.
@@ -375,7 +380,7 @@ func (d *driver) awaitSlot(ctx context.Context, s *session, id string) error {
 	if d.clones.admit(id) {
 		return nil
 	}
-	after := d.clones.nextRead(d.pace)
+	after := d.clones.nextRead(d.currentPace())
 	if after == 0 {
 		if _, err := d.clones.refresh(ctx, s, d.page, nil); err != nil {
 			return err
@@ -383,7 +388,7 @@ func (d *driver) awaitSlot(ctx context.Context, s *session, id string) error {
 		if d.clones.admit(id) {
 			return nil
 		}
-		after = d.pace
+		after = d.currentPace()
 	}
 	return &cloud.Queued{After: after}
 }

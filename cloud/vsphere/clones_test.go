@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/types"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 )
@@ -376,4 +378,26 @@ func TestRefusedLogin(t *testing.T) {
 		}
 	})
 	g.Expect(calls["Login"]).To(Equal(1))
+}
+
+// TestAdjust: other rate limits and another pace hold at once, also for clones that run already.
+func TestAdjust(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	d := &driver{}
+	spec := &infrav1.CloudAccountSpec{RateLimits: &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "1", Burst: 1}}}
+	d.Adjust(spec)
+	g.Expect(d.currentPace()).To(Equal(defaultPace))
+	for _, id := range []string{"one", "two", "three"} {
+		g.Expect(d.clones.begin(id)).To(BeTrue())
+	}
+	g.Expect(d.clones.admit("one")).To(BeTrue())
+	g.Expect(d.clones.admit("two")).To(BeFalse())
+	spec.RateLimits.Create.Burst, spec.Inventory.ActiveSeconds = 2, 3
+	d.Adjust(spec)
+	g.Expect(d.clones.admit("two")).To(BeTrue())
+	g.Expect(d.clones.admit("three")).To(BeFalse())
+	g.Expect(d.currentPace()).To(Equal(3 * time.Second))
+	d.Adjust(&infrav1.CloudAccountSpec{})
+	g.Expect(d.clones.admit("three")).To(BeTrue(), "the default is larger")
 }

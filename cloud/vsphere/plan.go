@@ -13,12 +13,11 @@ import (
 	"time"
 
 	"github.com/vmware/govmomi/vim25/types"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // planTTL is how long resolved names and templates are cached: long enough for a pool's machines
@@ -429,12 +428,7 @@ func (t template) offering(spec *infrav1.VSphereMachine) cloud.Offering {
 	if root, _ := t.disks(); root != nil {
 		disk = max(root.CapacityInKB<<10, int64(spec.DiskGiB)<<30)
 	}
-	o := cloud.Offering{Architecture: "amd64", OperatingSystem: "linux", Capacity: corev1.ResourceList{
-		corev1.ResourceCPU:              *resource.NewQuantity(cpus, resource.DecimalSI),
-		corev1.ResourceMemory:           *resource.NewQuantity(memory<<20, resource.BinarySI),
-		corev1.ResourceEphemeralStorage: *resource.NewQuantity(disk, resource.BinarySI),
-		corev1.ResourcePods:             *resource.NewQuantity(110, resource.DecimalSI),
-	}}
+	o := driverkit.Offering("amd64", cpus, memory<<20, disk, nil)
 	guest := strings.ToLower(t.guest)
 	if strings.Contains(guest, "arm") {
 		o.Architecture = "arm64"

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -169,7 +170,7 @@ type driver struct {
 	category  string // the category whose tags are the failure domains instead; "" for none
 	choice    choice
 	page      int32
-	pace      time.Duration // between two reads of machines that change
+	pace      atomic.Int64  // nanoseconds between two reads of machines that change
 	idle      time.Duration // how long one call waits if no machine changes
 	clones    clones
 	locations locations
@@ -212,23 +213,32 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	most := Cloud().Limits.Create.Burst
-	if l := cfg.Account.RateLimits; l != nil && l.Create != nil {
-		most = int(l.Create.Burst)
-	}
-	return &driver{
+	d := &driver{
 		vcenter: v,
-		clones:  clones{limit: most},
 		domains: slices.Clone(account.FailureDomains), category: account.ZoneCategory,
 		choice: chosen,
 		page:   pageSize,
 		plans:  driverkit.Memo[*plan]{TTL: planTTL},
 		tags:   driverkit.Memo[map[string]string]{TTL: planTTL},
 		zones:  driverkit.Memo[map[string]zone]{TTL: planTTL},
-		pace:   cmp.Or(time.Duration(cfg.Account.Inventory.ActiveSeconds)*time.Second, defaultPace),
 		idle:   maxWait,
-	}, nil
+	}
+	d.Adjust(cfg.Account)
+	return d, nil
 }
+
+// Adjust implements cloud.Adjustable.
+func (d *driver) Adjust(account *infrav1.CloudAccountSpec) {
+	most := Cloud().Limits.Create.Burst
+	if l := account.RateLimits; l != nil && l.Create != nil {
+		most = int(l.Create.Burst)
+	}
+	d.clones.setLimit(most)
+	d.setPace(cmp.Or(time.Duration(account.Inventory.ActiveSeconds)*time.Second, defaultPace))
+}
+
+func (d *driver) setPace(pace time.Duration) { d.pace.Store(int64(pace)) }
+func (d *driver) currentPace() time.Duration { return time.Duration(d.pace.Load()) }
 
 // label returns a host name for a name, with room for a suffix.
 func label(name string) string { return driverkit.HostName(name, 54) }

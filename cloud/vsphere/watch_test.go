@@ -37,7 +37,8 @@ type listener struct {
 // listen follows until the test ends, at a pace that suits tests.
 func listen(t testing.TB, d *driver) *listener {
 	t.Helper()
-	d.pace, d.idle = 10*time.Millisecond, time.Second
+	d.setPace(10 * time.Millisecond)
+	d.idle = time.Second
 	l := &listener{known: map[string][]cloud.Resource{}, ended: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {

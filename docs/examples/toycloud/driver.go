@@ -5,19 +5,14 @@
 package toycloud
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -47,8 +42,7 @@ func Cloud() cloud.Cloud {
 
 type driver struct {
 	endpoint, key string
-	client        *http.Client
-	secrets       driverkit.Redactor
+	api           driverkit.JSON
 }
 
 func newDriver(config cloud.Config) (cloud.Driver, error) {
@@ -64,7 +58,9 @@ func newDriver(config cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &driver{endpoint: account.Endpoint, key: key, client: driverkit.Client(transport), secrets: driverkit.NewRedactor(key)}, nil
+	return &driver{endpoint: account.Endpoint, key: key, api: driverkit.JSON{
+		Client: driverkit.Client(transport), Secrets: driverkit.NewRedactor(key), Cloud: "the toy cloud", Settings: "the endpoint",
+	}}, nil
 }
 
 // The types of the toy cloud's API.
@@ -111,7 +107,7 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 		return cloud.Info{}, err
 	}
 	if c.Account == "" {
-		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "GetCatalog: unexpected response without an account: check the endpoint")
+		return cloud.Info{}, d.api.Unexpected("GetCatalog", "without an account")
 	}
 	slices.Sort(c.Zones)
 	return cloud.Info{Place: "toy:" + c.Account, FailureDomains: c.Zones}, nil
@@ -235,10 +231,7 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 	}
 	size, known := c.Sizes[m.Size]
 	if arch := c.Images[m.Image]; known && arch != "" {
-		return cloud.Offering{Architecture: arch, OperatingSystem: "linux", Capacity: corev1.ResourceList{
-			corev1.ResourceCPU:    *resource.NewQuantity(int64(size[0]), resource.DecimalSI),
-			corev1.ResourceMemory: *resource.NewQuantity(int64(size[1])<<30, resource.BinarySI),
-		}}, nil
+		return driverkit.Offering(arch, int64(size[0]), int64(size[1])<<30, 0, nil), nil
 	}
 	return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "size %q or image %q does not exist", m.Size, m.Image)
 }
@@ -261,51 +254,31 @@ func instance(s server) cloud.Resource {
 // call makes one attempt of one operation. Every error that it returns is typed, and quotes only
 // messages of the cloud.
 func (d *driver) call(ctx context.Context, operation string, class cloud.Class, method, path string, in, out any) error {
-	if err := ctx.Err(); err != nil {
-		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": not sent: the context has ended", Err: err}
-	}
-	var body io.Reader
-	if in != nil {
-		text, err := json.Marshal(in)
-		if err != nil {
-			return cloud.Errorf(cloud.InvalidSpec, "%s: the request can't be encoded", operation)
-		}
-		body = bytes.NewReader(text)
-	}
-	req, err := http.NewRequestWithContext(cloud.WithOperation(ctx, operation, class), method, d.endpoint+path, body)
-	if err != nil {
-		return cloud.Errorf(cloud.InvalidSpec, "%s: the endpoint is not a URL", operation)
-	}
-	req.Header.Set("Authorization", "Bearer "+d.key)
-	resp, err := d.client.Do(req)
-	if err != nil {
-		return d.secrets.NoResponse(operation, err) // the call may have had an effect
-	}
-	answer, err := d.secrets.ReadBody(operation, resp.Body, 16<<20)
+	req, err := d.api.NewRequest(ctx, operation, class, method, d.endpoint+path, in)
 	if err != nil {
 		return err
 	}
-	if resp.StatusCode >= 300 {
-		return d.statusError(operation, resp, answer)
-	}
-	if json.Unmarshal(answer, out) != nil { // also any response that is not the toy cloud's
-		return cloud.Errorf(cloud.Unknown, "%s: the response is not complete JSON (%d bytes)", operation, len(answer))
-	}
-	return nil
+	req.Header.Set("Authorization", "Bearer "+d.key)
+	return d.api.Do(req, func(a *driverkit.Answer) error {
+		if a.Status >= 300 {
+			return d.statusError(a)
+		}
+		return a.Decode(out)
+	})
 }
 
 // statusError turns a status into an error.
-func (d *driver) statusError(operation string, resp *http.Response, answer []byte) error {
+func (d *driver) statusError(a *driverkit.Answer) error {
 	codes := map[int]cloud.Code{
 		401: cloud.Unauthorized, 403: cloud.QuotaExceeded, 404: cloud.NotFound, 409: cloud.Conflict,
 		422: cloud.InvalidSpec, 429: cloud.Throttled, 503: cloud.Unavailable, 507: cloud.NoCapacity,
 	}
-	code, known := codes[resp.StatusCode]
+	code, known := codes[a.Status]
 	var body errorBody
-	if json.Unmarshal(answer, &body) != nil || !known {
-		return cloud.Errorf(cloud.Unknown, "%s: unexpected response with status %d (not the toy cloud): check the endpoint", operation, resp.StatusCode)
+	if !known || !a.Holds(&body) {
+		return a.Foreign()
 	}
-	e := cloud.Errorf(code, "%s: %s", operation, d.secrets.Clean(body.Problem, 512))
-	e.RetryAfter = driverkit.RetryAfter(code, resp.Header)
+	e := cloud.Errorf(code, "%s: %s", a.Operation, d.api.Secrets.Clean(body.Problem, 512))
+	e.RetryAfter = driverkit.RetryAfter(code, a.Header)
 	return e
 }

@@ -93,8 +93,8 @@ func TestGuide(t *testing.T) {
 		return text
 	}
 	driver := read("driver.go")
-	if lines := bytes.Count(driver, []byte("\n")); lines >= 320 {
-		t.Errorf("driver.go has %d lines; the guide promises fewer than 320", lines)
+	if lines := bytes.Count(driver, []byte("\n")); lines >= 300 {
+		t.Errorf("driver.go has %d lines; the guide promises fewer than 300", lines)
 	}
 	code := string(driver) + string(read("borrowed.go")) + string(read("driver_test.go"))
 	listings := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(read("../../adding-a-cloud.md")), -1)
