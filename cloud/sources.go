@@ -90,45 +90,10 @@ type Finder interface {
 	Find(ctx context.Context, ref Reference) (*Resource, error)
 }
 
-// DryRunner is a Driver that can try a create that makes nothing.
-type DryRunner interface {
-	Driver
-	// DryRun returns the error that Ensure would, as far as the driver can find it out. nil is no
-	// promise: a cloud may check quotas and capacity only when it creates.
-	DryRun(ctx context.Context, req Request) error
-}
-
 // Console is a Driver whose cloud keeps what its instances write to their consoles.
 type Console interface {
 	Driver
 	// Console returns the end of what an instance has written, as far as its cloud shows it now;
 	// nothing if the cloud has nothing yet. The instance writes it, so it may hold anything.
 	Console(ctx context.Context, instance Resource) ([]byte, error)
-}
-
-// Tagger is a Driver that can tag instances that others have made, so that they become Drover's.
-// Only "drover import" uses it, with its user's credentials. The manager must never have the right:
-// it deletes what carries Drover's tags, so who may tag any instance may have any deleted.
-type Tagger interface {
-	Driver
-	// Tagged returns the instances that carry all of these tag keys and are not terminated.
-	Tagged(ctx context.Context, keys []string) ([]Tagged, error)
-	// Tag adds Drover's tags to an instance, and replaces the values of those it has. own are the
-	// names or IDs of what else is the instance's alone, but stays when the cloud deletes the
-	// instance: ports, volumes, addresses. From then on, it goes with the instance. Tag can be
-	// repeated, and must be until it succeeds.
-	Tag(ctx context.Context, id string, tags map[string]string, own []string) error
-	// Untag removes tags from instances, by key. Tags that an instance does not have are no error.
-	// With Drover's own tags, everything becomes as it was before Tag. Untag can be repeated.
-	Untag(ctx context.Context, ids, keys []string) error
-}
-
-// Tagged is an instance with all its tags.
-type Tagged struct {
-	Resource
-	// Type and Tags are in the cloud's words.
-	Type string
-	Tags map[string]string
-	// Partial is true if the instance has Drover's tags, but Tag or Untag has not come to its end.
-	Partial bool
 }

@@ -19,8 +19,8 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/render"
-	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/cloud/tagging"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/takeover"
 )
@@ -324,7 +324,7 @@ func accountOf(ctx context.Context, c client.Client, clouds cloudOptions, accoun
 // patientAccount waits for the turns of its calls in the account's rate limit.
 type patientAccount struct{ live *fleet.Account }
 
-func (a patientAccount) Tagged(ctx context.Context, keys []string) (found []cloud.Tagged, err error) {
+func (a patientAccount) Tagged(ctx context.Context, keys []string) (found []tagging.Instance, err error) {
 	err = patiently(ctx, func() (err error) {
 		found, err = a.live.Tagged(ctx, keys)
 		return err

@@ -17,6 +17,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // newCAPIServers is newCAPIWorld for OpenStack. Nova has more servers, of others.
@@ -33,7 +34,7 @@ func newCAPIServers(t *testing.T) *capiWorld {
 	for i := range w.vms {
 		w.vms[i].Tags["Name"] = w.VMs[i].GetName()
 	}
-	w.vms = append(w.vms, cloud.Tagged{Resource: cloud.Resource{ID: "x", State: cloud.StateRunning}, Tags: map[string]string{"Name": "x"}})
+	w.vms = append(w.vms, tagging.Instance{Resource: cloud.Resource{ID: "x", State: cloud.StateRunning}, Tags: map[string]string{"Name": "x"}})
 	return w
 }
 

@@ -22,6 +22,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // Check adds a finding to the plan for each reason why Cluster API or Drover would make or delete
@@ -46,7 +47,7 @@ func (t *Takeover) Check(ctx context.Context, p *Plan) error {
 	if err != nil {
 		return fmt.Errorf("listing the VMs with Drover's tags: %w", err)
 	}
-	byToken := map[string][]cloud.Tagged{}
+	byToken := map[string][]tagging.Instance{}
 	for _, vm := range listed {
 		byToken[vm.Token] = append(byToken[vm.Token], vm)
 	}
@@ -65,7 +66,7 @@ func (t *Takeover) Check(ctx context.Context, p *Plan) error {
 	return t.checkStopped(ctx, p)
 }
 
-func (t *Takeover) checkPool(p *Plan, pool *Pool, s *staged, byToken map[string][]cloud.Tagged) {
+func (t *Takeover) checkPool(p *Plan, pool *Pool, s *staged, byToken map[string][]tagging.Instance) {
 	d := named(s.deployments, pool.Name)
 	about := p.about("MachineDeployment", t.Namespace+"/"+pool.Name)
 	if d == nil {
@@ -127,7 +128,7 @@ func (t *Takeover) checkSet(p *Plan, pool *Pool, d *clusterv1.MachineDeployment,
 	}
 }
 
-func (t *Takeover) checkMachine(p *Plan, m Machine, selector labels.Selector, s *staged, byToken map[string][]cloud.Tagged) {
+func (t *Takeover) checkMachine(p *Plan, m Machine, selector labels.Selector, s *staged, byToken map[string][]tagging.Instance) {
 	about := p.about("Machine", t.Namespace+"/"+m.Name)
 	machine, vm := named(s.machines, m.Name), named(s.vms, m.Name)
 	if machine == nil || vm == nil {

@@ -16,6 +16,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // Pool is a group of machines that the other system keeps at a number, as Drover would keep them.
@@ -217,8 +218,8 @@ func (p *Plan) KeySets() (sets [][]string) {
 }
 
 // See compares the plan with the VMs that the cloud lists with one of the KeySets.
-func (p *Plan) See(keys []string, listed []cloud.Tagged, target *Target) {
-	byID, names, clusters := map[string]*cloud.Tagged{}, map[string][]string{}, map[string]bool{}
+func (p *Plan) See(keys []string, listed []tagging.Instance, target *Target) {
+	byID, names, clusters := map[string]*tagging.Instance{}, map[string][]string{}, map[string]bool{}
 	for i := range listed {
 		vm := &listed[i]
 		byID[vm.ID] = vm
@@ -259,7 +260,7 @@ func (p *Plan) See(keys []string, listed []cloud.Tagged, target *Target) {
 }
 
 // compare compares a machine with its VM.
-func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target) {
+func (s subject) compare(pool *Pool, m Machine, vm *tagging.Instance, target *Target) {
 	if vm.State != cloud.StateRunning {
 		s.refuse("", "its VM %s is %s, not running", vm.ID, vm.State)
 	}

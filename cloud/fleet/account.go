@@ -613,12 +613,3 @@ func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.CloudMachine
 	})
 	return domains, err
 }
-
-// DryRun tries a create, see cloud.DryRunner. able is false if the driver can't.
-func (a *Account) DryRun(ctx context.Context, req cloud.Request) (able bool, err error) {
-	driver, able := a.driver.(cloud.DryRunner)
-	if !able {
-		return false, nil
-	}
-	return true, a.call(ctx, "DryRun", a.times.Call, &driverCall{}, func(ctx context.Context) error { return driver.DryRun(ctx, req) })
-}

@@ -21,6 +21,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // droverKeys are those that rollback takes off.
@@ -170,7 +171,7 @@ func testTagger(t *testing.T, id, token string) {
 	d := served(t, a.handle)
 	before := a.text()
 	tags := map[string]string{cloud.TagOwnership: "blue", cloud.TagToken: token, cloud.TagMachine: "team/" + id}
-	find := func(keys ...string) []cloud.Tagged {
+	find := func(keys ...string) []tagging.Instance {
 		t.Helper()
 		found, err := d.Tagged(t.Context(), keys)
 		g.Expect(err).NotTo(HaveOccurred())

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 const theirID = "7c1f3f2e-6a44-4a8b-9d0f-2d3b1a6c5e4f"
@@ -235,7 +236,7 @@ func TestTagged(t *testing.T) {
 	partial.Tags = nil
 	p.play("ListServers", listing(g, "servers", []server{theirs, ours, partial, {ID: "another", Name: "x"}}, false))
 	d := connected(t, p)
-	found := func(keys ...string) (found []cloud.Tagged) {
+	found := func(keys ...string) (found []tagging.Instance) {
 		found, err := d.Tagged(t.Context(), keys)
 		g.Expect(err).NotTo(HaveOccurred())
 		return found

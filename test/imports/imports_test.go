@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -36,6 +37,9 @@ const scanners = "internal/scan"
 // engine share it.
 const budgets = "internal/budget"
 
+// additions are what a driver may add to the contract for a command. The manager uses none of them.
+var additions = []string{"cloud/preflight", "cloud/tagging"}
+
 // under reports whether path is dir or a path below it.
 func under(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
@@ -54,7 +58,7 @@ func driverOf(dir string) string {
 		return ""
 	}
 	switch parts[1] {
-	case "fleet", "driverkit", "registry", "conformance":
+	case "fleet", "driverkit", "registry", "conformance", "preflight", "tagging":
 		return ""
 	}
 	return parts[0] + "/" + parts[1]
@@ -72,6 +76,8 @@ func forbidden(from, path string) string {
 		return "only main imports cmd"
 	case ours && under(to, "takeover") && !under(from, "cmd"):
 		return "only cmd imports takeover"
+	case ours && slices.Contains(additions, to) && (under(from, "controllers") || from == "cloud/driverkit"):
+		return "only commands use what drivers add for them"
 	case from == ".":
 		if client || (ours && !under(to, "cmd")) {
 			return "main imports only cmd"
@@ -120,11 +126,15 @@ func forbidden(from, path string) string {
 		if client || (ours && !under(to, "api")) {
 			return "the contract imports only api"
 		}
+	case slices.Contains(additions, from):
+		if client || (ours && to != "cloud") {
+			return "what a driver adds for a command imports only the contract"
+		}
 	case under(from, "cloud"): // fleet, driverkit and conformance
 		if client {
 			return "cloud knows no Kubernetes client"
 		}
-		if ours && !under(to, "api") && to != "cloud" && to != scanners && to != budgets {
+		if ours && !under(to, "api") && to != "cloud" && !slices.Contains(additions, to) && to != scanners && to != budgets {
 			return "what serves the contract imports only the contract, api, the scanners and the budgets"
 		}
 	case under(from, "bootstrap/csr"):
@@ -148,7 +158,7 @@ func forbidden(from, path string) string {
 			return "cmd knows no driver: the registry does"
 		}
 	case under(from, "takeover"):
-		if ours && !under(to, "api") && to != "cloud" && !under(to, "internal") {
+		if ours && !under(to, "api") && to != "cloud" && to != "cloud/tagging" && !under(to, "internal") {
 			return "takeover imports only api, the contract and internal"
 		}
 	case under(from, "controllers"):
@@ -196,6 +206,16 @@ func TestForbidden(t *testing.T) {
 		{"cloud/fleet", module + "/cloud/aws", false},
 		{"cloud/fleet", "k8s.io/client-go/kubernetes", false},
 		{"cloud/driverkit", module + "/cloud", true},
+		{"cloud/driverkit", module + "/cloud/tagging", false},
+		{"cloud/tagging", module + "/cloud", true},
+		{"cloud/tagging", module + "/cloud/fleet", false},
+		{"cloud/preflight", module + "/cloud/tagging", false},
+		{"cloud", module + "/cloud/preflight", false},
+		{"cloud/fleet", module + "/cloud/preflight", true},
+		{"cloud/aws", module + "/cloud/tagging", true},
+		{"controllers", module + "/cloud/tagging", false},
+		{"controllers/safety", module + "/cloud/preflight", false},
+		{"cmd", module + "/cloud/tagging", true},
 		{"cloud/driverkit", module + "/cloud/fleet", false},
 		{"cloud/aws", module + "/cloud/driverkit", true},
 		{"cloud/aws", module + "/cloud/fleet", false},
@@ -259,6 +279,8 @@ func TestForbidden(t *testing.T) {
 		{"cmd", module + "/takeover", true},
 		{"controllers", module + "/takeover", false},
 		{"takeover", module + "/cloud", true},
+		{"takeover", module + "/cloud/tagging", true},
+		{"takeover", module + "/cloud/preflight", false},
 		{"takeover", module + "/cloud/aws", false},
 		{"takeover", module + "/controllers", false},
 		{"cmd", module + "/bootstrap", true},
