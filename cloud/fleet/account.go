@@ -19,14 +19,6 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-const (
-	// invalidOfferingTTL is how long an InvalidSpec answer of Offering is cached. It is short
-	// because images and types appear while people set things up.
-	invalidOfferingTTL = time.Minute
-	// maxOfferings is how many Offerings an account caches at most.
-	maxOfferings = 1000
-)
-
 // AccountConfig is what an Account is made from.
 type AccountConfig struct {
 	Spec infrav1.CloudAccountSpec
@@ -52,15 +44,6 @@ type Account struct {
 	// onPlaceProved is called when the credentials are proved to lead to the account's place.
 	onPlaceProved func(*Account)
 	console       sync.Mutex // held while a console is read
-
-	offeringsMu sync.Mutex
-	offerings   map[[sha256.Size]byte]offering
-}
-
-type offering struct {
-	cloud.Offering
-	err   error
-	until time.Time // zero: for the account's life
 }
 
 // accountState is what is known of an account's machines. It outlives the credentials: an Account
@@ -157,38 +140,10 @@ func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, a.recordPlace(info.Place)
 }
 
-// Offering returns what a machine of this kind will be as a Node. A success is cached for the
-// account's life, and InvalidSpec for a minute.
+// Offering returns what a machine of this kind will be as a Node. It calls the driver each time; the
+// driver caches its lookups.
 func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
-	shape, err := shapeOf(spec)
-	if err != nil {
-		return cloud.Offering{}, err
-	}
-	if o, ok := a.knownOffering(shape); ok {
-		return o.Offering, o.err
-	}
-	var o offering
-	o.Offering, o.err = ask(ctx, a, "Offering", a.driver.Offering, spec)
-	if o.err != nil {
-		if cloud.CodeOf(o.err) != cloud.InvalidSpec {
-			return cloud.Offering{}, o.err
-		}
-		o.until = time.Now().Add(invalidOfferingTTL)
-	}
-	a.offeringsMu.Lock()
-	defer a.offeringsMu.Unlock()
-	if len(a.offerings) >= maxOfferings {
-		clear(a.offerings)
-	}
-	a.offerings[shape] = o
-	return o.Offering, o.err
-}
-
-func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
-	a.offeringsMu.Lock()
-	defer a.offeringsMu.Unlock()
-	o, ok := a.offerings[shape]
-	return o, ok && (o.until.IsZero() || time.Now().Before(o.until))
+	return ask(ctx, a, "Offering", a.driver.Offering, spec)
 }
 
 // Ensure creates the machine, takes the next step of its creation, or returns it if it exists. It
