@@ -479,18 +479,9 @@ func (r *EndpointReconciler) toCluster(ctx context.Context, o client.Object) []r
 }
 
 // clusters returns the listed CloudClusters with a load balancer.
-func (r *EndpointReconciler) clusters(ctx context.Context, options ...client.ListOption) (requests []reconcile.Request) {
-	list := &infrav1.CloudClusterList{}
-	if err := r.Client.List(ctx, list, options...); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing the CloudClusters of a load balancer failed")
-		return nil
-	}
-	for i := range list.Items {
-		if list.Items[i].Spec.Endpoint.HasLoadBalancer() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-	return requests
+func (r *EndpointReconciler) clusters(ctx context.Context, options ...client.ListOption) []reconcile.Request {
+	hasLoadBalancer := func(c *infrav1.CloudCluster) bool { return c.Spec.Endpoint.HasLoadBalancer() }
+	return listRequests(ctx, r.Client, &infrav1.CloudClusterList{}, hasLoadBalancer, options...)
 }
 
 // ofControlPlane passes objects of a control plane.
