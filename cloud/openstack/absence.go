@@ -128,16 +128,13 @@ func (d *driver) byID(ctx context.Context, refs []cloud.Reference) (found []clou
 // readRecorded reads the server of a ProviderID. It returns none if that is gone or has other tags.
 func (d *driver) readRecorded(ctx context.Context, ref cloud.Reference) (cloud.Resource, error) {
 	id := serverID(ref.ProviderID)
-	s, err := d.getServer(ctx, computeStein, id)
-	if isTooOld(err) {
-		s, err = d.getServer(ctx, compute, id)
-	}
+	s, exists, err := d.findServer(ctx, id)
 	switch {
-	case cloud.CodeOf(err) == cloud.NotFound:
-		d.gone.add(id)
-		return cloud.Resource{}, nil
 	case err != nil && !isServerError(err):
 		return cloud.Resource{}, err
+	case err == nil && !exists:
+		d.gone.add(id)
+		return cloud.Resource{}, nil
 	case err != nil || s.Status == unknownStatus: // without metadata
 		return cloud.Resource{
 			Kind: cloud.KindInstance, ID: id, ProviderID: ref.ProviderID, Token: ref.Token, OwnershipID: ref.OwnershipID,
@@ -157,20 +154,27 @@ func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource
 	if id == "" {
 		return nil, cloud.Invalid("provider ID %q is not of a server", cloud.Clip(ref.ProviderID, 256))
 	}
-	s, err := d.getServer(ctx, computeStein, id)
-	if isTooOld(err) {
-		s, err = d.getServer(ctx, compute, id)
-	}
+	s, exists, err := d.findServer(ctx, id)
 	switch {
-	case isServerNotFound(err, id):
-		return nil, nil
-	case err != nil:
+	case err != nil || !exists:
 		return nil, err
 	case s.Status == unknownStatus:
 		return nil, cloud.Errorf(cloud.Unavailable, "the state of server %s is unknown: its Nova cell is down", cloud.Clip(id, 64))
 	}
 	r := d.resource(&s)
 	return &r, nil
+}
+
+// findServer reads a server by ID. exists is false, without an error, if Nova says that it has none.
+func (d *driver) findServer(ctx context.Context, id string) (s server, exists bool, err error) {
+	s, err = d.getServer(ctx, computeStein, id)
+	if isTooOld(err) {
+		s, err = d.getServer(ctx, compute, id)
+	}
+	if isServerNotFound(err, id) {
+		return server{}, false, nil
+	}
+	return s, err == nil, err
 }
 
 // isServerNotFound reports whether Nova has said that it has no server with the ID, and not that

@@ -261,7 +261,7 @@ func TestTakenAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			p := ordinary(t)
-			p.play("GetServer", recorded(t, "server-gone"))
+			p.play("GetServer", madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance `+theirID+` could not be found."}}`))
 			p.play("ListFloatingIPs", floatingIPsThere(g, floatingIP{ID: "f-1", Description: portName(token)}, floatingIP{ID: "f-2", Description: "mine"}))
 			d := connected(t, p)
 			ref := cloud.Reference{Token: token, OwnershipID: "owner-1", ProviderID: "openstack:///" + theirID}
