@@ -24,6 +24,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // Target is where the machines go: an adopted Cluster of the management cluster.
@@ -61,7 +62,7 @@ func (t *Target) instance(providerID string) string {
 
 // token returns the creation token of a machine. It is the same in each run.
 func (t *Target) token(m Machine) string {
-	token := cloud.ImportToken(t.Identity, t.OwnershipID, m.Instance)
+	token := tagging.ImportToken(t.Identity, t.OwnershipID, m.Instance)
 	if t.Account.Spec.VSphere != nil { // vCenter finds a VM only by its UUID; half of the digest leaves room for it
 		return token[:len(token)-16] + "-" + m.Instance
 	}

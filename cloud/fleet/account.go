@@ -140,8 +140,8 @@ func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, a.recordPlace(info.Place)
 }
 
-// Offering returns what a machine of this kind will be as a Node. It calls the driver each time; the
-// driver caches its lookups.
+// Offering returns what a machine of this kind will be as a Node. It calls the driver each time;
+// the driver caches its lookups.
 func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
 	return ask(ctx, a, "Offering", a.driver.Offering, spec)
 }
@@ -256,7 +256,7 @@ func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
 // little later. It never calls the cloud.
 func (a *Account) NodeJoined(token string) { a.inventory.nodeJoined(token) }
 
-// AckEvent records that the controller has stored the instance's Notice, Ending and Imminent, as
+// AckEvent records that the controller has stored the instance's Notice and Reclaim, as
 // Observe returned them, so the cloud need not report them again. It never calls the cloud.
 func (a *Account) AckEvent(token string, seen *cloud.Resource) { a.inventory.ackEvent(token, seen) }
 

@@ -190,7 +190,7 @@ func TestNoCapacityLater(t *testing.T) {
 		a := s.account(t)
 		c.with(func() { c.failsLater["a"] = true })
 		failed := ensure(t, a, "1", "a", "b")
-		if o := a.Observe(failed, false); o.Instance == nil || o.Instance.Ending {
+		if o := a.Observe(failed, false); o.Instance == nil || o.Instance.Reclaim != "" {
 			t.Fatalf("before it fails: %+v", o.Instance)
 		}
 		var o Observation
@@ -198,7 +198,7 @@ func TestNoCapacityLater(t *testing.T) {
 			o = a.Observe(failed, true)
 			return o.Instance.State == cloud.StateFailed
 		})
-		if !o.Instance.Ending || !o.Instance.Imminent || o.Instance.Code != cloud.NoCapacity || o.Gone {
+		if o.Instance.Reclaim != cloud.ReclaimCertain || o.Instance.Code != cloud.NoCapacity || o.Gone {
 			t.Errorf("failed: %+v", o)
 		}
 		ensure(t, a, "2", "a", "b")

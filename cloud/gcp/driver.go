@@ -33,15 +33,15 @@ type driver struct {
 	leftovers    driverkit.Memo[[]disk]
 	looks        driverkit.Memo[map[string]instance] // the instances, by token
 
-	started    time.Time
-	creations  creations
-	spots      spots
-	balancers  balancers
-	poll       time.Duration // pollInterval
-	replay     time.Duration // replayAfter
-	partsPoll  time.Duration // partsPoll
-	settle     time.Duration // readLag
-	lastDelete atomic.Int64  // time of the last delete, in Unix nanoseconds
+	started     time.Time
+	creations   creations
+	preemptions preemptions
+	balancers   balancers
+	poll        time.Duration // pollInterval
+	replay      time.Duration // replayAfter
+	partsPoll   time.Duration // partsPoll
+	settle      time.Duration // readLag
+	lastDelete  atomic.Int64  // time of the last delete, in Unix nanoseconds
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -414,7 +414,7 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 	op, collection := "DeleteInstance", "instances"
 	switch r.Kind {
 	case cloud.KindInstance:
-		d.spots.deleted(r.ID)
+		d.preemptions.deleted(r.ID)
 	case cloud.KindDisk:
 		op, collection = "DeleteDisk", "disks"
 	case cloud.KindBalancer:

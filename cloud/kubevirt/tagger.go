@@ -31,9 +31,9 @@ const ownerTag = "metadata.ownerReferences"
 
 // nameOf returns the name of a machine's VM: the token, or what follows the management cluster's
 // identity in the token of a VM that others made. For VMs that were imported before tokens had a
-// digest (cloud.ImportToken), that is the name.
+// digest (tagging.ImportToken), that is the name.
 func nameOf(token string) string {
-	if cloud.IsImportToken(token) {
+	if tagging.IsImportToken(token) {
 		_, token, _ = strings.Cut(token, "-")
 	}
 	return token
@@ -43,7 +43,7 @@ func nameOf(token string) string {
 func named(m *metav1.ObjectMeta) bool {
 	token := m.Labels[cloud.TagToken]
 	identity, _, _ := strings.Cut(token, "-")
-	return m.Name == nameOf(token) || token == cloud.ImportToken(identity, m.Labels[cloud.TagOwnership], m.Name)
+	return m.Name == nameOf(token) || token == tagging.ImportToken(identity, m.Labels[cloud.TagOwnership], m.Name)
 }
 
 // foreign is a VM that others may have made, with its instance, which may be nil.

@@ -368,7 +368,7 @@ func (d *driver) takenAddresses(ctx context.Context, refs []cloud.Reference) (al
 	owners := map[string]cloud.Reference{} // by description
 	for _, ref := range refs {
 		id := serverID(ref.ProviderID)
-		if id != "" && (cloud.IsImportToken(ref.Token) || strings.HasSuffix(ref.Token, "-"+id)) { // the latter before tokens had a digest
+		if id != "" && (tagging.IsImportToken(ref.Token) || strings.HasSuffix(ref.Token, "-"+id)) { // the latter before tokens had a digest
 			owners[portName(ref.Token)] = ref
 		}
 	}

@@ -257,7 +257,7 @@ func TestTagged(t *testing.T) {
 // TestTakenAddress: a floating IP of a server that others made is found by the machine's token,
 // also when the server and Nova's port are gone. For other machines, nothing is asked.
 func TestTakenAddress(t *testing.T) {
-	for name, token := range map[string]string{"by digest": cloud.ImportToken("1a2b3c4d", "owner-1", theirID), "by ID": "id-" + theirID} {
+	for name, token := range map[string]string{"by digest": tagging.ImportToken("1a2b3c4d", "owner-1", theirID), "by ID": "id-" + theirID} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			p := ordinary(t)

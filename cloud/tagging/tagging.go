@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tagging is what a driver may add for "drover import". The manager does not use it.
+// Package tagging is about instances that others have made: what a driver may add for "drover
+// import", which makes them Drover's, and the tokens that they then have.
 package tagging
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
 
 	"github.com/drover-io/drover/cloud"
 )
@@ -34,4 +38,21 @@ type Instance struct {
 	Tags map[string]string
 	// Partial is true if the instance has Drover's tags, but Tag or Untag has not come to its end.
 	Partial bool
+}
+
+// ImportToken returns the creation token of a machine that others made. Like the tokens that Drover
+// makes up, it begins with the management cluster's identity, so Drover counts what the VM leaves
+// behind as its own. The digest depends on the ownership ID, which is random: otherwise, whoever
+// knows the cloud's ID of a VM could use its token before its owner imports it.
+func ImportToken(identity, ownershipID, instance string) string {
+	sum := sha256.Sum256([]byte(ownershipID + "/" + instance))
+	return identity + "-" + hex.EncodeToString(sum[:16])
+}
+
+// IsImportToken reports whether the token is that of a machine that others made: the tokens that
+// Drover makes up have no hyphen after the identity.
+func IsImportToken(token string) bool {
+	const identityLength = 8
+	identity, rest, _ := strings.Cut(token, "-")
+	return len(identity) == identityLength && strings.Trim(identity, "0123456789abcdef") == "" && rest != ""
 }
