@@ -205,9 +205,9 @@ func ofZone(words string) bool {
 
 // refused is the cause of an Error with Azure's own code. The driver acts on the code and shows
 // only the redacted text.
-type refused struct{ code, shown string }
+type refused struct{ code, displayed string }
 
-func (r refused) Error() string { return r.shown }
+func (r refused) Error() string { return r.displayed }
 
 // refusedAs reports whether Azure answered with one of these codes of its own.
 func refusedAs(err error, codes ...string) bool {
@@ -244,8 +244,8 @@ func (d *driver) refusal(op string, resp *http.Response, body []byte) error {
 // short secret may be part of a code.
 func (d *driver) failed(op string, f failure, status int, header http.Header) error {
 	f = f.cause()
-	code, shown := codeOf(f, status), d.secrets.Clean(f.Code, 64)
-	message := op + ": " + shown + ": " + d.secrets.Clean(f.Message, 512)
+	code, displayed := codeOf(f, status), d.secrets.Clean(f.Code, 64)
+	message := op + ": " + displayed + ": " + d.secrets.Clean(f.Message, 512)
 	if remedy := remedies[f.Code]; remedy != "" {
 		message += " (" + remedy + ")"
 	}
@@ -253,5 +253,5 @@ func (d *driver) failed(op string, f failure, status int, header http.Header) er
 	if status == http.StatusPreconditionFailed {
 		own = preconditionFailed
 	}
-	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, header), Err: refused{own, shown}}
+	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, header), Err: refused{own, displayed}}
 }

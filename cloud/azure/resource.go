@@ -95,10 +95,10 @@ func (d *driver) setState(r *cloud.Resource, provisioning string, view *instance
 	switch {
 	case provisioning == stateDeleting:
 		r.State = cloud.StateStopping
-	case provisioning == stateFailed && power == "running" && (time.Since(r.CreatedAt) > settled || d.created.has(r)):
-		r.State, r.Notice = cloud.StateRunning, "Azure failed to update the virtual machine: "+d.words(failed)
+	case provisioning == stateFailed && power == "running" && (time.Since(r.CreatedAt) > creationPeriod || d.created.has(r)):
+		r.State, r.Notice = cloud.StateRunning, "Azure failed to update the virtual machine: "+d.failureMessage(failed)
 	case provisioning == stateFailed:
-		r.State, r.Code, r.Reason = cloud.StateFailed, codes[failed.Code], d.words(failed)
+		r.State, r.Code, r.Reason = cloud.StateFailed, codes[failed.Code], d.failureMessage(failed)
 	case power == "running":
 		r.State = cloud.StateRunning
 	case power == "deallocating", power == "stopping":
@@ -120,7 +120,7 @@ type creations struct {
 
 // remember records that a machine was created. Failures of older machines are updates anyway.
 func (c *creations) remember(r *cloud.Resource) {
-	if time.Since(r.CreatedAt) > settled {
+	if time.Since(r.CreatedAt) > creationPeriod {
 		return
 	}
 	c.mu.Lock()
@@ -128,7 +128,7 @@ func (c *creations) remember(r *cloud.Resource) {
 	if c.all == nil {
 		c.all = map[string]time.Time{}
 	}
-	maps.DeleteFunc(c.all, func(_ string, at time.Time) bool { return time.Since(at) > settled })
+	maps.DeleteFunc(c.all, func(_ string, at time.Time) bool { return time.Since(at) > creationPeriod })
 	c.all[r.ID] = r.CreatedAt
 }
 
@@ -139,8 +139,8 @@ func (c *creations) has(r *cloud.Resource) bool {
 	return known && at.Equal(r.CreatedAt)
 }
 
-// words returns a failure for people.
-func (d *driver) words(s status) string {
+// failureMessage returns a failure for people.
+func (d *driver) failureMessage(s status) string {
 	if s.Code == "" {
 		return "Azure does not say why"
 	}
@@ -181,9 +181,9 @@ type powers struct {
 	views map[string]*instanceView
 }
 
-// of returns the view of a machine if it was stopped; nil if it was not, or was created since: a
+// get returns the view of a machine if it was stopped; nil if it was not, or was created since: a
 // name may be used again.
-func (p powers) of(id string, created *time.Time) *instanceView {
+func (p powers) get(id string, created *time.Time) *instanceView {
 	if created != nil && created.After(p.at) {
 		return nil
 	}
@@ -205,8 +205,8 @@ type addressBook struct {
 	created map[string]time.Time
 }
 
-// of returns the addresses of a machine, or none if they are another machine's.
-func (b *addressBook) of(r *cloud.Resource) []clusterv1.MachineAddress {
+// get returns the addresses of a machine, or none if they are another machine's.
+func (b *addressBook) get(r *cloud.Resource) []clusterv1.MachineAddress {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if at, known := b.created[r.ID]; known && !at.Equal(r.CreatedAt) {

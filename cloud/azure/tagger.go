@@ -43,7 +43,7 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []tagging.Ins
 		if vm.Name == "" || slices.ContainsFunc(keys, func(key string) bool { return key != "Name" && tag(vm.Tags, key) == "" }) {
 			continue
 		}
-		r := d.instance(vm, stopped.of(d.idOf(virtualMachines, vm.Name), vm.Properties.TimeCreated))
+		r := d.instance(vm, stopped.get(d.idOf(virtualMachines, vm.Name), vm.Properties.TimeCreated))
 		t := tagging.Instance{Resource: r, Tags: maps.Clone(vm.Tags)}
 		if t.Tags == nil {
 			t.Tags = map[string]string{}

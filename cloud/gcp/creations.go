@@ -30,8 +30,8 @@ type creation struct {
 	failures int
 }
 
-// of returns what is known of an attempt.
-func (c *creations) of(req cloud.Request, zone string) creation {
+// get returns what is known of an attempt.
+func (c *creations) get(req cloud.Request, zone string) creation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if one := c.all[req.Token]; one.attempt == req.Attempt && one.zone == zone {
@@ -62,8 +62,8 @@ func (c *creations) end(token string) {
 	delete(c.all, token)
 }
 
-// open returns the tokens of the machines whose operation is under way.
-func (c *creations) open() map[string]bool {
+// underWay returns the tokens of the machines whose operation is under way.
+func (c *creations) underWay() map[string]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	tokens := map[string]bool{}

@@ -153,9 +153,9 @@ func creationCode(f failure, status int) cloud.Code {
 
 // refused is the cause of an Error with Google's own word. The driver acts on the word and shows
 // only the redacted text.
-type refused struct{ word, shown string }
+type refused struct{ word, displayed string }
 
-func (r refused) Error() string { return r.shown }
+func (r refused) Error() string { return r.displayed }
 
 // refusedAs reports whether Google answered with one of these words of its own.
 func refusedAs(err error, words ...string) bool {
@@ -200,11 +200,11 @@ func mostSpecific(all []failure) failure {
 // failed returns the error for a failure. It classifies the failure before redaction, because a
 // short secret may be part of a word.
 func (d *driver) failed(op string, f failure, status int, header http.Header) error {
-	code, shown := codeOf(f, status), d.secrets.Clean(f.word(), 64)
+	code, displayed := codeOf(f, status), d.secrets.Clean(f.word(), 64)
 	if op == createInstance {
 		code = creationCode(f, status)
 	}
-	message := op + ": " + shown + ": " + d.secrets.Clean(f.Message, 512)
+	message := op + ": " + displayed + ": " + d.secrets.Clean(f.Message, 512)
 	if remedy := remedies[f.word()]; remedy != "" && code != cloud.NoCapacity {
 		message += " (" + remedy + ")"
 	}
@@ -212,7 +212,7 @@ func (d *driver) failed(op string, f failure, status int, header http.Header) er
 	if code == cloud.Throttled && after == 0 {
 		after = untilNextMinute(header)
 	}
-	return &cloud.Error{Code: code, Message: message, RetryAfter: after, Err: refused{f.word(), shown}}
+	return &cloud.Error{Code: code, Message: message, RetryAfter: after, Err: refused{f.word(), displayed}}
 }
 
 // untilNextMinute returns how long it is until Google's quotas are full again: they are counted by

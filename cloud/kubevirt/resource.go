@@ -192,17 +192,17 @@ var (
 // startingState returns the state of a VM that has not started yet, mostly for lack of volumes.
 func startingState(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
 	for _, v := range volumes {
-		said := ""
+		message := ""
 		for _, c := range v.Status.Conditions {
 			if slices.Contains(volumeConditions, c.Type) && c.Status != corev1.ConditionTrue && c.Reason != "Completed" {
-				said = cmp.Or(c.Message, said)
+				message = cmp.Or(c.Message, message)
 			}
 		}
 		switch {
 		case v.Status.Phase == cdiv1.Failed:
-			return cloud.StateFailed, "", "the volume " + v.Name + " could not be populated: " + cmp.Or(said, "CDI gives no reason")
-		case said != "" && v.Status.Phase != cdiv1.Succeeded:
-			return cloud.StatePending, "", "the volume " + v.Name + " is not populated yet: " + said
+			return cloud.StateFailed, "", "the volume " + v.Name + " could not be populated: " + cmp.Or(message, "CDI gives no reason")
+		case message != "" && v.Status.Phase != cdiv1.Succeeded:
+			return cloud.StatePending, "", "the volume " + v.Name + " is not populated yet: " + message
 		}
 	}
 	for _, c := range vm.Status.Conditions {

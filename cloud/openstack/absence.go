@@ -35,7 +35,7 @@ func (d *driver) checkAbsent(ctx context.Context, refs []cloud.Reference, found 
 	for _, ref := range refs {
 		id := serverID(ref.ProviderID)
 		switch {
-		case ref.Token == "" || hasServer[ref.Token] || d.gone.has(id):
+		case ref.Token == "" || hasServer[ref.Token] || d.deleted.has(id):
 		case id != "":
 			recorded = append(recorded, ref)
 		case !hasAny[ref.Token]:
@@ -54,7 +54,7 @@ func (d *driver) checkPending(ctx context.Context, tokens []string) error {
 	pending, inherited := time.Duration(0), false
 	for _, token := range tokens {
 		pending = max(pending, d.creating.pendingFor(token))
-		inherited = inherited || !d.gone.has(token)
+		inherited = inherited || !d.deleted.has(token)
 	}
 	if inherited {
 		pending = max(pending, time.Until(d.inheritedUntil))
@@ -133,7 +133,7 @@ func (d *driver) readRecorded(ctx context.Context, ref cloud.Reference) (cloud.R
 	case err != nil && !isServerError(err):
 		return cloud.Resource{}, err
 	case err == nil && !exists:
-		d.gone.add(id)
+		d.deleted.add(id)
 		return cloud.Resource{}, nil
 	case err != nil || s.Status == unknownStatus: // without metadata
 		return cloud.Resource{
@@ -165,7 +165,8 @@ func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource
 	return &r, nil
 }
 
-// findServer reads a server by ID. exists is false, without an error, if Nova says that it has none.
+// findServer reads a server by ID. exists is false, without an error, if Nova says that it has
+// none.
 func (d *driver) findServer(ctx context.Context, id string) (s server, exists bool, err error) {
 	s, err = d.getServer(ctx, computeStein, id)
 	if isTooOld(err) {
@@ -218,32 +219,32 @@ func serverID(providerID string) string {
 	return rest[strings.LastIndex(rest, "/")+1:]
 }
 
-// maxGone is the maximum number of remembered IDs and tokens. Forgetting one only costs a call.
-const maxGone = 10_000
+// maxDeleted is the maximum number of remembered IDs and tokens. Forgetting one only costs a call.
+const maxDeleted = 10_000
 
-// gone holds servers that Nova did not find by ID, or whose deletion it accepted: neither happens
-// while the cell is down. They are stored by ID, and by token if known, because the create with
-// that token has taken effect.
-type gone struct {
+// deletedServers holds servers that Nova did not find by ID, or whose deletion it accepted: neither
+// happens while the cell is down. They are stored by ID, and by token if known, because the create
+// with that token has taken effect.
+type deletedServers struct {
 	mu  sync.Mutex
 	ids map[string]bool
 }
 
-func (g *gone) add(ids ...string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ids == nil || len(g.ids) >= maxGone {
-		g.ids = map[string]bool{}
+func (s *deletedServers) add(ids ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ids == nil || len(s.ids) >= maxDeleted {
+		s.ids = map[string]bool{}
 	}
 	for _, id := range ids {
 		if id != "" {
-			g.ids[id] = true
+			s.ids[id] = true
 		}
 	}
 }
 
-func (g *gone) has(id string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.ids[id]
+func (s *deletedServers) has(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ids[id]
 }

@@ -382,12 +382,12 @@ func (d *driver) hasOctavia(ctx context.Context) (bool, error) {
 
 // listBalancers returns the load balancers of Drover. Once the project was searched for those of
 // earlier processes, it makes no call unless one is known.
-func (d *driver) listBalancers(ctx context.Context, most *int) ([]cloud.Resource, error) {
+func (d *driver) listBalancers(ctx context.Context, maxPages *int) ([]cloud.Resource, error) {
 	known, searched := d.balancers.state()
 	if searched && !known {
 		return nil, nil
 	}
-	all, err := d.balancersOf(ctx, url.Values{"tags": {markerTag}}, most)
+	all, err := d.balancersOf(ctx, url.Values{"tags": {markerTag}}, maxPages)
 	if err == nil {
 		d.balancers.setSearched()
 	}
@@ -420,12 +420,12 @@ func (d *driver) balancersByToken(ctx context.Context, refs []cloud.Reference) (
 
 // balancersOf reads load balancers. Where the account may not, there are none, because the role
 // that creates them may read them: unless the driver knows one.
-func (d *driver) balancersOf(ctx context.Context, query url.Values, most *int) (all []cloud.Resource, err error) {
+func (d *driver) balancersOf(ctx context.Context, query url.Values, maxPages *int) (all []cloud.Resource, err error) {
 	known, _ := d.balancers.state()
 	if has, err := d.hasOctavia(ctx); err != nil || !has && !known {
 		return nil, err
 	}
-	found, err := d.readBalancers(ctx, query, most)
+	found, err := d.readBalancers(ctx, query, maxPages)
 	if cloud.CodeOf(err) == cloud.Unauthorized && !tokenRefused(err) && !known {
 		return nil, nil
 	}
@@ -438,10 +438,10 @@ func (d *driver) balancersOf(ctx context.Context, query url.Values, most *int) (
 
 // readBalancers reads Drover's load balancers that match the query, with their members and floating
 // IPs.
-func (d *driver) readBalancers(ctx context.Context, query url.Values, most *int) ([]loadBalancer, error) {
+func (d *driver) readBalancers(ctx context.Context, query url.Values, maxPages *int) ([]loadBalancer, error) {
 	op := operation{"ListLoadBalancers", cloud.ClassRead, loadBalancers, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
-	found, err := pages(ctx, d, op, most, func(ctx context.Context, marker string, limit int) ([]loadBalancer, bool, error) {
+	found, err := pages(ctx, d, op, maxPages, func(ctx context.Context, marker string, limit int) ([]loadBalancer, bool, error) {
 		var page struct {
 			LoadBalancers *[]loadBalancer `json:"loadbalancers"`
 			Links         []link          `json:"loadbalancers_links"`

@@ -219,7 +219,7 @@ func (d *driver) writeOptions(ctx context.Context, s *session, refs []types.Mana
 // writeOf starts the task that writes a VM's options, unless one runs. It returns the error of one
 // that has failed.
 func (d *driver) writeOf(ctx context.Context, s *session, ref types.ManagedObjectReference, changes []types.BaseOptionValue) error {
-	if task := d.writes.of(ref); task.Value != "" {
+	if task := d.writes.get(ref); task.Value != "" {
 		answers, err := s.readObjects(ctx, d.page, []types.ManagedObjectReference{task}, []string{"info.state", "info.error"})
 		if err != nil {
 			return err
@@ -242,7 +242,7 @@ func (d *driver) writeOf(ctx context.Context, s *session, ref types.ManagedObjec
 	return nil
 }
 
-func (w *writes) of(vm types.ManagedObjectReference) types.ManagedObjectReference {
+func (w *writes) get(vm types.ManagedObjectReference) types.ManagedObjectReference {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.tasks[withoutServer(vm)]
