@@ -11,6 +11,6 @@ import "github.com/spf13/cobra"
 func New(version string) *cobra.Command {
 	root := manager(version)
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(simulate(), orphans(version), check(version), importing(version))
+	root.AddCommand(simulate(), orphans(version), check(version), newImportCommand(version))
 	return root
 }

@@ -110,7 +110,7 @@ func TestFindingsOfClusterAPIOnOpenStack(t *testing.T) {
 			set(&w.Sets[0], at+".infrastructureRef.kind", "AWSMachineTemplate")
 		}, Refused, pool, at + ".infrastructureRef", "it is AWSMachineTemplate"},
 		{"no OpenStackCluster", func(w *capiWorld) { w.Infrastructure = nil }, Refused, "Cluster old", "spec.infrastructureRef", "no OpenStackCluster old"},
-		{"unreadable OpenStackCluster", func(w *capiWorld) { set(&w.Infrastructure[0], "spec.tags", "x") }, Refused, "OpenStackCluster old", "", "does not know it"},
+		{"unreadable OpenStackCluster", func(w *capiWorld) { set(&w.Infrastructure[0], "spec.tags", "x") }, Refused, "OpenStackCluster old", "", "does not support it"},
 		{"region", func(w *capiWorld) { set(&w.Infrastructure[0], "spec.identityRef.region", "RegionTwo") }, Refused, "OpenStackCluster old", "spec.identityRef.region", `"RegionTwo"`},
 		{"region of a template", spec("identityRef.region", "RegionTwo"), Refused, first, at + ".identityRef.region", `"RegionTwo"`},
 		// machines
@@ -237,8 +237,8 @@ func TestOwnPortsOfClusterAPI(t *testing.T) {
 	t.Parallel()
 	p := newCAPIServers(t).plan()
 	g := NewWithT(t)
-	g.Expect(p.Pools[0].Machines[0].Own).To(Equal([]string{"40000000-0000-4000-8000-0000000000c0"}))
-	g.Expect(p.Pools[1].Machines[1].Own).To(HaveLen(3))
+	g.Expect(p.Pools[0].Machines[0].OwnedResources).To(Equal([]string{"40000000-0000-4000-8000-0000000000c0"}))
+	g.Expect(p.Pools[1].Machines[1].OwnedResources).To(HaveLen(3))
 	g.Expect(p.Pools[0].role()).To(Equal(nameKey), "no server loses anything at commit")
 }
 

@@ -126,7 +126,7 @@ func TestImageOfMachineController(t *testing.T) {
 		"ubuntu":            {PVC: &infrav1.KubeVirtObjectSource{Name: "ubuntu"}},
 		"images/ubuntu":     {PVC: &infrav1.KubeVirtObjectSource{Namespace: "images", Name: "ubuntu"}},
 	} {
-		g.Expect((subject{plan: &Plan{}}).mcKubeVirtImage("", &mcKubeVirtPrimary{OSImage: mcVar{value: image}})).To(Equal(is))
+		g.Expect((findings{plan: &Plan{}}).mcKubeVirtImage("", &mcKubeVirtPrimary{OSImage: mcVar{value: image}})).To(Equal(is))
 	}
 }
 

@@ -93,6 +93,6 @@ func TestOwnParts(t *testing.T) {
 		if c.own {
 			want = []string{"workers-z1-6d4f5-abcde"}
 		}
-		NewWithT(t).Expect(w.plan().Pools[1].Machines[0].Own).To(Equal(want), name)
+		NewWithT(t).Expect(w.plan().Pools[1].Machines[0].OwnedResources).To(Equal(want), name)
 	}
 }

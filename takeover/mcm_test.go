@@ -146,7 +146,7 @@ func (w *world) plan(drop ...string) *Plan {
 func planOf(source Source, vms []tagging.Instance, target *Target, drop []string) *Plan {
 	p := source.Plan(target, drop)
 	for _, keys := range p.KeySets() {
-		p.See(keys, vms, target)
+		p.MatchInstances(keys, vms, target)
 	}
 	return p
 }

@@ -314,13 +314,13 @@ func (t *Target) Try(ctx context.Context, c client.Client, p *Plan) error {
 		if err == nil {
 			continue
 		}
-		about := p.about(kind, o.GetName())
+		about := p.findingsFor(kind, o.GetName())
 		switch causes := causesOf(err); {
 		case apierrors.IsAlreadyExists(err):
-			about.refuse("metadata.name", "namespace %s has one of this name already", t.Namespace)
+			about.addRefused("metadata.name", "namespace %s has one of this name already", t.Namespace)
 		case len(causes) > 0:
 			for _, cause := range causes {
-				about.refuse(cause.Field, "%s", cause.Message)
+				about.addRefused(cause.Field, "%s", cause.Message)
 			}
 		default:
 			return fmt.Errorf("asking whether %s %s would be accepted: %w", kind, o.GetName(), err)

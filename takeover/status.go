@@ -53,7 +53,7 @@ func (t *Takeover) switched(ctx context.Context, s *staged, tagged map[string]ta
 	if back, err := t.mayRollBack(ctx, s, tagged); err != nil || back != "" {
 		return back, err
 	}
-	if missing, err := t.atRest(ctx); err != nil || missing != "" {
+	if missing, err := t.notConverged(ctx); err != nil || missing != "" {
 		return "it is switched, and waits: " + missing, err
 	}
 	return "it is switched: commit completes it, rollback undoes it", nil

@@ -96,7 +96,7 @@ func (t *Takeover) stagePool(ctx context.Context, pool *Pool, tagged map[string]
 		if vm, has := tagged[m.Instance]; has && !vm.Partial {
 			continue
 		}
-		if err := t.VMs.Tag(ctx, m.Instance, t.Tags(m), m.Own); err != nil {
+		if err := t.VMs.Tag(ctx, m.Instance, t.Tags(m), m.OwnedResources); err != nil {
 			return fmt.Errorf("tagging %s: %w", m.Instance, err)
 		}
 	}
