@@ -44,7 +44,7 @@ func choose(all []suite, f facts) (chosen, left []choice) {
 		file, affected := f.affected[s.name]
 		switch days := wait(i, f.day); {
 		case s.unproven:
-			left = append(left, choice{s, false, "nobody has seen it pass in its minutes since a change that concerns it, so only the nightly workflow runs it"})
+			left = append(left, choice{s, false, "not verified since the last relevant change, so only the nightly workflow runs it"})
 		case s.root && !f.root:
 			left = append(left, choice{s, false, "it needs root and namespaces"})
 		case days == 0:

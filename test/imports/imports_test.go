@@ -43,15 +43,15 @@ var additions = []string{"cloud/preflight", "cloud/tagging"}
 // under reports whether path is dir or a path below it.
 func under(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
-// room returns a package's path inside the module. ours is false for packages of other modules.
-func room(path string) (dir string, ours bool) {
+// relative returns a package's path inside the module. ours is false for packages of other modules.
+func relative(path string) (dir string, ours bool) {
 	if path == module {
 		return ".", true
 	}
 	return strings.CutPrefix(path, module+"/")
 }
 
-// driverOf returns the folder of the driver that a room belongs to, or "".
+// driverOf returns the folder of the driver that a package belongs to, or "".
 func driverOf(dir string) string {
 	parts := strings.Split(dir, "/")
 	if len(parts) < 2 || parts[0] != "cloud" {
@@ -64,9 +64,9 @@ func driverOf(dir string) string {
 	return parts[0] + "/" + parts[1]
 }
 
-// forbidden returns why a room may not import path, or "" if it may.
+// forbidden returns why a package may not import path, or "" if it may.
 func forbidden(from, path string) string {
-	to, ours := room(path)
+	to, ours := relative(path)
 	client := !ours && (under(path, kubernetesClients[0]) || under(path, kubernetesClients[1]))
 	simulator := under(from, "cloud/simulated/simulator") // a cloud, not a driver: its machines connect to API servers
 	switch {
@@ -88,7 +88,7 @@ func forbidden(from, path string) string {
 		return "only tests import test"
 	case under(from, "api"):
 		if ours {
-			return "api imports nothing of ours"
+			return "api imports nothing else in this module"
 		}
 	case under(from, "internal/forwarder"):
 		if ours && !under(to, "kubeconfig") && to != scanners && to != budgets {
@@ -96,7 +96,7 @@ func forbidden(from, path string) string {
 		}
 	case under(from, "internal"), under(from, "kubeconfig"), under(from, "naming"):
 		if ours {
-			return "internal, kubeconfig and naming import nothing of ours"
+			return "internal, kubeconfig and naming import nothing else in this module"
 		}
 	case driverOf(from) != "":
 		// KubeVirt's API is Kubernetes' own: its driver uses client-go as others use their SDK.
@@ -315,7 +315,7 @@ func TestNoImportPointsUpwards(t *testing.T) {
 		} else if err != nil {
 			t.Fatalf("read what go list says: %v", err)
 		}
-		from, _ := room(p.ImportPath)
+		from, _ := relative(p.ImportPath)
 		for _, path := range p.Imports {
 			if reason := forbidden(from, path); reason != "" {
 				t.Errorf("%s imports %s: %s", from, path, reason)
