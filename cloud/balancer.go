@@ -15,7 +15,8 @@ type Balancer interface {
 	// EnsureBalancer creates the balancer, or takes the next step towards what req asks for. It is
 	// idempotent by req.Token: at most one balancer with the token ever exists, whatever became of
 	// earlier calls. It returns the balancer as it is after the step: a Resource of KindBalancer.
-	// If its Balancer does not show yet what req asks for, the engine calls again. A create of
+	// Called when the targets or the fields change, and again until its Balancer shows what req
+	// asks for ("balancer", "balancer after lost response", "balancer in parallel"). A create of
 	// several steps returns Unavailable until the balancer exists. Calls that change an existing
 	// balancer are of ClassDelete: no create delays the removal of a target.
 	EnsureBalancer(ctx context.Context, req BalancerRequest) (Resource, error)

@@ -9,11 +9,8 @@ package cloud
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"net/http"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,23 +30,6 @@ const (
 	// cloud whose tags can't hold it goes without.
 	TagMachine = "drover-machine"
 )
-
-// ImportToken returns the creation token of a machine that others made. Like the tokens that Drover
-// makes up, it begins with the management cluster's identity, so Drover counts what the VM leaves
-// behind as its own. The digest depends on the ownership ID, which is random: otherwise, whoever
-// knows the cloud's ID of a VM could use its token before its owner imports it.
-func ImportToken(identity, ownershipID, instance string) string {
-	sum := sha256.Sum256([]byte(ownershipID + "/" + instance))
-	return identity + "-" + hex.EncodeToString(sum[:16])
-}
-
-// IsImportToken reports whether the token is that of a machine that others made: the tokens that
-// Drover makes up have no hyphen after the identity.
-func IsImportToken(token string) bool {
-	const identityLength = 8
-	identity, rest, _ := strings.Cut(token, "-")
-	return len(identity) == identityLength && strings.Trim(identity, "0123456789abcdef") == "" && rest != ""
-}
 
 // Cloud is one row of the registry. It holds what is known of a cloud without a call.
 type Cloud struct {
@@ -166,43 +146,63 @@ type Config struct {
 }
 
 // Driver is what a cloud must be able to do. Each method is one attempt: it does not sleep, poll or
-// retry, and its SDK does not retry either. It makes no call after ctx has ended. Errors are
-// *Error, or *Queued when a call's turn in the rate limit has not come. No error text holds a
-// secret. Methods may be called concurrently.
+// retry, and its SDK does not retry either. It makes no call after ctx has ended ("context").
+// Errors are *Error, or *Queued when a call's turn in the rate limit has not come ("turn after
+// deadline"). No error text holds a secret. Methods may be called concurrently.
+//
+// In quotes are the subtests of conformance.Run that prove a rule, here and in the other
+// interfaces.
 type Driver interface {
-	// Probe proves the credentials and returns where they lead, with the cheapest calls there are.
+	// Probe proves the credentials and returns where they lead, with the cheapest calls there are
+	// ("probe", "credentials", "place"). Called when an account or its Secret changes, and again
+	// until it succeeds.
 	Probe(ctx context.Context) (Info, error)
 
-	// Ensure creates the machine, or takes the next step of its creation. It is idempotent by
-	// req.Token: at most one instance with the token ever exists, whatever became of earlier calls.
-	// It returns that instance, even if it is Terminated, and even if req differs from the request
-	// that made it. More than one instance is Conflict. Until the instance exists, a creation of
-	// several steps returns Unavailable, and says what it waits for. A create that the cloud
-	// refused leaves nothing behind. One that it accepted may still fail: from when reads show the
-	// instance, it is StatePending, and then StateFailed or StateTerminated with a Code. If it
-	// fails and leaves nothing that reads show, Ensure returns the Code as an error. If the outcome
-	// of a call is open, the error is Unavailable or Unknown. If too many creates are under way,
-	// the error is *Queued, and no call was made. A cloud may forget deleted instances at once: the
-	// engine does not call Ensure for a machine that it knows to have ended.
+	// Ensure creates the machine, or takes the next step of its creation. Called when a machine has
+	// no recorded instance, and again until it returns one. It is not called for a machine that the
+	// engine knows to have ended, because a cloud may forget deleted instances at once.
+	//
+	//  1. At most one instance with req.Token ever exists, whatever became of earlier calls
+	//     ("create is idempotent", "create in parallel", "create after lost response", "create in
+	//     progress", "one name").
+	//  2. It returns that instance, even if it is Terminated ("terminated is not recreated"), and
+	//     even if req differs from the request that made it ("create is idempotent").
+	//  3. More than one instance is Conflict, and so is a name that another machine has, where the
+	//     cloud is Named ("one name").
+	//  4. Until the instance exists, a creation of several steps returns Unavailable, and says what
+	//     it waits for ("create").
+	//  5. A create that the cloud refused leaves nothing behind ("rejected requests", "user data").
+	//  6. One that it accepted may still fail: from when reads show the instance, it is
+	//     StatePending, and then StateFailed or StateTerminated with a Code. If it fails and leaves
+	//     nothing that reads show, Ensure returns the Code as an error ("accepted without
+	//     capacity").
+	//  7. If the outcome of a call is open, the error is Unavailable or Unknown ("create after lost
+	//     response"). What the cloud itself says keeps its Code ("injected errors").
+	//  8. If too many creates are under way, the error is *Queued, and no call was made.
 	Ensure(ctx context.Context, req Request) (Resource, error)
 
 	// List returns everything in the account that carries TagOwnership, of any cluster: instances
-	// and dependants, and terminated instances as long as the cloud shows them. It returns all
-	// pages or an error. Where pages have numbers, a deletion meanwhile must not make it skip a
-	// resource.
+	// and dependants, and terminated instances as long as the cloud shows them ("list", "foreign
+	// resources"). It returns all pages or an error ("reads with network faults"). Where pages have
+	// numbers, a deletion meanwhile must not make it skip a resource. Called at the account's
+	// interval, more often while instances start or stop, and not while a Watcher reports.
 	List(ctx context.Context) ([]Resource, error)
 
 	// Describe is a live read of everything that carries one of the tokens: instances, terminated
-	// ones too, and dependants. It returns nothing, and no error, for a token that nothing carries.
-	// What the credentials may not see is Unauthorized, never an empty answer.
+	// ones too, and dependants ("describe"). It returns nothing, and no error, for a token that
+	// nothing carries. What the credentials may not see is Unauthorized, never an empty answer
+	// ("permissions that filter"). Called before a machine is taken for gone, when a deletion needs
+	// its next step, and before an orphan is deleted.
 	Describe(ctx context.Context, refs []Reference) ([]Resource, error)
 
 	// Delete takes the next step of each resource's deletion. It waits for its turns in the rate
 	// limit, and for no instance to end. It returns one error for each resource: nil if the cloud
-	// accepted the deletion, or the resource is gone.
+	// accepted the deletion, or the resource is gone ("delete", "delete with network faults").
+	// Called for a machine's instances first, and for its dependants once they have ended.
 	Delete(ctx context.Context, resources []Resource) []error
 
-	// Offering describes a machine as a Node. An unknown type or image is InvalidSpec.
+	// Offering describes a machine as a Node. An unknown type or image is InvalidSpec ("offering").
+	// Called for each template, when it or its account changes: a driver caches its lookups.
 	Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (Offering, error)
 }
 
@@ -313,19 +313,27 @@ type Resource struct {
 	// Notice says, for people, what the cloud announces or finds wrong; "" for nothing. It is only
 	// shown.
 	Notice string
-	// Ending is true if the cloud is about to take an Interruptible instance back, or did so. Its
-	// Machine is then replaced.
-	Ending bool
-	// Imminent is true if an Ending instance certainly ends within minutes, as after a spot
-	// interruption notice. Without it, only as many Machines are replaced at a time as the pool
-	// allows.
-	Imminent bool
+	// Reclaim says whether the cloud takes an Interruptible instance back, or did so.
+	Reclaim Reclaim
 }
+
+// Reclaim says how certain it is that the cloud takes an instance back; "" if it does not say so.
+type Reclaim string
+
+// The values of Reclaim. In both cases, the instance's Machine is replaced.
+const (
+	// ReclaimAdvised: it may happen, or there is time. Only as many Machines are replaced at a time
+	// as the pool allows.
+	ReclaimAdvised Reclaim = "Advised"
+	// ReclaimCertain: it ends within minutes, as after a spot interruption notice, or has ended.
+	ReclaimCertain Reclaim = "Certain"
+)
 
 // Placer is a Driver whose machines' fields may limit the failure domains, for example by subnets.
 type Placer interface {
 	Driver
-	// FailureDomains returns the domains that the fields allow; none: all of Info's.
+	// FailureDomains returns the domains that the fields allow; none: all of Info's ("create in
+	// failure domain"). Called before creates and for each template: a driver caches its lookups.
 	FailureDomains(ctx context.Context, fields *infrav1.CloudMachineFields) ([]string, error)
 }
 

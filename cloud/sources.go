@@ -26,15 +26,16 @@ type Adjustable interface {
 }
 
 // EventSource is a Driver whose cloud reports by itself what happens to instances, in a queue that
-// the account names. The engine calls it while machines of the account are observed. It only makes
-// the engine learn things sooner.
+// the account names. It only makes the engine learn things sooner.
 type EventSource interface {
 	Driver
 	// Receive waits for events in one call, for less time than ctx allows. No event is not an
-	// error. An event that is not acknowledged is returned again within a minute.
+	// error. An event that is not acknowledged is returned again within a minute. Called without a
+	// pause while machines of the account are observed.
 	Receive(ctx context.Context) ([]Event, error)
 
-	// Ack stops the delivery of the events. If one of them comes again, that is harmless.
+	// Ack stops the delivery of the events. If one of them comes again, that is harmless. Called
+	// when what they say is recorded, or concerns no machine.
 	Ack(ctx context.Context, events []Event) error
 }
 
@@ -46,11 +47,9 @@ type Event struct {
 	At time.Time
 	// Notice is a text for people, as in Resource; "" for none.
 	Notice string
-	// Ending is true if the cloud is about to take the instance back. The engine ignores it if the
-	// instance is not Interruptible.
-	Ending bool
-	// Imminent has the same meaning as in Resource.
-	Imminent bool
+	// Reclaim has the same meaning as in Resource. The engine ignores it if the instance is not
+	// Interruptible.
+	Reclaim Reclaim
 	// Changed is true if the instance's state has changed and must be read.
 	Changed bool
 	// Receipt identifies the event to Ack.
@@ -64,6 +63,7 @@ type Watcher interface {
 	// change until ctx ends, or until it can report no more, which is an error. It resumes by
 	// itself if it can't have missed anything, and otherwise reports everything again. It sends a
 	// heartbeat about once a minute. It never calls report concurrently, or after its return.
+	// Called when an account is connected, and again after it has returned.
 	Watch(ctx context.Context, report func(Update)) error
 }
 
@@ -90,54 +90,19 @@ type Update struct {
 // there are many.
 type Finder interface {
 	Driver
-	// Find is a live read of the instance that has ref.ProviderID, whatever its tags are. The
-	// engine calls it for a machine of which Describe has just found no instance. The Resource has
-	// the Token and OwnershipID that its tags say. nil without an error means that the cloud says
-	// that it has no such instance: of the instance itself, or of a group that the same credentials
-	// see to be gone. A place that is not found (a subscription, project, region or zone) is an
-	// error.
+	// Find is a live read of the instance that has ref.ProviderID, whatever its tags are ("find").
+	// Called for a machine of which Describe has just found no instance. The Resource has the Token
+	// and OwnershipID that its tags say. nil without an error means that the cloud says that it has
+	// no such instance: of the instance itself, or of a group that the same credentials see to be
+	// gone. A place that is not found (a subscription, project, region or zone) is an error.
 	Find(ctx context.Context, ref Reference) (*Resource, error)
-}
-
-// DryRunner is a Driver that can try a create that makes nothing.
-type DryRunner interface {
-	Driver
-	// DryRun returns the error that Ensure would, as far as the driver can find it out. nil is no
-	// promise: a cloud may check quotas and capacity only when it creates.
-	DryRun(ctx context.Context, req Request) error
 }
 
 // Console is a Driver whose cloud keeps what its instances write to their consoles.
 type Console interface {
 	Driver
 	// Console returns the end of what an instance has written, as far as its cloud shows it now;
-	// nothing if the cloud has nothing yet. The instance writes it, so it may hold anything.
+	// nothing if the cloud has nothing yet. The instance writes it, so it may hold anything
+	// ("console"). Called when a machine is late to become a Node.
 	Console(ctx context.Context, instance Resource) ([]byte, error)
-}
-
-// Tagger is a Driver that can tag instances that others have made, so that they become Drover's.
-// Only "drover import" uses it, with its user's credentials. The manager must never have the right:
-// it deletes what carries Drover's tags, so who may tag any instance may have any deleted.
-type Tagger interface {
-	Driver
-	// Tagged returns the instances that carry all of these tag keys and are not terminated.
-	Tagged(ctx context.Context, keys []string) ([]Tagged, error)
-	// Tag adds Drover's tags to an instance, and replaces the values of those it has. own are the
-	// names or IDs of what else is the instance's alone, but stays when the cloud deletes the
-	// instance: ports, volumes, addresses. From then on, it goes with the instance. Tag can be
-	// repeated, and must be until it succeeds.
-	Tag(ctx context.Context, id string, tags map[string]string, own []string) error
-	// Untag removes tags from instances, by key. Tags that an instance does not have are no error.
-	// With Drover's own tags, everything becomes as it was before Tag. Untag can be repeated.
-	Untag(ctx context.Context, ids, keys []string) error
-}
-
-// Tagged is an instance with all its tags.
-type Tagged struct {
-	Resource
-	// Type and Tags are in the cloud's words.
-	Type string
-	Tags map[string]string
-	// Partial is true if the instance has Drover's tags, but Tag or Untag has not come to its end.
-	Partial bool
 }

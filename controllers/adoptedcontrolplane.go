@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -478,19 +479,9 @@ func adoptedControlPlaneOf(cluster *clusterv1.Cluster) string {
 // secretToControlPlanes returns the control planes that read the Secret, and those whose Cluster
 // has the Secret as its kubeconfig or certificate authority.
 func (r *AdoptedControlPlaneReconciler) secretToControlPlanes(ctx context.Context, o client.Object) []reconcile.Request {
-	list := &controlplanev1.AdoptedControlPlaneList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing AdoptedControlPlanes to reconcile failed")
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		adopted := &list.Items[i]
+	reads := func(adopted *controlplanev1.AdoptedControlPlane) bool {
 		cluster := adopted.Labels[clusterv1.ClusterNameLabel]
-		switch o.GetName() {
-		case adopted.Spec.KubeconfigRef.Name, secret.Name(cluster, secret.Kubeconfig), secret.Name(cluster, secret.ClusterCA):
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(adopted)})
-		}
+		return slices.Contains([]string{adopted.Spec.KubeconfigRef.Name, secret.Name(cluster, secret.Kubeconfig), secret.Name(cluster, secret.ClusterCA)}, o.GetName())
 	}
-	return requests
+	return listRequests(ctx, r.Client, &controlplanev1.AdoptedControlPlaneList{}, reads, client.InNamespace(o.GetNamespace()))
 }

@@ -72,9 +72,9 @@ type accountSnapshot struct {
 func (r *CloudAccountReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	return builder.ControllerManagedBy(mgr).
 		For(&infrav1.CloudAccount{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
-		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToAccounts)).
-		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToDeletedAccount), builder.WithPredicates(onlyDeleted())).
-		Watches(&infrav1.CloudCluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToDeletedAccount), builder.WithPredicates(onlyDeleted())).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(secretToAccounts(r.Client))).
+		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountIfDeleted)), builder.WithPredicates(onlyDeleted())).
+		Watches(&infrav1.CloudCluster{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountIfDeleted)), builder.WithPredicates(onlyDeleted())).
 		WatchesRawSource(r.Changed.Source()).
 		WithOptions(options).
 		Named("cloudaccount").
@@ -441,45 +441,4 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 		return retryConflict(reconcile.Result{}, fmt.Errorf("removing the finalizer: %w", err))
 	}
 	return reconcile.Result{}, nil
-}
-
-func (r *CloudAccountReconciler) secretToAccounts(ctx context.Context, secret client.Object) []reconcile.Request {
-	accounts := &infrav1.CloudAccountList{}
-	if err := r.Client.List(ctx, accounts, client.InNamespace(secret.GetNamespace()),
-		client.MatchingFields{accountByCredentials: secret.GetName()}); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing the CloudAccounts of a Secret failed")
-		return nil
-	}
-	requests := make([]reconcile.Request, 0, len(accounts.Items))
-	for i := range accounts.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&accounts.Items[i])})
-	}
-	return requests
-}
-
-// machineToDeletedAccount returns the account of a deleted machine if the account is being deleted
-// and waits for its machines.
-func (r *CloudAccountReconciler) machineToDeletedAccount(ctx context.Context, o client.Object) []reconcile.Request {
-	machine, ok := o.(*infrav1.CloudMachine)
-	if !ok {
-		return nil
-	}
-	return r.ifDeleted(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.AccountRef.Name})
-}
-
-func (r *CloudAccountReconciler) clusterToDeletedAccount(ctx context.Context, o client.Object) []reconcile.Request {
-	cluster, ok := o.(*infrav1.CloudCluster)
-	if !ok || !cluster.Spec.Endpoint.HasLoadBalancer() {
-		return nil
-	}
-	return r.ifDeleted(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.Endpoint.LoadBalancer.AccountRef.Name})
-}
-
-// ifDeleted returns a request for an account that is being deleted.
-func (r *CloudAccountReconciler) ifDeleted(ctx context.Context, key client.ObjectKey) []reconcile.Request {
-	account := &infrav1.CloudAccount{}
-	if err := r.Client.Get(ctx, key, account); err != nil || account.DeletionTimestamp.IsZero() {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: key}}
 }

@@ -297,18 +297,7 @@ func (r *CloudClusterReconciler) machineToDeletedClusters(ctx context.Context, o
 
 // requests returns the namespace's CloudClusters for which keep returns true.
 func (r *CloudClusterReconciler) requests(ctx context.Context, namespace string, keep func(*infrav1.CloudCluster) bool) []reconcile.Request {
-	list := &infrav1.CloudClusterList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(namespace)); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudClusters to reconcile failed")
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		if keep(&list.Items[i]) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-	return requests
+	return listRequests(ctx, r.Client, &infrav1.CloudClusterList{}, keep, client.InNamespace(namespace))
 }
 
 // accountReportChanged reports whether an account's failure domains or its Ready condition changed.

@@ -21,6 +21,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // interruptionCheck is how soon a machine that waits to be replaced is checked again. The check
@@ -39,7 +41,7 @@ const interruptionCheck = 15 * time.Second
 // more Machines of a pool at the same time than the pool's own limits allow.
 func (r *CloudMachineReconciler) interruption(ctx context.Context, s *machineScope) (*reconcile.Result, error) {
 	switch {
-	case !s.instance.Ending, s.isReplaced():
+	case s.instance.Reclaim == "", s.isReplaced():
 		return nil, nil
 	case s.unreachable != "", s.cluster == nil, annotations.IsPaused(s.cluster, s.owner):
 		return &reconcile.Result{RequeueAfter: jitter(interruptionCheck)}, nil // the end of an outage or a pause wakes no machine with a VM
@@ -48,7 +50,7 @@ func (r *CloudMachineReconciler) interruption(ctx context.Context, s *machineSco
 	if err != nil {
 		return nil, err
 	}
-	if p == nil || !p.createsReplacements() || !r.replacements.begin(p, s.owner, s.instance.Imminent) {
+	if p == nil || !p.createsReplacements() || !r.replacements.begin(p, s.owner, s.instance.Reclaim == cloud.ReclaimCertain) {
 		return &reconcile.Result{RequeueAfter: jitter(interruptionCheck)}, nil
 	}
 	// Delete only the version that was checked: a user may have paused the Machine since.
@@ -74,7 +76,7 @@ func (s *machineScope) isReplaced() bool {
 // Until then, the cloud repeats the announcement. That a VM will be reclaimed is on record once its
 // Machine is being deleted.
 func (s *machineScope) acknowledge() {
-	if i := s.instance; i != nil && (i.Notice != "" || i.Ending) && (!i.Ending || s.isReplaced()) {
+	if i := s.instance; i != nil && (i.Notice != "" || i.Reclaim != "") && (i.Reclaim == "" || s.isReplaced()) {
 		s.account.AckEvent(s.Spec.Creation.Token, i)
 	}
 }

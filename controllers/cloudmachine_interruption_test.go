@@ -43,7 +43,7 @@ func poolOf(objects []client.Object, change func(*clusterv1.MachineSet, *cluster
 // ending is the view of a cloud that recommends to leave all VMs.
 func ending(all []cloud.Resource) []cloud.Resource {
 	for i := range all {
-		all[i].Interruptible, all[i].Ending, all[i].Notice = true, true, "the cloud recommends to leave it"
+		all[i].Interruptible, all[i].Reclaim, all[i].Notice = true, cloud.ReclaimAdvised, "the cloud recommends to leave it"
 	}
 	return all
 }

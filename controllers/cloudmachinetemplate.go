@@ -144,16 +144,6 @@ func nodeInfo(offering cloud.Offering) infrav1.NodeInfo {
 }
 
 func (r *CloudMachineTemplateReconciler) accountToTemplates(ctx context.Context, o client.Object) []reconcile.Request {
-	list := &infrav1.CloudMachineTemplateList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudMachineTemplates to reconcile failed")
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		if list.Items[i].Spec.Template.Spec.AccountRef.Name == o.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-	return requests
+	ofAccount := func(t *infrav1.CloudMachineTemplate) bool { return t.Spec.Template.Spec.AccountRef.Name == o.GetName() }
+	return listRequests(ctx, r.Client, &infrav1.CloudMachineTemplateList{}, ofAccount, client.InNamespace(o.GetNamespace()))
 }

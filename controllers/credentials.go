@@ -56,45 +56,11 @@ func (r *CredentialsReconciler) SetupWithManager(mgr ctrl.Manager, options contr
 	return builder.ControllerManagedBy(mgr).
 		For(&corev1.Secret{}, builder.OnlyMetadata, builder.WithPredicates(held)).
 		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(accountToSecret)).
-		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToSecret), builder.WithPredicates(onlyDeleted())).
-		Watches(&infrav1.CloudCluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToSecret), builder.WithPredicates(onUpdate(endpointReleased))).
+		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountToSecret)), builder.WithPredicates(onlyDeleted())).
+		Watches(&infrav1.CloudCluster{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountToSecret)), builder.WithPredicates(onUpdate(endpointReleased))).
 		WithOptions(options).
 		Named("credentials").
 		Complete(r)
-}
-
-// accountToSecret is called with an account as it was, too, so that a Secret to which it no longer
-// refers is reconciled.
-func accountToSecret(_ context.Context, o client.Object) []reconcile.Request {
-	account, ok := o.(*infrav1.CloudAccount)
-	if !ok || account.Spec.CredentialsRef == nil {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: account.Namespace, Name: account.Spec.CredentialsRef.Name}}}
-}
-
-func (r *CredentialsReconciler) machineToSecret(ctx context.Context, o client.Object) []reconcile.Request {
-	machine, ok := o.(*infrav1.CloudMachine)
-	if !ok {
-		return nil
-	}
-	return r.secretOf(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.AccountRef.Name})
-}
-
-func (r *CredentialsReconciler) clusterToSecret(ctx context.Context, o client.Object) []reconcile.Request {
-	cluster, ok := o.(*infrav1.CloudCluster)
-	if !ok || !cluster.Spec.Endpoint.HasLoadBalancer() {
-		return nil
-	}
-	return r.secretOf(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.Endpoint.LoadBalancer.AccountRef.Name})
-}
-
-func (r *CredentialsReconciler) secretOf(ctx context.Context, key client.ObjectKey) []reconcile.Request {
-	account := &infrav1.CloudAccount{}
-	if err := r.Client.Get(ctx, key, account); err != nil {
-		return nil // its deletion is an event itself
-	}
-	return accountToSecret(ctx, account)
 }
 
 // endpointReleased passes the change after which a CloudCluster needs no account any more.

@@ -108,13 +108,13 @@ func TestSecretIsMissing(t *testing.T) {
 func TestSecretIsReconciled(t *testing.T) {
 	t.Parallel()
 	x, machine := newAccountInUse(t)
-	r := &CredentialsReconciler{Client: x.Client, APIReader: x.Client}
+	toSecret := ofAccount(x.Client, accountToSecret)
 	want := []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(x.secret)}}
-	x.Expect(r.machineToSecret(t.Context(), machine)).To(Equal(want))
+	x.Expect(toSecret(t.Context(), machine)).To(Equal(want))
 	before := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Finalizers: []string{infrav1.ClusterFinalizer, infrav1.EndpointFinalizer}}}
-	x.Expect(r.clusterToSecret(t.Context(), before)).To(BeEmpty())
+	x.Expect(toSecret(t.Context(), before)).To(BeEmpty())
 	before.Spec.Endpoint.LoadBalancer.AccountRef.Name, before.Spec.Endpoint.LoadBalancer.Port = "prod", 6443
-	x.Expect(r.clusterToSecret(t.Context(), before)).To(Equal(want))
+	x.Expect(toSecret(t.Context(), before)).To(Equal(want))
 	after := before.DeepCopy()
 	passes := onUpdate(endpointReleased)
 	x.Expect(passes.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})).To(BeFalse())

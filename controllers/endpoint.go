@@ -154,8 +154,8 @@ func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (r
 	if copied, err := r.isCopied(ctx, s); err != nil {
 		return reconcile.Result{}, err
 	} else if copied {
-		result, err := r.letGo(ctx, machines)
-		return earlier(result, reconcile.Result{RequeueAfter: jitter(deletionRecheck)}), err
+		result, err := r.removeExpiredHooks(ctx, machines)
+		return minRequeue(result, reconcile.Result{RequeueAfter: jitter(deletionRecheck)}), err
 	}
 	if isLeaving {
 		return r.delete(ctx, s)
@@ -164,7 +164,7 @@ func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (r
 		if !s.isRecorded() { // later, the last known state stays
 			setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason, fmt.Sprintf("CloudAccount %q is missing or not permitted", s.Spec.Endpoint.LoadBalancer.AccountRef.Name))
 		}
-		return r.letGo(ctx, machines)
+		return r.removeExpiredHooks(ctx, machines)
 	}
 	return r.ensure(ctx, s, machines)
 }
@@ -197,8 +197,8 @@ func claimsBalancer(other, o *infrav1.CloudCluster) bool {
 func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machines []target) (reconcile.Result, error) {
 	current := s.account.Observe(s.reference(), s.isRecorded()).Balancer
 	if s.isRecorded() && current == nil && anyUnknown(machines) { // a call would take all targets away
-		result, err := r.letGo(ctx, machines)
-		return earlier(result, reconcile.Result{RequeueAfter: jitter(deletionRecheck)}), err
+		result, err := r.removeExpiredHooks(ctx, machines)
+		return minRequeue(result, reconcile.Result{RequeueAfter: jitter(deletionRecheck)}), err
 	}
 	addresses := chooseTargets(machines, current)
 	if err := r.addHooks(ctx, machines, addresses); err != nil {
@@ -214,18 +214,18 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	if s.isRecorded() && cloud.CodeOf(err) == cloud.NotFound {
 		setEndpoint(s, metav1.ConditionFalse, infrav1.LoadBalancerLostReason, fmt.Sprintf(
 			"The load balancer at %s no longer exists. It is not created again, because machines and kubeconfigs have its address: create a new cluster", s.Spec.ControlPlaneEndpoint.Host))
-		return r.again(s, err), r.removeHooks(ctx, machines, (*target).isDeleted)
+		return r.requeueAfter(s, err), r.removeHooks(ctx, machines, (*target).isDeleted)
 	}
 	if err != nil {
 		setEndpoint(s, metav1.ConditionFalse, endpointReason(err), err.Error())
-		result, hookErr := r.letGo(ctx, machines)
-		return earlier(result, r.again(s, err)), hookErr
+		result, hookErr := r.removeExpiredHooks(ctx, machines)
+		return minRequeue(result, r.requeueAfter(s, err)), hookErr
 	}
 	r.retries.forget(client.ObjectKeyFromObject(s))
 	if !s.isRecorded() {
 		if balancer.Balancer.Address == "" || balancer.State == cloud.StatePending {
 			setEndpoint(s, metav1.ConditionFalse, infrav1.StartingReason, "The load balancer is being created")
-			return r.letGo(ctx, machines) // the load balancer's progress comes as an event
+			return r.removeExpiredHooks(ctx, machines) // the load balancer's progress comes as an event
 		}
 		b := balancer.Balancer
 		return reconcile.Result{}, r.record(ctx, s, clusterv1.APIEndpoint{Host: b.Address, Port: b.Port}, b.Zones) // the record comes back as an event
@@ -233,12 +233,12 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	reportTargets(s, balancer.Balancer)
 	isLast := !slices.ContainsFunc(machines, func(t target) bool { return !t.isDeleted() }) // nothing would take over
 	err = r.removeHooks(ctx, machines, func(t *target) bool {
-		return t.isDeleted() && (isLast || !t.isUnknown && !has(balancer.Balancer, t.address))
+		return t.isDeleted() && (isLast || !t.isUnknown && !isTarget(balancer.Balancer, t.address))
 	})
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return r.letGo(ctx, machines)
+	return r.removeExpiredHooks(ctx, machines)
 }
 
 // record writes the endpoint and its zones into the spec, where Cluster API and a move find them.
@@ -252,8 +252,8 @@ func (r *EndpointReconciler) record(ctx context.Context, s *endpointScope, endpo
 	return nil
 }
 
-// again returns when to try again after an error of the cloud.
-func (r *EndpointReconciler) again(s *endpointScope, err error) reconcile.Result {
+// requeueAfter returns when to try again after an error of the cloud.
+func (r *EndpointReconciler) requeueAfter(s *endpointScope, err error) reconcile.Result {
 	after, _ := r.retries.after(client.ObjectKeyFromObject(s), err)
 	return reconcile.Result{RequeueAfter: after}
 }
@@ -328,7 +328,7 @@ func endpointReason(err error) string {
 	return infrav1.QueuedReason
 }
 
-func earlier(a, b reconcile.Result) reconcile.Result {
+func minRequeue(a, b reconcile.Result) reconcile.Result {
 	if a.RequeueAfter > 0 && (b.RequeueAfter == 0 || a.RequeueAfter < b.RequeueAfter) {
 		return a
 	}
@@ -436,10 +436,10 @@ func chooseTargets(machines []target, current *cloud.Resource) []string {
 	}
 	for i := range machines {
 		m := &machines[i]
-		isTarget := has(b, m.address)
+		isOne := isTarget(b, m.address)
 		switch {
 		case m.address == "":
-		case m.isDeleted() && isTarget && !answers, !m.isDeleted() && (isTarget || m.ready || !answers):
+		case m.isDeleted() && isOne && !answers, !m.isDeleted() && (isOne || m.ready || !answers):
 			addresses = append(addresses, m.address)
 		}
 	}
@@ -451,8 +451,8 @@ func anyUnknown(machines []target) bool {
 	return slices.ContainsFunc(machines, func(t target) bool { return t.isUnknown })
 }
 
-// has reports whether an address is a target.
-func has(b *cloud.BalancerState, address string) bool {
+// isTarget reports whether an address is a target.
+func isTarget(b *cloud.BalancerState, address string) bool {
 	return b != nil && slices.ContainsFunc(b.Targets, func(t cloud.BalancerTarget) bool { return t.Address == address })
 }
 
@@ -479,18 +479,9 @@ func (r *EndpointReconciler) toCluster(ctx context.Context, o client.Object) []r
 }
 
 // clusters returns the listed CloudClusters with a load balancer.
-func (r *EndpointReconciler) clusters(ctx context.Context, options ...client.ListOption) (requests []reconcile.Request) {
-	list := &infrav1.CloudClusterList{}
-	if err := r.Client.List(ctx, list, options...); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing the CloudClusters of a load balancer failed")
-		return nil
-	}
-	for i := range list.Items {
-		if list.Items[i].Spec.Endpoint.HasLoadBalancer() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
-	return requests
+func (r *EndpointReconciler) clusters(ctx context.Context, options ...client.ListOption) []reconcile.Request {
+	hasLoadBalancer := func(c *infrav1.CloudCluster) bool { return c.Spec.Endpoint.HasLoadBalancer() }
+	return listRequests(ctx, r.Client, &infrav1.CloudClusterList{}, hasLoadBalancer, options...)
 }
 
 // ofControlPlane passes objects of a control plane.

@@ -19,9 +19,9 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// hookPatience is how long a Machine that is being deleted is kept while it is a target. After
+// hookTimeout is how long a Machine that is being deleted is kept while it is a target. After
 // that, the load balancer's health check has to do.
-const hookPatience = 2 * time.Minute
+const hookTimeout = 2 * time.Minute
 
 // addHooks sets the hook on the Machines that are about to become targets.
 func (r *EndpointReconciler) addHooks(ctx context.Context, machines []target, addresses []string) error {
@@ -64,21 +64,22 @@ func (r *EndpointReconciler) removeHook(ctx context.Context, machine *clusterv1.
 	return nil
 }
 
-// letGo removes the hooks of the Machines that have waited long enough for a load balancer that
-// can't be changed, or for another target to answer, and returns when the next one will have.
-func (r *EndpointReconciler) letGo(ctx context.Context, machines []target) (result reconcile.Result, err error) {
-	isLate := func(t *target) bool { return time.Since(t.machine.DeletionTimestamp.Time) >= hookPatience }
+// removeExpiredHooks removes the hooks of the Machines that have waited long enough for a load
+// balancer that can't be changed, or for another target to answer, and returns when the next one
+// will have.
+func (r *EndpointReconciler) removeExpiredHooks(ctx context.Context, machines []target) (result reconcile.Result, err error) {
+	isLate := func(t *target) bool { return time.Since(t.machine.DeletionTimestamp.Time) >= hookTimeout }
 	for i := range machines {
 		t := &machines[i]
 		if !t.isDeleted() || !t.mayBeTarget() || !metav1.HasAnnotation(t.machine.ObjectMeta, infrav1.EndpointHook) {
 			continue
 		}
 		if !isLate(t) {
-			result = earlier(reconcile.Result{RequeueAfter: hookPatience - time.Since(t.machine.DeletionTimestamp.Time)}, result)
+			result = minRequeue(reconcile.Result{RequeueAfter: hookTimeout - time.Since(t.machine.DeletionTimestamp.Time)}, result)
 			continue
 		}
 		r.Recorder.Eventf(t.machine, nil, corev1.EventTypeWarning, "StillTarget", "Delete",
-			"The machine still gets connections after %s, because the load balancer can't be changed or no other machine answers. It is deleted now", hookPatience)
+			"The machine still gets connections after %s, because the load balancer can't be changed or no other machine answers. It is deleted now", hookTimeout)
 	}
 	return result, r.removeHooks(ctx, machines, func(t *target) bool { return t.isDeleted() && (!t.mayBeTarget() || isLate(t)) })
 }

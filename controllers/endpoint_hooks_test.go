@@ -50,7 +50,7 @@ func TestMachinesAreReleased(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		end   func(g *WithT, api client.Client, infra *infrav1.CloudCluster)
-		later bool // the Machine is kept for hookPatience
+		later bool // the Machine is kept for hookTimeout
 	}{
 		"abandoned": {end: func(g *WithT, api client.Client, infra *infrav1.CloudCluster) {
 			infra.Annotations = map[string]string{infrav1.AbandonAnnotation: infra.Name}
@@ -99,7 +99,7 @@ func TestMachinesAreReleased(t *testing.T) {
 					g.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
 					g.Expect(api.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 					g.Expect(machine.Annotations).To(HaveKey(infrav1.EndpointHook))
-					time.Sleep(hookPatience)
+					time.Sleep(hookTimeout)
 					_, err = r.Reconcile(t.Context(), request)
 					g.Expect(err).NotTo(HaveOccurred())
 				}

@@ -169,7 +169,7 @@ func TestLetGo(t *testing.T) {
 		}
 		return m
 	}
-	all := []*clusterv1.Machine{machine("kept", 0), machine("fresh", 30*time.Second), machine("late", hookPatience+time.Second)}
+	all := []*clusterv1.Machine{machine("kept", 0), machine("fresh", 30*time.Second), machine("late", hookTimeout+time.Second)}
 	api := newManagement(t, all[0], all[1], all[2])
 	recorder := events.NewFakeRecorder(10)
 	r := &EndpointReconciler{Client: api, Recorder: recorder}
@@ -178,9 +178,9 @@ func TestLetGo(t *testing.T) {
 		g.Expect(api.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
 		targets = append(targets, target{machine: m, address: m.Name})
 	}
-	result, err := r.letGo(t.Context(), targets)
+	result, err := r.removeExpiredHooks(t.Context(), targets)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(result.RequeueAfter).To(BeNumerically("~", hookPatience-30*time.Second, 2*time.Second))
+	g.Expect(result.RequeueAfter).To(BeNumerically("~", hookTimeout-30*time.Second, 2*time.Second))
 	for _, m := range all {
 		g.Expect(api.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
 		_, has := m.Annotations[infrav1.EndpointHook]

@@ -138,7 +138,8 @@ func (h *NodeHandover) link(m *infrav1.CloudMachine) (nodeLink, bool) {
 }
 
 // reportLink hands over whether the machine has its Node. It enqueues a provisioned machine whose
-// NodeJoined says something else; another one reads it when its VM runs.
+// NodeJoined condition says something else. For a machine that is not provisioned yet,
+// CloudMachineReconciler writes the result to NodeJoined once the VM runs.
 func (h *NodeHandover) reportLink(m *infrav1.CloudMachine, link nodeLink) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -192,7 +192,7 @@ func checkCluster(o *infrav1.CloudCluster, spec *field.Path) field.ErrorList {
 		}
 	}
 	if o.Spec.Endpoint.HasLoadBalancer() && !o.Spec.ControlPlaneEndpoint.IsZero() && o.Spec.Creation.LoadBalancerToken == "" {
-		errs = append(errs, field.Forbidden(spec.Child("controlPlaneEndpoint"), "leave it out: it becomes the address of the load balancer in endpoint"))
+		errs = append(errs, field.Forbidden(spec.Child("controlPlaneEndpoint"), "must not be set together with spec.endpoint.loadBalancer: Drover sets it"))
 	}
 	return errs
 }

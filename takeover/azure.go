@@ -22,13 +22,13 @@ func instanceOnAzure(providerID string) string {
 }
 
 // azureAccount refuses another location or resource group than the account's.
-func (s subject) azureAccount(at, location, group string, target *Target) {
+func (s findings) azureAccount(at, location, group string, target *Target) {
 	account := target.Account.Spec.Azure
 	if location != "" && !strings.EqualFold(strings.ReplaceAll(location, " ", ""), account.Location) {
-		s.refuse(at+"location", "it is %q, and the CloudAccount's is %q", location, account.Location)
+		s.addRefused(at+"location", "it is %q, and the CloudAccount's is %q", location, account.Location)
 	}
 	if group != "" && !strings.EqualFold(group, account.ResourceGroup) {
-		s.refuse(at+"resourceGroup", "it is %q, and the CloudAccount's is %q", group, account.ResourceGroup)
+		s.addRefused(at+"resourceGroup", "it is %q, and the CloudAccount's is %q", group, account.ResourceGroup)
 	}
 }
 

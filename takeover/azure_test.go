@@ -12,6 +12,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 const (
@@ -30,7 +31,7 @@ func onAzure(target *Target) *Target {
 
 // vmsOnAzure returns a VM for each Machine, with the tags that tagged adds to its name, as the
 // driver finds them.
-func vmsOnAzure(machines []unstructured.Unstructured, tagged func(*unstructured.Unstructured) map[string]string) []cloud.Tagged {
+func vmsOnAzure(machines []unstructured.Unstructured, tagged func(*unstructured.Unstructured) map[string]string) []tagging.Instance {
 	vms := vmsOf(machines, tagged)
 	for i := range vms {
 		first := i < 2
@@ -93,7 +94,7 @@ func TestFindingsOnAzure(t *testing.T) {
 		{"provider ID of another form", func(w *world) { w.Nodes[0].Spec.ProviderID = "azure:///westeurope/x" }, Refused, one, "", "names no VM of this cloud"},
 		{"not the same VM", func(w *world) { set(&w.Machines[0], "spec.providerID", "azure:///westeurope/x") }, Refused, one, "spec.providerID", "not the same VM"},
 		{"a stray", func(w *world) {
-			w.vms = append(w.vms, cloud.Tagged{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{"kubernetes.io-cluster-blue": "1", "kubernetes.io-role-node": "1"}})
+			w.vms = append(w.vms, tagging.Instance{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{"kubernetes.io-cluster-blue": "1", "kubernetes.io-role-node": "1"}})
 		}, Noted, "VM x", "", "is of no Machine"},
 	})
 }

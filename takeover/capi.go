@@ -108,7 +108,7 @@ func (m *CAPI) Plan(target *Target, drop []string) *Plan {
 	p := &Plan{drop: drop}
 	p.checkCluster(&m.Cluster)
 	for i := range m.Pools {
-		p.about("MachinePool", m.Pools[i].GetName()).refuse("", "its cloud keeps its machines at a number: replace it by a MachineDeployment first")
+		p.findingsFor("MachinePool", m.Pools[i].GetName()).addRefused("", "its cloud keeps its machines at a number: replace it by a MachineDeployment first")
 	}
 	for i := range m.Deployments {
 		if pool := m.pool(p, &m.Deployments[i], target); pool != nil {
@@ -119,11 +119,11 @@ func (m *CAPI) Plan(target *Target, drop []string) *Plan {
 	workers = slices.DeleteFunc(workers, func(o unstructured.Unstructured) bool {
 		_, is := o.GetLabels()[clusterv1.MachineControlPlaneLabel]
 		if is {
-			p.about("Machine", o.GetName()).note("", "it is of the control plane: it stays with Cluster %s", m.Cluster.GetName())
+			p.findingsFor("Machine", o.GetName()).addNote("", "it is of the control plane: it stays with Cluster %s", m.Cluster.GetName())
 		}
 		return is
 	})
-	p.strays(m.Deployments, m.Sets, workers)
+	p.checkUnowned(m.Deployments, m.Sets, workers)
 	for i := range m.VMs {
 		p.known = append(p.known, m.VMs[i].GetName())
 	}
@@ -135,27 +135,27 @@ func (m *CAPI) Plan(target *Target, drop []string) *Plan {
 
 // checkCluster refuses Clusters whose machines can't be taken over now, or never.
 func (p *Plan) checkCluster(cluster *unstructured.Unstructured) {
-	s := p.about("Cluster", cluster.GetName())
+	s := p.findingsFor("Cluster", cluster.GetName())
 	s.checkPause(cluster)
 	if cluster.GetDeletionTimestamp() != nil {
-		s.refuse("metadata.deletionTimestamp", "it is being deleted")
+		s.addRefused("metadata.deletionTimestamp", "it is being deleted")
 	}
 	spec := &clusterv1.ClusterSpec{}
 	if !s.decode(cluster.Object, "spec", spec) {
 		return
 	}
 	if spec.Topology.IsDefined() {
-		s.refuse("spec.topology", "its ClusterClass would make the pools again")
+		s.addRefused("spec.topology", "its ClusterClass would make the pools again")
 	}
 	if strings.Contains(spec.InfrastructureRef.Kind, "Managed") || strings.Contains(spec.ControlPlaneRef.Kind, "Managed") {
-		s.refuse("spec.controlPlaneRef", "its cloud manages it, %s: only machines of a Cluster with an AWSCluster or an OpenStackCluster can be taken over", spec.ControlPlaneRef.Kind)
+		s.addRefused("spec.controlPlaneRef", "its cloud manages it, %s: only machines of a Cluster with an AWSCluster or an OpenStackCluster can be taken over", spec.ControlPlaneRef.Kind)
 	}
 }
 
 // checkPause refuses a Cluster that is not paused.
-func (s subject) checkPause(cluster *unstructured.Unstructured) {
+func (s findings) checkPause(cluster *unstructured.Unstructured) {
 	if paused, _, _ := unstructured.NestedBool(cluster.Object, "spec", "paused"); !paused {
-		s.refuse("spec.paused", "it is not paused: pause it, and leave it paused until the takeover is committed or rolled back")
+		s.addRefused("spec.paused", "it is not paused: pause it, and leave it paused until the takeover is committed or rolled back")
 	}
 }
 
@@ -167,7 +167,7 @@ func (t *Takeover) checkPaused(ctx context.Context, p *Plan) error {
 	if err := t.Old.Get(ctx, client.ObjectKey{Namespace: t.OldNamespace, Name: *t.System.Cluster}, cluster); err != nil {
 		return fmt.Errorf("reading Cluster %s of %s: %w", *t.System.Cluster, t.OldNamespace, err)
 	}
-	p.about("Cluster", cluster.GetName()).checkPause(cluster)
+	p.findingsFor("Cluster", cluster.GetName()).checkPause(cluster)
 	all := []unstructured.Unstructured{*cluster}
 	for _, kind := range []string{"MachineDeployment", "MachineSet", "Machine"} {
 		var items []unstructured.Unstructured
@@ -187,7 +187,7 @@ func (t *Takeover) checkPaused(ctx context.Context, p *Plan) error {
 			condition, _ := item.(map[string]any)
 			return condition["type"] == clusterv1.PausedCondition && condition["status"] == "True"
 		}) {
-			p.about(o.GetKind(), o.GetName()).refuse("status.conditions", "its controller has not seen the pause: wait until its condition Paused is True")
+			p.findingsFor(o.GetKind(), o.GetName()).addRefused("status.conditions", "its controller has not seen the pause: wait until its condition Paused is True")
 		}
 	}
 	return nil
@@ -195,12 +195,12 @@ func (t *Takeover) checkPaused(ctx context.Context, p *Plan) error {
 
 // pool plans one MachineDeployment, or returns nil if it can't be read.
 func (m *CAPI) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
-	s := p.about("MachineDeployment", d.GetName())
+	s := p.findingsFor("MachineDeployment", d.GetName())
 	spec := &clusterv1.MachineDeploymentSpec{}
 	if !s.decode(d.Object, "spec", spec) {
 		return nil
 	}
-	s.unhindered(d)
+	s.checkNotPausedOrDeleting(d)
 	pool := &Pool{
 		Name: d.GetName(), Template: d.GetName(), Replicas: ptr.Deref(spec.Replicas, 1), Deployment: spec, Annotations: maps.Clone(d.GetAnnotations()),
 	}
@@ -222,14 +222,14 @@ func (m *CAPI) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool
 	}
 	pool.Set = set.GetName()
 	if n := ptr.Deref(setSpec.Replicas, 1); n != pool.Replicas {
-		s.refuse("spec.replicas", "it is %d, and %d in MachineSet %s: wait until the pool is scaled", pool.Replicas, n, set.GetName())
+		s.addRefused("spec.replicas", "it is %d, and %d in MachineSet %s: wait until the pool is scaled", pool.Replicas, n, set.GetName())
 	}
 	if rolled(&setSpec.Template.Spec, &spec.Template.Spec) {
-		s.refuse("spec.template", "it differs from that of MachineSet %s: wait until the pool is rolled out", set.GetName())
+		s.addRefused("spec.template", "it differs from that of MachineSet %s: wait until the pool is rolled out", set.GetName())
 	}
 	machines := of(set, m.Machines)
 	if len(machines) != int(pool.Replicas) {
-		s.refuse("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", pool.Replicas, set.GetName(), len(machines))
+		s.addRefused("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", pool.Replicas, set.GetName(), len(machines))
 	}
 	for _, machine := range machines {
 		if one := m.machine(p, machine, pool, target); one != nil {
@@ -245,66 +245,67 @@ func rolled(a, b *clusterv1.MachineSpec) bool {
 		!equality.Semantic.DeepEqual(a.Bootstrap, b.Bootstrap)
 }
 
-// unhindered refuses objects that are being deleted, or that are paused by themselves.
-func (s subject) unhindered(o *unstructured.Unstructured) {
+// checkNotPausedOrDeleting refuses objects that are being deleted, or that are paused by
+// themselves.
+func (s findings) checkNotPausedOrDeleting(o *unstructured.Unstructured) {
 	if o.GetDeletionTimestamp() != nil {
-		s.refuse("metadata.deletionTimestamp", "it is being deleted")
+		s.addRefused("metadata.deletionTimestamp", "it is being deleted")
 	}
 	if _, is := o.GetAnnotations()[clusterv1.PausedAnnotation]; is {
-		s.refuse("metadata.annotations", "%s is set: take it off, and pause the Cluster", clusterv1.PausedAnnotation)
+		s.addRefused("metadata.annotations", "%s is set: take it off, and pause the Cluster", clusterv1.PausedAnnotation)
 	}
 }
 
 // activeSet returns the MachineSet that has the pool's machines, or nil. More than one is refused.
-func (m *CAPI) activeSet(s subject, d *unstructured.Unstructured) (active *unstructured.Unstructured, spec *clusterv1.MachineSetSpec) {
+func (m *CAPI) activeSet(s findings, d *unstructured.Unstructured) (active *unstructured.Unstructured, spec *clusterv1.MachineSetSpec) {
 	var names []string
 	for _, set := range of(d, m.Sets) {
-		one, about := &clusterv1.MachineSetSpec{}, s.plan.about("MachineSet", set.GetName())
+		one, about := &clusterv1.MachineSetSpec{}, s.plan.findingsFor("MachineSet", set.GetName())
 		if !about.decode(set.Object, "spec", one) {
 			continue
 		}
 		if ptr.Deref(one.Replicas, 1) == 0 && len(of(set, m.Machines)) == 0 {
 			continue // of an earlier revision, or of a pool of 0
 		}
-		about.unhindered(set)
+		about.checkNotPausedOrDeleting(set)
 		names = append(names, set.GetName())
 		active, spec = set, one
 	}
 	if len(names) > 1 {
-		s.refuse("", "%d MachineSets have machines, %s: wait until the pool is rolled out", len(names), strings.Join(names, " and "))
+		s.addRefused("", "%d MachineSets have machines, %s: wait until the pool is rolled out", len(names), strings.Join(names, " and "))
 		return nil, nil
 	}
 	return active, spec
 }
 
 // health takes over the MachineHealthCheck that selects the pool's machines.
-func (m *CAPI) health(s subject, pool *Pool) {
+func (m *CAPI) health(s findings, pool *Pool) {
 	of := labels.Set{clusterv1.ClusterNameLabel: m.Cluster.GetName(), clusterv1.MachineDeploymentNameLabel: pool.Name}
 	maps.Copy(of, pool.Deployment.Template.Labels)
 	var names []string
 	for i := range m.Checks {
 		o := &m.Checks[i]
-		about, spec := s.plan.about("MachineHealthCheck", o.GetName()), &clusterv1.MachineHealthCheckSpec{}
+		about, spec := s.plan.findingsFor("MachineHealthCheck", o.GetName()), &clusterv1.MachineHealthCheckSpec{}
 		if !about.decode(o.Object, "spec", spec) {
 			continue
 		}
 		selector, err := metav1.LabelSelectorAsSelector(&spec.Selector)
 		if err != nil {
-			about.refuse("spec.selector", "%s", err)
+			about.addRefused("spec.selector", "%s", err)
 			continue
 		}
 		if !selector.Matches(of) {
 			continue
 		}
 		if spec.Remediation.TemplateRef.IsDefined() {
-			about.lose("spec.remediation.templateRef", "unhealthy machines are replaced: its template is of the old provider")
+			about.addLost("spec.remediation.templateRef", "unhealthy machines are replaced: its template is of the old provider")
 			spec.Remediation.TemplateRef = clusterv1.MachineHealthCheckRemediationTemplateReference{}
 		}
-		about.note("", "commit makes one of its content for each pool; this one then selects no worker: delete it after commit")
+		about.addNote("", "commit makes one of its content for each pool; this one then selects no worker: delete it after commit")
 		names, pool.Health = append(names, o.GetName()), spec
 	}
 	if len(names) > 1 {
-		s.refuse("", "%d MachineHealthChecks select its machines, %s: Drover makes one", len(names), strings.Join(names, " and "))
+		s.addRefused("", "%d MachineHealthChecks select its machines, %s: Drover makes one", len(names), strings.Join(names, " and "))
 	}
 }
 
@@ -321,26 +322,26 @@ var machineLabels = []string{
 
 // machine plans one Machine. It returns nil if no VM can be named for it.
 func (m *CAPI) machine(p *Plan, o *unstructured.Unstructured, pool *Pool, target *Target) *Machine {
-	s := p.about("Machine", o.GetName())
+	s := p.findingsFor("Machine", o.GetName())
 	spec := &clusterv1.MachineSpec{}
 	if !s.decode(o.Object, "spec", spec) {
 		return nil
 	}
-	s.unhindered(o)
+	s.checkNotPausedOrDeleting(o)
 	if phase, _, _ := unstructured.NestedString(o.Object, "status", "phase"); phase != string(clusterv1.MachinePhaseRunning) {
-		s.refuse("status.phase", "it is %q: wait until it is Running, or delete it", phase)
+		s.addRefused("status.phase", "it is %q: wait until it is Running, or delete it", phase)
 	}
 	for _, key := range slices.Sorted(maps.Keys(o.GetLabels())) {
 		if _, of := pool.Deployment.Template.Labels[key]; !of && !slices.Contains(machineLabels, key) {
-			s.lose("metadata.labels", "the new Machine does not have %s, and its Node loses it if it is from there", key)
+			s.addLost("metadata.labels", "the new Machine does not have %s, and its Node loses it if it is from there", key)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(o.GetAnnotations())) {
 		if key == clusterv1.DeleteMachineAnnotation {
-			s.refuse("metadata.annotations", "%s is set: it is the next to be deleted", key)
+			s.addRefused("metadata.annotations", "%s is set: it is the next to be deleted", key)
 		}
 		if slices.ContainsFunc(kept, func(part string) bool { return strings.HasPrefix(key, part) }) {
-			s.note("metadata.annotations", "set %s on the new Machine, too", key)
+			s.addNote("metadata.annotations", "set %s on the new Machine, too", key)
 		}
 	}
 	node := s.nodeOf(o, m.Nodes)
@@ -355,15 +356,15 @@ func (m *CAPI) machine(p *Plan, o *unstructured.Unstructured, pool *Pool, target
 		machine.Identity = "owned"
 	}
 	if spec.ProviderID != machine.ProviderID {
-		s.refuse("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name, node.Spec.ProviderID)
+		s.addRefused("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name, node.Spec.ProviderID)
 	}
 	vm := slices.IndexFunc(m.VMs, func(vm unstructured.Unstructured) bool { return metav1.IsControlledBy(&vm, o) })
 	if vm < 0 {
-		s.refuse("spec.infrastructureRef", "it owns no %s", spec.InfrastructureRef.Kind)
+		s.addRefused("spec.infrastructureRef", "it owns no %s", spec.InfrastructureRef.Kind)
 		return nil
 	}
 	if m.VMs[vm].GetDeletionTimestamp() != nil {
-		p.about(m.VMs[vm].GetKind(), m.VMs[vm].GetName()).refuse("metadata.deletionTimestamp", "it is being deleted")
+		p.findingsFor(m.VMs[vm].GetKind(), m.VMs[vm].GetName()).addRefused("metadata.deletionTimestamp", "it is being deleted")
 	}
 	if name := m.VMs[vm].GetName(); name != machine.Name {
 		machine.VM = name
@@ -375,15 +376,15 @@ func (m *CAPI) machine(p *Plan, o *unstructured.Unstructured, pool *Pool, target
 }
 
 // infrastructure maps the template of the pool's machines.
-func (m *CAPI) infrastructure(s subject, pool *Pool, target *Target) {
+func (m *CAPI) infrastructure(s findings, pool *Pool, target *Target) {
 	ref := pool.Deployment.Template.Spec.InfrastructureRef
 	at := slices.IndexFunc(m.Templates, func(o unstructured.Unstructured) bool { return o.GetKind() == ref.Kind && o.GetName() == ref.Name })
 	account := &target.Account.Spec
 	switch {
 	case (ref.Kind != "AWSMachineTemplate" || account.AWS == nil) && (ref.Kind != "OpenStackMachineTemplate" || account.OpenStack == nil):
-		s.refuse("spec.template.spec.infrastructureRef", "it is %s: Drover takes over machines of AWSMachineTemplates and OpenStackMachineTemplates, with a CloudAccount of the same cloud", ref.Kind)
+		s.addRefused("spec.template.spec.infrastructureRef", "it is %s: Drover takes over machines of AWSMachineTemplates and OpenStackMachineTemplates, with a CloudAccount of the same cloud", ref.Kind)
 	case at < 0:
-		s.refuse("spec.template.spec.infrastructureRef", "%s %s does not exist", ref.Kind, ref.Name)
+		s.addRefused("spec.template.spec.infrastructureRef", "%s %s does not exist", ref.Kind, ref.Name)
 	case account.OpenStack != nil:
 		m.capo(s.plan, pool, &m.Templates[at], target)
 	default:
@@ -392,25 +393,25 @@ func (m *CAPI) infrastructure(s subject, pool *Pool, target *Target) {
 }
 
 // infrastructureCluster reads the provider's object of the Cluster.
-func (m *CAPI) infrastructureCluster(p *Plan, kind string, into any) (s subject, ok bool) {
+func (m *CAPI) infrastructureCluster(p *Plan, kind string, into any) (s findings, ok bool) {
 	ref := &clusterv1.ContractVersionedObjectReference{}
 	from, _, _ := unstructured.NestedMap(m.Cluster.Object, "spec")
-	s = p.about("Cluster", m.Cluster.GetName())
+	s = p.findingsFor("Cluster", m.Cluster.GetName())
 	if !s.decode(from, "infrastructureRef", ref) {
 		return s, false
 	}
 	at := slices.IndexFunc(m.Infrastructure, func(o unstructured.Unstructured) bool { return o.GetKind() == ref.Kind && o.GetName() == ref.Name })
 	if at < 0 || ref.Kind != kind {
-		s.refuse("spec.infrastructureRef", "there is no %s %s", kind, ref.Name)
+		s.addRefused("spec.infrastructureRef", "there is no %s %s", kind, ref.Name)
 		return s, false
 	}
-	s = p.about(kind, ref.Name)
+	s = p.findingsFor(kind, ref.Name)
 	data, err := json.Marshal(m.Infrastructure[at].Object)
 	if err == nil {
 		err = json.Unmarshal(data, into)
 	}
 	if err != nil {
-		s.refuse("", "%s: this version of Drover does not know it", err)
+		s.addRefused("", "%s: this version of Drover does not support it", err)
 	}
 	return s, err == nil
 }

@@ -129,7 +129,7 @@ type (
 // AWSCluster.
 func (m *CAPI) capa(p *Plan, pool *Pool, o *unstructured.Unstructured, target *Target) {
 	const at = "spec.template.spec"
-	s := p.about("AWSMachineTemplate", o.GetName())
+	s := p.findingsFor("AWSMachineTemplate", o.GetName())
 	template, _, _ := unstructured.NestedMap(o.Object, "spec", "template")
 	spec := &capaMachine{}
 	if !s.decode(map[string]any{at: template["spec"]}, at, spec) {
@@ -163,13 +163,13 @@ func (m *CAPI) capaCluster(p *Plan, target *Target) *capaCluster {
 		return nil
 	}
 	if region := target.Account.Spec.AWS.Region; cluster.Spec.Region != region {
-		s.refuse("spec.region", "it is %q, and the CloudAccount's is %q", cluster.Spec.Region, region)
+		s.addRefused("spec.region", "it is %q, and the CloudAccount's is %q", cluster.Spec.Region, region)
 	}
 	return cluster
 }
 
 // capaNetwork chooses the subnet and the security groups as the provider does.
-func (s subject) capaNetwork(a *infrav1.AWSMachine, spec *capaMachine, cluster *capaCluster, zone string) {
+func (s findings) capaNetwork(a *infrav1.AWSMachine, spec *capaMachine, cluster *capaCluster, zone string) {
 	const at = "spec.template.spec."
 	public := ptr.Deref(spec.PublicIP, false)
 	usable := func(n capaSubnet) bool {
@@ -184,7 +184,7 @@ func (s subject) capaNetwork(a *infrav1.AWSMachine, spec *capaMachine, cluster *
 		for _, f := range subnet.Filters {
 			key, is := strings.CutPrefix(f.Name, "tag:")
 			if !is || len(f.Values) != 1 || strings.ContainsAny(f.Values[0], "*?") {
-				s.refuse(at+"subnet.filters", "Drover can't filter by %s: name the subnet's ID, or tags with one value", f.Name)
+				s.addRefused(at+"subnet.filters", "Drover can't filter by %s: name the subnet's ID, or tags with one value", f.Name)
 				continue
 			}
 			a.Subnets.Tags[key] = f.Values[0]
@@ -192,7 +192,7 @@ func (s subject) capaNetwork(a *infrav1.AWSMachine, spec *capaMachine, cluster *
 	default:
 		i := slices.IndexFunc(cluster.Spec.Network.Subnets, usable)
 		if i < 0 {
-			s.refuse(at+"subnet", "there is none, and the AWSCluster has no subnet for it")
+			s.addRefused(at+"subnet", "there is none, and the AWSCluster has no subnet for it")
 			break
 		}
 		n := cluster.Spec.Network.Subnets[i]
@@ -208,7 +208,7 @@ func (s subject) capaNetwork(a *infrav1.AWSMachine, spec *capaMachine, cluster *
 		for _, role := range []string{"node", "lb"} {
 			id := cmp.Or(spec.GroupOverrides[role], cluster.Status.Network.SecurityGroups[role].ID)
 			if id == "" {
-				s.refuse(at+"securityGroupOverrides", "the AWSCluster has no security group for the role %s", role)
+				s.addRefused(at+"securityGroupOverrides", "the AWSCluster has no security group for the role %s", role)
 				continue
 			}
 			add(id)
@@ -216,7 +216,7 @@ func (s subject) capaNetwork(a *infrav1.AWSMachine, spec *capaMachine, cluster *
 	}
 	for _, g := range spec.SecurityGroups {
 		if g.ID == nil {
-			s.lose(at+"additionalSecurityGroups.filters", "new machines are only in the groups with an ID")
+			s.addLost(at+"additionalSecurityGroups.filters", "new machines are only in the groups with an ID")
 			continue
 		}
 		add(*g.ID)
@@ -225,20 +225,20 @@ func (s subject) capaNetwork(a *infrav1.AWSMachine, spec *capaMachine, cluster *
 		a.SecurityGroups = groups
 	}
 	if len(spec.ElasticIPPool) > 0 {
-		s.lose(at+"elasticIpPool", "new machines get no addresses of a pool, and nobody releases those of the old machines")
+		s.addLost(at+"elasticIpPool", "new machines get no addresses of a pool, and nobody releases those of the old machines")
 	}
 	if len(spec.NetworkInterfaces) > 0 {
-		s.lose(at+"networkInterfaces", "new machines do not get interfaces that exist")
+		s.addLost(at+"networkInterfaces", "new machines do not get interfaces that exist")
 	}
 	if spec.PrimaryIPv6 == "enabled" {
 		a.PrimaryIPv6, a.IPv6AddressCount = true, 1
 	}
 	if len(spec.PrivateDNSName) > 0 {
-		s.lose(at+"privateDnsName", "the subnet says which names new machines get")
+		s.addLost(at+"privateDnsName", "the subnet says which names new machines get")
 	}
 }
 
-func (s subject) capaDisks(a *infrav1.AWSMachine, spec *capaMachine) {
+func (s findings) capaDisks(a *infrav1.AWSMachine, spec *capaMachine) {
 	const at = "spec.template.spec."
 	volume := func(v *capaVolume) infrav1.AWSVolume {
 		return infrav1.AWSVolume{
@@ -248,7 +248,7 @@ func (s subject) capaDisks(a *infrav1.AWSMachine, spec *capaMachine) {
 	}
 	if root := spec.RootVolume; root != nil {
 		if *a.RootVolume = volume(root); root.DeviceName != "" {
-			s.note(at+"rootVolume.deviceName", "the image says which device is the root volume")
+			s.addNote(at+"rootVolume.deviceName", "the image says which device is the root volume")
 		}
 	}
 	for i := range spec.Volumes {
@@ -257,7 +257,7 @@ func (s subject) capaDisks(a *infrav1.AWSMachine, spec *capaMachine) {
 }
 
 // capaPurchase maps how machines are bought, and where they are placed.
-func (s subject) capaPurchase(a *infrav1.AWSMachine, spec *capaMachine) {
+func (s findings) capaPurchase(a *infrav1.AWSMachine, spec *capaMachine) {
 	const at = "spec.template.spec."
 	switch {
 	case spec.Spot != nil || spec.MarketType == "Spot":
@@ -279,10 +279,10 @@ func (s subject) capaPurchase(a *infrav1.AWSMachine, spec *capaMachine) {
 		a.PlacementGroup = &infrav1.AWSPlacementGroup{Name: spec.PlacementGroup, Partition: spec.Partition}
 	}
 	if ptr.Deref(spec.HostAffinity, "default") != "default" {
-		s.lose(at+"hostAffinity", "new machines are not bound to their host while they are stopped")
+		s.addLost(at+"hostAffinity", "new machines are not bound to their host while they are stopped")
 	}
 	if spec.DynamicHostAllocation != nil {
-		s.lose(at+"dynamicHostAllocation", "new machines use hosts that exist, and nobody releases those of the old machines")
+		s.addLost(at+"dynamicHostAllocation", "new machines use hosts that exist, and nobody releases those of the old machines")
 	}
 	a.CPUOptions = given(infrav1.AWSCPUOptions{
 		AMDSEVSNP:            spec.CPU.ConfidentialCompute == "AMDEncryptedVirtualizationNestedPaging",
@@ -291,27 +291,27 @@ func (s subject) capaPurchase(a *infrav1.AWSMachine, spec *capaMachine) {
 }
 
 // capaRest maps how machines get their data.
-func (s subject) capaRest(a *infrav1.AWSMachine, spec *capaMachine) {
+func (s findings) capaRest(a *infrav1.AWSMachine, spec *capaMachine) {
 	const at = "spec.template.spec."
 	o := ptr.Deref(spec.Metadata, capaMetadata{})
 	a.Metadata = infrav1.AWSMetadata{
 		Tokens: cmp.Or(o.Tokens, "optional"), HopLimit: cmp.Or(o.HopLimit, 1), IPv6: o.IPv6 == "enabled", InstanceTags: o.Tags == "enabled",
 	}
 	if o.Endpoint == "disabled" {
-		s.lose(at+"instanceMetadataOptions.httpEndpoint", "new machines reach the instance metadata service")
+		s.addLost(at+"instanceMetadataOptions.httpEndpoint", "new machines reach the instance metadata service")
 	}
 	if insecure, _ := spec.CloudInit["insecureSkipSecretsManager"].(bool); !insecure && spec.Ignition == nil {
-		s.note(at+"cloudInit", "new machines have their user data in the instance metadata, with a token that lets only them join")
+		s.addNote(at+"cloudInit", "new machines have their user data in the instance metadata, with a token that lets only them join")
 	}
 	if spec.Ignition != nil {
-		s.note(at+"ignition", "new machines have their user data in the instance metadata, with a token that lets only them join")
+		s.addNote(at+"ignition", "new machines have their user data in the instance metadata, with a token that lets only them join")
 		for _, field := range []string{"proxy", "tls"} {
 			if spec.Ignition[field] != nil {
-				s.lose(at+"ignition."+field, "new machines fetch their user data from nowhere else: what else they fetch, they fetch without it")
+				s.addLost(at+"ignition."+field, "new machines fetch their user data from nowhere else: what else they fetch, they fetch without it")
 			}
 		}
 	}
 	if spec.UncompressedUserData != nil {
-		s.note(at+"uncompressedUserData", "Drover decides which user data are compressed")
+		s.addNote(at+"uncompressedUserData", "Drover decides which user data are compressed")
 	}
 }

@@ -18,7 +18,7 @@ var configItem = regexp.MustCompile(`(?:^|\.)(files|preKubeletCommands|postKubel
 // judge takes out of a pool's setup what Drover's webhook would refuse: Cluster API's provider
 // accepts more, and its templates can't be changed without a rollout. What can't be taken out alone
 // is refused by the management cluster.
-func (s subject) judge(pool *Pool, target *Target) {
+func (s findings) judge(pool *Pool, target *Target) {
 	if target.Refuses == nil {
 		return
 	}
@@ -28,13 +28,13 @@ func (s subject) judge(pool *Pool, target *Target) {
 
 // drops takes the items of errs out of the pool's setup, and reports whether there was one: some
 // checks come after others.
-func (s subject) drops(pool *Pool, target *Target, errs field.ErrorList) (dropped bool) {
+func (s findings) drops(pool *Pool, target *Target, errs field.ErrorList) (dropped bool) {
 	const at = "spec.template.spec."
 	c, base := &pool.Config, &target.Bootstrap.Spec.Template.Spec
 	why := map[string]map[int]string{}
 	for _, e := range errs {
 		if e.Field == "spec.format" && c.Format != "" {
-			s.refuse(at+"format", "it is %s, and for CloudInitConfigTemplate %s it can't be: %s; take a template for the system of the pool's image", c.Format, target.Bootstrap.Name, e.Detail)
+			s.addRefused(at+"format", "it is %s, and for CloudInitConfigTemplate %s it can't be: %s; take a template for the system of the pool's image", c.Format, target.Bootstrap.Name, e.Detail)
 			c.Format, dropped = "", true
 		}
 		if m := configItem.FindStringSubmatch(e.Field); m != nil {
@@ -46,16 +46,16 @@ func (s subject) drops(pool *Pool, target *Target, errs field.ErrorList) (droppe
 		}
 	}
 	c.Files = accepted(c.Files, len(base.Files), why["files"], func(f bootstrapv1.File, why string) {
-		s.lose(at+"files", "new machines do not get %s, which Drover refuses: %s", f.Path, why)
+		s.addLost(at+"files", "new machines do not get %s, which Drover refuses: %s", f.Path, why)
 	}, &dropped)
 	c.PreKubeletCommands = accepted(c.PreKubeletCommands, len(base.PreKubeletCommands), why["preKubeletCommands"], func(_, why string) {
-		s.lose(at+"preKubeadmCommands", "new machines do not run one, which Drover refuses: %s", why)
+		s.addLost(at+"preKubeadmCommands", "new machines do not run one, which Drover refuses: %s", why)
 	}, &dropped)
 	c.PostKubeletCommands = accepted(c.PostKubeletCommands, len(base.PostKubeletCommands), why["postKubeletCommands"], func(_, why string) {
-		s.lose(at+"postKubeadmCommands", "new machines do not run one, which Drover refuses: %s", why)
+		s.addLost(at+"postKubeadmCommands", "new machines do not run one, which Drover refuses: %s", why)
 	}, &dropped)
 	c.Host.Users = accepted(c.Host.Users, len(base.Host.Users), why["users"], func(u bootstrapv1.User, why string) {
-		s.lose(at+"users", "new machines do not have the user %s, whom Drover refuses: %s", u.Name, why)
+		s.addLost(at+"users", "new machines do not have the user %s, whom Drover refuses: %s", u.Name, why)
 	}, &dropped)
 	return dropped
 }

@@ -20,20 +20,20 @@ import (
 )
 
 // config maps the pool's KubeadmConfigTemplate.
-func (m *CAPI) config(s subject, pool *Pool, target *Target) {
+func (m *CAPI) config(s findings, pool *Pool, target *Target) {
 	const at, ref = "spec.template.spec", "spec.template.spec.bootstrap"
 	template := pool.Deployment.Template.Spec.Bootstrap.ConfigRef
 	if template.Kind != "KubeadmConfigTemplate" {
-		s.lose(ref, "only the CloudInitConfigTemplate says how new machines are set up, and nothing of %s %s",
+		s.addLost(ref, "only the CloudInitConfigTemplate says how new machines are set up, and nothing of %s %s",
 			cmp.Or(template.Kind, "Secret"), cmp.Or(template.Name, ptr.Deref(pool.Deployment.Template.Spec.Bootstrap.DataSecretName, "")))
 		return
 	}
 	i := slices.IndexFunc(m.Configs, func(o unstructured.Unstructured) bool { return o.GetName() == template.Name })
 	if i < 0 {
-		s.refuse(ref, "KubeadmConfigTemplate %s does not exist", template.Name)
+		s.addRefused(ref, "KubeadmConfigTemplate %s does not exist", template.Name)
 		return
 	}
-	about := s.plan.about("KubeadmConfigTemplate", template.Name)
+	about := s.plan.findingsFor("KubeadmConfigTemplate", template.Name)
 	from, _, _ := unstructured.NestedMap(m.Configs[i].Object, "spec", "template")
 	spec := &kubeadmv1.KubeadmConfigSpec{}
 	if from["spec"] != nil && !about.decode(map[string]any{at: from["spec"]}, at, spec) {
@@ -55,14 +55,14 @@ func (m *CAPI) config(s subject, pool *Pool, target *Target) {
 		"ignition": spec.Ignition.IsDefined(),
 	} {
 		if given {
-			about.lose(at+"."+field, "new machines do without, unless a command of the CloudInitConfigTemplate does it")
+			about.addLost(at+"."+field, "new machines do without, unless a command of the CloudInitConfigTemplate does it")
 		}
 	}
 	if spec.Verbosity != nil {
-		about.note(at+".verbosity", "it is kubeadm's: Drover does not set it")
+		about.addNote(at+".verbosity", "it is kubeadm's: Drover does not set it")
 	}
 	if spec.ClusterConfiguration.IsDefined() || spec.InitConfiguration.IsDefined() {
-		about.note(at, "clusterConfiguration and initConfiguration are for control planes: workers ignore them, here as there")
+		about.addNote(at, "clusterConfiguration and initConfiguration are for control planes: workers ignore them, here as there")
 	}
 }
 
@@ -74,21 +74,21 @@ func jinja(text string) bool { return strings.Contains(text, "{{") || strings.Co
 // Cluster API's provider runs it, or run a part of it. A command that fails ends a machine's setup.
 var needsKubeadm = regexp.MustCompile(`/etc/kubeadm\.ya?ml|/(var/)?run/kubeadm\b|/tmp/kubeadm|\bkubeadm(\.sh)?\s+(join|init|reset|certs|config|token|upgrade|-)`)
 
-func (s subject) kubeadmCommands(field string, from []string) (commands []string) {
+func (s findings) kubeadmCommands(field string, from []string) (commands []string) {
 	for _, command := range from {
 		if strings.TrimSpace(command) == "" {
 			continue // it does nothing, and Drover refuses it
 		}
 		if jinja(command) {
-			s.lose(field, "new machines do not run those with a template of cloud-init, {{…}}")
+			s.addLost(field, "new machines do not run those with a template of cloud-init, {{…}}")
 			continue
 		}
 		if at := needsKubeadm.FindStringIndex(command); at != nil {
-			s.lose(field, "new machines do not run %q: it is for kubeadm, or for files with which Cluster API runs it, and there are none", lineAt(command, at[0]))
+			s.addLost(field, "new machines do not run %q: it is for kubeadm, or for files with which Cluster API runs it, and there are none", lineAt(command, at[0]))
 			continue
 		}
 		if at := strings.Index(command, "kubeadm"); at >= 0 {
-			s.note(field, "new machines run %q, which names kubeadm: if it fails, they do not join", lineAt(command, at))
+			s.addNote(field, "new machines run %q, which names kubeadm: if it fails, they do not join", lineAt(command, at))
 		}
 		commands = append(commands, command)
 	}
@@ -101,38 +101,38 @@ func lineAt(command string, index int) string {
 	return strings.TrimSpace(command[strings.LastIndex(command[:index], "\n")+1:index] + rest)
 }
 
-func (s subject) kubeadmFiles(c *bootstrapv1.CloudInitConfigSpec, files []kubeadmv1.File) {
+func (s findings) kubeadmFiles(c *bootstrapv1.CloudInitConfigSpec, files []kubeadmv1.File) {
 	const at = "spec.template.spec.files"
 	for _, f := range files {
 		file := bootstrapv1.File{Path: f.Path, Content: f.Content, Permissions: f.Permissions, Owner: f.Owner}
 		if f.Encoding == kubeadmv1.Base64 {
 			data, err := base64.StdEncoding.DecodeString(f.Content)
 			if err != nil {
-				s.refuse(at+".content", "that of %s is not in base64: %s", f.Path, err)
+				s.addRefused(at+".content", "that of %s is not in base64: %s", f.Path, err)
 				continue
 			}
 			file.Content = string(data)
 		}
 		switch {
 		case f.Encoding != "" && f.Encoding != kubeadmv1.Base64:
-			s.lose(at+".encoding", "new machines do not get %s, which is compressed", f.Path)
+			s.addLost(at+".encoding", "new machines do not get %s, which is compressed", f.Path)
 			continue
 		case ptr.Deref(f.Append, false):
-			s.lose(at+".append", "new machines do not get what is appended to %s", f.Path)
+			s.addLost(at+".append", "new machines do not get what is appended to %s", f.Path)
 			continue
 		case f.ContentFormat == kubeadmv1.FileContentFormatTemplate, f.Encoding == "" && jinja(f.Content):
-			s.lose(at+".content", "new machines do not get %s, which is a template", f.Path)
+			s.addLost(at+".content", "new machines do not get %s, which is a template", f.Path)
 			continue
 		}
 		if secret := f.ContentFrom.Secret; secret.Name != "" {
-			s.note(at+".contentFrom", "copy Secret %s into the new Cluster's namespace, with the label %s", secret.Name, bootstrapv1.MachineSecretLabel)
+			s.addNote(at+".contentFrom", "copy Secret %s into the new Cluster's namespace, with the label %s", secret.Name, bootstrapv1.MachineSecretLabel)
 			file.ContentFrom = bootstrapv1.FileSource{Secret: bootstrapv1.SecretKey{Name: secret.Name, Key: secret.Key}}
 		}
 		c.Files = append(c.Files, file)
 	}
 }
 
-func (s subject) kubeadmUsers(c *bootstrapv1.CloudInitConfigSpec, users []kubeadmv1.User) {
+func (s findings) kubeadmUsers(c *bootstrapv1.CloudInitConfigSpec, users []kubeadmv1.User) {
 	for _, u := range users {
 		keys := slices.DeleteFunc(slices.Clone(u.SSHAuthorizedKeys), func(key string) bool { return strings.TrimSpace(key) == "" })
 		user := bootstrapv1.User{Name: u.Name, SSHAuthorizedKeys: keys}
@@ -140,7 +140,7 @@ func (s subject) kubeadmUsers(c *bootstrapv1.CloudInitConfigSpec, users []kubead
 			user.Sudo = "Allowed"
 		}
 		if u.Gecos+u.Groups+u.HomeDir+u.Shell+u.Passwd+u.PasswdFrom.Secret.Name+u.PrimaryGroup != "" || u.Inactive != nil || !ptr.Deref(u.LockPassword, true) {
-			s.lose("spec.template.spec.users", "on new machines, user %s has only keys and sudo", u.Name)
+			s.addLost("spec.template.spec.users", "on new machines, user %s has only keys and sudo", u.Name)
 		}
 		c.Host.Users = append(c.Host.Users, user)
 	}
@@ -148,7 +148,7 @@ func (s subject) kubeadmUsers(c *bootstrapv1.CloudInitConfigSpec, users []kubead
 
 // kubeadmName maps the name of a Node. cloud-init's own names are those of its instance data: the
 // short name is v1.local_hostname, and ds.meta_data has what the cloud says.
-func (s subject) kubeadmName(c *bootstrapv1.CloudInitConfigSpec, field, name string, target *Target) {
+func (s findings) kubeadmName(c *bootstrapv1.CloudInitConfigSpec, field, name string, target *Target) {
 	if name == "" {
 		return
 	}
@@ -160,19 +160,19 @@ func (s subject) kubeadmName(c *bootstrapv1.CloudInitConfigSpec, field, name str
 		c.NodeName = bootstrapv1.NodeNameMachine // as the server; Hostname has the domain of Nova
 	case target.Account.Spec.OpenStack != nil && jinja(name):
 		c.NodeName = bootstrapv1.NodeNameMachine
-		s.lose(field, "new Nodes have the name of their Machine, without a domain: OpenStack does not say by which other name it knows a server")
+		s.addLost(field, "new Nodes have the name of their Machine, without a domain: OpenStack does not say by which other name it knows a server")
 	case variable == "ds.meta_data.local_hostname":
 		c.NodeName = bootstrapv1.NodeNameHostname
 	case short:
 		c.NodeName = bootstrapv1.NodeNameHostname
-		s.lose(field, "new Nodes have the name that AWS gives their VM, with its domain, and not the short one")
+		s.addLost(field, "new Nodes have the name that AWS gives their VM, with its domain, and not the short one")
 	default:
-		s.lose(field, "new Nodes have the name of their Machine, or what nodeName of the CloudInitConfigTemplate says")
+		s.addLost(field, "new Nodes have the name of their Machine, or what nodeName of the CloudInitConfigTemplate says")
 	}
 }
 
 // kubeadmJoin maps how a machine joins.
-func (s subject) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration, target *Target) {
+func (s findings) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration, target *Target) {
 	const at = "spec.template.spec.joinConfiguration."
 	const registration = at + "nodeRegistration."
 	node, c := &join.NodeRegistration, &pool.Config
@@ -198,29 +198,29 @@ func (s subject) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration, targ
 		case "max-pods":
 			n, err := strconv.ParseInt(value, 10, 32)
 			if err != nil {
-				s.refuse(registration+"kubeletExtraArgs", "max-pods is no number: %q", value)
+				s.addRefused(registration+"kubeletExtraArgs", "max-pods is no number: %q", value)
 			}
 			c.Kubelet.MaxPods = ptr.To(int32(n))
 		default:
-			s.lose(registration+"kubeletExtraArgs", "new kubelets do not get --%s, unless kubelet of the CloudInitConfigTemplate says so", arg.Name)
+			s.addLost(registration+"kubeletExtraArgs", "new kubelets do not get --%s, unless kubelet of the CloudInitConfigTemplate says so", arg.Name)
 		}
 	}
 	if node.CRISocket != "" && !strings.Contains(node.CRISocket, "containerd") {
-		s.lose(registration+"criSocket", "new machines use containerd")
+		s.addLost(registration+"criSocket", "new machines use containerd")
 	}
 	if node.ImagePullPolicy != "" || node.ImagePullSerial != nil {
-		s.note(registration+"imagePullPolicy", "kubeadm pulls no images for workers")
+		s.addNote(registration+"imagePullPolicy", "kubeadm pulls no images for workers")
 	}
 	if len(join.SkipPhases) > 0 {
-		s.lose(at+"skipPhases", "new machines skip none")
+		s.addLost(at+"skipPhases", "new machines skip none")
 	}
 	if join.Patches.Directory != "" {
-		s.lose(at+"patches", "new machines patch nothing")
+		s.addLost(at+"patches", "new machines patch nothing")
 	}
 	if join.CACertPath != "" || !equality.Semantic.DeepEqual(join.Discovery, kubeadmv1.Discovery{}) || !equality.Semantic.DeepEqual(join.Timeouts, kubeadmv1.Timeouts{}) {
-		s.note(at+"discovery", "Drover makes what new machines join with")
+		s.addNote(at+"discovery", "Drover makes what new machines join with")
 	}
 	if join.ControlPlane != nil {
-		s.refuse(at+"controlPlane", "it is for a control plane")
+		s.addRefused(at+"controlPlane", "it is for a control plane")
 	}
 }

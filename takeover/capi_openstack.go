@@ -194,7 +194,7 @@ func (r *capoReference) text() string {
 // ID.
 func (m *CAPI) capo(p *Plan, pool *Pool, o *unstructured.Unstructured, target *Target) {
 	const at = "spec.template.spec"
-	s := p.about("OpenStackMachineTemplate", o.GetName())
+	s := p.findingsFor("OpenStackMachineTemplate", o.GetName())
 	template, _, _ := unstructured.NestedMap(o.Object, "spec", "template")
 	spec := &capoMachine{}
 	if !s.decode(map[string]any{at: template["spec"]}, at, spec) {
@@ -226,7 +226,7 @@ func (m *CAPI) capo(p *Plan, pool *Pool, o *unstructured.Unstructured, target *T
 		}
 	}
 	if len(a.Tags) > 0 {
-		s.note(at+".tags", "new servers have them, and those of the OpenStackCluster, but their ports and trunks do not")
+		s.addNote(at+".tags", "new servers have them, and those of the OpenStackCluster, but their ports and trunks do not")
 	}
 	s.capoPorts(a, spec, cluster, found)
 	s.capoDisks(a, spec)
@@ -265,7 +265,7 @@ func capoStatus(o *unstructured.Unstructured) (status capoServerStatus) {
 	return status
 }
 
-func (s subject) capoImage(from *capoImage, found capoFound) (image infrav1.OpenStackImage) {
+func (s findings) capoImage(from *capoImage, found capoFound) (image infrav1.OpenStackImage) {
 	const at = "spec.template.spec.image."
 	switch {
 	case from.ID != nil:
@@ -274,16 +274,16 @@ func (s subject) capoImage(from *capoImage, found capoFound) (image infrav1.Open
 		image.Name, image.Tags = ptr.Deref(from.Filter.Name, ""), from.Filter.Tags
 	case found.ImageID != "":
 		image.ID = found.ImageID
-		s.note(at+"imageRef", "new machines get the image that the Image has now, %s", image.ID)
+		s.addNote(at+"imageRef", "new machines get the image that the Image has now, %s", image.ID)
 	default:
-		s.refuse(at+"imageRef", "no OpenStackServer of this template says which image it is: name its ID")
+		s.addRefused(at+"imageRef", "no OpenStackServer of this template says which image it is: name its ID")
 	}
 	return image
 }
 
 // capoPorts maps the ports as the provider completes them: one without a network is in that of the
 // cluster, and one without groups in that of the cluster's workers.
-func (s subject) capoPorts(a *infrav1.OpenStackMachine, spec *capoMachine, cluster *capoCluster, found capoFound) {
+func (s findings) capoPorts(a *infrav1.OpenStackMachine, spec *capoMachine, cluster *capoCluster, found capoFound) {
 	ports := spec.Ports
 	if len(ports) == 0 {
 		ports = make([]capoPort, 1)
@@ -315,7 +315,7 @@ func (s subject) capoPorts(a *infrav1.OpenStackMachine, spec *capoMachine, clust
 }
 
 // capoNetwork chooses the network and the subnets of a port.
-func (s subject) capoNetwork(port *infrav1.OpenStackPort, from *capoPort, cluster *capoCluster, found capoFoundPort) {
+func (s findings) capoNetwork(port *infrav1.OpenStackPort, from *capoPort, cluster *capoCluster, found capoFoundPort) {
 	const at = "spec.template.spec.ports."
 	fixed := from.FixedIPs
 	switch {
@@ -330,7 +330,7 @@ func (s subject) capoNetwork(port *infrav1.OpenStackPort, from *capoPort, cluste
 		port.Network = found.NetworkID
 	}
 	if port.Network == "" {
-		s.refuse(at+"network", "it has no ID and not only a name, and no OpenStackServer of this template says which one it is: name its ID")
+		s.addRefused(at+"network", "it has no ID and not only a name, and no OpenStackServer of this template says which one it is: name its ID")
 	}
 	for i, ip := range fixed {
 		one := infrav1.OpenStackFixedIP{SubnetID: ip.Subnet.id(), IPAddress: ptr.Deref(ip.IPAddress, "")}
@@ -338,7 +338,7 @@ func (s subject) capoNetwork(port *infrav1.OpenStackPort, from *capoPort, cluste
 			one.SubnetID = found.FixedIPs[i].SubnetID
 		}
 		if ip.Subnet != nil && one.SubnetID == "" {
-			s.refuse(at+"fixedIPs.subnet", "it has no ID, and no OpenStackServer of this template says which one it is: name its ID")
+			s.addRefused(at+"fixedIPs.subnet", "it has no ID, and no OpenStackServer of this template says which one it is: name its ID")
 			continue
 		}
 		if one != (infrav1.OpenStackFixedIP{}) { // any address
@@ -348,7 +348,7 @@ func (s subject) capoNetwork(port *infrav1.OpenStackPort, from *capoPort, cluste
 }
 
 // capoGroups returns the security groups of a port. Those of the machine are added to its own.
-func (s subject) capoGroups(from *capoPort, spec *capoMachine, cluster *capoCluster, found capoFoundPort) (groups []string) {
+func (s findings) capoGroups(from *capoPort, spec *capoMachine, cluster *capoCluster, found capoFoundPort) (groups []string) {
 	all := slices.Clone(from.SecurityGroups)
 	if id := cluster.Status.WorkerGroup.ID; len(all) == 0 && cluster.Spec.Groups != nil && id != "" {
 		all = append(all, capoReference{ID: &id})
@@ -359,7 +359,7 @@ func (s subject) capoGroups(from *capoPort, spec *capoMachine, cluster *capoClus
 			return found.SecurityGroups
 		}
 		if text == "" {
-			s.refuse("spec.template.spec.securityGroups", "one has no ID and not only a name, and no OpenStackServer of this template says which one it is: name its ID")
+			s.addRefused("spec.template.spec.securityGroups", "one has no ID and not only a name, and no OpenStackServer of this template says which one it is: name its ID")
 		} else if !slices.Contains(groups, text) {
 			groups = append(groups, text)
 		}
@@ -368,32 +368,32 @@ func (s subject) capoGroups(from *capoPort, spec *capoMachine, cluster *capoClus
 }
 
 // capoPortRest says what ports of new machines lack.
-func (s subject) capoPortRest(from *capoPort, port *infrav1.OpenStackPort) {
+func (s findings) capoPortRest(from *capoPort, port *infrav1.OpenStackPort) {
 	const at = "spec.template.spec.ports."
 	if port.Trunk {
-		s.note(at+"trunk", "a trunk goes with its machine, and the ports of its subports stay: the provider deletes these, too")
+		s.addNote(at+"trunk", "a trunk goes with its machine, and the ports of its subports stay: the provider deletes these, too")
 	}
 	if len(from.Tags) > 0 {
-		s.lose(at+"tags", "new ports have none: set CloudMachine.spec.openstack.ports[].tags in the next template, if your Neutron accepts tags for new ports")
+		s.addLost(at+"tags", "new ports have none: set CloudMachine.spec.openstack.ports[].tags in the next template, if your Neutron accepts tags for new ports")
 	}
 	if !ptr.Deref(from.AdminStateUp, true) {
-		s.lose(at+"adminStateUp", "new ports are up")
+		s.addLost(at+"adminStateUp", "new ports are up")
 	}
 	if from.HostID != nil {
-		s.lose(at+"hostID", "new ports are bound to the host of their server")
+		s.addLost(at+"hostID", "new ports are bound to the host of their server")
 	}
 	if ptr.Deref(ptr.Deref(from.Profile, capoProfile{}).OVSHWOffload, false) {
-		s.lose(at+"profile.ovsHWOffload", "Nova asks for the offload itself, from the release Yoga (2022) on")
+		s.addLost(at+"profile.ovsHWOffload", "Nova asks for the offload itself, from the release Yoga (2022) on")
 	}
 	if from.PropagateUplinkStatus != nil {
-		s.lose(at+"propagateUplinkStatus", "new ports have Neutron's default")
+		s.addLost(at+"propagateUplinkStatus", "new ports have Neutron's default")
 	}
 	if len(from.ValueSpecs) > 0 {
-		s.lose(at+"valueSpecs", "new ports are made without them")
+		s.addLost(at+"valueSpecs", "new ports are made without them")
 	}
 }
 
-func (s subject) capoDisks(a *infrav1.OpenStackMachine, spec *capoMachine) {
+func (s findings) capoDisks(a *infrav1.OpenStackMachine, spec *capoMachine) {
 	const at = "spec.template.spec.additionalBlockDevices"
 	volume := func(size int32, kind string, zone *capoZone) infrav1.OpenStackVolume {
 		v, z := infrav1.OpenStackVolume{SizeGiB: size, Type: kind}, ptr.Deref(zone, capoZone{})
@@ -407,26 +407,26 @@ func (s subject) capoDisks(a *infrav1.OpenStackMachine, spec *capoMachine) {
 	}
 	for _, device := range spec.BlockDevices {
 		if device.Storage.Type != "Volume" {
-			s.lose(at, "new machines do not have %s, which is on the host", device.Name)
+			s.addLost(at, "new machines do not have %s, which is on the host", device.Name)
 			continue
 		}
 		of := ptr.Deref(device.Storage.Volume, capoVolume{})
 		a.Volumes = append(a.Volumes, volume(device.SizeGiB, of.Type, of.AvailabilityZone))
-		s.note(at, "the volume %s of new machines has no name and no tag by which they find it: it is one of /dev/vdb, /dev/vdc and so on, in this order", device.Name)
+		s.addNote(at, "the volume %s of new machines has no name and no tag by which they find it: it is one of /dev/vdb, /dev/vdc and so on, in this order", device.Name)
 	}
 }
 
 // capoPlace maps where servers are placed, and what else they get.
-func (s subject) capoPlace(a *infrav1.OpenStackMachine, spec *capoMachine, found capoFound) {
+func (s findings) capoPlace(a *infrav1.OpenStackMachine, spec *capoMachine, found capoFound) {
 	const at = "spec.template.spec."
 	if spec.ServerGroup != nil {
 		if a.ServerGroupID = cmp.Or(spec.ServerGroup.id(), found.ServerGroupID); a.ServerGroupID == "" {
-			s.refuse(at+"serverGroup", "it has no ID, and no OpenStackServer of this template says which one it is: name its ID")
+			s.addRefused(at+"serverGroup", "it has no ID, and no OpenStackServer of this template says which one it is: name its ID")
 		}
 	}
 	for _, hint := range spec.SchedulerHints {
 		if hint.Value.String == nil {
-			s.lose(at+"schedulerHintAdditionalProperties", "new servers do not have the hint %s, which is a %s: Drover's are texts", hint.Name, strings.ToLower(hint.Value.Type))
+			s.addLost(at+"schedulerHintAdditionalProperties", "new servers do not have the hint %s, which is a %s: Drover's are texts", hint.Name, strings.ToLower(hint.Value.Type))
 			continue
 		}
 		if a.SchedulerHints == nil {
@@ -435,7 +435,7 @@ func (s subject) capoPlace(a *infrav1.OpenStackMachine, spec *capoMachine, found
 		a.SchedulerHints[hint.Name] = *hint.Value.String
 	}
 	if len(spec.FloatingIPPoolRef) > 0 {
-		s.lose(at+"floatingIPPoolRef", "new machines get no addresses of a pool, and those of the old machines stay claimed: set CloudMachine.spec.openstack.ports[].floatingNetwork in the next template")
+		s.addLost(at+"floatingIPPoolRef", "new machines get no addresses of a pool, and those of the old machines stay claimed: set CloudMachine.spec.openstack.ports[].floatingNetwork in the next template")
 	}
 }
 
@@ -444,24 +444,24 @@ func (s subject) capoPlace(a *infrav1.OpenStackMachine, spec *capoMachine, found
 func (m *CAPI) capoMachine(p *Plan, vm *unstructured.Unstructured, machine *Machine) {
 	o := m.capoServer(vm)
 	if o == nil {
-		p.about(vm.GetKind(), vm.GetName()).refuse("", "it has no OpenStackServer: the provider must be of version 0.12 or later")
+		p.findingsFor(vm.GetKind(), vm.GetName()).addRefused("", "it has no OpenStackServer: the provider must be of version 0.12 or later")
 		return
 	}
-	s := p.about(o.GetKind(), o.GetName())
+	s := p.findingsFor(o.GetKind(), o.GetName())
 	if o.GetDeletionTimestamp() != nil {
-		s.refuse("metadata.deletionTimestamp", "it is being deleted")
+		s.addRefused("metadata.deletionTimestamp", "it is being deleted")
 	}
 	if of := o.GetLabels()[clusterv1.ClusterNameLabel]; of != m.Cluster.GetName() {
-		s.refuse("metadata.labels", "%s is %q, so its controller does not see that Cluster %s is paused", clusterv1.ClusterNameLabel, of, m.Cluster.GetName())
+		s.addRefused("metadata.labels", "%s is %q, so its controller does not see that Cluster %s is paused", clusterv1.ClusterNameLabel, of, m.Cluster.GetName())
 	}
 	status := capoStatus(o)
 	if status.InstanceID != machine.Instance {
-		s.refuse("status.instanceID", "it is %q, but Node %s has %q: they are not the same server", status.InstanceID, machine.Node, machine.ProviderID)
+		s.addRefused("status.instanceID", "it is %q, but Node %s has %q: they are not the same server", status.InstanceID, machine.Node, machine.ProviderID)
 	}
 	if len(status.Resources.Ports) == 0 {
-		s.refuse("status.resources.ports", "there is none: wait until the provider has written which ports are the server's own")
+		s.addRefused("status.resources.ports", "there is none: wait until the provider has written which ports are the server's own")
 	}
 	for _, port := range status.Resources.Ports {
-		machine.Own = append(machine.Own, port.ID)
+		machine.OwnedResources = append(machine.OwnedResources, port.ID)
 	}
 }

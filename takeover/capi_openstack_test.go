@@ -17,6 +17,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // newCAPIServers is newCAPIWorld for OpenStack. Nova has more servers, of others.
@@ -33,7 +34,7 @@ func newCAPIServers(t *testing.T) *capiWorld {
 	for i := range w.vms {
 		w.vms[i].Tags["Name"] = w.VMs[i].GetName()
 	}
-	w.vms = append(w.vms, cloud.Tagged{Resource: cloud.Resource{ID: "x", State: cloud.StateRunning}, Tags: map[string]string{"Name": "x"}})
+	w.vms = append(w.vms, tagging.Instance{Resource: cloud.Resource{ID: "x", State: cloud.StateRunning}, Tags: map[string]string{"Name": "x"}})
 	return w
 }
 
@@ -109,7 +110,7 @@ func TestFindingsOfClusterAPIOnOpenStack(t *testing.T) {
 			set(&w.Sets[0], at+".infrastructureRef.kind", "AWSMachineTemplate")
 		}, Refused, pool, at + ".infrastructureRef", "it is AWSMachineTemplate"},
 		{"no OpenStackCluster", func(w *capiWorld) { w.Infrastructure = nil }, Refused, "Cluster old", "spec.infrastructureRef", "no OpenStackCluster old"},
-		{"unreadable OpenStackCluster", func(w *capiWorld) { set(&w.Infrastructure[0], "spec.tags", "x") }, Refused, "OpenStackCluster old", "", "does not know it"},
+		{"unreadable OpenStackCluster", func(w *capiWorld) { set(&w.Infrastructure[0], "spec.tags", "x") }, Refused, "OpenStackCluster old", "", "does not support it"},
 		{"region", func(w *capiWorld) { set(&w.Infrastructure[0], "spec.identityRef.region", "RegionTwo") }, Refused, "OpenStackCluster old", "spec.identityRef.region", `"RegionTwo"`},
 		{"region of a template", spec("identityRef.region", "RegionTwo"), Refused, first, at + ".identityRef.region", `"RegionTwo"`},
 		// machines
@@ -236,8 +237,8 @@ func TestOwnPortsOfClusterAPI(t *testing.T) {
 	t.Parallel()
 	p := newCAPIServers(t).plan()
 	g := NewWithT(t)
-	g.Expect(p.Pools[0].Machines[0].Own).To(Equal([]string{"40000000-0000-4000-8000-0000000000c0"}))
-	g.Expect(p.Pools[1].Machines[1].Own).To(HaveLen(3))
+	g.Expect(p.Pools[0].Machines[0].OwnedResources).To(Equal([]string{"40000000-0000-4000-8000-0000000000c0"}))
+	g.Expect(p.Pools[1].Machines[1].OwnedResources).To(HaveLen(3))
 	g.Expect(p.Pools[0].role()).To(Equal(nameKey), "no server loses anything at commit")
 }
 

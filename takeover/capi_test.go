@@ -11,13 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // capiWorld is what a plan for Cluster API is made from.
 type capiWorld struct {
 	*CAPI
-	vms    []cloud.Tagged
+	vms    []tagging.Instance
 	target *Target
 }
 

@@ -22,6 +22,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // Check adds a finding to the plan for each reason why Cluster API or Drover would make or delete
@@ -33,10 +34,10 @@ func (t *Takeover) Check(ctx context.Context, p *Plan) error {
 		return err
 	}
 	if !paused {
-		p.about("Cluster", t.Cluster).refuse("spec.paused", "no takeover has paused it: stage first")
+		p.findingsFor("Cluster", t.Cluster).addRefused("spec.paused", "no takeover has paused it: stage first")
 	}
 	if t.Account.Spec.OrphanPolicy == infrav1.OrphanPolicyDelete {
-		p.about("CloudAccount", t.Account.Name).refuse("spec.orphanPolicy", "it is Delete: set it to Report until the takeover is complete")
+		p.findingsFor("CloudAccount", t.Account.Name).addRefused("spec.orphanPolicy", "it is Delete: set it to Report until the takeover is complete")
 	}
 	s, err := t.staged(ctx)
 	if err != nil {
@@ -46,7 +47,7 @@ func (t *Takeover) Check(ctx context.Context, p *Plan) error {
 	if err != nil {
 		return fmt.Errorf("listing the VMs with Drover's tags: %w", err)
 	}
-	byToken := map[string][]cloud.Tagged{}
+	byToken := map[string][]tagging.Instance{}
 	for _, vm := range listed {
 		byToken[vm.Token] = append(byToken[vm.Token], vm)
 	}
@@ -59,21 +60,21 @@ func (t *Takeover) Check(ctx context.Context, p *Plan) error {
 	}
 	for _, vm := range listed {
 		if vm.OwnershipID == t.OwnershipID && !known[vm.Token] {
-			p.about("VM", vm.ID).refuse("", "it has the tags of Cluster %s, and no CloudMachine: roll back, or delete it", t.Cluster)
+			p.findingsFor("VM", vm.ID).addRefused("", "it has the tags of Cluster %s, and no CloudMachine: roll back, or delete it", t.Cluster)
 		}
 	}
 	return t.checkStopped(ctx, p)
 }
 
-func (t *Takeover) checkPool(p *Plan, pool *Pool, s *staged, byToken map[string][]cloud.Tagged) {
+func (t *Takeover) checkPool(p *Plan, pool *Pool, s *staged, byToken map[string][]tagging.Instance) {
 	d := named(s.deployments, pool.Name)
-	about := p.about("MachineDeployment", t.Namespace+"/"+pool.Name)
+	about := p.findingsFor("MachineDeployment", t.Namespace+"/"+pool.Name)
 	if d == nil {
-		about.refuse("", "it is not staged")
+		about.addRefused("", "it is not staged")
 		return
 	}
 	if ptr.Deref(d.Spec.Replicas, 0) != pool.Replicas {
-		about.refuse("spec.replicas", "it is %d, and the old pool has %d machines", ptr.Deref(d.Spec.Replicas, 0), pool.Replicas)
+		about.addRefused("spec.replicas", "it is %d, and the old pool has %d machines", ptr.Deref(d.Spec.Replicas, 0), pool.Replicas)
 	}
 	if len(pool.Machines) == 0 {
 		return
@@ -86,13 +87,13 @@ func (t *Takeover) checkPool(p *Plan, pool *Pool, s *staged, byToken map[string]
 	}
 	set := named(s.sets, pool.Set)
 	if set == nil || len(sets) != 1 {
-		about.refuse("", "it must have one MachineSet, %s, and has %q", pool.Set, sets)
+		about.addRefused("", "it must have one MachineSet, %s, and has %q", pool.Set, sets)
 		return
 	}
 	t.checkSet(p, pool, d, set, s)
 	selector, err := metav1.LabelSelectorAsSelector(&set.Spec.Selector)
 	if err != nil {
-		p.about("MachineSet", set.Name).refuse("spec.selector", "%s", err)
+		p.findingsFor("MachineSet", set.Name).addRefused("spec.selector", "%s", err)
 		return
 	}
 	for _, m := range pool.Machines {
@@ -103,16 +104,16 @@ func (t *Takeover) checkPool(p *Plan, pool *Pool, s *staged, byToken map[string]
 // checkSet tests what makes Cluster API adopt the MachineSet as the current one, with all of its
 // machines.
 func (t *Takeover) checkSet(p *Plan, pool *Pool, d *clusterv1.MachineDeployment, set *clusterv1.MachineSet, s *staged) {
-	about := p.about("MachineSet", t.Namespace+"/"+set.Name)
+	about := p.findingsFor("MachineSet", t.Namespace+"/"+set.Name)
 	if ptr.Deref(set.Spec.Replicas, 0) != pool.Replicas {
-		about.refuse("spec.replicas", "it is %d, and the old pool has %d machines", ptr.Deref(set.Spec.Replicas, 0), pool.Replicas)
+		about.addRefused("spec.replicas", "it is %d, and the old pool has %d machines", ptr.Deref(set.Spec.Replicas, 0), pool.Replicas)
 	}
 	if !equality.Semantic.DeepEqual(set.Spec.Template.Spec, d.Spec.Template.Spec) {
-		about.refuse("spec.template.spec", "it differs from that of the MachineDeployment, so all machines would be rolled out")
+		about.addRefused("spec.template.spec", "it differs from that of the MachineDeployment, so all machines would be rolled out")
 	}
 	for _, of := range []map[string]string{set.Labels, set.Spec.Selector.MatchLabels, set.Spec.Template.Labels} {
 		if of[clusterv1.MachineDeploymentUniqueLabel] != imported {
-			about.refuse("metadata.labels", "the label %s is missing, or in the selector or the template", clusterv1.MachineDeploymentUniqueLabel)
+			about.addRefused("metadata.labels", "the label %s is missing, or in the selector or the template", clusterv1.MachineDeploymentUniqueLabel)
 			break
 		}
 	}
@@ -123,49 +124,49 @@ func (t *Takeover) checkSet(p *Plan, pool *Pool, d *clusterv1.MachineDeployment,
 		}
 	}
 	if n != int(pool.Replicas) {
-		about.refuse("", "it has %d Machines, and must have %d", n, pool.Replicas)
+		about.addRefused("", "it has %d Machines, and must have %d", n, pool.Replicas)
 	}
 }
 
-func (t *Takeover) checkMachine(p *Plan, m Machine, selector labels.Selector, s *staged, byToken map[string][]cloud.Tagged) {
-	about := p.about("Machine", t.Namespace+"/"+m.Name)
+func (t *Takeover) checkMachine(p *Plan, m Machine, selector labels.Selector, s *staged, byToken map[string][]tagging.Instance) {
+	about := p.findingsFor("Machine", t.Namespace+"/"+m.Name)
 	machine, vm := named(s.machines, m.Name), named(s.vms, m.Name)
 	if machine == nil || vm == nil {
-		about.refuse("", "it or its CloudMachine is not staged")
+		about.addRefused("", "it or its CloudMachine is not staged")
 		return
 	}
 	if machine.DeletionTimestamp != nil || vm.DeletionTimestamp != nil {
-		about.refuse("metadata.deletionTimestamp", "it or its CloudMachine is being deleted: roll back")
+		about.addRefused("metadata.deletionTimestamp", "it or its CloudMachine is being deleted: roll back")
 	}
 	if _, held := machine.Annotations[hook]; !held {
-		about.refuse("metadata.annotations", "%s is missing", hook)
+		about.addRefused("metadata.annotations", "%s is missing", hook)
 	}
 	if !selector.Matches(labels.Set(machine.Labels)) {
-		about.refuse("metadata.labels", "its MachineSet does not select it")
+		about.addRefused("metadata.labels", "its MachineSet does not select it")
 	}
 	if machine.Spec.ProviderID != m.ProviderID || vm.Spec.ProviderID != m.ProviderID {
-		about.refuse("spec.providerID", "it is not the Node's, %s", m.ProviderID)
+		about.addRefused("spec.providerID", "it is not the Node's, %s", m.ProviderID)
 	}
 	if ref := metav1.GetControllerOf(vm); ref == nil || ref.UID != machine.UID {
-		about.refuse("", "it does not own its CloudMachine")
+		about.addRefused("", "it does not own its CloudMachine")
 	}
 	if vm.Spec.Creation.Token != t.token(m) {
-		about.refuse("", "its CloudMachine has the token %q, not %q", vm.Spec.Creation.Token, t.token(m))
+		about.addRefused("", "its CloudMachine has the token %q, not %q", vm.Spec.Creation.Token, t.token(m))
 	}
 	found := byToken[t.token(m)]
 	if len(found) != 1 {
-		about.refuse("", "%d VMs have its token %s, and exactly one must: stage again", len(found), t.token(m))
+		about.addRefused("", "%d VMs have its token %s, and exactly one must: stage again", len(found), t.token(m))
 		return
 	}
 	switch one := found[0]; {
 	case one.ID != m.Instance || one.ProviderID != m.ProviderID:
-		about.refuse("", "its token is on VM %s, %s", one.ID, one.ProviderID)
+		about.addRefused("", "its token is on VM %s, %s", one.ID, one.ProviderID)
 	case one.OwnershipID != t.OwnershipID:
-		about.refuse("", "VM %s has the ownership ID of another cluster", one.ID)
+		about.addRefused("", "VM %s has the ownership ID of another cluster", one.ID)
 	case one.State != cloud.StateRunning:
-		about.refuse("", "VM %s is %s, not running", one.ID, one.State)
+		about.addRefused("", "VM %s is %s, not running", one.ID, one.State)
 	case one.Partial:
-		about.refuse("", "VM %s has only a part of what it must have: stage again", one.ID)
+		about.addRefused("", "VM %s has only a part of what it must have: stage again", one.ID)
 	}
 }
 
@@ -201,7 +202,7 @@ func (t *Takeover) checkStopped(ctx context.Context, p *Plan) error {
 		return err
 	}
 	if !seen && !t.Stopped {
-		p.about("Namespace", t.OldNamespace).refuse("", "it has no Lease and no Deployment of %s: stop it, and say so with --stopped", t.System.Name)
+		p.findingsFor("Namespace", t.OldNamespace).addRefused("", "it has no Lease and no Deployment of %s: stop it, and say so with --stopped", t.System.Name)
 	}
 	_, err = running(ctx, p, t.Old, t.OldNamespace, autoscaler, autoscaler)
 	return err
@@ -223,7 +224,7 @@ func running(ctx context.Context, p *Plan, c client.Reader, namespace, name stri
 		}
 		seen = true
 		if l.Spec.RenewTime != nil && time.Since(l.Spec.RenewTime.Time) < leaseTime {
-			p.about("Lease", l.Name).refuse("spec.renewTime", "it was renewed less than %s ago: stop %s, all of its processes", leaseTime, name)
+			p.findingsFor("Lease", l.Name).addRefused("spec.renewTime", "it was renewed less than %s ago: stop %s, all of its processes", leaseTime, name)
 		}
 	}
 	deployments, err := deploymentsOf(ctx, c, namespace, name)
@@ -231,7 +232,7 @@ func running(ctx context.Context, p *Plan, c client.Reader, namespace, name stri
 		d := &deployments[i]
 		seen = true
 		if ptr.Deref(d.Spec.Replicas, 1) > 0 || d.Status.Replicas > 0 {
-			p.about("Deployment", d.Name).refuse("spec.replicas", "it runs %s: scale it to 0", name)
+			p.findingsFor("Deployment", d.Name).addRefused("spec.replicas", "it runs %s: scale it to 0", name)
 		}
 	}
 	return seen, err
@@ -252,9 +253,10 @@ func deploymentsOf(ctx context.Context, c client.Reader, namespace, name string)
 	}), nil
 }
 
-// atRest returns what keeps the pools from being as the takeover has made them: each Machine has
-// its Node and is held, and nothing is made, rolled or deleted.
-func (t *Takeover) atRest(ctx context.Context) (missing string, err error) {
+// notConverged returns what does not match the plan yet: a Machine without its Node or that is
+// being deleted, or a pool that creates, rolls or deletes machines. It returns "" if everything
+// matches.
+func (t *Takeover) notConverged(ctx context.Context) (missing string, err error) {
 	s, err := t.staged(ctx)
 	if err != nil {
 		return "", err
@@ -296,5 +298,5 @@ func (t *Takeover) Switch(ctx context.Context) error {
 	if err := t.setPaused(ctx, false); err != nil {
 		return err
 	}
-	return until(ctx, "all machines are adopted", t.atRest)
+	return until(ctx, "all machines are adopted", t.notConverged)
 }

@@ -41,7 +41,7 @@ func (t *Takeover) Commit(ctx context.Context, p *Plan) error {
 		return err
 	}
 	if before { // later, nothing may hold the commit up
-		missing, err := t.atRest(ctx)
+		missing, err := t.notConverged(ctx)
 		if err != nil {
 			return err
 		}
@@ -55,17 +55,17 @@ func (t *Takeover) Commit(ctx context.Context, p *Plan) error {
 	}
 	for i := range p.Pools {
 		if d := named(s.deployments, p.Pools[i].Name); d != nil {
-			if err := t.equip(ctx, &p.Pools[i], d); err != nil {
+			if err := t.restoreAutomation(ctx, &p.Pools[i], d); err != nil {
 				return err
 			}
 		}
 	}
-	if err := t.loseKeys(ctx, s); err != nil {
+	if err := t.removeSourceTags(ctx, s); err != nil {
 		return err
 	}
 	for _, o := range olds {
 		if o.GetKind() == "MachineClass" {
-			if err := t.freeSecrets(ctx, o); err != nil {
+			if err := t.removeSecretFinalizers(ctx, o); err != nil {
 				return err
 			}
 		}
@@ -77,16 +77,16 @@ func (t *Takeover) Commit(ctx context.Context, p *Plan) error {
 		if m.Status.NodeRef.Name == "" {
 			continue
 		}
-		if err := t.freeNode(ctx, m.Status.NodeRef.Name); err != nil {
+		if err := t.cleanUpNode(ctx, m.Status.NodeRef.Name); err != nil {
 			return err
 		}
 	}
 	return t.release(ctx, s)
 }
 
-// equip gives a pool what would make or delete machines before the commit: its MachineHealthCheck,
-// and the annotations by which an autoscaler finds it.
-func (t *Takeover) equip(ctx context.Context, pool *Pool, d *clusterv1.MachineDeployment) error {
+// restoreAutomation gives a pool what would make or delete machines before the commit: its
+// MachineHealthCheck, and the annotations by which an autoscaler finds it.
+func (t *Takeover) restoreAutomation(ctx context.Context, pool *Pool, d *clusterv1.MachineDeployment) error {
 	if pool.Health != nil {
 		check := t.healthCheck(pool)
 		err := t.Management.Get(ctx, client.ObjectKeyFromObject(check), check.DeepCopy())
@@ -109,8 +109,9 @@ func (t *Takeover) equip(ctx context.Context, pool *Pool, d *clusterv1.MachineDe
 	return nil
 }
 
-// loseKeys takes the keys by which the other system finds its VMs off those of this takeover.
-func (t *Takeover) loseKeys(ctx context.Context, s *staged) error {
+// removeSourceTags takes the keys by which the other system finds its VMs off those of this
+// takeover.
+func (t *Takeover) removeSourceTags(ctx context.Context, s *staged) error {
 	tagged, err := t.ours(ctx)
 	if err != nil {
 		return err
@@ -177,9 +178,9 @@ func (t *Takeover) chooseOld(ctx context.Context, s *staged) (all []*unstructure
 	return all, nil
 }
 
-// freeSecrets takes the other system's finalizer off the Secrets of a MachineClass. It
+// removeSecretFinalizers takes the other system's finalizer off the Secrets of a MachineClass. It
 // does not delete them: they may be another's, too.
-func (t *Takeover) freeSecrets(ctx context.Context, class *unstructured.Unstructured) error {
+func (t *Takeover) removeSecretFinalizers(ctx context.Context, class *unstructured.Unstructured) error {
 	for _, field := range []string{"secretRef", "credentialsSecretRef"} {
 		name, _, _ := unstructured.NestedString(class.Object, field, "name")
 		if name == "" {
@@ -196,8 +197,8 @@ func (t *Takeover) freeSecrets(ctx context.Context, class *unstructured.Unstruct
 	return nil
 }
 
-// freeNode takes off a Node what the other system has written, above all its finalizer.
-func (t *Takeover) freeNode(ctx context.Context, name string) error {
+// cleanUpNode takes off a Node what the other system has written, above all its finalizer.
+func (t *Takeover) cleanUpNode(ctx context.Context, name string) error {
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 	node.Name = name

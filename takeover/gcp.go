@@ -20,9 +20,9 @@ func instanceOnGCP(providerID string) string {
 }
 
 // zone sets the pool's zone, and refuses one of another region than the account's.
-func (s subject) zone(pool *Pool, field, zone string, target *Target) {
+func (s findings) zone(pool *Pool, field, zone string, target *Target) {
 	if region := target.Account.Spec.GCP.Region; zone != "" && !strings.HasPrefix(zone, region+"-") {
-		s.refuse(field, "it is %q, and the CloudAccount's region is %q", zone, region)
+		s.addRefused(field, "it is %q, and the CloudAccount's region is %q", zone, region)
 	}
 	pool.FailureDomain = zone
 }

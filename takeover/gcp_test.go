@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // onGCP changes the target's account.
@@ -21,7 +21,7 @@ func onGCP(target *Target) *Target {
 
 // vmsOnGCP returns a VM for each Machine, with the tags that tagged adds to its name, as the driver
 // finds them.
-func vmsOnGCP(machines []unstructured.Unstructured, tagged func(*unstructured.Unstructured) map[string]string) []cloud.Tagged {
+func vmsOnGCP(machines []unstructured.Unstructured, tagged func(*unstructured.Unstructured) map[string]string) []tagging.Instance {
 	vms := vmsOf(machines, tagged)
 	for i := range vms {
 		zone := map[bool]string{true: "europe-west4-a/", false: "europe-west4-b/"}[i < 2]

@@ -48,18 +48,18 @@ func imageOnKubeVirt(m *infrav1.KubeVirtMachine) string {
 }
 
 // quantity returns an amount in units of 1<<shift, rounded up, as Drover has it; 0 for none.
-func (s subject) quantity(field, text string, shift int) int64 {
+func (s findings) quantity(field, text string, shift int) int64 {
 	if text == "" {
 		return 0
 	}
 	q, err := resource.ParseQuantity(text)
 	if err != nil {
-		s.refuse(field, "it is %q: %s", text, err)
+		s.addRefused(field, "it is %q: %s", text, err)
 		return 0
 	}
 	n := (q.Value() + 1<<shift - 1) >> shift
 	if unit := map[int]string{20: "MiB", 30: "GiB"}[shift]; unit != "" && n<<shift != q.Value() {
-		s.note(field, "it is %s: new machines get %d %s", text, n, unit)
+		s.addNote(field, "it is %s: new machines get %d %s", text, n, unit)
 	}
 	return n
 }

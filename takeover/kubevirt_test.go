@@ -12,6 +12,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // onKubeVirt changes the target's account.
@@ -22,7 +23,7 @@ func onKubeVirt(target *Target) *Target {
 
 // vmsOnKubeVirt returns a VM for each Machine, with the labels that it adds to its name. The first
 // two are of one pool.
-func vmsOnKubeVirt(machines []unstructured.Unstructured, labels map[string]string, sizes, images [2]string) []cloud.Tagged {
+func vmsOnKubeVirt(machines []unstructured.Unstructured, labels map[string]string, sizes, images [2]string) []tagging.Instance {
 	vms := vmsOf(machines, func(*unstructured.Unstructured) map[string]string { return maps.Clone(labels) })
 	for i := range vms {
 		if vms[i].Tags == nil {
@@ -106,7 +107,7 @@ func TestFindingsOfMachineControllerOnKubeVirt(t *testing.T) {
 	g := NewWithT(t)
 	w := newMCOnKubeVirt(t)
 	before := len(w.plan().Findings)
-	w.vms = append(w.vms, cloud.Tagged{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{"Name": "anybody's"}})
+	w.vms = append(w.vms, tagging.Instance{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{"Name": "anybody's"}})
 	g.Expect(w.plan().Findings).To(HaveLen(before), "a VM of another name is nobody's business")
 	for _, vm := range []string{"workers-" + strings.Repeat("x", 55), "a"} {
 		name(vm)(w)
@@ -125,7 +126,7 @@ func TestImageOfMachineController(t *testing.T) {
 		"ubuntu":            {PVC: &infrav1.KubeVirtObjectSource{Name: "ubuntu"}},
 		"images/ubuntu":     {PVC: &infrav1.KubeVirtObjectSource{Namespace: "images", Name: "ubuntu"}},
 	} {
-		g.Expect((subject{plan: &Plan{}}).mcKubeVirtImage("", &mcKubeVirtPrimary{OSImage: mcVar{value: image}})).To(Equal(is))
+		g.Expect((findings{plan: &Plan{}}).mcKubeVirtImage("", &mcKubeVirtPrimary{OSImage: mcVar{value: image}})).To(Equal(is))
 	}
 }
 
@@ -168,7 +169,7 @@ func TestFindingsOnKubeVirt(t *testing.T) {
 		{"not the same VM", func(w *world) { set(&w.Machines[0], "spec.providerID", "kubevirt://x") }, Refused, one, "spec.providerID", "not the same VM"},
 		{"another size", func(w *world) { w.vms[0].Type = "2 CPUs, 8192 MiB" }, Noted, one, "", "the next rollout makes it 4 CPUs, 8000 MiB"},
 		{"a stray", func(w *world) {
-			w.vms = append(w.vms, cloud.Tagged{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{mcmCluster: "blue", mcmRole: "node"}})
+			w.vms = append(w.vms, tagging.Instance{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{mcmCluster: "blue", mcmRole: "node"}})
 		}, Noted, "VM x", "", "is of no Machine"},
 	})
 }

@@ -14,7 +14,7 @@ import (
 
 // nodeLabels gives new Nodes the labels of a field: those that a kubelet may set by its kubelet,
 // and those that Cluster API sets by the Machine. The other system sets any label itself.
-func (s subject) nodeLabels(pool *Pool, field string, labels map[string]string) {
+func (s findings) nodeLabels(pool *Pool, field string, labels map[string]string) {
 	var lost []string
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		into := &pool.NodeLabels
@@ -34,7 +34,7 @@ func (s subject) nodeLabels(pool *Pool, field string, labels map[string]string) 
 		(*into)[key] = labels[key]
 	}
 	if len(lost) > 0 {
-		s.lose(field, "new Nodes do not get the labels %s, which neither a kubelet nor Cluster API may set", strings.Join(lost, ", "))
+		s.addLost(field, "new Nodes do not get the labels %s, which neither a kubelet nor Cluster API may set", strings.Join(lost, ", "))
 	}
 }
 

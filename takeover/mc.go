@@ -123,7 +123,7 @@ func (m *MC) Plan(target *Target, drop []string) *Plan {
 			p.Pools = append(p.Pools, *pool)
 		}
 	}
-	p.strays(m.Deployments, m.Sets, m.Machines)
+	p.checkUnowned(m.Deployments, m.Sets, m.Machines)
 	p.versions()
 	p.joinable(target)
 	p.checkDrop()
@@ -132,13 +132,13 @@ func (m *MC) Plan(target *Target, drop []string) *Plan {
 
 // pool plans one MachineDeployment, or returns nil if it can't be read.
 func (m *MC) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
-	s := p.about("MachineDeployment", d.GetName())
+	s := p.findingsFor("MachineDeployment", d.GetName())
 	spec := &mcDeploymentSpec{}
 	if !s.decode(d.Object, "spec", spec) {
 		return nil
 	}
 	if d.GetDeletionTimestamp() != nil {
-		s.refuse("metadata.deletionTimestamp", "it is being deleted")
+		s.addRefused("metadata.deletionTimestamp", "it is being deleted")
 	}
 	pool := &Pool{
 		Name: d.GetName(), Template: d.GetName(), Replicas: ptr.Deref(spec.Replicas, 1), Paused: spec.Paused,
@@ -153,7 +153,7 @@ func (m *MC) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
 	}
 	for _, key := range slices.Sorted(maps.Keys(d.GetAnnotations())) {
 		if strings.Contains(key, "machine-controller.kubermatic.io/") || strings.HasPrefix(key, "k8c.io/operating-system-profile") {
-			s.note("metadata.annotations", "the CloudInitConfigTemplate must say what %s says", key)
+			s.addNote("metadata.annotations", "the CloudInitConfigTemplate must say what %s says", key)
 		}
 	}
 	s.mcTemplate(pool, &spec.Template, target)
@@ -163,17 +163,17 @@ func (m *MC) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
 	}
 	pool.Set = set.GetName()
 	if n := ptr.Deref(setSpec.Replicas, 1); n != pool.Replicas {
-		s.refuse("spec.replicas", "it is %d, and %d in MachineSet %s: wait until the pool is scaled", pool.Replicas, n, set.GetName())
+		s.addRefused("spec.replicas", "it is %d, and %d in MachineSet %s: wait until the pool is scaled", pool.Replicas, n, set.GetName())
 	}
 	if !equality.Semantic.DeepEqual(setSpec.Template.Spec, spec.Template.Spec) {
-		s.refuse("spec.template", "it differs from that of MachineSet %s: wait until the pool is rolled out", set.GetName())
+		s.addRefused("spec.template", "it differs from that of MachineSet %s: wait until the pool is rolled out", set.GetName())
 	}
 	if setSpec.DeletePolicy != "" && setSpec.DeletePolicy != "Random" {
-		p.about("MachineSet", set.GetName()).note("spec.deletePolicy", "set spec.deletion.order of the MachineDeployment to %s after the takeover", setSpec.DeletePolicy)
+		p.findingsFor("MachineSet", set.GetName()).addNote("spec.deletePolicy", "set spec.deletion.order of the MachineDeployment to %s after the takeover", setSpec.DeletePolicy)
 	}
 	machines := of(set, m.Machines)
 	if len(machines) != int(pool.Replicas) {
-		s.refuse("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", pool.Replicas, set.GetName(), len(machines))
+		s.addRefused("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", pool.Replicas, set.GetName(), len(machines))
 	}
 	s.added(pool, machines)
 	for _, machine := range machines {
@@ -189,10 +189,10 @@ func (m *MC) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
 }
 
 // activeSet returns the MachineSet that has the pool's machines, or nil. More than one is refused.
-func (m *MC) activeSet(s subject, d *unstructured.Unstructured) (active *unstructured.Unstructured, spec *mcSetSpec) {
+func (m *MC) activeSet(s findings, d *unstructured.Unstructured) (active *unstructured.Unstructured, spec *mcSetSpec) {
 	var names []string
 	for _, set := range of(d, m.Sets) {
-		one, about := &mcSetSpec{}, s.plan.about("MachineSet", set.GetName())
+		one, about := &mcSetSpec{}, s.plan.findingsFor("MachineSet", set.GetName())
 		if !about.decode(set.Object, "spec", one) {
 			continue
 		}
@@ -200,26 +200,26 @@ func (m *MC) activeSet(s subject, d *unstructured.Unstructured) (active *unstruc
 			continue // of an earlier revision, or of a pool of 0
 		}
 		if set.GetDeletionTimestamp() != nil {
-			about.refuse("metadata.deletionTimestamp", "it is being deleted")
+			about.addRefused("metadata.deletionTimestamp", "it is being deleted")
 		}
 		names = append(names, set.GetName())
 		active, spec = set, one
 	}
 	if len(names) > 1 {
-		s.refuse("", "%d MachineSets have machines, %s: wait until the pool is rolled out", len(names), strings.Join(names, " and "))
+		s.addRefused("", "%d MachineSets have machines, %s: wait until the pool is rolled out", len(names), strings.Join(names, " and "))
 		return nil, nil
 	}
 	return active, spec
 }
 
 // mcTemplate maps what the pool says of each machine.
-func (s subject) mcTemplate(pool *Pool, template *mcTemplate, target *Target) {
+func (s findings) mcTemplate(pool *Pool, template *mcTemplate, target *Target) {
 	const at = "spec.template.spec."
 	t := &template.Spec
 	s.nodeLabels(pool, at+"metadata.labels", t.Labels)
 	pool.NodeTaints = slices.Clone(t.Taints)
 	if own := s.mcAnnotations(at+"metadata.annotations", t.Annotations, target); len(own) > 0 {
-		s.lose(at+"metadata.annotations", "new Nodes do not get the annotations %s", strings.Join(own, ", "))
+		s.addLost(at+"metadata.annotations", "new Nodes do not get the annotations %s", strings.Join(own, ", "))
 	}
 	config := &mcProviderConfig{}
 	const value = at + "providerSpec.value"
@@ -232,25 +232,25 @@ func (s subject) mcTemplate(pool *Pool, template *mcTemplate, target *Target) {
 		"kubevirt": account.KubeVirt != nil, "openstack": account.OpenStack != nil, "vsphere": account.VSphere != nil,
 	}
 	if !same[config.CloudProvider] {
-		s.refuse(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
+		s.addRefused(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
 		return
 	}
 	mcLabel(pool, "v1.machine-controller.kubermatic.io/operating-system", config.OperatingSystem)
-	s.note(value+".operatingSystem", "it is %s: the CloudInitConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
+	s.addNote(value+".operatingSystem", "it is %s: the CloudInitConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
 	if len(config.SSHPublicKeys) > 0 {
-		s.note(value+".sshPublicKeys", "the CloudInitConfigTemplate says which keys new machines accept")
+		s.addNote(value+".sshPublicKeys", "the CloudInitConfigTemplate says which keys new machines accept")
 	}
 	if config.CAPublicKey != "" {
-		s.lose(value+".caPublicKey", "new machines accept no certificates for SSH")
+		s.addLost(value+".caPublicKey", "new machines accept no certificates for SSH")
 	}
 	if ptr.Deref(config.OverwriteCloudConfig, "") != "" {
-		s.lose(value+".overwriteCloudConfig", "kubelets have no built-in cloud provider any more")
+		s.addLost(value+".overwriteCloudConfig", "kubelets have no built-in cloud provider any more")
 	}
 	family := ""
 	if n := config.Network; n != nil {
 		family = n.IPFamily
 		if n.CIDR != "" || n.Gateway != "" || len(n.DNS.Servers) > 0 {
-			s.lose(value+".network", "new machines get their addresses and name servers from the subnet")
+			s.addLost(value+".network", "new machines get their addresses and name servers from the subnet")
 		}
 	}
 	switch {
@@ -283,7 +283,7 @@ func mcLabel(pool *Pool, key, value string) {
 
 // added gives new Nodes the labels that all Machines of a pool have and the pool has not: those of
 // machine-controller's webhook.
-func (s subject) added(pool *Pool, machines []*unstructured.Unstructured) {
+func (s findings) added(pool *Pool, machines []*unstructured.Unstructured) {
 	const field = "spec.template.spec.metadata.labels"
 	var common map[string]string
 	for i, o := range machines {
@@ -299,41 +299,41 @@ func (s subject) added(pool *Pool, machines []*unstructured.Unstructured) {
 	}
 	s.nodeLabels(pool, field, common)
 	if len(common) > 0 {
-		s.note(field, "new Nodes have %s, too, which the webhook has given all Machines", strings.Join(slices.Sorted(maps.Keys(common)), ", "))
+		s.addNote(field, "new Nodes have %s, too, which the webhook has given all Machines", strings.Join(slices.Sorted(maps.Keys(common)), ", "))
 	}
 }
 
 // text returns the value of a field, which must be in the MachineDeployment.
-func (s subject) text(field string, v mcVar) string {
+func (s findings) text(field string, v mcVar) string {
 	if v.from {
-		s.refuse(field, "it comes from a Secret or a ConfigMap, which Drover does not read: the MachineDeployment must have the value")
+		s.addRefused(field, "it comes from a Secret or a ConfigMap, which Drover does not read: the MachineDeployment must have the value")
 	}
 	return v.value
 }
 
 // machine plans one Machine. It returns nil if no VM can be named for it.
 func (m *MC) machine(p *Plan, o *unstructured.Unstructured, target *Target) *Machine {
-	s := p.about("Machine", o.GetName())
+	s := p.findingsFor("Machine", o.GetName())
 	spec := &mcMachineSpec{}
 	if !s.decode(o.Object, "spec", spec) {
 		return nil
 	}
 	if o.GetDeletionTimestamp() != nil {
-		s.refuse("metadata.deletionTimestamp", "it is being deleted: wait until it is gone")
+		s.addRefused("metadata.deletionTimestamp", "it is being deleted: wait until it is gone")
 	}
 	if reason, _, _ := unstructured.NestedString(o.Object, "status", "errorReason"); reason != "" {
-		s.refuse("status.errorReason", "it is %s: delete the Machine, or wait until it is healthy", reason)
+		s.addRefused("status.errorReason", "it is %s: delete the Machine, or wait until it is healthy", reason)
 	}
 	const initializers = "machine-controller.kubermatic.io/initializers"
 	if o.GetAnnotations()[initializers] != "" {
-		s.refuse("metadata.annotations", "%s is set, so nobody looks after it: end that first", initializers)
+		s.addRefused("metadata.annotations", "%s is set, so nobody looks after it: end that first", initializers)
 	}
 	node := s.nodeOf(o, m.Nodes)
 	if node == nil {
 		return nil
 	}
 	if owner, has := node.Labels["machine-controller/owned-by"]; has && owner != string(o.GetUID()) {
-		s.refuse("status.nodeRef", "its Node %s has the label of another Machine, %s", node.Name, owner)
+		s.addRefused("status.nodeRef", "its Node %s has the label of another Machine, %s", node.Name, owner)
 	}
 	machine := s.machineOf(o, node, target)
 	if machine == nil {
@@ -341,7 +341,7 @@ func (m *MC) machine(p *Plan, o *unstructured.Unstructured, target *Target) *Mac
 	}
 	machine.Identity = string(o.GetUID())
 	if own := spec.ProviderID[strings.LastIndex(spec.ProviderID, "/")+1:]; own != "" && own != machine.instanceName() {
-		s.refuse("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name, node.Spec.ProviderID)
+		s.addRefused("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name, node.Spec.ProviderID)
 	}
 	return machine
 }

@@ -41,7 +41,7 @@ type mcAWSSpec struct {
 }
 
 // mcAWS maps a cloudProviderSpec to the fields of a machine. Credentials are the CloudAccount's.
-func (s subject) mcAWS(pool *Pool, from map[string]any, family string, target *Target) {
+func (s findings) mcAWS(pool *Pool, from map[string]any, family string, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcAWSSpec{}
 	if !s.decode(map[string]any{at: from}, at, spec) {
@@ -49,18 +49,18 @@ func (s subject) mcAWS(pool *Pool, from map[string]any, family string, target *T
 	}
 	text := func(field string, v mcVar) string { return s.text(at+"."+field, v) }
 	if region := text("region", spec.Region); region != "" && region != target.Account.Spec.AWS.Region {
-		s.refuse(at+".region", "it is %q, and the CloudAccount's is %q", region, target.Account.Spec.AWS.Region)
+		s.addRefused(at+".region", "it is %q, and the CloudAccount's is %q", region, target.Account.Spec.AWS.Region)
 	}
 	subnet := text("subnetId", spec.SubnetID)
 	if subnet == "" {
-		s.refuse(at+".subnetId", "there is none: name the subnet, which Drover can't leave to AWS")
+		s.addRefused(at+".subnetId", "there is none: name the subnet, which Drover can't leave to AWS")
 	}
 	// machine-controller's own default, and the types for which it sends IOPS
 	disk := cmp.Or(text("diskType", spec.DiskType), "standard")
 	iops := ptr.Deref(spec.DiskIOPS, 0)
 	if iops != 0 && disk != "io1" && disk != "gp3" {
 		iops = 0
-		s.note(at+".diskIops", "it has no effect on a disk of type %s, here as there", disk)
+		s.addNote(at+".diskIops", "it has no effect on a disk of type %s, here as there", disk)
 	}
 	m := &infrav1.AWSMachine{
 		InstanceType: text("instanceType", spec.InstanceType), Image: infrav1.AWSImage{ID: text("ami", spec.AMI)},
@@ -87,7 +87,7 @@ func (s subject) mcAWS(pool *Pool, from map[string]any, family string, target *T
 		if c := spec.SpotInstanceConfig; c != nil {
 			m.Market.MaxPriceUSD = text("spotInstanceConfig.maxPrice", c.MaxPrice)
 			if text("spotInstanceConfig.persistentRequest", c.PersistentRequest) == "true" {
-				s.refuse(at+".spotInstanceConfig.persistentRequest", "AWS would replace a machine that Drover deletes: only one-time requests can be taken over")
+				s.addRefused(at+".spotInstanceConfig.persistentRequest", "AWS would replace a machine that Drover deletes: only one-time requests can be taken over")
 			}
 		}
 	}

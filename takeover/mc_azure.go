@@ -65,7 +65,7 @@ var mcCleanups = []string{
 
 // mcAzure maps a cloudProviderSpec to the fields of a machine. Credentials are the CloudAccount's,
 // and load balancers and routes are the cloud controller's.
-func (s subject) mcAzure(pool *Pool, from map[string]any, system, family string, target *Target) {
+func (s findings) mcAzure(pool *Pool, from map[string]any, system, family string, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcAzureSpec{}
 	if !s.decode(map[string]any{at: from}, at, spec) {
@@ -74,7 +74,7 @@ func (s subject) mcAzure(pool *Pool, from map[string]any, system, family string,
 	text := func(field string, v mcVar) string { return s.text(at+"."+field, v) }
 	s.azureAccount(at+".", text("location", spec.Location), text("resourceGroup", spec.ResourceGroup), target)
 	if id := spec.SubscriptionID.value; id != "" && id != target.Account.Spec.Azure.SubscriptionID {
-		s.refuse(at+".subscriptionID", "it is %q, and the CloudAccount's is %q", id, target.Account.Spec.Azure.SubscriptionID)
+		s.addRefused(at+".subscriptionID", "it is %q, and the CloudAccount's is %q", id, target.Account.Spec.Azure.SubscriptionID)
 	}
 	nic := infrav1.AzureNetworkInterface{
 		SubnetID: target.onAzure(text("vnetResourceGroup", spec.VNetResourceGroup), "Microsoft.Network/virtualNetworks",
@@ -87,7 +87,7 @@ func (s subject) mcAzure(pool *Pool, from map[string]any, system, family string,
 	if text("assignPublicIP", spec.AssignPublicIP) == "true" {
 		nic.PublicIP = &infrav1.AzurePublicIP{}
 		if !strings.EqualFold(ptr.Deref(spec.PublicIPSKU, "Basic"), "Standard") {
-			s.note(at+".publicIPSKU", "the public addresses of new machines are of the SKU Standard, which lets nothing in that no security group permits")
+			s.addNote(at+".publicIPSKU", "the public addresses of new machines are of the SKU Standard, which lets nothing in that no security group permits")
 		}
 	}
 	m := &infrav1.AzureMachine{
@@ -122,7 +122,7 @@ func mcPlan(system string) *infrav1.AzurePlan {
 
 // mcAzureImage maps the image and its purchase plan. Without an image, machine-controller chooses
 // by the operating system, and new machines get that of a running VM.
-func (s subject) mcAzureImage(pool *Pool, m *infrav1.AzureMachine, spec *mcAzureSpec, system string) {
+func (s findings) mcAzureImage(pool *Pool, m *infrav1.AzureMachine, spec *mcAzureSpec, system string) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec."
 	plan, field := mcPlan(system), at+"imageReference"
 	if p := spec.ImagePlan; p != nil && p.Name != "" { // without a name, there as if it were missing
@@ -136,7 +136,7 @@ func (s subject) mcAzureImage(pool *Pool, m *infrav1.AzureMachine, spec *mcAzure
 		return
 	}
 	if !buy(&m.Image, plan) {
-		s.lose(field, "new machines are made without the purchase plan %s %s %s of the old ones, which is not that of their image", plan.Publisher, plan.Product, plan.Name)
+		s.addLost(field, "new machines are made without the purchase plan %s %s %s of the old ones, which is not that of their image", plan.Publisher, plan.Product, plan.Name)
 	}
 }
 
@@ -157,14 +157,14 @@ func buy(image *infrav1.AzureImage, plan *infrav1.AzurePlan) bool {
 }
 
 // mcAzurePlace maps where VMs are: in an availability set, or in a zone.
-func (s subject) mcAzurePlace(pool *Pool, m *infrav1.AzureMachine, spec *mcAzureSpec, target *Target) {
+func (s findings) mcAzurePlace(pool *Pool, m *infrav1.AzureMachine, spec *mcAzureSpec, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	if name := s.text(at+".availabilitySet", spec.AvailabilitySet); name != "" && ptr.Deref(spec.AssignAvailabilitySet, true) {
 		m.AvailabilitySetID = target.onAzure("", "Microsoft.Compute/availabilitySets", name)
 		return
 	}
 	if len(spec.Zones) > 1 {
-		s.refuse(at+".zones", "there are %d, and a machine is in one", len(spec.Zones))
+		s.addRefused(at+".zones", "there are %d, and a machine is in one", len(spec.Zones))
 	}
 	if len(spec.Zones) > 0 {
 		pool.FailureDomain = spec.Zones[0]

@@ -49,7 +49,7 @@ type mcGCPSpec struct {
 
 // mcGCP maps a cloudProviderSpec to the fields of a machine. Credentials are the CloudAccount's,
 // and zones of load balancers the cloud controller's.
-func (s subject) mcGCP(pool *Pool, config *mcProviderConfig, family string, target *Target) {
+func (s findings) mcGCP(pool *Pool, config *mcProviderConfig, family string, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcGCPSpec{}
 	if !s.decode(map[string]any{at: config.CloudProviderSpec}, at, spec) {
@@ -63,7 +63,7 @@ func (s subject) mcGCP(pool *Pool, config *mcProviderConfig, family string, targ
 		return text(field, *v)
 	}
 	if project, account := text("projectID", spec.ProjectID), target.Account.Spec.GCP.ProjectID; project != "" && project != account {
-		s.refuse(at+".projectID", "it is %q, and the CloudAccount's is %q", project, account)
+		s.addRefused(at+".projectID", "it is %q, and the CloudAccount's is %q", project, account)
 	}
 	s.zone(pool, at+".zone", text("zone", spec.Zone), target)
 	nic := infrav1.GCPNetworkInterface{}
@@ -92,21 +92,21 @@ func (s subject) mcGCP(pool *Pool, config *mcProviderConfig, family string, targ
 		m.Image = target.imageOnGCP(custom)
 	case known:
 		m.Image = image
-		s.note(at+".customImage", "there is none: new machines get the family %s of project %s", image.Family, image.Project)
+		s.addNote(at+".customImage", "there is none: new machines get the family %s of project %s", image.Family, image.Project)
 	default:
-		s.refuse(at+".customImage", "there is none, and Drover does not know that of %s", config.OperatingSystem)
+		s.addRefused(at+".customImage", "there is none, and Drover does not know that of %s", config.OperatingSystem)
 	}
 	s.mcGCPRuns(m, spec, text, optional)
 	if len(spec.GuestOSFeatures) > 0 {
-		s.note(at+".guestOSFeatures", "the image must have them")
+		s.addNote(at+".guestOSFeatures", "the image must have them")
 	}
 	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{GCP: m}), []string{mcInstanceKey}
 }
 
 // mcGCPRuns maps how machines are bought and what they may do.
-func (s subject) mcGCPRuns(m *infrav1.GCPMachine, spec *mcGCPSpec, text func(string, mcVar) string, optional func(string, *mcVar, string) string) {
+func (s findings) mcGCPRuns(m *infrav1.GCPMachine, spec *mcGCPSpec, text func(string, mcVar) string, optional func(string, *mcVar, string) string) {
 	if text("disableMachineServiceAccount", spec.NoServiceAccount) != "true" {
-		s.lose("spec.template.spec.providerSpec.value.cloudProviderSpec.disableMachineServiceAccount",
+		s.addLost("spec.template.spec.providerSpec.value.cloudProviderSpec.disableMachineServiceAccount",
 			"new machines have no service account, and the old ones that of machine-controller's key: if they need it, name it in the next template")
 	}
 	m.ProvisioningModel = optional("provisioningModel", spec.ProvisioningModel, "")

@@ -107,7 +107,7 @@ const mcNamespace = "cluster.x-k8s.io/cluster-namespace"
 const mcPool = "md"
 
 // mcKubeVirt maps a cloudProviderSpec to the fields of a machine. The kubeconfig is the account's.
-func (s subject) mcKubeVirt(pool *Pool, config *mcProviderConfig, meta *metav1.ObjectMeta, target *Target) {
+func (s findings) mcKubeVirt(pool *Pool, config *mcProviderConfig, meta *metav1.ObjectMeta, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcKubeVirtSpec{}
 	if !s.decode(map[string]any{at: config.CloudProviderSpec}, at, spec) {
@@ -124,12 +124,12 @@ func (s subject) mcKubeVirt(pool *Pool, config *mcProviderConfig, meta *metav1.O
 		},
 	}
 	if m.EvictionStrategy == "External" {
-		s.note(at+".virtualMachine.evictionStrategy", "it is External: when a node of the infrastructure is drained, Drover replaces the machine, whose Node counts as interruptible")
+		s.addNote(at+".virtualMachine.evictionStrategy", "it is External: when a node of the infrastructure is drained, Drover replaces the machine, whose Node counts as interruptible")
 	}
 	if config.OperatingSystem == "flatcar" {
 		m.CloudInit = infrav1.KubeVirtConfigDrive
 		m.Annotations["kubevirt.io/placePCIDevicesOnRootComplex"] = "true"
-		s.note(at+".virtualMachine", "new machines have their Ignition on a config drive, as Flatcar's image for KubeVirt reads it, and not in an annotation")
+		s.addNote(at+".virtualMachine", "new machines have their Ignition on a config drive, as Flatcar's image for KubeVirt reads it, and not in an annotation")
 	}
 	s.mcKubeVirtMeta(m, meta)
 	s.mcKubeVirtSize(m, vm)
@@ -141,7 +141,7 @@ func (s subject) mcKubeVirt(pool *Pool, config *mcProviderConfig, meta *metav1.O
 }
 
 // mcKubeVirtMeta gives VMs the labels and annotations of their Machines. Those of VMs win.
-func (s subject) mcKubeVirtMeta(m *infrav1.KubeVirtMachine, meta *metav1.ObjectMeta) {
+func (s findings) mcKubeVirtMeta(m *infrav1.KubeVirtMachine, meta *metav1.ObjectMeta) {
 	var lost []string
 	for key, value := range meta.Labels {
 		if _, has := m.Labels[key]; !has {
@@ -156,12 +156,12 @@ func (s subject) mcKubeVirtMeta(m *infrav1.KubeVirtMachine, meta *metav1.ObjectM
 		m.Annotations[key] = meta.Annotations[key]
 	}
 	if len(lost) > 0 {
-		s.lose("spec.template.metadata.annotations", "the volumes of new machines do not get %s", strings.Join(lost, ", "))
+		s.addLost("spec.template.metadata.annotations", "the volumes of new machines do not get %s", strings.Join(lost, ", "))
 	}
 }
 
 // mcKubeVirtSize maps what CPU and memory a VM has.
-func (s subject) mcKubeVirtSize(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
+func (s findings) mcKubeVirtSize(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine."
 	if p := vm.Preference; p != nil {
 		m.Preference = &infrav1.KubeVirtPreference{Name: p.Name, Kind: cmp.Or(p.Kind, "VirtualMachineClusterPreference")}
@@ -170,7 +170,7 @@ func (s subject) mcKubeVirtSize(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
 	if i := vm.Instancetype; i != nil { // it alone counts
 		m.Instancetype = &infrav1.KubeVirtInstancetype{Name: i.Name, Kind: cmp.Or(i.Kind, "VirtualMachineClusterInstancetype")}
 		s.mcKubeVirtMatched(at+"instancetype", i)
-		s.note(at+"instancetype", "machine-controller prefers a VirtualMachineInstancetype of the namespace, whatever the kind: new machines get the %s %s",
+		s.addNote(at+"instancetype", "machine-controller prefers a VirtualMachineInstancetype of the namespace, whatever the kind: new machines get the %s %s",
 			m.Instancetype.Kind, i.Name)
 		return
 	}
@@ -178,7 +178,7 @@ func (s subject) mcKubeVirtSize(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
 	cores := int64(vm.Template.VCPUs.Cores)
 	if cpus := s.text(at+"template.cpus", vm.Template.CPUs); cores == 0 && cpus != "" {
 		cores = s.quantity(at+"template.cpus", cpus, 0)
-		s.lose(at+"template.cpus", "new machines have %d CPUs, of which KubeVirt reserves a part (cpuAllocationRatio), not all", cores)
+		s.addLost(at+"template.cpus", "new machines have %d CPUs, of which KubeVirt reserves a part (cpuAllocationRatio), not all", cores)
 	}
 	if cores > 0 {
 		m.CPU = &infrav1.KubeVirtCPU{Cores: int32(cores), Sockets: 1, Threads: 1}
@@ -186,19 +186,19 @@ func (s subject) mcKubeVirtSize(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
 }
 
 // mcKubeVirtMatched finds what a matcher says beside kind and name.
-func (s subject) mcKubeVirtMatched(field string, is *mcKubeVirtMatcher) {
+func (s findings) mcKubeVirtMatched(field string, is *mcKubeVirtMatcher) {
 	if is.RevisionName != "" || is.InferFromVolume != "" || is.InferFromVolumeFailurePolicy != "" {
-		s.lose(field, "new machines know it by kind and name alone")
+		s.addLost(field, "new machines know it by kind and name alone")
 	}
 }
 
 // mcKubeVirtDisks maps the disks, all of which begin as copies of the image.
-func (s subject) mcKubeVirtDisks(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
+func (s findings) mcKubeVirtDisks(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template."
 	primary := &vm.Template.PrimaryDisk
 	mode, source := s.text(at+"primaryDisk.storageAccessType", primary.StorageAccessType), s.mcKubeVirtImage(at+"primaryDisk.", primary)
 	if mode == "" {
-		s.note(at+"primaryDisk.storageAccessType", "machine-controller uses ReadWriteMany where the storage has it; new machines' volumes have the mode that CDI's profile of the class prefers")
+		s.addNote(at+"primaryDisk.storageAccessType", "machine-controller uses ReadWriteMany where the storage has it; new machines' volumes have the mode that CDI's profile of the class prefers")
 	}
 	volume := func(field string, disk mcKubeVirtDisk) *infrav1.KubeVirtDataVolume {
 		return &infrav1.KubeVirtDataVolume{
@@ -211,21 +211,21 @@ func (s subject) mcKubeVirtDisks(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
 		m.DataDisks = append(m.DataDisks, infrav1.KubeVirtDataDisk{Name: fmt.Sprintf("secondarydisk%d", i), DataVolume: volume(at+"secondaryDisks", disk)})
 	}
 	if len(m.DataDisks) > 0 {
-		s.note(at+"secondaryDisks", "they begin as copies of the image, as before: name another source in the next template")
+		s.addNote(at+"secondaryDisks", "they begin as copies of the image, as before: name another source in the next template")
 	}
 	if len(primary.ExtraHeaders) > 0 {
-		s.lose(at+"primaryDisk.extraHeaders", "the image is fetched without them")
+		s.addLost(at+"primaryDisk.extraHeaders", "the image is fetched without them")
 	}
 	if primary.ExtraHeadersSecretRef != (mcVar{}) {
-		s.lose(at+"primaryDisk.extraHeadersSecretRef", "the image is fetched without these headers")
+		s.addLost(at+"primaryDisk.extraHeadersSecretRef", "the image is fetched without these headers")
 	}
 	if s.text(at+"primaryDisk.storageTarget", primary.StorageTarget) == "pvc" {
-		s.note(at+"primaryDisk.storageTarget", "CDI makes new machines' claims from the class's profile, larger by what a file system needs")
+		s.addNote(at+"primaryDisk.storageTarget", "CDI makes new machines' claims from the class's profile, larger by what a file system needs")
 	}
 }
 
 // mcKubeVirtImage returns where an image comes from. Without a source, its form tells.
-func (s subject) mcKubeVirtImage(at string, disk *mcKubeVirtPrimary) (source infrav1.KubeVirtDataVolumeSource) {
+func (s findings) mcKubeVirtImage(at string, disk *mcKubeVirtPrimary) (source infrav1.KubeVirtDataVolumeSource) {
 	image, kind := s.text(at+"osImage", disk.OSImage), s.text(at+"source", disk.Source)
 	if kind == "" {
 		kind = "pvc"
@@ -245,13 +245,13 @@ func (s subject) mcKubeVirtImage(at string, disk *mcKubeVirtPrimary) (source inf
 			source.PVC = &infrav1.KubeVirtObjectSource{Namespace: parts[0], Name: parts[1]}
 		}
 	default:
-		s.refuse(at+"source", "it is %q: Drover knows http, registry and pvc", kind)
+		s.addRefused(at+"source", "it is %q: Drover knows http, registry and pvc", kind)
 	}
 	return source
 }
 
 // mcKubeVirtPlace maps on which nodes VMs run.
-func (s subject) mcKubeVirtPlace(m *infrav1.KubeVirtMachine, spec *mcKubeVirtSpec, pool *Pool) {
+func (s findings) mcKubeVirtPlace(m *infrav1.KubeVirtMachine, spec *mcKubeVirtSpec, pool *Pool) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec."
 	const affinity = at + "affinity.nodeAffinityPreset."
 	preset := &spec.Affinity.NodeAffinityPreset
@@ -270,7 +270,7 @@ func (s subject) mcKubeVirtPlace(m *infrav1.KubeVirtMachine, spec *mcKubeVirtSpe
 	for _, c := range spec.TopologySpreadConstraints {
 		skew, err := strconv.ParseInt(s.text(at+"topologySpreadConstraints.maxSkew", c.MaxSkew), 10, 32)
 		if err != nil {
-			s.refuse(at+"topologySpreadConstraints.maxSkew", "it is no number")
+			s.addRefused(at+"topologySpreadConstraints.maxSkew", "it is no number")
 		}
 		m.Spread = append(m.Spread, infrav1.KubeVirtSpread{
 			TopologyKey: s.text(at+"topologySpreadConstraints.topologyKey", c.TopologyKey), MaxSkew: int32(skew), MatchLabels: together,
@@ -283,7 +283,7 @@ func (s subject) mcKubeVirtPlace(m *infrav1.KubeVirtMachine, spec *mcKubeVirtSpe
 }
 
 // mcKubeVirtNames maps what others know VMs by: labels, and the annotations of a network.
-func (s subject) mcKubeVirtNames(pool *Pool, m *infrav1.KubeVirtMachine, spec *mcKubeVirtSpec) {
+func (s findings) mcKubeVirtNames(pool *Pool, m *infrav1.KubeVirtMachine, spec *mcKubeVirtSpec) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec."
 	cluster, project := s.text(at+"clusterName", spec.ClusterName), s.text(at+"projectID", spec.ProjectID)
 	if cluster != "" {
@@ -292,7 +292,7 @@ func (s subject) mcKubeVirtNames(pool *Pool, m *infrav1.KubeVirtMachine, spec *m
 	if project != "" {
 		m.Labels["kubermatic.k8c.io/project-id"] = project
 	}
-	s.note(at+"clusterName", "new machines have it in the labels by which load balancers find VMs; if machine-controller's environment has CLUSTER_ID or PROJECT_ID, which count more, "+
+	s.addNote(at+"clusterName", "new machines have it in the labels by which load balancers find VMs; if machine-controller's environment has CLUSTER_ID or PROJECT_ID, which count more, "+
 		"write these into the labels of the next template")
 	if location := spec.VirtualMachine.Location; location != nil {
 		for key, value := range map[string]string{"topology.kubernetes.io/region": location.Region, "topology.kubernetes.io/zone": location.Zone} {
@@ -308,20 +308,20 @@ func (s subject) mcKubeVirtNames(pool *Pool, m *infrav1.KubeVirtMachine, spec *m
 }
 
 // mcKubeVirtRest notes the fields that Drover does not have, or machine-controller does not use.
-func (s subject) mcKubeVirtRest(spec *mcKubeVirtSpec) {
+func (s findings) mcKubeVirtRest(spec *mcKubeVirtSpec) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec."
 	vm := &spec.VirtualMachine
 	switch queues := vm.EnableNetworkMultiQueue; {
 	case s.text(at+"virtualMachine.enableNetworkMultiQueue", queues) == "true":
-		s.lose(at+"virtualMachine.enableNetworkMultiQueue", "the network card of new machines has one queue, unless a preference says otherwise")
+		s.addLost(at+"virtualMachine.enableNetworkMultiQueue", "the network card of new machines has one queue, unless a preference says otherwise")
 	case queues == (mcVar{}):
-		s.note(at+"virtualMachine.enableNetworkMultiQueue", "it is true by default: the network card of new machines has one queue, unless a preference says otherwise")
+		s.addNote(at+"virtualMachine.enableNetworkMultiQueue", "it is true by default: the network card of new machines has one queue, unless a preference says otherwise")
 	}
 	if s.text(at+"virtualMachine.dnsPolicy", vm.DNSPolicy) != "" {
-		s.lose(at+"virtualMachine.dnsPolicy", "new machines have the policy ClusterFirst")
+		s.addLost(at+"virtualMachine.dnsPolicy", "new machines have the policy ClusterFirst")
 	}
 	if len(vm.DNSConfig) > 0 {
-		s.lose(at+"virtualMachine.dnsConfig", "new machines have the name servers of the cluster that runs them")
+		s.addLost(at+"virtualMachine.dnsConfig", "new machines have the name servers of the cluster that runs them")
 	}
 	unused := []struct {
 		field string
@@ -332,14 +332,14 @@ func (s subject) mcKubeVirtRest(spec *mcKubeVirtSpec) {
 	}
 	for _, u := range unused {
 		if slices.ContainsFunc(u.is, func(v mcVar) bool { return v != (mcVar{}) }) {
-			s.note(at+u.field, "machine-controller does not use it any more")
+			s.addNote(at+u.field, "machine-controller does not use it any more")
 		}
 	}
 }
 
 // mcAnnotations returns a pool's own annotations of its Nodes. On KubeVirt, one is
 // machine-controller's own, which names the namespace of the VMs.
-func (s subject) mcAnnotations(field string, all map[string]string, target *Target) (own []string) {
+func (s findings) mcAnnotations(field string, all map[string]string, target *Target) (own []string) {
 	for key, value := range all {
 		account := target.Account.Spec.KubeVirt
 		if account == nil || key != mcNamespace {
@@ -347,7 +347,7 @@ func (s subject) mcAnnotations(field string, all map[string]string, target *Targ
 			continue
 		}
 		if value != account.Namespace {
-			s.refuse(field, "its VMs are in namespace %q, and the CloudAccount's in %q", value, account.Namespace)
+			s.addRefused(field, "its VMs are in namespace %q, and the CloudAccount's in %q", value, account.Namespace)
 		}
 	}
 	slices.Sort(own)

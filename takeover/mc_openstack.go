@@ -57,7 +57,7 @@ const mcAddress = "kubermatic.io/release-openstack-floating-ip"
 
 // mcOpenStack maps a cloudProviderSpec to the fields of a machine. Credentials and waiting times
 // are the CloudAccount's and Drover's.
-func (s subject) mcOpenStack(pool *Pool, from map[string]any, target *Target) {
+func (s findings) mcOpenStack(pool *Pool, from map[string]any, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcOpenStackSpec{}
 	if !s.decode(map[string]any{at: from}, at, spec) {
@@ -80,7 +80,7 @@ func (s subject) mcOpenStack(pool *Pool, from map[string]any, target *Target) {
 		groups = nil // it takes them off the ports
 	case len(groups) == 0:
 		groups = []string{mcGroup}
-		s.note(at+".securityGroups", "there is none: new machines are in the group %s, as the old ones; keep it", mcGroup)
+		s.addNote(at+".securityGroups", "there is none: new machines are in the group %s, as the old ones; keep it", mcGroup)
 	}
 	for i, network := range append([]mcVar{spec.Network}, spec.Networks...) {
 		name := text(map[bool]string{true: "network", false: "networks"}[i == 0], network)
@@ -96,25 +96,25 @@ func (s subject) mcOpenStack(pool *Pool, from map[string]any, target *Target) {
 		m.Ports = append(m.Ports, port)
 	}
 	if len(networks) == 0 {
-		s.refuse(at+".network", "there is none")
+		s.addRefused(at+".network", "there is none")
 	} else {
 		m.Ports[0].FloatingNetwork = text("floatingIpPool", spec.FloatingIPPool)
 	}
 	if subnet := text("subnet", spec.Subnet); subnet != "" {
-		s.note(at+".subnet", "machine-controller does not use it for machines: new ones get addresses of any subnet of the network, as before")
+		s.addNote(at+".subnet", "machine-controller does not use it for machines: new ones get addresses of any subnet of the network, as before")
 	}
 	if size := spec.RootDiskSizeGB; size != nil && *size < 1 {
-		s.refuse(at+".rootDiskSizeGB", "it is %d, and a volume has at least 1: leave it out for the flavor's disk", *size)
+		s.addRefused(at+".rootDiskSizeGB", "it is %d, and a volume has at least 1: leave it out for the flavor's disk", *size)
 	} else if size != nil {
 		m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: *spec.RootDiskSizeGB, Type: text("rootDiskVolumeType", spec.RootDiskVolumeType)}
 	} else if text("rootDiskVolumeType", spec.RootDiskVolumeType) != "" {
-		s.note(at+".rootDiskVolumeType", "it has no effect without rootDiskSizeGB, here as there")
+		s.addNote(at+".rootDiskVolumeType", "it has no effect without rootDiskSizeGB, here as there")
 	}
 	if text("trustDevicePath", spec.TrustDevicePath) == "true" {
-		s.note(at+".trustDevicePath", "it is for the cloud provider that was built into kubelets, and has no effect any more")
+		s.addNote(at+".trustDevicePath", "it is for the cloud provider that was built into kubelets, and has no effect any more")
 	}
 	if spec.NodeVolumeAttachLimit != nil {
-		s.note(at+".nodeVolumeAttachLimit", "it is for the cloud provider that was built into kubelets: set the limit in the CSI driver")
+		s.addNote(at+".nodeVolumeAttachLimit", "it is for the cloud provider that was built into kubelets: set the limit in the CSI driver")
 	}
 	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{OpenStack: m}), []string{mcServerKey}
 }
@@ -127,8 +127,8 @@ func (p *Plan) address(o *unstructured.Unstructured, one *Machine, pool *Pool) {
 	id := strings.TrimSpace(o.GetAnnotations()[mcAddress])
 	switch {
 	case id != "" && slices.Contains(o.GetFinalizers(), mcAddress):
-		one.Own = []string{id}
+		one.OwnedResources = []string{id}
 	case len(pool.Machine.OpenStack.Ports) > 0 && pool.Machine.OpenStack.Ports[0].FloatingNetwork != "":
-		p.about("Machine", o.GetName()).note("metadata.annotations", "%s is missing, so its floating IP is not its own: it stays when the machine goes, as before", mcAddress)
+		p.findingsFor("Machine", o.GetName()).addNote("metadata.annotations", "%s is missing, so its floating IP is not its own: it stays when the machine goes, as before", mcAddress)
 	}
 }

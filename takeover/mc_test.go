@@ -10,13 +10,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // mcWorld is what a plan for machine-controller is made from.
 type mcWorld struct {
 	*MC
-	vms    []cloud.Tagged
+	vms    []tagging.Instance
 	target *Target
 }
 

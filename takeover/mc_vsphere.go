@@ -40,7 +40,7 @@ type mcVSphereTag struct {
 
 // mcVSphere maps a cloudProviderSpec to the fields of a machine. Server and credentials are the
 // CloudAccount's. The cluster is only for the rule that keeps VMs apart: Drover finds it by itself.
-func (s subject) mcVSphere(pool *Pool, config *mcProviderConfig, target *Target) {
+func (s findings) mcVSphere(pool *Pool, config *mcProviderConfig, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcVSphereSpec{}
 	if !s.decode(map[string]any{at: config.CloudProviderSpec}, at, spec) {
@@ -59,7 +59,7 @@ func (s subject) mcVSphere(pool *Pool, config *mcProviderConfig, target *Target)
 	}
 	s.guestinfo(at + ".templateVMName")
 	if config.OperatingSystem != "flatcar" {
-		s.note(at+".templateVMName", "the datastore keeps the file cloud-init.iso in the folder of each old machine, with its user data, when the machine goes: delete it then")
+		s.addNote(at+".templateVMName", "the datastore keeps the file cloud-init.iso in the folder of each old machine, with its user data, when the machine goes: delete it then")
 	}
 	if spec.DiskSizeGB != nil {
 		m.DiskGiB = *spec.DiskSizeGB
@@ -75,14 +75,14 @@ func (s subject) mcVSphere(pool *Pool, config *mcProviderConfig, target *Target)
 		m.Networks = append(m.Networks, infrav1.VSphereNetwork{Name: name})
 	}
 	if len(spec.Tags) > 0 {
-		s.lose(at+".tags", "Drover knows tags by the names of tag and category: new machines get none, unless the next template names them")
+		s.addLost(at+".tags", "Drover knows tags by the names of tag and category: new machines get none, unless the next template names them")
 	}
 	if text("vmAntiAffinity", spec.VMAntiAffinity) == "true" {
 		m.AntiAffinityGroup = pool.Name
-		s.note(at+".vmAntiAffinity", "new machines are kept apart by a rule of Drover's: delete that of %s when its machines are gone", pool.Name)
+		s.addNote(at+".vmAntiAffinity", "new machines are kept apart by a rule of Drover's: delete that of %s when its machines are gone", pool.Name)
 	}
 	if text("vmGroup", spec.VMGroup) != "" {
-		s.lose(at+".vmGroup", "new machines are in no group of VMs")
+		s.addLost(at+".vmGroup", "new machines are in no group of VMs")
 	}
 	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{VSphere: m}), []string{nameKey}
 }

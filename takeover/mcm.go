@@ -140,7 +140,7 @@ type (
 )
 
 // decode reads a part of an object into one of the types, and refuses what the type does not have.
-func (s subject) decode(from map[string]any, field string, into any) bool {
+func (s findings) decode(from map[string]any, field string, into any) bool {
 	data, err := json.Marshal(from[field])
 	if err == nil {
 		d := json.NewDecoder(bytes.NewReader(data))
@@ -148,7 +148,7 @@ func (s subject) decode(from map[string]any, field string, into any) bool {
 		err = d.Decode(into)
 	}
 	if err != nil {
-		s.refuse(field, "%s: this version of Drover does not know it", strings.TrimPrefix(err.Error(), "json: "))
+		s.addRefused(field, "%s: this version of Drover does not support it", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	return err == nil
 }
@@ -161,13 +161,13 @@ func (m *MCM) Plan(target *Target, drop []string) *Plan {
 			p.Pools = append(p.Pools, *pool)
 		}
 	}
-	p.strays(m.Deployments, m.Sets, m.Machines)
+	p.checkUnowned(m.Deployments, m.Sets, m.Machines)
 	m.classes(p, target)
 	for i := range p.Pools {
 		for j := range p.Pools[i].Machines {
 			one := &p.Pools[i].Machines[j]
 			if one.Identity = p.Pools[i].cluster; p.Pools[i].named {
-				one.Own = []string{one.Name}
+				one.OwnedResources = []string{one.Name}
 			}
 		}
 	}
@@ -177,18 +177,18 @@ func (m *MCM) Plan(target *Target, drop []string) *Plan {
 	return p
 }
 
-// strays sorts the pools, and refuses what belongs to none.
-func (p *Plan) strays(deployments, sets, machines []unstructured.Unstructured) {
+// checkUnowned sorts the pools, and refuses what belongs to none.
+func (p *Plan) checkUnowned(deployments, sets, machines []unstructured.Unstructured) {
 	slices.SortFunc(p.Pools, func(a, b Pool) int { return strings.Compare(a.Name, b.Name) })
 	for i := range sets {
 		if set := &sets[i]; !owned(set, deployments) {
-			p.about("MachineSet", set.GetName()).refuse("", "it belongs to no MachineDeployment: delete it, or let one adopt it")
+			p.findingsFor("MachineSet", set.GetName()).addRefused("", "it belongs to no MachineDeployment: delete it, or let one adopt it")
 		}
 	}
 	for i := range machines {
 		p.known = append(p.known, machines[i].GetName())
 		if machine := &machines[i]; !owned(machine, sets) {
-			p.about("Machine", machine.GetName()).refuse("", "it belongs to no MachineSet: delete it, or let one adopt it")
+			p.findingsFor("Machine", machine.GetName()).addRefused("", "it belongs to no MachineSet: delete it, or let one adopt it")
 		}
 	}
 }
@@ -212,7 +212,7 @@ func of(owner *unstructured.Unstructured, objects []unstructured.Unstructured) (
 
 // pool plans one MachineDeployment, or returns nil if it can't be read.
 func (m *MCM) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
-	s := p.about("MachineDeployment", d.GetName())
+	s := p.findingsFor("MachineDeployment", d.GetName())
 	spec := &mcmDeploymentSpec{}
 	if !s.decode(d.Object, "spec", spec) {
 		return nil
@@ -224,16 +224,16 @@ func (m *MCM) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool 
 	}
 	s.strategy(pool, &spec.Strategy)
 	if spec.RollbackTo != nil {
-		s.refuse("spec.rollbackTo", "a rollback is under way")
+		s.addRefused("spec.rollbackTo", "a rollback is under way")
 	}
 	if spec.RevisionHistoryLimit != nil {
-		s.note("spec.revisionHistoryLimit", "Cluster API keeps no history of MachineSets that it does not need")
+		s.addNote("spec.revisionHistoryLimit", "Cluster API keeps no history of MachineSets that it does not need")
 	}
 	if spec.ProgressDeadlineSeconds != nil {
-		s.note("spec.progressDeadlineSeconds", "Cluster API has no deadline for a rollout")
+		s.addNote("spec.progressDeadlineSeconds", "Cluster API has no deadline for a rollout")
 	}
 	if ptr.Deref(spec.AutoPreserveFailedMachineMax, 0) > 0 {
-		s.lose("spec.autoPreserveFailedMachineMax", "Cluster API keeps no failed machines")
+		s.addLost("spec.autoPreserveFailedMachineMax", "Cluster API keeps no failed machines")
 	}
 	s.template(pool, &spec.Template.Spec)
 	s.sized(pool, m.size(d))
@@ -243,14 +243,14 @@ func (m *MCM) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool 
 	}
 	pool.Set = set.GetName()
 	if setSpec.Replicas != spec.Replicas {
-		s.refuse("spec.replicas", "it is %d, and %d in MachineSet %s: wait until the pool is scaled", spec.Replicas, setSpec.Replicas, set.GetName())
+		s.addRefused("spec.replicas", "it is %d, and %d in MachineSet %s: wait until the pool is scaled", spec.Replicas, setSpec.Replicas, set.GetName())
 	}
 	if !equality.Semantic.DeepEqual(setSpec.Template.Spec, spec.Template.Spec) {
-		s.refuse("spec.template", "it differs from that of MachineSet %s: wait until the pool is rolled out", set.GetName())
+		s.addRefused("spec.template", "it differs from that of MachineSet %s: wait until the pool is rolled out", set.GetName())
 	}
 	machines := of(set, m.Machines)
 	if len(machines) != int(spec.Replicas) {
-		s.refuse("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", spec.Replicas, set.GetName(), len(machines))
+		s.addRefused("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", spec.Replicas, set.GetName(), len(machines))
 	}
 	for _, machine := range machines {
 		if one := m.machine(p, machine, &spec.Template.Spec, target); one != nil {
@@ -261,9 +261,9 @@ func (m *MCM) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool 
 }
 
 // sized sets the limits of the pool's autoscaler, if it has one.
-func (s subject) sized(pool *Pool, size *Size) {
+func (s findings) sized(pool *Pool, size *Size) {
 	if pool.Size = size; size != nil {
-		s.note("", "its cluster-autoscaler keeps it between %s and %s machines: commit writes that into its annotations", size.Min, size.Max)
+		s.addNote("", "its cluster-autoscaler keeps it between %s and %s machines: commit writes that into its annotations", size.Min, size.Max)
 	}
 }
 
@@ -285,20 +285,20 @@ func (m *MCM) size(d *unstructured.Unstructured) *Size {
 }
 
 // settled refuses objects that are frozen or being deleted.
-func (s subject) settled(o *unstructured.Unstructured) {
+func (s findings) settled(o *unstructured.Unstructured) {
 	if o.GetDeletionTimestamp() != nil {
-		s.refuse("metadata.deletionTimestamp", "it is being deleted")
+		s.addRefused("metadata.deletionTimestamp", "it is being deleted")
 	}
 	if o.GetLabels()["freeze"] == "True" {
-		s.refuse("metadata.labels", "it is frozen, because it had too many machines: wait until the label freeze is gone")
+		s.addRefused("metadata.labels", "it is frozen, because it had too many machines: wait until the label freeze is gone")
 	}
 }
 
 // activeSet returns the MachineSet that has the pool's machines, or nil. More than one is refused.
-func (m *MCM) activeSet(s subject, d *unstructured.Unstructured) (active *unstructured.Unstructured, spec *mcmSetSpec) {
+func (m *MCM) activeSet(s findings, d *unstructured.Unstructured) (active *unstructured.Unstructured, spec *mcmSetSpec) {
 	var names []string
 	for _, set := range of(d, m.Sets) {
-		one, about := &mcmSetSpec{}, s.plan.about("MachineSet", set.GetName())
+		one, about := &mcmSetSpec{}, s.plan.findingsFor("MachineSet", set.GetName())
 		if !about.decode(set.Object, "spec", one) {
 			continue
 		}
@@ -310,13 +310,13 @@ func (m *MCM) activeSet(s subject, d *unstructured.Unstructured) (active *unstru
 		active, spec = set, one
 	}
 	if len(names) > 1 {
-		s.refuse("", "%d MachineSets have machines, %s: wait until the pool is rolled out", len(names), strings.Join(names, " and "))
+		s.addRefused("", "%d MachineSets have machines, %s: wait until the pool is rolled out", len(names), strings.Join(names, " and "))
 		return nil, nil
 	}
 	return active, spec
 }
 
-func (s subject) strategy(pool *Pool, strategy *mcmStrategy) {
+func (s findings) strategy(pool *Pool, strategy *mcmStrategy) {
 	switch strategy.Type {
 	case "", "RollingUpdate":
 		if r := strategy.RollingUpdate; r != nil {
@@ -324,14 +324,14 @@ func (s subject) strategy(pool *Pool, strategy *mcmStrategy) {
 		}
 	case "Recreate":
 		pool.MaxSurge, pool.MaxUnavailable = ptr.To(intstr.FromInt32(0)), ptr.To(intstr.FromString("100%"))
-		s.note("spec.strategy.type", "Recreate becomes maxSurge 0 and maxUnavailable 100%%, which also deletes all machines first")
+		s.addNote("spec.strategy.type", "Recreate becomes maxSurge 0 and maxUnavailable 100%%, which also deletes all machines first")
 	default:
-		s.lose("spec.strategy.type", "%s updates machines in place; Drover replaces them", strategy.Type)
+		s.addLost("spec.strategy.type", "%s updates machines in place; Drover replaces them", strategy.Type)
 	}
 }
 
 // template maps what the pool says of each machine.
-func (s subject) template(pool *Pool, t *mcmMachineSpec) {
+func (s findings) template(pool *Pool, t *mcmMachineSpec) {
 	const at = "spec.template.spec."
 	duration := func(d *metav1.Duration, otherwise time.Duration) time.Duration {
 		if d == nil {
@@ -345,16 +345,16 @@ func (s subject) template(pool *Pool, t *mcmMachineSpec) {
 		pool.Health.Checks.NodeStartupTimeoutSeconds = seconds(duration(t.CreationTimeout, mcmCreationTimeout))
 	}
 	if t.MaxEvictRetries != nil {
-		s.note(at+"maxEvictRetries", "Cluster API evicts until the drain timeout")
+		s.addNote(at+"maxEvictRetries", "Cluster API evicts until the drain timeout")
 	}
 	if t.InPlaceUpdateTimeout != nil {
-		s.note(at+"inPlaceUpdateTimeout", "Drover replaces machines")
+		s.addNote(at+"inPlaceUpdateTimeout", "Drover replaces machines")
 	}
 	if t.MachinePreserveTimeout != nil {
-		s.note(at+"machinePreserveTimeout", "the annotation cluster.x-k8s.io/skip-remediation keeps a machine, without a time limit")
+		s.addNote(at+"machinePreserveTimeout", "the annotation cluster.x-k8s.io/skip-remediation keeps a machine, without a time limit")
 	}
 	if t.Class.Namespace != "" {
-		s.note(at+"class.namespace", "machine-controller-manager ignores it")
+		s.addNote(at+"class.namespace", "machine-controller-manager ignores it")
 	}
 	node := &t.NodeTemplate
 	s.nodeLabels(pool, at+"nodeTemplate.metadata.labels", node.Labels)
@@ -363,13 +363,13 @@ func (s subject) template(pool *Pool, t *mcmMachineSpec) {
 		pool.NodeTaints[i].TimeAdded = nil
 	}
 	if len(node.Annotations) > 0 {
-		s.lose(at+"nodeTemplate.metadata.annotations", "new Nodes do not get the annotations %s",
+		s.addLost(at+"nodeTemplate.metadata.annotations", "new Nodes do not get the annotations %s",
 			strings.Join(slices.Sorted(maps.Keys(node.Annotations)), ", "))
 	}
 	rest := node.Spec.DeepCopy()
 	rest.Taints = nil
 	if !equality.Semantic.DeepEqual(*rest, corev1.NodeSpec{}) {
-		s.lose(at+"nodeTemplate.spec", "of this, new Nodes get only the taints")
+		s.addLost(at+"nodeTemplate.spec", "of this, new Nodes get only the taints")
 	}
 }
 
@@ -405,15 +405,15 @@ func (p *Plan) versions() {
 		for _, m := range pool.Machines {
 			own[m.Version]++
 		}
-		s := p.about("MachineDeployment", pool.Name)
+		s := p.findingsFor("MachineDeployment", pool.Name)
 		if len(own) > 1 {
-			s.note("", "its Nodes have the versions %s; the next rollout makes them equal", strings.Join(slices.Sorted(maps.Keys(own)), ", "))
+			s.addNote("", "its Nodes have the versions %s; the next rollout makes them equal", strings.Join(slices.Sorted(maps.Keys(own)), ", "))
 		}
 		if pool.Version = most(own); pool.Version == "" {
 			pool.Version = most(all)
 		}
 		if pool.Version == "" {
-			s.refuse("", "no Node says which version its machines have: scale one pool to 1 first")
+			s.addRefused("", "no Node says which version its machines have: scale one pool to 1 first")
 		}
 	}
 }

@@ -96,10 +96,10 @@ type (
 )
 
 // aws maps a providerSpec to the fields of a machine.
-func (s subject) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
+func (s findings) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
 	const at = "providerSpec."
 	if spec.Region != region {
-		s.refuse(at+"region", "it is %q, and the CloudAccount's is %q", spec.Region, region)
+		s.addRefused(at+"region", "it is %q, and the CloudAccount's is %q", spec.Region, region)
 	}
 	m := &infrav1.AWSMachine{
 		InstanceType: spec.MachineType, Image: infrav1.AWSImage{ID: spec.AMI}, KeyName: spec.KeyName, DetailedMonitoring: spec.Monitoring,
@@ -108,10 +108,10 @@ func (s subject) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
 	}
 	maps.DeleteFunc(m.Tags, func(key, _ string) bool { return strings.Contains(key, mcmRoleKey) || key == "Name" })
 	if spec.EBSOptimized {
-		s.note(at+"ebsOptimized", "current instance types are optimized for EBS by default")
+		s.addNote(at+"ebsOptimized", "current instance types are optimized for EBS by default")
 	}
 	if !ptr.Deref(spec.SrcAndDstChecksEnabled, true) {
-		s.lose(at+"srcAndDstChecksEnabled", "the source and destination check stays on for new machines, so packets of pods that are not encapsulated are dropped")
+		s.addLost(at+"srcAndDstChecksEnabled", "the source and destination check stays on for new machines, so packets of pods that are not encapsulated are dropped")
 	}
 	s.awsDisks(m, spec.BlockDevices)
 	s.awsInterfaces(m, spec.NetworkInterfaces)
@@ -128,7 +128,7 @@ func (s subject) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
 
 // awsDisks maps the block devices. The old system takes the name "/root", or the only device, for
 // the root volume.
-func (s subject) awsDisks(m *infrav1.AWSMachine, devices []mcmAWSDevice) {
+func (s findings) awsDisks(m *infrav1.AWSMachine, devices []mcmAWSDevice) {
 	const at = "providerSpec.blockDevices"
 	for _, d := range devices {
 		volume := infrav1.AWSVolume{
@@ -136,20 +136,20 @@ func (s subject) awsDisks(m *infrav1.AWSMachine, devices []mcmAWSDevice) {
 			Encrypted: ptr.To(d.EBS.Encrypted), KMSKeyID: ptr.Deref(d.EBS.KMSKeyID, ""),
 		}
 		if !ptr.Deref(d.EBS.DeleteOnTermination, true) {
-			s.lose(at+".ebs.deleteOnTermination", "the disks of new machines are deleted with them")
+			s.addLost(at+".ebs.deleteOnTermination", "the disks of new machines are deleted with them")
 		}
 		if d.NoDevice != "" {
-			s.lose(at+".noDevice", "new machines have all devices of the image")
+			s.addLost(at+".noDevice", "new machines have all devices of the image")
 			continue
 		}
 		if d.VirtualName != "" {
-			s.lose(at+".virtualName", "new machines do not name instance store volumes")
+			s.addLost(at+".virtualName", "new machines do not name instance store volumes")
 			continue
 		}
 		snapshot := ptr.Deref(d.EBS.SnapshotID, "")
 		if d.DeviceName == "/root" || len(devices) == 1 {
 			if snapshot != "" {
-				s.lose(at+".ebs.snapshotID", "the root volume of new machines comes from the image")
+				s.addLost(at+".ebs.snapshotID", "the root volume of new machines comes from the image")
 			}
 			m.RootVolume = &volume
 			continue
@@ -157,14 +157,14 @@ func (s subject) awsDisks(m *infrav1.AWSMachine, devices []mcmAWSDevice) {
 		m.Volumes = append(m.Volumes, infrav1.AWSDataVolume{DeviceName: d.DeviceName, SnapshotID: snapshot, AWSVolume: volume})
 	}
 	if len(m.Volumes) > 0 && m.RootVolume == nil {
-		s.refuse(at+".deviceName", `none of several is "/root", so Drover can't tell which is the root volume`)
+		s.addRefused(at+".deviceName", `none of several is "/root", so Drover can't tell which is the root volume`)
 	}
 }
 
-func (s subject) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterface) {
+func (s findings) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterface) {
 	const at = "providerSpec.networkInterfaces"
 	if len(interfaces) == 0 {
-		s.refuse(at, "there is none")
+		s.addRefused(at, "there is none")
 		return
 	}
 	first := interfaces[0]
@@ -176,20 +176,20 @@ func (s subject) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterfa
 	m.IPv6AddressCount, m.PrimaryIPv6 = ptr.Deref(first.IPv6AddressCount, 0), ptr.Deref(first.PrimaryIPv6, false)
 	m.EFA = ptr.Deref(first.InterfaceType, "") == "efa"
 	if kind := ptr.Deref(first.InterfaceType, "interface"); kind != "interface" && kind != "efa" {
-		s.lose(at+".interfaceType", "the first interface of new machines can't be %q", kind)
+		s.addLost(at+".interfaceType", "the first interface of new machines can't be %q", kind)
 	}
 	if ptr.Deref(first.NetworkCardIndex, 0) != 0 || ptr.Deref(first.DeviceIndex, 0) != 0 {
-		s.refuse(at+".deviceIndex", "the first interface must have index 0 on card 0: list it first")
+		s.addRefused(at+".deviceIndex", "the first interface must have index 0 on card 0: list it first")
 	}
 	for i, one := range interfaces {
 		if ptr.Deref(one.IPv6PrefixCount, 0) > 0 {
-			s.lose(at+".ipv6PrefixCount", "new machines get no IPv6 prefixes, which the network plugin may need for pods")
+			s.addLost(at+".ipv6PrefixCount", "new machines get no IPv6 prefixes, which the network plugin may need for pods")
 		}
 		if !ptr.Deref(one.DeleteOnTermination, true) {
-			s.lose(at+".deleteOnTermination", "the interfaces of new machines are deleted with them")
+			s.addLost(at+".deleteOnTermination", "the interfaces of new machines are deleted with them")
 		}
 		if ptr.Deref(one.Description, "") != "" {
-			s.note(at+".description", "the interfaces of new machines have tags instead")
+			s.addNote(at+".description", "the interfaces of new machines have tags instead")
 		}
 		if i == 0 {
 			continue
@@ -198,25 +198,25 @@ func (s subject) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterfa
 			Type: ptr.Deref(one.InterfaceType, "interface"), NetworkCard: ptr.Deref(one.NetworkCardIndex, 0), DeviceIndex: ptr.Deref(one.DeviceIndex, int32(i)),
 		})
 		if one.SubnetID != first.SubnetID {
-			s.lose(at+".subnetID", "all interfaces of new machines are in the subnet of the first one, %s", first.SubnetID)
+			s.addLost(at+".subnetID", "all interfaces of new machines are in the subnet of the first one, %s", first.SubnetID)
 		}
 		if !slices.Equal(one.SecurityGroupIDs, first.SecurityGroupIDs) {
-			s.lose(at+".securityGroupIDs", "all interfaces of new machines have the security groups of the first one")
+			s.addLost(at+".securityGroupIDs", "all interfaces of new machines have the security groups of the first one")
 		}
 		if ptr.Deref(one.IPv6AddressCount, 0) > 0 {
-			s.lose(at+".ipv6AddressCount", "only the first interface of new machines gets IPv6 addresses")
+			s.addLost(at+".ipv6AddressCount", "only the first interface of new machines gets IPv6 addresses")
 		}
 	}
 }
 
 // awsPurchase maps how machines are bought.
-func (s subject) awsPurchase(m *infrav1.AWSMachine, spec *mcmAWS) {
+func (s findings) awsPurchase(m *infrav1.AWSMachine, spec *mcmAWS) {
 	if price := spec.SpotPrice; price != nil {
 		m.Market = &infrav1.AWSMarket{Type: "spot", MaxPriceUSD: *price}
 	}
 	if market := spec.Market; market != nil {
 		if market.MarketType != "spot" && market.MarketType != "capacity-block" {
-			s.lose("providerSpec.instanceMarketOptions.marketType", "new machines can't be bought as %q", market.MarketType)
+			s.addLost("providerSpec.instanceMarketOptions.marketType", "new machines can't be bought as %q", market.MarketType)
 		} else if m.Market == nil {
 			m.Market = &infrav1.AWSMarket{Type: market.MarketType}
 		}
@@ -230,24 +230,24 @@ func (s subject) awsPurchase(m *infrav1.AWSMachine, spec *mcmAWS) {
 	}
 }
 
-func (s subject) awsPlacement(m *infrav1.AWSMachine, placement *mcmAWSPlacement) {
+func (s findings) awsPlacement(m *infrav1.AWSMachine, placement *mcmAWSPlacement) {
 	const at = "providerSpec.placement."
 	if placement == nil {
 		return
 	}
 	m.Tenancy, m.HostID = ptr.Deref(placement.Tenancy, ""), ptr.Deref(placement.HostID, "")
 	if placement.GroupID != nil {
-		s.lose(at+"groupId", "Drover knows placement groups by name: new machines are in none")
+		s.addLost(at+"groupId", "Drover knows placement groups by name: new machines are in none")
 	}
 	if placement.Partition != nil {
-		s.lose(at+"partitionNumber", "new machines are in no placement group")
+		s.addLost(at+"partitionNumber", "new machines are in no placement group")
 	}
 	if ptr.Deref(placement.Affinity, "default") != "default" {
-		s.lose(at+"affinity", "new machines are not bound to their host while they are stopped")
+		s.addLost(at+"affinity", "new machines are not bound to their host while they are stopped")
 	}
 }
 
-func (s subject) awsMetadata(m *infrav1.AWSMachine, options *mcmAWSMetadata) {
+func (s findings) awsMetadata(m *infrav1.AWSMachine, options *mcmAWSMetadata) {
 	const at = "providerSpec.instanceMetadataOptions"
 	m.Metadata = infrav1.AWSMetadata{Tokens: "required", HopLimit: 1}
 	var unset []string
@@ -255,7 +255,7 @@ func (s subject) awsMetadata(m *infrav1.AWSMachine, options *mcmAWSMetadata) {
 		options = &mcmAWSMetadata{}
 	}
 	if options.Endpoint == "disabled" {
-		s.lose(at+".httpEndpoint", "new machines reach the instance metadata service")
+		s.addLost(at+".httpEndpoint", "new machines reach the instance metadata service")
 	}
 	if options.Tokens != "" {
 		m.Metadata.Tokens = options.Tokens
@@ -269,7 +269,7 @@ func (s subject) awsMetadata(m *infrav1.AWSMachine, options *mcmAWSMetadata) {
 	}
 	m.Metadata.IPv6 = options.IPv6 == "enabled"
 	if len(unset) > 0 {
-		s.note(at, "it leaves to the account and the image what Drover sets for new machines: %s", strings.Join(unset, ", and "))
+		s.addNote(at, "it leaves to the account and the image what Drover sets for new machines: %s", strings.Join(unset, ", and "))
 	}
 }
 

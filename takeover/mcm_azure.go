@@ -113,7 +113,7 @@ type (
 )
 
 // azure maps a class for Azure.
-func (s subject) azure(pool *Pool, class *unstructured.Unstructured, target *Target) {
+func (s findings) azure(pool *Pool, class *unstructured.Unstructured, target *Target) {
 	const at = "providerSpec."
 	spec := &mcmAzure{}
 	if !s.decode(class.Object, "providerSpec", spec) {
@@ -121,7 +121,7 @@ func (s subject) azure(pool *Pool, class *unstructured.Unstructured, target *Tar
 	}
 	s.azureAccount(at, spec.Location, spec.ResourceGroup, target)
 	if c, account := spec.Cloud, target.Account.Spec.Azure; c != nil && account.Custom == nil && !strings.EqualFold(c.Name, account.Cloud) && (account.Cloud != "" || c.Name != "AzurePublic") {
-		s.refuse(at+"cloudConfiguration.name", "it is %q, and the CloudAccount's is %q", c.Name, account.Cloud)
+		s.addRefused(at+"cloudConfiguration.name", "it is %q, and the CloudAccount's is %q", c.Name, account.Cloud)
 	}
 	p := &spec.Properties
 	nic := infrav1.AzureNetworkInterface{
@@ -143,20 +143,20 @@ func (s subject) azure(pool *Pool, class *unstructured.Unstructured, target *Tar
 	pool.Keys = s.keys(at+"tags", spec.Tags, mcmServerClusterKey, mcmServerRoleKey)
 }
 
-func (s subject) mcmAzureImage(i *mcmAzureImage) infrav1.AzureImage {
+func (s findings) mcmAzureImage(i *mcmAzureImage) infrav1.AzureImage {
 	const at = "providerSpec.properties.storageProfile.imageReference."
 	image := infrav1.AzureImage{ID: i.ID, CommunityGalleryImageID: ptr.Deref(i.CommunityGallery, ""), SharedGalleryImageID: ptr.Deref(i.SharedGallery, "")}
 	if urn := ptr.Deref(i.URN, ""); urn != "" {
 		if image.Marketplace = marketplaceImage(urn); image.Marketplace == nil {
-			s.refuse(at+"urn", "it is %q, and must be PUBLISHER:OFFER:SKU:VERSION", urn)
+			s.addRefused(at+"urn", "it is %q, and must be PUBLISHER:OFFER:SKU:VERSION", urn)
 			image.Marketplace = &infrav1.AzureMarketplaceImage{} // not any VM's
 		}
-		s.note(at+"urn", "if the image has a purchase plan, the next template must say so, with image.marketplace.plan, and somebody must have accepted its terms")
+		s.addNote(at+"urn", "if the image has a purchase plan, the next template must say so, with image.marketplace.plan, and somebody must have accepted its terms")
 	}
 	return image
 }
 
-func (s subject) azureDisks(m *infrav1.AzureMachine, p *mcmAzureProperties) {
+func (s findings) azureDisks(m *infrav1.AzureMachine, p *mcmAzureProperties) {
 	const at = "providerSpec.properties.storageProfile."
 	root := &p.Storage.OSDisk
 	m.OSDisk = &infrav1.AzureOSDisk{SizeGiB: root.SizeGB, Type: root.Managed.Type, Caching: root.Caching}
@@ -164,7 +164,7 @@ func (s subject) azureDisks(m *infrav1.AzureMachine, p *mcmAzureProperties) {
 		m.OSDisk.SecurityEncryptionType = ptr.Deref(root.Managed.Security.EncryptionType, "")
 	}
 	if root.CreateOption != "" && root.CreateOption != "FromImage" {
-		s.lose(at+"osDisk.createOption", "the disks of new machines are made from the image")
+		s.addLost(at+"osDisk.createOption", "the disks of new machines are made from the image")
 	}
 	for _, d := range p.Storage.DataDisks {
 		m.DataDisks = append(m.DataDisks, infrav1.AzureDataDisk{LUN: ptr.Deref(d.LUN, 0), SizeGiB: d.SizeGB, Type: d.Type, Caching: d.Caching})
@@ -172,13 +172,13 @@ func (s subject) azureDisks(m *infrav1.AzureMachine, p *mcmAzureProperties) {
 			m.UltraSSD = true
 		}
 		if d.Image != nil {
-			s.lose(at+"dataDisks.imageRef", "the data disks of new machines are empty")
+			s.addLost(at+"dataDisks.imageRef", "the data disks of new machines are empty")
 		}
 	}
 }
 
 // azurePlace maps where VMs are.
-func (s subject) azurePlace(pool *Pool, m *infrav1.AzureMachine, p *mcmAzureProperties) {
+func (s findings) azurePlace(pool *Pool, m *infrav1.AzureMachine, p *mcmAzureProperties) {
 	if p.Zone != nil {
 		pool.FailureDomain = strconv.Itoa(*p.Zone)
 	}
@@ -195,7 +195,7 @@ func (s subject) azurePlace(pool *Pool, m *infrav1.AzureMachine, p *mcmAzureProp
 	case set.Kind == "vmo":
 		m.ScaleSetID = set.ID
 	default:
-		s.refuse("providerSpec.properties.machineSet.kind", "it is %q", set.Kind)
+		s.addRefused("providerSpec.properties.machineSet.kind", "it is %q", set.Kind)
 	}
 	if p.Reservation != nil {
 		m.CapacityReservationGroupID = ptr.Deref(p.Reservation.Group, "")
@@ -203,7 +203,7 @@ func (s subject) azurePlace(pool *Pool, m *infrav1.AzureMachine, p *mcmAzureProp
 }
 
 // azureRest maps the other fields.
-func (s subject) azureRest(m *infrav1.AzureMachine, p *mcmAzureProperties) {
+func (s findings) azureRest(m *infrav1.AzureMachine, p *mcmAzureProperties) {
 	if id := ptr.Deref(p.IdentityID, ""); id != "" {
 		m.Identity = &infrav1.AzureIdentity{UserIDs: []string{id}}
 	}

@@ -24,15 +24,15 @@ func (m *MCM) classes(p *Plan, target *Target) {
 		done[pool.Template] = pool
 		at := slices.IndexFunc(m.Classes, func(c unstructured.Unstructured) bool { return c.GetName() == pool.Template })
 		if at < 0 {
-			p.about("MachineDeployment", pool.Name).refuse("spec.template.spec.class", "MachineClass %s does not exist", pool.Template)
+			p.findingsFor("MachineDeployment", pool.Name).addRefused("spec.template.spec.class", "MachineClass %s does not exist", pool.Template)
 			continue
 		}
 		class := m.Classes[at].DeepCopy()
-		s := p.about("MachineClass", class.GetName())
+		s := p.findingsFor("MachineClass", class.GetName())
 		s.settled(class)
 		s.ignored(class)
 		if capacity, _, _ := unstructured.NestedMap(class.Object, "nodeTemplate", "virtualCapacity"); len(capacity) > 0 {
-			s.lose("nodeTemplate.virtualCapacity", "new Nodes do not get it")
+			s.addLost("nodeTemplate.virtualCapacity", "new Nodes do not get it")
 		}
 		provider, _, _ := unstructured.NestedString(class.Object, "provider")
 		switch account := &target.Account.Spec; {
@@ -53,18 +53,18 @@ func (m *MCM) classes(p *Plan, target *Target) {
 		case strings.EqualFold(provider, "GCP") && account.GCP != nil:
 			s.gcp(pool, class, target)
 		default:
-			s.refuse("provider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", provider)
+			s.addRefused("provider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", provider)
 		}
 	}
 }
 
 // ignored takes out of a class what real ones have in their providerSpec, and no driver reads: the
 // class itself has these fields.
-func (s subject) ignored(class *unstructured.Unstructured) {
+func (s findings) ignored(class *unstructured.Unstructured) {
 	for _, field := range []string{"secretRef", "credentialsSecretRef"} {
 		if _, has, _ := unstructured.NestedFieldNoCopy(class.Object, "providerSpec", field); has {
 			unstructured.RemoveNestedField(class.Object, "providerSpec", field)
-			s.note("providerSpec."+field, "machine-controller-manager ignores it here")
+			s.addNote("providerSpec."+field, "machine-controller-manager ignores it here")
 		}
 	}
 }
@@ -90,7 +90,7 @@ const (
 )
 
 // keys returns the two keys by which the class's VMs are recognized.
-func (s subject) keys(field string, tags map[string]string, parts ...string) (keys []string) {
+func (s findings) keys(field string, tags map[string]string, parts ...string) (keys []string) {
 	for _, part := range parts {
 		var found []string
 		for _, key := range slices.Sorted(maps.Keys(tags)) {
@@ -99,7 +99,7 @@ func (s subject) keys(field string, tags map[string]string, parts ...string) (ke
 			}
 		}
 		if len(found) != 1 {
-			s.refuse(field, "%d keys contain %s, and exactly one must", len(found), part)
+			s.addRefused(field, "%d keys contain %s, and exactly one must", len(found), part)
 			return nil
 		}
 		keys = append(keys, found...)

@@ -91,14 +91,14 @@ type (
 )
 
 // gcp maps a class for Google Cloud.
-func (s subject) gcp(pool *Pool, class *unstructured.Unstructured, target *Target) {
+func (s findings) gcp(pool *Pool, class *unstructured.Unstructured, target *Target) {
 	const at = "providerSpec."
 	spec := &mcmGCP{}
 	if !s.decode(class.Object, "providerSpec", spec) {
 		return
 	}
 	if spec.Region != target.Account.Spec.GCP.Region {
-		s.refuse(at+"region", "it is %q, and the CloudAccount's is %q", spec.Region, target.Account.Spec.GCP.Region)
+		s.addRefused(at+"region", "it is %q, and the CloudAccount's is %q", spec.Region, target.Account.Spec.GCP.Region)
 	}
 	s.zone(pool, at+"zone", spec.Zone, target)
 	m := &infrav1.GCPMachine{
@@ -118,14 +118,14 @@ func (s subject) gcp(pool *Pool, class *unstructured.Unstructured, target *Targe
 	pool.Keys = s.keys(at+"tags", tags, mcmNetworkClusterKey, mcmNetworkRoleKey)
 }
 
-func (s subject) gcpDisks(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) {
+func (s findings) gcpDisks(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) {
 	const at = "providerSpec.disks."
 	for _, d := range spec.Disks {
 		if !ptr.Deref(d.AutoDelete, true) {
-			s.lose(at+"autoDelete", "the disks of new machines are deleted with them")
+			s.addLost(at+"autoDelete", "the disks of new machines are deleted with them")
 		}
 		if len(d.Labels) > 0 && !maps.Equal(d.Labels, spec.Labels) {
-			s.note(at+"labels", "the disks of new machines have the machine's labels")
+			s.addNote(at+"labels", "the disks of new machines have the machine's labels")
 		}
 		if d.Type == "SCRATCH" {
 			if m.LocalSSDs == nil {
@@ -150,11 +150,11 @@ func (s subject) gcpDisks(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) {
 		m.Disks = append(m.Disks, data)
 	}
 	if m.BootDisk == nil {
-		s.refuse(at+"boot", "no disk is for the boot")
+		s.addRefused(at+"boot", "no disk is for the boot")
 	}
 }
 
-func (s subject) gcpInterfaces(m *infrav1.GCPMachine, interfaces []mcmGCPInterface, target *Target) {
+func (s findings) gcpInterfaces(m *infrav1.GCPMachine, interfaces []mcmGCPInterface, target *Target) {
 	for _, i := range interfaces {
 		nic := infrav1.GCPNetworkInterface{StackType: i.StackType, PublicIPv6: i.IPv6Access == "EXTERNAL"}
 		nic.Subnetwork, nic.HostProject = target.afterPart(i.Subnetwork, "/subnetworks/")
@@ -170,15 +170,15 @@ func (s subject) gcpInterfaces(m *infrav1.GCPMachine, interfaces []mcmGCPInterfa
 		m.NetworkInterfaces = append(m.NetworkInterfaces, nic)
 	}
 	if len(interfaces) == 0 {
-		s.refuse("providerSpec.networkInterfaces", "there is none")
+		s.addRefused("providerSpec.networkInterfaces", "there is none")
 	}
 }
 
 // gcpRest maps the other fields.
-func (s subject) gcpRest(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) {
+func (s findings) gcpRest(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) {
 	const at = "providerSpec."
 	if spec.DeletionProtection {
-		s.refuse(at+"deletionProtection", "Google would refuse Drover's own deletions: end it, in the class and on its VMs")
+		s.addRefused(at+"deletionProtection", "Google would refuse Drover's own deletions: end it, in the class and on its VMs")
 	}
 	if spec.GPU != nil {
 		kind, _ := target.afterPart(spec.GPU.Type, "acceleratorTypes/")
@@ -197,13 +197,13 @@ func (s subject) gcpRest(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) {
 	m.AutomaticRestart = ptr.To(spec.Scheduling.AutomaticRestart)
 	if spec.Scheduling.Preemptible {
 		m.ProvisioningModel, m.AutomaticRestart = "SPOT", nil
-		s.note(at+"scheduling.preemptible", "new machines are spot machines, which may run longer than 24 hours")
+		s.addNote(at+"scheduling.preemptible", "new machines are spot machines, which may run longer than 24 hours")
 	}
 	for _, a := range spec.ServiceAccounts {
 		m.ServiceAccount = &infrav1.GCPServiceAccount{Email: a.Email, Scopes: a.Scopes}
 	}
 	if len(spec.ServiceAccounts) > 1 {
-		s.refuse(at+"serviceAccounts", "there are %d, and a machine has one", len(spec.ServiceAccounts))
+		s.addRefused(at+"serviceAccounts", "there are %d, and a machine has one", len(spec.ServiceAccounts))
 	}
 	if shielded := spec.Shielded; shielded != nil {
 		m.Shielded = given(infrav1.GCPShielded{SecureBoot: shielded.SecureBoot, VTPM: shielded.VTPM, IntegrityMonitoring: shielded.IntegrityMonitoring})

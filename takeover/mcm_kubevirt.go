@@ -63,7 +63,7 @@ const mcmNetworkData = "version: 2\nethernets:\n  all:\n    match: {name: \"e*\"
 const mcmNowhere = "default"
 
 // kubevirt maps a class for KubeVirt.
-func (s subject) kubevirt(pool *Pool, class *unstructured.Unstructured, target *Target) {
+func (s findings) kubevirt(pool *Pool, class *unstructured.Unstructured, target *Target) {
 	const at = "providerSpec."
 	spec := &mcmKubeVirt{}
 	if !s.decode(class.Object, "providerSpec", spec) {
@@ -99,7 +99,7 @@ func (s subject) kubevirt(pool *Pool, class *unstructured.Unstructured, target *
 
 // kubevirtSize maps CPUs and memory, which the guest has as the pod asks for them, unless the class
 // says otherwise.
-func (s subject) kubevirtSize(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
+func (s findings) kubevirtSize(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
 	const at = "providerSpec."
 	text := func(from map[string]any, key string) string {
 		if from[key] == nil {
@@ -119,24 +119,24 @@ func (s subject) kubevirtSize(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
 	var guest string
 	s.known(at+"memory", spec.Memory, map[string]any{"guest": &guest})
 	m.MemoryMiB = s.quantity(at+"resources", cmp.Or(guest, text(spec.Resources.Requests, "memory")), 20)
-	s.note(at+"resources.requests", "of new machines' CPUs, KubeVirt reserves a part (cpuAllocationRatio), unless they are dedicated")
+	s.addNote(at+"resources.requests", "of new machines' CPUs, KubeVirt reserves a part (cpuAllocationRatio), unless they are dedicated")
 	if len(spec.Resources.Limits) > 0 {
-		s.lose(at+"resources.limits", "new machines' pods have no limits, but those that KubeVirt sets")
+		s.addLost(at+"resources.limits", "new machines' pods have no limits, but those that KubeVirt sets")
 	}
 	if spec.Resources.OvercommitGuestOverhead {
-		s.lose(at+"resources.overcommitGuestOverhead", "KubeVirt also reserves the memory that it needs beside the guest")
+		s.addLost(at+"resources.overcommitGuestOverhead", "KubeVirt also reserves the memory that it needs beside the guest")
 	}
 }
 
 // known reads the fields of one of KubeVirt's or CDI's own types that Drover has, and loses the
 // others by name. An empty one is none.
-func (s subject) known(field string, from map[string]any, into map[string]any) {
+func (s findings) known(field string, from map[string]any, into map[string]any) {
 	for _, key := range slices.Sorted(maps.Keys(from)) {
 		switch target := into[key]; {
 		case target != nil:
 			s.decode(map[string]any{field + "." + key: from[key]}, field+"."+key, target)
 		case !isEmpty(from[key]):
-			s.lose(field+"."+key, "new machines do not have it")
+			s.addLost(field+"."+key, "new machines do not have it")
 		}
 	}
 }
@@ -158,7 +158,7 @@ func isEmpty(value any) bool {
 }
 
 // kubevirtDisks maps the volumes, and the bus of each.
-func (s subject) kubevirtDisks(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
+func (s findings) kubevirtDisks(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
 	const at = "providerSpec."
 	buses := map[string]infrav1.KubeVirtDiskBus{}
 	if spec.Devices != nil {
@@ -174,7 +174,7 @@ func (s subject) kubevirtDisks(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
 	m.RootDisk = infrav1.KubeVirtRootDisk{DataVolume: s.kubevirtVolume(at+"rootVolume", spec.RootVolume), Bus: buses["root-disk"]}
 	for i, v := range spec.AdditionalVolumes {
 		if v.DataVolume == nil {
-			s.lose(at+"additionalVolumes.volumeSource", "new machines do not have the volume %s, which is not the machine's own", v.Name)
+			s.addLost(at+"additionalVolumes.volumeSource", "new machines do not have the volume %s, which is not the machine's own", v.Name)
 			continue
 		}
 		m.DataDisks = append(m.DataDisks, infrav1.KubeVirtDataDisk{
@@ -184,13 +184,13 @@ func (s subject) kubevirtDisks(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
 }
 
 // kubevirtVolume maps a volume that CDI fills.
-func (s subject) kubevirtVolume(field string, from map[string]any) *infrav1.KubeVirtDataVolume {
+func (s findings) kubevirtVolume(field string, from map[string]any) *infrav1.KubeVirtDataVolume {
 	v := &infrav1.KubeVirtDataVolume{}
 	var source, pvc map[string]any
 	var content string
 	s.known(field, from, map[string]any{"source": &source, "pvc": &pvc, "contentType": &content})
 	if content != "" && content != "kubevirt" {
-		s.lose(field+".contentType", "it is %q: new machines' disks are images", content)
+		s.addLost(field+".contentType", "it is %q: new machines' disks are images", content)
 	}
 	var modes []string
 	resources := struct {
@@ -208,7 +208,7 @@ func (s subject) kubevirtVolume(field string, from map[string]any) *infrav1.Kube
 }
 
 // kubevirtSource maps what a volume is filled with.
-func (s subject) kubevirtSource(field string, from map[string]any) (source infrav1.KubeVirtDataVolumeSource) {
+func (s findings) kubevirtSource(field string, from map[string]any) (source infrav1.KubeVirtDataVolumeSource) {
 	for _, kind := range slices.Sorted(maps.Keys(from)) {
 		of, _ := from[kind].(map[string]any)
 		at := field + "." + kind
@@ -228,14 +228,14 @@ func (s subject) kubevirtSource(field string, from map[string]any) (source infra
 		case "blank":
 			source.Blank = &infrav1.KubeVirtBlankSource{}
 		default:
-			s.refuse(field, "it is %q: Drover knows blank, http, pvc and registry", kind)
+			s.addRefused(field, "it is %q: Drover knows blank, http, pvc and registry", kind)
 		}
 	}
 	return source
 }
 
 // kubevirtNetworks maps the interfaces. Without a default one, the first is in the pod network.
-func (s subject) kubevirtNetworks(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
+func (s findings) kubevirtNetworks(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
 	const at = "providerSpec.networks"
 	if !slices.ContainsFunc(spec.Networks, func(n mcmKubeVirtNetwork) bool { return n.Default }) {
 		m.Networks = []infrav1.KubeVirtNetwork{{Name: "default", Binding: "Bridge"}}
@@ -243,7 +243,7 @@ func (s subject) kubevirtNetworks(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt)
 	for i, n := range spec.Networks {
 		m.Networks = append(m.Networks, infrav1.KubeVirtNetwork{Name: fmt.Sprintf("net%d", i), Multus: n.Name, Binding: "Bridge"})
 		if n.Default {
-			s.note(at+".default", "the pods of new machines are in the cluster's network, too; their guests are not")
+			s.addNote(at+".default", "the pods of new machines are in the cluster's network, too; their guests are not")
 		}
 	}
 	if len(spec.Networks) > 0 {
@@ -252,21 +252,21 @@ func (s subject) kubevirtNetworks(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt)
 }
 
 // kubevirtRest notes the fields that Drover does not have.
-func (s subject) kubevirtRest(spec *mcmKubeVirt) {
+func (s findings) kubevirtRest(spec *mcmKubeVirt) {
 	const at = "providerSpec."
 	if spec.Devices != nil && spec.Devices.BlockMultiQueue {
-		s.lose(at+"devices.blockMultiQueue", "the disks of new machines have one queue")
+		s.addLost(at+"devices.blockMultiQueue", "the disks of new machines have one queue")
 	}
 	if spec.Devices != nil && spec.Devices.NetworkInterfaceMultiQueue {
-		s.lose(at+"devices.networkInterfaceMultiqueue", "the network card of new machines has one queue, unless a preference says otherwise")
+		s.addLost(at+"devices.networkInterfaceMultiqueue", "the network card of new machines has one queue, unless a preference says otherwise")
 	}
 	if spec.DNSPolicy != "" && spec.DNSPolicy != corev1.DNSClusterFirst {
-		s.lose(at+"dnsPolicy", "new machines have the policy ClusterFirst")
+		s.addLost(at+"dnsPolicy", "new machines have the policy ClusterFirst")
 	}
 	if len(spec.DNSConfig) > 0 {
-		s.lose(at+"dnsConfig", "new machines have the name servers of the cluster that runs them")
+		s.addLost(at+"dnsConfig", "new machines have the name servers of the cluster that runs them")
 	}
 	if len(spec.SSHKeys) > 0 {
-		s.note(at+"sshKeys", "the CloudInitConfigTemplate says which keys new machines accept")
+		s.addNote(at+"sshKeys", "the CloudInitConfigTemplate says which keys new machines accept")
 	}
 }

@@ -54,7 +54,7 @@ const (
 )
 
 // openstack maps a class for OpenStack.
-func (s subject) openstack(pool *Pool, class *unstructured.Unstructured, target *Target) {
+func (s findings) openstack(pool *Pool, class *unstructured.Unstructured, target *Target) {
 	const at = "providerSpec.spec."
 	config := &mcmOpenStack{}
 	if !s.decode(class.Object, "providerSpec", config) {
@@ -79,7 +79,7 @@ func (s subject) openstack(pool *Pool, class *unstructured.Unstructured, target 
 	case spec.RootDiskSize > 0:
 		m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: spec.RootDiskSize}
 	case spec.RootDiskType != nil:
-		s.note(at+"rootDiskType", "it has no effect without rootDiskSize, here as there")
+		s.addNote(at+"rootDiskType", "it has no effect without rootDiskSize, here as there")
 	}
 	pool.Machine = target.fields(infrav1.CloudMachineFields{OpenStack: m})
 	pool.Keys = s.keys(at+"tags", spec.Tags, mcmServerClusterKey, mcmServerRoleKey)
@@ -87,7 +87,7 @@ func (s subject) openstack(pool *Pool, class *unstructured.Unstructured, target 
 }
 
 // openstackPorts maps the networks. The old system lets pods' addresses pass its ports.
-func (s subject) openstackPorts(m *infrav1.OpenStackMachine, spec *mcmOpenStackSpec) {
+func (s findings) openstackPorts(m *infrav1.OpenStackMachine, spec *mcmOpenStackSpec) {
 	const at = "providerSpec.spec."
 	subnets := append(slices.Clone(spec.SubnetIDs), ptr.Deref(spec.SubnetID, ""))
 	pods := append(slices.Clone(spec.PodNetworkCIDRs), spec.PodNetworkCIDR)
@@ -98,19 +98,19 @@ func (s subject) openstackPorts(m *infrav1.OpenStackMachine, spec *mcmOpenStackS
 	networks := spec.Networks
 	switch {
 	case spec.NetworkID != "" && len(networks) > 0:
-		s.refuse(at+"networks", "networkID is set, too: one of them must go")
+		s.addRefused(at+"networks", "networkID is set, too: one of them must go")
 		return
 	case spec.NetworkID != "":
 		networks = []mcmOpenStackNetwork{{ID: spec.NetworkID, PodNetwork: true}}
 	case len(networks) == 0:
-		s.refuse(at+"networkID", "neither it nor networks is set")
+		s.addRefused(at+"networkID", "neither it nor networks is set")
 		return
 	case len(subnets) > 0:
-		s.note(at+"subnetIDs", "they have no effect without networkID: new machines get addresses of any subnet, as before")
+		s.addNote(at+"subnetIDs", "they have no effect without networkID: new machines get addresses of any subnet, as before")
 		subnets = nil
 	}
 	if len(pods) > 1 {
-		s.note(at+"podNetworkCIDRs", "the ports of new machines let all of %s pass, and those of the old ones only one", strings.Join(pods, ", "))
+		s.addNote(at+"podNetworkCIDRs", "the ports of new machines let all of %s pass, and those of the old ones only one", strings.Join(pods, ", "))
 	}
 	for _, n := range networks {
 		port := infrav1.OpenStackPort{Network: n.ID, SecurityGroups: spec.SecurityGroups}
@@ -130,9 +130,9 @@ func (s subject) openstackPorts(m *infrav1.OpenStackMachine, spec *mcmOpenStackS
 }
 
 // region refuses a region of OpenStack that is not the account's.
-func (s subject) region(field, region string, target *Target) {
+func (s findings) region(field, region string, target *Target) {
 	if account := target.Account.Spec.OpenStack.Region; region != "" && account != "" && region != account {
-		s.refuse(field, "it is %q, and the CloudAccount's is %q", region, account)
+		s.addRefused(field, "it is %q, and the CloudAccount's is %q", region, account)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // onOpenStack changes the target's account.
@@ -19,7 +20,7 @@ func onOpenStack(target *Target) *Target {
 }
 
 // serversOf returns a server for each Machine, with the metadata that tagged adds to its name.
-func serversOf(machines []unstructured.Unstructured, tagged func(*unstructured.Unstructured) map[string]string) []cloud.Tagged {
+func serversOf(machines []unstructured.Unstructured, tagged func(*unstructured.Unstructured) map[string]string) []tagging.Instance {
 	vms := vmsOf(machines, tagged)
 	for i := range vms {
 		vms[i].ProviderID, vms[i].ImageID, vms[i].FailureDomain = "openstack:///"+vms[i].ID, "", "az-1"
@@ -92,6 +93,6 @@ func TestOwnParts(t *testing.T) {
 		if c.own {
 			want = []string{"workers-z1-6d4f5-abcde"}
 		}
-		NewWithT(t).Expect(w.plan().Pools[1].Machines[0].Own).To(Equal(want), name)
+		NewWithT(t).Expect(w.plan().Pools[1].Machines[0].OwnedResources).To(Equal(want), name)
 	}
 }

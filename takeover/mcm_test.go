@@ -26,6 +26,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 var update = flag.Bool("update", false, "write the golden plans")
@@ -33,7 +34,7 @@ var update = flag.Bool("update", false, "write the golden plans")
 // world is what a plan is made from.
 type world struct {
 	*MCM
-	vms    []cloud.Tagged
+	vms    []tagging.Instance
 	target *Target
 }
 
@@ -100,13 +101,13 @@ func newTarget() *Target {
 }
 
 // vmsOf returns a VM for each Machine, with the tags that tagged adds to its name.
-func vmsOf(machines []unstructured.Unstructured, tagged func(*unstructured.Unstructured) map[string]string) (vms []cloud.Tagged) {
+func vmsOf(machines []unstructured.Unstructured, tagged func(*unstructured.Unstructured) map[string]string) (vms []tagging.Instance) {
 	for i := range machines {
 		zone := map[bool]string{true: "eu-central-1a", false: "eu-central-1b"}[i < 2]
 		id, _, _ := unstructured.NestedString(machines[i].Object, "spec", "providerID")
 		tags := tagged(&machines[i])
 		tags["Name"] = machines[i].GetName()
-		vms = append(vms, cloud.Tagged{
+		vms = append(vms, tagging.Instance{
 			Resource: cloud.Resource{
 				ID: id[strings.LastIndex(id, "/")+1:], ProviderID: "aws:///" + zone + id[strings.LastIndex(id, "/"):], State: cloud.StateRunning, ImageID: "ami-0a1b2c3d4e5f60718",
 			},
@@ -142,10 +143,10 @@ func (w *world) plan(drop ...string) *Plan {
 	return planOf(w.MCM, w.vms, w.target, drop)
 }
 
-func planOf(source Source, vms []cloud.Tagged, target *Target, drop []string) *Plan {
+func planOf(source Source, vms []tagging.Instance, target *Target, drop []string) *Plan {
 	p := source.Plan(target, drop)
 	for _, keys := range p.KeySets() {
-		p.See(keys, vms, target)
+		p.MatchInstances(keys, vms, target)
 	}
 	return p
 }
@@ -321,7 +322,7 @@ func TestFindings(t *testing.T) {
 		{"another type", func(w *world) { w.vms[0].Type = "m5.xlarge" }, Noted, one, "", "the next rollout makes it m5.large"},
 		{"another image", func(w *world) { w.vms[0].ImageID = "ami-0" }, Noted, one, "", "the next rollout uses"},
 		{"orphan", func(w *world) {
-			w.vms = append(w.vms, cloud.Tagged{Resource: cloud.Resource{ID: "i-0f"}, Tags: map[string]string{"Name": "x"}})
+			w.vms = append(w.vms, tagging.Instance{Resource: cloud.Resource{ID: "i-0f"}, Tags: map[string]string{"Name": "x"}})
 		}, Noted, "VM i-0f", "", "of no Machine"},
 		// the class
 		{"class deleted", class("metadata.deletionTimestamp", deleted), Refused, first, "metadata.deletionTimestamp", "is being deleted"},

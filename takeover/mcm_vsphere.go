@@ -63,7 +63,7 @@ const (
 const mcmHardware = "vmx-15"
 
 // vsphere maps a class for vSphere.
-func (s subject) vsphere(pool *Pool, class *unstructured.Unstructured, target *Target) {
+func (s findings) vsphere(pool *Pool, class *unstructured.Unstructured, target *Target) {
 	const at = "providerSpec."
 	spec := &mcmVSphere{}
 	if !s.decode(class.Object, "providerSpec", spec) {
@@ -81,7 +81,7 @@ func (s subject) vsphere(pool *Pool, class *unstructured.Unstructured, target *T
 	}
 	if spec.Network != "" {
 		m.Networks = []infrav1.VSphereNetwork{{Name: s.below(at+"network", spec.Network, "network", target)}}
-		s.note(at+"network", "it is the only one of new machines, also if the template has more adapters")
+		s.addNote(at+"network", "it is the only one of new machines, also if the template has more adapters")
 	}
 	for _, key := range slices.Sorted(maps.Keys(spec.ExtraConfig)) {
 		m.ExtraConfig = append(m.ExtraConfig, infrav1.VSphereOption{Key: key, Value: spec.ExtraConfig[key]})
@@ -89,7 +89,7 @@ func (s subject) vsphere(pool *Pool, class *unstructured.Unstructured, target *T
 	for _, key := range slices.Sorted(maps.Keys(spec.Tags)) {
 		switch {
 		case strings.HasPrefix(key, mcmClusterKey), strings.HasPrefix(key, mcmRoleKey):
-			s.refuse(at+"tags", "machine-controller-manager looks only whether a VM has the attribute %s, and vCenter can't take it off one VM: give the class and its VMs %s and %s instead, "+
+			s.addRefused(at+"tags", "machine-controller-manager looks only whether a VM has the attribute %s, and vCenter can't take it off one VM: give the class and its VMs %s and %s instead, "+
 				"and remove the attribute from vCenter", key, mcmCluster, mcmRole)
 		case key != mcmRole && spec.Tags[key] != "": // an attribute without a value is none
 			m.CustomAttributes = append(m.CustomAttributes, infrav1.VSphereAttribute{Name: key, Value: spec.Tags[key]})
@@ -101,7 +101,7 @@ func (s subject) vsphere(pool *Pool, class *unstructured.Unstructured, target *T
 }
 
 // vspherePlace maps where VMs are. A host counts before a cluster, and that before a pool.
-func (s subject) vspherePlace(m *infrav1.VSphereMachine, spec *mcmVSphere, target *Target) {
+func (s findings) vspherePlace(m *infrav1.VSphereMachine, spec *mcmVSphere, target *Target) {
 	const at = "providerSpec."
 	switch {
 	case spec.HostSystem != "":
@@ -116,37 +116,37 @@ func (s subject) vspherePlace(m *infrav1.VSphereMachine, spec *mcmVSphere, targe
 	case spec.DatastoreCluster != "":
 		m.DatastoreCluster = s.below(at+"datastoreCluster", spec.DatastoreCluster, "datastore", target)
 	case spec.ComputeCluster != "":
-		s.note(at+"computeCluster", "DRS has chosen the datastores: new machines are in that of the template, or of the failure domain")
+		s.addNote(at+"computeCluster", "DRS has chosen the datastores: new machines are in that of the template, or of the failure domain")
 	default:
 		m.Datastore = s.below(at+"datastore", spec.Datastore, "datastore", target)
 	}
 }
 
 // vsphereRest notes the fields that Drover does not have.
-func (s subject) vsphereRest(spec *mcmVSphere) {
+func (s findings) vsphereRest(spec *mcmVSphere) {
 	const at = "providerSpec."
 	if ptr.Deref(spec.MemoryReservationLockedToMax, false) {
-		s.lose(at+"memoryReservationLockedToMax", "the memory of new machines is not reserved")
+		s.addLost(at+"memoryReservationLockedToMax", "the memory of new machines is not reserved")
 	}
 	if spec.SwitchUUID != "" {
-		s.lose(at+"switchUuid", "new machines find their network by its path alone, which must be that of one network")
+		s.addLost(at+"switchUuid", "new machines find their network by its path alone, which must be that of one network")
 	}
 	if spec.GuestID != "" {
-		s.lose(at+"guestId", "new machines have the template's guest ID")
+		s.addLost(at+"guestId", "new machines have the template's guest ID")
 	}
 	if spec.VApp != nil {
-		s.lose(at+"vapp", "new machines have the template's vApp properties")
+		s.addLost(at+"vapp", "new machines have the template's vApp properties")
 	}
 	if spec.Customization != "" {
-		s.lose(at+"customization", "cloud-init or Ignition sets new machines up, and no customization specification")
+		s.addLost(at+"customization", "cloud-init or Ignition sets new machines up, and no customization specification")
 	}
 	if len(spec.SSHKeys) > 0 {
-		s.note(at+"sshKeys", "the CloudInitConfigTemplate says which keys new machines accept")
+		s.addNote(at+"sshKeys", "the CloudInitConfigTemplate says which keys new machines accept")
 	}
 	if spec.Force {
-		s.note(at+"force", "Drover never overwrites a VM of another owner")
+		s.addNote(at+"force", "Drover never overwrites a VM of another owner")
 	}
 	if spec.WaitForIP {
-		s.note(at+"waitForIP", "Drover waits for nothing, and shows addresses when there are any")
+		s.addNote(at+"waitForIP", "Drover waits for nothing, and shows addresses when there are any")
 	}
 }

@@ -24,6 +24,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // Target is where the machines go: an adopted Cluster of the management cluster.
@@ -61,7 +62,7 @@ func (t *Target) instance(providerID string) string {
 
 // token returns the creation token of a machine. It is the same in each run.
 func (t *Target) token(m Machine) string {
-	token := cloud.ImportToken(t.Identity, t.OwnershipID, m.Instance)
+	token := tagging.ImportToken(t.Identity, t.OwnershipID, m.Instance)
 	if t.Account.Spec.VSphere != nil { // vCenter finds a VM only by its UUID; half of the digest leaves room for it
 		return token[:len(token)-16] + "-" + m.Instance
 	}
@@ -313,13 +314,13 @@ func (t *Target) Try(ctx context.Context, c client.Client, p *Plan) error {
 		if err == nil {
 			continue
 		}
-		about := p.about(kind, o.GetName())
+		about := p.findingsFor(kind, o.GetName())
 		switch causes := causesOf(err); {
 		case apierrors.IsAlreadyExists(err):
-			about.refuse("metadata.name", "namespace %s has one of this name already", t.Namespace)
+			about.addRefused("metadata.name", "namespace %s has one of this name already", t.Namespace)
 		case len(causes) > 0:
 			for _, cause := range causes {
-				about.refuse(cause.Field, "%s", cause.Message)
+				about.addRefused(cause.Field, "%s", cause.Message)
 			}
 		default:
 			return fmt.Errorf("asking whether %s %s would be accepted: %w", kind, o.GetName(), err)

@@ -16,6 +16,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // Pool is a group of machines that the other system keeps at a number, as Drover would keep them.
@@ -90,9 +91,9 @@ type Machine struct {
 	Version string
 	// Identity is the value of the VM's tag with the first of the pool's Keys; "": any.
 	Identity string
-	// Own are the names or IDs of what else the other system deletes with the VM, and the cloud
-	// does not: ports, volumes, addresses.
-	Own []string
+	// OwnedResources are the names or IDs of resources that the other system deletes together with
+	// the VM, and the cloud does not: ports, volumes, floating IPs.
+	OwnedResources []string
 }
 
 // instanceName returns the last part of the cloud's own ID.
@@ -147,24 +148,27 @@ func (p *Plan) Blocked() (n int) {
 	return n
 }
 
-// about returns the functions that add findings about one object.
-func (p *Plan) about(kind, name string) subject { return subject{p, kind + " " + name} }
+// findingsFor returns the findings about one object, to add to.
+func (p *Plan) findingsFor(kind, name string) findings { return findings{p, kind + " " + name} }
 
-type subject struct {
+// findings adds to a plan what is found of one object.
+type findings struct {
 	plan   *Plan
 	object string
 }
 
-func (s subject) add(severity Severity, field, format string, args ...any) {
+func (s findings) add(severity Severity, field, format string, args ...any) {
 	s.plan.Findings = append(s.plan.Findings, Finding{severity, s.object, field, fmt.Sprintf(format, args...)})
 }
 
-func (s subject) refuse(field, format string, args ...any) { s.add(Refused, field, format, args...) }
+func (s findings) addRefused(field, format string, args ...any) {
+	s.add(Refused, field, format, args...)
+}
 
-func (s subject) note(field, format string, args ...any) { s.add(Noted, field, format, args...) }
+func (s findings) addNote(field, format string, args ...any) { s.add(Noted, field, format, args...) }
 
-// lose adds a field that new machines can't have.
-func (s subject) lose(field, format string, args ...any) {
+// addLost adds a field that new machines can't have.
+func (s findings) addLost(field, format string, args ...any) {
 	severity := Lost
 	if slices.Contains(s.plan.drop, field) {
 		severity = Dropped
@@ -176,7 +180,7 @@ func (s subject) lose(field, format string, args ...any) {
 func (p *Plan) checkDrop() {
 	for _, field := range p.drop {
 		if !slices.ContainsFunc(p.Findings, func(f Finding) bool { return f.Field == field && f.Severity == Dropped }) {
-			p.about("--drop", field).refuse("", "no object has this field, or it can be carried over")
+			p.findingsFor("--drop", field).addRefused("", "no object has this field, or it can be carried over")
 		}
 	}
 }
@@ -186,21 +190,21 @@ func (p *Plan) joinable(target *Target) {
 	account := &target.Account.Spec
 	for i := range p.Pools {
 		pool := &p.Pools[i]
-		s := p.about("MachineDeployment", pool.Name)
+		s := p.findingsFor("MachineDeployment", pool.Name)
 		if m := pool.Machine; m != nil && len(pool.Machines) == 0 &&
 			(m.AWS != nil && m.AWS.Image == (infrav1.AWSImage{}) || m.Azure != nil && m.Azure.Image == (infrav1.AzureImage{})) {
-			s.refuse("", "it names no image, and has no machine whose image new ones could get: scale it to 1 first")
+			s.addRefused("", "it names no image, and has no machine whose image new ones could get: scale it to 1 first")
 		}
 		if cmp.Or(pool.Config.NodeName, target.Bootstrap.Spec.Template.Spec.NodeName) != bootstrapv1.NodeNameHostname {
 			continue
 		}
-		bootstrap := p.about("CloudInitConfigTemplate", target.Bootstrap.Name)
+		bootstrap := p.findingsFor("CloudInitConfigTemplate", target.Bootstrap.Name)
 		const field, why = "spec.template.spec.nodeName", "it is Hostname: the instance data have the name with a domain"
 		switch {
 		case account.GCP != nil:
-			bootstrap.refuse(field, "%s, which Google does not tell Drover, so no new machine would join: leave it out", why)
+			bootstrap.addRefused(field, "%s, which Google does not tell Drover, so no new machine would join: leave it out", why)
 		case account.OpenStack != nil:
-			bootstrap.note(field, "%s, unless Nova's dhcp_domain is empty, and OpenStack tells Drover only the server's name: then no new machine joins; Machine names Nodes after their server", why)
+			bootstrap.addNote(field, "%s, unless Nova's dhcp_domain is empty, and OpenStack tells Drover only the server's name: then no new machine joins; Machine names Nodes after their server", why)
 		}
 	}
 }
@@ -216,9 +220,9 @@ func (p *Plan) KeySets() (sets [][]string) {
 	return sets
 }
 
-// See compares the plan with the VMs that the cloud lists with one of the KeySets.
-func (p *Plan) See(keys []string, listed []cloud.Tagged, target *Target) {
-	byID, names, clusters := map[string]*cloud.Tagged{}, map[string][]string{}, map[string]bool{}
+// MatchInstances compares the plan with the VMs that the cloud lists with one of the KeySets.
+func (p *Plan) MatchInstances(keys []string, listed []tagging.Instance, target *Target) {
+	byID, names, clusters := map[string]*tagging.Instance{}, map[string][]string{}, map[string]bool{}
 	for i := range listed {
 		vm := &listed[i]
 		byID[vm.ID] = vm
@@ -233,17 +237,17 @@ func (p *Plan) See(keys []string, listed []cloud.Tagged, target *Target) {
 			clusters[pool.cluster] = true
 		}
 		for _, m := range pool.Machines {
-			s := p.about("Machine", m.Name)
+			s := p.findingsFor("Machine", m.Name)
 			vm := byID[m.Instance]
 			delete(byID, m.Instance)
 			if vm == nil {
-				s.refuse("", "the account has no VM %s with the tags %s: check the CloudAccount's region or namespace, and its credentials", m.Instance, strings.Join(keys, " and "))
+				s.addRefused("", "the account has no VM %s with the tags %s: check the CloudAccount's region or namespace, and its credentials", m.Instance, strings.Join(keys, " and "))
 				continue
 			}
 			s.compare(pool, m, vm, target)
 			if same := names[m.vm()]; len(same) > 1 {
 				slices.Sort(same)
-				s.refuse("", "%d VMs have its name, %s: let the other system delete the one that it does not use", len(same), strings.Join(same, " and "))
+				s.addRefused("", "%d VMs have its name, %s: let the other system delete the one that it does not use", len(same), strings.Join(same, " and "))
 			}
 		}
 	}
@@ -253,32 +257,32 @@ func (p *Plan) See(keys []string, listed []cloud.Tagged, target *Target) {
 			continue // it may be anybody's
 		}
 		if byID[vm.ID] != nil && !slices.Contains(p.known, vm.Tags[nameKey]) {
-			p.about("VM", vm.ID).note("", "it has the tags %s and is of no Machine: it is not taken over", strings.Join(keys, " and "))
+			p.findingsFor("VM", vm.ID).addNote("", "it has the tags %s and is of no Machine: it is not taken over", strings.Join(keys, " and "))
 		}
 	}
 }
 
 // compare compares a machine with its VM.
-func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target) {
+func (s findings) compare(pool *Pool, m Machine, vm *tagging.Instance, target *Target) {
 	if vm.State != cloud.StateRunning {
-		s.refuse("", "its VM %s is %s, not running", vm.ID, vm.State)
+		s.addRefused("", "its VM %s is %s, not running", vm.ID, vm.State)
 	}
 	if name := vm.Tags[nameKey]; name != m.vm() {
-		s.refuse("", "its VM %s has the name %q", vm.ID, name)
+		s.addRefused("", "its VM %s has the name %q", vm.ID, name)
 	}
 	if vm.Token != "" && vm.Token != target.token(m) || vm.OwnershipID != "" && vm.OwnershipID != target.OwnershipID {
-		s.refuse("", "its VM %s has tags of Drover already, and they are of another machine or cluster", vm.ID)
+		s.addRefused("", "its VM %s has tags of Drover already, and they are of another machine or cluster", vm.ID)
 	}
 	if vm.ProviderID != m.ProviderID {
-		s.refuse("", "the provider ID of its VM is %s, but its Node has %s: the CloudAccount must be for the same place, and on OpenStack have regionalProviderIDs as the Nodes have it",
+		s.addRefused("", "the provider ID of its VM is %s, but its Node has %s: the CloudAccount must be for the same place, and on OpenStack have regionalProviderIDs as the Nodes have it",
 			vm.ProviderID, m.ProviderID)
 	}
 	if owner := vm.Tags[ownerKey]; owner != "" && target.Account.Spec.KubeVirt != nil {
-		s.refuse("", "its VM %s is owned by %s, together with which Kubernetes would delete it: take the owner off the VM", vm.ID, owner)
+		s.addRefused("", "its VM %s is owned by %s, together with which Kubernetes would delete it: take the owner off the VM", vm.ID, owner)
 	}
 	if is := vm.Tags[pool.Keys[0]]; m.Identity != "" && is != m.Identity {
 		other := map[bool]string{true: "Machine", false: "cluster"}[pool.cluster == ""]
-		s.refuse("", "its VM %s has the tag %s of another %s, %q", vm.ID, pool.Keys[0], other, is)
+		s.addRefused("", "its VM %s has the tag %s of another %s, %q", vm.ID, pool.Keys[0], other, is)
 	}
 	if pool.Machine == nil {
 		return
@@ -287,7 +291,7 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 	if aws := pool.Machine.AWS; aws != nil {
 		if aws.Image == (infrav1.AWSImage{}) {
 			aws.Image.ID = vm.ImageID
-			s.plan.about("MachineDeployment", pool.Name).note("", "it names no image: new machines get that of VM %s, %s", vm.ID, vm.ImageID)
+			s.plan.findingsFor("MachineDeployment", pool.Name).addNote("", "it names no image: new machines get that of VM %s, %s", vm.ID, vm.ImageID)
 		}
 		size, image = aws.InstanceType, aws.Image.ID
 	}
@@ -297,10 +301,10 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 	if azure := pool.Machine.Azure; azure != nil {
 		if azure.Image == (infrav1.AzureImage{}) {
 			azure.Image = azureImage(vm.ImageID)
-			about := s.plan.about("MachineDeployment", pool.Name)
-			about.note("", "it names no image: new machines get that of VM %s, %s", vm.Tags[nameKey], vm.ImageID)
+			about := s.plan.findingsFor("MachineDeployment", pool.Name)
+			about.addNote("", "it names no image: new machines get that of VM %s, %s", vm.Tags[nameKey], vm.ImageID)
 			if !buy(&azure.Image, pool.plan) {
-				about.refuse("", "its purchase plan, %s %s %s, is not that of the image of VM %s: name the image and its plan", pool.plan.Publisher, pool.plan.Product, pool.plan.Name, vm.Tags[nameKey])
+				about.addRefused("", "its purchase plan, %s %s %s, is not that of the image of VM %s: name the image and its plan", pool.plan.Publisher, pool.plan.Product, pool.plan.Name, vm.Tags[nameKey])
 			}
 		}
 		size, image = azure.VMSize, imageOnAzure(&azure.Image)
@@ -315,9 +319,9 @@ func (s subject) compare(pool *Pool, m Machine, vm *cloud.Tagged, target *Target
 		size, image = sizeOnKubeVirt(kubevirt), imageOnKubeVirt(kubevirt)
 	}
 	if size != "" && vm.Type != size && !pool.sizeByID {
-		s.note("", "its VM is of type %s; the next rollout makes it %s", vm.Type, size)
+		s.addNote("", "its VM is of type %s; the next rollout makes it %s", vm.Type, size)
 	}
 	if vm.ImageID != "" && image != "" && vm.ImageID != image {
-		s.note("", "its VM was made from image %s; the next rollout uses %s", vm.ImageID, image)
+		s.addNote("", "its VM was made from image %s; the next rollout uses %s", vm.ImageID, image)
 	}
 }

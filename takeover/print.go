@@ -27,7 +27,7 @@ func (t *Target) Print(out io.Writer, p *Plan) error {
 		fmt.Fprintf(table, "%s\t%d of %d\t\t\t%s\n", pool.Name, len(pool.Machines), pool.Replicas, pool.Version)
 		for _, m := range pool.Machines {
 			fmt.Fprintf(table, "\t%s\t%s\t%s\t%s\n", m.Name, m.instanceName(), m.Node, m.Version)
-			own += len(m.Own)
+			own += len(m.OwnedResources)
 		}
 		vms += len(pool.Machines)
 	}
@@ -45,7 +45,7 @@ func (t *Target) Print(out io.Writer, p *Plan) error {
 	fmt.Fprintf(out, "\nTo be made: %s\nTo be tagged: VM %d, with %s\n", strings.Join(kinds, ", "), vms,
 		strings.Join(slices.Sorted(maps.Keys(t.Tags(Machine{}))), ", "))
 	if own > 0 {
-		fmt.Fprintf(out, "To go with their VMs: what has one of %d names or IDs of ports, volumes and floating IPs; -o yaml prints them\n", own)
+		fmt.Fprintf(out, "Ports, volumes and floating IPs with one of %d names or IDs will be deleted together with their VMs (use -o yaml to list them)\n", own)
 	}
 	fmt.Fprintln(out)
 	table = tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
@@ -66,7 +66,7 @@ func (t *Target) PrintYAML(out io.Writer, p *Plan) error {
 	tags, own := map[string]map[string]string{}, map[string][]string{}
 	for i := range p.Pools {
 		for _, m := range p.Pools[i].Machines {
-			tags[m.Name], own[m.Name] = t.Tags(m), m.Own
+			tags[m.Name], own[m.Name] = t.Tags(m), m.OwnedResources
 		}
 	}
 	for _, o := range t.Objects(p) {

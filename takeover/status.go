@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // Status writes how far the takeover is.
@@ -49,11 +49,11 @@ func (t *Takeover) Status(ctx context.Context, out io.Writer) error {
 }
 
 // switched says what is next in a Cluster whose pause has ended.
-func (t *Takeover) switched(ctx context.Context, s *staged, tagged map[string]cloud.Tagged) (string, error) {
+func (t *Takeover) switched(ctx context.Context, s *staged, tagged map[string]tagging.Instance) (string, error) {
 	if back, err := t.mayRollBack(ctx, s, tagged); err != nil || back != "" {
 		return back, err
 	}
-	if missing, err := t.atRest(ctx); err != nil || missing != "" {
+	if missing, err := t.notConverged(ctx); err != nil || missing != "" {
 		return "it is switched, and waits: " + missing, err
 	}
 	return "it is switched: commit completes it, rollback undoes it", nil

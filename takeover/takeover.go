@@ -23,11 +23,12 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // VMs are the target's account. Each call waits for its turn in the account's rate limit.
 type VMs interface {
-	Tagged(ctx context.Context, keys []string) ([]cloud.Tagged, error)
+	Tagged(ctx context.Context, keys []string) ([]tagging.Instance, error)
 	Tag(ctx context.Context, id string, tags map[string]string, own []string) error
 	Untag(ctx context.Context, ids, keys []string) error
 }
@@ -68,7 +69,7 @@ func (t *Takeover) Stage(ctx context.Context, p *Plan) error {
 	return nil
 }
 
-func (t *Takeover) stagePool(ctx context.Context, pool *Pool, tagged map[string]cloud.Tagged) error {
+func (t *Takeover) stagePool(ctx context.Context, pool *Pool, tagged map[string]tagging.Instance) error {
 	d := t.deployment(pool)
 	for _, o := range []client.Object{t.machineTemplate(pool), t.configTemplate(pool), d} {
 		if err := t.make(ctx, o); err != nil {
@@ -95,7 +96,7 @@ func (t *Takeover) stagePool(ctx context.Context, pool *Pool, tagged map[string]
 		if vm, has := tagged[m.Instance]; has && !vm.Partial {
 			continue
 		}
-		if err := t.VMs.Tag(ctx, m.Instance, t.Tags(m), m.Own); err != nil {
+		if err := t.VMs.Tag(ctx, m.Instance, t.Tags(m), m.OwnedResources); err != nil {
 			return fmt.Errorf("tagging %s: %w", m.Instance, err)
 		}
 	}
@@ -126,12 +127,12 @@ func (t *Takeover) make(ctx context.Context, o client.Object) error {
 
 // ours returns the VMs that have the tags of this Cluster's takeover, by ID: their token follows
 // from it. VMs that Drover makes have other tokens.
-func (t *Takeover) ours(ctx context.Context) (map[string]cloud.Tagged, error) {
+func (t *Takeover) ours(ctx context.Context) (map[string]tagging.Instance, error) {
 	listed, err := t.VMs.Tagged(ctx, []string{cloud.TagOwnership, cloud.TagToken})
 	if err != nil {
 		return nil, fmt.Errorf("listing the VMs with Drover's tags: %w", err)
 	}
-	vms := map[string]cloud.Tagged{}
+	vms := map[string]tagging.Instance{}
 	for _, vm := range listed {
 		if vm.OwnershipID == t.OwnershipID && vm.Token == t.token(Machine{Instance: vm.ID}) {
 			vms[vm.ID] = vm
@@ -347,7 +348,7 @@ func (t *Takeover) Rollback(ctx context.Context) error {
 
 // mayRollBack returns why there is no way back, or "": a commit has begun, or a pool has other
 // machines than those that were staged, which would be deleted with it.
-func (t *Takeover) mayRollBack(ctx context.Context, s *staged, tagged map[string]cloud.Tagged) (why string, err error) {
+func (t *Takeover) mayRollBack(ctx context.Context, s *staged, tagged map[string]tagging.Instance) (why string, err error) {
 	const begun = "a commit has begun, so there is no way back: run commit again"
 	for _, vm := range s.vms {
 		for _, one := range tagged {

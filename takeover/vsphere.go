@@ -14,7 +14,7 @@ import (
 
 // below returns an inventory path below the datacenter's folder of a kind, as Drover has it. The
 // old systems also take absolute paths.
-func (s subject) below(field, name, kind string, target *Target) string {
+func (s findings) below(field, name, kind string, target *Target) string {
 	if !strings.HasPrefix(name, "/") {
 		return name
 	}
@@ -24,35 +24,35 @@ func (s subject) below(field, name, kind string, target *Target) string {
 	}
 	rest, is := strings.CutPrefix(name, folder+"/")
 	if !is {
-		s.refuse(field, "%s is not below %s", name, folder)
+		s.addRefused(field, "%s is not below %s", name, folder)
 	}
 	return rest
 }
 
 // pool returns the path of a resource pool, which Drover needs in full. Without one, the failure
 // domains must have theirs.
-func (s subject) pool(field, name string, target *Target) string {
+func (s findings) pool(field, name string, target *Target) string {
 	name = s.below(field, name, "host", target)
 	account := target.Account.Spec.VSphere
 	switch {
 	case name == "" && len(account.FailureDomains) == 0 && account.ZoneCategory == "":
-		s.refuse(field, "there is none: name the pool, or failure domains of the CloudAccount")
+		s.addRefused(field, "there is none: name the pool, or failure domains of the CloudAccount")
 	case name != "" && !strings.Contains(name, "/"):
-		s.refuse(field, "it is %q, without a path: name it as CLUSTER/Resources/POOL", name)
+		s.addRefused(field, "it is %q, without a path: name it as CLUSTER/Resources/POOL", name)
 	}
 	return name
 }
 
 // datacenter refuses a datacenter that is not the account's.
-func (s subject) datacenter(field, name string, target *Target) {
+func (s findings) datacenter(field, name string, target *Target) {
 	if account := target.Account.Spec.VSphere.Datacenter; name != "" && path.Join("/", name) != path.Join("/", account) {
-		s.refuse(field, "it is %q, and the CloudAccount's is %q", name, account)
+		s.addRefused(field, "it is %q, and the CloudAccount's is %q", name, account)
 	}
 }
 
 // guestinfo notes how new machines get their user data.
-func (s subject) guestinfo(field string) {
-	s.note(field, "new machines read their user data from the VM's options: its cloud-init must have the VMware data source, or it must have Ignition")
+func (s findings) guestinfo(field string) {
+	s.addNote(field, "new machines read their user data from the VM's options: its cloud-init must have the VMware data source, or it must have Ignition")
 }
 
 // sizeOnVSphere returns a machine's size as the driver has it, or "" for that of the template.

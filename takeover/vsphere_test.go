@@ -10,6 +10,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // onVSphere changes the target's account.
@@ -19,7 +20,7 @@ func onVSphere(target *Target) *Target {
 }
 
 // vmsOnVSphere returns a VM for each Machine, with the custom attributes that it adds to its name.
-func vmsOnVSphere(machines []unstructured.Unstructured, attributes map[string]string) []cloud.Tagged {
+func vmsOnVSphere(machines []unstructured.Unstructured, attributes map[string]string) []tagging.Instance {
 	vms := vmsOf(machines, func(*unstructured.Unstructured) map[string]string {
 		tags := map[string]string{}
 		for key, value := range attributes {
@@ -81,8 +82,8 @@ func TestFindingsOnVSphere(t *testing.T) {
 		{"old cluster", tags("kubernetes.io/cluster/blue"), Refused, first, at + "tags", "the attribute kubernetes.io/cluster/blue"},
 		{"another cluster's VM", func(w *world) { w.vms[0].Tags[mcmCluster] = "red" }, Refused, one, "", `of another cluster, "red"`},
 		{"a stray", func(w *world) {
-			w.vms = append(w.vms, cloud.Tagged{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{mcmCluster: "blue", mcmRole: "node"}},
-				cloud.Tagged{Resource: cloud.Resource{ID: "y"}, Tags: map[string]string{mcmCluster: "red", mcmRole: "node"}})
+			w.vms = append(w.vms, tagging.Instance{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{mcmCluster: "blue", mcmRole: "node"}},
+				tagging.Instance{Resource: cloud.Resource{ID: "y"}, Tags: map[string]string{mcmCluster: "red", mcmRole: "node"}})
 		}, Noted, "VM x", "", "is of no Machine"},
 		{"another size", func(w *world) { w.vms[0].Type = "2 CPUs, 8192 MiB" }, Noted, one, "", "the next rollout makes it 4 CPUs, 8192 MiB"},
 		{"provider ID of another form", func(w *world) { w.Nodes[0].Spec.ProviderID = "vsphere://eu/x" }, Refused, one, "", "names no VM of this cloud"},
@@ -122,7 +123,7 @@ func TestFindingsOfMachineControllerOnVSphere(t *testing.T) {
 	})
 	w := newMCOnVSphere(t)
 	before := len(w.plan().Findings)
-	w.vms = append(w.vms, cloud.Tagged{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{"Name": "anybody's"}})
+	w.vms = append(w.vms, tagging.Instance{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{"Name": "anybody's"}})
 	NewWithT(t).Expect(w.plan().Findings).To(HaveLen(before), "a VM of another name is nobody's business")
 }
 

@@ -53,8 +53,8 @@ func (d *driver) leaveSubnet(ctx context.Context, req cloud.Request, p plan, ful
 	return &cloud.Error{Code: again.Code, Message: again.Message, RetryAfter: nextSubnetDelay, Err: again.Err}
 }
 
-// DryRun implements cloud.DryRunner. EC2 checks permissions and parameters, but neither quotas nor
-// capacity.
+// DryRun implements preflight.DryRunner. EC2 checks permissions and parameters, but neither quotas
+// nor capacity.
 func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 	p, err := d.plan(ctx, req)
 	if err != nil {

@@ -228,9 +228,9 @@ func creationCode(code, words string, status int) cloud.Code {
 
 // refusal is the cause of an Error in AWS's own words. The driver acts on the code and words as AWS
 // sent them. Only the redacted text is shown.
-type refusal struct{ code, message, shown string }
+type refusal struct{ code, message, displayed string }
 
-func (r refusal) Error() string { return r.shown }
+func (r refusal) Error() string { return r.displayed }
 
 // refusalOf returns AWS's own code and words, or the zero refusal.
 func refusalOf(err error) (r refusal) {

@@ -103,10 +103,13 @@ func (l *queueDriver) toEvent(m *types.Message) cloud.Event {
 	at := body.Time.UTC().Format(time.RFC3339)
 	switch body.Source + "/" + body.Kind {
 	case "aws.ec2/EC2 Spot Instance Interruption Warning":
-		event.InstanceID, event.Ending, event.Imminent = body.Detail.InstanceID, true, true
+		event.InstanceID, event.Reclaim = body.Detail.InstanceID, cloud.ReclaimCertain
 		event.Notice = "AWS will interrupt the spot instance two minutes from " + at + " (" + cloud.Clip(body.Detail.Action, 32) + ")"
 	case "aws.ec2/EC2 Instance Rebalance Recommendation":
-		event.InstanceID, event.Ending = body.Detail.InstanceID, l.queue.Rebalance == "Replace"
+		event.InstanceID = body.Detail.InstanceID
+		if l.queue.Rebalance == "Replace" {
+			event.Reclaim = cloud.ReclaimAdvised
+		}
 		event.Notice = "AWS recommends since " + at + " to replace the spot instance: it has an elevated risk of interruption"
 	case "aws.ec2/EC2 Instance State-change Notification":
 		if s := body.Detail.State; s != "pending" && s != "running" { // the engine already polls for those

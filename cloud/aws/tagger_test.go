@@ -11,6 +11,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/conformance"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // TestTagger: an instance that others have made is found by their tags, and is the driver's as long
@@ -21,7 +22,7 @@ func TestTagger(t *testing.T) {
 	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
 	made, err := newDriver(cloud.Config{Account: testAccount(stub.URL), Credentials: testCredentials(), Connect: conformance.Through(http.DefaultTransport)})
 	g.Expect(err).NotTo(HaveOccurred())
-	d := made.(cloud.Tagger)
+	d := made.(tagging.Tagger)
 	id, _ := stub.Launch(map[string]string{"Name": "one", "cluster": "1", "role": "1"})
 	stub.Launch(map[string]string{"Name": "two", "cluster": "1"})
 	ended, _ := stub.Launch(map[string]string{"Name": "three", "cluster": "1", "role": "1"})

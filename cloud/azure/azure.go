@@ -51,9 +51,9 @@ const (
 	// tokenTTL is how long a token is used without asking the SDK, which renews a token five
 	// minutes before it ends.
 	tokenTTL = time.Minute
-	// settled is after how long a running machine in state Failed is one whose update failed, not
-	// its creation.
-	settled = 20 * time.Minute
+	// creationPeriod is after how long a running machine in state Failed is one whose update
+	// failed, not its creation.
+	creationPeriod = 20 * time.Minute
 )
 
 // union selects Azure's members of CloudAccount and CloudMachine.

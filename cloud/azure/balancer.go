@@ -158,7 +158,7 @@ func (d *driver) makeBalancer(ctx context.Context, req cloud.BalancerRequest, fa
 		r.match = failed.ETag
 	}
 	_, err = d.call(ctx, r)
-	return r.out.(*loadBalancer), notYet(err)
+	return r.out.(*loadBalancer), unavailableIfChanging(err)
 }
 
 // ensureAddress makes the public address, or finds it if an earlier call has made it. It returns
@@ -184,7 +184,7 @@ func (d *driver) ensureAddress(ctx context.Context, req cloud.BalancerRequest, z
 			op: "CreatePublicIPAddress", class: cloud.ClassCreate, method: http.MethodPut, path: path, version: networkVersion, in: body, out: &ip,
 		})
 		if err != nil {
-			return notYet(err)
+			return unavailableIfChanging(err)
 		}
 	}
 	if ip.Properties.ProvisioningState != stateSucceeded || ip.Properties.IPAddress == "" {
@@ -195,9 +195,9 @@ func (d *driver) ensureAddress(ctx context.Context, req cloud.BalancerRequest, z
 	return err
 }
 
-// notYet returns the error of a change: what another change of the same resource causes is
+// unavailableIfChanging returns the error of a change: what another change of the same resource causes is
 // Unavailable, because the next attempt reads what has become of it.
-func notYet(err error) error {
+func unavailableIfChanging(err error) error {
 	if driverkit.RefusedAs(err, preconditionFailed, anotherOperation) {
 		return &cloud.Error{Code: cloud.Unavailable, Message: err.Error(), Err: err}
 	}
@@ -271,7 +271,7 @@ func (d *driver) setTargets(ctx context.Context, req cloud.BalancerRequest, lb *
 	if cloud.CodeOf(err) == cloud.NotFound { // it, or the network: a read tells
 		return &cloud.Error{Code: cloud.Unavailable, Message: err.Error(), Err: err}
 	}
-	return notYet(err)
+	return unavailableIfChanging(err)
 }
 
 // addressesIn returns the addresses in a pool, sorted.

@@ -31,7 +31,7 @@ type driver struct {
 	endpoint, scope, storage string
 	source                   source
 	guard                    driverkit.LoginGuard
-	nobodysKey               string
+	unusedSSHKey             string
 	remaining                remaining
 
 	tokens    driverkit.Memo[string]
@@ -77,15 +77,15 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := nobodysKey()
+	key, err := unusedSSHKey()
 	if err != nil {
 		return nil, err
 	}
 	p := placeOf(account)
 	return &driver{
 		account: account, endpoint: p.endpoint, scope: p.scope, storage: p.storage,
-		nobodysKey: key,
-		api:        driverkit.JSON{Client: client, Secrets: secrets, Cloud: "Azure", Settings: "spec.azure"},
+		unusedSSHKey: key,
+		api:          driverkit.JSON{Client: client, Secrets: secrets, Cloud: "Azure", Settings: "spec.azure"},
 		source: source{credential: credential, make: func() (azcore.TokenCredential, error) {
 			again, _, err := newCredential(account, cfg.Credentials, client)
 			return again, err
@@ -101,8 +101,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}, nil
 }
 
-// nobodysKey returns a public SSH key (RFC 8709) whose private key nobody has.
-func nobodysKey() (string, error) {
+// unusedSSHKey returns a public SSH key (RFC 8709) whose private key nobody has.
+func unusedSSHKey() (string, error) {
 	public, _, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return "", cloud.Errorf(cloud.Unavailable, "generating an SSH key failed")
@@ -314,7 +314,7 @@ func (d *driver) describeMachines(ctx context.Context, refs []cloud.Reference, w
 			if err != nil {
 				return nil, err
 			}
-			found.Addresses = d.addresses.of(found)
+			found.Addresses = d.addresses.get(found)
 			return []cloud.Resource{*found}, nil
 		}
 	}
@@ -366,7 +366,7 @@ func (d *driver) machines(ctx context.Context) ([]virtualMachine, error) {
 // withView returns a machine of a listing. Listings do not say why a creation failed, so a failed
 // machine is read once.
 func (d *driver) withView(ctx context.Context, vm *virtualMachine, stopped powers) (cloud.Resource, error) {
-	view := stopped.of(d.idOf(virtualMachines, vm.Name), vm.Properties.TimeCreated)
+	view := stopped.get(d.idOf(virtualMachines, vm.Name), vm.Properties.TimeCreated)
 	if vm.Properties.ProvisioningState == stateFailed {
 		key := vm.Name
 		if at := vm.Properties.TimeCreated; at != nil {
@@ -379,7 +379,7 @@ func (d *driver) withView(ctx context.Context, vm *virtualMachine, stopped power
 		}
 	}
 	r := d.instance(vm, view)
-	r.Addresses = d.addresses.of(&r)
+	r.Addresses = d.addresses.get(&r)
 	return r, nil
 }
 
@@ -483,7 +483,7 @@ func (d *driver) running(vms []virtualMachine) (all []cloud.Resource) {
 func (d *driver) learnAddresses(ctx context.Context, running []cloud.Resource) error {
 	unknown := false
 	for i := range running {
-		unknown = len(d.addresses.of(&running[i])) == 0 || unknown
+		unknown = len(d.addresses.get(&running[i])) == 0 || unknown
 	}
 	if !unknown {
 		return nil

@@ -160,13 +160,13 @@ func TestNameUsedAgain(t *testing.T) {
 	r := d.instance(&virtualMachine{Name: "m-1", Properties: machineProperties{TimeCreated: &first}}, nil)
 	nic := dependant{Properties: dependantProperties{VirtualMachine: &reference{r.ID}}}
 	d.addresses.learn(d, []dependant{nic}, nil)
-	g.Expect(d.addresses.of(&r)).To(HaveLen(1))
+	g.Expect(d.addresses.get(&r)).To(HaveLen(1))
 	r.CreatedAt = second
-	g.Expect(d.addresses.of(&r)).To(BeEmpty())
+	g.Expect(d.addresses.get(&r)).To(BeEmpty())
 	view := &instanceView{Statuses: []status{{Code: "PowerState/deallocated"}}}
 	p := powers{at: first.Add(time.Second), views: map[string]*instanceView{r.ID: view}}
-	g.Expect(p.of(r.ID, &first)).To(Equal(view))
-	g.Expect(p.of(r.ID, &second)).To(BeNil())
+	g.Expect(p.get(r.ID, &first)).To(Equal(view))
+	g.Expect(p.get(r.ID, &second)).To(BeNil())
 	for code, want := range map[string]bool{"PowerState/starting": false, "PowerState/running": false, "ProvisioningState/stopped": false, "PowerState/deallocating": true} {
 		g.Expect((&instanceView{Statuses: []status{{Code: code}}}).isStopped()).To(Equal(want), code)
 	}

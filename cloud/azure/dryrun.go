@@ -29,9 +29,10 @@ var lifeActions = []string{
 // publicActions are those for a machine with a public address.
 var publicActions = []string{"Microsoft.Network/publicIPAddresses/join/action", "Microsoft.Network/publicIPAddresses/write"}
 
-// DryRun implements cloud.DryRunner. Azure has no create that makes nothing, so DryRun reads what a
-// create depends on: the caller's permissions, the size with its zones, quotas, networks, the image
-// and its terms. It also returns Unauthorized for a missing permission that only later steps need.
+// DryRun implements preflight.DryRunner. Azure has no create that makes nothing, so DryRun reads
+// what a create depends on: the caller's permissions, the size with its zones, quotas, networks,
+// the image and its terms. It also returns Unauthorized for a missing permission that only later
+// steps need.
 func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 	spec, err := union.MachineOf(req.Spec)
 	if err != nil {

@@ -27,10 +27,10 @@ type remaining struct {
 
 // remainder is what is known of the buckets that the calls of one class draw on.
 type remainder struct {
-	underWay int
-	told     bool      // Azure said how many calls are left
-	left     int       // in the emptiest bucket, as the last answer said
-	until    time.Time // no call before this time
+	underWay  int
+	hasReport bool      // Azure said how many calls are left
+	left      int       // in the emptiest bucket, as the last answer said
+	until     time.Time // no call before this time
 }
 
 // begin counts a call that is about to be sent. It returns *cloud.Queued if Azure would refuse the
@@ -47,7 +47,7 @@ func (r *remaining) begin(class cloud.Class) (end func(http.Header), err error) 
 		r.classes[class] = c
 	}
 	wait := time.Until(c.until)
-	if wait <= 0 && c.told && c.underWay >= max(c.left, 1) { // after a hold, one call asks for all
+	if wait <= 0 && c.hasReport && c.underWay >= max(c.left, 1) { // after a hold, one call asks for all
 		wait = remainingHold
 	}
 	if wait > 0 {
@@ -75,7 +75,7 @@ func (c *remainder) note(answer http.Header) {
 	if least == math.MaxInt {
 		return
 	}
-	c.told, c.left = true, least
+	c.hasReport, c.left = true, least
 	if least <= 0 {
 		c.until = time.Now().Add(remainingHold)
 	}

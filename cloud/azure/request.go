@@ -192,7 +192,7 @@ func (d *driver) osProfile(name string, userData []byte, spec *infrav1.AzureMach
 		user = "azureuser"
 	}
 	if len(keys) == 0 {
-		keys = []string{d.nobodysKey}
+		keys = []string{d.unusedSSHKey}
 	}
 	login := &ssh{}
 	for _, key := range keys {

@@ -89,16 +89,16 @@ func (d *driver) setState(r *cloud.Resource, provisioning string, view *instance
 		}
 	}
 	created := provisioning == stateSucceeded || provisioning == stateUpdating || provisioning == stateMigrating
-	if created && time.Since(r.CreatedAt) <= settled { // failures of older machines are updates anyway
-		d.created.Put(r.ID, r.CreatedAt, settled)
+	if created && time.Since(r.CreatedAt) <= creationPeriod { // failures of older machines are updates anyway
+		d.created.Put(r.ID, r.CreatedAt, creationPeriod)
 	}
 	switch {
 	case provisioning == stateDeleting:
 		r.State = cloud.StateStopping
 	case provisioning == stateFailed && power == "running" && d.isCreated(r):
-		r.State, r.Notice = cloud.StateRunning, "Azure failed to update the virtual machine: "+d.words(failed)
+		r.State, r.Notice = cloud.StateRunning, "Azure failed to update the virtual machine: "+d.failureMessage(failed)
 	case provisioning == stateFailed:
-		r.State, r.Code, r.Reason = cloud.StateFailed, codes[failed.Code], d.words(failed)
+		r.State, r.Code, r.Reason = cloud.StateFailed, codes[failed.Code], d.failureMessage(failed)
 	case power == "running":
 		r.State = cloud.StateRunning
 	case power == "deallocating", power == "stopping":
@@ -115,11 +115,11 @@ func (d *driver) setState(r *cloud.Resource, provisioning string, view *instance
 // isCreated reports whether a machine was created once: a failure after that is an update's.
 func (d *driver) isCreated(r *cloud.Resource) bool {
 	at, known := d.created.Get(r.ID)
-	return time.Since(r.CreatedAt) > settled || known && at.Equal(r.CreatedAt) // a name may be used again
+	return time.Since(r.CreatedAt) > creationPeriod || known && at.Equal(r.CreatedAt) // a name may be used again
 }
 
-// words returns a failure for people.
-func (d *driver) words(s status) string {
+// failureMessage returns a failure for people.
+func (d *driver) failureMessage(s status) string {
 	if s.Code == "" {
 		return "Azure does not say why"
 	}
@@ -160,9 +160,9 @@ type powers struct {
 	views map[string]*instanceView
 }
 
-// of returns the view of a machine if it was stopped; nil if it was not, or was created since: a
+// get returns the view of a machine if it was stopped; nil if it was not, or was created since: a
 // name may be used again.
-func (p powers) of(id string, created *time.Time) *instanceView {
+func (p powers) get(id string, created *time.Time) *instanceView {
 	if created != nil && created.After(p.at) {
 		return nil
 	}
@@ -184,8 +184,8 @@ type addressBook struct {
 	created map[string]time.Time
 }
 
-// of returns the addresses of a machine, or none if they are another machine's.
-func (b *addressBook) of(r *cloud.Resource) []clusterv1.MachineAddress {
+// get returns the addresses of a machine, or none if they are another machine's.
+func (b *addressBook) get(r *cloud.Resource) []clusterv1.MachineAddress {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if at, known := b.created[r.ID]; known && !at.Equal(r.CreatedAt) {

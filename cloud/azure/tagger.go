@@ -12,6 +12,7 @@ import (
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // A machine that others made becomes Drover's by tags, because the driver finds machines by their
@@ -27,8 +28,8 @@ const (
 	machineUID = "Machine-UID"
 )
 
-// Tagged implements cloud.Tagger. A machine's name is its tag "Name".
-func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagged, err error) {
+// Tagged implements tagging.Tagger. A machine's name is its tag "Name".
+func (d *driver) Tagged(ctx context.Context, keys []string) (found []tagging.Instance, err error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
@@ -43,8 +44,8 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagge
 		if vm.Name == "" || slices.ContainsFunc(keys, func(key string) bool { return key != "Name" && tag(vm.Tags, key) == "" }) {
 			continue
 		}
-		r := d.instance(vm, stopped.of(d.idOf(virtualMachines, vm.Name), vm.Properties.TimeCreated))
-		t := cloud.Tagged{Resource: r, Tags: maps.Clone(vm.Tags)}
+		r := d.instance(vm, stopped.get(d.idOf(virtualMachines, vm.Name), vm.Properties.TimeCreated))
+		t := tagging.Instance{Resource: r, Tags: maps.Clone(vm.Tags)}
 		if t.Tags == nil {
 			t.Tags = map[string]string{}
 		}
@@ -68,7 +69,7 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagge
 	return found, nil
 }
 
-// Tag implements cloud.Tagger. The machine gets its tags first, so that a later call finds it.
+// Tag implements tagging.Tagger. The machine gets its tags first, so that a later call finds it.
 func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ []string) error {
 	var vm virtualMachine
 	if err := d.read(ctx, "GetVirtualMachine", pathOf(d.account, virtualMachines)+"/"+url.PathEscape(lastPart(id)), machinesVersion, nil, &vm); err != nil {
@@ -90,7 +91,7 @@ func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ [
 	return nil
 }
 
-// Untag implements cloud.Tagger. All parts of a machine lose the tags, because
+// Untag implements tagging.Tagger. All parts of a machine lose the tags, because
 // machine-controller-manager also recognizes machines by those of their parts, and the machine
 // itself loses them last, so that a later call finds it.
 func (d *driver) Untag(ctx context.Context, ids, keys []string) error {

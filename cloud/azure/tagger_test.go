@@ -19,6 +19,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/conformance"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // oldTags are those that another system gives a machine and its parts.
@@ -60,7 +61,7 @@ func TestTagger(t *testing.T) {
 			stub.LaunchWith("old-1", oldTags("old-1"), c.cascade)
 			stub.LaunchWith("old-2", map[string]string{"kubernetes.io-cluster-blue": "1"}, c.cascade)
 			before := tagsIn(stub)
-			find := func(keys ...string) []cloud.Tagged {
+			find := func(keys ...string) []tagging.Instance {
 				t.Helper()
 				found, err := d.Tagged(ctx, keys)
 				g.Expect(err).NotTo(HaveOccurred())

@@ -6,11 +6,12 @@ import (
 	"slices"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/preflight"
 )
 
 // dryRun tries the machine, which can be made, and those that can't. Nothing is made of any.
 func (s *suite) dryRun() {
-	driver, able := s.driver.(*checked).Driver.(cloud.DryRunner)
+	driver, able := s.driver.(*checked).Driver.(preflight.DryRunner)
 	if !able {
 		s.omitCredential("dry runs")
 		return

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // find looks for an instance by its ID: while it has its tags, while its tags are gone, while the
@@ -50,7 +51,7 @@ func (s *suite) find() {
 
 // findUntagged takes the tags off an instance, and puts them back.
 func (s *suite) findUntagged(made cloud.Resource, look func(cloud.Reference) (*cloud.Resource, error)) {
-	driver, able := s.driver.(*checked).Driver.(cloud.Tagger)
+	driver, able := s.driver.(*checked).Driver.(tagging.Tagger)
 	if !able {
 		return
 	}

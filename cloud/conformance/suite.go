@@ -32,12 +32,27 @@ func Run(t *testing.T, target Target) {
 		t.Cleanup(transport.CloseIdleConnections)
 		target.Transport = transport
 	}
+	for _, test := range subtests() {
+		t.Run(test.name, func(t *testing.T) {
+			if !test.alone {
+				t.Parallel()
+			}
+			test.run(newSuite(t, target))
+		})
+	}
+}
+
+// subtest is one test of the suite. The documentation of package cloud names it where it states the
+// rule.
+type subtest struct {
+	name  string
+	alone bool
+	run   func(*suite)
+}
+
+func subtests() []subtest {
 	const alone, together = true, false
-	for _, test := range []struct {
-		name  string
-		alone bool
-		run   func(*suite)
-	}{
+	return []subtest{
 		{"row", alone, (*suite).row},
 		{"credentials", alone, (*suite).credentials}, // makes the cloud's first machine, which may cost more than others
 		{"create", alone, (*suite).create},
@@ -73,13 +88,6 @@ func Run(t *testing.T, target Target) {
 		{"delete with network faults", together, (*suite).deleteWithFaults},
 		{"foreign resources", together, (*suite).foreign},
 		{"context", together, (*suite).context},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			if !test.alone {
-				t.Parallel()
-			}
-			test.run(newSuite(t, target))
-		})
 	}
 }
 

@@ -59,8 +59,8 @@ type PageSizes struct {
 	halved map[string]int // how often, by operation
 }
 
-// of returns a page's size.
-func (p *PageSizes) of(operation string, most int) int {
+// get returns a page's size.
+func (p *PageSizes) get(operation string, most int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return most >> p.halved[operation]
@@ -84,7 +84,7 @@ func (p *PageSizes) halve(operation string, most, size int) {
 func SizedPages[T any](ctx context.Context, operation string, sizes *PageSizes, least, most int,
 	page func(ctx context.Context, cursor string, size int) (items []T, next string, err error)) ([]T, error) {
 	for {
-		size := sizes.of(operation, most)
+		size := sizes.get(operation, most)
 		all, err := Pages(ctx, operation, func(ctx context.Context, cursor string) ([]T, string, error) { return page(ctx, cursor, size) })
 		if !errors.Is(err, ErrTooLarge) || size/2 < least {
 			return all, err

@@ -19,14 +19,6 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-const (
-	// invalidOfferingTTL is how long an InvalidSpec answer of Offering is cached. It is short
-	// because images and types appear while people set things up.
-	invalidOfferingTTL = time.Minute
-	// maxOfferings is how many Offerings an account caches at most.
-	maxOfferings = 1000
-)
-
 // AccountConfig is what an Account is made from.
 type AccountConfig struct {
 	Spec infrav1.CloudAccountSpec
@@ -54,15 +46,6 @@ type Account struct {
 
 	settingsMu sync.Mutex
 	settings   settings // they may change while the driver stays
-
-	offeringsMu sync.Mutex
-	offerings   map[[sha256.Size]byte]offering
-}
-
-type offering struct {
-	cloud.Offering
-	err   error
-	until time.Time // zero: for the account's life
 }
 
 // accountState is what is known of an account's machines. It outlives the credentials: an Account
@@ -159,38 +142,10 @@ func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, a.recordPlace(info.Place)
 }
 
-// Offering returns what a machine of this kind will be as a Node. A success is cached for the
-// account's life, and InvalidSpec for a minute.
+// Offering returns what a machine of this kind will be as a Node. It calls the driver each time;
+// the driver caches its lookups.
 func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
-	shape, err := shapeOf(spec)
-	if err != nil {
-		return cloud.Offering{}, err
-	}
-	if o, ok := a.knownOffering(shape); ok {
-		return o.Offering, o.err
-	}
-	var o offering
-	o.Offering, o.err = ask(ctx, a, "Offering", a.driver.Offering, spec)
-	if o.err != nil {
-		if cloud.CodeOf(o.err) != cloud.InvalidSpec {
-			return cloud.Offering{}, o.err
-		}
-		o.until = time.Now().Add(invalidOfferingTTL)
-	}
-	a.offeringsMu.Lock()
-	defer a.offeringsMu.Unlock()
-	if len(a.offerings) >= maxOfferings {
-		clear(a.offerings)
-	}
-	a.offerings[shape] = o
-	return o.Offering, o.err
-}
-
-func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
-	a.offeringsMu.Lock()
-	defer a.offeringsMu.Unlock()
-	o, ok := a.offerings[shape]
-	return o, ok && (o.until.IsZero() || time.Now().Before(o.until))
+	return ask(ctx, a, "Offering", a.driver.Offering, spec)
 }
 
 // Ensure creates the machine, takes the next step of its creation, or returns it if it exists. It
@@ -303,7 +258,7 @@ func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
 // little later. It never calls the cloud.
 func (a *Account) NodeJoined(token string) { a.inventory.nodeJoined(token) }
 
-// AckEvent records that the controller has stored the instance's Notice, Ending and Imminent, as
+// AckEvent records that the controller has stored the instance's Notice and Reclaim, as
 // Observe returned them, so the cloud need not report them again. It never calls the cloud.
 func (a *Account) AckEvent(token string, seen *cloud.Resource) { a.inventory.ackEvent(token, seen) }
 
@@ -614,13 +569,4 @@ func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.CloudMachine
 		return err
 	})
 	return domains, err
-}
-
-// DryRun tries a create, see cloud.DryRunner. able is false if the driver can't.
-func (a *Account) DryRun(ctx context.Context, req cloud.Request) (able bool, err error) {
-	driver, able := a.driver.(cloud.DryRunner)
-	if !able {
-		return false, nil
-	}
-	return true, a.call(ctx, "DryRun", a.times.Call, &driverCall{}, func(ctx context.Context) error { return driver.DryRun(ctx, req) })
 }

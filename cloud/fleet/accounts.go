@@ -8,7 +8,6 @@ package fleet
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"maps"
@@ -246,7 +245,6 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		key: key, cloud: c, config: cfg, settings: own,
 		times:         s.options.Times,
 		meter:         &meter{metrics: s.metrics, cloud: c.Name, account: key.String()},
-		offerings:     map[[sha256.Size]byte]offering{},
 		place:         place{pinned: cfg.Place},
 		onPlaceProved: s.placeProved,
 	}

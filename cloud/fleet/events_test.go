@@ -4,6 +4,7 @@ package fleet
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -158,12 +159,12 @@ func TestEventsUntilRecorded(t *testing.T) {
 		ref := running(t, a, "m")
 		time.Sleep(time.Minute)
 		before := s.count("m")
-		p.send(cloud.Event{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
+		p.send(cloud.Event{InstanceID: "i-0001", Notice: "taken back", Reclaim: cloud.ReclaimAdvised, Receipt: "1"})
 		time.Sleep(2 * time.Second)
 		if s.count("m") != before+1 {
 			t.Errorf("notified %d times", s.count("m")-before)
 		}
-		if o := a.Observe(ref, true); !o.Instance.Ending || o.Instance.Notice != "taken back" {
+		if o := a.Observe(ref, true); o.Instance.Reclaim != cloud.ReclaimAdvised || o.Instance.Notice != "taken back" {
 			t.Errorf("%+v", o.Instance)
 		}
 		time.Sleep(100 * time.Second)
@@ -175,7 +176,10 @@ func TestEventsUntilRecorded(t *testing.T) {
 		s = c.withThisQueue(t, p)
 		a = s.account(t)
 		a.Observe(ref, true)
-		until(t, time.Minute, "the next process knows", func() bool { o := a.Observe(ref, true); return o.Instance != nil && o.Instance.Ending })
+		until(t, time.Minute, "the next process knows", func() bool {
+			o := a.Observe(ref, true)
+			return o.Instance != nil && o.Instance.Reclaim == cloud.ReclaimAdvised
+		})
 
 		a.AckEvent(ref.Token, &cloud.Resource{Notice: "something else"})
 		time.Sleep(time.Minute)
@@ -184,7 +188,7 @@ func TestEventsUntilRecorded(t *testing.T) {
 		}
 		a.AckEvent(ref.Token, a.Observe(ref, true).Instance)
 		until(t, time.Minute, "the event is acknowledged", func() bool { return p.remaining() == 0 })
-		if !a.Observe(ref, true).Instance.Ending {
+		if a.Observe(ref, true).Instance.Reclaim != cloud.ReclaimAdvised {
 			t.Error("and forgotten")
 		}
 	})
@@ -200,9 +204,9 @@ func TestEventsOfUnknownInstances(t *testing.T) {
 		ref := running(t, a, "m")
 		time.Sleep(time.Minute)
 		before := s.count("m")
-		p.send(cloud.Event{Receipt: "nothing", Notice: "nonsense", Ending: true})
-		p.send(cloud.Event{Receipt: "foreign", InstanceID: "i-9999", Ending: true})
-		p.send(cloud.Event{Receipt: "old", InstanceID: "i-0001", Ending: true, At: time.Now().Add(-maxEventAge)})
+		p.send(cloud.Event{Receipt: "nothing", Notice: "nonsense", Reclaim: cloud.ReclaimAdvised})
+		p.send(cloud.Event{Receipt: "foreign", InstanceID: "i-9999", Reclaim: cloud.ReclaimAdvised})
+		p.send(cloud.Event{Receipt: "old", InstanceID: "i-0001", Reclaim: cloud.ReclaimAdvised, At: time.Now().Add(-maxEventAge)})
 		time.Sleep(2 * time.Second)
 		if p.remaining() != 1 {
 			t.Errorf("%d are left, want the foreign one", p.remaining())
@@ -212,24 +216,52 @@ func TestEventsOfUnknownInstances(t *testing.T) {
 			t.Error("the foreign one went early")
 		}
 		until(t, time.Minute, "the foreign one goes", func() bool { return p.remaining() == 0 })
-		if o := a.Observe(ref, true); o.Instance.Ending || s.count("m") != before {
+		if o := a.Observe(ref, true); o.Instance.Reclaim != "" || s.count("m") != before {
 			t.Errorf("%+v, told %d times", o.Instance, s.count("m")-before)
 		}
 	})
 }
 
-// TestEndingOfSpotInstancesOnly: Ending is ignored for an instance that is not Interruptible, so
+// TestReclaimNeverWeakens: of several events, the one that is closest to the instance's end counts,
+// in whatever order they come.
+func TestReclaimNeverWeakens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s, p := c.withQueue(t)
+		a := s.account(t)
+		ref := running(t, a, "m")
+		for i, step := range []struct{ sent, want cloud.Reclaim }{
+			{"", ""},
+			{cloud.ReclaimAdvised, cloud.ReclaimAdvised},
+			{"", cloud.ReclaimAdvised},
+			{cloud.ReclaimCertain, cloud.ReclaimCertain},
+			{cloud.ReclaimAdvised, cloud.ReclaimCertain},
+			{"", cloud.ReclaimCertain},
+		} {
+			p.send(cloud.Event{InstanceID: "i-0001", Notice: "announced", Reclaim: step.sent, Receipt: fmt.Sprint(i)})
+			time.Sleep(time.Minute)
+			o := a.Observe(ref, true)
+			if o.Instance.Reclaim != step.want {
+				t.Errorf("after event %d: %q, want %q", i, o.Instance.Reclaim, step.want)
+			}
+			a.AckEvent(ref.Token, o.Instance)
+		}
+		until(t, time.Minute, "all are acknowledged", func() bool { return p.remaining() == 0 })
+	})
+}
+
+// TestReclaimOfSpotInstancesOnly: Reclaim is ignored for an instance that is not Interruptible, so
 // a forged event can't end it.
-func TestEndingOfSpotInstancesOnly(t *testing.T) {
+func TestReclaimOfSpotInstancesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		s, p := c.withQueue(t)
 		p.spot = false
 		a := s.account(t)
 		ref := running(t, a, "m")
-		p.send(cloud.Event{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
+		p.send(cloud.Event{InstanceID: "i-0001", Notice: "taken back", Reclaim: cloud.ReclaimAdvised, Receipt: "1"})
 		time.Sleep(2 * time.Second)
-		if o := a.Observe(ref, true); o.Instance.Ending || o.Instance.Notice != "taken back" {
+		if o := a.Observe(ref, true); o.Instance.Reclaim != "" || o.Instance.Notice != "taken back" {
 			t.Errorf("%+v", o.Instance)
 		}
 	})

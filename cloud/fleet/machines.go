@@ -466,7 +466,7 @@ func (m *machine) observation() Observation {
 	}
 	m.addEvent(&pick)
 	if pick.Code == cloud.NoCapacity && (pick.State == cloud.StateFailed || pick.State == cloud.StateTerminated) {
-		pick.Ending, pick.Imminent = true, true // its Machine is replaced
+		pick.Reclaim = cloud.ReclaimCertain // its Machine is replaced
 		if m.onNoCapacity != nil {
 			m.onNoCapacity()
 			m.onNoCapacity = nil

@@ -17,6 +17,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // panicDriver can do everything, and panics in the methods that are set.
@@ -103,7 +104,7 @@ func (d *panicDriver) Console(context.Context, cloud.Resource) ([]byte, error) {
 	return nil, nil
 }
 
-func (d *panicDriver) Tagged(context.Context, []string) ([]cloud.Tagged, error) {
+func (d *panicDriver) Tagged(context.Context, []string) ([]tagging.Instance, error) {
 	d.begin("Tagged")
 	return nil, nil
 }

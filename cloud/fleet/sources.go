@@ -171,7 +171,7 @@ func (v *inventory) applyToMachines(events []cloud.Event) (changed []string, don
 func (v *inventory) applyEvent(m *machine, e cloud.Event) (notify, ack bool) {
 	switch {
 	case m == nil:
-		return false, !e.Ending // an Ending may concern a machine that is not known yet
+		return false, e.Reclaim == "" // a Reclaim may concern a machine that is not known yet
 	case !m.isObserved() || m.isGone():
 		return false, true
 	case e.Changed:
@@ -181,9 +181,9 @@ func (v *inventory) applyEvent(m *machine, e cloud.Event) (notify, ack bool) {
 		return false, true
 	}
 	e.Notice = cloud.Clip(strings.ToValidUTF8(e.Notice, ""), maxNotice)
-	same := m.event != nil && m.event.Notice == e.Notice && m.event.Ending == e.Ending && m.event.Imminent == e.Imminent
-	if m.event != nil && (m.event.Ending && !e.Ending || m.event.Imminent && !e.Imminent) {
-		return false, true // something worse is known
+	same := m.event != nil && m.event.Notice == e.Notice && m.event.Reclaim == e.Reclaim
+	if m.event != nil && isWorse(m.event.Reclaim, e.Reclaim) {
+		return false, true
 	}
 	if same && m.eventRecorded {
 		return false, true
@@ -195,6 +195,11 @@ func (v *inventory) applyEvent(m *machine, e cloud.Event) (notify, ack bool) {
 	return true, false
 }
 
+// isWorse reports whether a machine with a is closer to its end than one with b.
+func isWorse(a, b cloud.Reclaim) bool {
+	return a != b && (a == cloud.ReclaimCertain || b == "")
+}
+
 // ackEvent notes that the controller has recorded the event that seen shows, unless a newer
 // one has come. It takes the lock.
 func (v *inventory) ackEvent(token string, seen *cloud.Resource) {
@@ -204,7 +209,7 @@ func (v *inventory) ackEvent(token string, seen *cloud.Resource) {
 	if m == nil {
 		return
 	}
-	if now := m.observation().Instance; now != nil && now.Notice == seen.Notice && now.Ending == seen.Ending && now.Imminent == seen.Imminent {
+	if now := m.observation().Instance; now != nil && now.Notice == seen.Notice && now.Reclaim == seen.Reclaim {
 		m.eventRecorded = true
 	}
 }
@@ -214,8 +219,9 @@ func (m *machine) addEvent(r *cloud.Resource) {
 	if m.event == nil || m.event.InstanceID != r.ID || (r.State != cloud.StateRunning && r.State != cloud.StatePending) {
 		return
 	}
-	r.Ending = m.event.Ending && r.Interruptible
-	r.Imminent = m.event.Imminent && r.Ending
+	if r.Interruptible && isWorse(m.event.Reclaim, r.Reclaim) {
+		r.Reclaim = m.event.Reclaim
+	}
 	if r.Notice == "" {
 		r.Notice = m.event.Notice
 	} else if m.event.Notice != "" {

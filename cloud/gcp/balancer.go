@@ -127,11 +127,11 @@ func (b balancer) clone() balancer {
 
 // saw records what a read has shown, and returns what is known now. A read of the time since the
 // driver's last change may not show that.
-func (b *balancers) saw(seen balancer, settle time.Duration) balancer {
+func (b *balancers) saw(seen balancer, readLag time.Duration) balancer {
 	before := b.get(seen.token, seen.owner)
 	after := before
 	after.owner, after.created = seen.owner, seen.created
-	isRecent := before.address != "" && time.Since(before.changed) < settle
+	isRecent := before.address != "" && time.Since(before.changed) < readLag
 	if isRecent {
 		for address, is := range after.targets {
 			is.healthy = seen.targets[address].healthy
@@ -145,9 +145,9 @@ func (b *balancers) saw(seen balancer, settle time.Duration) balancer {
 }
 
 // listed forgets the load balancers that a listing does not show.
-func (b *balancers) listed(found []balancer, settle time.Duration) {
+func (b *balancers) listed(found []balancer, readLag time.Duration) {
 	b.Listed(func(token string, is balancer) bool {
-		return time.Since(is.asked) > settle && time.Since(is.changed) > settle &&
+		return time.Since(is.asked) > readLag && time.Since(is.changed) > readLag &&
 			!slices.ContainsFunc(found, func(f balancer) bool { return f.token == token })
 	})
 }
@@ -366,7 +366,7 @@ func (d *driver) readTargets(ctx context.Context, rule *forwardingRule, b *balan
 	if b.zones == nil {
 		var service backendService
 		if err := d.readPart(ctx, backendServices, rule.Name, &service); err != nil {
-			return notLost(err)
+			return unavailableIfNotFound(err)
 		}
 		for _, backend := range service.Backends { // …/zones/ZONE/networkEndpointGroups/NAME
 			if parts := strings.Split(backend.Group, "/"); len(parts) > 3 {
@@ -379,7 +379,7 @@ func (d *driver) readTargets(ctx context.Context, rule *forwardingRule, b *balan
 	for _, zone := range b.zones {
 		found, err := d.endpoints(ctx, zone, rule.Name)
 		if err != nil {
-			return notLost(err)
+			return unavailableIfNotFound(err)
 		}
 		for _, e := range found {
 			if !e.hasState("DRAINING") {
@@ -393,9 +393,9 @@ func (d *driver) readTargets(ctx context.Context, rule *forwardingRule, b *balan
 	return nil
 }
 
-// notLost returns the error of a call for a load balancer that exists: NotFound is about something
-// else, such as an instance.
-func notLost(err error) error {
+// unavailableIfNotFound returns the error of a call for a load balancer that exists: NotFound is
+// about something else, such as an instance.
+func unavailableIfNotFound(err error) error {
 	if cloud.CodeOf(err) == cloud.NotFound {
 		return &cloud.Error{Code: cloud.Unavailable, Message: err.Error(), Err: err}
 	}
@@ -487,7 +487,7 @@ func (d *driver) changeEndpoints(ctx context.Context, action string, b *balancer
 			path: endpointGroups(zone).path + "/" + partName(b.token) + "/" + action, in: map[string]any{"networkEndpoints": byZone[zone]},
 		})
 		if err != nil {
-			return notLost(err)
+			return unavailableIfNotFound(err)
 		}
 		b.changed = time.Now()
 	}
@@ -519,7 +519,7 @@ func (d *driver) listBalancers(ctx context.Context) ([]cloud.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.balancers.listed(found, d.settle)
+	d.balancers.listed(found, d.readLag)
 	return balancerResources(found), nil
 }
 
@@ -576,7 +576,7 @@ func (d *driver) readBalancers(ctx context.Context, filter string, tokens map[st
 				}
 			}
 		}
-		found = append(found, d.balancers.saw(b, d.settle))
+		found = append(found, d.balancers.saw(b, d.readLag))
 	}
 	return found, nil
 }
@@ -588,7 +588,7 @@ func (d *driver) deleteBalancer(ctx context.Context, r cloud.Resource) error {
 		return err
 	}
 	b := d.balancers.get(r.Token, r.OwnershipID)
-	if left := d.settle - time.Since(b.asked); left > 0 {
+	if left := d.readLag - time.Since(b.asked); left > 0 {
 		return &cloud.Queued{After: left} // a part may still appear
 	}
 	region, err := d.zones.Get(ctx, "", d.readRegion)

@@ -87,7 +87,7 @@ func TestBalancerCalls(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	stub := start(t, gcpstub.Options{})
 	d := connect(t, stub)
-	d.settle = 0
+	d.readLag = 0
 	ips := targets(t, d, 4)
 	list := func() (state *cloud.BalancerState, calls int) {
 		before := stub.Calls()
@@ -188,7 +188,7 @@ func TestLostBalancer(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	stub := start(t, gcpstub.Options{})
 	d := connect(t, stub)
-	d.settle = 0
+	d.readLag = 0
 	req := balancerRequest()
 	balanced(t, d, req)
 	stub.RemoveBalancers()
@@ -320,7 +320,7 @@ func TestBalancerJustChanged(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	stub := start(t, gcpstub.Options{Parts: 300 * time.Millisecond})
 	d := connect(t, stub)
-	d.settle = time.Minute
+	d.readLag = time.Minute
 	ips := targets(t, d, 2)
 	req := balancerRequest(ips[0])
 	balanced(t, d, req)
@@ -341,7 +341,7 @@ func TestForeignParts(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	stub := start(t, gcpstub.Options{})
 	d := connect(t, stub)
-	d.settle = 0
+	d.readLag = 0
 	others := d.partBody(balancerRequest(), healthChecks, nil).(*healthCheck)
 	others.Description = cloud.TagToken + "=others"
 	id := requestID(cloud.Request{Token: "others"}, "", 0)

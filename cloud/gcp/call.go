@@ -7,6 +7,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 
@@ -112,7 +113,7 @@ func listAll[T any](ctx context.Context, d *driver, op string, c listing, filter
 		}
 		var all []T
 		for name, s := range page.Items {
-			if d.isOwn(name) {
+			if d.inRegion(name) {
 				all = append(all, of(s)...)
 			}
 		}
@@ -154,23 +155,23 @@ func pageQuery(filter, next string, size int) url.Values {
 	return query
 }
 
-// isOwn reports whether a scope of a listing, such as "zones/europe-west4-a", is in the account's
-// region, or might be.
-func (d *driver) isOwn(scope string) bool {
-	zone, is := strings.CutPrefix(scope[strings.LastIndex(scope, "zones/")+1:], "ones/")
-	return !is || strings.HasPrefix(zone, d.account.Region+"-")
+// inRegion reports whether a scope of a listing, such as "zones/europe-west4-a", is in the
+// account's region, or might be.
+func (d *driver) inRegion(scope string) bool {
+	parent, name := path.Split(scope)
+	return path.Base(parent) != "zones" || strings.HasPrefix(name, d.account.Region+"-")
 }
 
 // missing returns what a page of a listing says about zones that did not answer; "" if it has all
 // of the region's. Google reports such zones with status 200. Those of other regions do not matter.
 func (d *driver) missing(page *aggregated) string {
 	for _, name := range page.Unreachables {
-		if d.isOwn(name) {
+		if d.inRegion(name) {
 			return name + " can't be reached"
 		}
 	}
 	for name, s := range page.Items {
-		if w := s.Warning; w != nil && w.Code != noResults && d.isOwn(name) {
+		if w := s.Warning; w != nil && w.Code != noResults && d.inRegion(name) {
 			return name + ": " + w.Code + ": " + w.Message
 		}
 	}

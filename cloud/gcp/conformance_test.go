@@ -102,7 +102,7 @@ func quick(cfg cloud.Config) (cloud.Driver, error) {
 	}
 	d := made.(*driver)
 	d.poll, d.replay = 10*time.Millisecond, 100*time.Millisecond
-	d.partsPoll, d.settle = 10*time.Millisecond, 500*time.Millisecond
+	d.partsPoll, d.readLag = 10*time.Millisecond, 500*time.Millisecond
 	return d, nil
 }
 

@@ -47,7 +47,7 @@ func TestBalancerCrash(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				made.(*driver).settle = 0
+				made.(*driver).readLag = 0
 				return made, nil
 			},
 		}

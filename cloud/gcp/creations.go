@@ -27,16 +27,16 @@ type creation struct {
 	failures int
 }
 
-// of returns what is known of an attempt.
-func (c *creations) of(req cloud.Request, zone string) creation {
+// get returns what is known of an attempt.
+func (c *creations) get(req cloud.Request, zone string) creation {
 	if one, known := c.Get(req.Token); known && one.attempt == req.Attempt && one.zone == zone {
 		return one
 	}
 	return creation{attempt: req.Attempt, zone: zone}
 }
 
-// open returns the tokens of the machines whose operation is under way.
-func (c *creations) open() map[string]bool {
+// underWay returns the tokens of the machines whose operation is under way.
+func (c *creations) underWay() map[string]bool {
 	tokens := map[string]bool{}
 	for token, one := range c.All() {
 		if !one.began.IsZero() {

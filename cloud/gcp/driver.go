@@ -27,20 +27,20 @@ type driver struct {
 	guard      driverkit.LoginGuard
 	sizes      driverkit.PageSizes
 
-	zones        driverkit.Memo[region]
-	machineTypes driverkit.Memo[machineType]
-	leftovers    driverkit.Memo[[]disk]
-	looks        driverkit.Memo[map[string]instance] // the instances, by token
+	zones            driverkit.Memo[region]
+	machineTypes     driverkit.Memo[machineType]
+	leftovers        driverkit.Memo[[]disk]
+	instancesByToken driverkit.Memo[map[string]instance] // of machines that are being made
 
-	started    time.Time
-	creations  creations
-	spots      spots
-	balancers  balancers
-	poll       time.Duration // pollInterval
-	replay     time.Duration // replayAfter
-	partsPoll  time.Duration // partsPoll
-	settle     time.Duration // readLag
-	lastDelete atomic.Int64  // time of the last delete, in Unix nanoseconds
+	started     time.Time
+	creations   creations
+	preemptions preemptions
+	balancers   balancers
+	poll        time.Duration // pollInterval
+	replay      time.Duration // replayAfter
+	partsPoll   time.Duration // partsPoll
+	readLag     time.Duration
+	lastDelete  atomic.Int64 // time of the last delete, in Unix nanoseconds
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -81,7 +81,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		poll:         pollInterval,
 		replay:       replayAfter,
 		partsPoll:    partsPoll,
-		settle:       readLag,
+		readLag:      readLag,
 	}, nil
 }
 
@@ -147,12 +147,12 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	if err != nil {
 		return cloud.Resource{}, err
 	}
-	known := d.creations.of(req, zone)
+	known := d.creations.get(req, zone)
 	if !known.began.IsZero() {
-		found, err := d.look(ctx, req)
+		found, err := d.findByToken(ctx, req)
 		switch {
 		case err != nil:
-			return cloud.Resource{}, open(err)
+			return cloud.Resource{}, asUnknown(err)
 		case found != nil:
 			return d.made(req, found)
 		case time.Since(known.asked) < d.replay:
@@ -200,7 +200,7 @@ func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GC
 	found, err := d.get(ctx, zone, answer.TargetID)
 	switch {
 	case err != nil:
-		return cloud.Resource{}, open(err)
+		return cloud.Resource{}, asUnknown(err)
 	case found == nil:
 		d.creations.Forget(req.Token)
 		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%s: the instance %s was created in %s and is gone: delete the Machine to replace it", createInstance, instanceName(req), zone)
@@ -231,8 +231,8 @@ func (d *driver) beingMade(req cloud.Request, zone string) error {
 	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: d.poll, Message: createInstance + ": Compute Engine is creating instance " + instanceName(req) + " in " + zone}
 }
 
-// open returns the error of a read after a create, whose outcome it leaves open.
-func open(err error) error {
+// asUnknown returns the error of a read after a create, whose outcome it leaves open.
+func asUnknown(err error) error {
 	switch cloud.CodeOf(err) {
 	case cloud.NotFound, cloud.InvalidSpec, cloud.QuotaExceeded, cloud.NoCapacity, cloud.Conflict:
 		return &cloud.Error{Code: cloud.Unknown, Message: err.Error(), Err: err}
@@ -245,20 +245,20 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request, zone string) (clo
 	found, err := d.get(ctx, zone, instanceName(req))
 	switch {
 	case err != nil:
-		return cloud.Resource{}, open(err)
+		return cloud.Resource{}, asUnknown(err)
 	case found == nil:
 		return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "CreateInstance: the instance %s existed in %s, and is gone now", instanceName(req), zone)
 	}
 	return d.made(req, found)
 }
 
-// look returns the instance of a machine that is being made; nil: reads do not show it yet. A read
-// of a moment ago is enough, and one that took long is enough for longer.
-func (d *driver) look(ctx context.Context, req cloud.Request) (*instance, error) {
-	seen, err := d.looks.Get(ctx, "", func(ctx context.Context) (map[string]instance, error) {
+// findByToken returns the instance of a machine that is being made; nil: reads do not show it yet.
+// A read of a moment ago is enough, and one that took long is enough for longer.
+func (d *driver) findByToken(ctx context.Context, req cloud.Request) (*instance, error) {
+	seen, err := d.instancesByToken.Get(ctx, "", func(ctx context.Context) (map[string]instance, error) {
 		began := time.Now()
-		all, err := d.instances(ctx, tokensFilter(d.creations.open()))
-		d.looks.TTL = max(d.poll, min(cloud.CooldownFactor*time.Since(began), maxCooldown)) // under the lock of the only key
+		all, err := d.instances(ctx, tokensFilter(d.creations.underWay()))
+		d.instancesByToken.TTL = max(d.poll, min(cloud.CooldownFactor*time.Since(began), maxCooldown)) // under the lock of the only key
 		seen := map[string]instance{}
 		for _, i := range all {
 			seen[i.Labels[cloud.TagToken]] = i
@@ -414,7 +414,7 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 	op, collection := "DeleteInstance", "instances"
 	switch r.Kind {
 	case cloud.KindInstance:
-		d.spots.deleted(r.ID)
+		d.preemptions.deleted(r.ID)
 	case cloud.KindDisk:
 		op, collection = "DeleteDisk", "disks"
 	case cloud.KindBalancer:

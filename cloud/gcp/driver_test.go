@@ -450,8 +450,7 @@ func TestPreempted(t *testing.T) {
 		seen := map[string]string{}
 		for _, r := range all {
 			if r.Kind == cloud.KindInstance {
-				g.Expect(r.Imminent).To(Equal(r.Ending))
-				seen[strings.TrimPrefix(r.Token, "token-")] = fmt.Sprintf("%s %t %s", r.State, r.Ending, r.Reason)
+				seen[strings.TrimPrefix(r.Token, "token-")] = fmt.Sprintf("%s %t %s", r.State, r.Reclaim == cloud.ReclaimCertain, r.Reason)
 			}
 		}
 		return seen
@@ -493,7 +492,7 @@ func TestPreempted(t *testing.T) {
 	g.Expect(list()).To(Equal(want))
 	g.Expect(list()).To(Equal(want))
 	g.Expect(asked()).To(Equal(3))
-	g.Expect(d.spots.all).To(HaveLen(4), "theirs and ours are forgotten")
+	g.Expect(d.preemptions.all).To(HaveLen(4), "theirs and ours are forgotten")
 }
 
 // TestPreemptionUnread: without the permission to read operations, a listing succeeds, and does not

@@ -22,7 +22,7 @@ var projectPermissions = []string{
 	"compute.instances.setLabels", "compute.instances.setMetadata",
 }
 
-// DryRun implements cloud.DryRunner. Compute Engine checks no instance without creating it. So
+// DryRun implements preflight.DryRunner. Compute Engine checks no instance without creating it. So
 // DryRun looks up what the machine names, and compares the region's quotas and the permissions with
 // what it needs.
 func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {

@@ -19,23 +19,23 @@ const (
 	preemptedFilter = `operationType = "compute.instances.preempted"`
 )
 
-// spots remembers the instances that Compute Engine may take back. It announces that 30 seconds
-// before, to the guest alone. The API tells it afterwards, by an operation on the instance, which
-// may be deleted by then. The zero value is ready for use.
-type spots struct {
+// preemptions remembers the instances that Compute Engine may take back. It announces that 30
+// seconds before, to the guest alone. The API tells it afterwards, by an operation on the instance,
+// which may be deleted by then. The zero value is ready for use.
+type preemptions struct {
 	mu  sync.Mutex
 	all map[string]*spot // by ID
 }
 
 // spot is an instance that Compute Engine may take back.
 type spot struct {
-	last      cloud.Resource // as it was last read
-	started   time.Time      // when it last was, by Google's clock
-	isDeleted bool           // if Compute Engine takes it back; else it is stopped
-	isOurs    bool           // Drover deletes it
-	gone      time.Time      // since when reads do not show it
-	asked     cloud.State    // what it was when its operations were last read; Terminated: gone
-	preempted bool
+	last             cloud.Resource // as it was last read
+	started          time.Time      // when it last was, by Google's clock
+	isDeleted        bool           // if Compute Engine takes it back; else it is stopped
+	deletedByDrover  bool
+	gone             time.Time   // since when reads do not show it
+	operationsReadIn cloud.State // what it was when its operations were last read; Terminated: gone
+	preempted        bool
 }
 
 // state returns what the instance is, as far as its end is concerned.
@@ -49,23 +49,23 @@ func (s *spot) state() cloud.State {
 	return cloud.StateRunning
 }
 
-// update records what a read returned. It had a token if wanted says so; nil: all. It reports
+// observe records what a read returned. It had a token if wanted says so; nil: all. It reports
 // whether operations can tell why one of the instances ends.
-func (s *spots) update(found []instance, all []cloud.Resource, wanted map[string]bool) (asks bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (p *preemptions) observe(found []instance, all []cloud.Resource, wanted map[string]bool) (needOperations bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	present := map[string]bool{}
 	for i, r := range all {
 		if !r.Interruptible {
 			continue
 		}
-		if s.all == nil {
-			s.all = map[string]*spot{}
+		if p.all == nil {
+			p.all = map[string]*spot{}
 		}
-		one := s.all[r.ID]
+		one := p.all[r.ID]
 		if one == nil {
 			one = &spot{}
-			s.all[r.ID] = one
+			p.all[r.ID] = one
 		}
 		present[r.ID] = true
 		one.last, one.gone, one.isDeleted, one.started = r, time.Time{}, found[i].Scheduling.TerminationAction == "DELETE", r.CreatedAt
@@ -73,55 +73,57 @@ func (s *spots) update(found []instance, all []cloud.Resource, wanted map[string
 			one.started = *at
 		}
 		if one.state() == cloud.StateRunning { // somebody may have started it again
-			one.asked, one.preempted = "", false
+			one.operationsReadIn, one.preempted = "", false
 		}
 	}
-	for id, one := range s.all {
+	for id, one := range p.all {
 		if !present[id] && (wanted == nil || wanted[one.last.Token]) {
 			if one.gone.IsZero() {
 				one.gone = time.Now()
 			}
-			known := one.asked == cloud.StateTerminated && !one.preempted
-			if known || one.isOurs || !one.isDeleted || time.Since(one.gone) > preemptedMemory {
-				delete(s.all, id)
+			known := one.operationsReadIn == cloud.StateTerminated && !one.preempted
+			if known || one.deletedByDrover || !one.isDeleted || time.Since(one.gone) > preemptedMemory {
+				delete(p.all, id)
 				continue
 			}
 		}
-		asks = asks || one.isOpen()
+		needOperations = needOperations || one.isOpen()
 	}
-	return asks
+	return needOperations
 }
 
 // isOpen reports whether it is not known why the instance ends.
 func (s *spot) isOpen() bool {
 	state := s.state()
-	return state != cloud.StateRunning && s.asked != state && !s.preempted && !s.isOurs
+	return state != cloud.StateRunning && s.operationsReadIn != state && !s.preempted && !s.deletedByDrover
 }
 
-// answer records the preemptions: when the last one of an instance was, by its number.
-func (s *spots) answer(at map[string]time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id, one := range s.all {
+// recordOperations records the preemptions: when the last one of an instance was, by its number.
+func (p *preemptions) recordOperations(at map[string]time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, one := range p.all {
 		if one.isOpen() {
-			one.asked, one.preempted = one.state(), at[lastPart(id)].After(one.started)
+			one.operationsReadIn, one.preempted = one.state(), at[lastPart(id)].After(one.started)
 		}
 	}
 }
 
-// mark says of the instances in all that were preempted, and adds those that are gone.
-func (s *spots) mark(all []cloud.Resource, wanted map[string]bool) []cloud.Resource {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// annotate says of the instances in all that were preempted, and adds those that are gone.
+func (p *preemptions) annotate(all []cloud.Resource, wanted map[string]bool) []cloud.Resource {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	say := func(r *cloud.Resource, one *spot) {
-		r.Reason, r.Ending, r.Imminent = preempted, one.isDeleted, one.isDeleted
+		if r.Reason = preempted; one.isDeleted {
+			r.Reclaim = cloud.ReclaimCertain
+		}
 	}
 	for i := range all {
-		if one := s.all[all[i].ID]; one != nil && one.preempted {
+		if one := p.all[all[i].ID]; one != nil && one.preempted {
 			say(&all[i], one)
 		}
 	}
-	for _, one := range s.all {
+	for _, one := range p.all {
 		if one.preempted && !one.gone.IsZero() && (wanted == nil || wanted[one.last.Token]) {
 			r := one.last
 			r.State = cloud.StateTerminated
@@ -133,11 +135,11 @@ func (s *spots) mark(all []cloud.Resource, wanted map[string]bool) []cloud.Resou
 }
 
 // deleted records that Drover deletes an instance.
-func (s *spots) deleted(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if one := s.all[id]; one != nil {
-		one.isOurs = true
+func (p *preemptions) deleted(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if one := p.all[id]; one != nil {
+		one.deletedByDrover = true
 	}
 }
 
@@ -149,7 +151,7 @@ func (d *driver) resources(ctx context.Context, found []instance, wanted map[str
 	for i := range found {
 		all = append(all, d.resource(&found[i]))
 	}
-	if d.spots.update(found, all, wanted) {
+	if d.preemptions.observe(found, all, wanted) {
 		ops, err := listAll(ctx, d, "ListOperations", allOperations, preemptedFilter, func(s scope) []operation { return s.Operations })
 		at := map[string]time.Time{}
 		for _, o := range ops {
@@ -158,8 +160,8 @@ func (d *driver) resources(ctx context.Context, found []instance, wanted map[str
 			}
 		}
 		if err == nil || cloud.CodeOf(err) == cloud.Unauthorized {
-			d.spots.answer(at)
+			d.preemptions.recordOperations(at)
 		}
 	}
-	return d.spots.mark(all, wanted)
+	return d.preemptions.annotate(all, wanted)
 }

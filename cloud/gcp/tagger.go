@@ -13,6 +13,7 @@ import (
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // An instance that others made becomes Drover's by two labels: the driver finds instances by them,
@@ -24,9 +25,9 @@ import (
 // conditionNotMet refuses a write because the fingerprint is not that of today.
 const conditionNotMet = "conditionNotMet"
 
-// Tagged implements cloud.Tagger. An instance's name is its tag "Name". Its ID has its name, as a
+// Tagged implements tagging.Tagger. An instance's name is its tag "Name". Its ID has its name, as a
 // Node's provider ID has it.
-func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagged, err error) {
+func (d *driver) Tagged(ctx context.Context, keys []string) (found []tagging.Instance, err error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
@@ -50,14 +51,14 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagge
 		if slices.ContainsFunc(keys, func(key string) bool { _, has := tags[key]; return !has }) {
 			continue
 		}
-		t := cloud.Tagged{Resource: d.resource(one), Type: lastPart(one.MachineType), Tags: tags}
+		t := tagging.Instance{Resource: d.resource(one), Type: lastPart(one.MachineType), Tags: tags}
 		t.ID = t.FailureDomain + "/" + one.Name
 		found = append(found, t)
 	}
 	return found, err
 }
 
-// Tag implements cloud.Tagger. A label can't hold cloud.TagMachine.
+// Tag implements tagging.Tagger. A label can't hold cloud.TagMachine.
 func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ []string) error {
 	zone, name, _ := strings.Cut(id, "/")
 	found, err := d.get(ctx, zone, name)
@@ -72,7 +73,7 @@ func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ [
 	})
 }
 
-// Untag implements cloud.Tagger.
+// Untag implements tagging.Tagger.
 func (d *driver) Untag(ctx context.Context, ids, keys []string) error {
 	errs := driverkit.InParallel(deletesAtOnce, ids, func(id string) error { return d.untag(ctx, id, keys) })
 	var queued *cloud.Queued

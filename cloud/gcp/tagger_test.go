@@ -15,6 +15,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // droverKeys are those that a rollback takes off.
@@ -53,7 +54,7 @@ func TestTagger(t *testing.T) {
 	stub.LaunchWith(zone, "old-1", map[string]string{uid: "uid-1"}, "nodes", "kubernetes-io-cluster-blue", role)
 	stub.LaunchWith(zone, "old-2", nil, "kubernetes-io-cluster-blue")
 	before := everythingIn(t, d)
-	find := func(keys ...string) []cloud.Tagged {
+	find := func(keys ...string) []tagging.Instance {
 		t.Helper()
 		found, err := d.Tagged(ctx, keys)
 		g.Expect(err).NotTo(HaveOccurred())

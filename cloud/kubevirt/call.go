@@ -124,8 +124,8 @@ func (c *client) send(ctx context.Context, op operation, path string, query url.
 	}
 	redactor := driverkit.NewRedactor(token)
 	answer, err := req.Stream(klog.NewContext(ctx, logr.Discard())) // it would log bodies
-	if said, ok := errors.AsType[*apierrors.StatusError](err); ok {
-		return nil, refused(op, &said.ErrStatus, redactor)
+	if failed, ok := errors.AsType[*apierrors.StatusError](err); ok {
+		return nil, refused(op, &failed.ErrStatus, redactor)
 	}
 	return &reply{answer, redactor}, redactor.NoResponse(op.name, err)
 }

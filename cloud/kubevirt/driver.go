@@ -161,7 +161,7 @@ func (d *driver) check(req cloud.Request) (none infrav1.KubeVirtFailureDomain, e
 	return d.domain(req.FailureDomain)
 }
 
-// DryRun implements cloud.DryRunner. The API server checks rights and quotas, and KubeVirt's
+// DryRun implements preflight.DryRunner. The API server checks rights and quotas, and KubeVirt's
 // webhooks the machine. Whether a node has room for it, only KubeVirt's scheduling shows.
 func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 	domain, err := d.check(req)

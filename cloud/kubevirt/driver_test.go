@@ -340,13 +340,14 @@ func TestEvacuation(t *testing.T) {
 	unsaid := vmi("", "node-1")
 	unsaid.Spec.EvictionStrategy = nil
 	for name, test := range map[string]struct {
-		vmi                   *kubevirtv1.VirtualMachineInstance
-		interruptible, ending bool
-		notice                string
+		vmi           *kubevirtv1.VirtualMachineInstance
+		interruptible bool
+		reclaim       cloud.Reclaim
+		notice        string
 	}{
 		"just made":       {interruptible: true},
 		"runs":            {vmi: vmi(kubevirtv1.EvictionStrategyExternal, ""), interruptible: true},
-		"gives way":       {vmi: vmi(kubevirtv1.EvictionStrategyExternal, "node-1"), interruptible: true, ending: true, notice: "node-1"},
+		"gives way":       {vmi: vmi(kubevirtv1.EvictionStrategyExternal, "node-1"), interruptible: true, reclaim: cloud.ReclaimAdvised, notice: "node-1"},
 		"has given way":   {vmi: ended, interruptible: true},
 		"is moved":        {vmi: vmi(kubevirtv1.EvictionStrategyLiveMigrate, "node-1"), notice: "migrates the VM"},
 		"by the default":  {vmi: unsaid, notice: "migrates the VM"},
@@ -358,7 +359,7 @@ func TestEvacuation(t *testing.T) {
 		vm.Spec.Template.Spec.EvictionStrategy = ptr.To(kubevirtv1.EvictionStrategyExternal)
 		r := instance(vm, test.vmi, nil)
 		g.Expect(r.Interruptible).To(Equal(test.interruptible), name)
-		g.Expect(r.Ending).To(Equal(test.ending), name)
+		g.Expect(r.Reclaim).To(Equal(test.reclaim), name)
 		if test.notice == "" {
 			g.Expect(r.Notice).To(BeEmpty(), name)
 		}

@@ -20,6 +20,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 const (
@@ -47,7 +48,7 @@ func checkTags(req cloud.Request) error {
 	if len(validation.IsDNS1123Label(req.Token)) > 0 || len(validation.IsValidLabelValue(req.OwnershipID)) > 0 || req.OwnershipID == "" {
 		return cloud.Invalid("spec.creation.token must be a DNS label, and the ownership ID a label value")
 	}
-	if cloud.IsImportToken(req.Token) {
+	if tagging.IsImportToken(req.Token) {
 		return cloud.Errorf(cloud.Conflict, "the VirtualMachine was taken over from another system: Drover can't make it again")
 	}
 	return nil

@@ -100,13 +100,13 @@ func object(r cloud.Resource) (k resourceKind, name string, uid types.UID, err e
 func instance(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) cloud.Resource {
 	state, code, reason := stateOf(vm, vmi, volumes)
 	all, guests := addresses(vmi)
-	notice, ending := evacuation(vmi)
+	notice, reclaim := evacuation(vmi)
 	return cloud.Resource{
 		Kind: cloud.KindInstance, ID: string(vm.UID), ProviderID: providerID(vm.Name),
 		Token: vm.Labels[cloud.TagToken], OwnershipID: vm.Labels[cloud.TagOwnership], CreatedAt: vm.CreationTimestamp.Time,
 		State: state, Code: code, Reason: cloud.Clip(reason, 512), FailureDomain: vm.Labels[labelDomain],
 		Addresses: all, GuestReported: guests,
-		Interruptible: isPreemptible(vm, vmi), Notice: notice, Ending: ending,
+		Interruptible: isPreemptible(vm, vmi), Notice: notice, Reclaim: reclaim,
 	}
 }
 
@@ -127,15 +127,15 @@ func isPreemptible(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachine
 // pod and sets the node in the VMI's status ("Node maintenance" in KubeVirt's user guide). Then
 // KubeVirt migrates the guest. With the strategy External, KubeVirt does nothing and the Machine
 // has to give way. A guest that has ended, or is being deleted, is not migrated.
-func evacuation(vmi *kubevirtv1.VirtualMachineInstance) (notice string, ending bool) {
+func evacuation(vmi *kubevirtv1.VirtualMachineInstance) (notice string, reclaim cloud.Reclaim) {
 	if vmi == nil || vmi.Status.EvacuationNodeName == "" || vmi.IsFinal() || !vmi.DeletionTimestamp.IsZero() {
-		return "", false
+		return "", ""
 	}
 	node := cloud.Clip(vmi.Status.EvacuationNodeName, 253)
 	if isPreemptible(nil, vmi) {
-		return "its node " + node + " is being drained, and waits until the VM is gone", true
+		return "its node " + node + " is being drained, and waits until the VM is gone", cloud.ReclaimAdvised
 	}
-	return "its node " + node + " is being drained: KubeVirt migrates the VM", false
+	return "its node " + node + " is being drained: KubeVirt migrates the VM", ""
 }
 
 // beingDeleted is the reason of a VM or a Service whose deletion the API server has accepted.
@@ -192,17 +192,17 @@ var (
 // startingState returns the state of a VM that has not started yet, mostly for lack of volumes.
 func startingState(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
 	for _, v := range volumes {
-		said := ""
+		message := ""
 		for _, c := range v.Status.Conditions {
 			if slices.Contains(volumeConditions, c.Type) && c.Status != corev1.ConditionTrue && c.Reason != "Completed" {
-				said = cmp.Or(c.Message, said)
+				message = cmp.Or(c.Message, message)
 			}
 		}
 		switch {
 		case v.Status.Phase == cdiv1.Failed:
-			return cloud.StateFailed, "", "the volume " + v.Name + " could not be populated: " + cmp.Or(said, "CDI gives no reason")
-		case said != "" && v.Status.Phase != cdiv1.Succeeded:
-			return cloud.StatePending, "", "the volume " + v.Name + " is not populated yet: " + said
+			return cloud.StateFailed, "", "the volume " + v.Name + " could not be populated: " + cmp.Or(message, "CDI gives no reason")
+		case message != "" && v.Status.Phase != cdiv1.Succeeded:
+			return cloud.StatePending, "", "the volume " + v.Name + " is not populated yet: " + message
 		}
 	}
 	for _, c := range vm.Status.Conditions {

@@ -17,6 +17,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // A VM that others made becomes Drover's with two writes: first the labels of the VM and of its
@@ -30,9 +31,9 @@ const ownerTag = "metadata.ownerReferences"
 
 // nameOf returns the name of a machine's VM: the token, or what follows the management cluster's
 // identity in the token of a VM that others made. For VMs that were imported before tokens had a
-// digest (cloud.ImportToken), that is the name.
+// digest (tagging.ImportToken), that is the name.
 func nameOf(token string) string {
-	if cloud.IsImportToken(token) {
+	if tagging.IsImportToken(token) {
 		_, token, _ = strings.Cut(token, "-")
 	}
 	return token
@@ -42,7 +43,7 @@ func nameOf(token string) string {
 func named(m *metav1.ObjectMeta) bool {
 	token := m.Labels[cloud.TagToken]
 	identity, _, _ := strings.Cut(token, "-")
-	return m.Name == nameOf(token) || token == cloud.ImportToken(identity, m.Labels[cloud.TagOwnership], m.Name)
+	return m.Name == nameOf(token) || token == tagging.ImportToken(identity, m.Labels[cloud.TagOwnership], m.Name)
 }
 
 // foreign is a VM that others may have made, with its instance, which may be nil.
@@ -75,8 +76,9 @@ func (d *driver) foreigners(ctx context.Context, name string) (all []foreign, er
 	return all, err
 }
 
-// Tagged implements cloud.Tagger. A VM's ID is its name, and its tags are its labels and its name.
-func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagged, err error) {
+// Tagged implements tagging.Tagger. A VM's ID is its name, and its tags are its labels and its
+// name.
+func (d *driver) Tagged(ctx context.Context, keys []string) (found []tagging.Instance, err error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
@@ -91,7 +93,7 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagge
 }
 
 // tagged returns the VM with its tags. A copy of a machine has none of Drover's.
-func (f foreign) tagged() cloud.Tagged {
+func (f foreign) tagged() tagging.Instance {
 	tags := map[string]string{}
 	maps.Copy(tags, f.vm.Labels)
 	if machine, has := f.vm.Annotations[cloud.TagMachine]; has {
@@ -107,7 +109,7 @@ func (f foreign) tagged() cloud.Tagged {
 	for _, owner := range f.vm.OwnerReferences {
 		tags[ownerTag] = owner.Kind + " " + owner.Name
 	}
-	t := cloud.Tagged{Resource: instance(f.vm, f.vmi, nil), Type: sizeOf(&f.vm.Spec), Tags: tags}
+	t := tagging.Instance{Resource: instance(f.vm, f.vmi, nil), Type: sizeOf(&f.vm.Spec), Tags: tags}
 	t.ID, t.Token, t.OwnershipID, t.ImageID = f.vm.Name, tags[cloud.TagToken], tags[cloud.TagOwnership], imageOf(&f.vm.Spec)
 	if t.Token != "" {
 		vm, vmi := f.changes(ours)
@@ -154,7 +156,7 @@ func imageOf(spec *kubevirtv1.VirtualMachineSpec) string {
 	return ""
 }
 
-// Tag implements cloud.Tagger.
+// Tag implements tagging.Tagger.
 func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ []string) error {
 	found, err := d.foreigners(ctx, id)
 	if err == nil && len(found) == 0 {
@@ -170,7 +172,7 @@ func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ [
 	return d.merge(ctx, virtualInstances, found[0].vm.Name, vmi)
 }
 
-// Untag implements cloud.Tagger.
+// Untag implements tagging.Tagger.
 func (d *driver) Untag(ctx context.Context, ids, keys []string) error {
 	all, err := d.foreigners(ctx, "")
 	if err != nil {

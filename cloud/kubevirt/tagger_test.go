@@ -21,6 +21,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // droverKeys are those that rollback takes off.
@@ -140,7 +141,7 @@ func TestNameOf(t *testing.T) {
 	}
 	_, err := (&driver{}).check(cloud.Request{Token: "1a2b3c4d-x", OwnershipID: "blue", Spec: &infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "it is not made again")
-	token := cloud.ImportToken("1a2b3c4d", "blue", "workers-0")
+	token := tagging.ImportToken("1a2b3c4d", "blue", "workers-0")
 	for name, c := range map[string]struct {
 		name, owner string
 		want        bool
@@ -154,7 +155,7 @@ func TestNameOf(t *testing.T) {
 // as it was. A copy of it is none. It is deleted by its own name and UID.
 func TestTagger(t *testing.T) {
 	const id = "workers-6d4f5-abcde"
-	for name, token := range map[string]string{"by digest": cloud.ImportToken("1a2b3c4d", "blue", id), "by name": "1a2b3c4d-" + id} {
+	for name, token := range map[string]string{"by digest": tagging.ImportToken("1a2b3c4d", "blue", id), "by name": "1a2b3c4d-" + id} {
 		t.Run(name, func(t *testing.T) { testTagger(t, id, token) })
 	}
 }
@@ -170,7 +171,7 @@ func testTagger(t *testing.T, id, token string) {
 	d := served(t, a.handle)
 	before := a.text()
 	tags := map[string]string{cloud.TagOwnership: "blue", cloud.TagToken: token, cloud.TagMachine: "team/" + id}
-	find := func(keys ...string) []cloud.Tagged {
+	find := func(keys ...string) []tagging.Instance {
 		t.Helper()
 		found, err := d.Tagged(t.Context(), keys)
 		g.Expect(err).NotTo(HaveOccurred())

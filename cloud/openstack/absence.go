@@ -35,7 +35,7 @@ func (d *driver) checkAbsent(ctx context.Context, refs []cloud.Reference, found 
 	for _, ref := range refs {
 		id := serverID(ref.ProviderID)
 		switch {
-		case ref.Token == "" || hasServer[ref.Token] || d.gone.Has(id):
+		case ref.Token == "" || hasServer[ref.Token] || d.deleted.Has(id):
 		case id != "":
 			recorded = append(recorded, ref)
 		case !hasAny[ref.Token]:
@@ -54,7 +54,7 @@ func (d *driver) checkPending(ctx context.Context, tokens []string) error {
 	pending, inherited := time.Duration(0), false
 	for _, token := range tokens {
 		pending = max(pending, d.creating.pendingFor(token))
-		inherited = inherited || !d.gone.Has(token)
+		inherited = inherited || !d.deleted.Has(token)
 	}
 	if inherited {
 		pending = max(pending, time.Until(d.inheritedUntil))
@@ -128,16 +128,13 @@ func (d *driver) byID(ctx context.Context, refs []cloud.Reference) (found []clou
 // readRecorded reads the server of a ProviderID. It returns none if that is gone or has other tags.
 func (d *driver) readRecorded(ctx context.Context, ref cloud.Reference) (cloud.Resource, error) {
 	id := serverID(ref.ProviderID)
-	s, err := d.getServer(ctx, computeStein, id)
-	if isTooOld(err) {
-		s, err = d.getServer(ctx, compute, id)
-	}
+	s, exists, err := d.findServer(ctx, id)
 	switch {
-	case cloud.CodeOf(err) == cloud.NotFound:
-		d.recordGone(id, "")
-		return cloud.Resource{}, nil
 	case err != nil && !isServerError(err):
 		return cloud.Resource{}, err
+	case err == nil && !exists:
+		d.recordDeleted(id, "")
+		return cloud.Resource{}, nil
 	case err != nil || s.Status == unknownStatus: // without metadata
 		return cloud.Resource{
 			Kind: cloud.KindInstance, ID: id, ProviderID: ref.ProviderID, Token: ref.Token, OwnershipID: ref.OwnershipID,
@@ -157,20 +154,28 @@ func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource
 	if id == "" {
 		return nil, cloud.Invalid("provider ID %q is not of a server", cloud.Clip(ref.ProviderID, 256))
 	}
-	s, err := d.getServer(ctx, computeStein, id)
-	if isTooOld(err) {
-		s, err = d.getServer(ctx, compute, id)
-	}
+	s, exists, err := d.findServer(ctx, id)
 	switch {
-	case isServerNotFound(err, id):
-		return nil, nil
-	case err != nil:
+	case err != nil || !exists:
 		return nil, err
 	case s.Status == unknownStatus:
 		return nil, cloud.Errorf(cloud.Unavailable, "the state of server %s is unknown: its Nova cell is down", cloud.Clip(id, 64))
 	}
 	r := d.resource(&s)
 	return &r, nil
+}
+
+// findServer reads a server by ID. exists is false, without an error, if Nova says that it has
+// none.
+func (d *driver) findServer(ctx context.Context, id string) (s server, exists bool, err error) {
+	s, err = d.getServer(ctx, computeStein, id)
+	if isTooOld(err) {
+		s, err = d.getServer(ctx, compute, id)
+	}
+	if isServerNotFound(err, id) {
+		return server{}, false, nil
+	}
+	return s, err == nil, err
 }
 
 // isServerNotFound reports whether Nova has said that it has no server with the ID, and not that
@@ -214,13 +219,13 @@ func serverID(providerID string) string {
 	return rest[strings.LastIndex(rest, "/")+1:]
 }
 
-// recordGone records a server, or a load balancer, that Nova does not find by ID or whose deletion
+// recordDeleted records a server, or a load balancer, that Nova does not find by ID or whose deletion
 // was accepted: neither happens while the cell is down. The create with its token, if that is
 // known, has taken effect. Forgetting it only costs a call.
-func (d *driver) recordGone(id, token string) {
+func (d *driver) recordDeleted(id, token string) {
 	for _, key := range []string{id, token} {
 		if key != "" {
-			d.gone.Put(key, struct{}{}, goneTTL)
+			d.deleted.Put(key, struct{}{}, goneTTL)
 		}
 	}
 }

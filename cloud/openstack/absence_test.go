@@ -76,9 +76,9 @@ func TestInheritedCreateIsNotAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		p := ordinary(t)
-		p.play("GetServer", madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance could not be found."}}`))
+		p.play("GetServer", madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance server-b could not be found."}}`))
 		d := connected(t, p)
-		recordless, known := []cloud.Reference{{Token: "a"}}, []cloud.Reference{{Token: "b", ProviderID: "openstack:///b"}}
+		recordless, known := []cloud.Reference{{Token: "a"}}, []cloud.Reference{{Token: "b", ProviderID: "openstack:///server-b"}}
 		g.Expect(d.Describe(t.Context(), known)).To(BeEmpty())
 		_, err := d.Describe(t.Context(), recordless)
 		g.Expect(waits(g, err)).To(Equal(inheritedPending))
@@ -211,12 +211,37 @@ func TestDownCell(t *testing.T) {
 	g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(ConsistOf(HaveField("ID", "one")))
 	p.play("GetServer", madeUp(http.StatusOK, nil, fmt.Sprintf(full, "owner-2")))
 	g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(BeEmpty())
-	p.play("GetServer", madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance could not be found."}}`))
+	p.play("GetServer", madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance one could not be found."}}`))
 	asked := p.count("GetServer")
 	for range 2 {
 		g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(BeEmpty())
 	}
 	g.Expect(p.count("GetServer") - asked).To(Equal(1))
+}
+
+// TestNotFoundOfAnother: a 404 that does not name the server, such as that of a proxy or of another
+// resource, does not prove that the server is gone.
+func TestNotFoundOfAnother(t *testing.T) {
+	for name, body := range map[string]string{
+		"a proxy":          `<html><body>404 Not Found</body></html>`,
+		"the project":      `{"itemNotFound": {"code": 404, "message": "Project t could not be found."}}`,
+		"another instance": `{"itemNotFound": {"code": 404, "message": "Instance other could not be found."}}`,
+		"no kind":          `{"error": {"code": 404, "message": "Instance server-1 could not be found."}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			p := ordinary(t)
+			d := connected(t, p)
+			d.inheritedUntil = time.Time{}
+			ref := cloud.Reference{Token: "a", ProviderID: "openstack:///server-1"}
+			p.play("GetServer", madeUp(http.StatusNotFound, nil, body))
+			_, err := d.Describe(t.Context(), []cloud.Reference{ref})
+			g.Expect(err).To(HaveOccurred())
+			p.play("GetServer", madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance server-1 could not be found."}}`))
+			g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(BeEmpty())
+			g.Expect(p.count("GetServer")).To(Equal(2), "the first answer is not remembered")
+		})
+	}
 }
 
 // TestDeletedIsNotAskedFor: once Nova has accepted a server's deletion, the driver knows without

@@ -346,11 +346,11 @@ func (d *driver) hasOctavia(ctx context.Context) (bool, error) {
 
 // listBalancers returns the load balancers of Drover. Once the project was searched for those of
 // earlier processes, it makes no call unless one is known.
-func (d *driver) listBalancers(ctx context.Context, most *int) ([]cloud.Resource, error) {
+func (d *driver) listBalancers(ctx context.Context, maxPages *int) ([]cloud.Resource, error) {
 	if d.balancers.IsSearched() && d.balancers.IsEmpty() {
 		return nil, nil
 	}
-	all, err := d.balancersOf(ctx, url.Values{"tags": {markerTag}}, most)
+	all, err := d.balancersOf(ctx, url.Values{"tags": {markerTag}}, maxPages)
 	if err == nil {
 		d.balancers.Listed(nil)
 	}
@@ -382,11 +382,11 @@ func (d *driver) balancersByToken(ctx context.Context, refs []cloud.Reference) (
 }
 
 // balancersOf reads load balancers.
-func (d *driver) balancersOf(ctx context.Context, query url.Values, most *int) (all []cloud.Resource, err error) {
+func (d *driver) balancersOf(ctx context.Context, query url.Values, maxPages *int) (all []cloud.Resource, err error) {
 	if has, err := d.hasOctavia(ctx); err != nil || !has && d.balancers.IsEmpty() {
 		return nil, err
 	}
-	found, err := d.readBalancers(ctx, query, most)
+	found, err := d.readBalancers(ctx, query, maxPages)
 	if !tokenRefused(err) {
 		err = d.balancers.MayRead(err)
 	}
@@ -399,10 +399,10 @@ func (d *driver) balancersOf(ctx context.Context, query url.Values, most *int) (
 
 // readBalancers reads Drover's load balancers that match the query, with their members and floating
 // IPs.
-func (d *driver) readBalancers(ctx context.Context, query url.Values, most *int) ([]loadBalancer, error) {
+func (d *driver) readBalancers(ctx context.Context, query url.Values, maxPages *int) ([]loadBalancer, error) {
 	op := operation{"ListLoadBalancers", cloud.ClassRead, loadBalancers, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
-	found, err := pages(ctx, d, op, most, func(ctx context.Context, marker string, limit int) ([]loadBalancer, bool, error) {
+	found, err := pages(ctx, d, op, maxPages, func(ctx context.Context, marker string, limit int) ([]loadBalancer, bool, error) {
 		var page struct {
 			LoadBalancers *[]loadBalancer `json:"loadbalancers"`
 			Links         []link          `json:"loadbalancers_links"`

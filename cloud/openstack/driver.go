@@ -39,7 +39,7 @@ type driver struct {
 	faults  driverkit.Memo[string] // of servers in ERROR
 
 	cells          driverkit.Memo[bool]       // whether a cell is down
-	gone           driverkit.Recent[struct{}] // by ID and by token, see recordGone
+	deleted        driverkit.Recent[struct{}] // by ID and by token, see recordDeleted
 	onePage        atomic.Bool                // whether each part of the last full listing fit on one page
 	creating       creations
 	balancers      driverkit.Known[struct{}]
@@ -122,24 +122,24 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 // List reads the servers with Drover's tag, the project's ports whose description has an ownership
 // ID, their dependants, and load balancers.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
-	var most int
-	servers, err := d.servers(ctx, url.Values{"tags": {markerTag}}, &most)
+	var maxPages int
+	servers, err := d.servers(ctx, url.Values{"tags": {markerTag}}, &maxPages)
 	if err != nil {
 		return nil, err
 	}
-	ports, err := d.ports(ctx, url.Values{}, &most)
+	ports, err := d.ports(ctx, url.Values{}, &maxPages)
 	if err != nil {
 		return nil, err
 	}
-	rest, err := d.dependants(ctx, ports, nil, &most)
+	rest, err := d.dependants(ctx, ports, nil, &maxPages)
 	if err != nil {
 		return nil, err
 	}
-	balancers, err := d.listBalancers(ctx, &most)
+	balancers, err := d.listBalancers(ctx, &maxPages)
 	if err != nil {
 		return nil, err
 	}
-	d.onePage.Store(most == 1)
+	d.onePage.Store(maxPages == 1)
 	return append(append(servers, rest...), balancers...), nil
 }
 
@@ -216,16 +216,16 @@ func (d *driver) byTokens(ctx context.Context, tokens []string) (all []cloud.Res
 // omits a port while these exist, so that the port is deleted last: after any crash, the port still
 // leads to the rest. If no port announces any, it makes no call. If tokens are given, it reads only
 // the floating IPs of these.
-func (d *driver) dependants(ctx context.Context, ports []port, tokens []string, most *int) (all []cloud.Resource, err error) {
+func (d *driver) dependants(ctx context.Context, ports []port, tokens []string, maxPages *int) (all []cloud.Resource, err error) {
 	owners := map[string]string{} // by the name of the ports, which their dependants share
 	for i := range ports {
 		owners[ports[i].Name] = ports[i].ownership()
 	}
-	addresses, err := d.addresses(ctx, ports, tokens, owners, most)
+	addresses, err := d.addresses(ctx, ports, tokens, owners, maxPages)
 	if err != nil {
 		return nil, err
 	}
-	disks, err := d.disks(ctx, ports, owners, most)
+	disks, err := d.disks(ctx, ports, owners, maxPages)
 	if err != nil {
 		return nil, err
 	}
@@ -278,7 +278,7 @@ func (d *driver) delete(ctx context.Context, r cloud.Resource) (err error) {
 		err = nil
 	}
 	if err == nil && (r.Kind == cloud.KindInstance || r.Kind == cloud.KindBalancer) {
-		d.recordGone(r.ID, r.Token)
+		d.recordDeleted(r.ID, r.Token)
 	}
 	return err
 }
@@ -302,9 +302,9 @@ func portNames(tokens []string) []string {
 }
 
 // allServers reads all pages of the servers that match the query.
-func (d *driver) allServers(ctx context.Context, query url.Values, most *int) ([]server, error) {
+func (d *driver) allServers(ctx context.Context, query url.Values, maxPages *int) ([]server, error) {
 	op := operation{"ListServers", cloud.ClassRead, compute, http.MethodGet}
-	return pages(ctx, d, op, most, func(ctx context.Context, marker string, limit int) ([]server, bool, error) {
+	return pages(ctx, d, op, maxPages, func(ctx context.Context, marker string, limit int) ([]server, bool, error) {
 		var page struct {
 			Servers *[]server `json:"servers"`
 			Links   []link    `json:"servers_links"`
@@ -317,8 +317,8 @@ func (d *driver) allServers(ctx context.Context, query url.Values, most *int) ([
 }
 
 // servers reads the servers that match the query, and returns Drover's.
-func (d *driver) servers(ctx context.Context, query url.Values, most *int) ([]cloud.Resource, error) {
-	found, err := d.allServers(ctx, query, most)
+func (d *driver) servers(ctx context.Context, query url.Values, maxPages *int) ([]cloud.Resource, error) {
+	found, err := d.allServers(ctx, query, maxPages)
 	var all []cloud.Resource
 	for i := range found {
 		s := &found[i]
@@ -347,17 +347,17 @@ func (d *driver) fault(ctx context.Context, id string) string {
 }
 
 // ports reads the project's ports that match the query, and returns Drover's.
-func (d *driver) ports(ctx context.Context, query url.Values, most *int) ([]port, error) {
-	found, err := d.allPorts(ctx, query, most)
+func (d *driver) ports(ctx context.Context, query url.Values, maxPages *int) ([]port, error) {
+	found, err := d.allPorts(ctx, query, maxPages)
 	return slices.DeleteFunc(found, func(p port) bool { return p.ownership() == "" }), err
 }
 
 // allPorts reads all pages of the project's ports that match the query.
-func (d *driver) allPorts(ctx context.Context, query url.Values, most *int) ([]port, error) {
+func (d *driver) allPorts(ctx context.Context, query url.Values, maxPages *int) ([]port, error) {
 	op := operation{"ListPorts", cloud.ClassRead, network, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
 	query["fields"] = []string{"id", "name", "description", "created_at", "trunk_details"}
-	return pages(ctx, d, op, most, func(ctx context.Context, marker string, limit int) ([]port, bool, error) {
+	return pages(ctx, d, op, maxPages, func(ctx context.Context, marker string, limit int) ([]port, bool, error) {
 		var page struct {
 			Ports *[]port `json:"ports"`
 			Links []link  `json:"ports_links"`
@@ -385,8 +385,8 @@ func completePage[T any](op operation, items *[]T, links []link) ([]T, bool, err
 }
 
 // pages reads all pages. It removes duplicates, which occur when items move between pages. It
-// raises most to the number of pages; most may be nil.
-func pages[T any](ctx context.Context, d *driver, op operation, most *int,
+// raises maxPages to the number of pages; maxPages may be nil.
+func pages[T any](ctx context.Context, d *driver, op operation, maxPages *int,
 	page func(ctx context.Context, marker string, limit int) (items []T, more bool, err error), id func(T) string) ([]T, error) {
 	n, seen := 0, map[string]bool{}
 	all, err := driverkit.SizedPages(ctx, op.name, &d.sizes, 1, d.pageSize, func(ctx context.Context, marker string, limit int) ([]T, string, error) {
@@ -399,8 +399,8 @@ func pages[T any](ctx context.Context, d *driver, op operation, most *int,
 		}
 		return items, cmp.Or(id(items[len(items)-1]), marker), nil
 	})
-	if most != nil {
-		*most = max(*most, n)
+	if maxPages != nil {
+		*maxPages = max(*maxPages, n)
 	}
 	return slices.DeleteFunc(all, func(item T) bool {
 		twice := seen[id(item)]

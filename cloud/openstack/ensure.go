@@ -161,7 +161,7 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 	return made, err
 }
 
-// DryRun implements cloud.DryRunner. It looks up what the machine names. Nova checks no server
+// DryRun implements preflight.DryRunner. It looks up what the machine names. Nova checks no server
 // without creating it.
 func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 	machine, err := union.MachineOf(req.Spec)

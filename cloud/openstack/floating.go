@@ -72,11 +72,11 @@ func (d *driver) createFloatingIP(ctx context.Context, token, pool, port string)
 }
 
 // floatingIPs reads all pages of the project's floating IPs that match the query.
-func (d *driver) floatingIPs(ctx context.Context, query url.Values, most *int) ([]floatingIP, error) {
+func (d *driver) floatingIPs(ctx context.Context, query url.Values, maxPages *int) ([]floatingIP, error) {
 	op := operation{"ListFloatingIPs", cloud.ClassRead, network, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
 	query["fields"] = []string{"id", "port_id", "description", "floating_ip_address", "created_at"}
-	return pages(ctx, d, op, most, func(ctx context.Context, marker string, limit int) ([]floatingIP, bool, error) {
+	return pages(ctx, d, op, maxPages, func(ctx context.Context, marker string, limit int) ([]floatingIP, bool, error) {
 		var page struct {
 			FloatingIPs *[]floatingIP `json:"floatingips"`
 			Links       []link        `json:"floatingips_links"`
@@ -89,7 +89,7 @@ func (d *driver) floatingIPs(ctx context.Context, query url.Values, most *int) (
 }
 
 // addresses returns the floating IPs that the ports announce.
-func (d *driver) addresses(ctx context.Context, ports []port, tokens []string, owners map[string]string, most *int) (all []cloud.Resource, err error) {
+func (d *driver) addresses(ctx context.Context, ports []port, tokens []string, owners map[string]string, maxPages *int) (all []cloud.Resource, err error) {
 	if !slices.ContainsFunc(ports, func(p port) bool { return p.floating() }) {
 		return nil, nil
 	}
@@ -97,7 +97,7 @@ func (d *driver) addresses(ctx context.Context, ports []port, tokens []string, o
 	if len(tokens) > 0 {
 		query = url.Values{"description": portNames(tokens)}
 	}
-	found, err := d.floatingIPs(ctx, query, most)
+	found, err := d.floatingIPs(ctx, query, maxPages)
 	if err != nil {
 		return nil, err
 	}

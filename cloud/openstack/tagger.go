@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // A server that others made needs several writes to become Drover's. The first, its metadata, says
@@ -34,9 +35,9 @@ const (
 // nameKey stands for a server's name among its tags.
 const nameKey = "Name"
 
-// Tagged implements cloud.Tagger. A server's tags are its metadata, and its name. Nova does not
+// Tagged implements tagging.Tagger. A server's tags are its metadata, and its name. Nova does not
 // filter by metadata, so it lists all servers of the project.
-func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagged, err error) {
+func (d *driver) Tagged(ctx context.Context, keys []string) (found []tagging.Instance, err error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
@@ -46,7 +47,7 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagge
 		if slices.ContainsFunc(keys, func(key string) bool { _, has := s.Metadata[key]; return !has && key != nameKey }) {
 			continue
 		}
-		t := cloud.Tagged{Resource: d.resource(s), Type: s.Flavor.Name, Tags: map[string]string{}, Partial: s.partial()}
+		t := tagging.Instance{Resource: d.resource(s), Type: s.Flavor.Name, Tags: map[string]string{}, Partial: s.partial()}
 		maps.Copy(t.Tags, s.Metadata)
 		t.Tags[nameKey] = s.Name
 		if image, is := s.Image.(map[string]any); is {
@@ -62,7 +63,7 @@ func (s *server) partial() bool {
 	return s.Metadata[cloud.TagToken] != "" && !slices.Contains(s.Tags, markerTag)
 }
 
-// Tag implements cloud.Tagger. It omits writes that were made before.
+// Tag implements tagging.Tagger. It omits writes that were made before.
 func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, own []string) error {
 	s, err := d.getServer(ctx, compute, id)
 	if err != nil {
@@ -207,7 +208,7 @@ func (d *driver) takeParts(ctx context.Context, s *server, parts ownParts, tags 
 	return nil
 }
 
-// Untag implements cloud.Tagger.
+// Untag implements tagging.Tagger.
 func (d *driver) Untag(ctx context.Context, ids, keys []string) error {
 	var calls cloud.Group
 	calls.SetLimit(maxParallelCalls)
@@ -367,7 +368,7 @@ func (d *driver) takenAddresses(ctx context.Context, refs []cloud.Reference) (al
 	owners := map[string]cloud.Reference{} // by description
 	for _, ref := range refs {
 		id := serverID(ref.ProviderID)
-		if id != "" && (cloud.IsImportToken(ref.Token) || strings.HasSuffix(ref.Token, "-"+id)) { // the latter before tokens had a digest
+		if id != "" && (tagging.IsImportToken(ref.Token) || strings.HasSuffix(ref.Token, "-"+id)) { // the latter before tokens had a digest
 			owners[portName(ref.Token)] = ref
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 const theirID = "7c1f3f2e-6a44-4a8b-9d0f-2d3b1a6c5e4f"
@@ -235,7 +236,7 @@ func TestTagged(t *testing.T) {
 	partial.Tags = nil
 	p.play("ListServers", listing(g, "servers", []server{theirs, ours, partial, {ID: "another", Name: "x"}}, false))
 	d := connected(t, p)
-	found := func(keys ...string) (found []cloud.Tagged) {
+	found := func(keys ...string) (found []tagging.Instance) {
 		found, err := d.Tagged(t.Context(), keys)
 		g.Expect(err).NotTo(HaveOccurred())
 		return found
@@ -256,11 +257,11 @@ func TestTagged(t *testing.T) {
 // TestTakenAddress: a floating IP of a server that others made is found by the machine's token,
 // also when the server and Nova's port are gone. For other machines, nothing is asked.
 func TestTakenAddress(t *testing.T) {
-	for name, token := range map[string]string{"by digest": cloud.ImportToken("1a2b3c4d", "owner-1", theirID), "by ID": "id-" + theirID} {
+	for name, token := range map[string]string{"by digest": tagging.ImportToken("1a2b3c4d", "owner-1", theirID), "by ID": "id-" + theirID} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			p := ordinary(t)
-			p.play("GetServer", recorded(t, "server-gone"))
+			p.play("GetServer", madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance `+theirID+` could not be found."}}`))
 			p.play("ListFloatingIPs", floatingIPsThere(g, floatingIP{ID: "f-1", Description: portName(token)}, floatingIP{ID: "f-2", Description: "mine"}))
 			d := connected(t, p)
 			ref := cloud.Reference{Token: token, OwnershipID: "owner-1", ProviderID: "openstack:///" + theirID}

@@ -192,7 +192,7 @@ func (v *volume) usable() error {
 }
 
 // disks returns the volumes that the ports announce.
-func (d *driver) disks(ctx context.Context, ports []port, owners map[string]string, most *int) (all []cloud.Resource, err error) {
+func (d *driver) disks(ctx context.Context, ports []port, owners map[string]string, maxPages *int) (all []cloud.Resource, err error) {
 	names := map[string]bool{}
 	query := url.Values{}
 	for _, p := range ports {
@@ -208,7 +208,7 @@ func (d *driver) disks(ctx context.Context, ports []port, owners map[string]stri
 	default:
 		query.Del("name") // Cinder accepts one
 	}
-	found, err := d.volumes(ctx, query, most)
+	found, err := d.volumes(ctx, query, maxPages)
 	if err != nil {
 		return nil, err
 	}
@@ -230,9 +230,9 @@ func (v *volume) resource() cloud.Resource {
 }
 
 // volumes reads all pages of the project's volumes that match the query.
-func (d *driver) volumes(ctx context.Context, query url.Values, most *int) ([]volume, error) {
+func (d *driver) volumes(ctx context.Context, query url.Values, maxPages *int) ([]volume, error) {
 	op := operation{"ListVolumes", cloud.ClassRead, volumes, http.MethodGet}
-	return pages(ctx, d, op, most, func(ctx context.Context, marker string, limit int) ([]volume, bool, error) {
+	return pages(ctx, d, op, maxPages, func(ctx context.Context, marker string, limit int) ([]volume, bool, error) {
 		var page struct {
 			Volumes *[]volume `json:"volumes"`
 			Links   []link    `json:"volumes_links"`

@@ -83,7 +83,7 @@ func (d *driver) runRequest(req cloud.Request) (wire.RunInstancesRequest, error)
 	return run, nil
 }
 
-// DryRun implements cloud.DryRunner.
+// DryRun implements preflight.DryRunner.
 func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 	run, err := d.runRequest(req)
 	if err != nil {

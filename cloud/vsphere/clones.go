@@ -359,7 +359,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Reso
 	return made, err
 }
 
-// DryRun implements cloud.DryRunner. It resolves the names, and compares the fields with the
+// DryRun implements preflight.DryRunner. It resolves the names, and compares the fields with the
 // template. vCenter checks no clone without starting it.
 func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 	if req.Spec == nil || req.Spec.VSphere == nil {

@@ -32,7 +32,7 @@ type removal struct {
 	shutdownAt time.Time                    // when the guest was asked to shut down
 }
 
-func (r *removals) of(id string) removal {
+func (r *removals) get(id string) removal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.byID[id]
@@ -96,7 +96,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 func (d *driver) failedRemovals(ctx context.Context, s *session, resources []cloud.Resource) (map[string]error, error) {
 	of := map[types.ManagedObjectReference]string{}
 	for _, r := range resources {
-		if task := d.removals.of(r.ID).task; task.Value != "" {
+		if task := d.removals.get(r.ID).task; task.Value != "" {
 			of[task] = r.ID
 		}
 	}
@@ -130,7 +130,7 @@ func (d *driver) deleteOne(ctx context.Context, s *session, r cloud.Resource, vm
 	if m.unreadable() && importedID(r.Token) != "" { // a token can name any VM: only the VM's own options say that it is the machine
 		return cloud.Errorf(cloud.Unavailable, "vCenter can't read the configuration of VM %s now, so it is not deleted", m.ref.Value)
 	}
-	was := d.removals.of(r.ID)
+	was := d.removals.get(r.ID)
 	if failed != nil && !isState(failed) && !isGone(failed) {
 		d.removals.set(r.ID, removal{shutdownAt: was.shutdownAt}) // reported once, then retried
 		return failed

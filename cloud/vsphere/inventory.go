@@ -273,7 +273,7 @@ func (d *driver) machines(ctx context.Context, s *session, wanted map[string]clo
 		return nil, err
 	}
 	found := identities(vms)
-	for _, at := range d.locations.of(ids) {
+	for _, at := range d.locations.forMachines(ids) {
 		found[at.id] = found[at.id] || at.destroyed // by Drover, so it has no other VM
 	}
 	more, err := d.search(ctx, s, wanted, slices.DeleteFunc(ids, func(id string) bool { return found[id] }), paths)
@@ -303,7 +303,7 @@ func (d *driver) search(ctx context.Context, s *session, wanted map[string]cloud
 // adds them to vms. If destroyed is true, it includes VMs that Drover has destroyed.
 func (d *driver) readAtLocations(ctx context.Context, s *session, wanted map[string]cloud.Reference, vms []vm, paths []string, destroyed bool) ([]vm, error) {
 	found := identities(vms)
-	at := d.locations.of(slices.Collect(maps.Keys(wanted)))
+	at := d.locations.forMachines(slices.Collect(maps.Keys(wanted)))
 	maps.DeleteFunc(at, func(_ types.ManagedObjectReference, at location) bool {
 		return found[at.id] || at.destroyed && !destroyed
 	})

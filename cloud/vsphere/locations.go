@@ -94,7 +94,7 @@ func (s *locations) forget(gone map[types.ManagedObjectReference]location) {
 
 // forgetMachines forgets machines that are proven to have no VM.
 func (s *locations) forgetMachines(ids []string) {
-	s.forget(s.of(ids))
+	s.forget(s.forMachines(ids))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range ids {
@@ -109,8 +109,8 @@ func (s *locations) all() map[types.ManagedObjectReference]location {
 	return maps.Clone(s.byRef)
 }
 
-// of returns the remembered VMs of these machines.
-func (s *locations) of(ids []string) map[types.ManagedObjectReference]location {
+// forMachines returns the remembered VMs of these machines.
+func (s *locations) forMachines(ids []string) map[types.ManagedObjectReference]location {
 	wanted := setOf(ids)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +134,7 @@ func setOf(ids []string) map[string]bool {
 // known returns which of the machines this process has seen or cloned.
 func (s *locations) known(ids []string) map[string]bool {
 	known := map[string]bool{}
-	for _, at := range s.of(ids) {
+	for _, at := range s.forMachines(ids) {
 		known[at.id] = true
 	}
 	s.mu.Lock()
@@ -184,7 +184,7 @@ func (d *driver) checkAbsent(ctx context.Context, s *session, ids []string) erro
 	if len(ids) == 0 {
 		return nil
 	}
-	err := d.checkVisible(ctx, s, d.locations.of(ids), d.locations.folders(ids))
+	err := d.checkVisible(ctx, s, d.locations.forMachines(ids), d.locations.folders(ids))
 	if err == nil {
 		d.locations.forgetMachines(ids)
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // A VM that others made becomes Drover's with one write of its options. Its UUIDs stay as they
@@ -32,9 +33,9 @@ type writes struct {
 	tasks map[types.ManagedObjectReference]types.ManagedObjectReference
 }
 
-// Tagged implements cloud.Tagger. A VM's tags are Drover's options, its custom attributes and its
+// Tagged implements tagging.Tagger. A VM's tags are Drover's options, its custom attributes and its
 // name.
-func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagged, err error) {
+func (d *driver) Tagged(ctx context.Context, keys []string) (found []tagging.Instance, err error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
@@ -63,7 +64,7 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []cloud.Tagge
 }
 
 // tagged returns the VM with its tags. A copy of a machine has none of Drover's.
-func (m vm) tagged(fields []types.CustomFieldDef, addresses choice) cloud.Tagged {
+func (m vm) tagged(fields []types.CustomFieldDef, addresses choice) tagging.Instance {
 	tags := map[string]string{"Name": m.text("name")}
 	for i := range fields {
 		if value := m.attribute(fields[i].Key); value != "" {
@@ -78,7 +79,7 @@ func (m vm) tagged(fields []types.CustomFieldDef, addresses choice) cloud.Tagged
 	} else {
 		id = strings.ToLower(m.text("config.uuid"))
 	}
-	t := cloud.Tagged{Resource: m.resource(id, addresses), Tags: tags}
+	t := tagging.Instance{Resource: m.resource(id, addresses), Tags: tags}
 	t.Token, t.OwnershipID = tags[cloud.TagToken], tags[cloud.TagOwnership]
 	cpus, _ := m.properties["config.hardware.numCPU"].(int32)
 	memory, _ := m.properties["config.hardware.memoryMB"].(int32)
@@ -97,7 +98,7 @@ func (m vm) attribute(key int32) string {
 	return ""
 }
 
-// Tag implements cloud.Tagger. It also records the host name, which is the machine's name, as
+// Tag implements tagging.Tagger. It also records the host name, which is the machine's name, as
 // Drover's own machines have it.
 func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ []string) error {
 	wanted := maps.Clone(tags)
@@ -118,7 +119,7 @@ func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ [
 	})
 }
 
-// Untag implements cloud.Tagger.
+// Untag implements tagging.Tagger.
 func (d *driver) Untag(ctx context.Context, ids, keys []string) error {
 	return d.vcenter.withSession(ctx, func(s *session) error {
 		found, err := d.locate(ctx, s, ids)
@@ -218,7 +219,7 @@ func (d *driver) writeOptions(ctx context.Context, s *session, refs []types.Mana
 // writeOf starts the task that writes a VM's options, unless one runs. It returns the error of one
 // that has failed.
 func (d *driver) writeOf(ctx context.Context, s *session, ref types.ManagedObjectReference, changes []types.BaseOptionValue) error {
-	if task := d.writes.of(ref); task.Value != "" {
+	if task := d.writes.get(ref); task.Value != "" {
 		answers, err := s.readObjects(ctx, d.page, []types.ManagedObjectReference{task}, []string{"info.state", "info.error"})
 		if err != nil {
 			return err
@@ -241,7 +242,7 @@ func (d *driver) writeOf(ctx context.Context, s *session, ref types.ManagedObjec
 	return nil
 }
 
-func (w *writes) of(vm types.ManagedObjectReference) types.ManagedObjectReference {
+func (w *writes) get(vm types.ManagedObjectReference) types.ManagedObjectReference {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.tasks[withoutServer(vm)]

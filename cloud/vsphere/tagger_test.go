@@ -14,6 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // droverKeys are those that rollback takes off.
@@ -114,7 +115,7 @@ func TestTagged(t *testing.T) {
 			return nil
 		})
 	}
-	find := func(keys ...string) []cloud.Tagged {
+	find := func(keys ...string) []tagging.Instance {
 		t.Helper()
 		found, err := d.Tagged(t.Context(), keys)
 		g.Expect(err).NotTo(HaveOccurred())

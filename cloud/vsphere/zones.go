@@ -29,8 +29,8 @@ type zone struct {
 	pools, stores []types.ManagedObjectReference
 }
 
-// of returns the machine's fields with the failure domain's names in place of its own.
-func (p place) of(spec *infrav1.VSphereMachine) *infrav1.VSphereMachine {
+// withPlacement returns the machine's fields with the failure domain's names in place of its own.
+func (p place) withPlacement(spec *infrav1.VSphereMachine) *infrav1.VSphereMachine {
 	if p.Name == "" {
 		return spec
 	}

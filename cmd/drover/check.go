@@ -38,8 +38,8 @@ type checkOptions struct {
 	template, cluster, output string
 }
 
-// check returns the command "drover check".
-func check(version string) *cobra.Command {
+// newCheckCommand returns the command "drover check".
+func newCheckCommand(version string) *cobra.Command {
 	var (
 		management options.Management
 		clouds     options.Clouds
@@ -165,7 +165,7 @@ func (k *checker) get(ctx context.Context, kind, name string, o client.Object) (
 func (k *checker) cloud(ctx context.Context, template *infrav1.CloudMachineTemplate, account *infrav1.CloudAccount) error {
 	var live *fleet.Account
 	var info cloud.Info
-	err := patiently(ctx, func() (err error) {
+	err := retryWhenThrottled(ctx, func() (err error) {
 		live, info, err = k.accounts.Check(ctx, account)
 		return err
 	})
@@ -195,7 +195,7 @@ func (k *checker) cloud(ctx context.Context, template *infrav1.CloudMachineTempl
 
 // reads reads what carries the token of a machine that does not exist.
 func (k *checker) reads(ctx context.Context, live *fleet.Account, req cloud.Request) {
-	err := patiently(ctx, func() error {
+	err := retryWhenThrottled(ctx, func() error {
 		_, errs := live.Read(ctx, []cloud.Reference{{Token: req.Token, OwnershipID: req.OwnershipID}})
 		return errs[req.Token]
 	})
@@ -204,7 +204,7 @@ func (k *checker) reads(ctx context.Context, live *fleet.Account, req cloud.Requ
 
 func (k *checker) offering(ctx context.Context, live *fleet.Account, fields *infrav1.CloudMachineFields) {
 	var o cloud.Offering
-	err := patiently(ctx, func() (err error) {
+	err := retryWhenThrottled(ctx, func() (err error) {
 		o, err = live.Offering(ctx, fields)
 		return err
 	})
@@ -219,7 +219,7 @@ func (k *checker) offering(ctx context.Context, live *fleet.Account, fields *inf
 // failureDomains returns those in which the machine can be made: one without a name if the cloud
 // has none.
 func (k *checker) failureDomains(ctx context.Context, live *fleet.Account, info cloud.Info, fields *infrav1.CloudMachineFields) (domains []string, err error) {
-	err = patiently(ctx, func() (err error) {
+	err = retryWhenThrottled(ctx, func() (err error) {
 		domains, err = live.FailureDomains(ctx, fields)
 		return err
 	})
@@ -241,7 +241,7 @@ func (k *checker) creates(ctx context.Context, live *fleet.Account, req cloud.Re
 	for _, domain := range domains {
 		req.FailureDomain = domain
 		var able bool
-		err := patiently(ctx, func() (err error) {
+		err := retryWhenThrottled(ctx, func() (err error) {
 			able, err = live.DryRun(ctx, req)
 			return err
 		})
@@ -321,8 +321,8 @@ var remedies = map[cloud.Code]string{
 	cloud.Unknown:       "Check the account's endpoint",
 }
 
-// patiently calls do until its turns in the account's rate limit have come.
-func patiently(ctx context.Context, do func() error) error {
+// retryWhenThrottled calls do until its turns in the account's rate limit have come.
+func retryWhenThrottled(ctx context.Context, do func() error) error {
 	for {
 		err := do()
 		queued, waits := errors.AsType[*cloud.Queued](err)

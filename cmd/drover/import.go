@@ -19,8 +19,8 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/render"
-	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/cloud/tagging"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/internal/options"
 	"github.com/drover-io/drover/takeover"
@@ -40,8 +40,8 @@ type importOptions struct {
 	timeout                     time.Duration
 }
 
-// importing returns the command "drover import".
-func importing(version string) *cobra.Command {
+// newImportCommand returns the command "drover import".
+func newImportCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import",
 		Short: "Take over running machines of another system",
@@ -189,7 +189,7 @@ func (i *importer) run(ctx context.Context, step string) error {
 		}
 		err := i.Commit(ctx, plan)
 		if err == nil {
-			err = i.sayNext()
+			err = i.printNextSteps()
 		}
 		return i.done(step, err)
 	}
@@ -231,8 +231,8 @@ func (i *importer) done(step string, err error) error {
 	return err
 }
 
-// sayNext says what is left to do after the commit.
-func (i *importer) sayNext() error {
+// printNextSteps says what is left to do after the commit.
+func (i *importer) printNextSteps() error {
 	_, err := fmt.Fprintf(i.out, "CloudAccount %s only reports orphans. To have them deleted from now on:\n"+
 		"  kubectl patch cloudaccount -n %s %s --type merge -p '{\"spec\":{\"orphanPolicy\":%q}}'\n", i.Account.Name, i.Namespace, i.Account.Name, infrav1.OrphanPolicyDelete)
 	return err
@@ -245,7 +245,7 @@ func (i *importer) see(ctx context.Context, plan *takeover.Plan) error {
 		if err != nil {
 			return fmt.Errorf("listing the VMs: %w", err)
 		}
-		plan.See(keys, listed, i.Target)
+		plan.MatchInstances(keys, listed, i.Target)
 	}
 	return nil
 }
@@ -305,44 +305,44 @@ func targetOf(ctx context.Context, c client.Client, o importOptions) (*takeover.
 }
 
 // accountOf connects the account with its own credentials.
-func accountOf(ctx context.Context, c client.Client, clouds options.Clouds, account *infrav1.CloudAccount) (patientAccount, error) {
+func accountOf(ctx context.Context, c client.Client, clouds options.Clouds, account *infrav1.CloudAccount) (throttledAccount, error) {
 	dialer, err := clouds.Dialer()
 	if err != nil {
-		return patientAccount{}, err
+		return throttledAccount{}, err
 	}
 	accounts := &controllers.CloudAccountReconciler{
 		Client: c, APIReader: c, Accounts: fleet.NewAccounts(clouds.Accounts(dialer)), Clouds: clouds.Offered(),
 		AmbientNamespaces: clouds.AmbientNamespaces, ConnectOnly: true,
 	}
 	var live *fleet.Account
-	err = patiently(ctx, func() (err error) {
+	err = retryWhenThrottled(ctx, func() (err error) {
 		live, _, err = accounts.Check(ctx, account)
 		return err
 	})
-	return patientAccount{live}, err
+	return throttledAccount{live}, err
 }
 
-// patientAccount waits for the turns of its calls in the account's rate limit.
-type patientAccount struct{ live *fleet.Account }
+// throttledAccount waits for the turns of its calls in the account's rate limit.
+type throttledAccount struct{ live *fleet.Account }
 
-func (a patientAccount) Tagged(ctx context.Context, keys []string) (found []cloud.Tagged, err error) {
-	err = patiently(ctx, func() (err error) {
+func (a throttledAccount) Tagged(ctx context.Context, keys []string) (found []tagging.Instance, err error) {
+	err = retryWhenThrottled(ctx, func() (err error) {
 		found, err = a.live.Tagged(ctx, keys)
 		return err
 	})
 	return found, err
 }
 
-func (a patientAccount) Tag(ctx context.Context, id string, tags map[string]string, own []string) error {
-	return patiently(ctx, func() error { return a.live.Tag(ctx, id, tags, own) })
+func (a throttledAccount) Tag(ctx context.Context, id string, tags map[string]string, own []string) error {
+	return retryWhenThrottled(ctx, func() error { return a.live.Tag(ctx, id, tags, own) })
 }
 
 // untagged is how many VMs lose tags in the time of one call, on a cloud that needs calls for each.
 const untagged = 25
 
-func (a patientAccount) Untag(ctx context.Context, ids, keys []string) error {
+func (a throttledAccount) Untag(ctx context.Context, ids, keys []string) error {
 	for some := range slices.Chunk(ids, untagged) {
-		if err := patiently(ctx, func() error { return a.live.Untag(ctx, some, keys) }); err != nil {
+		if err := retryWhenThrottled(ctx, func() error { return a.live.Untag(ctx, some, keys) }); err != nil {
 			return err
 		}
 	}

@@ -29,6 +29,6 @@ func command() *cobra.Command {
 		Version:       version,
 		SilenceErrors: true,
 	}
-	root.AddCommand(check(version), orphans(version), importing(version), simulate())
+	root.AddCommand(newCheckCommand(version), newOrphansCommand(version), newImportCommand(version), newSimulateCommand())
 	return root
 }

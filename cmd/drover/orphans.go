@@ -22,8 +22,8 @@ import (
 	"github.com/drover-io/drover/internal/options"
 )
 
-// orphans returns the command "drover orphans".
-func orphans(version string) *cobra.Command {
+// newOrphansCommand returns the command "drover orphans".
+func newOrphansCommand(version string) *cobra.Command {
 	var (
 		management options.Management
 		clouds     options.Clouds

@@ -50,8 +50,8 @@ func (o *simulateOptions) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.stopWithParent, "stop-with-parent", false, "Stop when the parent process ends.")
 }
 
-// simulate returns the command "drover simulate".
-func simulate() *cobra.Command {
+// newSimulateCommand returns the command "drover simulate".
+func newSimulateCommand() *cobra.Command {
 	var o simulateOptions
 	cmd := &cobra.Command{
 		Use:   "simulate",

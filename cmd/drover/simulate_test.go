@@ -23,7 +23,7 @@ const asProgram = "DROVER_TEST_SIMULATE"
 
 func TestMain(m *testing.M) {
 	if args := os.Getenv(asProgram); args != "" {
-		cmd := simulate()
+		cmd := newSimulateCommand()
 		cmd.SetArgs(strings.Fields(args))
 		if cmd.Execute() != nil {
 			os.Exit(1)
@@ -40,7 +40,7 @@ func runSimulate(t *testing.T, args ...string) (string, func() error) {
 	address := filepath.Join(t.TempDir(), "address")
 	ctx, cancel := context.WithCancel(t.Context())
 	var out bytes.Buffer
-	cmd := simulate()
+	cmd := newSimulateCommand()
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
 	cmd.SetArgs(append(args, "--address-file="+address))
@@ -99,7 +99,7 @@ func TestCommandRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"--config=" + config}, {"--config=/nowhere"}, {"--throttle=some"}, {"--listen=nonsense"}, {"argument"}} {
-		cmd := simulate()
+		cmd := newSimulateCommand()
 		cmd.SetOut(new(bytes.Buffer))
 		cmd.SetErr(new(bytes.Buffer))
 		cmd.SetArgs(args)

@@ -144,7 +144,7 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 	r.machines, r.read, r.confined = len(f.machines), f.read, f.confined
 	since := map[string]time.Time{}
 	fleet, lost, owners := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	living := instances(f)
+	seen := f.index()
 	for _, x := range f.resources {
 		if x.Kind == cloud.KindInstance && !alive(x) {
 			continue
@@ -157,7 +157,7 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 			continue
 		}
 		fleet[x.Token], owners[x.OwnershipID] = true, true
-		if c.skipReason != "" || !f.unowned(x, living) {
+		if c.skipReason != "" || !f.unowned(x, seen) {
 			continue
 		}
 		first := m.since[name(x)]
@@ -179,7 +179,7 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 	slices.SortFunc(r.orphans, byName)
 	slices.SortFunc(r.otherManager, byName)
 	r.fleet, r.tokens = len(fleet), len(lost)
-	r.duplicates = duplicates(f, living)
+	r.duplicates = duplicates(f, seen)
 	r.forgotten = m.forgettable(f, owners, grace)
 	for token := range m.begun {
 		if !lost[token] {
@@ -192,45 +192,53 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 	return r, true
 }
 
-// instances returns the living instances of the clusters here, by token.
-func instances(f facts) map[string][]cloud.Resource {
-	living := map[string][]cloud.Resource{}
+// index is what a pass looks up for each resource.
+type index struct {
+	living   map[string][]cloud.Resource // instances of the clusters here, by token
+	recorded map[string]bool             // the provider IDs that the CloudMachines have recorded
+}
+
+func (f *facts) index() index {
+	i := index{living: map[string][]cloud.Resource{}, recorded: make(map[string]bool, len(f.machines))}
 	for _, x := range f.resources {
 		if _, here := f.clusters[x.OwnershipID]; here && alive(x) {
-			living[x.Token] = append(living[x.Token], x)
+			i.living[x.Token] = append(i.living[x.Token], x)
 		}
 	}
-	return living
+	for _, providerID := range f.machines {
+		i.recorded[providerID] = true
+	}
+	return i
 }
 
 // suspects reports whether something looks like an orphan of this management cluster.
 func (f *facts) suspects() bool {
-	living := instances(*f)
+	seen := f.index()
 	return slices.ContainsFunc(f.resources, func(x cloud.Resource) bool {
 		c, here := f.clusters[x.OwnershipID]
-		return here && c.skipReason == "" && strings.HasPrefix(x.Token, f.identity) && f.unowned(x, living)
+		return here && c.skipReason == "" && strings.HasPrefix(x.Token, f.identity) && f.unowned(x, seen)
 	})
 }
 
 // unowned reports whether no CloudMachine has the resource's token, or the CloudMachine that has it
 // has recorded another instance that lives. An instance that a CloudMachine has recorded is never
 // unowned: somebody has changed its token.
-func (f *facts) unowned(x cloud.Resource, living map[string][]cloud.Resource) bool {
+func (f *facts) unowned(x cloud.Resource, seen index) bool {
 	recorded, known := f.machines[x.Token]
 	if f.claimed[x.Token] {
 		return false
 	}
 	if !known {
-		return x.Kind != cloud.KindInstance || !slices.Contains(slices.Collect(maps.Values(f.machines)), x.ProviderID)
+		return x.Kind != cloud.KindInstance || !seen.recorded[x.ProviderID]
 	}
 	return recorded != "" && x.Kind == cloud.KindInstance && x.ProviderID != recorded &&
-		slices.ContainsFunc(living[x.Token], func(o cloud.Resource) bool { return o.ProviderID == recorded })
+		slices.ContainsFunc(seen.living[x.Token], func(o cloud.Resource) bool { return o.ProviderID == recorded })
 }
 
 // duplicates returns the tokens of CloudMachines with several living instances, none of them
 // recorded.
-func duplicates(f facts, living map[string][]cloud.Resource) (tokens []string) {
-	for token, all := range living {
+func duplicates(f facts, seen index) (tokens []string) {
+	for token, all := range seen.living {
 		recorded, known := f.machines[token]
 		if known && len(all) > 1 && !slices.ContainsFunc(all, func(o cloud.Resource) bool { return o.ProviderID == recorded }) {
 			tokens = append(tokens, token)

@@ -21,6 +21,7 @@ import (
 	"github.com/drover-io/drover/cloud/azure"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/conformance"
+	"github.com/drover-io/drover/cloud/preflight"
 )
 
 // unjudged are the models that HashiCorp does not have.
@@ -98,7 +99,7 @@ func TestModels(t *testing.T) {
 		req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, UserData: []byte("#cloud-config\n"), Spec: machine}
 		_, err := d.Offering(ctx, machine)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(d.(cloud.DryRunner).DryRun(ctx, req)).To(Succeed(), name)
+		g.Expect(d.(preflight.DryRunner).DryRun(ctx, req)).To(Succeed(), name)
 		one, err := d.Ensure(ctx, req)
 		g.Expect(err).NotTo(HaveOccurred(), name)
 		again, err := d.Ensure(ctx, req)

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -36,25 +37,28 @@ const scanners = "internal/scan"
 // engine share it.
 const budgets = "internal/budget"
 
+// additions are what a driver may add to the contract for a command. The manager uses none of them.
+var additions = []string{"cloud/preflight", "cloud/tagging"}
+
 // under reports whether path is dir or a path below it.
 func under(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
-// room returns a package's path inside the module. ours is false for packages of other modules.
-func room(path string) (dir string, ours bool) {
+// relative returns a package's path inside the module. ours is false for packages of other modules.
+func relative(path string) (dir string, ours bool) {
 	if path == module {
 		return ".", true
 	}
 	return strings.CutPrefix(path, module+"/")
 }
 
-// driverOf returns the folder of the driver that a room belongs to, or "".
+// driverOf returns the folder of the driver that a package belongs to, or "".
 func driverOf(dir string) string {
 	parts := strings.Split(dir, "/")
 	if len(parts) < 2 || parts[0] != "cloud" {
 		return ""
 	}
 	switch parts[1] {
-	case "fleet", "driverkit", "registry", "conformance":
+	case "fleet", "driverkit", "registry", "conformance", "preflight", "tagging":
 		return ""
 	}
 	return parts[0] + "/" + parts[1]
@@ -65,9 +69,9 @@ func isProgram(from string) bool {
 	return under(from, "cmd") || under(from, "internal/manager") || under(from, "internal/options")
 }
 
-// forbidden returns why a room may not import path, or "" if it may.
+// forbidden returns why a package may not import path, or "" if it may.
 func forbidden(from, path string) string {
-	to, ours := room(path)
+	to, ours := relative(path)
 	client := !ours && (under(path, kubernetesClients[0]) || under(path, kubernetesClients[1]))
 	simulator := under(from, "cloud/simulated/simulator") // a cloud, not a driver: its machines connect to API servers
 	switch {
@@ -81,6 +85,8 @@ func forbidden(from, path string) string {
 		return "only programs import their options"
 	case ours && under(to, "takeover") && !under(from, "cmd"):
 		return "only the command imports takeover"
+	case ours && slices.Contains(additions, to) && (under(from, "controllers") || from == "cloud/driverkit"):
+		return "only commands use what drivers add for them"
 	case from == ".":
 		if client || (ours && !under(to, "internal/manager")) {
 			return "main imports only the manager"
@@ -91,7 +97,7 @@ func forbidden(from, path string) string {
 		return "only tests import test"
 	case under(from, "api"):
 		if ours {
-			return "api imports nothing of ours"
+			return "api imports nothing else in this module"
 		}
 	case under(from, "internal/forwarder"):
 		if ours && !under(to, "kubeconfig") && to != scanners && to != budgets {
@@ -103,7 +109,7 @@ func forbidden(from, path string) string {
 		}
 	case under(from, "internal"), under(from, "kubeconfig"), under(from, "naming"):
 		if ours {
-			return "internal, kubeconfig and naming import nothing of ours"
+			return "internal, kubeconfig and naming import nothing else in this module"
 		}
 	case driverOf(from) != "":
 		// KubeVirt's API is Kubernetes' own: its driver uses client-go as others use their SDK.
@@ -133,11 +139,15 @@ func forbidden(from, path string) string {
 		if client || (ours && !under(to, "api")) {
 			return "the contract imports only api"
 		}
+	case slices.Contains(additions, from):
+		if client || (ours && to != "cloud") {
+			return "what a driver adds for a command imports only the contract"
+		}
 	case under(from, "cloud"): // fleet, driverkit and conformance
 		if client {
 			return "cloud knows no Kubernetes client"
 		}
-		if ours && !under(to, "api") && to != "cloud" && to != scanners && to != budgets {
+		if ours && !under(to, "api") && to != "cloud" && !slices.Contains(additions, to) && to != scanners && to != budgets {
 			return "what serves the contract imports only the contract, api, the scanners and the budgets"
 		}
 	case under(from, "bootstrap/csr"):
@@ -157,7 +167,7 @@ func forbidden(from, path string) string {
 			return "bootstrap imports only api, internal, kubeconfig and naming"
 		}
 	case under(from, "takeover"):
-		if ours && !under(to, "api") && to != "cloud" && !under(to, "internal") {
+		if ours && !under(to, "api") && to != "cloud" && to != "cloud/tagging" && !under(to, "internal") {
 			return "takeover imports only api, the contract and internal"
 		}
 	case under(from, "controllers"):
@@ -205,6 +215,16 @@ func TestForbidden(t *testing.T) {
 		{"cloud/fleet", module + "/cloud/aws", false},
 		{"cloud/fleet", "k8s.io/client-go/kubernetes", false},
 		{"cloud/driverkit", module + "/cloud", true},
+		{"cloud/driverkit", module + "/cloud/tagging", false},
+		{"cloud/tagging", module + "/cloud", true},
+		{"cloud/tagging", module + "/cloud/fleet", false},
+		{"cloud/preflight", module + "/cloud/tagging", false},
+		{"cloud", module + "/cloud/preflight", false},
+		{"cloud/fleet", module + "/cloud/preflight", true},
+		{"cloud/aws", module + "/cloud/tagging", true},
+		{"controllers", module + "/cloud/tagging", false},
+		{"controllers/safety", module + "/cloud/preflight", false},
+		{"cmd", module + "/cloud/tagging", true},
 		{"cloud/driverkit", module + "/cloud/fleet", false},
 		{"cloud/aws", module + "/cloud/driverkit", true},
 		{"cloud/aws", module + "/cloud/fleet", false},
@@ -274,6 +294,8 @@ func TestForbidden(t *testing.T) {
 		{"cmd/drover", module + "/takeover", true},
 		{"controllers", module + "/takeover", false},
 		{"takeover", module + "/cloud", true},
+		{"takeover", module + "/cloud/tagging", true},
+		{"takeover", module + "/cloud/preflight", false},
 		{"takeover", module + "/cloud/aws", false},
 		{"takeover", module + "/controllers", false},
 		{"cmd/drover", module + "/bootstrap", true},
@@ -308,7 +330,7 @@ func TestNoImportPointsUpwards(t *testing.T) {
 		} else if err != nil {
 			t.Fatalf("read what go list says: %v", err)
 		}
-		from, _ := room(p.ImportPath)
+		from, _ := relative(p.ImportPath)
 		for _, path := range p.Imports {
 			if reason := forbidden(from, path); reason != "" {
 				t.Errorf("%s imports %s: %s", from, path, reason)

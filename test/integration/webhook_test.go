@@ -64,7 +64,7 @@ func TestAdmissionRefuses(t *testing.T) {
 		"endpoint of somebody else's beside one of Drover's": {&infrav1.CloudCluster{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterSpec{
 			CloudClusterFields:   infrav1.CloudClusterFields{Endpoint: infrav1.Endpoint{LoadBalancer: infrav1.LoadBalancer{AccountRef: infrav1.LocalReference{Name: "prod"}}}},
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "a", Port: 443},
-		}}, "it becomes the address of the load balancer"},
+		}}, "Drover sets it"},
 		"endpoint with scheme": {&infrav1.CloudCluster{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterSpec{
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "https://a", Port: 443},
 		}}, "spec.controlPlaneEndpoint.host: Invalid value"},

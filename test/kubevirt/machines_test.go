@@ -401,7 +401,7 @@ func TestDrain(t *testing.T) {
 	infra.evict(t, external.Token)
 	now := theInstance(t, d, external.Token)
 	g.Expect(now.State).To(Equal(cloud.StateRunning))
-	g.Expect(now.Ending).To(BeTrue())
+	g.Expect(now.Reclaim).To(Equal(cloud.ReclaimAdvised))
 	g.Expect(now.Notice).To(ContainSubstring("node-1 is being drained"))
 
 	moved := strategy("LiveMigrate")
@@ -409,7 +409,7 @@ func TestDrain(t *testing.T) {
 	infra.change(t, moved.Token, setCondition(kubevirtv1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue))
 	infra.evict(t, moved.Token)
 	now = theInstance(t, d, moved.Token)
-	g.Expect(now.Ending).To(BeFalse())
+	g.Expect(now.Reclaim).To(BeEmpty())
 	g.Expect(now.Notice).To(ContainSubstring("KubeVirt migrates the VM"))
 	infra.change(t, moved.Token, func(vmi *kubevirtv1.VirtualMachineInstance) { // as the virt-handler of the new node does
 		vmi.Status.NodeName, vmi.Status.EvacuationNodeName = "node-2", ""

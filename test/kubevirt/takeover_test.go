@@ -31,6 +31,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/cloud/tagging"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/virt"
@@ -150,7 +151,7 @@ func TestTagger(t *testing.T) {
 	t.Cleanup(func() { g.Expect(undo(withoutEnd(t))).To(Succeed()) })
 	owner := newOwner(t)
 	driver, calls := connect(t, account())
-	d := driver.(cloud.Tagger)
+	d := driver.(tagging.Tagger)
 	keys := []string{cloud.TagMachine, cloud.TagToken, cloud.TagOwnership}
 	const role = "mcm.gardener.cloud/role"
 	for name, of := range map[string]struct {
@@ -185,7 +186,7 @@ func TestTagger(t *testing.T) {
 				g.Expect(n).To(BeNumerically("<", 5))
 			}
 		}
-		find := func(keys ...string) []cloud.Tagged {
+		find := func(keys ...string) []tagging.Instance {
 			found, err := d.Tagged(t.Context(), keys)
 			g.Expect(err).NotTo(HaveOccurred())
 			return found

@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // theirs is a server that another system has made, with what is its own.
@@ -178,9 +179,9 @@ func TestTakeover(t *testing.T) {
 			g.Expect(n).To(BeNumerically("<", 20))
 		}
 	}
-	d := connect(t, who, calls).(cloud.Tagger)
+	d := connect(t, who, calls).(tagging.Tagger)
 	keys := []string{cloud.TagMachine, cloud.TagToken, cloud.TagOwnership}
-	find := func(keys ...string) (found []cloud.Tagged) {
+	find := func(keys ...string) (found []tagging.Instance) {
 		found, err := d.Tagged(t.Context(), keys)
 		g.Expect(err).NotTo(HaveOccurred())
 		return found

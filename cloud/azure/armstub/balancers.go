@@ -87,7 +87,7 @@ func (c *Cloud) findBalancer(in call) (*balancer, *failure) {
 
 // putBalancer is "Load Balancers - Create Or Update".
 func (c *Cloud) putBalancer(in call) (answer, *failure) {
-	c.settle()
+	c.removeDeleted()
 	c.judge("loadBalancer", in.body)
 	var model map[string]any
 	if json.Unmarshal(in.body, &model) != nil {
@@ -247,7 +247,7 @@ func checkRules(path string, p map[string]any) *failure {
 
 // putPool is "Load Balancer Backend Address Pools - Create Or Update", of the only pool.
 func (c *Cloud) putPool(in call) (answer, *failure) {
-	c.settle()
+	c.removeDeleted()
 	c.judge("backendAddressPool", in.body)
 	b, fail := c.findBalancer(in)
 	if fail != nil {
@@ -336,7 +336,7 @@ func (c *Cloud) getBalancer(in call) (answer, *failure) {
 }
 
 func (c *Cloud) listBalancers(in call) (answer, *failure) {
-	c.settle()
+	c.removeDeleted()
 	all := slices.SortedFunc(maps.Values(c.balancers), func(a, b *balancer) int { return strings.Compare(a.name, b.name) })
 	all = slices.DeleteFunc(all, func(b *balancer) bool { return time.Since(b.made) < c.options.Lag })
 	from, to, next := c.pageOf(in, len(all))
@@ -382,7 +382,7 @@ func (c *Cloud) askHealth(in call) (answer, *failure) {
 // getResult returns the health of a load balancer's targets. One is up if its machine runs. Azure
 // says nothing of addresses without a machine that runs.
 func (c *Cloud) getResult(in call) (answer, *failure) {
-	c.settle()
+	c.removeDeleted()
 	o := c.operations[in.name]
 	if o == nil || o.of == nil {
 		return answer{}, refuse(http.StatusNotFound, "NotFound", "The operation does not exist.")
@@ -406,7 +406,7 @@ func (c *Cloud) getResult(in call) (answer, *failure) {
 
 // putAddress is "Public IP Addresses - Create Or Update".
 func (c *Cloud) putAddress(in call) (answer, *failure) {
-	c.settle()
+	c.removeDeleted()
 	c.judge("publicIPAddress", in.body)
 	var model map[string]any
 	if json.Unmarshal(in.body, &model) != nil {
@@ -434,7 +434,7 @@ func (c *Cloud) putAddress(in call) (answer, *failure) {
 }
 
 func (c *Cloud) getAddress(in call) (answer, *failure) {
-	c.settle()
+	c.removeDeleted()
 	if p := c.parts[addressKind][strings.ToLower(in.name)]; p != nil {
 		return ok("publicIPAddress", c.partOf(p))
 	}

@@ -93,7 +93,7 @@ func (c *Cloud) Remove(name string) {
 	if m := c.machines[strings.ToLower(name)]; m != nil {
 		m.gone = time.Time{}
 		m.end(0)
-		c.settle()
+		c.removeDeleted()
 	}
 }
 
@@ -111,7 +111,7 @@ type Entry struct {
 func (c *Cloud) Books() (all []Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settle()
+	c.removeDeleted()
 	text := func(tags map[string]any) map[string]string {
 		out := map[string]string{}
 		for key, value := range tags {

@@ -41,7 +41,7 @@ type operation struct {
 
 // create is "Virtual Machines - Create Or Update", only to create.
 func (c *Cloud) create(in call) (answer, *failure) {
-	c.settle()
+	c.removeDeleted()
 	c.judge("virtualMachine", in.body)
 	var model map[string]any
 	if err := json.Unmarshal(in.body, &model); err != nil {
@@ -86,7 +86,7 @@ func (c *Cloud) progress(in call, o *operation) map[string]string {
 }
 
 func (c *Cloud) getOperation(in call) (answer, *failure) {
-	c.settle()
+	c.removeDeleted()
 	o := c.operations[in.name]
 	if o == nil {
 		return answer{}, refuse(http.StatusNotFound, "NotFound", "The operation does not exist.")
@@ -166,8 +166,8 @@ func (c *Cloud) check(name string, model map[string]any) *failure {
 	return nil
 }
 
-// settle removes what has been deleted. The caller holds the lock.
-func (c *Cloud) settle() {
+// removeDeleted removes what has been deleted. The caller holds the lock.
+func (c *Cloud) removeDeleted() {
 	c.settleBalancers()
 	for key, m := range c.machines {
 		if m.gone.IsZero() || time.Now().Before(m.gone) {
@@ -242,7 +242,7 @@ func (c *Cloud) modelOf(m *machine, withView bool) map[string]any {
 }
 
 func (c *Cloud) find(in call) (*machine, *failure) {
-	c.settle()
+	c.removeDeleted()
 	if m := c.machines[strings.ToLower(in.name)]; m != nil {
 		return m, nil
 	}
@@ -268,7 +268,7 @@ func (c *Cloud) getView(in call) (answer, *failure) {
 // listMachines lists the group or, with statusOnly, the views of the subscription, which have no
 // tags.
 func (c *Cloud) listMachines(in call) (answer, *failure) {
-	c.settle()
+	c.removeDeleted()
 	all := slices.SortedFunc(maps.Values(c.machines), func(a, b *machine) int { return strings.Compare(a.name, b.name) })
 	all = slices.DeleteFunc(all, func(m *machine) bool { return time.Since(m.made) < c.options.Lag })
 	from, to, next := c.pageOf(in, len(all))

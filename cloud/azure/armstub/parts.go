@@ -168,7 +168,7 @@ func (c *Cloud) partOf(p *part) map[string]any {
 }
 
 func (c *Cloud) listParts(in call) (answer, *failure) {
-	c.settle()
+	c.removeDeleted()
 	all := slices.SortedFunc(maps.Values(c.parts[in.kind]), func(a, b *part) int { return strings.Compare(a.name, b.name) })
 	from, to, next := c.pageOf(in, len(all))
 	value := []any{}
@@ -183,7 +183,7 @@ func (c *Cloud) listParts(in call) (answer, *failure) {
 }
 
 func (c *Cloud) deletePart(in call) (answer, *failure) {
-	c.settle()
+	c.removeDeleted()
 	key := strings.ToLower(in.name)
 	one := c.parts[in.kind][key]
 	switch {
@@ -202,7 +202,7 @@ func (c *Cloud) deletePart(in call) (answer, *failure) {
 func (c *Cloud) Left(key, value string) (all []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settle()
+	c.removeDeleted()
 	for _, m := range c.machines {
 		if object(m.model, "tags")[key] == value {
 			all = append(all, "virtualMachines/"+m.name)

@@ -23,7 +23,7 @@ func (c *Cloud) changeTags(in call) (answer, *failure) {
 	if in.is("api-version") != "2021-04-01" {
 		return answer{}, refuse(http.StatusBadRequest, "InvalidApiVersionParameter", "The api-version '%s' is invalid.", in.is("api-version"))
 	}
-	c.settle()
+	c.removeDeleted()
 	c.judge("tagsPatch", in.body)
 	var patch struct {
 		Operation  string

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/preflight"
+	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // callTime is how long one method may wait, by the clock of its bubble, and watchTime a watch.
@@ -126,7 +128,7 @@ func (l *life) readMore(ctx context.Context) {
 			return err
 		})
 	}
-	if p, able := l.driver.(cloud.DryRunner); able {
+	if p, able := l.driver.(preflight.DryRunner); able {
 		l.try(ctx, "DryRun", callTime, func(ctx context.Context) error { return p.DryRun(ctx, l.target.Machine) })
 	}
 	if c, able := l.driver.(cloud.Console); able {
@@ -159,7 +161,7 @@ func (l *life) instance() cloud.Resource {
 }
 
 func (l *life) tag(ctx context.Context) {
-	tagger, able := l.driver.(cloud.Tagger)
+	tagger, able := l.driver.(tagging.Tagger)
 	if !able {
 		return
 	}

@@ -53,7 +53,7 @@ func (c *Cloud) guest(i *instance) Guest {
 func (c *Cloud) Guests() (all []Guest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settle()
+	c.removeEnded()
 	for _, i := range c.instances {
 		all = append(all, c.guest(i))
 	}
@@ -99,7 +99,7 @@ func (c *Cloud) Remove(name string) {
 			i.gone = time.Now()
 		}
 	}
-	c.settle()
+	c.removeEnded()
 }
 
 // Entry is one line of the cloud's own books: an instance, even one long gone, or a disk.
@@ -120,7 +120,7 @@ type Entry struct {
 func (c *Cloud) Books() (all []Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settle()
+	c.removeEnded()
 	text := func(labels any) map[string]string {
 		out := map[string]string{}
 		l, _ := labels.(map[string]any)

@@ -171,9 +171,9 @@ func (c *Cloud) makeDisks(i *instance) {
 	}
 }
 
-// settle removes instances that failed, and those whose deletion has ended. The caller holds the
-// lock.
-func (c *Cloud) settle() {
+// removeEnded removes instances that failed, and those whose deletion has ended. The caller holds
+// the lock.
+func (c *Cloud) removeEnded() {
 	defer c.settleParts()
 	now := time.Now()
 	for key, i := range c.instances {
@@ -547,7 +547,7 @@ func (c *Cloud) Launch(zone, name string, labels map[string]any) (alive func() b
 func (c *Cloud) Left(label, value string) (all []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settle()
+	c.removeEnded()
 	has := func(labels any) bool { l, _ := labels.(map[string]any); return l[label] == value }
 	for key, i := range c.instances {
 		if has(i.model["labels"]) {

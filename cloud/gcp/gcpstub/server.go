@@ -340,7 +340,7 @@ func (in *call) is(key string) string {
 func (c *Cloud) do(in call, fault Fault) (any, *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settle()
+	c.removeEnded()
 	c.birth, c.short = fault.Birth, fault.Short
 	if isChange := in.method != http.MethodGet && !strings.HasSuffix(in.op, "testIamPermissions") && !strings.HasPrefix(in.action, "/list"); isChange && c.rate > 0 {
 		if now := time.Now().Truncate(time.Minute); now != c.minute {

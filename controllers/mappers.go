@@ -4,7 +4,10 @@ package controllers
 
 import (
 	"context"
+	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -60,16 +63,70 @@ func (r *CloudMachineReconciler) InstancesChanged(ctx context.Context, namespace
 // listMachines returns requests for the machines that match the options and for which keep returns
 // true; a nil keep means all.
 func listMachines(ctx context.Context, reader client.Reader, keep func(*infrav1.CloudMachine) bool, options ...client.ListOption) []reconcile.Request {
-	machines := &infrav1.CloudMachineList{}
-	if err := reader.List(ctx, machines, options...); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudMachines failed")
+	return listRequests(ctx, reader, &infrav1.CloudMachineList{}, keep, options...)
+}
+
+// listRequests returns requests for the objects of a list that match the options and for which keep
+// returns true; a nil keep means all.
+func listRequests[T client.Object](ctx context.Context, reader client.Reader, list client.ObjectList, keep func(T) bool, options ...client.ListOption) (requests []reconcile.Request) {
+	err := reader.List(ctx, list, options...)
+	if err == nil {
+		err = meta.EachListItem(list, func(item runtime.Object) error {
+			if o, ok := item.(T); ok && (keep == nil || keep(o)) {
+				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing objects to reconcile failed", "list", fmt.Sprintf("%T", list))
 		return nil
 	}
-	var requests []reconcile.Request
-	for i := range machines.Items {
-		if m := &machines.Items[i]; keep == nil || keep(m) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
-		}
-	}
 	return requests
+}
+
+// secretToAccounts returns the accounts whose credentials are in the Secret.
+func secretToAccounts(reader client.Reader) handler.MapFunc {
+	return func(ctx context.Context, secret client.Object) []reconcile.Request {
+		return listRequests[*infrav1.CloudAccount](ctx, reader, &infrav1.CloudAccountList{}, nil,
+			client.InNamespace(secret.GetNamespace()), client.MatchingFields{accountByCredentials: secret.GetName()})
+	}
+}
+
+// accountToSecret is called with an account as it was, too, so that a Secret to which it no longer
+// refers is reconciled.
+func accountToSecret(_ context.Context, o client.Object) []reconcile.Request {
+	account, ok := o.(*infrav1.CloudAccount)
+	if !ok || account.Spec.CredentialsRef == nil {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: account.Namespace, Name: account.Spec.CredentialsRef.Name}}}
+}
+
+// accountIfDeleted returns an account that is being deleted: it waits for what is in it.
+func accountIfDeleted(_ context.Context, account client.Object) []reconcile.Request {
+	if account.GetDeletionTimestamp().IsZero() {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(account)}}
+}
+
+// ofAccount returns what requests returns for the account that a CloudMachine, or the load balancer
+// of a CloudCluster, is in. An account that does not exist has nothing to reconcile: its deletion
+// is an event itself.
+func ofAccount(reader client.Reader, requests handler.MapFunc) handler.MapFunc {
+	return func(ctx context.Context, o client.Object) []reconcile.Request {
+		key := client.ObjectKey{Namespace: o.GetNamespace()}
+		switch o := o.(type) {
+		case *infrav1.CloudMachine:
+			key.Name = o.Spec.AccountRef.Name
+		case *infrav1.CloudCluster:
+			key.Name = o.Spec.Endpoint.LoadBalancer.AccountRef.Name
+		}
+		account := &infrav1.CloudAccount{}
+		if key.Name == "" || reader.Get(ctx, key, account) != nil {
+			return nil
+		}
+		return requests(ctx, account)
+	}
 }
