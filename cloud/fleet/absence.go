@@ -135,9 +135,6 @@ func Digest(set []string) string {
 // nothing that are further apart than the cloud's read lag. Of a recorded machine, a Finder has
 // then said twice that no instance has its ID.
 func (v *inventory) resolveAbsence(m *machine, began time.Time, found []cloud.Resource) {
-	if m.phase != settling && !m.isMissing() {
-		return // it was seen, or its deletion began, meanwhile
-	}
 	own := ownedBy(found, m.ref.OwnershipID)
 	switch {
 	case len(liveInstances(recordedOf(m.ref, own))) > 0:
@@ -175,38 +172,36 @@ func (v *inventory) resolveAbsence(m *machine, began time.Time, found []cloud.Re
 	}
 }
 
-// resolveDeletion applies a live read to a machine that is being deleted.
-func (v *inventory) resolveDeletion(t *task, began time.Time, found []cloud.Resource) {
-	m := t.machine
-	own := ownedBy(found, t.ref.OwnershipID)
-	t.noteInstance(own)
+// resolveDeletion applies a live read to a machine that is being deleted. It returns when the next
+// read that finds nothing is proof.
+func (v *inventory) resolveDeletion(m *machine, began time.Time, found []cloud.Resource) (proofAt time.Time, err error) {
+	own := ownedBy(found, m.ref.OwnershipID)
+	m.noteInstance(own)
 	m.remaining = slices.DeleteFunc(slices.Clone(found), func(x cloud.Resource) bool {
 		return x.Kind == cloud.KindInstance && x.State == cloud.StateTerminated && find(own, x) >= 0
 	})
 	if len(m.remaining) > 0 {
 		m.emptySince = time.Time{}
-		v.absences.found(t.ref.Token)
-		v.selectTargets(t, found)
-		return
+		v.absences.found(m.ref.Token)
+		return time.Time{}, v.selectTargets(m, found)
 	}
 	m.remaining = nil
 	m.emptySince = earlier(m.emptySince, began)
-	if t.proofAt = v.proofAt(m, own); began.Before(t.proofAt) {
-		return
+	if proofAt = v.proofAt(m, own); began.Before(proofAt) {
+		return proofAt, nil
 	}
 	// Only empty reads say that the machine is gone: the instance was recorded, the cloud shows no
 	// end of it, and no deletion of it was ever sent.
 	unexplained := (m.ref.ProviderID != "" || m.isRecordedBalancer) && !hasInstance(own, m.ref) && !m.wasGone && len(m.accepted) == 0
 	findsByID := v.account().findsByID() && !m.isRecordedBalancer
 	if unexplained && findsByID && began.Equal(m.emptySince) { // the cloud must say it twice
-		t.proofAt = began.Add(minRepeat)
-		return
+		return began.Add(minRepeat), nil
 	}
-	if unexplained && !findsByID && !m.resumed && !v.absences.accept(t.ref.Token, time.Now()) {
-		t.err = cloud.Errorf(cloud.Conflict, "no resource of the machine is found, but too many machines are missing at once to accept that: check the CloudAccount's conditions")
-		return
+	if unexplained && !findsByID && !m.resumed && !v.absences.accept(m.ref.Token, time.Now()) {
+		return proofAt, cloud.Errorf(cloud.Conflict, "no resource of the machine is found, but too many machines are missing at once to accept that: check the CloudAccount's conditions")
 	}
 	m.phase, m.listed, m.sightings = deleted, nil, nil
+	return proofAt, nil
 }
 
 // proofAt returns the earliest start of a live read that, by finding nothing, proves that nothing

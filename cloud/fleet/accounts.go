@@ -272,7 +272,8 @@ func (s *Accounts) run(l *accountState) {
 	ctx, stop := context.WithCancel(s.running)
 	l.stop = stop
 	for name, run := range map[string]func(context.Context){
-		"listings": l.inventory.runListings, "work": l.inventory.runWork, "turns": l.runTurns, "events": l.events.run, "watch": l.watch.run,
+		"listings": l.inventory.runListings, "reads": l.inventory.runReads, "deletions": l.inventory.runDeletes,
+		"turns": l.runTurns, "events": l.events.run, "watch": l.watch.run,
 	} {
 		s.loops.Go(func() error { s.keep(ctx, l, name, run); return nil })
 	}

@@ -26,7 +26,7 @@ func (v *inventory) needsFind(t *task, found []cloud.Resource) bool {
 		return false
 	case hasInstance(ownedBy(found, t.ref.OwnershipID), t.ref):
 		return false
-	case t.was == deleting:
+	case m.phase == deleting:
 		return !m.wasGone && len(m.accepted) == 0
 	default:
 		return true

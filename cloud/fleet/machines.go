@@ -79,6 +79,8 @@ type deletion struct {
 	failures      int       // in a row
 	err           error
 	remaining     []cloud.Resource
+	targets       []cloud.Resource // chosen by the last read, and not sent yet
+	blocked       error            // why the last read did not choose all
 }
 
 // acceptance is the last step of a resource's deletion that the cloud has accepted.
@@ -104,7 +106,8 @@ type inventory struct {
 	keep             func(size int64) bool // reports whether the account may keep so many bytes
 	began            time.Time             // when this process began to delete
 	listWakeup       wakeup
-	workWakeup       wakeup
+	readWakeup       wakeup
+	deleteWakeup     wakeup
 
 	mu           sync.Mutex
 	machines     map[string]*machine // by token
@@ -119,7 +122,7 @@ type inventory struct {
 func newInventory(account func() *Account, onMachinesChange func([]string), onHealthChange func(), random func() float64) *inventory {
 	return &inventory{
 		account: account, onMachinesChange: onMachinesChange, onHealthChange: onHealthChange, random: random,
-		keep: func(int64) bool { return true }, began: time.Now(), listWakeup: newWakeup(), workWakeup: newWakeup(),
+		keep: func(int64) bool { return true }, began: time.Now(), listWakeup: newWakeup(), readWakeup: newWakeup(), deleteWakeup: newWakeup(),
 		machines: map[string]*machine{},
 		recent:   map[string]*machine{},
 		absences: newAbsences(),
@@ -161,7 +164,7 @@ func (v *inventory) track(m *machine, ref cloud.Reference) {
 // markMissing makes live reads decide what became of a machine.
 func (v *inventory) markMissing(m *machine) {
 	m.phase, m.due, m.emptySince, m.untagged = missing, time.Now(), time.Time{}, nil
-	v.workWakeup.wake()
+	v.readWakeup.wake()
 }
 
 // findExisting returns the request's instance if it is known. It takes the lock.
@@ -259,7 +262,7 @@ func (v *inventory) settleCreate(ref cloud.Reference) bool {
 	if m.phase == tracked && len(m.resources()) == 0 {
 		m.phase, m.requested, m.emptySince = settling, time.Now(), time.Time{}
 		m.due = m.requested.Add(v.account().createHorizon())
-		v.workWakeup.wake()
+		v.readWakeup.wake()
 	}
 	return m.phase == settled
 }
@@ -290,11 +293,11 @@ func (v *inventory) delete(ref cloud.Reference, asked time.Time) Deletion {
 	if m.phase < deleting {
 		m.deletion = deletion{resumed: asked.Before(v.began), wasGone: m.isGone(), accepted: map[string]acceptance{}}
 		m.phase, m.requested, m.emptySince = deleting, time.Now(), time.Time{}
-		v.workWakeup.wake()
+		v.deleteWakeup.wake()
 	}
 	if m.started && m.ref.ProviderID == "" && ref.ProviderID != "" {
 		m.due = time.Now() // the deletion waited for the provider ID
-		v.workWakeup.wake()
+		v.deleteWakeup.wake()
 	}
 	m.ref = ref
 	if ref.ProviderID != "" {
@@ -321,7 +324,6 @@ func (v *inventory) forget(token string) {
 		v.machine(token).listed = m.listed
 	}
 	v.listWakeup.wake()
-	v.workWakeup.wake()
 }
 
 // retry makes all attempts due at once, after a change of credentials. It takes the lock.
@@ -337,7 +339,8 @@ func (v *inventory) retry() {
 		}
 	}
 	v.listWakeup.wake()
-	v.workWakeup.wake()
+	v.readWakeup.wake()
+	v.deleteWakeup.wake()
 }
 
 // locked holds the lock while do runs, and releases it even if do panics: the account's callers
@@ -401,6 +404,9 @@ func (m *machine) isObserved() bool { return m.phase != untracked && m.phase < d
 func (m *machine) isGone() bool { return m.phase == ended || m.phase == vanished }
 
 func (m *machine) isMissing() bool { return m.phase == missing || m.phase == neverSeen }
+
+// isInQuestion reports whether live reads are to decide what became of the machine.
+func (m *machine) isInQuestion() bool { return m.phase == settling || m.isMissing() }
 
 // resources returns everything with the machine's token, listed or seen since, by kind and ID.
 func (m *machine) resources() []cloud.Resource {

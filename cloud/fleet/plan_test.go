@@ -34,6 +34,7 @@ func TestPlan(t *testing.T) {
 		rested    time.Duration
 		tasks     int
 		reads     int
+		sent      int // deletions
 		next      time.Duration
 	}{
 		"nobody":                              {next: none},
@@ -58,11 +59,14 @@ func TestPlan(t *testing.T) {
 			tasks: 1, reads: 1, next: none},
 		"a new one waits for no read that is far": {machines: []*machine{deletes(false, nothing), deletes(true, func(m *machine) { m.due = at(time.Minute) })},
 			next: time.Second},
-		"a suspect and a deletion are read together": {machines: []*machine{{phase: missing, due: now}, deletes(true, nothing)}, tasks: 2, reads: 2, next: none},
+		"a suspect and a deletion are read by a loop each": {machines: []*machine{{phase: missing, due: now}, deletes(true, nothing)}, tasks: 2, reads: 2, next: none},
+		"a deletion that waits to be sent":                 {machines: []*machine{deletes(true, func(m *machine) { m.targets = instance })}, sent: 1, next: none},
+		"a read goes before it":                            {machines: []*machine{deletes(true, func(m *machine) { m.targets = instance }), deletes(true, nothing)}, tasks: 1, reads: 1, next: none},
+		"many that wait to be sent":                        {machines: many(3, func() *machine { return deletes(true, func(m *machine) { m.targets = instance }) }), sent: 2, next: none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := &Account{times: TimesFor(DefaultCall), place: place{pinned: testPlace, proved: testPlace}}
+			a := &Account{cloud: cloud.Cloud{Batch: cloud.Batch{Delete: 2}}, times: TimesFor(DefaultCall), place: place{pinned: testPlace, proved: testPlace}}
 			if c.elsewhere {
 				a.place.proved = "elsewhere"
 			}
@@ -72,7 +76,11 @@ func TestPlan(t *testing.T) {
 				m.ref.Token = fmt.Sprint("m", i)
 				v.machines[m.ref.Token] = m
 			}
-			tasks, next := v.plan(now)
+			tasks, next := v.nextReads(now)
+			more, batch, at := v.nextDeletions(now)
+			if tasks = append(tasks, more...); len(more) == 0 {
+				next = earlier(next, at)
+			}
 			reads := 0
 			for _, task := range tasks {
 				if task.read {
@@ -83,8 +91,8 @@ func TestPlan(t *testing.T) {
 			if !next.IsZero() {
 				wait = next.Sub(now)
 			}
-			if len(tasks) != c.tasks || reads != c.reads || wait != c.next {
-				t.Errorf("%d tasks, %d reads, the next in %s; want %d, %d, %s", len(tasks), reads, wait, c.tasks, c.reads, c.next)
+			if len(tasks) != c.tasks || reads != c.reads || len(batch) != c.sent || wait != c.next {
+				t.Errorf("%d tasks, %d reads, %d deletions, the next in %s; want %d, %d, %d, %s", len(tasks), reads, len(batch), wait, c.tasks, c.reads, c.sent, c.next)
 			}
 		})
 	}

@@ -22,7 +22,7 @@ func TestImports(t *testing.T) {
 	}
 	for file, want := range map[string][]string{
 		"main.go":                            managers,
-		"cloud/fleet/tasks.go":               managers,
+		"cloud/fleet/deletes.go":             managers,
 		"cloud/azure/x.go":                   {"autoscaler", "azure", "chaos-azure", "crash-azure", "vm"},
 		"cloud/gcp/x.go":                     {"autoscaler", "gcp", "chaos-gcp", "crash-gcp", "vm"},
 		"controllers/cloudmachine_create.go": managers,
