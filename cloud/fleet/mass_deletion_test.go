@@ -35,8 +35,8 @@ func withSlowDeletes(o *Options) {
 	}
 }
 
-// TestMassDeletionBlindsNobody: while 600 deletions take two minutes, the end of another VM is known
-// as soon as without them, and so are the ends of those that are deleted first.
+// TestMassDeletionBlindsNobody: while 600 deletions take two minutes, the end of another VM is
+// known as soon as without them, and so are the ends of those that are deleted first.
 func TestMassDeletionBlindsNobody(t *testing.T) {
 	for name, c := range map[string]struct {
 		forgotten, named bool

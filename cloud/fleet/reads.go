@@ -5,19 +5,79 @@ package fleet
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/drover-io/drover/cloud"
 )
 
+// compareBatch is how many machines are compared with a listing under one hold of the lock.
+const compareBatch = 500
+
+// reads are the loops that look at the cloud for an account's machines: complete listings, and live
+// reads of machines that a listing leaves in question.
+type reads struct{ *inventory }
+
+// runListings lists the account whenever a listing is due, until ctx ends.
+func (v reads) runListings(ctx context.Context) {
+	for ctx.Err() == nil {
+		var due bool
+		var next time.Time
+		v.locked(func(now time.Time) { due, next = v.schedule.nextListing(now) })
+		if due {
+			v.list(ctx)
+		} else if !sleepUntil(ctx, next, v.listWakeup) {
+			continue // woken: the next action may be another one
+		}
+		v.reportHealth()
+	}
+}
+
+// list makes one complete listing, or records why it failed.
+func (v reads) list(ctx context.Context) {
+	var timeout time.Duration
+	v.locked(func(time.Time) { timeout = v.schedule.listTimeout() })
+	began := time.Now()
+	resources, err := v.account().list(ctx, timeout)
+	if ctx.Err() != nil {
+		return
+	}
+	if err == nil {
+		err = v.hasRoom(cloud.Update{All: true, Resources: resources})
+	}
+	v.locked(func(now time.Time) { v.schedule.recordListing(began, now, err) })
+	if err == nil {
+		v.applyListing(began, resources)
+	}
+}
+
+// applyListing replaces the listing, and compares every machine with it. It releases the lock
+// between batches of machines.
+func (v *inventory) applyListing(began time.Time, resources []cloud.Resource) {
+	listed := byToken(resources)
+	var tokens []string
+	v.locked(func(time.Time) { tokens = v.presence.replaceListing(began, listed) })
+	for some := range slices.Chunk(tokens, compareBatch) {
+		var changed []string
+		v.locked(func(now time.Time) { changed = v.presence.compare(began, some, now) })
+		v.onMachinesChange(changed)
+	}
+}
+
+func byToken(resources []cloud.Resource) map[string][]cloud.Resource {
+	all := map[string][]cloud.Resource{}
+	for _, r := range resources {
+		all[r.Token] = append(all[r.Token], r)
+	}
+	return all
+}
+
 // runReads does the live reads that decide what became of missing machines and of creates without
 // an answer, until ctx ends.
-func (v *inventory) runReads(ctx context.Context) {
+func (v reads) runReads(ctx context.Context) {
 	for ctx.Err() == nil {
 		var tasks []*task
 		var next time.Time
-		v.locked(func() { tasks, next = v.nextReads(time.Now()) })
+		v.locked(func(now time.Time) { tasks, next = v.presence.nextReads(now) })
 		if len(tasks) == 0 {
 			sleepUntil(ctx, next, v.readWakeup)
 			continue
@@ -27,66 +87,22 @@ func (v *inventory) runReads(ctx context.Context) {
 	}
 }
 
-// nextReads returns the machines whose live read is due, ordered by token, or else when the next
-// one will be; zero: when the loop is woken. It changes nothing.
-func (v *inventory) nextReads(now time.Time) (tasks []*task, next time.Time) {
-	if !v.account().Probed() {
-		return nil, time.Time{}
-	}
-	for _, m := range v.machines {
-		switch {
-		case !m.isInQuestion():
-		case now.Before(m.due):
-			next = earlier(next, m.due)
-		default:
-			tasks = append(tasks, &task{machine: m, ref: m.ref, read: true})
-		}
-	}
-	slices.SortFunc(tasks, func(a, b *task) int { return strings.Compare(a.ref.Token, b.ref.Token) })
-	return tasks, next
-}
-
-// readMissing reads machines, and decides what became of them. It takes the lock, and releases it
-// during the calls.
-func (v *inventory) readMissing(ctx context.Context, tasks []*task) {
+// readMissing reads machines, and decides what became of them.
+func (v reads) readMissing(ctx context.Context, tasks []*task) {
 	began := time.Now()
 	found, failed := v.read(ctx, tasks)
 	if ctx.Err() != nil {
 		return
 	}
 	var changed []string
-	v.locked(func() {
-		for _, t := range tasks {
-			if v.machines[t.ref.Token] != t.machine || t.machine.ref != t.ref || !t.isInQuestion() {
-				continue // forgotten, seen, or being deleted meanwhile; or recorded, and read again
-			}
-			if v.applyRead(t.machine, began, found[t.ref.Token], failed[t.ref.Token]) {
-				changed = append(changed, t.ref.Token)
-			}
-		}
-	})
+	v.locked(func(now time.Time) { changed = v.presence.applyReads(tasks, began, found, failed, now) })
 	v.onMachinesChange(changed)
 }
 
-// applyRead applies a live read to a machine, and reports whether it changed.
-func (v *inventory) applyRead(m *machine, began time.Time, found []cloud.Resource, err error) (changed bool) {
-	idle, active := v.intervals()
-	switch now := time.Now(); {
-	case err == nil:
-		m.untagged = nil
-		v.resolveAbsence(m, began, found)
-	case cloud.CodeOf(err) == cloud.Conflict: // the instance exists without the machine's tags
-		m.due, m.untagged, m.emptySince = now.Add(idle), err, time.Time{}
-	default:
-		m.due = now.Add(max(retryAfter(err), min(idle, 2*active)))
-		return false
-	}
-	return m.update()
-}
-
-// read does one live read of the tasks that need one.
+// read does one live read of the tasks that need one: by their tokens, and by their recorded IDs
+// where the tokens leave a question.
 func (v *inventory) read(ctx context.Context, tasks []*task) (found map[string][]cloud.Resource, failed map[string]error) {
-	var refs []cloud.Reference
+	var refs, byID []cloud.Reference
 	for _, t := range tasks {
 		if t.read {
 			refs = append(refs, t.ref)
@@ -96,6 +112,13 @@ func (v *inventory) read(ctx context.Context, tasks []*task) (found map[string][
 		return nil, nil
 	}
 	found, failed = v.account().Read(ctx, refs)
-	v.findByID(ctx, tasks, found, failed)
+	v.locked(func(time.Time) {
+		for _, t := range tasks {
+			if t.read && failed[t.ref.Token] == nil && v.presence.needsFind(t.machine, found[t.ref.Token]) {
+				byID = append(byID, t.ref)
+			}
+		}
+	})
+	v.account().findByIDs(ctx, byID, found, failed)
 	return found, failed
 }
