@@ -5,7 +5,6 @@ package fleet
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -30,83 +29,70 @@ type MassAbsence struct {
 	Digest string
 }
 
-// absences is the only code that accepts a machine as gone because nothing of it is found, in an
-// account whose cloud is no Finder.
-type absences struct {
-	recorded  map[string]struct{}  // tokens of all machines that are known to have been made
-	missing   map[string]struct{}  // those that are not found, and whose end nothing records
-	accepted  map[string]time.Time // those that were accepted as gone, and when
-	confirmed map[string]struct{}  // those that a person has confirmed
+// absence is the part of a machine's record that says whether it is taken for gone because nothing
+// of it is found, in an account whose cloud is no Finder.
+type absence struct {
+	unseen    bool      // it is not found, and nothing records its end
+	accepted  time.Time // when it was accepted as gone; zero: it was not
+	confirmed bool      // a person has confirmed that it is gone
 }
 
-func newAbsences() absences {
-	return absences{recorded: map[string]struct{}{}, missing: map[string]struct{}{}, accepted: map[string]time.Time{}, confirmed: map[string]struct{}{}}
-}
-
-// found drops what was recorded of a machine that is there, or whose end the cloud records.
-func (a *absences) found(token string) {
-	delete(a.missing, token)
-	delete(a.accepted, token)
-	delete(a.confirmed, token)
-}
-
-func (a *absences) forget(token string) {
-	a.found(token)
-	delete(a.recorded, token)
-}
+// absences is the only code that accepts such a machine as gone.
+type absences struct{ *records }
 
 // accept decides whether a machine that live reads do not find is gone.
-func (a *absences) accept(token string, now time.Time) bool {
-	a.missing[token] = struct{}{}
-	if _, ok := a.confirmed[token]; !ok && a.exceedsLimit(now) {
+func (a absences) accept(m *machine, now time.Time) bool {
+	m.absence.unseen = true
+	if exceeded, _ := a.isLimitExceeded(now); exceeded && !m.absence.confirmed {
 		return false
 	}
-	delete(a.missing, token)
-	a.accepted[token] = now
+	m.absence.unseen, m.absence.accepted = false, now
 	return true
 }
 
-// exceedsLimit reports whether more machines are missing than are accepted as gone at once.
-func (a *absences) exceedsLimit(now time.Time) bool {
-	n := 0
-	for token := range a.missing {
-		if _, ok := a.confirmed[token]; !ok {
-			n++
+// isLimitExceeded reports whether more machines are missing than are accepted as gone at once, and
+// of how many that are recorded.
+func (a absences) isLimitExceeded(now time.Time) (exceeded bool, of int) {
+	missing := 0
+	for _, m := range a.machines {
+		if m.ref.ProviderID != "" {
+			of++
+		}
+		if !m.absence.confirmed && (m.absence.unseen || now.Sub(m.absence.accepted) < missingWindow) {
+			missing++
 		}
 	}
-	for token, at := range a.accepted {
-		if _, ok := a.confirmed[token]; !ok && now.Sub(at) < missingWindow {
-			n++
-		}
-	}
-	return float64(n) > max(minMissingLimit, missingShare*float64(len(a.recorded)))
+	return float64(missing) > max(minMissingLimit, missingShare*float64(of)), of
 }
 
 // massAbsence returns the mass absence that stands now; nil if there is none.
-func (a *absences) massAbsence(now time.Time) *MassAbsence {
+func (a absences) massAbsence(now time.Time) *MassAbsence {
 	missing := a.unconfirmed()
-	if len(missing) == 0 || !a.exceedsLimit(now) {
+	exceeded, of := a.isLimitExceeded(now)
+	if len(missing) == 0 || !exceeded {
 		return nil
 	}
-	return &MassAbsence{Missing: len(missing), Of: max(len(a.recorded), len(missing)), Digest: Digest(missing)}
+	return &MassAbsence{Missing: len(missing), Of: max(of, len(missing)), Digest: Digest(missing)}
 }
 
-// unconfirmed returns the missing machines that nobody has confirmed, sorted.
-func (a *absences) unconfirmed() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(a.missing)), func(token string) bool {
-		_, ok := a.confirmed[token]
-		return ok
-	})
+// unconfirmed returns the missing machines that nobody has confirmed, by token.
+func (a absences) unconfirmed() (tokens []string) {
+	for token, m := range a.machines {
+		if m.absence.unseen && !m.absence.confirmed {
+			tokens = append(tokens, token)
+		}
+	}
+	return tokens
 }
 
-// confirm marks the missing machines as confirmed, and reports true, if their digest is of.
-func (a *absences) confirm(digest string) bool {
+// confirm marks the missing machines as confirmed, and reports true, if their digest is this.
+func (a absences) confirm(digest string) bool {
 	missing := a.unconfirmed()
 	if len(missing) == 0 || Digest(missing) != digest {
 		return false
 	}
 	for _, token := range missing {
-		a.confirmed[token] = struct{}{}
+		a.machines[token].absence.confirmed = true
 	}
 	return true
 }

@@ -152,8 +152,7 @@ func (d *deletions) nextStep(pending int) (at time.Time) {
 	return at
 }
 
-// dueTasks returns a task for each deletion that is due or nearly due: one live read serves
-// all of them.
+// dueTasks returns a task for each deletion that is due or nearly due: one live read serves all.
 func (d *deletions) dueTasks(now time.Time, pending int) (tasks []*task) {
 	due := func(m *machine, slack time.Duration) bool {
 		if m.failures > 0 || !m.emptySince.IsZero() {
@@ -235,8 +234,8 @@ func (d *deletions) applyReads(tasks []*task, began time.Time, found map[string]
 	return changed
 }
 
-// applyRead applies a live read to a machine, or what is known if it was not read, and
-// reports whether to notify the controller.
+// applyRead applies a live read to a machine, or what is known if it was not read, and reports
+// whether to notify the controller.
 func (d *deletions) applyRead(t *task, began time.Time, found []cloud.Resource, err error, now time.Time) (notify bool) {
 	m, proofAt := t.machine, time.Time{}
 	sawBefore := m.last != nil
@@ -254,8 +253,8 @@ func (d *deletions) applyRead(t *task, began time.Time, found []cloud.Resource, 
 	return d.recordStep(m, err, proofAt, now) || !sawBefore && m.isUnrecorded()
 }
 
-// resolve applies a live read to a machine that is being deleted. It returns when the next
-// read that finds nothing is proof.
+// resolve applies a live read to a machine that is being deleted. It returns when the next read that
+// finds nothing is proof.
 func (d *deletions) resolve(m *machine, began time.Time, found []cloud.Resource, now time.Time) (proofAt time.Time, err error) {
 	own := ownedBy(found, m.ref.OwnershipID)
 	m.noteInstance(own)
@@ -263,8 +262,7 @@ func (d *deletions) resolve(m *machine, began time.Time, found []cloud.Resource,
 		return x.Kind == cloud.KindInstance && x.State == cloud.StateTerminated && find(own, x) >= 0
 	})
 	if len(m.remaining) > 0 {
-		m.emptySince = time.Time{}
-		d.absences.found(m.ref.Token)
+		m.emptySince, m.absence = time.Time{}, absence{}
 		return time.Time{}, d.selectTargets(m, found, now)
 	}
 	m.remaining = nil
@@ -277,7 +275,7 @@ func (d *deletions) resolve(m *machine, began time.Time, found []cloud.Resource,
 	if unexplained && findsByID && began.Equal(m.emptySince) { // the cloud must say it twice
 		return began.Add(minRepeat), nil
 	}
-	if unexplained && !findsByID && !m.resumed && !d.absences.accept(m.ref.Token, now) {
+	if unexplained && !findsByID && !m.resumed && !(absences{d.records}).accept(m, now) {
 		return proofAt, cloud.Errorf(cloud.Conflict, "no resource of the machine is found, but too many machines are missing at once to accept that: check the CloudAccount's conditions")
 	}
 	m.phase, m.listed, m.sightings = deleted, nil, nil
@@ -332,10 +330,11 @@ func (d *deletions) resendAfter(x cloud.Resource, now time.Time) time.Duration {
 func resourceKey(r cloud.Resource) string { return string(r.Kind) + "/" + r.ID }
 
 // recordSent records for each target of a batch whether the cloud has accepted its deletion, and
-// returns the machines whose controllers must be notified. If the cloud did not answer, it would
-// not answer for the others that wait either, so they fail like these.
+// returns the machines whose controllers must be notified. If the cloud has answered for none, it
+// would not answer for those that wait either, so they fail like these.
 func (d *deletions) recordSent(batch []*machine, errs []error, now time.Time) (changed []string) {
-	unanswered := worst(errs)
+	unanswered := !slices.ContainsFunc(errs, func(err error) bool { return cloud.CodeOf(err) != cloud.Unavailable })
+	failed := errs[0]
 	record := func(m *machine, errs []error) {
 		if d.machines[m.ref.Token] == m && d.recordTargets(m, errs, now) { // it was not forgotten meanwhile
 			changed = append(changed, m.ref.Token)
@@ -347,8 +346,8 @@ func (d *deletions) recordSent(batch []*machine, errs []error, now time.Time) (c
 		errs = errs[n:]
 	}
 	for _, m := range d.machines {
-		if cloud.CodeOf(unanswered) == cloud.Unavailable && len(m.targets) > 0 {
-			record(m, slices.Repeat([]error{unanswered}, len(m.targets)))
+		if unanswered && len(m.targets) > 0 {
+			record(m, slices.Repeat([]error{failed}, len(m.targets)))
 		}
 	}
 	return changed

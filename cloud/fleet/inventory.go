@@ -15,7 +15,7 @@ type inventory struct {
 	account          func() *Account
 	onMachinesChange func(tokens []string) // called without the lock; must not block
 	onHealthChange   func()                // the same
-	onNoCapacity     func(shortage)
+	onNoCapacity     func(shortage)        // must not need the lock
 	random           func() float64
 	keep             func(size int64) bool // reports whether the account may keep so many bytes
 	listWakeup       wakeup
@@ -33,8 +33,7 @@ func newInventory(account func() *Account, random func() float64) *inventory {
 	r := newRecords(random, time.Now())
 	s := newSchedule(r)
 	return &inventory{
-		account: account, random: random, onMachinesChange: func([]string) {}, onHealthChange: func() {}, onNoCapacity: func(shortage) {},
-		keep: func(int64) bool { return true }, listWakeup: newWakeup(), readWakeup: newWakeup(), deleteWakeup: newWakeup(),
+		account: account, random: random, listWakeup: newWakeup(), readWakeup: newWakeup(), deleteWakeup: newWakeup(),
 		records: r, schedule: s, presence: &presence{r, s}, deletions: &deletions{records: r},
 	}
 }
@@ -100,7 +99,7 @@ func (v *inventory) retryAll(now time.Time) {
 // confirm accepts that the machines with this digest are gone.
 func (v *inventory) confirm(digest string) (confirmed bool) {
 	v.locked(func(now time.Time) {
-		if confirmed = v.records.absences.confirm(digest); confirmed {
+		if confirmed = (absences{v.records}).confirm(digest); confirmed {
 			v.retryAll(now)
 		}
 	})
@@ -140,7 +139,7 @@ func (v *inventory) isWanted() (wanted bool) {
 func (v *inventory) reportHealth() {
 	changed := false
 	v.locked(func(now time.Time) {
-		h := v.schedule.health(now)
+		h, _ := v.schedule.health(now)
 		changed = h != v.schedule.reported
 		v.schedule.reported = h
 	})

@@ -59,6 +59,7 @@ type machine struct {
 	due        time.Time // when the next live read or deletion step is due
 	emptySince time.Time // the first of the latest live reads in a row that found nothing; zero: none
 
+	absence absence
 	deletion
 }
 

@@ -111,7 +111,7 @@ func (p *presence) reassess(m *machine, at, now time.Time) (changed bool) {
 			p.markMissing(m, now)
 		}
 		if m.wasSeen && !hasInstance(own, m.ref) && !p.findsByID {
-			p.absences.missing[m.ref.Token] = struct{}{}
+			m.absence.unseen = true
 		}
 	}
 	return p.update(m, now)
@@ -155,11 +155,11 @@ func (p *presence) confirmNothingCreated(ref cloud.Reference, now time.Time) boo
 	return m.phase == nothingCreated
 }
 
-// needsFind reports whether a machine's recorded instance must be looked for by its ID after a live
-// read: its tags do not show it, and nothing explains that.
-func (p *presence) needsFind(m *machine, found []cloud.Resource) bool {
-	return p.findsByID && m.ref.ProviderID != "" && !hasInstance(ownedBy(found, m.ref.OwnershipID), m.ref) &&
-		(m.phase != deleting || m.isUnexplained())
+// needsFind reports whether a recorded instance must be looked for by its ID after a live read: its
+// tags do not show it, and nothing explains that.
+func (p *presence) needsFind(t *task, found []cloud.Resource) bool {
+	return p.findsByID && p.isCurrent(t) && t.ref.ProviderID != "" && !hasInstance(ownedBy(found, t.ref.OwnershipID), t.ref) &&
+		(t.phase != deleting || t.isUnexplained())
 }
 
 // resolve applies the answer of a live read to a machine that is missing, or whose create had no
@@ -184,8 +184,7 @@ func (p *presence) resolve(m *machine, began time.Time, found []cloud.Resource, 
 		case m.phase == confirming:
 			m.phase = tracked // it was made and has ended, as the next create will report
 		default:
-			m.phase = gone
-			p.absences.found(m.ref.Token)
+			m.phase, m.absence = gone, absence{}
 		}
 		return p.update(m, now)
 	}
@@ -199,7 +198,7 @@ func (p *presence) resolve(m *machine, began time.Time, found []cloud.Resource, 
 		m.due = began.Add(minRepeat)
 	case !p.findsByID && !m.wasSeen:
 		m.phase, m.due = neverSeen, now.Add(idle)
-	case p.findsByID || p.absences.accept(m.ref.Token, now):
+	case p.findsByID || absences{p.records}.accept(m, now):
 		m.phase, m.listed, m.sightings = gone, nil, nil
 	default:
 		m.due = now.Add(idle)

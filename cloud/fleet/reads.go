@@ -114,7 +114,7 @@ func (v *inventory) read(ctx context.Context, tasks []*task) (found map[string][
 	found, failed = v.account().Read(ctx, refs)
 	v.locked(func(time.Time) {
 		for _, t := range tasks {
-			if t.read && failed[t.ref.Token] == nil && v.presence.needsFind(t.machine, found[t.ref.Token]) {
+			if t.read && failed[t.ref.Token] == nil && v.presence.needsFind(t, found[t.ref.Token]) {
 				byID = append(byID, t.ref)
 			}
 		}

@@ -36,7 +36,6 @@ type records struct {
 	machines   map[string]*machine // by token
 	uncompared map[string]*machine // those with sightings, and those not yet compared with anything complete
 	size       int64               // of what the cloud reported last, in bytes
-	absences   absences
 	changes    changes
 }
 
@@ -49,7 +48,6 @@ type changes struct {
 func newRecords(random func() float64, now time.Time) *records {
 	return &records{
 		random: random, began: now, machines: map[string]*machine{}, uncompared: map[string]*machine{},
-		absences: newAbsences(),
 	}
 }
 
@@ -77,7 +75,6 @@ func (r *records) setReference(m *machine, ref cloud.Reference, now time.Time) {
 	if ref.ProviderID == "" {
 		return
 	}
-	r.absences.recorded[ref.Token] = struct{}{}
 	m.creation = max(m.creation, recorded)
 	if m.phase == confirming || m.phase == nothingCreated {
 		m.phase = tracked
@@ -163,7 +160,6 @@ func (r *records) nodeJoined(token string) {
 
 // forget drops what a controller has asked for.
 func (r *records) forget(token string) {
-	r.absences.forget(token)
 	delete(r.uncompared, token)
 	m := r.machines[token]
 	if m == nil {
@@ -197,8 +193,7 @@ func (r *records) resources(token string) []cloud.Resource {
 
 // markPresent undoes all that followed from a machine's absence.
 func (r *records) markPresent(m *machine) {
-	m.phase, m.emptySince, m.wasSeen = tracked, time.Time{}, true
-	r.absences.found(m.ref.Token)
+	m.phase, m.emptySince, m.wasSeen, m.absence = tracked, time.Time{}, true, absence{}
 }
 
 // markMissing makes live reads decide what became of a machine.

@@ -295,17 +295,17 @@ func TestConfirmNothingCreated(t *testing.T) {
 		a := s.account(t)
 		open := cloud.Reference{Token: "open", OwnershipID: "own"}
 		if a.ConfirmNothingCreated(open) {
-			t.Error("settled without a look")
+			t.Error("confirmed without a look")
 		}
-		took := until(t, 5*time.Minute, "settled", func() bool { return a.ConfirmNothingCreated(open) })
+		took := until(t, 5*time.Minute, "confirmed", func() bool { return a.ConfirmNothingCreated(open) })
 		if took < 2*DefaultCall || s.count("open") == 0 {
-			t.Errorf("settled after %s, told %d times", took, s.count("open"))
+			t.Errorf("confirmed after %s, told %d times", took, s.count("open"))
 		}
 		c.with(func() { c.made["there"] = c.make("there", "own", "a") })
 		there := cloud.Reference{Token: "there", OwnershipID: "own"}
 		for range 600 {
 			if a.ConfirmNothingCreated(there) {
-				t.Fatal("what exists is called settled")
+				t.Fatal("what exists is called not created")
 			}
 			time.Sleep(time.Second)
 		}

@@ -83,17 +83,17 @@ func (s *schedule) need(now time.Time) need {
 	return n
 }
 
-// health returns whether the listings are as they should be.
-func (s *schedule) health(now time.Time) health {
+// health returns whether the listings are as they should be, and what is needed of them.
+func (s *schedule) health(now time.Time) (health, need) {
 	n := s.need(now)
 	s.follow(now, n)
-	return health{fresh: s.isFresh(now, n), refused: s.isRefused(), doubted: s.absences.massAbsence(now) != nil}
+	return health{fresh: s.isFresh(now, n), refused: s.isRefused(), doubted: absences{s.records}.massAbsence(now) != nil}, n
 }
 
 // nextListing reports whether a listing is due, or else when the loop must run again; zero: when it
 // is woken.
 func (s *schedule) nextListing(now time.Time) (due bool, next time.Time) {
-	n, h := s.need(now), s.health(now)
+	h, n := s.health(now)
 	if s.probed {
 		if next = s.listAt(now, n); !next.IsZero() && !now.Before(next) {
 			return true, next
@@ -109,7 +109,8 @@ func (s *schedule) nextListing(now time.Time) (due bool, next time.Time) {
 
 // inventoryState says how current the records are.
 func (s *schedule) inventoryState(now time.Time) InventoryState {
-	state := InventoryState{LastComplete: s.complete, Err: s.err, Fresh: s.health(now).fresh, MassAbsence: s.absences.massAbsence(now)}
+	h, _ := s.health(now)
+	state := InventoryState{LastComplete: s.complete, Err: s.err, Fresh: h.fresh, MassAbsence: absences{s.records}.massAbsence(now)}
 	for _, m := range s.machines {
 		state.Instances += len(liveInstances(m.listed))
 	}
