@@ -36,13 +36,12 @@ func (v deletes) run(ctx context.Context) {
 
 // readDue reads machines that are being deleted, and chooses what to delete of them.
 func (v deletes) readDue(ctx context.Context, tasks []*task) {
-	began := time.Now()
-	found, failed := v.read(ctx, tasks)
+	a := v.read(ctx, tasks)
 	if ctx.Err() != nil {
 		return
 	}
 	var changed []string
-	v.locked(func(now time.Time) { changed = v.deletions.applyReads(tasks, began, found, failed, now) })
+	v.locked(func(now time.Time) { changed = v.deletions.applyReads(tasks, a, now) })
 	v.onMachinesChange(changed)
 }
 

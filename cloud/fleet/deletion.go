@@ -62,6 +62,13 @@ type task struct {
 	read bool            // false: what is known is enough for the next step of its deletion
 }
 
+// answer is what a live read has found, and why it failed, by token.
+type answer struct {
+	began  time.Time
+	found  map[string][]cloud.Resource
+	failed map[string]error
+}
+
 // isUnexplained reports whether nothing explains that the instance is not found: it was recorded,
 // was not gone before, and no deletion of it was ever sent.
 func (m *machine) isUnexplained() bool { return m.creation == recorded && len(m.accepted) == 0 }
@@ -214,20 +221,20 @@ func scale(pending int, whole time.Duration) time.Duration {
 
 // applyReads applies a live read to machines that are being deleted, and returns those whose
 // controllers must be notified.
-func (d *deletions) applyReads(tasks []*task, began time.Time, found map[string][]cloud.Resource, failed map[string]error, now time.Time) (changed []string) {
+func (d *deletions) applyReads(tasks []*task, a answer, now time.Time) (changed []string) {
 	// As after a listing, the next read waits for a multiple of the time that this one took.
-	noReadBefore := now.Add(min(cloud.CooldownFactor*now.Sub(began), maxReadInterval))
+	noReadBefore := now.Add(min(cloud.CooldownFactor*now.Sub(a.began), maxReadInterval))
 	for _, t := range tasks {
 		if !t.read {
 			continue
 		}
 		d.noReadBefore = later(d.noReadBefore, noReadBefore)
-		if failed[t.ref.Token] == nil && t.emptySince.IsZero() && len(liveInstances(found[t.ref.Token])) == 0 {
-			d.lastEnd = began // selectTargets needs it for the other machines
+		if a.failed[t.ref.Token] == nil && t.emptySince.IsZero() && len(liveInstances(a.found[t.ref.Token])) == 0 {
+			d.lastEnd = a.began // selectTargets needs it for the other machines
 		}
 	}
 	for _, t := range tasks {
-		if d.isCurrent(t) && d.applyRead(t, began, found[t.ref.Token], failed[t.ref.Token], now) {
+		if d.isCurrent(t) && d.applyRead(t, a, now) {
 			changed = append(changed, t.ref.Token)
 		}
 	}
@@ -236,13 +243,13 @@ func (d *deletions) applyReads(tasks []*task, began time.Time, found map[string]
 
 // applyRead applies a live read to a machine, or what is known if it was not read, and reports
 // whether to notify the controller.
-func (d *deletions) applyRead(t *task, began time.Time, found []cloud.Resource, err error, now time.Time) (notify bool) {
-	m, proofAt := t.machine, time.Time{}
+func (d *deletions) applyRead(t *task, a answer, now time.Time) (notify bool) {
+	m, proofAt, err := t.machine, time.Time{}, a.failed[t.ref.Token]
 	sawBefore := m.last != nil
 	switch {
 	case err != nil:
 	case t.read:
-		proofAt, err = d.resolve(m, began, found, now)
+		proofAt, err = d.resolve(m, a.began, a.found[t.ref.Token], now)
 	default:
 		err = d.selectTargets(m, m.resources(), now)
 	}
@@ -253,8 +260,8 @@ func (d *deletions) applyRead(t *task, began time.Time, found []cloud.Resource, 
 	return d.recordStep(m, err, proofAt, now) || !sawBefore && m.isUnrecorded()
 }
 
-// resolve applies a live read to a machine that is being deleted. It returns when the next read that
-// finds nothing is proof.
+// resolve applies a live read to a machine that is being deleted. It returns when the next read
+// that finds nothing is proof.
 func (d *deletions) resolve(m *machine, began time.Time, found []cloud.Resource, now time.Time) (proofAt time.Time, err error) {
 	own := ownedBy(found, m.ref.OwnershipID)
 	m.noteInstance(own)

@@ -23,7 +23,7 @@ func waitingDeletions(n int, now time.Time) *deletions {
 	}
 	now = now.Add(time.Minute)
 	tasks, _, _ := d.next(now)
-	d.applyReads(tasks, now, nil, nil, now)
+	d.applyReads(tasks, answer{began: now}, now)
 	return d
 }
 
@@ -89,9 +89,9 @@ func TestAnswerOfFormerReference(t *testing.T) {
 			}
 			apply := func(tasks []*task) {
 				if end == deleted {
-					d.applyReads(tasks, s.now, nil, nil, s.now)
+					d.applyReads(tasks, answer{began: s.now}, s.now)
 				} else {
-					s.applyReads(tasks, s.now, nil, nil, s.now)
+					s.applyReads(tasks, answer{began: s.now}, s.now)
 				}
 			}
 			if end == deleted {

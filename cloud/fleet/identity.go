@@ -14,7 +14,7 @@ const maxParallelFinds = 8
 
 // findByIDs looks for recorded instances by their IDs, and adds what it learns to a live read: what
 // has the machine's tags or has ended is found, and what has not is an error.
-func (a *Account) findByIDs(ctx context.Context, refs []cloud.Reference, found map[string][]cloud.Resource, failed map[string]error) {
+func (a *Account) findByIDs(ctx context.Context, refs []cloud.Reference, to answer) {
 	var mu sync.Mutex
 	var group cloud.Group
 	group.SetLimit(maxParallelFinds)
@@ -25,16 +25,16 @@ func (a *Account) findByIDs(ctx context.Context, refs []cloud.Reference, found m
 			defer mu.Unlock()
 			switch {
 			case err != nil:
-				failed[ref.Token] = err
+				to.failed[ref.Token] = err
 			case r != nil:
-				found[ref.Token] = append(found[ref.Token], *r)
+				to.found[ref.Token] = append(to.found[ref.Token], *r)
 			}
 			return nil
 		})
 	}
 	if err := group.Wait(); err != nil { // a panic
 		for _, ref := range refs {
-			failed[ref.Token] = typed("Find", err)
+			to.failed[ref.Token] = typed("Find", err)
 		}
 	}
 }

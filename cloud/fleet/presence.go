@@ -164,7 +164,8 @@ func (p *presence) needsFind(t *task, found []cloud.Resource) bool {
 
 // resolve applies the answer of a live read to a machine that is missing, or whose create had no
 // answer. It reports whether the machine changed.
-func (p *presence) resolve(m *machine, began time.Time, found []cloud.Resource, err error, now time.Time) (changed bool) {
+func (p *presence) resolve(m *machine, a answer, now time.Time) (changed bool) {
+	began, found, err := a.began, a.found[m.ref.Token], a.failed[m.ref.Token]
 	idle, active := p.schedule.intervals()
 	switch {
 	case cloud.CodeOf(err) == cloud.Conflict: // the instance exists without the machine's tags
@@ -225,9 +226,9 @@ func (p *presence) nextReads(now time.Time) (tasks []*task, next time.Time) {
 }
 
 // applyReads applies a live read to the machines in question, and returns those that changed.
-func (p *presence) applyReads(tasks []*task, began time.Time, found map[string][]cloud.Resource, failed map[string]error, now time.Time) (changed []string) {
+func (p *presence) applyReads(tasks []*task, a answer, now time.Time) (changed []string) {
 	for _, t := range tasks {
-		if p.isCurrent(t) && t.isInQuestion() && p.resolve(t.machine, began, found[t.ref.Token], failed[t.ref.Token], now) {
+		if p.isCurrent(t) && t.isInQuestion() && p.resolve(t.machine, a, now) {
 			changed = append(changed, t.ref.Token)
 		}
 	}

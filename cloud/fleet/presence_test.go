@@ -41,7 +41,7 @@ func looks(due bool, found []cloud.Resource, err error) func(*story) {
 		if err != nil {
 			failed["m"] = err
 		}
-		s.notified += len(s.applyReads(tasks, s.now, byToken(found), failed, s.now))
+		s.notified += len(s.applyReads(tasks, answer{s.now, byToken(found), failed}, s.now))
 	}
 }
 

@@ -89,19 +89,19 @@ func (v reads) runReads(ctx context.Context) {
 
 // readMissing reads machines, and decides what became of them.
 func (v reads) readMissing(ctx context.Context, tasks []*task) {
-	began := time.Now()
-	found, failed := v.read(ctx, tasks)
+	a := v.read(ctx, tasks)
 	if ctx.Err() != nil {
 		return
 	}
 	var changed []string
-	v.locked(func(now time.Time) { changed = v.presence.applyReads(tasks, began, found, failed, now) })
+	v.locked(func(now time.Time) { changed = v.presence.applyReads(tasks, a, now) })
 	v.onMachinesChange(changed)
 }
 
 // read does one live read of the tasks that need one: by their tokens, and by their recorded IDs
 // where the tokens leave a question.
-func (v *inventory) read(ctx context.Context, tasks []*task) (found map[string][]cloud.Resource, failed map[string]error) {
+func (v *inventory) read(ctx context.Context, tasks []*task) answer {
+	a := answer{began: time.Now()}
 	var refs, byID []cloud.Reference
 	for _, t := range tasks {
 		if t.read {
@@ -109,16 +109,16 @@ func (v *inventory) read(ctx context.Context, tasks []*task) (found map[string][
 		}
 	}
 	if len(refs) == 0 {
-		return nil, nil
+		return a
 	}
-	found, failed = v.account().Read(ctx, refs)
+	a.found, a.failed = v.account().Read(ctx, refs)
 	v.locked(func(time.Time) {
 		for _, t := range tasks {
-			if t.read && failed[t.ref.Token] == nil && v.presence.needsFind(t, found[t.ref.Token]) {
+			if t.read && a.failed[t.ref.Token] == nil && v.presence.needsFind(t, a.found[t.ref.Token]) {
 				byID = append(byID, t.ref)
 			}
 		}
 	})
-	v.account().findByIDs(ctx, byID, found, failed)
-	return found, failed
+	v.account().findByIDs(ctx, byID, a)
+	return a
 }
