@@ -81,28 +81,29 @@ func (v *inventory) findExisting(req cloud.Request) (found *cloud.Resource, err 
 
 // resources returns the known resources with the token.
 func (v *inventory) resources(token string) (all []cloud.Resource) {
-	v.locked(func(time.Time) { all = v.records.resources(token) })
+	v.locked(func(time.Time) {
+		if m := v.records.machines[token]; m != nil {
+			all = m.resources()
+		}
+	})
 	return all
 }
 
 // retry makes all attempts due at once, after a change of credentials.
 func (v *inventory) retry() {
-	v.locked(func(now time.Time) { v.retryAll(now) })
-}
-
-func (v *inventory) retryAll(now time.Time) {
-	v.records.retry(now)
-	v.schedule.retry()
-	v.deletions.noReadBefore = time.Time{}
+	v.locked(func(now time.Time) {
+		v.records.retry(now)
+		v.schedule.retry()
+		v.deletions.noReadBefore = time.Time{}
+	})
 }
 
 // confirm accepts that the machines with this digest are gone.
 func (v *inventory) confirm(digest string) (confirmed bool) {
-	v.locked(func(now time.Time) {
-		if confirmed = (absences{v.records}).confirm(digest); confirmed {
-			v.retryAll(now)
-		}
-	})
+	v.locked(func(time.Time) { confirmed = absences{v.records}.confirm(digest) })
+	if confirmed {
+		v.retry()
+	}
 	return confirmed
 }
 

@@ -247,11 +247,10 @@ func (f *facts) proofAt(m *machine, own []cloud.Resource) time.Time {
 		return m.emptySince // the cloud shows its end, and has deleted all that belonged to it
 	case isEnd:
 		return made.Add(lag) // a dependant may still be hidden
-	case m.creation >= recorded:
-		return later(made, m.emptySince).Add(lag)
+	case m.creation == maybeCreated: // it may take effect until its horizon has passed
+		made = m.requested.Add(f.createHorizon)
 	case m.creation == refused: // but an earlier step of the create may have left something
-		return m.emptySince.Add(lag)
-	default: // a create without an answer may take effect until its horizon has passed
-		return later(m.requested.Add(f.createHorizon), m.emptySince).Add(lag)
+		made = m.emptySince
 	}
+	return later(made, m.emptySince).Add(lag)
 }

@@ -183,14 +183,6 @@ func (r *records) retry(now time.Time) {
 	r.changes.listings, r.changes.reads, r.changes.deletions = true, true, true
 }
 
-// resources returns the known resources with the token.
-func (r *records) resources(token string) []cloud.Resource {
-	if m := r.machines[token]; m != nil {
-		return m.resources()
-	}
-	return nil
-}
-
 // markPresent undoes all that followed from a machine's absence.
 func (r *records) markPresent(m *machine) {
 	m.phase, m.emptySince, m.wasSeen, m.absence = tracked, time.Time{}, true, absence{}
