@@ -105,8 +105,6 @@ type Observation struct {
 	// NeverSeen is true if live reads found nothing, and nothing of the machine was ever seen.
 	// Perhaps its instance lacks the tags.
 	NeverSeen bool
-	// NothingCreated is true if live reads confirmed that a create without an answer made nothing.
-	NothingCreated bool
 	// Duplicates are the IDs of the machine's living instances if there are several, or if the only
 	// one is not the recorded one.
 	Duplicates []string
@@ -115,6 +113,8 @@ type Observation struct {
 	// Err is set while the recorded instance exists without the machine's tags: Conflict. Drover
 	// then neither deletes it nor takes it for gone.
 	Err error
+
+	nothingCreated bool // what ConfirmNothingCreated returns, so that OnMachines reports it
 }
 
 // Deletion is the progress of a deletion.

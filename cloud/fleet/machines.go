@@ -116,7 +116,7 @@ func (m *machine) isPresent(own []cloud.Resource) bool {
 // state derives what is known of the machine from its resources.
 func (m *machine) state() Observation {
 	isGone := m.phase == gone || m.creation == ended
-	o := Observation{Gone: isGone, NeverSeen: m.phase == neverSeen, NothingCreated: m.phase == nothingCreated}
+	o := Observation{Gone: isGone, NeverSeen: m.phase == neverSeen, nothingCreated: m.phase == nothingCreated}
 	if m.isMissing() {
 		o.Err = m.untagged
 	}

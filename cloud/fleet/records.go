@@ -97,7 +97,7 @@ func (r *records) findExisting(req cloud.Request, now time.Time) (*cloud.Resourc
 	case gone:
 		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: its instance is gone, and is not created again", req.Namespace, req.Name)
 	case confirming, nothingCreated: // the create that follows proves more than live reads
-		m.phase, m.reported.NothingCreated = tracked, false
+		m.phase, m.reported.nothingCreated = tracked, false
 	}
 	own, err := ownOf(m.resources(), req.Token, req.OwnershipID)
 	if err != nil {
