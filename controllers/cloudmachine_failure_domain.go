@@ -139,7 +139,7 @@ func (r *CloudMachineReconciler) handleCreateError(ctx context.Context, s *machi
 		return r.createFailed(s, err), nil
 	case before == attemptUnknown, before == attemptUnsettled:
 		r.attempts.set(s.CloudMachine, attemptUnsettled)
-		s.account.SettleCreate(s.reference()) // the account starts to check, and enqueues the machine when it knows
+		s.account.ConfirmNothingCreated(s.reference()) // the account starts to check, and enqueues the machine when it knows
 		r.createFailed(s, unsettledError(s, err))
 		return reconcile.Result{RequeueAfter: jitter(unsettledRecheck)}, nil
 	}
@@ -161,7 +161,7 @@ func (r *CloudMachineReconciler) isUnsettled(s *machineScope) bool {
 	if r.attempts.get(s.CloudMachine) != attemptUnsettled {
 		return false
 	}
-	if s.account.SettleCreate(s.reference()) {
+	if s.account.ConfirmNothingCreated(s.reference()) {
 		r.attempts.set(s.CloudMachine, attemptRefused)
 		return false
 	}

@@ -98,6 +98,8 @@ type Observation struct {
 	// Err is set while the recorded instance exists without the machine's tags: Conflict. Drover
 	// then neither deletes it nor takes it for gone.
 	Err error
+
+	nothingCreated bool // what ConfirmNothingCreated returns, so that OnMachines reports it
 }
 
 // Deletion is the progress of a deletion.
@@ -210,11 +212,11 @@ func (a *Account) Domain(spec *infrav1.CloudMachineFields, domains []string) (st
 
 // create calls the driver, after the turn has come.
 func (a *Account) create(ctx context.Context, t *turn, req cloud.Request, shape [sha256.Size]byte, domains []string) (cloud.Resource, error) {
-	var made cloud.Resource
+	var created cloud.Resource
 	s := &driverCall{prepaid: t.prepaid}
 	asked := time.Now()
 	err := a.call(ctx, "Ensure", a.times.Call, s, func(ctx context.Context) (err error) {
-		made, err = a.driver.Ensure(ctx, req)
+		created, err = a.driver.Ensure(ctx, req)
 		return err
 	})
 	result := a.resultOf(s, asked, err)
@@ -229,15 +231,15 @@ func (a *Account) create(ctx context.Context, t *turn, req cloud.Request, shape 
 	if err != nil {
 		return cloud.Resource{}, err
 	}
-	if made.OwnershipID != req.OwnershipID {
-		return cloud.Resource{}, otherOwnerError(req.Token, []cloud.Resource{made})
+	if created.OwnershipID != req.OwnershipID {
+		return cloud.Resource{}, otherOwnerError(req.Token, []cloud.Resource{created})
 	}
-	if made = sanitize(made); !fits(made.ProviderID, maxProviderID) {
+	if created = sanitize(created); !fits(created.ProviderID, maxProviderID) {
 		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "create machine %s/%s: the response holds a provider ID of %d bytes, which is too long: check the account's endpoint",
-			req.Namespace, req.Name, len(made.ProviderID))
+			req.Namespace, req.Name, len(created.ProviderID))
 	}
-	a.inventory.recordCreate(req, made, func() { a.capacity.remember(shortOf, "") })
-	return made, nil
+	a.inventory.locked(func(now time.Time) { a.inventory.records.recordCreate(req, created, shortOf, now) })
+	return created, nil
 }
 
 // Observe returns what is known of the machine, and tracks it until Forget: OnMachines reports
@@ -247,7 +249,8 @@ func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
 	if checkToken(ref.Token) != nil {
 		return Observation{}
 	}
-	o := a.inventory.observe(ref, seen)
+	var o Observation
+	a.inventory.locked(func(now time.Time) { o = a.inventory.records.observe(ref, seen, now) })
 	a.events.wake()
 	a.watch.wake()
 	return o
@@ -256,11 +259,15 @@ func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
 // NodeJoined records that the machine works as a Node of its cluster while Observe still shows it
 // Pending. When all starting machines have joined, the account is listed at once instead of a
 // little later. It never calls the cloud.
-func (a *Account) NodeJoined(token string) { a.inventory.nodeJoined(token) }
+func (a *Account) NodeJoined(token string) {
+	a.inventory.locked(func(time.Time) { a.inventory.records.nodeJoined(token) })
+}
 
 // AckEvent records that the controller has stored the instance's Notice and Reclaim, as
 // Observe returned them, so the cloud need not report them again. It never calls the cloud.
-func (a *Account) AckEvent(token string, seen *cloud.Resource) { a.inventory.ackEvent(token, seen) }
+func (a *Account) AckEvent(token string, seen *cloud.Resource) {
+	a.inventory.locked(func(time.Time) { a.inventory.records.ackEvent(token, seen) })
+}
 
 // Delete starts the deletion of the machine and all that belongs to it, and returns its progress.
 // It never calls the cloud and never blocks. The deletion continues in the background, batched with
@@ -273,18 +280,25 @@ func (a *Account) Delete(ref cloud.Reference, asked time.Time) Deletion {
 		return Deletion{Err: err}
 	}
 	a.dropTurn(ref.Token)
-	defer a.watch.wake() // it may have been the last machine that needed the Watcher
-	return a.inventory.delete(ref, asked)
+	var d Deletion
+	a.inventory.locked(func(now time.Time) { d = a.inventory.deletions.delete(ref, asked, now) })
+	a.watch.wake() // it may have been the last machine that needed the Watcher
+	return d
 }
 
 // CreateRefused states, before Delete, that the cloud has refused each create of the machine: none
 // can still take effect, so the deletion need not wait for that.
-func (a *Account) CreateRefused(token string) { a.inventory.createRefused(token) }
+func (a *Account) CreateRefused(token string) {
+	a.inventory.locked(func(time.Time) {
+		m := a.inventory.records.machine(token)
+		m.creation = max(m.creation, refused)
+	})
+}
 
 // Forget stops tracking a machine, and stops its deletion if one is under way.
 func (a *Account) Forget(token string) {
 	a.dropTurn(token)
-	a.inventory.forget(token)
+	a.inventory.locked(func(time.Time) { a.inventory.records.forget(token) })
 	a.watch.wake()
 }
 
@@ -292,16 +306,28 @@ func (a *Account) Forget(token string) {
 // this digest; if not, it does nothing. Only a person may decide this, see MassAbsence.
 func (a *Account) Confirm(digest string) bool { return a.inventory.confirm(digest) }
 
-// createHorizon returns how long a create without an answer may still take effect.
-func (a *Account) createHorizon() time.Duration {
-	return cmp.Or(a.cloud.Traits.CreateHorizon, a.times.CreateHorizon)
+// facts returns what the account determines for its records.
+func (a *Account) facts() facts {
+	_, findsByID := a.driver.(cloud.Finder)
+	_, watches := a.driver.(cloud.Watcher)
+	spec := a.getSettings().inventory
+	return facts{
+		traits: a.cloud.Traits, batch: a.cloud.Batch, times: a.times, findsByID: findsByID, watches: watches, probed: a.Probed(),
+		createHorizon: cmp.Or(a.cloud.Traits.CreateHorizon, a.times.CreateHorizon),
+		idle:          time.Duration(cmp.Or(max(spec.IdleSeconds, 0), 60)) * time.Second,
+		active:        time.Duration(cmp.Or(max(spec.ActiveSeconds, 0), 5)) * time.Second,
+	}
 }
 
-// SettleCreate reports whether live reads have proved that a create, which an earlier process may
-// have sent, made nothing and never will. It starts those reads, and OnMachines reports when they
-// have proved it. It never calls the cloud itself.
-func (a *Account) SettleCreate(ref cloud.Reference) bool {
-	return checkToken(ref.Token) == nil && a.inventory.settleCreate(ref)
+// ConfirmNothingCreated reports whether live reads have confirmed that a create, which an earlier
+// process may have sent, made nothing and never will. It starts those reads, and OnMachines reports
+// when they have confirmed it. It never calls the cloud itself.
+func (a *Account) ConfirmNothingCreated(ref cloud.Reference) (confirmed bool) {
+	if checkToken(ref.Token) != nil {
+		return false
+	}
+	a.inventory.locked(func(now time.Time) { confirmed = a.inventory.presence.confirmNothingCreated(ref, now) })
+	return confirmed
 }
 
 // Listing returns everything in the account that carries Drover's tags, of any cluster, as of the
@@ -317,7 +343,8 @@ func (a *Account) Living(token string) int { return len(liveInstances(a.inventor
 
 // Inventory returns how current the inventory is.
 func (a *Account) Inventory() InventoryState {
-	s := a.inventory.state()
+	var s InventoryState
+	a.inventory.locked(func(now time.Time) { s = a.inventory.schedule.inventoryState(now) })
 	events, eventsErr := a.events.state(a)
 	watched, watchErr := a.watch.state(a)
 	s.HasSource = a.events.isSupported(a.driver) || a.watch.isSupported(a.driver)

@@ -284,7 +284,9 @@ func (s *Accounts) newState(a *Account) *accountState {
 			s.options.OnMachines(a.key, tokens)
 		}
 	}
-	l.inventory = newInventory(l.current.Load, onMachinesChange, func() { s.options.OnAccount(a.key) }, s.options.random)
+	l.inventory = newInventory(l.current.Load, s.options.random)
+	l.inventory.onMachinesChange, l.inventory.onHealthChange = onMachinesChange, func() { s.options.OnAccount(a.key) }
+	l.inventory.onNoCapacity = func(in shortage) { l.capacity.remember(in, "") }
 	l.inventory.keep = func(size int64) bool { return s.records.Set(a.key.Namespace, l.inventory, size) }
 	l.events, l.watch = newEventLoop(l.inventory), newWatchLoop(l.inventory)
 	return l
@@ -298,7 +300,8 @@ func (s *Accounts) run(l *accountState) {
 	ctx, stop := context.WithCancel(s.running)
 	l.stop = stop
 	for name, run := range map[string]func(context.Context){
-		"listings": l.inventory.runListings, "work": l.inventory.runWork, "turns": l.runTurns, "events": l.events.run, "watch": l.watch.run,
+		"listings": reads{l.inventory}.runListings, "reads": reads{l.inventory}.runReads, "deletions": deletes{l.inventory}.run,
+		"turns": l.runTurns, "events": l.events.run, "watch": l.watch.run,
 	} {
 		s.loops.Go(func() error { s.keep(ctx, l, name, run); return nil })
 	}

@@ -27,7 +27,9 @@ func (a *Account) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest)
 	if err := checkToken(req.Token); err != nil {
 		return cloud.Resource{}, err
 	}
-	found, err := a.inventory.findBalancer(req)
+	var found *cloud.Resource
+	var err error
+	a.inventory.locked(func(now time.Time) { found, err = a.inventory.records.findBalancer(req, now) })
 	if err != nil {
 		return cloud.Resource{}, err
 	}
@@ -51,20 +53,20 @@ func (a *Account) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest)
 		return cloud.Resource{}, otherOwnerError(req.Token, []cloud.Resource{made})
 	}
 	made = sanitize(made)
-	a.inventory.recordBalancer(req, made)
+	a.inventory.locked(func(now time.Time) { a.inventory.records.recordBalancer(req, made, now) })
 	return made, nil
 }
 
 // DeleteBalancer starts the deletion of a load balancer and all its parts, and returns its
-// progress, as Delete does for a machine. recorded is true if the balancer is known to have been
+// progress, as Delete does for a machine. isRecorded is true if the balancer is known to have been
 // made: then the deletion need not wait for a create without an answer.
-func (a *Account) DeleteBalancer(ref cloud.Reference, recorded bool, asked time.Time) Deletion {
+func (a *Account) DeleteBalancer(ref cloud.Reference, isRecorded bool, asked time.Time) Deletion {
 	if err := checkToken(ref.Token); err != nil {
 		return Deletion{Err: err}
 	}
-	a.inventory.mu.Lock()
-	a.inventory.machine(ref.Token).isRecordedBalancer = recorded
-	a.inventory.mu.Unlock()
+	if isRecorded {
+		a.inventory.locked(func(time.Time) { a.inventory.records.machine(ref.Token).creation = recorded })
+	}
 	return a.Delete(ref, asked)
 }
 
@@ -74,21 +76,19 @@ func isAsRequested(b *cloud.BalancerState, req cloud.BalancerRequest) bool {
 		slices.EqualFunc(b.Targets, req.Targets, func(t cloud.BalancerTarget, address string) bool { return t.Address == address })
 }
 
-// findBalancer tracks the request's balancer, and returns it if it is known. It takes the lock.
-func (v *inventory) findBalancer(req cloud.BalancerRequest) (*cloud.Resource, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	m := v.machine(req.Token)
+// findBalancer tracks the request's balancer, and returns it if it is known.
+func (r *records) findBalancer(req cloud.BalancerRequest, now time.Time) (*cloud.Resource, error) {
+	m := r.machine(req.Token)
 	if m.phase >= deleting {
 		return nil, cloud.Errorf(cloud.Conflict, "load balancer of %s/%s: it is being deleted", req.Namespace, req.Name)
 	}
-	v.track(m, cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID})
-	all := m.resources()
-	if own := ownedBy(all, req.OwnershipID); len(own) < len(all) {
-		return nil, otherOwnerError(req.Token, slices.DeleteFunc(all, func(r cloud.Resource) bool { return r.OwnershipID == req.OwnershipID }))
+	r.track(m, cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID})
+	own, err := ownOf(m.resources(), req.Token, req.OwnershipID)
+	if err != nil {
+		return nil, err
 	}
-	balancers := slices.DeleteFunc(all, func(r cloud.Resource) bool { return r.Balancer == nil })
-	m.reported = m.refresh()
+	balancers := slices.DeleteFunc(own, func(r cloud.Resource) bool { return r.Balancer == nil })
+	m.reported = r.refresh(m, now)
 	switch len(balancers) {
 	case 0:
 		return nil, nil
@@ -99,21 +99,19 @@ func (v *inventory) findBalancer(req cloud.BalancerRequest) (*cloud.Resource, er
 	}
 }
 
-// recordBalancer records a balancer that a call has returned. It takes the lock.
-func (v *inventory) recordBalancer(req cloud.BalancerRequest, r cloud.Resource) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	m := v.machine(req.Token)
+// recordBalancer records a balancer that a call has returned.
+func (r *records) recordBalancer(req cloud.BalancerRequest, created cloud.Resource, now time.Time) {
+	m := r.machine(req.Token)
 	if m.phase >= deleting {
 		return
 	}
-	v.addSighting(m, []cloud.Resource{r}, time.Now())
-	m.reported = m.refresh()
-	v.listWakeup.wake()
+	r.addSightings(m, []cloud.Resource{created}, now)
+	m.reported = r.refresh(m, now)
+	r.changes.listings = true
 }
 
-// isSettled reports whether a balancer runs and all its targets are healthy, so that nothing about
+// isStable reports whether a balancer runs and all its targets are healthy, so that nothing about
 // it is about to change by itself.
-func isSettled(b *cloud.Resource) bool {
+func isStable(b *cloud.Resource) bool {
 	return b.State != cloud.StatePending && !slices.ContainsFunc(b.Balancer.Targets, func(t cloud.BalancerTarget) bool { return !t.Healthy })
 }

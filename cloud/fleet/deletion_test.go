@@ -12,9 +12,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// gone deletes as a controller does, which records the provider ID that it learns, and reports
+// isGone deletes as a controller does, which records the provider ID that it learns, and reports
 // whether the machine is gone.
-func gone(a *Account, ref *cloud.Reference) bool {
+func isGone(a *Account, ref *cloud.Reference) bool {
 	d := a.Delete(*ref, time.Now())
 	if ref.ProviderID == "" && d.Instance != nil {
 		ref.ProviderID = d.Instance.ProviderID
@@ -34,7 +34,7 @@ func seen(d Deletion) string {
 // remove deletes a machine as a controller does, and returns how long it took until it was gone.
 func remove(t *testing.T, a *Account, ref cloud.Reference, limit time.Duration) time.Duration {
 	t.Helper()
-	return until(t, limit, ref.Token+" is gone", func() bool { return gone(a, &ref) })
+	return until(t, limit, ref.Token+" is gone", func() bool { return isGone(a, &ref) })
 }
 
 // TestDeleteOne: one deletion takes about a second longer than the cloud needs, and leaves nothing
@@ -661,7 +661,7 @@ func TestForgetWhileDeleting(t *testing.T) {
 		a.Forget("m")
 		n := len(c.log())
 		time.Sleep(10 * time.Minute)
-		if s.count("m") != told || len(c.log()) > n+1 || a.inventory.machines["m"].phase != untracked {
+		if s.count("m") != told || len(c.log()) > n+1 || a.inventory.records.machines["m"].phase != untracked {
 			t.Errorf("told %d times, %d calls", s.count("m")-told, len(c.log())-n)
 		}
 	})

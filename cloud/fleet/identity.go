@@ -12,58 +12,29 @@ import (
 // maxParallelFinds is how many instances are looked for by ID at the same time.
 const maxParallelFinds = 8
 
-// findsByID reports whether the cloud says of an ID that no instance has it.
-func (a *Account) findsByID() bool {
-	_, able := a.driver.(cloud.Finder)
-	return able
-}
-
-// needsFind reports whether the recorded instance of a task must be looked for by its ID: its tags
-// do not show it, nothing explains that, and the cloud can tell.
-func (v *inventory) needsFind(t *task, found []cloud.Resource) bool {
-	switch m := t.machine; {
-	case !t.read || t.ref.ProviderID == "" || m.isRecordedBalancer || !v.account().findsByID():
-		return false
-	case hasInstance(ownedBy(found, t.ref.OwnershipID), t.ref):
-		return false
-	case t.was == deleting:
-		return !m.wasGone && len(m.accepted) == 0
-	default:
-		return true
-	}
-}
-
-// findByID looks for recorded instances by their IDs, and adds what it learns to a live read: what
-// has the machine's tags or has ended is found, and what has not is an error. It takes the lock.
-func (v *inventory) findByID(ctx context.Context, tasks []*task, found map[string][]cloud.Resource, failed map[string]error) {
-	var refs []cloud.Reference
-	v.locked(func() {
-		for _, t := range tasks {
-			if failed[t.ref.Token] == nil && v.needsFind(t, found[t.ref.Token]) {
-				refs = append(refs, t.ref)
-			}
-		}
-	})
+// findByIDs looks for recorded instances by their IDs, and adds what it learns to a live read: what
+// has the machine's tags or has ended is found, and what has not is an error.
+func (a *Account) findByIDs(ctx context.Context, refs []cloud.Reference, to answer) {
 	var mu sync.Mutex
 	var group cloud.Group
 	group.SetLimit(maxParallelFinds)
 	for _, ref := range refs {
 		group.Go(func() error {
-			r, err := v.account().find(ctx, ref)
+			r, err := a.find(ctx, ref)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case err != nil:
-				failed[ref.Token] = err
+				to.failed[ref.Token] = err
 			case r != nil:
-				found[ref.Token] = append(found[ref.Token], *r)
+				to.found[ref.Token] = append(to.found[ref.Token], *r)
 			}
 			return nil
 		})
 	}
 	if err := group.Wait(); err != nil { // a panic
 		for _, ref := range refs {
-			failed[ref.Token] = typed("Find", err)
+			to.failed[ref.Token] = typed("Find", err)
 		}
 	}
 }

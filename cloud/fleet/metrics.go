@@ -50,7 +50,7 @@ func newMetrics() *metrics {
 		}, []string{"cloud", "account", "method", "code"}),
 		panics: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "drover_cloud_panics_total",
-			Help: "Panics that ended a call of a driver's method, by method, or a loop of the account (listings, work, turns, events, watch), which then starts again. Each is a bug: the log has its stack.",
+			Help: "Panics that ended a call of a driver's method, by method, or a loop of the account (listings, reads, deletions, turns, events, watch), which then starts again. Each is a bug: the log has its stack.",
 		}, []string{"cloud", "account", "method"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "drover_cloud_call_seconds",

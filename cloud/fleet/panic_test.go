@@ -301,7 +301,7 @@ func TestLoopThatPanics(t *testing.T) {
 		defer cancel()
 		var began []time.Time
 		start := time.Now()
-		s.keep(ctx, a.accountState, "work", func(ctx context.Context) {
+		s.keep(ctx, a.accountState, "deletions", func(ctx context.Context) {
 			began = append(began, time.Now())
 			if len(began) == 4 {
 				time.Sleep(time.Hour) // it has worked
@@ -319,7 +319,7 @@ func TestLoopThatPanics(t *testing.T) {
 				t.Errorf("start %d came %s after the one before", i+1, wait)
 			}
 		}
-		if got := testutil.ToFloat64(s.metrics.panics.WithLabelValues("test", testKey.String(), "work")); got != 5 {
+		if got := testutil.ToFloat64(s.metrics.panics.WithLabelValues("test", testKey.String(), "deletions")); got != 5 {
 			t.Errorf("%v panics were counted", got)
 		}
 		s.Remove(testKey)
@@ -355,7 +355,7 @@ func TestCallbackThatPanics(t *testing.T) {
 		})
 		until(t, 5*time.Minute, "the machine is deleted", func() bool { return a.Delete(ref, time.Now()).Gone })
 		n := testutil.ToFloat64(s.metrics.panics.WithLabelValues("test", testKey.String(), "listings")) +
-			testutil.ToFloat64(s.metrics.panics.WithLabelValues("test", testKey.String(), "work"))
+			testutil.ToFloat64(s.metrics.panics.WithLabelValues("test", testKey.String(), "deletions"))
 		if n == 0 {
 			t.Error("no loop has panicked")
 		}

@@ -34,15 +34,16 @@ func TestPlan(t *testing.T) {
 		rested    time.Duration
 		tasks     int
 		reads     int
+		sent      int // deletions
 		next      time.Duration
 	}{
-		"nobody":                              {next: none},
-		"listed, watched, settled, and ended": {machines: []*machine{{}, {phase: tracked}, {phase: settled}, {phase: ended}, {phase: vanished}, {phase: deleted}}, next: none},
-		"missing, and due":                    {machines: []*machine{{phase: missing, due: now}}, tasks: 1, reads: 1, next: none},
-		"missing, and not due":                {machines: []*machine{{phase: missing, due: at(time.Second)}}, next: time.Second},
-		"never seen, and an open create": {machines: []*machine{{phase: neverSeen, due: at(time.Minute)}, {phase: settling, due: at(2 * time.Second)}},
+		"nobody":                               {next: none},
+		"listed, watched, confirmed, and gone": {machines: []*machine{{}, {phase: tracked}, {phase: nothingCreated}, {phase: gone}, {phase: deleted}}, next: none},
+		"missing, and due":                     {machines: []*machine{{phase: missing, due: now}}, tasks: 1, reads: 1, next: none},
+		"missing, and not due":                 {machines: []*machine{{phase: missing, due: at(time.Second)}}, next: time.Second},
+		"never seen, and an open create": {machines: []*machine{{phase: neverSeen, due: at(time.Minute)}, {phase: confirming, due: at(2 * time.Second)}},
 			next: 2 * time.Second},
-		"one is due, and another later": {machines: []*machine{{phase: missing, due: now}, {phase: settling, due: at(time.Minute)}}, tasks: 1, reads: 1, next: time.Minute},
+		"one is due, and another later": {machines: []*machine{{phase: missing, due: now}, {phase: confirming, due: at(time.Minute)}}, tasks: 1, reads: 1, next: time.Minute},
 		"elsewhere":                     {machines: []*machine{{phase: missing, due: now}, deletes(true, nothing)}, elsewhere: true, next: none},
 
 		"a deletion is collected":    {machines: []*machine{deletes(false, nothing)}, next: time.Second},
@@ -58,21 +59,25 @@ func TestPlan(t *testing.T) {
 			tasks: 1, reads: 1, next: none},
 		"a new one waits for no read that is far": {machines: []*machine{deletes(false, nothing), deletes(true, func(m *machine) { m.due = at(time.Minute) })},
 			next: time.Second},
-		"a suspect and a deletion are read together": {machines: []*machine{{phase: missing, due: now}, deletes(true, nothing)}, tasks: 2, reads: 2, next: none},
+		"a suspect and a deletion are read by a loop each": {machines: []*machine{{phase: missing, due: now}, deletes(true, nothing)}, tasks: 2, reads: 2, next: none},
+		"a deletion that waits to be sent":                 {machines: []*machine{deletes(true, func(m *machine) { m.targets = instance })}, sent: 1, next: none},
+		"a read goes before it":                            {machines: []*machine{deletes(true, func(m *machine) { m.targets = instance }), deletes(true, nothing)}, tasks: 1, reads: 1, next: none},
+		"many that wait to be sent":                        {machines: many(3, func() *machine { return deletes(true, func(m *machine) { m.targets = instance }) }), sent: 2, next: none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := &Account{times: TimesFor(DefaultCall), place: place{pinned: testPlace, proved: testPlace}}
-			if c.elsewhere {
-				a.place.proved = "elsewhere"
-			}
-			v := newInventory(func() *Account { return a }, func([]string) {}, func() {}, func() float64 { return 0 })
-			v.noReadBefore = at(c.rested)
+			r := newTestRecords(now)
+			r.batch.Delete, r.probed = 2, !c.elsewhere
+			p, d := presence{records: r}, deletions{records: r, noReadBefore: at(c.rested)}
 			for i, m := range c.machines {
 				m.ref.Token = fmt.Sprint("m", i)
-				v.machines[m.ref.Token] = m
+				r.machines[m.ref.Token] = m
 			}
-			tasks, next := v.plan(now)
+			tasks, next := p.nextReads(now)
+			more, batch, at := d.next(now)
+			if tasks = append(tasks, more...); len(more) == 0 {
+				next = earlier(next, at)
+			}
 			reads := 0
 			for _, task := range tasks {
 				if task.read {
@@ -83,21 +88,28 @@ func TestPlan(t *testing.T) {
 			if !next.IsZero() {
 				wait = next.Sub(now)
 			}
-			if len(tasks) != c.tasks || reads != c.reads || wait != c.next {
-				t.Errorf("%d tasks, %d reads, the next in %s; want %d, %d, %s", len(tasks), reads, wait, c.tasks, c.reads, c.next)
+			if len(tasks) != c.tasks || reads != c.reads || len(batch) != c.sent || wait != c.next {
+				t.Errorf("%d tasks, %d reads, %d deletions, the next in %s; want %d, %d, %d, %s", len(tasks), reads, len(batch), wait, c.tasks, c.reads, c.sent, c.next)
 			}
 		})
 	}
 }
 
+// newTestRecords returns the empty records of an account whose place is proved.
+func newTestRecords(now time.Time) *records {
+	r := newRecords(func() float64 { return 0 }, now)
+	r.facts = facts{times: TimesFor(DefaultCall), createHorizon: 2 * DefaultCall, idle: time.Minute, active: 5 * time.Second, probed: true}
+	return r
+}
+
 // TestMissingBeginsAnew tests that live reads from before a machine went missing, such as those
-// that settled its create, do not count as proof of its absence.
+// that confirmed that its create made nothing, do not count as proof of its absence.
 func TestMissingBeginsAnew(t *testing.T) {
-	a := &Account{times: TimesFor(DefaultCall), place: place{pinned: testPlace, proved: testPlace}}
-	v := newInventory(func() *Account { return a }, func([]string) {}, func() {}, func() float64 { return 0 })
-	m := v.machine("m")
-	m.phase, m.ref.ProviderID, m.emptySince = tracked, "p://m", time.Now().Add(-time.Hour)
-	v.checkPresence(m)
+	now := time.Now()
+	r := newTestRecords(now)
+	m := r.machine("m")
+	m.phase, m.ref.ProviderID, m.emptySince = tracked, "p://m", now.Add(-time.Hour)
+	(&presence{r, newSchedule(r)}).reassess(m, now, now)
 	if m.phase != missing || !m.emptySince.IsZero() {
 		t.Errorf("phase %d, nothing found since %s", m.phase, m.emptySince)
 	}

@@ -205,7 +205,7 @@ func (h *history) reconcile(m *object) {
 		switch {
 		case m.done:
 		case m.deleting:
-			if gone(a, &m.ref) {
+			if isGone(a, &m.ref) {
 				m.done = true
 				a.Forget(m.ref.Token)
 				h.cloud.with(func() { h.hasEnded(m) })

@@ -50,11 +50,13 @@ func sanitize(r cloud.Resource) cloud.Resource {
 	return r
 }
 
+// sanitizeAll returns sanitized copies. A driver may keep what it has returned.
 func sanitizeAll(resources []cloud.Resource) []cloud.Resource {
-	for i := range resources {
-		resources[i] = sanitize(resources[i])
+	all := slices.Clone(resources)
+	for i := range all {
+		all[i] = sanitize(all[i])
 	}
-	return resources
+	return all
 }
 
 // sizeOf returns how many bytes the records of these resources take, roughly.
@@ -121,6 +123,15 @@ func ownedBy(resources []cloud.Resource, ownershipID string) (own []cloud.Resour
 		}
 	}
 	return own
+}
+
+// ownOf returns a cluster's resources with a token. An error says that others have it, too.
+func ownOf(resources []cloud.Resource, token, ownershipID string) ([]cloud.Resource, error) {
+	own := ownedBy(resources, ownershipID)
+	if len(own) == len(resources) {
+		return own, nil
+	}
+	return own, otherOwnerError(token, slices.DeleteFunc(slices.Clone(resources), func(r cloud.Resource) bool { return r.OwnershipID == ownershipID }))
 }
 
 // hasInstance reports whether the resources hold the reference's instance, as it was recorded.

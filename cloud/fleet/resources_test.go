@@ -38,3 +38,18 @@ func TestSanitize(t *testing.T) {
 		t.Errorf("%d addresses became %d", len(many.Addresses), n)
 	}
 }
+
+// TestSanitizeCopies: what a driver has returned stays as it is. A Watcher compares it with what
+// comes later.
+func TestSanitizeCopies(t *testing.T) {
+	for name, bad := range map[string]cloud.Resource{
+		"zone":    {FailureDomain: strings.Repeat("z", maxZoneName+1)},
+		"notice":  {Notice: strings.Repeat("n", maxNotice+1)},
+		"address": {Addresses: []clusterv1.MachineAddress{{Address: "\xff"}, {Address: "10.0.0.1"}}},
+	} {
+		returned := []cloud.Resource{{ID: "i-1"}, bad}
+		if kept := sanitizeAll(returned); reflect.DeepEqual(kept[1], bad) || !reflect.DeepEqual(returned[1], bad) {
+			t.Errorf("%s: %+v was kept of %+v", name, kept[1], returned[1])
+		}
+	}
+}

@@ -285,26 +285,27 @@ func TestLateCreate(t *testing.T) {
 	})
 }
 
-// TestSettleCreate: live reads settle a create of an earlier process once its horizon has passed.
-func TestSettleCreate(t *testing.T) {
+// TestConfirmNothingCreated: live reads confirm that a create of an earlier process made nothing,
+// once its horizon has passed.
+func TestConfirmNothingCreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.lag = 10 * time.Second
 		s := c.begin(t)
 		a := s.account(t)
 		open := cloud.Reference{Token: "open", OwnershipID: "own"}
-		if a.SettleCreate(open) {
-			t.Error("settled without a look")
+		if a.ConfirmNothingCreated(open) {
+			t.Error("confirmed without a look")
 		}
-		took := until(t, 5*time.Minute, "settled", func() bool { return a.SettleCreate(open) })
+		took := until(t, 5*time.Minute, "confirmed", func() bool { return a.ConfirmNothingCreated(open) })
 		if took < 2*DefaultCall || s.count("open") == 0 {
-			t.Errorf("settled after %s, told %d times", took, s.count("open"))
+			t.Errorf("confirmed after %s, told %d times", took, s.count("open"))
 		}
 		c.with(func() { c.made["there"] = c.make("there", "own", "a") })
 		there := cloud.Reference{Token: "there", OwnershipID: "own"}
 		for range 600 {
-			if a.SettleCreate(there) {
-				t.Fatal("what exists is called settled")
+			if a.ConfirmNothingCreated(there) {
+				t.Fatal("what exists is called not created")
 			}
 			time.Sleep(time.Second)
 		}
@@ -588,7 +589,7 @@ func TestHeartbeat(t *testing.T) {
 	for i := range 10_000 {
 		token := fmt.Sprintf("%032d", i)
 		all = append(all, cloud.Resource{Kind: cloud.KindInstance, ID: "i-" + token, Token: token, OwnershipID: "own", ProviderID: "p://" + token, State: cloud.StateRunning})
-		a.inventory.observe(cloud.Reference{Token: token, OwnershipID: "own", ProviderID: "p://" + token}, true)
+		a.Observe(cloud.Reference{Token: token, OwnershipID: "own", ProviderID: "p://" + token}, true)
 	}
 	a.inventory.applyUpdate(cloud.Update{At: time.Now(), All: true, Resources: slices.Clone(all)})
 	if n := testing.AllocsPerRun(5, func() { a.inventory.applyUpdate(cloud.Update{At: time.Now()}) }); n > 50 {

@@ -4,7 +4,6 @@ package fleet
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -96,11 +95,7 @@ func (s *source) state(a *Account) (received bool, err error) {
 func newEventLoop(v *inventory) *source {
 	s := &source{inventory: v, wakeup: newWakeup(), failureThreshold: 1}
 	s.isSupported = func(d cloud.Driver) bool { _, able := d.(cloud.EventSource); return able }
-	s.isNeeded = func() bool {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		return v.isObserved()
-	}
+	s.isNeeded = v.isObserved
 	s.receive = func(ctx context.Context, a *Account) error {
 		err := v.receiveEvents(ctx, a, a.driver.(cloud.EventSource))
 		if err == nil {
@@ -126,26 +121,22 @@ func (v *inventory) receiveEvents(ctx context.Context, a *Account, driver cloud.
 		sleepUntil(ctx, began.Add(minReceiveInterval), nil)
 		return nil
 	}
-	done := v.applyEvents(events)
+	var changed []string
+	var done []cloud.Event
+	v.locked(func(now time.Time) { changed, done = v.records.applyEvents(events, now) })
+	v.onMachinesChange(changed)
 	if len(done) == 0 {
 		return nil
 	}
 	return a.call(ctx, "Ack", a.times.Call, &driverCall{}, func(ctx context.Context) error { return driver.Ack(ctx, done) })
 }
 
-// applyEvents passes events to their machines, and returns those to acknowledge. An event that a
-// controller has not recorded yet is not acknowledged, so it survives a restart. It takes the lock.
-func (v *inventory) applyEvents(events []cloud.Event) (done []cloud.Event) {
-	var changed []string
-	v.locked(func() { changed, done = v.applyToMachines(events) })
-	v.onMachinesChange(changed)
-	return done
-}
-
-// applyToMachines returns the machines that changed, and the events to acknowledge.
-func (v *inventory) applyToMachines(events []cloud.Event) (changed []string, done []cloud.Event) {
+// applyEvents passes events to their machines, and returns the machines that changed and the events
+// to acknowledge. An event that a controller has not recorded yet is not acknowledged, so it
+// survives a restart.
+func (r *records) applyEvents(events []cloud.Event, now time.Time) (changed []string, done []cloud.Event) {
 	of := map[string]*machine{}
-	for _, m := range v.machines {
+	for _, m := range r.machines {
 		if m.phase != untracked && m.last != nil {
 			of[m.last.ID] = m
 		}
@@ -153,8 +144,8 @@ func (v *inventory) applyToMachines(events []cloud.Event) (changed []string, don
 	for _, e := range events {
 		m := of[e.InstanceID]
 		notify, ack := false, true
-		if e.InstanceID != "" && time.Since(e.At) < maxEventAge {
-			notify, ack = v.applyEvent(m, e)
+		if e.InstanceID != "" && now.Sub(e.At) < maxEventAge {
+			notify, ack = r.applyEvent(m, e, now)
 		}
 		if notify {
 			changed = append(changed, m.ref.Token)
@@ -168,15 +159,15 @@ func (v *inventory) applyToMachines(events []cloud.Event) (changed []string, don
 
 // applyEvent records an event of a machine. notify means that its controller must reconcile it; ack
 // means that the event can be acknowledged.
-func (v *inventory) applyEvent(m *machine, e cloud.Event) (notify, ack bool) {
+func (r *records) applyEvent(m *machine, e cloud.Event, now time.Time) (notify, ack bool) {
 	switch {
 	case m == nil:
 		return false, e.Reclaim == "" // a Reclaim may concern a machine that is not known yet
-	case !m.isObserved() || m.isGone():
+	case !m.isObserved() || m.phase == gone:
 		return false, true
 	case e.Changed:
 		if m.ref.ProviderID != "" && !m.isMissing() {
-			v.markMissing(m) // as after a listing without it
+			r.markMissing(m, now) // as after a listing without it
 		}
 		return false, true
 	}
@@ -191,7 +182,7 @@ func (v *inventory) applyEvent(m *machine, e cloud.Event) (notify, ack bool) {
 	if !same {
 		m.event, m.eventRecorded = &e, false
 	}
-	m.reported = m.observation()
+	m.reported = r.refresh(m, now)
 	return true, false
 }
 
@@ -201,31 +192,14 @@ func isWorse(a, b cloud.Reclaim) bool {
 }
 
 // ackEvent notes that the controller has recorded the event that seen shows, unless a newer
-// one has come. It takes the lock.
-func (v *inventory) ackEvent(token string, seen *cloud.Resource) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	m := v.machines[token]
+// one has come.
+func (r *records) ackEvent(token string, seen *cloud.Resource) {
+	m := r.machines[token]
 	if m == nil {
 		return
 	}
-	if now := m.observation().Instance; now != nil && now.Notice == seen.Notice && now.Reclaim == seen.Reclaim {
+	if i := m.state().Instance; i != nil && i.Notice == seen.Notice && i.Reclaim == seen.Reclaim {
 		m.eventRecorded = true
-	}
-}
-
-// addEvent adds the machine's event to the instance as a listing shows it.
-func (m *machine) addEvent(r *cloud.Resource) {
-	if m.event == nil || m.event.InstanceID != r.ID || (r.State != cloud.StateRunning && r.State != cloud.StatePending) {
-		return
-	}
-	if r.Interruptible && isWorse(m.event.Reclaim, r.Reclaim) {
-		r.Reclaim = m.event.Reclaim
-	}
-	if r.Notice == "" {
-		r.Notice = m.event.Notice
-	} else if m.event.Notice != "" {
-		r.Notice = cloud.Clip(m.event.Notice+"; "+r.Notice, maxNotice)
 	}
 }
 
@@ -233,15 +207,11 @@ func (m *machine) addEvent(r *cloud.Resource) {
 func newWatchLoop(v *inventory) *source {
 	s := &source{inventory: v, wakeup: newWakeup(), failureThreshold: streamFailureThreshold}
 	s.isSupported = func(d cloud.Driver) bool { _, able := d.(cloud.Watcher); return able }
-	s.isNeeded = func() bool {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		return v.isWanted()
-	}
+	s.isNeeded = v.isWanted
 	s.receive = func(ctx context.Context, a *Account) error {
 		err := s.watch(ctx, a, a.driver.(cloud.Watcher))
 		if ctx.Err() == nil {
-			v.watchEnded(err != nil)
+			v.locked(func(time.Time) { v.schedule.endWatch(err != nil) })
 		}
 		return err
 	}
@@ -296,78 +266,4 @@ func (s *source) watch(ctx context.Context, a *Account, driver cloud.Watcher) er
 	}
 	a.meter.failed("Watch", cloud.CodeOf(err))
 	return err
-}
-
-// isWatched reports whether a Watcher makes listings unnecessary.
-func (v *inventory) isWatched(now time.Time) bool {
-	p := &v.pace
-	if _, ok := v.account().driver.(cloud.Watcher); !ok || p.watchFailed || !v.isWanted() {
-		return false
-	}
-	if p.watchBegan.IsZero() {
-		p.watchBegan = now
-	}
-	return now.Before(later(p.watchBegan, p.watchUpdated).Add(streamTimeout))
-}
-
-// isWatchStarting reports whether a Watcher is about to report everything.
-func (v *inventory) isWatchStarting(now time.Time) bool {
-	return v.isWatched(now) && v.pace.complete.Before(v.pace.watchBegan)
-}
-
-// watchEnded records that the Watcher has ended, because it failed or because nothing needs it. It
-// takes the lock.
-func (v *inventory) watchEnded(failed bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.pace.watchBegan, v.pace.watchFailed = time.Time{}, failed
-	v.listWakeup.wake()
-}
-
-// applyUpdate applies an Update. It takes the lock.
-func (v *inventory) applyUpdate(u cloud.Update) {
-	var changed []string
-	v.locked(func() { changed = v.recordUpdate(u) })
-	if u.All {
-		v.applyListing(u.At, u.Resources)
-	}
-	v.listWakeup.wake()
-	v.onMachinesChange(changed)
-}
-
-// recordUpdate records when the Watcher reported, and returns the machines that changed. It leaves
-// a listing to applyListing.
-func (v *inventory) recordUpdate(u cloud.Update) (changed []string) {
-	p := &v.pace
-	p.watchUpdated, p.watchFailed = time.Now(), false
-	switch {
-	case u.All:
-		if p.watchBegan.IsZero() || u.At.Before(p.watchBegan) {
-			p.watchBegan = u.At
-		}
-		p.began, p.err, p.retryAt, p.failures = u.At, nil, time.Time{}, 0
-	case u.Token != "":
-		changed = v.applyMachineUpdate(u)
-	case !p.complete.IsZero(): // before the first complete one, there is nothing to confirm
-		at := u.At.Add(-streamLag)
-		p.complete = later(p.complete, at)
-		for token, m := range v.recent { // other machines have nothing new
-			if v.reassess(m, at) {
-				changed = append(changed, token)
-			}
-		}
-	}
-	return changed
-}
-
-// applyMachineUpdate sets all that a machine has now. It replaces sightings of the same resources:
-// if those are newer, another Update follows.
-func (v *inventory) applyMachineUpdate(u cloud.Update) (changed []string) {
-	m := v.machine(u.Token)
-	m.listed = u.Resources
-	m.sightings = slices.DeleteFunc(m.sightings, func(s sighting) bool { return find(u.Resources, s.Resource) >= 0 })
-	if v.reassess(m, time.Time{}) {
-		changed = []string{u.Token}
-	}
-	return changed
 }
