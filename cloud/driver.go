@@ -180,9 +180,8 @@ type Driver interface {
 	// refused leaves nothing behind. One that it accepted may still fail: from when reads show the
 	// instance, it is StatePending, and then StateFailed or StateTerminated with a Code. If it
 	// fails and leaves nothing that reads show, Ensure returns the Code as an error. If the outcome
-	// of a call is open, the error is Unavailable or Unknown. If too many creates are under way,
-	// the error is *Queued, and no call was made. A cloud may forget deleted instances at once: the
-	// engine does not call Ensure for a machine that it knows to have ended.
+	// of a call is open, the error is Unavailable or Unknown. A cloud may forget deleted
+	// instances at once: the engine does not call Ensure for a machine that it knows to have ended.
 	Ensure(ctx context.Context, req Request) (Resource, error)
 
 	// List returns everything in the account that carries TagOwnership, of any cluster: instances

@@ -68,7 +68,7 @@ type offering struct {
 type accountState struct {
 	current   atomic.Pointer[Account] // the loops use its driver
 	inventory *inventory
-	turnEnded chan struct{} // wakes runTurns
+	turns     wakeup // of runTurns
 	events    *source
 	watch     *source
 	capacity  *capacity
@@ -138,7 +138,9 @@ func (a *Account) Probed() bool { return a.place.check() == nil }
 
 // Probe proves the credentials, and that they lead to the account's place. Until it has succeeded,
 // the account makes no other call. If they lead elsewhere, the error is Conflict. The failure
-// domains that it returns are sorted and unique.
+// domains that it returns are sorted and unique. It is not admitted: the controller of accounts has
+// workers of its own, of which its queue lets an account that hangs hold one. Behind a bound for
+// all of an account's calls, nothing would find out that its cloud answers again.
 func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	var info cloud.Info
 	err := a.callAnywhere(ctx, "Probe", a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
@@ -209,6 +211,7 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 		return cloud.Resource{}, cloud.Invalid("create machine %s/%s: spec.creation.token or its CloudCluster's spec.creation.ownershipID is empty", req.Namespace, req.Name)
 	}
 	if found, err := a.inventory.findExisting(req); found != nil || err != nil {
+		a.countCreate(req.Token, found)
 		a.dropTurn(req.Token)
 		if err != nil {
 			return cloud.Resource{}, err
@@ -254,19 +257,18 @@ func (a *Account) Domain(spec *infrav1.CloudMachineFields, domains []string) (st
 // create calls the driver, after the turn has come.
 func (a *Account) create(ctx context.Context, t *turn, req cloud.Request, shape [sha256.Size]byte, domains []string) (cloud.Resource, error) {
 	var made cloud.Resource
-	s := &driverCall{prepaid: t.prepaid}
 	asked := time.Now()
-	err := a.call(ctx, "Ensure", a.times.Call, s, func(ctx context.Context) (err error) {
+	err := a.call(ctx, "Ensure", a.times.Call, &driverCall{turn: t}, func(ctx context.Context) (err error) {
 		made, err = a.driver.Ensure(ctx, req)
 		return err
 	})
-	result := a.resultOf(s, asked, err)
-	a.endTurn(t, result)
+	end := result{asked: asked, answered: a.answered(asked, err), err: err, running: err == nil && a.runs(made)}
+	defer func() { t.end(end) }() // with the machine's record, which shows whether the create runs
 	shortOf := shortage{req.FailureDomain, shape}
 	if e, none := errors.AsType[*cloud.Error](err); none && e.Code == cloud.NoCapacity {
 		err = a.capacity.refused(shortOf, domains, e)
 	}
-	if err != nil && result.made {
+	if err != nil && t.mayHaveMade() {
 		return cloud.Resource{}, &Unfinished{err}
 	}
 	if err != nil {
@@ -280,6 +282,7 @@ func (a *Account) create(ctx context.Context, t *turn, req cloud.Request, shape 
 			req.Namespace, req.Name, len(made.ProviderID))
 	}
 	a.inventory.recordCreate(req, made, func() { a.capacity.remember(shortOf, "") })
+	a.watch.wake()
 	return made, nil
 }
 
@@ -291,6 +294,7 @@ func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
 		return Observation{}
 	}
 	o := a.inventory.observe(ref, seen)
+	a.countCreate(ref.Token, o.Instance)
 	a.events.wake()
 	a.watch.wake()
 	return o
@@ -328,6 +332,7 @@ func (a *Account) CreateRefused(token string) { a.inventory.createRefused(token)
 func (a *Account) Forget(token string) {
 	a.dropTurn(token)
 	a.inventory.forget(token)
+	a.turns.wake()
 	a.watch.wake()
 }
 
