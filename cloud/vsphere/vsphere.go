@@ -59,8 +59,9 @@ func Cloud() cloud.Cloud {
 		},
 		// Conservative guesses: vCenter documents no rate limits. It queues clones beyond 8 on one
 		// host and 128 on one datastore ("Limits on Simultaneous Migrations", vCenter Server and
-		// Host Management). The create burst also limits how many clones run at once.
+		// Host Management). A clone's task runs on after the call.
 		Limits: cloud.Limits{
+			AtOnce: 20,
 			Create: cloud.Limit{PerSecond: 2, Burst: 20},
 			Delete: cloud.Limit{PerSecond: 10, Burst: 50},
 			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
@@ -212,13 +213,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	most := Cloud().Limits.Create.Burst
-	if l := cfg.Account.RateLimits; l != nil && l.Create != nil {
-		most = int(l.Create.Burst)
-	}
 	return &driver{
 		vcenter: v,
-		clones:  clones{limit: most},
 		domains: slices.Clone(account.FailureDomains), category: account.ZoneCategory,
 		choice: chosen,
 		page:   pageSize,
