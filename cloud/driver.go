@@ -178,7 +178,6 @@ type Driver interface {
 	//     capacity").
 	//  7. If the outcome of a call is open, the error is Unavailable or Unknown ("create after lost
 	//     response"). What the cloud itself says keeps its Code ("injected errors").
-	//  8. If too many creates are under way, the error is *Queued, and no call was made.
 	Ensure(ctx context.Context, req Request) (Resource, error)
 
 	// List returns everything in the account that carries TagOwnership, of any cluster: instances

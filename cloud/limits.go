@@ -24,6 +24,12 @@ type Limit struct {
 // Limits holds the size of one bucket for each class.
 type Limits struct {
 	Create, Delete, Read Limit
+	// AtOnce is how many creates may run at once, if the cloud works on them after it has accepted
+	// them; 0: as many as were accepted. A create runs until reads show that its instance is not
+	// StatePending. The engine counts them, because it knows the accounts that share the cloud, and
+	// in which order their machines wait: so a driver needs no queue. If an account sets the burst
+	// of its creates, that is how many run at once.
+	AtOnce int
 }
 
 type operationKey struct{}

@@ -93,7 +93,7 @@ func TestWaitingMachinesCostLittle(t *testing.T) {
 		burst     int32
 		want      time.Duration
 	}{
-		"a slow cloud": {100, 3 * time.Second, "5", 150, 35 * time.Second},
+		"a slow cloud": {300, 3 * time.Second, "5", 150, 85 * time.Second},
 		"a low rate":   {50, 100 * time.Millisecond, "2", 2, 35 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {

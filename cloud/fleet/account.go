@@ -53,7 +53,7 @@ type Account struct {
 type accountState struct {
 	current   atomic.Pointer[Account] // the loops use its driver
 	inventory *inventory
-	turnEnded chan struct{} // wakes runTurns
+	turns     wakeup // of runTurns
 	events    *source
 	watch     *source
 	capacity  *capacity
@@ -125,7 +125,9 @@ func (a *Account) Probed() bool { return a.place.check() == nil }
 
 // Probe proves the credentials, and that they lead to the account's place. Until it has succeeded,
 // the account makes no other call. If they lead elsewhere, the error is Conflict. The failure
-// domains that it returns are sorted and unique.
+// domains that it returns are sorted and unique. It is not admitted: the controller of accounts has
+// workers of its own, of which its queue lets an account that hangs hold one. Behind a bound for
+// all of an account's calls, nothing would find out that its cloud answers again.
 func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	var info cloud.Info
 	err := a.callAnywhere(ctx, "Probe", a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
@@ -168,6 +170,7 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 		return cloud.Resource{}, cloud.Invalid("create machine %s/%s: spec.creation.token or its CloudCluster's spec.creation.ownershipID is empty", req.Namespace, req.Name)
 	}
 	if found, err := a.inventory.findExisting(req); found != nil || err != nil {
+		a.countCreate(req.Token, found)
 		a.dropTurn(req.Token)
 		if err != nil {
 			return cloud.Resource{}, err
@@ -213,19 +216,18 @@ func (a *Account) Domain(spec *infrav1.CloudMachineFields, domains []string) (st
 // create calls the driver, after the turn has come.
 func (a *Account) create(ctx context.Context, t *turn, req cloud.Request, shape [sha256.Size]byte, domains []string) (cloud.Resource, error) {
 	var created cloud.Resource
-	s := &driverCall{prepaid: t.prepaid}
 	asked := time.Now()
-	err := a.call(ctx, "Ensure", a.times.Call, s, func(ctx context.Context) (err error) {
+	err := a.call(ctx, "Ensure", a.times.Call, &driverCall{turn: t}, func(ctx context.Context) (err error) {
 		created, err = a.driver.Ensure(ctx, req)
 		return err
 	})
-	result := a.resultOf(s, asked, err)
-	a.endTurn(t, result)
+	end := result{asked: asked, answered: a.answered(asked, err), err: err, running: err == nil && a.runs(created)}
+	defer func() { t.end(end) }() // with the machine's record, which shows whether the create runs
 	shortOf := shortage{req.FailureDomain, shape}
 	if e, none := errors.AsType[*cloud.Error](err); none && e.Code == cloud.NoCapacity {
 		err = a.capacity.refused(shortOf, domains, e)
 	}
-	if err != nil && result.made {
+	if err != nil && t.mayHaveMade() {
 		return cloud.Resource{}, &Unfinished{err}
 	}
 	if err != nil {
@@ -239,6 +241,7 @@ func (a *Account) create(ctx context.Context, t *turn, req cloud.Request, shape 
 			req.Namespace, req.Name, len(created.ProviderID))
 	}
 	a.inventory.locked(func(now time.Time) { a.inventory.records.recordCreate(req, created, shortOf, now) })
+	a.watch.wake()
 	return created, nil
 }
 
@@ -251,6 +254,7 @@ func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
 	}
 	var o Observation
 	a.inventory.locked(func(now time.Time) { o = a.inventory.records.observe(ref, seen, now) })
+	a.countCreate(ref.Token, o.Instance)
 	a.events.wake()
 	a.watch.wake()
 	return o
@@ -299,6 +303,7 @@ func (a *Account) CreateRefused(token string) {
 func (a *Account) Forget(token string) {
 	a.dropTurn(token)
 	a.inventory.locked(func(time.Time) { a.inventory.records.forget(token) })
+	a.turns.wake()
 	a.watch.wake()
 }
 

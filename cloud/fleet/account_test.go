@@ -442,7 +442,7 @@ func TestSet(t *testing.T) {
 		if got := b.limiter.Load().create.bucket.limit; got != withHeadroom(cloud.Limit{PerSecond: 7, Burst: 9}) {
 			t.Errorf("a lone account's new limits: %v", got)
 		}
-		if n := len(s.limiters.all[limiterKeyOf(b)].users); n != 1 {
+		if n := len(s.limiters.all[limiterKeyOf(b)].create.lanes); n != 1 {
 			t.Errorf("%d users of the limiter", n)
 		}
 	})

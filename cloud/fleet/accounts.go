@@ -64,7 +64,7 @@ type Accounts struct {
 	ended    bool
 	loops    cloud.Group
 
-	limiters sharedLimiters
+	limiters limiters
 	states   sync.Map // types.NamespacedName → *accountState, of the same accounts
 	memory   *memory
 	records  *budget.Budget // of bytes that inventories keep
@@ -202,10 +202,7 @@ func (s *Accounts) adjust(a *Account, spec *infrav1.CloudAccountSpec) error {
 	a.setSettings(to)
 	s.limiters.adjust(a)
 	a.inventory.retry()
-	select {
-	case a.turnEnded <- struct{}{}: // turns come earlier, or later
-	default:
-	}
+	a.wakeTurns() // they come earlier, or later
 	return nil
 }
 
@@ -278,8 +275,9 @@ func (s *Accounts) placeProved(a *Account) {
 }
 
 func (s *Accounts) newState(a *Account) *accountState {
-	l := &accountState{turnEnded: make(chan struct{}, 1), capacity: &capacity{ttl: a.times.NoCapacityMemory, noneUntil: map[shortage]lack{}}}
+	l := &accountState{turns: newWakeup(), capacity: &capacity{ttl: a.times.NoCapacityMemory, noneUntil: map[shortage]lack{}}}
 	onMachinesChange := func(tokens []string) {
+		l.turns.wake() // perhaps a create runs no more
 		if len(tokens) > 0 {
 			s.options.OnMachines(a.key, tokens)
 		}

@@ -30,12 +30,15 @@ const (
 // A call needs a token of the bucket, which holds what the cloud allows the accounts together, and
 // one of its account's own, which holds what the account's limits allow. A step of a machine
 // (Ensure) also needs one of the account's slots, and one of the workers that all accounts share:
-// it holds a worker until it is answered.
+// it holds a worker until it is answered. Where the cloud works on a create after it has accepted
+// it, the first step needs two more slots, one of the accounts together and one of its own, see
+// cloud.Limits.AtOnce. The machine's token keeps them until its record shows that the cloud has
+// ended that work.
 //
 // What may not go yet has a place in its account's lane, which the token of the machine keeps. The
 // owner is told when to come back, and so need not poll. A place is not a permission: only an owner
-// that comes back takes a token and a slot, so the cloud never sees more than rate and burst. The
-// order is:
+// that comes back takes a token and its slots, so the cloud never sees more than rate and burst.
+// The order is:
 //  1. the calls of steps that are under way (wait);
 //  2. steps of machines of which something was made before. They take no token here: most of them
 //     only look, and the transport takes a token for each create that they send. They leave some
@@ -45,29 +48,39 @@ const (
 // Each kind is served in order of arrival within an account, and in turns over the accounts. A late
 // owner holds up nobody for longer than turnGrace.
 type admission struct {
-	workers *workers
+	workers *workers // nil: its calls hold no worker
 
 	mu     sync.Mutex
 	bucket bucket
+	atOnce slots // for the creates that run at once
 	lanes  map[types.NamespacedName]*lane
-	turns  uint64 // counts the turns, to serve the lane first that was served least recently
+	round  int // the latest of the lanes' rounds: each lane that waits has one turn in each round
+	joined int // counts the accounts
 }
 
 // lane is what waits for one account, and what is under way.
 type lane struct {
 	own    bucket // the account's own limits
-	served uint64 // the number of the lane's latest turn
+	atOnce slots  // likewise
+	wake   func() // makes the account look for machines whose turn has come
+	left   bool   // the account has left, and keeps nothing
+	round  int    // of the lane's next turn
+	order  int    // of the lanes in a round
 	calls  []*waiter
 	begun  []*waiter
 	fresh  []*waiter
-	// made holds the machines of which an earlier step made something.
-	made    map[string]bool
-	held    map[string]*turn // by Admit, until Ensure takes it
-	steps   slots
-	looking int // how many of these steps are those of begun machines
-	lookups slots
-	// heldUntil is when new machines go on, after the driver has sent one back: the cloud has no
-	// room for a create now, for example because too many of them run.
+	// made holds the machines of which an earlier step made something, and running those that were
+	// made and on which the cloud still works. Each keeps the slots that it took at the given time.
+	made, running map[string]time.Time
+	held          map[string]*turn // by Admit, until Ensure takes it
+	steps         slots
+	looking       int // how many of these steps are those of begun machines
+	lookups       slots
+	// sentBack is set if the driver has sent back the latest new machine, because the cloud would
+	// refuse a call now. The next one goes at heldUntil. They go one by one, hold apart, until one
+	// is not sent back. For a while after that, they go strictly in order.
+	sentBack  bool
+	hold      time.Duration
 	heldUntil time.Time
 }
 
@@ -78,51 +91,71 @@ type waiter struct {
 	due     time.Time // when the owner is to come back; zero: it was not told yet
 }
 
-// turn is the permission for one step. It ends with the step.
-type turn struct {
-	from    *admission
-	account types.NamespacedName
-	lane    *lane
-	token   string
-	began   time.Time
-	waited  time.Duration
-	prepaid bool // it holds a token of the bucket
-}
-
 func newAdmission(l cloud.Limit, w *workers) *admission {
-	return &admission{workers: w, bucket: newBucket(l), lanes: map[types.NamespacedName]*lane{}}
+	return &admission{workers: w, bucket: newBucket(l), atOnce: slots{typical: firstRun}, lanes: map[types.NamespacedName]*lane{}}
 }
 
-// configure sets what the cloud allows the accounts together.
-func (a *admission) configure(l cloud.Limit) {
+// join adds an account, or changes its limits: its rate, and how many of its creates may run at
+// once. The accounts together get the largest limits of any of them, so that none slows another.
+func (a *admission) join(account types.NamespacedName, own cloud.Limit, atOnce int, wake func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.bucket.configure(l)
-}
-
-// setOwn sets the limit of one account.
-func (a *admission) setOwn(account types.NamespacedName, l cloud.Limit) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.lane(account).own.configure(l)
-}
-
-// leave forgets an account.
-func (a *admission) leave(account types.NamespacedName) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.lanes, account)
-}
-
-// lane returns the account's lane. It needs the lock.
-func (a *admission) lane(account types.NamespacedName) *lane {
 	l := a.lanes[account]
 	if l == nil {
-		l = &lane{own: newBucket(a.bucket.limit), made: map[string]bool{}, held: map[string]*turn{},
-			steps: slots{limit: maxConcurrentCreates, typical: firstCreate}, lookups: slots{limit: maxConcurrentLookups, typical: firstLookup}}
+		l = a.lane(account)
+		a.joined++
+		l.left, l.order, l.round = false, a.joined, a.round
 		a.lanes[account] = l
+		a.workers.count(1)
 	}
-	return l
+	l.own.configure(own, time.Now())
+	l.atOnce.limit, l.wake = atOnce, wake
+	a.applyLargest()
+}
+
+// leave forgets an account, and reports whether none is left.
+func (a *admission) leave(account types.NamespacedName) (empty bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l := a.lanes[account]
+	if l == nil {
+		return len(a.lanes) == 0
+	}
+	for _, all := range []map[string]time.Time{l.made, l.running} {
+		for _, since := range all {
+			a.giveBackSlots(l, since)
+		}
+	}
+	delete(a.lanes, account)
+	l.left = true
+	a.workers.count(-1)
+	a.applyLargest()
+	a.wakeAll()
+	return len(a.lanes) == 0
+}
+
+// applyLargest applies the largest of the accounts' limits. It needs the lock.
+func (a *admission) applyLargest() {
+	var most cloud.Limit
+	a.atOnce.limit = 0
+	for _, l := range a.lanes {
+		most.PerSecond, most.Burst = max(most.PerSecond, l.own.limit.PerSecond), max(most.Burst, l.own.limit.Burst)
+		a.atOnce.limit = max(a.atOnce.limit, l.atOnce.limit)
+	}
+	if len(a.lanes) > 0 {
+		a.bucket.configure(most, time.Now())
+	}
+}
+
+// lane returns the account's lane. An account that has not joined, or has left, gets one that is
+// not kept. It needs the lock.
+func (a *admission) lane(account types.NamespacedName) *lane {
+	if l := a.lanes[account]; l != nil {
+		return l
+	}
+	return &lane{left: true, own: newBucket(a.bucket.limit), made: map[string]time.Time{}, running: map[string]time.Time{}, held: map[string]*turn{},
+		wake: func() {}, atOnce: slots{typical: firstRun},
+		steps: slots{limit: maxConcurrentCreates, typical: firstCreate}, lookups: slots{limit: maxConcurrentLookups, typical: firstLookup}}
 }
 
 // admit returns the turn of a machine's step if it may go now. Otherwise it keeps a place for the
@@ -137,9 +170,10 @@ func (a *admission) admit(account types.NamespacedName, token string, first bool
 		return nil, err
 	}
 	a.advance(l, now)
-	prepaid := !first && !l.made[token]
-	queue, other := &l.fresh, &l.begun
-	if !prepaid {
+	_, begun := l.made[token]
+	fresh := !first && !begun
+	queue, other := &l.begun, &l.fresh
+	if fresh {
 		queue, other = other, queue
 	}
 	*other = without(*other, token)
@@ -149,93 +183,36 @@ func (a *admission) admit(account types.NamespacedName, token string, first bool
 		*queue = append(*queue, &waiter{token: token, arrived: now})
 	}
 	p := (*queue)[i]
-	if a.after(l, prepaid, i, now, p.isDue(now) && !l.wasHeld(now)) > 0 {
+	if a.after(l, fresh, i, now, true) > 0 {
 		if p.due.IsZero() || p.isDue(now) {
-			p.due = now.Add(max(a.after(l, prepaid, i, now, false), l.patience(p, now), minWait))
+			p.due = now.Add(max(a.after(l, fresh, i, now, false), minWait))
 		}
+		a.wakeAll() // those that go before
 		return nil, &cloud.Queued{After: p.due.Sub(now)}
 	}
-	if !a.workers.take(holder{account, false}) {
+	if !a.workers.take(&l.steps) {
 		p.due = now.Add(l.steps.next(now))
 		return nil, &cloud.Queued{After: p.due.Sub(now)}
 	}
 	*queue = slices.Delete(*queue, i, i+1)
-	if prepaid {
-		a.take(l)
+	l.steps.begin(now)
+	if fresh {
+		a.take(l, now)
+		l.atOnce.begin(now)
+		a.atOnce.begin(now)
 	} else {
 		l.looking++
 	}
-	l.steps.begin(now)
-	return &turn{from: a, account: account, lane: l, token: token, began: now, waited: now.Sub(p.arrived), prepaid: prepaid}, nil
+	return &turn{from: a, lane: l, token: token, began: now, waited: now.Sub(p.arrived), fresh: fresh, unused: fresh}, nil
 }
 
-// result is what became of a turn.
-type result struct {
-	// asked is when the driver was called; zero: it was not.
-	asked time.Time
-	// unused means that no create was sent, sent that one was, and made that it may have made
-	// something.
-	unused, sent, made bool
-	// sentBack is after which time the driver wants to be asked again, if it did not ask the cloud.
-	sentBack time.Duration
-	// done means that the machine needs no further step, answered that the cloud was not silent,
-	// and throttled that it throttled the step.
-	done, answered, throttled bool
-}
-
-// end ends the turn.
-func (t *turn) end(r result) {
-	a, l := t.from, t.lane
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	now := time.Now()
-	a.advance(l, now)
-	l.steps.end(t.began)
-	a.workers.giveBack(holder{t.account, false})
-	if !t.prepaid {
-		l.looking--
-	} else if r.unused {
-		a.bucket.giveBack()
-		l.own.giveBack()
-	}
-	if t.prepaid && r.unused && r.sentBack > 0 {
-		l.heldUntil = now.Add(r.sentBack)
-		t.keepPlace(l.heldUntil)
-		return
-	}
-	if r.asked.IsZero() {
-		if t.prepaid {
-			t.keepPlace(now.Add(-turnGrace)) // it holds up nobody
+// wakeAll makes all accounts look for machines whose turn has come. It needs the lock.
+func (a *admission) wakeAll() {
+	for _, l := range a.lanes {
+		if len(l.begun)+len(l.fresh) > 0 {
+			l.wake()
 		}
-		return
 	}
-	l.steps.record(r.asked, now, r.answered)
-	switch {
-	case r.done:
-		delete(l.made, t.token)
-	case r.made:
-		l.made[t.token] = true
-	case r.sent && !r.throttled: // a step that the cloud refuses goes before nobody
-		delete(l.made, t.token)
-	}
-}
-
-// keepPlace puts the machine back to its place in the lane. It needs the lock.
-func (t *turn) keepPlace(due time.Time) {
-	back := &waiter{token: t.token, arrived: t.began.Add(-t.waited), due: due}
-	queue := without(t.lane.fresh, t.token)
-	i := slices.IndexFunc(queue, func(p *waiter) bool { return p.arrived.After(back.arrived) })
-	if i < 0 {
-		i = len(queue)
-	}
-	t.lane.fresh = slices.Insert(queue, i, back)
-}
-
-// hold keeps the turn until claim or release.
-func (t *turn) hold() {
-	t.from.mu.Lock()
-	defer t.from.mu.Unlock()
-	t.lane.held[t.token] = t
 }
 
 // claim returns the token's held turn, or nil.
@@ -248,24 +225,17 @@ func (a *admission) claim(account types.NamespacedName, token string) *turn {
 	return t
 }
 
-// release reports whether the turn was still held. The caller ends it then.
-func (t *turn) release() bool {
-	t.from.mu.Lock()
-	defer t.from.mu.Unlock()
-	held := t.lane.held[t.token] == t
-	if held {
-		delete(t.lane.held, t.token)
-	}
-	return held
-}
-
 // drop removes a machine's place, and forgets that it was begun.
 func (a *admission) drop(account types.NamespacedName, token string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := a.lane(account)
 	l.begun, l.fresh = without(l.begun, token), without(l.fresh, token)
-	delete(l.made, token)
+	if since, begun := l.made[token]; begun {
+		delete(l.made, token)
+		a.giveBackSlots(l, since)
+	}
+	a.wakeAll()
 }
 
 // lookup takes a slot for a call that needs no place. It returns what ends the call, or why it
@@ -281,7 +251,7 @@ func (a *admission) lookup(account types.NamespacedName) (end func(answered bool
 	if after := s.after(0, began); after > 0 {
 		return nil, &cloud.Queued{After: after}
 	}
-	if !a.workers.take(holder{account, true}) {
+	if !a.workers.take(s) {
 		return nil, &cloud.Queued{After: s.next(began)}
 	}
 	s.begin(began)
@@ -289,7 +259,7 @@ func (a *admission) lookup(account types.NamespacedName) (end func(answered bool
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		s.end(began)
-		a.workers.giveBack(holder{account, true})
+		a.workers.giveBack()
 		s.record(began, time.Now(), answered)
 	}, nil
 }
@@ -302,21 +272,21 @@ func (a *admission) next(account types.NamespacedName) (token string, after time
 	now := time.Now()
 	l := a.lane(account)
 	a.advance(l, now)
-	if !l.steps.unansweredSince.IsZero() || l.steps.free() <= 0 || !a.workers.may(holder{account, false}) {
+	if !l.steps.unansweredSince.IsZero() || l.steps.free() <= 0 || !a.workers.may(&l.steps) {
 		return "", 0 // the machines come by themselves, or the end of another step looks again
 	}
-	for _, prepaid := range []bool{false, true} {
-		queue := l.queue(prepaid)
+	for _, fresh := range []bool{false, true} {
+		queue := l.queue(fresh)
 		i := slices.IndexFunc(queue, func(p *waiter) bool { return !p.isDue(now) })
 		if i < 0 {
 			continue
 		}
 		p := queue[i]
-		if after = a.after(l, prepaid, i, now, false); after == 0 {
+		if after = a.after(l, fresh, i, now, true); after == 0 {
 			p.due = now
 			return p.token, 0
 		}
-		if after = max(after, minWait); prepaid && now.Add(after).Before(p.due) {
+		if after = max(after, minWait); fresh && now.Add(after).Before(p.due) {
 			return "", after
 		}
 	}
@@ -326,18 +296,20 @@ func (a *admission) next(account types.NamespacedName) (token string, after time
 // wait takes a token for a call under way. It returns *Queued if ctx will end before the turn
 // comes, and ctx's error if ctx ends while it waits.
 func (a *admission) wait(ctx context.Context, account types.NamespacedName) (time.Duration, error) {
+	a.mu.Lock()
+	l := a.lane(account)
+	a.mu.Unlock()
 	mine := &waiter{arrived: time.Now()}
+	defer a.cancel(l, mine)
 	for {
 		if err := ctx.Err(); err != nil {
-			a.cancel(account, mine)
 			return time.Since(mine.arrived), err
 		}
-		after := a.call(account, mine)
+		after := a.call(l, mine)
 		if after == 0 {
 			return time.Since(mine.arrived), nil
 		}
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < after {
-			a.cancel(account, mine)
 			return time.Since(mine.arrived), &cloud.Queued{After: after}
 		}
 		timer := time.NewTimer(after)
@@ -350,11 +322,10 @@ func (a *admission) wait(ctx context.Context, account types.NamespacedName) (tim
 }
 
 // call takes a token for a call, or keeps its place and returns when to ask again.
-func (a *admission) call(account types.NamespacedName, mine *waiter) time.Duration {
+func (a *admission) call(l *lane, mine *waiter) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
-	l := a.lane(account)
 	a.advance(l, now)
 	i := slices.Index(l.calls, mine)
 	if i < 0 {
@@ -364,21 +335,20 @@ func (a *admission) call(account types.NamespacedName, mine *waiter) time.Durati
 	need := 1 + i
 	for _, other := range a.lanes {
 		if other != l {
-			need += min(len(other.calls), i+other.before(l))
+			need += min(len(other.calls), a.before(l, other, i))
 		}
 	}
 	if after := a.untilTokens(l, need, 1+i, now); after > 0 {
 		return after
 	}
 	l.calls = slices.Delete(l.calls, i, i+1)
-	a.take(l)
+	a.take(l, now)
 	return 0
 }
 
-func (a *admission) cancel(account types.NamespacedName, mine *waiter) {
+func (a *admission) cancel(l *lane, mine *waiter) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	l := a.lane(account)
 	l.calls = slices.DeleteFunc(l.calls, func(p *waiter) bool { return p == mine })
 }
 
@@ -413,63 +383,77 @@ func (a *admission) advance(l *lane, now time.Time) {
 }
 
 // take takes a token for the lane, whose turn it was.
-func (a *admission) take(l *lane) {
+func (a *admission) take(l *lane, now time.Time) {
 	a.bucket.take()
 	l.own.take()
-	a.turns++
-	l.served = a.turns
+	l.round++
+	a.round = max(a.round, l.round)
+	for _, other := range a.lanes {
+		if other != l && len(other.calls) == 0 && (count(other.fresh, now, 1) == 0 || a.room(other, now) == 0) {
+			other.round = max(other.round, l.round-1) // it does not want the turns that it misses
+		}
+	}
 }
 
 // queue returns the queue of the machines that need a token, or of the others.
-func (l *lane) queue(prepaid bool) []*waiter {
-	if prepaid {
+func (l *lane) queue(fresh bool) []*waiter {
+	if fresh {
 		return l.fresh
 	}
 	return l.begun
 }
 
-// after returns how long until the i-th place of one of the lane's queues may go; 0: now. onlyDue
-// means that of those ahead, only those count whose time has come.
-func (a *admission) after(l *lane, prepaid bool, i int, now time.Time, onlyDue bool) time.Duration {
-	ahead := count(l.queue(prepaid)[:i], now, onlyDue, i)
-	if !prepaid {
+// after returns how long until the i-th place of one of the lane's queues may go; 0: now. It counts
+// all that go before. If it decides whether the place may go now, it leaves out those of other
+// accounts that can't go now; otherwise, they may go by then.
+func (a *admission) after(l *lane, fresh bool, i int, now time.Time, decides bool) time.Duration {
+	ahead := count(l.queue(fresh)[:i], now, i)
+	if !fresh {
 		if l.looking+ahead >= maxConcurrentLooks {
 			return l.steps.after(ahead+maxConcurrentCreates, now)
 		}
 		return l.steps.after(ahead, now)
 	}
-	looks := count(l.begun, now, onlyDue, max(0, maxConcurrentLooks-l.looking))
-	need := 1 + ahead
+	calls, others := 0, 0
 	for _, other := range a.lanes {
-		need += len(other.calls)
+		calls += len(other.calls)
 		if other == l {
 			continue
 		}
-		most := int(float64(ahead)*a.share(other)) + other.before(l)
-		if onlyDue {
-			most = min(most, max(other.steps.free(), 0))
+		most := a.before(l, other, ahead)
+		if decides {
+			most = min(most, a.room(other, now))
 		} else if !other.steps.unansweredSince.IsZero() {
 			most = min(most, 1)
 		}
-		need += count(other.fresh, now, onlyDue, most)
+		others += count(other.fresh, now, most)
 	}
-	return max(l.heldUntil.Sub(now), l.steps.after(ahead+looks, now), a.untilTokens(l, need, 1+ahead+len(l.calls), now))
+	looks := count(l.begun, now, max(0, maxConcurrentLooks-l.looking))
+	return max(l.untilHoldEnds(ahead, now), l.steps.after(ahead+looks, now), l.atOnce.after(ahead, now), a.atOnce.after(ahead+others, now),
+		a.untilTokens(l, 1+ahead+others+calls, 1+ahead+len(l.calls), now))
 }
 
-// wasHeld reports whether the lane was held lately. Then what machines were told says little, and
-// only their order counts.
-func (l *lane) wasHeld(now time.Time) bool {
-	return !l.heldUntil.IsZero() && now.Sub(l.heldUntil) < maxRetryAfter
-}
-
-// patience returns how long a machine waits at least in a lane that is held. Nobody knows for how
-// long, so a machine that has waited for long waits for longer. The machine at the front asks when
-// the driver wants it, and if it has its turn, the next one is woken.
-func (l *lane) patience(p *waiter, now time.Time) time.Duration {
-	if !l.heldUntil.After(now) {
+// room returns how many new machines of the lane could go now if they were the only ones.
+func (a *admission) room(l *lane, now time.Time) int {
+	l.own.advance(now)
+	if l.untilHoldEnds(0, now) > 0 || l.steps.check("") != nil || !a.workers.may(&l.steps) {
 		return 0
 	}
-	return now.Sub(p.arrived) / 2
+	most := min(l.steps.free(), l.atOnce.free(), int(l.own.tokens+epsilon))
+	if !l.steps.unansweredSince.IsZero() {
+		most = min(most, 1)
+	}
+	return max(0, most)
+}
+
+// untilHoldEnds returns how long the lane holds a new machine with so many ahead.
+func (l *lane) untilHoldEnds(ahead int, now time.Time) time.Duration {
+	if l.sentBack {
+		ahead += len(l.steps.starts) - l.looking
+	} else if now.Sub(l.heldUntil) >= 2*l.hold {
+		return 0
+	}
+	return max(l.heldUntil.Sub(now), 0) + min(time.Duration(ahead)*l.hold, maxRetryAfter)
 }
 
 // untilTokens returns how long until the bucket has need tokens, and the lane's own one has own.
@@ -483,12 +467,13 @@ func (a *admission) share(l *lane) float64 {
 	return min(1, l.own.limit.PerSecond*float64(len(a.lanes))/a.bucket.limit.PerSecond)
 }
 
-// before returns 1 if the lane is to be served before the other one, else 0.
-func (l *lane) before(other *lane) int {
-	if l.served < other.served {
-		return 1
+// before returns how many turns the other lane has before the lane's next one but this many.
+func (a *admission) before(l, other *lane, ahead int) int {
+	rounds := l.round - other.round
+	if other.order < l.order {
+		rounds++
 	}
-	return 0
+	return max(0, rounds+int(float64(ahead)*a.share(other)))
 }
 
 func (p *waiter) isDue(now time.Time) bool { return !p.due.IsZero() && !now.Before(p.due) }
@@ -497,9 +482,9 @@ func (p *waiter) isDue(now time.Time) bool { return !p.due.IsZero() && !now.Befo
 func (p *waiter) isLate(now time.Time) bool { return p.isDue(now) && now.Sub(p.due) >= turnGrace }
 
 // count counts, up to most, the places whose owners are not late.
-func count(queue []*waiter, now time.Time, onlyDue bool, most int) (n int) {
+func count(queue []*waiter, now time.Time, most int) (n int) {
 	for i := 0; i < len(queue) && n < most; i++ {
-		if p := queue[i]; !p.isLate(now) && (!onlyDue || p.isDue(now)) {
+		if !queue[i].isLate(now) {
 			n++
 		}
 	}

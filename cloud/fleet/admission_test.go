@@ -133,6 +133,9 @@ func TestWaitingMachinesDoNotPoll(t *testing.T) {
 	}
 }
 
+// undecided is the answer to a step of a create that is under way.
+var undecided = &cloud.Error{Code: cloud.Unavailable, Message: "it is being made", RetryAfter: 2 * time.Second}
+
 // stepDriver needs two steps for a create: the first one sends it, and the others look.
 type stepDriver struct {
 	*testDriver
@@ -144,7 +147,6 @@ func (d *stepDriver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resou
 	d.mu.Lock()
 	_, sent := d.sent[req.Token]
 	d.mu.Unlock()
-	undecided := &cloud.Error{Code: cloud.Unavailable, Message: "it is being made", RetryAfter: 2 * time.Second}
 	if !sent {
 		if _, err := d.testDriver.Ensure(ctx, req); err != nil {
 			return cloud.Resource{}, err
@@ -221,7 +223,7 @@ func TestSecondStepsGoFirst(t *testing.T) {
 // new machines.
 func TestEndlessStepsStopNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAdmission(cloud.Limit{PerSecond: 100, Burst: 100}, &workers{})
+		a := joined(cloud.Limit{PerSecond: 100, Burst: 100}, &workers{}, testKey)
 		var looking []*turn
 		for i := range 30 {
 			token := fmt.Sprint(i)
@@ -229,7 +231,8 @@ func TestEndlessStepsStopNobody(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			first.end(result{asked: time.Now(), sent: true, made: true, answered: true})
+			first.recordCreate(true)
+			first.end(result{asked: time.Now(), answered: true, err: undecided})
 			if look, err := a.admit(testKey, token, false); err == nil {
 				looking = append(looking, look)
 			}
@@ -242,7 +245,7 @@ func TestEndlessStepsStopNobody(t *testing.T) {
 				t.Errorf("a new machine waits for steps without an end: %v", err)
 			}
 		}
-		looking[0].end(result{asked: time.Now(), answered: true})
+		looking[0].end(result{asked: time.Now(), answered: true, err: undecided})
 		if token, _ := a.next(testKey); token != "9" {
 			t.Errorf("%q is next, want the step that waits", token)
 		}
@@ -254,30 +257,33 @@ func TestEndlessStepsStopNobody(t *testing.T) {
 func TestRefusedStepGoesBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, c := range map[string]struct {
-			result
-			prepaid bool
+			sent, accepted bool
+			err            error
+			fresh          bool
 		}{
-			"made more": {result{sent: true, made: true, answered: true}, false},
-			"looked":    {result{answered: true}, false},
-			"throttled": {result{sent: true, throttled: true, answered: true}, false},
-			"refused":   {result{sent: true, answered: true}, true},
-			"done":      {result{sent: true, made: true, done: true, answered: true}, true},
+			"made more": {true, true, undecided, false},
+			"looked":    {false, false, undecided, false},
+			"throttled": {true, false, cloud.Errorf(cloud.Throttled, "slower"), false},
+			"refused":   {true, false, cloud.Errorf(cloud.QuotaExceeded, "no"), true},
+			"done":      {true, true, nil, true},
 		} {
-			a := newAdmission(cloud.Limit{PerSecond: 100, Burst: 100}, &workers{})
-			step := func(r result) *turn {
-				turn, err := a.admit(testKey, "m", false)
-				if err != nil {
-					t.Fatal(name, err)
+			a := joined(cloud.Limit{PerSecond: 100, Burst: 100}, &workers{}, testKey)
+			step := func(sent, accepted bool, err error) *turn {
+				turn, queued := a.admit(testKey, "m", false)
+				if queued != nil {
+					t.Fatal(name, queued)
 				}
-				r.asked = time.Now()
-				turn.end(r)
+				if sent {
+					turn.recordCreate(accepted)
+				}
+				turn.end(result{asked: time.Now(), answered: true, err: err})
 				return turn
 			}
-			step(result{sent: true, made: true, answered: true})
-			if step(c.result).prepaid {
+			step(true, true, undecided)
+			if step(c.sent, c.accepted, c.err).fresh {
 				t.Errorf("%s: the second step takes a token in advance", name)
 			}
-			if got := step(result{}).prepaid; got != c.prepaid {
+			if got := step(false, false, undecided).fresh; got != c.fresh {
 				t.Errorf("%s: the third step takes a token in advance: %t", name, got)
 			}
 		}
@@ -412,7 +418,8 @@ func TestDeletedMachineLeavesItsPlace(t *testing.T) {
 			if told {
 				a.drop(testKey, "deleted")
 			}
-			first[0].end(result{asked: first[0].began, sent: true, done: true, answered: true})
+			first[0].recordCreate(true)
+			first[0].end(result{asked: first[0].began, answered: true})
 			if token, _ := a.next(testKey); (token == "waiting") != told {
 				t.Errorf("%q is next", token)
 			}
@@ -481,101 +488,11 @@ func TestChangedAccountKeepsPlaces(t *testing.T) {
 		if _, err := b.takeTurn("first"); err != nil {
 			t.Errorf("the first machine, at the new rate: %v", err)
 		}
-		a.endTurn(under, result{asked: under.began, done: true, answered: true})
+		under.end(result{asked: under.began, answered: true})
 		if free := freeSteps(b); free != maxConcurrentCreates-1 {
 			t.Errorf("%d slots are free", free)
 		}
 	})
-}
-
-// placing is a driver whose lookup of failure domains has no answer.
-type placing struct {
-	*testDriver
-	answers *bool
-}
-
-func (d placing) FailureDomains(ctx context.Context, _ *infrav1.CloudMachineFields) ([]string, error) {
-	if *d.answers {
-		return []string{"a"}, nil
-	}
-	<-ctx.Done()
-	return nil, ctx.Err()
-}
-
-// TestLookupsAreCapped: a cloud that does not answer lookups holds some workers, and later one.
-func TestLookupsAreCapped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		answers := false
-		a := newTestCloud(t).begin(t, func(o *Options) {
-			newDriver := o.Clouds[0].New
-			o.Clouds[0].New = func(cfg cloud.Config) (cloud.Driver, error) {
-				d, err := newDriver(cfg)
-				return placing{d.(*testDriver), &answers}, err
-			}
-		}).account(t)
-		for round, want := range []int{maxConcurrentLookups, 1, 1, 0} {
-			answers = round == 3
-			var all sync.WaitGroup
-			took := make([]time.Duration, 50)
-			for i := range took {
-				all.Go(func() {
-					began := time.Now()
-					_, _ = a.FailureDomains(t.Context(), &infrav1.CloudMachineFields{})
-					took[i] = time.Since(began)
-				})
-			}
-			all.Wait()
-			took = slices.DeleteFunc(took, func(d time.Duration) bool { return d < time.Second })
-			if len(took) != want {
-				t.Errorf("round %d: %d workers are held, want %d", round, len(took), want)
-			}
-		}
-	})
-}
-
-// TestWorkersAreLeft: once accounts hold half of the workers, one that holds none may take one
-// still, and learns at its end that the next machine may go.
-func TestWorkersAreLeft(t *testing.T) {
-	for _, c := range []struct{ workers, silent, want int }{{50, 1, maxConcurrentCreates}, {50, 5, 27}, {8, 3, 6}, {8, 6, 9}, {1, 1, 1}, {0, 5, 5 * maxConcurrentCreates}} {
-		synctest.Test(t, func(t *testing.T) {
-			w := &workers{all: c.workers}
-			account := func(i int) (types.NamespacedName, *admission) { // each in a place of its own
-				return types.NamespacedName{Namespace: "team", Name: fmt.Sprint(i)}, newAdmission(cloud.Limit{PerSecond: 100, Burst: 100}, w)
-			}
-			held := 0
-			for i := range c.silent {
-				key, a := account(i)
-				for token := range 20 {
-					if _, err := a.admit(key, fmt.Sprint(token), false); err == nil {
-						held++
-					}
-				}
-			}
-			if held != c.want {
-				t.Errorf("%+v: %d workers are held", c, held)
-			}
-			key, a := account(c.silent)
-			first, err := a.admit(key, "first", false)
-			if err != nil {
-				t.Fatalf("%+v: an account that holds no worker: %v", c, err)
-			}
-			if c.want < c.workers/2 || c.workers == 0 {
-				return
-			}
-			if _, err := a.admit(key, "second", false); retryAfter(err) <= 0 {
-				t.Errorf("%+v: its second machine: %v", c, err)
-			}
-			end, err := a.lookup(key)
-			if err != nil {
-				t.Fatalf("%+v: its lookup: %v", c, err)
-			}
-			end(true)
-			first.end(result{asked: first.began, sent: true, done: true, answered: true})
-			if token, _ := a.next(key); token != "second" {
-				t.Errorf("%+v: %q is next", c, token)
-			}
-		})
-	}
 }
 
 // fullDriver is a driver whose cloud makes few machines at a time.
@@ -584,6 +501,7 @@ type fullDriver struct {
 	mu      sync.Mutex
 	running []time.Time // when each ends
 	asked   int
+	made    map[string]time.Time
 }
 
 func (d *fullDriver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
@@ -593,6 +511,7 @@ func (d *fullDriver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resou
 	full := len(d.running) >= 4
 	if !full {
 		d.running = append(d.running, time.Now().Add(30*time.Second))
+		d.made[req.Token] = time.Now()
 	}
 	d.mu.Unlock()
 	if full {
@@ -602,11 +521,12 @@ func (d *fullDriver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resou
 }
 
 // TestFullCloudIsAskedByOne: a driver sends a machine back because as many are being made as may
-// be. It is asked for few others meanwhile, and no place of the cloud stays free.
+// be. It is asked for few others meanwhile, no place of the cloud stays free, and the machines keep
+// their order.
 func TestFullCloudIsAskedByOne(t *testing.T) {
 	for _, machines := range []int{20, 60} {
 		synctest.Test(t, func(t *testing.T) {
-			d, q := &fullDriver{}, newQueue(t)
+			d, q := &fullDriver{made: map[string]time.Time{}}, newQueue(t)
 			a := newTestCloud(t).begin(t, func(o *Options) {
 				o.OnMachines = q.wake
 				newDriver := o.Clouds[0].New
@@ -633,6 +553,11 @@ func TestFullCloudIsAskedByOne(t *testing.T) {
 			}
 			if attempts > 2*machines {
 				t.Errorf("a machine was tried %d times", attempts)
+			}
+			for i := range machines - 1 {
+				if one, next := d.made[fmt.Sprintf("%02d", i)], d.made[fmt.Sprintf("%02d", i+1)]; next.Before(one) {
+					t.Errorf("machine %d is made %s after the next one", i, one.Sub(next))
+				}
 			}
 		})
 	}

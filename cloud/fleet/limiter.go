@@ -34,7 +34,7 @@ type limiter struct {
 }
 
 func newLimiter(l cloud.Limits, w *workers) *limiter {
-	return &limiter{create: newAdmission(withHeadroom(l.Create), w), delete: newAdmission(withHeadroom(l.Delete), w), read: newAdmission(withHeadroom(l.Read), w)}
+	return &limiter{create: newAdmission(withHeadroom(l.Create), w), delete: newAdmission(withHeadroom(l.Delete), nil), read: newAdmission(withHeadroom(l.Read), nil)}
 }
 
 // withHeadroom returns a limit that keeps calls within l, the cloud's own limit. Calls arrive not
@@ -54,34 +54,28 @@ func (l *limiter) of(class cloud.Class) *admission {
 	}
 }
 
-func (l *limiter) configure(limits cloud.Limits) {
-	l.create.configure(withHeadroom(limits.Create))
-	l.delete.configure(withHeadroom(limits.Delete))
-	l.read.configure(withHeadroom(limits.Read))
+// join adds an account, or changes its limits.
+func (l *limiter) join(account types.NamespacedName, limits cloud.Limits, wake func()) {
+	l.create.join(account, withHeadroom(limits.Create), limits.AtOnce, wake)
+	l.delete.join(account, withHeadroom(limits.Delete), 0, wake)
+	l.read.join(account, withHeadroom(limits.Read), 0, wake)
 }
 
-// setOwn sets the limits of one of the accounts.
-func (l *limiter) setOwn(account types.NamespacedName, limits cloud.Limits) {
-	l.create.setOwn(account, withHeadroom(limits.Create))
-	l.delete.setOwn(account, withHeadroom(limits.Delete))
-	l.read.setOwn(account, withHeadroom(limits.Read))
+// leave forgets an account, and reports whether none is left.
+func (l *limiter) leave(account types.NamespacedName) (empty bool) {
+	for _, a := range []*admission{l.create, l.delete, l.read} {
+		empty = a.leave(account)
+	}
+	return empty
 }
 
-// leave forgets an account.
-func (l *limiter) leave(account types.NamespacedName) {
-	l.create.leave(account)
-	l.delete.leave(account)
-	l.read.leave(account)
-}
-
-// sharedLimiters holds one limiter for all accounts that the cloud throttles together. Together
-// they get the largest limits that any of them asks for, so that none slows another, and each keeps
-// within its own. The zero value is ready for use.
-type sharedLimiters struct {
+// limiters holds one limiter for all accounts that the cloud throttles together. The zero value is
+// ready for use.
+type limiters struct {
 	workers workers
 
 	mu  sync.Mutex
-	all map[limiterKey]*sharedLimiter
+	all map[limiterKey]*limiter
 }
 
 // limiterKey tells which accounts a cloud throttles together: those that have proved the same place
@@ -107,85 +101,43 @@ func limiterKeyOf(a *Account) limiterKey {
 	return key
 }
 
-type sharedLimiter struct {
-	*limiter
-	users map[types.NamespacedName]cloud.Limits
-}
-
 // join makes an account share the limiter of its key, and leave that of an earlier key.
-func (s *sharedLimiters) join(a *Account) {
+func (s *limiters) join(a *Account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all == nil {
-		s.all = map[limiterKey]*sharedLimiter{}
-	}
 	key := limiterKeyOf(a)
 	s.leaveAllBut(key, a.key)
-	limits := a.getSettings().limits
-	shared := s.all[key]
-	if shared == nil {
-		shared = &sharedLimiter{limiter: newLimiter(limits, &s.workers), users: map[types.NamespacedName]cloud.Limits{}}
-		s.all[key] = shared
+	if s.all == nil {
+		s.all = map[limiterKey]*limiter{}
 	}
-	shared.use(a.key, limits)
-	a.limiter.Store(shared.limiter)
+	if s.all[key] == nil {
+		s.all[key] = newLimiter(a.getSettings().limits, &s.workers)
+	}
+	s.all[key].join(a.key, a.getSettings().limits, a.wakeTurns)
+	a.limiter.Store(s.all[key])
 }
 
 // adjust applies an account's new limits, wherever it is.
-func (s *sharedLimiters) adjust(a *Account) {
+func (s *limiters) adjust(a *Account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	limits := a.getSettings().limits
-	for _, shared := range s.all {
-		if _, joined := shared.users[a.key]; joined {
-			shared.use(a.key, limits)
-			return
-		}
-	}
-	a.limiter.Load().configure(limits)
+	a.limiter.Load().join(a.key, a.getSettings().limits, a.wakeTurns)
 }
 
-// leave removes an account from its shared limiter.
-func (s *sharedLimiters) leave(account types.NamespacedName) {
+// leave removes an account from its limiter.
+func (s *limiters) leave(account types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leaveAllBut(limiterKey{}, account)
 }
 
 // leaveAllBut removes an account from each limiter but one. It needs the lock.
-func (s *sharedLimiters) leaveAllBut(kept limiterKey, account types.NamespacedName) {
-	for key, shared := range s.all {
-		if _, ok := shared.users[account]; !ok || key == kept {
-			continue
-		}
-		shared.leave(account)
-		if delete(shared.users, account); len(shared.users) == 0 {
+func (s *limiters) leaveAllBut(kept limiterKey, account types.NamespacedName) {
+	for key, l := range s.all {
+		if key != kept && l.leave(account) {
 			delete(s.all, key)
-		} else {
-			shared.applyLargest()
 		}
 	}
-}
-
-// use sets the limits of a user.
-func (s *sharedLimiter) use(account types.NamespacedName, limits cloud.Limits) {
-	s.users[account] = limits
-	s.applyLargest()
-	s.setOwn(account, limits)
-}
-
-// applyLargest applies the largest of the users' limits.
-func (s *sharedLimiter) applyLargest() {
-	var most cloud.Limits
-	larger := func(a *cloud.Limit, b cloud.Limit) {
-		a.PerSecond, a.Burst = max(a.PerSecond, b.PerSecond), max(a.Burst, b.Burst)
-	}
-	for _, l := range s.users {
-		larger(&most.Create, l.Create)
-		larger(&most.Delete, l.Delete)
-		larger(&most.Read, l.Read)
-	}
-	s.configure(most)
 }
 
 // bucket is a token bucket whose rate falls when the cloud throttles, and recovers. Its methods
@@ -201,14 +153,14 @@ type bucket struct {
 
 func newBucket(l cloud.Limit) bucket {
 	var b bucket
-	b.configure(l)
-	b.tokens, b.updatedAt = float64(b.limit.Burst), time.Now()
+	b.configure(l, time.Now())
+	b.tokens = float64(b.limit.Burst)
 	return b
 }
 
-// configure changes the limit. A limit that a cloud's row lacks becomes the lowest: 1 per second.
-// What is left of a throttled rate stays.
-func (b *bucket) configure(l cloud.Limit) {
+// configure changes the limit from now on. A limit that a cloud's row lacks becomes the lowest: 1
+// per second. What throttling has left of the rate stays, and recovers as before.
+func (b *bucket) configure(l cloud.Limit, now time.Time) {
 	if l.PerSecond <= 0 {
 		l.PerSecond = 1
 	}
@@ -218,9 +170,10 @@ func (b *bucket) configure(l cloud.Limit) {
 	}
 	share := 1.0
 	if b.limit.PerSecond > 0 {
+		b.advance(now)
 		share = b.rate / b.limit.PerSecond
 	}
-	b.limit, b.rate = l, l.PerSecond*share
+	b.limit, b.rate, b.updatedAt = l, l.PerSecond*share, now
 	b.tokens = min(b.tokens, float64(l.Burst))
 }
 
@@ -309,7 +262,8 @@ func (a *Account) setSettings(to settings) {
 	a.settings = to
 }
 
-// limitsOf returns the cloud's limits, overridden by those of the account.
+// limitsOf returns the cloud's limits, overridden by those of the account. As many creates may run
+// at once as may be sent at once.
 func limitsOf(defaults cloud.Limits, spec *infrav1.RateLimits) (cloud.Limits, error) {
 	if spec == nil {
 		return defaults, nil
@@ -331,6 +285,9 @@ func limitsOf(defaults cloud.Limits, spec *infrav1.RateLimits) (cloud.Limits, er
 			return cloud.Limits{}, cloud.Invalid("rateLimits.%s.perSecond %q is not a positive number", l.name, l.from.PerSecond)
 		}
 		*l.to = cloud.Limit{PerSecond: perSecond, Burst: int(l.from.Burst)}
+	}
+	if defaults.AtOnce > 0 && spec.Create != nil {
+		defaults.AtOnce = defaults.Create.Burst
 	}
 	return defaults, nil
 }

@@ -21,7 +21,16 @@ import (
 // turns is an admission with steps of one account that end at once.
 type turns struct{ *admission }
 
-func newTurns(l cloud.Limit) turns { return turns{newAdmission(l, &workers{})} }
+func newTurns(l cloud.Limit) turns { return turns{joined(l, &workers{}, testKey)} }
+
+// joined returns an admission that the accounts have joined, with this limit each.
+func joined(l cloud.Limit, w *workers, accounts ...types.NamespacedName) *admission {
+	a := newAdmission(l, w)
+	for _, account := range accounts {
+		a.join(account, l, 0, func() {})
+	}
+	return a
+}
 
 // turn takes a turn for a machine, or returns how long until its turn comes. waited is the time
 // since the machine first asked.
@@ -31,7 +40,8 @@ func (a turns) turn(token string) (after, waited time.Duration) {
 	if errors.As(err, &queued) {
 		return queued.After, 0
 	}
-	t.end(result{asked: time.Now(), sent: true, done: true, answered: true})
+	t.pay(cloud.ClassCreate)
+	t.end(result{asked: time.Now(), answered: true})
 	return 0, t.waited
 }
 
@@ -318,6 +328,91 @@ func TestSharedBucket(t *testing.T) {
 	})
 }
 
+// TestThrottledRateSurvivesChanges: throttling lasts, whichever accounts join or leave meanwhile,
+// and whatever their limits are. Nobody gets tokens for a time in which the limit was lower.
+func TestThrottledRateSurvivesChanges(t *testing.T) {
+	b := types.NamespacedName{Namespace: "b", Name: "account"}
+	limit := cloud.Limit{PerSecond: 2, Burst: 5}
+	for name, change := range map[string]func(*admission){
+		"the same limit":  func(a *admission) { a.join(b, limit, 0, func() {}); a.leave(b) },
+		"a higher limit":  func(a *admission) { a.join(b, cloud.Limit{PerSecond: 100, Burst: 200}, 0, func() {}) },
+		"it leaves again": func(a *admission) { a.join(b, cloud.Limit{PerSecond: 100, Burst: 200}, 0, func() {}); a.leave(b) },
+		"a lower limit":   func(a *admission) { a.join(testKey, cloud.Limit{PerSecond: 1, Burst: 1}, 0, func() {}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newTurns(limit)
+				a.throttled(3 * time.Second)
+				change(a.admission)
+				if _, share := a.load(); share != 0.5 {
+					t.Errorf("%g of the rate is left, want half", share)
+				}
+				if after, _ := a.turn("m"); after < 3*time.Second {
+					t.Errorf("a machine goes after %s, want 3 s", after)
+				}
+				time.Sleep(18 * time.Second)
+				change(a.admission)
+				if _, share := a.load(); share < 0.74 || share > 0.76 {
+					t.Errorf("%g of the rate is back after half of the time, want three quarters", share)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		a := newTurns(limit)
+		for range limit.Burst {
+			a.turn("now")
+		}
+		time.Sleep(time.Second)
+		a.join(testKey, cloud.Limit{PerSecond: 100, Burst: 200}, 0, func() {})
+		if tokens := a.bucket.tokens; tokens > 2.1 {
+			t.Errorf("%g tokens after a second at 2/s", tokens)
+		}
+	})
+}
+
+// TestAccountThatLeftLeavesNothing: whatever an account still asks for after it has left, nobody
+// waits for it, and nothing of it is kept.
+func TestAccountThatLeftLeavesNothing(t *testing.T) {
+	b := types.NamespacedName{Namespace: "b", Name: "account"}
+	for name, ask := range map[string]func(*testing.T, *admission){
+		"a place":  func(t *testing.T, a *admission) { a.drop(b, "m") },
+		"the next": func(t *testing.T, a *admission) { a.next(b) },
+		"a claim":  func(t *testing.T, a *admission) { a.claim(b, "m") },
+		"a lookup": func(t *testing.T, a *admission) {
+			if end, err := a.lookup(b); err == nil {
+				end(true)
+			}
+		},
+		"a call": func(t *testing.T, a *admission) { _, _ = a.wait(t.Context(), b) },
+		"a step": func(t *testing.T, a *admission) {
+			if m, err := a.admit(b, "m", false); err == nil {
+				m.end(result{asked: time.Now(), answered: true, running: true})
+			}
+		},
+		"a create": func(t *testing.T, a *admission) { a.setRunning(b, "m", true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &workers{all: 10}
+				a := joined(cloud.Limit{PerSecond: 1, Burst: 2}, w, testKey, b)
+				a.join(testKey, a.bucket.limit, 1, func() {})
+				a.join(b, a.bucket.limit, 1, func() {})
+				under, err := a.admit(b, "under way", false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.leave(b)
+				ask(t, a)
+				under.end(result{asked: under.began, answered: true, running: true})
+				if len(a.lanes) != 1 || w.accounts != 1 || w.total != 0 || len(a.atOnce.starts) != 0 {
+					t.Errorf("%d lanes, %d accounts, %d workers and %d slots are left", len(a.lanes), w.accounts, w.total, len(a.atOnce.starts))
+				}
+			})
+		})
+	}
+}
+
 // TestWhoSharesALimit: accounts share a rate limit if one cloud throttles them together. An
 // endpoint that a tenant chose may claim any place: its answers hold nobody outside of that
 // namespace.
@@ -339,7 +434,7 @@ func TestWhoSharesALimit(t *testing.T) {
 		"in the credentials, a namespace": {nil, account{"a", "", "p"}, account{"a", "", "p"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var limiters sharedLimiters
+			var limiters limiters
 			join := func(n string, is account) *Account {
 				a := &Account{
 					key:    types.NamespacedName{Namespace: is.namespace, Name: n},
@@ -369,7 +464,7 @@ func TestWhoSharesALimit(t *testing.T) {
 
 // TestLimitOfAChangedEndpoint: an account whose place or endpoint has changed leaves its old limit.
 func TestLimitOfAChangedEndpoint(t *testing.T) {
-	var limiters sharedLimiters
+	var limiters limiters
 	a := &Account{key: testKey, cloud: cloud.Cloud{Name: "test"}, place: place{proved: "p"}}
 	limiters.join(a)
 	first := a.limiter.Load()

@@ -3,11 +3,10 @@
 package fleet
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-io/drover/cloud"
 )
@@ -20,16 +19,18 @@ const (
 	maxConcurrentLooks = 9
 	// maxConcurrentLookups is how many other calls of one account may hold a worker each.
 	maxConcurrentLookups = 6
-	// firstCreate and firstLookup are how long a call is expected to take before one was measured.
+	// firstCreate and firstLookup are how long a call is expected to take before one was measured,
+	// and firstRun how long a create runs on.
 	firstCreate = 2 * time.Second
 	firstLookup = 250 * time.Millisecond
+	firstRun    = 15 * time.Second
 )
 
-// slots bounds the calls under way, and predicts when one of them ends. After a call without an
-// answer, it allows only one at a time until one is answered. Otherwise a cloud that does not
-// answer would hold workers until its calls time out.
+// slots bounds the calls under way, or the creates that run on after theirs, and predicts when one
+// of them ends. After a call without an answer, it allows only one at a time until one is answered.
+// Otherwise a cloud that does not answer would hold workers until its calls time out.
 type slots struct {
-	limit           int
+	limit           int           // 0: none
 	starts          []time.Time   // of the calls under way, the oldest first
 	typical         time.Duration // how long a call takes
 	unansweredSince time.Time     // since when calls get no answer; zero: they do
@@ -43,7 +44,12 @@ func (s *slots) check(what string) error {
 	return cloud.Errorf(cloud.Unavailable, "%s have had no response since %s; they are tried one at a time", what, s.unansweredSince.UTC().Format(time.RFC3339))
 }
 
-func (s *slots) free() int { return s.limit - len(s.starts) }
+func (s *slots) free() int {
+	if s.limit == 0 {
+		return math.MaxInt
+	}
+	return s.limit - len(s.starts)
+}
 
 func (s *slots) begin(now time.Time) { s.starts = append(s.starts, now) }
 
@@ -87,54 +93,56 @@ func (s *slots) next(now time.Time) time.Duration { return s.after(max(s.free(),
 
 // workers bounds the calls of all accounts that hold a worker. While half of the workers are held,
 // an account may take one only if it holds none, and likewise for its lookups. So accounts whose
-// clouds do not answer leave workers to those whose clouds do.
+// clouds do not answer leave workers to those whose clouds do. An account without others leaves
+// one.
 type workers struct {
 	all int // 0: no bound
 
-	mu    sync.Mutex
-	held  map[holder]int
-	total int
+	mu       sync.Mutex
+	accounts int
+	total    int // how many are held
 }
 
-// holder is an account, with its steps or with its lookups.
-type holder struct {
-	account types.NamespacedName
-	lookups bool
-}
-
-// may reports whether the account may take a worker.
-func (w *workers) may(h holder) bool {
+// count counts accounts that come or go.
+func (w *workers) count(accounts int) {
+	if w == nil {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.leaves(h)
+	w.accounts += accounts
+}
+
+// may reports whether an account may take a worker for a call of these slots.
+func (w *workers) may(of *slots) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.leaves(of)
 }
 
 // leaves reports the same. It needs the lock.
-func (w *workers) leaves(h holder) bool {
-	return w.all == 0 || w.total < max(1, w.all/2) || w.held[h] == 0
+func (w *workers) leaves(of *slots) bool {
+	most := w.all / 2
+	if w.accounts == 1 {
+		most = w.all - 1
+	}
+	return w.all == 0 || w.total < max(1, most) || len(of.starts) == 0
 }
 
 // take takes a worker if the account may.
-func (w *workers) take(h holder) bool {
+func (w *workers) take(of *slots) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.leaves(h) {
+	if !w.leaves(of) {
 		return false
 	}
-	if w.held == nil {
-		w.held = map[holder]int{}
-	}
-	w.held[h]++
 	w.total++
 	return true
 }
 
 // giveBack gives a worker back.
-func (w *workers) giveBack(h holder) {
+func (w *workers) giveBack() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.total--
-	if w.held[h]--; w.held[h] == 0 {
-		delete(w.held, h)
-	}
 }

@@ -47,13 +47,12 @@ type transport struct {
 
 // driverCall is one call of a Driver's method. The contexts of the method's wire calls carry it.
 type driverCall struct {
-	mu      sync.Mutex
-	prepaid bool        // it holds a token of the create bucket, not used yet
-	last    cloud.Class // of the latest wire call
-	sent    bool        // a create
-	made    bool        // a create was accepted, or had no answer
-	late    bool        // the latest wire call was not answered in time
-	bodies  []*body     // of its wire calls
+	turn *turn // of a machine's step; nil: it is another call
+
+	mu     sync.Mutex
+	last   cloud.Class // of the latest wire call
+	late   bool        // the latest wire call was not answered in time
+	bodies []*body     // of its wire calls
 }
 
 type driverCallKey struct{}
@@ -62,24 +61,22 @@ func withDriverCall(ctx context.Context, s *driverCall) context.Context {
 	return context.WithValue(ctx, driverCallKey{}, s)
 }
 
-// begin records a wire call, and reports whether its token was already taken.
+// begin records a wire call, and reports whether it is paid for: its token was taken before.
 func (s *driverCall) begin(class cloud.Class) (paid bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.last = class
-	if paid = s.prepaid && class == cloud.ClassCreate; paid {
-		s.prepaid = false
-	}
-	return paid
+	s.mu.Unlock()
+	return s.turn.pay(class)
 }
 
 // end records the answer to a wire call.
 func (s *driverCall) end(class cloud.Class, resp *http.Response, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.late = isTimeout(err)
-	s.sent = s.sent || class == cloud.ClassCreate
-	s.made = s.made || class == cloud.ClassCreate && (err != nil || resp.StatusCode < http.StatusBadRequest)
+	s.mu.Unlock()
+	if class == cloud.ClassCreate {
+		s.turn.recordCreate(err != nil || resp.StatusCode < http.StatusBadRequest)
+	}
 }
 
 // next ends the turns of the answers that the driver has read: a wire call begins.
@@ -112,13 +109,6 @@ func (s *driverCall) release() {
 		b.end(true)
 	}
 	s.bodies = nil
-}
-
-// created returns what became of the creates of the call.
-func (s *driverCall) created() (unused, sent, made bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.prepaid, s.sent, s.made
 }
 
 func (s *driverCall) wasLate() bool {

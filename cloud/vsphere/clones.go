@@ -25,10 +25,8 @@ import (
 // have been sent, until the clone ends.
 type clones struct {
 	mu       sync.Mutex
-	limit    int             // maximum number of running clones; 0: no limit
-	ensuring map[string]bool // machines with an Ensure under way; true: it may clone
+	ensuring map[string]bool // machines with an Ensure under way
 	tasks    map[string]*clone
-	readAt   time.Time // when all tasks were last read
 	// unanswered holds the machines whose clone call got no answer, with the tasks that may be
 	// theirs. nil means that the tasks were not read yet.
 	unanswered map[string]map[types.ManagedObjectReference]bool
@@ -45,12 +43,6 @@ type clone struct {
 	failed   *cloud.Error
 }
 
-func (c *clones) setLimit(limit int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.limit = limit
-}
-
 // begin reports whether this is the only Ensure of the machine.
 func (c *clones) begin(id string) bool {
 	c.mu.Lock()
@@ -58,46 +50,11 @@ func (c *clones) begin(id string) bool {
 	if c.ensuring == nil {
 		c.ensuring, c.tasks, c.unanswered = map[string]bool{}, map[string]*clone{}, map[string]map[types.ManagedObjectReference]bool{}
 	}
-	if _, under := c.ensuring[id]; under {
+	if c.ensuring[id] {
 		return false
 	}
-	c.ensuring[id] = false
+	c.ensuring[id] = true
 	return true
-}
-
-// admit reports whether the machine may be cloned now. A machine whose clone may already run is
-// always admitted.
-func (c *clones) admit(id string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, unanswered := c.unanswered[id]
-	if c.limit == 0 || unanswered || c.tasks[id] != nil {
-		return true
-	}
-	running := 0
-	for _, k := range c.tasks {
-		if k.failed == nil {
-			running++
-		}
-	}
-	for other, admitted := range c.ensuring {
-		if admitted && c.tasks[other] == nil {
-			running++
-		}
-	}
-	c.ensuring[id] = running < c.limit
-	return c.ensuring[id]
-}
-
-// nextRead returns the time until the tasks are due for a read. If it is 0, the caller must read.
-func (c *clones) nextRead(pace time.Duration) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	after := max(pace-time.Since(c.readAt), 0)
-	if after == 0 {
-		c.readAt = time.Now()
-	}
-	return after
 }
 
 func (c *clones) end(id string) {
@@ -188,11 +145,6 @@ func (c *clones) running(ids []string) map[types.ManagedObjectReference]string {
 
 // refresh reads the clones' state, and returns the machines whose clone is running or has failed.
 func (c *clones) refresh(ctx context.Context, s *session, page int32, ids []string) (map[string]cloud.Resource, error) {
-	if ids == nil {
-		c.mu.Lock()
-		c.readAt = time.Now()
-		c.mu.Unlock()
-	}
 	tasks := c.running(ids)
 	if len(tasks) == 0 {
 		return nil, nil
@@ -344,9 +296,6 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Reso
 	}
 	defer d.clones.end(id)
 	err = d.vcenter.withSession(ctx, func(s *session) error {
-		if err := d.awaitSlot(ctx, s, id); err != nil {
-			return err
-		}
 		found, err := d.existing(ctx, s, req, id)
 		if err == nil && found == nil {
 			found, err = d.clone(ctx, s, req, id)
@@ -372,25 +321,6 @@ func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 		}
 		return err
 	})
-}
-
-// awaitSlot returns *cloud.Queued while the maximum number of clones runs. Listings and the stream
-// report finished clones. If nothing has read the tasks lately, awaitSlot reads them.
-func (d *driver) awaitSlot(ctx context.Context, s *session, id string) error {
-	if d.clones.admit(id) {
-		return nil
-	}
-	after := d.clones.nextRead(d.currentPace())
-	if after == 0 {
-		if _, err := d.clones.refresh(ctx, s, d.page, nil); err != nil {
-			return err
-		}
-		if d.clones.admit(id) {
-			return nil
-		}
-		after = d.currentPace()
-	}
-	return &cloud.Queued{After: after}
 }
 
 // existing returns the machine if its VM exists or is being created.

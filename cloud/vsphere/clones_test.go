@@ -380,24 +380,13 @@ func TestRefusedLogin(t *testing.T) {
 	g.Expect(calls["Login"]).To(Equal(1))
 }
 
-// TestAdjust: other rate limits and another pace hold at once, also for clones that run already.
+// TestAdjust: another pace of reads holds at once.
 func TestAdjust(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	d := &driver{}
-	spec := &infrav1.CloudAccountSpec{RateLimits: &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "1", Burst: 1}}}
-	d.Adjust(spec)
-	g.Expect(d.currentPace()).To(Equal(defaultPace))
-	for _, id := range []string{"one", "two", "three"} {
-		g.Expect(d.clones.begin(id)).To(BeTrue())
-	}
-	g.Expect(d.clones.admit("one")).To(BeTrue())
-	g.Expect(d.clones.admit("two")).To(BeFalse())
-	spec.RateLimits.Create.Burst, spec.Inventory.ActiveSeconds = 2, 3
-	d.Adjust(spec)
-	g.Expect(d.clones.admit("two")).To(BeTrue())
-	g.Expect(d.clones.admit("three")).To(BeFalse())
-	g.Expect(d.currentPace()).To(Equal(3 * time.Second))
 	d.Adjust(&infrav1.CloudAccountSpec{})
-	g.Expect(d.clones.admit("three")).To(BeTrue(), "the default is larger")
+	g.Expect(d.currentPace()).To(Equal(defaultPace))
+	d.Adjust(&infrav1.CloudAccountSpec{Inventory: infrav1.InventorySpec{ActiveSeconds: 3}})
+	g.Expect(d.currentPace()).To(Equal(3 * time.Second))
 }

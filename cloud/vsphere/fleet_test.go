@@ -4,12 +4,14 @@ package vsphere
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
@@ -23,23 +25,45 @@ func (v *vcsim) connected(t testing.TB) *fleet.Account {
 	t.Helper()
 	row := Cloud()
 	row.New = v.unpinned // the transport verifies the certificate
-	return engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(5 * time.Minute), Transport: v},
-		fleet.AccountConfig{Spec: *v.account, Credentials: credentials()})
+	return engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(5 * time.Minute), Transport: v,
+		OnMachines: func(_ types.NamespacedName, tokens []string) {
+			for _, token := range tokens {
+				select {
+				case v.wakeup(token) <- struct{}{}:
+				default:
+				}
+			}
+		}}, fleet.AccountConfig{Spec: *v.account, Credentials: credentials()})
 }
 
-// manage creates machines concurrently, as the controllers do. Each one retries when its answer
-// says so.
-func manage(t testing.TB, a *fleet.Account, machines int, made func(cloud.Reference)) {
+// wakeup returns what wakes a machine whose turn has come.
+func (v *vcsim) wakeup(token string) chan struct{} {
+	wakeup, _ := v.wakeups.LoadOrStore(token, make(chan struct{}, 1))
+	return wakeup.(chan struct{})
+}
+
+// manage creates machines concurrently, as the controllers do. Each one tries again when its answer
+// says so, or when it is woken.
+func (v *vcsim) manage(t testing.TB, a *fleet.Account, machines int, made func(cloud.Reference)) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for i := range machines {
 		wg.Go(func() {
-			ref, err := engine.Create(t, a, request(fmt.Sprintf("m-%d", i)), nil)
+			req := request(fmt.Sprintf("m-%d", i))
+			r, err := a.Ensure(t.Context(), req, nil)
+			for queued := (*cloud.Queued)(nil); errors.As(err, &queued) && t.Context().Err() == nil; {
+				select {
+				case <-time.After(queued.After):
+				case <-v.wakeup(req.Token):
+				case <-t.Context().Done():
+				}
+				r, err = a.Ensure(t.Context(), req, nil)
+			}
 			if err != nil {
 				t.Errorf("machine %d: %v", i, err)
 				return
 			}
-			made(ref)
+			made(cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID, ProviderID: r.ProviderID})
 		})
 	}
 }
@@ -86,7 +110,7 @@ func TestClonesAtOnce(t *testing.T) {
 	ran := make(chan int, 1)
 	go func() { ran <- v.work(working, template, atOnce) }()
 	a := v.connected(t)
-	calls := v.counted(func() { manage(t, a, machines, func(cloud.Reference) {}) })
+	calls := v.counted(func() { v.manage(t, a, machines, func(cloud.Reference) {}) })
 	g.Eventually(template.running, "1m").Should(BeZero())
 	rest()
 	g.Expect(<-ran).To(Equal(atOnce))
@@ -124,7 +148,7 @@ func TestWatchedFleet(t *testing.T) {
 	}
 	began := time.Now()
 	calls := v.counted(func() {
-		manage(t, a, machines, func(ref cloud.Reference) {
+		v.manage(t, a, machines, func(ref cloud.Reference) {
 			all.Store(ref, true)
 			a.Observe(ref, true)
 		})

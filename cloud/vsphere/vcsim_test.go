@@ -51,7 +51,8 @@ type vcsim struct {
 	// permissions holds what the driver's user may see.
 	permissions standin.Permissions
 	// fault handles a call instead of send. nil means no fault.
-	fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)
+	fault   func(operation string, send func() (*http.Response, error)) (*http.Response, error)
+	wakeups sync.Map // of machines, by token
 }
 
 // start runs a simulator with this many VMs, 1 by default. They belong to no machine.

@@ -60,8 +60,9 @@ func Cloud() cloud.Cloud {
 		},
 		// Conservative guesses: vCenter documents no rate limits. It queues clones beyond 8 on one
 		// host and 128 on one datastore ("Limits on Simultaneous Migrations", vCenter Server and
-		// Host Management). The create burst also limits how many clones run at once.
+		// Host Management). A clone's task runs on after the call.
 		Limits: cloud.Limits{
+			AtOnce: 20,
 			Create: cloud.Limit{PerSecond: 2, Burst: 20},
 			Delete: cloud.Limit{PerSecond: 10, Burst: 50},
 			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
@@ -229,11 +230,6 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 
 // Adjust implements cloud.Adjustable.
 func (d *driver) Adjust(account *infrav1.CloudAccountSpec) {
-	most := Cloud().Limits.Create.Burst
-	if l := account.RateLimits; l != nil && l.Create != nil {
-		most = int(l.Create.Burst)
-	}
-	d.clones.setLimit(most)
 	d.setPace(cmp.Or(time.Duration(account.Inventory.ActiveSeconds)*time.Second, defaultPace))
 }
 
