@@ -38,10 +38,14 @@ func TestRulesNameTheirSubtests(t *testing.T) {
 					}
 				}
 			}
+			if !strings.HasPrefix(text, "Ensure ") {
+				return true
+			}
 			all := regexp.MustCompile(` [1-9]\. `).Split(text, -1)[1:]
-			for i, rule := range all {
-				if rules++; i < len(all)-1 && !proofs.MatchString(rule) {
-					t.Errorf("%s: no subtest proves %q", path, rule)
+			rules = len(all)
+			for _, rule := range all[:max(rules-1, 0)] {
+				if !proofs.MatchString(rule) {
+					t.Errorf("no subtest proves %q", rule)
 				}
 			}
 			return true
