@@ -21,8 +21,8 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/bootstrap/token"
-	"github.com/drover-io/drover/kubeconfig"
-	"github.com/drover-io/drover/naming"
+	"github.com/drover-io/drover/internal/kubeconfig"
+	"github.com/drover-io/drover/internal/naming"
 )
 
 // The keys of the data Secret, besides render.FilesKey. Cluster API's contract defines the first

@@ -28,8 +28,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/drover-io/drover/bootstrap/csr"
+	"github.com/drover-io/drover/internal/naming"
 	"github.com/drover-io/drover/internal/predicates"
-	"github.com/drover-io/drover/naming"
 )
 
 const (

@@ -28,8 +28,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/internal/kubeconfig"
 	"github.com/drover-io/drover/internal/predicates"
-	"github.com/drover-io/drover/kubeconfig"
 )
 
 // maxFailureDomains is the maximum that the API accepts. If there are more, the first by name

@@ -15,7 +15,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/driverkit"
-	"github.com/drover-io/drover/naming"
+	"github.com/drover-io/drover/internal/naming"
 )
 
 // isNodeOf reports whether a Node without provider ID is the machine's. What a Node says of itself

@@ -21,7 +21,7 @@ import (
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	"github.com/drover-io/drover/internal/egress"
-	"github.com/drover-io/drover/kubeconfig"
+	"github.com/drover-io/drover/internal/kubeconfig"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/kubeconfig"
+	"github.com/drover-io/drover/internal/kubeconfig"
 )
 
 // reserve records the virtual IP that the user has chosen, or claims one, and records that once

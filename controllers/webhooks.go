@@ -17,8 +17,8 @@ import (
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/kubeconfig"
 	"github.com/drover-io/drover/internal/validation"
-	"github.com/drover-io/drover/kubeconfig"
 )
 
 // Webhooks refuses objects for reasons that the CRDs' own rules can't check: rules that only a

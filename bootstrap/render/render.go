@@ -18,7 +18,7 @@ import (
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	"github.com/drover-io/drover/naming"
+	"github.com/drover-io/drover/internal/naming"
 )
 
 // Input contains everything that the user data depend on.

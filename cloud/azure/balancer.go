@@ -195,8 +195,8 @@ func (d *driver) ensureAddress(ctx context.Context, req cloud.BalancerRequest, z
 	return err
 }
 
-// unavailableIfChanging returns the error of a change: what another change of the same resource causes is
-// Unavailable, because the next attempt reads what has become of it.
+// unavailableIfChanging returns the error of a change: what another change of the same resource
+// causes is Unavailable, because the next attempt reads what has become of it.
 func unavailableIfChanging(err error) error {
 	if driverkit.RefusedAs(err, preconditionFailed, anotherOperation) {
 		return &cloud.Error{Code: cloud.Unavailable, Message: err.Error(), Err: err}

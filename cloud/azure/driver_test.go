@@ -21,7 +21,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/conformance"
-	"github.com/drover-io/drover/naming"
+	"github.com/drover-io/drover/internal/naming"
 )
 
 func connect(t testing.TB, stub *armstub.Cloud) *driver {

@@ -9,7 +9,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
-	"github.com/drover-io/drover/naming"
+	"github.com/drover-io/drover/internal/naming"
 )
 
 // deleteToo makes Azure delete a part together with the machine. Azure's default is to keep it.

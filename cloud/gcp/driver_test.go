@@ -19,7 +19,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
-	"github.com/drover-io/drover/naming"
+	"github.com/drover-io/drover/internal/naming"
 )
 
 func connect(t testing.TB, stub *gcpstub.Cloud) *driver {

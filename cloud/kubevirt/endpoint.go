@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/drover-io/drover/cloud"
-	"github.com/drover-io/drover/kubeconfig"
+	"github.com/drover-io/drover/internal/kubeconfig"
 )
 
 const (

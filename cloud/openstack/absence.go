@@ -219,9 +219,9 @@ func serverID(providerID string) string {
 	return rest[strings.LastIndex(rest, "/")+1:]
 }
 
-// recordDeleted records a server, or a load balancer, that Nova does not find by ID or whose deletion
-// was accepted: neither happens while the cell is down. The create with its token, if that is
-// known, has taken effect. Forgetting it only costs a call.
+// recordDeleted records a server, or a load balancer, that Nova does not find by ID or whose
+// deletion was accepted: neither happens while the cell is down. The create with its token, if that
+// is known, has taken effect. Forgetting it only costs a call.
 func (d *driver) recordDeleted(id, token string) {
 	for _, key := range []string{id, token} {
 		if key != "" {

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-io/drover/cloud/tagging"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/internal/options"
-	"github.com/drover-io/drover/takeover"
+	"github.com/drover-io/drover/internal/takeover"
 )
 
 // importOptions say which machines to take over, and into which Cluster.

@@ -37,7 +37,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-io/drover/internal/budget"
-	"github.com/drover-io/drover/kubeconfig"
+	"github.com/drover-io/drover/internal/kubeconfig"
 )
 
 const (

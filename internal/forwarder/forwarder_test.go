@@ -31,7 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-io/drover/internal/budget"
-	"github.com/drover-io/drover/kubeconfig"
+	"github.com/drover-io/drover/internal/kubeconfig"
 )
 
 // marked is in the tenant's credentials, and must not be in anything that a library gets.

@@ -29,8 +29,8 @@ import (
 	"github.com/drover-io/drover/controllers/safety"
 	"github.com/drover-io/drover/internal/egress"
 	"github.com/drover-io/drover/internal/forwarder"
+	"github.com/drover-io/drover/internal/kubeconfig"
 	"github.com/drover-io/drover/internal/options"
-	"github.com/drover-io/drover/kubeconfig"
 )
 
 // shared is what several controllers use.

@@ -39,7 +39,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap"
 	"github.com/drover-io/drover/internal/forwarder"
-	"github.com/drover-io/drover/kubeconfig"
+	"github.com/drover-io/drover/internal/kubeconfig"
 	"github.com/drover-io/drover/test/playground"
 )
 

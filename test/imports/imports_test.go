@@ -83,7 +83,7 @@ func forbidden(from, path string) string {
 		return "only main imports the manager"
 	case ours && under(to, "internal/options") && !isProgram(from):
 		return "only programs import their options"
-	case ours && under(to, "takeover") && !under(from, "cmd"):
+	case ours && under(to, "internal/takeover") && !under(from, "cmd"):
 		return "only the command imports takeover"
 	case ours && slices.Contains(additions, to) && (under(from, "controllers") || from == "cloud/driverkit"):
 		return "only commands use what drivers add for them"
@@ -100,23 +100,27 @@ func forbidden(from, path string) string {
 			return "api imports nothing else in this module"
 		}
 	case under(from, "internal/forwarder"):
-		if ours && !under(to, "kubeconfig") && to != scanners && to != budgets {
+		if ours && !under(to, "internal/kubeconfig") && to != scanners && to != budgets {
 			return "the forwarder imports only kubeconfig, the scanners and the budgets"
 		}
 	case isProgram(from):
 		if d := driverOf(to); ours && d != "" && (!under(to, "cloud/simulated/simulator") || !under(from, "cmd")) {
 			return "a program knows no driver: the registry does"
 		}
-	case under(from, "internal"), under(from, "kubeconfig"), under(from, "naming"):
+	case under(from, "internal/takeover"):
+		if ours && !under(to, "api") && to != "cloud" && to != "cloud/tagging" && !under(to, "internal") {
+			return "takeover imports only api, the contract and internal"
+		}
+	case under(from, "internal"):
 		if ours {
-			return "internal, kubeconfig and naming import nothing else in this module"
+			return "internal packages import nothing else in this module"
 		}
 	case driverOf(from) != "":
 		// KubeVirt's API is Kubernetes' own: its driver uses client-go as others use their SDK.
 		if client && !simulator && (from != "cloud/kubevirt" || !under(path, kubernetesClients[0])) {
 			return "a driver knows no Kubernetes client"
 		}
-		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "kubeconfig") && !under(to, "naming") {
+		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "internal/kubeconfig") && !under(to, "internal/naming") {
 			return "a driver imports only api, cloud, kubeconfig and naming"
 		}
 		if d := driverOf(to); ours && d != "" && d != driverOf(from) {
@@ -159,20 +163,16 @@ func forbidden(from, path string) string {
 			return "tokens import only api"
 		}
 	case under(from, "bootstrap/render"):
-		if ours && !under(to, "api") && !under(to, "bootstrap/render") && !under(to, "naming") {
+		if ours && !under(to, "api") && !under(to, "bootstrap/render") && !under(to, "internal/naming") {
 			return "what renders user data imports only api and naming"
 		}
 	case under(from, "bootstrap"):
-		if ours && !under(to, "api") && !under(to, "bootstrap") && !under(to, "internal") && !under(to, "kubeconfig") && !under(to, "naming") {
-			return "bootstrap imports only api, internal, kubeconfig and naming"
-		}
-	case under(from, "takeover"):
-		if ours && !under(to, "api") && to != "cloud" && to != "cloud/tagging" && !under(to, "internal") {
-			return "takeover imports only api, the contract and internal"
+		if ours && !under(to, "api") && !under(to, "bootstrap") && !under(to, "internal") {
+			return "bootstrap imports only api and internal"
 		}
 	case under(from, "controllers"):
-		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "controllers") && !under(to, "internal") && !under(to, "kubeconfig") && !under(to, "naming") {
-			return "controllers import only api, cloud, internal, kubeconfig and naming"
+		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "controllers") && !under(to, "internal") {
+			return "controllers import only api, cloud and internal"
 		}
 		if d := driverOf(to); ours && d != "" {
 			return "controllers know no driver: the registry does"
@@ -236,17 +236,17 @@ func TestForbidden(t *testing.T) {
 		{"cloud/aws/internal/ec2", module + "/cloud/aws", true},
 		{"cloud/aws", module + "/bootstrap", false},
 		{"cloud/aws", "sigs.k8s.io/controller-runtime/pkg/client", false},
-		{"cloud/kubevirt", module + "/kubeconfig", true},
+		{"cloud/kubevirt", module + "/internal/kubeconfig", true},
 		{"cloud/kubevirt", "k8s.io/client-go/rest", true},
 		{"cloud/kubevirt", "sigs.k8s.io/controller-runtime/pkg/client", false},
 		{"cloud/aws", "k8s.io/client-go/rest", false},
-		{"cloud/aws", module + "/naming", true},
-		{"cloud", module + "/kubeconfig", false},
-		{"kubeconfig", module + "/cloud", false},
-		{"internal/forwarder", module + "/kubeconfig", true},
+		{"cloud/aws", module + "/internal/naming", true},
+		{"cloud", module + "/internal/kubeconfig", false},
+		{"internal/kubeconfig", module + "/cloud", false},
+		{"internal/forwarder", module + "/internal/kubeconfig", true},
 		{"internal/forwarder", module + "/controllers", false},
 		{"internal/forwarder", module + "/internal/scan", true},
-		{"internal/scan", module + "/kubeconfig", false},
+		{"internal/scan", module + "/internal/kubeconfig", false},
 		{"cloud/driverkit", module + "/internal/scan", true},
 		{"cloud/driverkit", module + "/internal/egress", false},
 		{"cloud/aws", module + "/internal/scan", false},
@@ -258,19 +258,19 @@ func TestForbidden(t *testing.T) {
 		{"bootstrap", module + "/api/bootstrap/v1alpha1", true},
 		{"bootstrap", module + "/cloud", false},
 		{"bootstrap", module + "/bootstrap/csr", true},
-		{"bootstrap", module + "/kubeconfig", true},
-		{"bootstrap", module + "/naming", true},
+		{"bootstrap", module + "/internal/kubeconfig", true},
+		{"bootstrap", module + "/internal/naming", true},
 		{"bootstrap", module + "/controllers", false},
 		{"bootstrap/csr", module + "/api/infrastructure/v1alpha1", true},
 		{"bootstrap/csr", module + "/bootstrap/token", false},
 		{"bootstrap/csr", "sigs.k8s.io/controller-runtime/pkg/client", false},
 		{"bootstrap/token", "sigs.k8s.io/controller-runtime/pkg/client", true},
 		{"bootstrap/token", module + "/bootstrap/csr", false},
-		{"bootstrap/render", module + "/naming", true},
+		{"bootstrap/render", module + "/internal/naming", true},
 		{"bootstrap/render", module + "/bootstrap/token", false},
-		{"naming", module + "/api/bootstrap/v1alpha1", false},
-		{"controllers", module + "/naming", true},
-		{"controllers", module + "/kubeconfig", true},
+		{"internal/naming", module + "/api/bootstrap/v1alpha1", false},
+		{"controllers", module + "/internal/naming", true},
+		{"controllers", module + "/internal/kubeconfig", true},
 		{"controllers", module + "/bootstrap", false},
 		{"controllers", module + "/bootstrap/render", false},
 		{"controllers", module + "/cloud", true},
@@ -286,18 +286,18 @@ func TestForbidden(t *testing.T) {
 		{".", module + "/internal/manager", true},
 		{"internal/manager", module + "/controllers", true},
 		{"internal/manager", module + "/internal/options", true},
-		{"internal/manager", module + "/takeover", false},
+		{"internal/manager", module + "/internal/takeover", false},
 		{"internal/manager", module + "/cloud/simulated/simulator", false},
 		{"controllers", module + "/internal/options", false},
 		{".", module + "/controllers", false},
 		{"cmd/drover", module + "/controllers", true},
-		{"cmd/drover", module + "/takeover", true},
-		{"controllers", module + "/takeover", false},
-		{"takeover", module + "/cloud", true},
-		{"takeover", module + "/cloud/tagging", true},
-		{"takeover", module + "/cloud/preflight", false},
-		{"takeover", module + "/cloud/aws", false},
-		{"takeover", module + "/controllers", false},
+		{"cmd/drover", module + "/internal/takeover", true},
+		{"controllers", module + "/internal/takeover", false},
+		{"internal/takeover", module + "/cloud", true},
+		{"internal/takeover", module + "/cloud/tagging", true},
+		{"internal/takeover", module + "/cloud/preflight", false},
+		{"internal/takeover", module + "/cloud/aws", false},
+		{"internal/takeover", module + "/controllers", false},
 		{"cmd/drover", module + "/bootstrap", true},
 		{"cmd/drover", module + "/cloud/registry", true},
 		{"cmd/drover", module + "/cloud/simulated/simulator", true},

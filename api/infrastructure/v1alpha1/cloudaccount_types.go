@@ -63,7 +63,8 @@ type CloudAccountSpec struct {
 	VSphere *VSphereAccount `json:"vsphere,omitempty"`
 
 	// place identifies the place to which the credentials give access. Drover sets it after it has
-	// verified the credentials. It is immutable once set, and credentials for another place are rejected.
+	// verified the credentials. It is immutable once set, and credentials for another place are
+	// rejected.
 	// Example: "aws:123456789012:eu-central-1".
 	// +optional
 	// +kubebuilder:validation:MinLength=1

@@ -37,7 +37,7 @@ type admission struct {
 
 func newAdmission(file string) (*admission, error) {
 	var v1 apiextensionsv1.CustomResourceDefinition
-	data, err := os.ReadFile("../config/crd/bases/" + file)
+	data, err := os.ReadFile("../../config/crd/bases/" + file)
 	if err == nil {
 		err = yaml.UnmarshalStrict(data, &v1)
 	}

@@ -21,7 +21,7 @@ import (
 func TestFieldsOfClusterAPI(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "sigs.k8s.io/cluster-api-provider-aws/v2")
-	cmd.Dir = "../hack/tools/cluster-api-provider-aws"
+	cmd.Dir = "../../hack/tools/cluster-api-provider-aws"
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
