@@ -115,6 +115,9 @@ func (w *workers) count(accounts int) {
 
 // may reports whether an account may take a worker for a call of these slots.
 func (w *workers) may(of *slots) bool {
+	if w == nil {
+		return true
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.leaves(of)
