@@ -41,15 +41,18 @@ func oldKinds(t *testing.T, management *playground.Management, server client.Cli
 	creation := func(fields map[string]any) map[string]any {
 		return fields["creation"].(map[string]any)["properties"].(map[string]any)
 	}
-	change(func(fields map[string]any) { field = creation(fields)["attempt"]; delete(creation(fields), "attempt") })
+	change(func(fields map[string]any) {
+		field = creation(fields)["failureDomain"]
+		delete(creation(fields), "failureDomain")
+	})
 	p, err := management.StartDrover(t.Context(), playground.DroverOptions{})
 	if err == nil {
 		p.Kill()
 		t.Error("the manager begins")
-	} else if said := err.Error(); !strings.Contains(said, "CloudMachine of infrastructure.cluster.x-k8s.io/v1alpha1 does not have the field spec.creation.attempt") {
+	} else if said := err.Error(); !strings.Contains(said, "CloudMachine of infrastructure.cluster.x-k8s.io/v1alpha1 does not have the field spec.creation.failureDomain") {
 		t.Error(said)
 	}
-	change(func(fields map[string]any) { creation(fields)["attempt"] = field })
+	change(func(fields map[string]any) { creation(fields)["failureDomain"] = field })
 }
 
 // TestWithoutClusterAPI tests that the manager reports a missing Cluster API.
