@@ -109,7 +109,7 @@ verify-generate: generate ## Fail when what is committed differs from what `make
 docs: ## Build the book as a site to out/site/; a broken link is an error (Debian's or Ubuntu's mkdocs and its theme, not installed)
 	rm -rf out/book out/theme && mkdir -p out/book
 	echo "module out" >out/go.mod # so that ./... leaves out what of our sources the book shows
-	git ls-files -co --exclude-standard '*.md' docs config/prometheus config/network-policy config/secret-policy cloud/error.go cloud/aws/queue.go tilt-provider.json Tiltfile LICENSE test/outage/restore_test.go | xargs cp --parents -t out/book
+	git ls-files -co --exclude-standard '*.md' docs config/prometheus config/network-policy config/secret-policy cloud/driver.go cloud/error.go cloud/preflight/preflight.go cloud/tagging/tagging.go cloud/aws/queue.go tilt-provider.json Tiltfile LICENSE test/outage/restore_test.go | xargs cp --parents -t out/book
 	mkdocs=$$(hack/debs mkdocs mkdocs-material); ln -s "$$(dirname "$$mkdocs")/root/usr/share/mkdocs/themes/material" out/theme; \
 	"$$mkdocs" python3 -m mkdocs build --strict
 
