@@ -277,7 +277,7 @@ func (s *suite) wantCode(err error, want ...cloud.Code) {
 func (s *suite) wantCalls(step string, got, most int) {
 	s.Helper()
 	if got > most {
-		s.Errorf("%s made %d calls, want at most %d", step, got, most)
+		s.Errorf("%s made %d calls, want at most %d; the last ones were %q", step, got, most, s.net.last(got))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ type network struct {
 
 	mu    sync.Mutex
 	calls map[cloud.Class]int
+	names []string // of all calls, in their order
 	fault *fault
 }
 
@@ -69,6 +71,7 @@ func (n connection) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	n.mu.Lock()
 	n.calls[class]++
+	n.names = append(n.names, name)
 	f := n.fault
 	if f != nil && (f.class != class || f.hits > 0) {
 		f = nil
@@ -106,6 +109,13 @@ func (n *network) total(classes []cloud.Class) int {
 		sum += n.calls[class]
 	}
 	return sum
+}
+
+// last returns the names of the newest calls.
+func (n *network) last(calls int) []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.names[max(0, len(n.names)-calls):])
 }
 
 // inject sets a fault for the next call of its class after skip others. happened reports whether

@@ -123,6 +123,7 @@ func (r refusal) creationCode() cloud.Code {
 	case strings.Contains(words, "availability zone"):
 		return cloud.NoCapacity
 	case strings.Contains(words, "invalid key_name"), strings.Contains(words, "could not be found"), strings.Contains(words, " not found for project"),
+		strings.HasPrefix(words, "unable to find security_group"), // what Nova 26 says of a group that Neutron does not have
 		strings.Contains(words, "can not find requested image"), strings.HasPrefix(words, "image ") && strings.Contains(words, "is not active"):
 		return cloud.NotFound
 	}

@@ -25,6 +25,7 @@ func TestBadRequests(t *testing.T) {
 		"a key pair to come":         {"Invalid key_name provided.", cloud.NotFound},
 		"a network to come":          {"Network 9b1c3a0e-0000-4000-8000-000000000001 could not be found.", cloud.NotFound},
 		"a server group to come":     {"Instance group 9b1c3a0e-0000-4000-8000-000000000002 could not be found.", cloud.NotFound},
+		"a security group to come":   {"Unable to find security_group with name or id 'nothing'", cloud.NotFound},
 		"an image that is uploading": {"Image 9b1c3a0e-0000-4000-8000-000000000003 is not active.", cloud.NotFound},
 		"an image that was deleted":  {"Can not find requested image", cloud.NotFound},
 		"a field":                    {"Flavor's disk is too small for requested image.", cloud.InvalidSpec},
