@@ -29,7 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap/token"
 	"github.com/drover-io/drover/internal/predicates"
 )
@@ -42,7 +42,7 @@ const (
 	recheck = 30 * time.Second
 )
 
-// ConfigReconciler creates the user data of each CloudInitConfig, and maintains its bootstrap token
+// ConfigReconciler creates the user data of each DroverConfig, and maintains its bootstrap token
 // until the machine has joined.
 //
 // A machine costs three writes until its user data is ready (the Secret with the user data, the
@@ -79,9 +79,9 @@ type Host struct {
 	Takes func(userData []byte) error
 }
 
-// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigs,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigs/status,verbs=patch
-// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigs/finalizers,verbs=update
+// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=droverconfigs,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=droverconfigs/status,verbs=patch
+// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=droverconfigs/finalizers,verbs=update
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -89,26 +89,26 @@ type Host struct {
 // SetupWithManager registers the controller.
 func (r *ConfigReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	err := ctrl.NewControllerManagedBy(mgr).
-		Named("cloudinitconfig").
-		For(&bootstrapv1.CloudInitConfig{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
+		Named("droverconfig").
+		For(&bootstrapv1.DroverConfig{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(configOfMachine), builder.WithPredicates(machineChanged())).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.configsOfCluster), builder.WithPredicates(clusterChanged())).
 		Watches(&clusterv1.Cluster{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
 			r.tokens.ForgetCluster(e.Object.GetUID())
 			r.clientCAs.forget(e.Object.GetUID())
 		}}).
-		WatchesRawSource(r.ClusterCache.GetClusterSource("cloudinitconfig", r.configsOfCluster)).
+		WatchesRawSource(r.ClusterCache.GetClusterSource("droverconfig", r.configsOfCluster)).
 		WithOptions(options).
 		Complete(r)
 	if err != nil {
-		return fmt.Errorf("setting up the controller of CloudInitConfig: %w", err)
+		return fmt.Errorf("setting up the controller of DroverConfig: %w", err)
 	}
 	return nil
 }
 
 // scope holds what one reconcile has read.
 type scope struct {
-	config  *bootstrapv1.CloudInitConfig
+	config  *bootstrapv1.DroverConfig
 	cluster *clusterv1.Cluster // nil when gone
 	machine *clusterv1.Machine // nil when the config has none
 }
@@ -124,9 +124,9 @@ type waiting struct {
 
 func (w *waiting) Error() string { return w.reason + ": " + w.message }
 
-// Reconcile advances one CloudInitConfig.
+// Reconcile advances one DroverConfig.
 func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	s := &scope{config: &bootstrapv1.CloudInitConfig{}}
+	s := &scope{config: &bootstrapv1.DroverConfig{}}
 	if err := r.Client.Get(ctx, req.NamespacedName, s.config); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -172,7 +172,7 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 
 // isWatched reports whether this manager handles the config. Every manager handles a config that
 // has no watch-filter label and is being deleted, because its finalizer may block the deletion.
-func (r *ConfigReconciler) isWatched(config *bootstrapv1.CloudInitConfig) bool {
+func (r *ConfigReconciler) isWatched(config *bootstrapv1.DroverConfig) bool {
 	_, labeled := config.Labels[clusterv1.WatchLabel]
 	return predicates.Watched(config, r.WatchFilterValue) || (!labeled && !config.DeletionTimestamp.IsZero())
 }
@@ -211,7 +211,7 @@ func (r *ConfigReconciler) paused(s *scope) bool {
 }
 
 // claim sets the finalizer before the controller creates anything that it guards.
-func (r *ConfigReconciler) claim(ctx context.Context, config *bootstrapv1.CloudInitConfig) error {
+func (r *ConfigReconciler) claim(ctx context.Context, config *bootstrapv1.DroverConfig) error {
 	before := config.DeepCopy()
 	if !controllerutil.AddFinalizer(config, bootstrapv1.ConfigFinalizer) {
 		return nil
@@ -267,7 +267,7 @@ func ready(s *scope) error {
 	case s.machine == nil:
 		return &waiting{reason: bootstrapv1.WaitingForOwnerReason, message: "Waiting for a Machine to own this config"}
 	case util.IsControlPlaneMachine(s.machine):
-		return &waiting{reason: bootstrapv1.InvalidSpecReason, message: "CloudInitConfig supports only worker Machines, but this Machine belongs to a control plane"}
+		return &waiting{reason: bootstrapv1.InvalidSpecReason, message: "DroverConfig supports only worker Machines, but this Machine belongs to a control plane"}
 	case s.cluster == nil:
 		return &waiting{reason: bootstrapv1.WaitingForClusterReason, message: fmt.Sprintf("Waiting for Cluster %q to exist", s.machine.Spec.ClusterName)}
 	case !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false):
@@ -369,10 +369,10 @@ func (r *ConfigReconciler) conclude(s *scope, paused bool, result ctrl.Result, e
 
 // configsOfCluster maps a Cluster to the configs that belong to it.
 func (r *ConfigReconciler) configsOfCluster(ctx context.Context, o client.Object) []ctrl.Request {
-	list := &bootstrapv1.CloudInitConfigList{}
+	list := &bootstrapv1.DroverConfigList{}
 	err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing the CloudInitConfigs of a Cluster failed")
+		ctrl.LoggerFrom(ctx).Error(err, "Listing the DroverConfigs of a Cluster failed")
 		return nil
 	}
 	var out []ctrl.Request
@@ -388,7 +388,7 @@ func configOfMachine(_ context.Context, o client.Object) []ctrl.Request {
 		return nil
 	}
 	ref := machine.Spec.Bootstrap.ConfigRef
-	if ref.Kind != "CloudInitConfig" || ref.APIGroup != bootstrapv1.GroupVersion.Group {
+	if ref.Kind != "DroverConfig" || ref.APIGroup != bootstrapv1.GroupVersion.Group {
 		return nil
 	}
 	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}}}

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/bootstrap/token"
 	"github.com/drover-io/drover/internal/kubeconfig"
@@ -102,7 +102,7 @@ func (r *ConfigReconciler) own(ctx context.Context, s *scope, found *corev1.Secr
 	}
 	handedOut := ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, "") == found.Name
 	ours := found.Type == clusterv1.ClusterSecretType && found.Labels[clusterv1.ClusterNameLabel] == s.cluster.Name && len(found.Data[valueKey]) > 0
-	same := owner == nil || (owner.Kind == "CloudInitConfig" && owner.Name == s.config.Name)
+	same := owner == nil || (owner.Kind == "DroverConfig" && owner.Name == s.config.Name)
 	if !handedOut || !ours || !same {
 		return &waiting{
 			reason: bootstrapv1.InternalErrorReason, after: recheck,
@@ -261,6 +261,6 @@ func dnsAddress(cluster *clusterv1.Cluster) string {
 	return a.String()
 }
 
-func ownedBy(config *bootstrapv1.CloudInitConfig) metav1.OwnerReference {
-	return *metav1.NewControllerRef(config, bootstrapv1.GroupVersion.WithKind("CloudInitConfig"))
+func ownedBy(config *bootstrapv1.DroverConfig) metav1.OwnerReference {
+	return *metav1.NewControllerRef(config, bootstrapv1.GroupVersion.WithKind("DroverConfig"))
 }

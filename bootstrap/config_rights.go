@@ -13,7 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
@@ -21,11 +21,11 @@ import (
 // never binds the role by which certificate requests are approved automatically.
 const BindingName = "drover:node-bootstrapper"
 
-func joinsByKubeadm(config *bootstrapv1.CloudInitConfig) bool {
+func joinsByKubeadm(config *bootstrapv1.DroverConfig) bool {
 	return config.Spec.Join.Method == bootstrapv1.JoinKubeadm
 }
 
-func tokenGroups(config *bootstrapv1.CloudInitConfig) []string {
+func tokenGroups(config *bootstrapv1.DroverConfig) []string {
 	if joinsByKubeadm(config) {
 		return []string{token.Group, token.KubeadmGroup}
 	}
@@ -43,7 +43,7 @@ type grant struct {
 // grantsOf returns the grants that a config's token needs. The last three are what "kubeadm join"
 // also reads (NodeBootstrapTokenAuthGroup in cmd/kubeadm of Kubernetes), with the roles that
 // kubeadm creates in a cluster that it sets up.
-func grantsOf(config *bootstrapv1.CloudInitConfig) []grant {
+func grantsOf(config *bootstrapv1.DroverConfig) []grant {
 	out := []grant{{name: BindingName, role: "system:node-bootstrapper", group: token.Group}}
 	if joinsByKubeadm(config) {
 		out = append(out,
@@ -57,7 +57,7 @@ func grantsOf(config *bootstrapv1.CloudInitConfig) []grant {
 
 // ensureRights grants the config's token its rights. It checks at most every ten minutes per
 // Cluster. Only CSRReconciler approves certificates.
-func (r *ConfigReconciler) ensureRights(ctx context.Context, config *bootstrapv1.CloudInitConfig, cluster *clusterv1.Cluster, workload client.Client) error {
+func (r *ConfigReconciler) ensureRights(ctx context.Context, config *bootstrapv1.DroverConfig, cluster *clusterv1.Cluster, workload client.Client) error {
 	for _, g := range grantsOf(config) {
 		if r.tokens.IsBound(cluster.UID, g.name) {
 			continue

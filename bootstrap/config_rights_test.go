@@ -8,12 +8,12 @@ import (
 
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
 // TestTokenGroups: a token is in no group of kubeadm, whose requests are approved automatically,
-// and every grant for a join by kubeadm is to a group of that token. TestCloudInitConfig of
+// and every grant for a join by kubeadm is to a group of that token. TestDroverConfig of
 // test/kubeadm checks this with an API server.
 func TestTokenGroups(t *testing.T) {
 	for method, want := range map[bootstrapv1.JoinMethod]struct {
@@ -24,7 +24,7 @@ func TestTokenGroups(t *testing.T) {
 		bootstrapv1.JoinKubelet: {[]string{token.Group}, 1},
 		bootstrapv1.JoinKubeadm: {[]string{token.Group, token.KubeadmGroup}, 4},
 	} {
-		config := &bootstrapv1.CloudInitConfig{Spec: bootstrapv1.CloudInitConfigSpec{Join: bootstrapv1.Join{Method: method}}}
+		config := &bootstrapv1.DroverConfig{Spec: bootstrapv1.DroverConfigSpec{Join: bootstrapv1.Join{Method: method}}}
 		groups := tokenGroups(config)
 		if !slices.Equal(groups, want.groups) {
 			t.Errorf("%q: %v", method, groups)

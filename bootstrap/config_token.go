@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/index"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap/token"
 	"github.com/drover-io/drover/internal/naming"
 )
@@ -22,7 +22,7 @@ import (
 // joining machine. config_files.go has the other objects per machine, config_rights.go those for
 // all machines.
 
-func ttl(config *bootstrapv1.CloudInitConfig) time.Duration {
+func ttl(config *bootstrapv1.DroverConfig) time.Duration {
 	if config.Spec.TokenTTLSeconds <= 0 {
 		return 30 * time.Minute
 	}

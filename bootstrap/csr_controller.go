@@ -57,7 +57,7 @@ type CSRRequest struct {
 //
 // It costs one write per certificate.
 type CSRReconciler struct {
-	// Client reads Machines, Clusters and CloudMachines from the manager's cache.
+	// Client reads Machines, Clusters and DroverMachines from the manager's cache.
 	Client client.Client
 	// ClusterCache connects to workload clusters.
 	ClusterCache clustercache.ClusterCache
@@ -83,7 +83,7 @@ type report struct {
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=drovermachines,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager registers two controllers. One decides on requests. The other adds the watch for

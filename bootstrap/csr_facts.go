@@ -16,8 +16,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/csr"
 )
 
@@ -30,36 +30,36 @@ type apiService struct {
 	addresses []string
 }
 
-// cloudMachine returns the machine's CloudMachine, which has the provider ID and addresses earlier
+// droverMachine returns the machine's DroverMachine, which has the provider ID and addresses earlier
 // than the Machine. If there is none, it returns an empty one.
-func (r *CSRReconciler) cloudMachine(ctx context.Context, machine *clusterv1.Machine) (*infrav1.CloudMachine, error) {
-	cloud := &infrav1.CloudMachine{}
-	if !onCloudMachine(machine) {
+func (r *CSRReconciler) droverMachine(ctx context.Context, machine *clusterv1.Machine) (*infrav1.DroverMachine, error) {
+	cloud := &infrav1.DroverMachine{}
+	if !onDroverMachine(machine) {
 		return cloud, nil
 	}
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name}, cloud)
 	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading the CloudMachine of a certificate request: %w", err)
+		return nil, fmt.Errorf("reading the DroverMachine of a certificate request: %w", err)
 	}
 	return cloud, nil
 }
 
-func onCloudMachine(machine *clusterv1.Machine) bool {
+func onDroverMachine(machine *clusterv1.Machine) bool {
 	ref := machine.Spec.InfrastructureRef
-	return ref.Kind == "CloudMachine" && ref.APIGroup == infrav1.GroupVersion.Group
+	return ref.Kind == "DroverMachine" && ref.APIGroup == infrav1.GroupVersion.Group
 }
 
 // isDrovers reports whether the machine's infrastructure or its bootstrap provider is Drover. The
 // certificates of other machines are for others to approve.
 func isDrovers(machine *clusterv1.Machine) bool {
-	return onCloudMachine(machine) || len(configOfMachine(context.Background(), machine)) > 0
+	return onDroverMachine(machine) || len(configOfMachine(context.Background(), machine)) > 0
 }
 
 // isDroversCluster reports whether the Cluster, its control plane, or one of its machines is
 // Drover's.
 func (r *CSRReconciler) isDroversCluster(ctx context.Context, cluster *clusterv1.Cluster) (bool, error) {
 	infrastructure, controlPlane := cluster.Spec.InfrastructureRef, cluster.Spec.ControlPlaneRef
-	if infrastructure.GroupKind() == infrav1.CloudClusterKind ||
+	if infrastructure.GroupKind() == infrav1.DroverClusterKind ||
 		controlPlane.APIGroup == controlplanev1.GroupVersion.Group && controlPlane.Kind == "AdoptedControlPlane" {
 		return true, nil
 	}
@@ -81,10 +81,10 @@ func clusterOfMachine(_ context.Context, machine *clusterv1.Machine) []ctrl.Requ
 }
 
 // machineFacts returns the machine's addresses according to its infrastructure provider. For a
-// CloudMachine, it ignores the copy in the Machine, which is older and does not show which
+// DroverMachine, it ignores the copy in the Machine, which is older and does not show which
 // addresses only the guest reports. Other providers do not show that at all.
-func machineFacts(machine *clusterv1.Machine, cloud *infrav1.CloudMachine) csr.Machine {
-	if onCloudMachine(machine) {
+func machineFacts(machine *clusterv1.Machine, cloud *infrav1.DroverMachine) csr.Machine {
+	if onDroverMachine(machine) {
 		return csr.Machine{Addresses: cloud.Status.Addresses, GuestReported: cloud.Status.GuestReportedAddresses}
 	}
 	out := csr.Machine{Addresses: machine.Status.Addresses}
@@ -97,9 +97,9 @@ func machineFacts(machine *clusterv1.Machine, cloud *infrav1.CloudMachine) csr.M
 }
 
 // clusterFacts returns the addresses that no kubelet of the cluster may serve, and the owners of
-// the requested addresses other than the Node and its CloudMachine.
+// the requested addresses other than the Node and its DroverMachine.
 func (r *CSRReconciler) clusterFacts(
-	ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, asked []string, node string, cloud *infrav1.CloudMachine,
+	ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, asked []string, node string, cloud *infrav1.DroverMachine,
 ) (csr.Cluster, error) {
 	facts := csr.Cluster{APIServers: []string{cluster.Spec.ControlPlaneEndpoint.Host}, Domain: cluster.Spec.ClusterNetwork.ServiceDomain}
 	if host := r.APIServer(client.ObjectKeyFromObject(cluster)); host != "" {
@@ -121,7 +121,7 @@ func (r *CSRReconciler) clusterFacts(
 
 // others returns which of the addresses belong to another machine or Node of the cluster.
 func (r *CSRReconciler) others(
-	ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, asked []string, node string, cloud *infrav1.CloudMachine,
+	ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, asked []string, node string, cloud *infrav1.DroverMachine,
 ) (map[string]string, error) {
 	out := map[string]string{}
 	add := func(address, kind, name string) {
@@ -129,11 +129,11 @@ func (r *CSRReconciler) others(
 			out[address] = fmt.Sprintf("%s %q", kind, name)
 		}
 	}
-	machines := &infrav1.CloudMachineList{}
+	machines := &infrav1.DroverMachineList{}
 	err := r.Client.List(ctx, machines, client.InNamespace(cluster.Namespace),
 		client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return nil, fmt.Errorf("listing the CloudMachines of a Cluster: %w", err)
+		return nil, fmt.Errorf("listing the DroverMachines of a Cluster: %w", err)
 	}
 	for i := range machines.Items {
 		m := &machines.Items[i]
@@ -141,7 +141,7 @@ func (r *CSRReconciler) others(
 			continue
 		}
 		for _, a := range m.Status.Addresses {
-			add(a.Address, "CloudMachine", m.Name)
+			add(a.Address, "DroverMachine", m.Name)
 		}
 	}
 	nodes := &corev1.NodeList{}

@@ -14,8 +14,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/csr"
 	"github.com/drover-io/drover/bootstrap/token"
 	"github.com/drover-io/drover/internal/naming"
@@ -64,7 +64,7 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 	if found.Annotations[token.MachineUIDAnnotation] != string(machine.UID) { // "clusterctl move" binds it to the new UID
 		return pending(machine, "the bootstrap token of the request was created for another Machine of the same name"), nil
 	}
-	cloud, err := r.cloudMachine(ctx, machine)
+	cloud, err := r.droverMachine(ctx, machine)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -154,7 +154,7 @@ func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Clu
 	if !isDrovers(machine) {
 		return verdict{}, nil
 	}
-	cloud, err := r.cloudMachine(ctx, machine)
+	cloud, err := r.droverMachine(ctx, machine)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -190,12 +190,12 @@ func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Clu
 }
 
 // approveWithinLimit approves the request, unless it is for a longer lifetime than the machine's
-// CloudInitConfig permits.
+// DroverConfig permits.
 func (r *CSRReconciler) approveWithinLimit(ctx context.Context, machine *clusterv1.Machine, request *certificatesv1.CertificateSigningRequest) (verdict, error) {
-	config := &bootstrapv1.CloudInitConfig{}
+	config := &bootstrapv1.DroverConfig{}
 	for _, ref := range configOfMachine(ctx, machine) {
 		if err := r.Client.Get(ctx, ref.NamespacedName, config); client.IgnoreNotFound(err) != nil {
-			return verdict{}, fmt.Errorf("reading the CloudInitConfig of a certificate request: %w", err)
+			return verdict{}, fmt.Errorf("reading the DroverConfig of a certificate request: %w", err)
 		}
 	}
 	if why := csr.CheckLifetime(request, config.Spec.MaxCertificateSeconds); why != "" {
@@ -238,7 +238,7 @@ func (r *CSRReconciler) machineOfNode(ctx context.Context, cluster *clusterv1.Cl
 // nodeIsMachine returns the Node, or nil if there is none. It also reports whether Cluster API has
 // linked the Node to the machine, or both have the same provider ID. The name alone proves nothing,
 // because another machine's Node may have it.
-func nodeIsMachine(ctx context.Context, cached client.Reader, name string, machine *clusterv1.Machine, cloud *infrav1.CloudMachine) (node *corev1.Node, ours bool, err error) {
+func nodeIsMachine(ctx context.Context, cached client.Reader, name string, machine *clusterv1.Machine, cloud *infrav1.DroverMachine) (node *corev1.Node, ours bool, err error) {
 	node = &corev1.Node{}
 	if err := cached.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 		if apierrors.IsNotFound(err) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bootstrap turns machines into Nodes. It contains the controller of CloudInitConfig, which
+// Package bootstrap turns machines into Nodes. It contains the controller of DroverConfig, which
 // writes each machine's user data and bootstrap token, and the controller that approves kubelet
 // certificates. Package render creates the user data, package token the tokens, and package csr
 // judges the certificate requests.

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/csr"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/bootstrap/token"
@@ -39,7 +39,7 @@ type Joining struct {
 }
 
 // Progress returns a reason (one of infrav1's) and the end of a sentence that begins with the VM.
-// Both are empty for a machine whose bootstrap config is not a CloudInitConfig, because Drover does
+// Both are empty for a machine whose bootstrap config is not a DroverConfig, because Drover does
 // not know how it joins. It returns clustercache.ErrClusterNotConnected while there is no
 // connection to the workload cluster.
 func (j Joining) Progress(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (reason, message string, err error) {
@@ -77,7 +77,7 @@ func (r *CSRReconciler) latestRequest(ctx context.Context, cluster *clusterv1.Cl
 	if err := cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, "", fmt.Errorf("listing certificate requests: %w", err)
 	}
-	cloud, err := r.cloudMachine(ctx, machine)
+	cloud, err := r.droverMachine(ctx, machine)
 	if err != nil {
 		return nil, "", err
 	}
@@ -139,13 +139,13 @@ func describeRequest(request *certificatesv1.CertificateSigningRequest, why stri
 // visible from outside the machine.
 func (r *ConfigReconciler) diagnoseNoRequest(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (string, error) {
 	message := fmt.Sprintf("no kubelet on it has requested a certificate from https://%s: ", cluster.Spec.ControlPlaneEndpoint.String())
-	config := &bootstrapv1.CloudInitConfig{}
+	config := &bootstrapv1.DroverConfig{}
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}, config)
 	if client.IgnoreNotFound(err) != nil {
-		return message, fmt.Errorf("reading the CloudInitConfig: %w", err)
+		return message, fmt.Errorf("reading the DroverConfig: %w", err)
 	}
 	if ready := conditions.Get(config, clusterv1.ReadyCondition); ready != nil && ready.Status == metav1.ConditionFalse {
-		return message + fmt.Sprintf("CloudInitConfig %q says: %s", config.Name, ready.Message), nil
+		return message + fmt.Sprintf("DroverConfig %q says: %s", config.Name, ready.Message), nil
 	}
 	valid, err := r.isTokenValid(ctx, cluster, machine)
 	if err != nil {

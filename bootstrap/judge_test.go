@@ -37,9 +37,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
@@ -53,7 +53,7 @@ func fakeClient(t *testing.T, hooks interceptor.Funcs, objects ...client.Object)
 			t.Fatal(err)
 		}
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&bootstrapv1.CloudInitConfig{}).
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&bootstrapv1.DroverConfig{}).
 		WithIndex(&clusterv1.Machine{}, machineByNode, nodeOfMachine).WithInterceptorFuncs(hooks).Build()
 }
 
@@ -95,8 +95,8 @@ func testMachine(name string, uid types.UID) *clusterv1.Machine {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name, UID: uid, Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}},
 		Spec: clusterv1.MachineSpec{
 			ClusterName: "blue", ProviderID: "simulated:///" + name,
-			Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "CloudInitConfig", Name: name}},
-			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
+			Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "DroverConfig", Name: name}},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: name},
 		},
 	}
 }
@@ -109,7 +109,7 @@ func noKubeconfig(client.ObjectKey) string { return "" }
 func TestTokenOfAnEarlierMachine(t *testing.T) {
 	g := NewWithT(t)
 	cluster, earlier := testCluster(), testMachine("blue-1", "machine-1")
-	secret := holder(&scope{cluster: cluster, machine: earlier, config: &bootstrapv1.CloudInitConfig{
+	secret := holder(&scope{cluster: cluster, machine: earlier, config: &bootstrapv1.DroverConfig{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "blue-1"},
 	}}).Secret("abcdef.0123456789abcdef", time.Now().Add(time.Minute))
 	csr := &certificatesv1.CertificateSigningRequest{
@@ -185,7 +185,7 @@ func (watcher) Watch(cache.Cache) error { return nil }
 func TestDeletionWithoutFilterLabel(t *testing.T) {
 	for label, gone := range map[string]bool{"": true, "ours": true, "theirs": false} {
 		g := NewWithT(t)
-		config := &bootstrapv1.CloudInitConfig{ObjectMeta: metav1.ObjectMeta{
+		config := &bootstrapv1.DroverConfig{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "tenant", Name: "blue-1", UID: "config-1", Finalizers: []string{bootstrapv1.ConfigFinalizer},
 		}}
 		if label != "" {
@@ -207,7 +207,7 @@ func TestServingJudgedByTheCluster(t *testing.T) {
 	type objects struct {
 		cluster *clusterv1.Cluster
 		machine *clusterv1.Machine
-		cloud   *infrav1.CloudMachine
+		cloud   *infrav1.DroverMachine
 		node    *corev1.Node
 	}
 	guest := func(o *objects) {
@@ -229,7 +229,7 @@ func TestServingJudgedByTheCluster(t *testing.T) {
 		"first Service":                         {"10.96.0.1", nil, false},
 		"another Service":                       {"10.97.1.1", nil, false},
 		"Service kubernetes, outside of ranges": {"10.43.0.1", nil, false},
-		"another CloudMachine's":                {"10.0.0.8", nil, false},
+		"another DroverMachine's":               {"10.0.0.8", nil, false},
 		"another Node's":                        {"10.0.0.9", nil, false},
 		"of a VM that is gone":                  {"10.0.0.10", nil, true},
 		"of a machine of another cluster":       {"10.0.0.11", nil, true},
@@ -244,17 +244,17 @@ func TestServingJudgedByTheCluster(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			o := &objects{testCluster(), testMachine("blue-1", "machine-1"), cloudMachine("blue-1", c.asked), testNode("blue-1", c.asked)}
+			o := &objects{testCluster(), testMachine("blue-1", "machine-1"), droverMachine("blue-1", c.asked), testNode("blue-1", c.asked)}
 			o.cluster.Spec.ClusterNetwork.Services.CIDRBlocks = []string{"10.96.0.0/12"}
 			for _, change := range c.change {
 				change(o)
 			}
-			gone, elsewhere := cloudMachine("blue-3", "10.0.0.10"), cloudMachine("red-1", "10.0.0.11")
+			gone, elsewhere := droverMachine("blue-3", "10.0.0.10"), droverMachine("red-1", "10.0.0.11")
 			gone.Status.InstanceState = "Gone"
 			elsewhere.Labels[clusterv1.ClusterNameLabel] = "red"
 			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}, Spec: corev1.ServiceSpec{ClusterIPs: []string{"10.43.0.1"}}}
 			all := fakeClient(t, interceptor.Funcs{}, o.cluster, o.machine, o.cloud, o.node, service, gone, elsewhere,
-				cloudMachine("blue-2", "10.0.0.8"), testNode("other", "10.0.0.9"))
+				droverMachine("blue-2", "10.0.0.8"), testNode("other", "10.0.0.9"))
 			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(o.cluster)), APIServer: noKubeconfig}
 			v, err := r.judge(t.Context(), o.cluster, all, servingRequest(t, c.asked))
 			g.Expect(err).NotTo(HaveOccurred())
@@ -272,7 +272,7 @@ func TestReservedNodeName(t *testing.T) {
 			cluster, machine := testCluster(), testMachine("blue-1", "machine-1")
 			cluster.Spec.ClusterNetwork.ServiceDomain = domain
 			machine.Status.NodeRef.Name = "blue-1"
-			c := fakeClient(t, interceptor.Funcs{}, cluster, machine, cloudMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
+			c := fakeClient(t, interceptor.Funcs{}, cluster, machine, droverMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
 			r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
 			serving := servingRequest(t, "10.0.0.7")
 			serving.Spec.Request = requestNamed(t, "blue-1")
@@ -306,9 +306,9 @@ func TestOthersMachines(t *testing.T) {
 	}{
 		"another provider's cluster and machine": {awsCluster, kubeadmPlane, changes{aws, kubeadm}, false, false},
 		"another provider's user data by hand":   {awsCluster, kubeadmPlane, changes{aws, byHand}, false, false},
-		"a kind of the same name":                {ref("example.org", "CloudCluster"), ref("example.org", "AdoptedControlPlane"), changes{aws, kubeadm}, false, false},
+		"a kind of the same name":                {ref("example.org", "DroverCluster"), ref("example.org", "AdoptedControlPlane"), changes{aws, kubeadm}, false, false},
 		"another provider's machine in Drover's cluster": {
-			ref(infrav1.GroupVersion.Group, "CloudCluster"), kubeadmPlane, changes{aws, kubeadm}, true, false,
+			ref(infrav1.GroupVersion.Group, "DroverCluster"), kubeadmPlane, changes{aws, kubeadm}, true, false,
 		},
 		"another provider's machine in an adopted cluster": {
 			awsCluster, ref(controlplanev1.GroupVersion.Group, "AdoptedControlPlane"), changes{aws, kubeadm}, true, false,
@@ -326,8 +326,8 @@ func TestOthersMachines(t *testing.T) {
 			machine.Status.NodeRef.Name = "blue-1"
 			machine.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: "10.0.0.7"}}
 			objects := []client.Object{cluster, machine, testNode("blue-1", "10.0.0.7")}
-			if onCloudMachine(machine) {
-				objects = append(objects, cloudMachine("blue-1", "10.0.0.7"))
+			if onDroverMachine(machine) {
+				objects = append(objects, droverMachine("blue-1", "10.0.0.7"))
 			}
 			all := fakeClient(t, interceptor.Funcs{}, objects...)
 			clusters := &watchedClusters{ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster))}
@@ -361,7 +361,7 @@ func (w *watchedClusters) Watch(context.Context, client.ObjectKey, clustercache.
 	return nil
 }
 
-// TestCertificateLifetime: a request for a longer lifetime than the CloudInitConfig permits is not
+// TestCertificateLifetime: a request for a longer lifetime than the DroverConfig permits is not
 // approved. Requests for no lifetime, as kubelets send them, are.
 func TestCertificateLifetime(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -380,10 +380,10 @@ func TestCertificateLifetime(t *testing.T) {
 			g := NewWithT(t)
 			cluster, machine := testCluster(), testMachine("blue-1", "machine-1")
 			machine.Status.NodeRef.Name = "blue-1"
-			config := &bootstrapv1.CloudInitConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "blue-1"}}
+			config := &bootstrapv1.DroverConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "blue-1"}}
 			config.Spec.MaxCertificateSeconds = c.limit
 			secret := holder(&scope{cluster: cluster, machine: machine, config: config}).Secret("abcdef.0123456789abcdef", time.Now().Add(time.Minute))
-			all := fakeClient(t, interceptor.Funcs{}, cluster, machine, config, secret, cloudMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
+			all := fakeClient(t, interceptor.Funcs{}, cluster, machine, config, secret, droverMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
 			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
 			first := renewalRequest(t)
 			first.Spec.Username, first.Spec.Groups = "system:bootstrap:abcdef", []string{token.Group}
@@ -415,7 +415,7 @@ func TestMachineNamedAsAnotherNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			cluster, machine, cloud, node := testCluster(), testMachine("machine-1", "machine-1"), cloudMachine("machine-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7")
+			cluster, machine, cloud, node := testCluster(), testMachine("machine-1", "machine-1"), droverMachine("machine-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7")
 			machine.Status.NodeRef.Name = "blue-1"
 			if c.host != "" {
 				cloud.Status.Addresses = append(cloud.Status.Addresses, clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: c.host})
@@ -448,7 +448,7 @@ func TestServiceMayNotBeRead(t *testing.T) {
 			return apierrors.NewForbidden(corev1.Resource("services"), key.Name, nil)
 		}
 		return c.Get(ctx, key, o, opts...)
-	}}, cluster, testMachine("blue-1", "machine-1"), cloudMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
+	}}, cluster, testMachine("blue-1", "machine-1"), droverMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
 	r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
 	for range 2 {
 		v, err := r.judge(t.Context(), cluster, c, servingRequest(t, "10.0.0.7"))
@@ -486,8 +486,8 @@ func renewalRequest(t *testing.T) *certificatesv1.CertificateSigningRequest {
 	}}
 }
 
-func cloudMachine(name, address string) *infrav1.CloudMachine {
-	out := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}}}
+func droverMachine(name, address string) *infrav1.DroverMachine {
+	out := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}}}
 	out.Spec.ProviderID = "simulated:///" + name
 	out.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: address}}
 	return out

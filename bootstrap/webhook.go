@@ -13,17 +13,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/internal/validation"
 )
 
-// +kubebuilder:webhook:verbs=create,path=/mutate-bootstrap-cluster-x-k8s-io-v1alpha1-cloudinitconfig,mutating=true,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigs,versions=v1alpha1,name=default.cloudinitconfig.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
-// +kubebuilder:webhook:verbs=create;update,path=/validate-bootstrap-cluster-x-k8s-io-v1alpha1-cloudinitconfig,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigs,versions=v1alpha1,name=validation.cloudinitconfig.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
-// +kubebuilder:webhook:verbs=create;update,path=/validate-bootstrap-cluster-x-k8s-io-v1alpha1-cloudinitconfigtemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigtemplates,versions=v1alpha1,name=validation.cloudinitconfigtemplate.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create,path=/mutate-bootstrap-cluster-x-k8s-io-v1beta1-droverconfig,mutating=true,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=droverconfigs,versions=v1beta1,name=default.droverconfig.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-bootstrap-cluster-x-k8s-io-v1beta1-droverconfig,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=droverconfigs,versions=v1beta1,name=validation.droverconfig.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-bootstrap-cluster-x-k8s-io-v1beta1-droverconfigtemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=droverconfigtemplates,versions=v1beta1,name=validation.droverconfigtemplate.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 
-// Webhooks validates CloudInitConfigs and their templates, and makes templates immutable. It sets
+// Webhooks validates DroverConfigs and their templates, and makes templates immutable. It sets
 // the finalizer of the configs that ConfigReconciler watches on creation, which saves a write per
 // machine.
 type Webhooks struct {
@@ -36,13 +36,13 @@ type Webhooks struct {
 // SetupWithManager registers the webhooks with the manager's webhook server.
 func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 	return errors.Join(
-		ctrl.NewWebhookManagedBy(mgr, &bootstrapv1.CloudInitConfig{}).WithDefaulter(w).Complete(),
-		validation.Register(mgr, &bootstrapv1.CloudInitConfig{}, validation.Rules[*bootstrapv1.CloudInitConfig]{
-			Spec:  func(o *bootstrapv1.CloudInitConfig) any { return o.Spec },
+		ctrl.NewWebhookManagedBy(mgr, &bootstrapv1.DroverConfig{}).WithDefaulter(w).Complete(),
+		validation.Register(mgr, &bootstrapv1.DroverConfig{}, validation.Rules[*bootstrapv1.DroverConfig]{
+			Spec:  func(o *bootstrapv1.DroverConfig) any { return o.Spec },
 			Check: checkConfig,
 		}),
-		validation.Register(mgr, &bootstrapv1.CloudInitConfigTemplate{}, validation.Rules[*bootstrapv1.CloudInitConfigTemplate]{
-			Spec:     func(o *bootstrapv1.CloudInitConfigTemplate) any { return o.Spec },
+		validation.Register(mgr, &bootstrapv1.DroverConfigTemplate{}, validation.Rules[*bootstrapv1.DroverConfigTemplate]{
+			Spec:     func(o *bootstrapv1.DroverConfigTemplate) any { return o.Spec },
 			Check:    checkTemplate,
 			Template: true,
 		}),
@@ -51,7 +51,7 @@ func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 
 // Default sets the finalizer on creation. It skips objects that no controller watches here, because
 // they would never lose it.
-func (w Webhooks) Default(ctx context.Context, config *bootstrapv1.CloudInitConfig) error {
+func (w Webhooks) Default(ctx context.Context, config *bootstrapv1.DroverConfig) error {
 	req, err := admission.RequestFromContext(ctx)
 	if err != nil {
 		return apierrors.NewBadRequest("no admission request: " + err.Error())
@@ -63,11 +63,11 @@ func (w Webhooks) Default(ctx context.Context, config *bootstrapv1.CloudInitConf
 	return nil
 }
 
-func checkConfig(config *bootstrapv1.CloudInitConfig) field.ErrorList {
+func checkConfig(config *bootstrapv1.DroverConfig) field.ErrorList {
 	return render.Validate(&config.Spec, field.NewPath("spec"))
 }
 
-func checkTemplate(template *bootstrapv1.CloudInitConfigTemplate) field.ErrorList {
+func checkTemplate(template *bootstrapv1.DroverConfigTemplate) field.ErrorList {
 	at := field.NewPath("spec", "template")
 	errs := template.Spec.Template.ObjectMeta.Validate(at.Child("metadata"))
 	return append(errs, render.Validate(&template.Spec.Template.Spec, at.Child("spec"))...)

@@ -11,18 +11,18 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
-func spec(pool string) bootstrapv1.CloudInitConfigSpec {
-	return bootstrapv1.CloudInitConfigSpec{NodeLabels: map[string]string{"pool": pool}}
+func spec(pool string) bootstrapv1.DroverConfigSpec {
+	return bootstrapv1.DroverConfigSpec{NodeLabels: map[string]string{"pool": pool}}
 }
 
 func TestChecks(t *testing.T) {
 	g := NewWithT(t)
-	g.Expect(checkConfig(&bootstrapv1.CloudInitConfig{Spec: spec("blue")})).To(BeEmpty())
-	g.Expect(checkConfig(&bootstrapv1.CloudInitConfig{Spec: spec("not a value")})).NotTo(BeEmpty())
-	template := &bootstrapv1.CloudInitConfigTemplate{}
+	g.Expect(checkConfig(&bootstrapv1.DroverConfig{Spec: spec("blue")})).To(BeEmpty())
+	g.Expect(checkConfig(&bootstrapv1.DroverConfig{Spec: spec("not a value")})).NotTo(BeEmpty())
+	template := &bootstrapv1.DroverConfigTemplate{}
 	template.Spec.Template.Spec = spec("blue")
 	g.Expect(checkTemplate(template)).To(BeEmpty())
 	template.Spec.Template.Spec = spec("not a value")
@@ -34,7 +34,7 @@ func TestChecks(t *testing.T) {
 func TestFinalizerOnCreation(t *testing.T) {
 	g := NewWithT(t)
 	for operation, want := range map[admissionv1.Operation]int{admissionv1.Create: 1, admissionv1.Update: 0} {
-		config := &bootstrapv1.CloudInitConfig{}
+		config := &bootstrapv1.DroverConfig{}
 		ctx := admission.NewContextWithRequest(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: operation}})
 		g.Expect(Webhooks{}.Default(ctx, config)).To(Succeed())
 		g.Expect(config.Finalizers).To(HaveLen(want), "%s", operation)
@@ -58,7 +58,7 @@ func TestFinalizerWhereWatched(t *testing.T) {
 		"our label, another namespace":  {Webhooks{WatchFilterValue: "x", Namespace: "a"}, "b", "x", false},
 		"a label that is not looked at": {Webhooks{Namespace: "a"}, "a", "y", true},
 	} {
-		config := &bootstrapv1.CloudInitConfig{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace}}
+		config := &bootstrapv1.DroverConfig{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace}}
 		if c.label != "" {
 			config.Labels = map[string]string{clusterv1.WatchLabel: c.label}
 		}

@@ -5,7 +5,7 @@ package cloud
 import (
 	"context"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // Balancer is a Driver whose cloud has load balancers. List, Describe and Delete serve the parts of
@@ -32,14 +32,14 @@ type BalancerRequest struct {
 	// MaybeSent is true if this or an earlier process may have sent a create. A driver without
 	// client tokens must then not trust a read that finds nothing before CreateHorizon has passed.
 	MaybeSent bool
-	// Namespace and Name are the CloudCluster's, for people.
+	// Namespace and Name are the DroverCluster's, for people.
 	Namespace, Name string
 	// Port is that of the balancer and of its targets.
 	Port int32
 	// Targets are the addresses of the machines that get connections, sorted. It is the full set:
 	// any other target is removed.
 	Targets []string
-	// Spec is the cloud's part of the CloudCluster's endpoint; nil: the cloud's defaults.
+	// Spec is the cloud's part of the DroverCluster's endpoint; nil: the cloud's defaults.
 	Spec *infrav1.LoadBalancerFields
 }
 

@@ -17,16 +17,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // The tags that mark Drover's resources in a cloud. They, never a name, decide what is Drover's.
 const (
-	// TagOwnership holds the CloudCluster's spec.creation.ownershipID.
+	// TagOwnership holds the DroverCluster's spec.creation.ownershipID.
 	TagOwnership = "drover-ownership-id"
-	// TagToken holds the CloudMachine's spec.creation.token.
+	// TagToken holds the DroverMachine's spec.creation.token.
 	TagToken = "drover-creation-token"
-	// TagMachine holds namespace/name of the CloudMachine, for people. Drover never reads it. A
+	// TagMachine holds namespace/name of the DroverMachine, for people. Drover never reads it. A
 	// cloud whose tags can't hold it goes without.
 	TagMachine = "drover-machine"
 )
@@ -44,7 +44,7 @@ type Cloud struct {
 	// go to the cloud's own endpoints. Only accounts at the cloud's own endpoints share a rate
 	// limit with other namespaces, because any other endpoint may claim to be any place. nil: the
 	// account always chooses, for example in its credentials.
-	Endpoint func(*infrav1.CloudAccountSpec) string
+	Endpoint func(*infrav1.DroverAccountSpec) string
 
 	// New makes the account's driver. It makes no call. Errors are InvalidSpec or Unauthorized (a
 	// Secret that lacks a key).
@@ -69,7 +69,7 @@ type Cloud struct {
 	// before the machine has a token: a text with cloud-init's instance-data variables, such as
 	// "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}". nil where the guest can't know it:
 	// then the controller sets it on the Node.
-	ProviderID func(*infrav1.CloudAccountSpec) string
+	ProviderID func(*infrav1.DroverAccountSpec) string
 }
 
 // Batch is how many References one Describe, and how many Resources one Delete, may carry: at least
@@ -113,24 +113,24 @@ type Traits struct {
 	Named bool
 }
 
-// Union reads and validates one cloud's member of the unions in CloudAccount and CloudMachine.
+// Union reads and validates one cloud's member of the unions in DroverAccount and DroverMachine.
 // Webhooks use it for what a CRD can't check. It makes no call.
 type Union interface {
-	InAccount(*infrav1.CloudAccountSpec) bool
-	InMachine(*infrav1.CloudMachineFields) bool
-	ValidateAccount(*infrav1.CloudAccountSpec, *field.Path) field.ErrorList
-	ValidateMachine(*infrav1.CloudMachineFields, *field.Path) field.ErrorList
+	InAccount(*infrav1.DroverAccountSpec) bool
+	InMachine(*infrav1.DroverMachineFields) bool
+	ValidateAccount(*infrav1.DroverAccountSpec, *field.Path) field.ErrorList
+	ValidateMachine(*infrav1.DroverMachineFields, *field.Path) field.ErrorList
 }
 
 // Config is what a driver is made from.
 type Config struct {
-	// Namespace is the CloudAccount's. A driver may use it to tell tenants apart in the cloud's
+	// Namespace is the DroverAccount's. A driver may use it to tell tenants apart in the cloud's
 	// logs, and for nothing else.
 	Namespace string
 
-	// Account is the CloudAccount's spec. An edit of the cloud's member makes another driver; one
+	// Account is the DroverAccount's spec. An edit of the cloud's member makes another driver; one
 	// of rateLimits or inventory does not, see Adjustable.
-	Account *infrav1.CloudAccountSpec
+	Account *infrav1.DroverAccountSpec
 
 	// Credentials is the Secret's data; nil means the manager's own credentials. The caller has
 	// permitted those, and never combines them with a tenant's endpoint.
@@ -202,7 +202,7 @@ type Driver interface {
 
 	// Offering describes a machine as a Node. An unknown type or image is InvalidSpec ("offering").
 	// Called for each template, when it or its account changes: a driver caches its lookups.
-	Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (Offering, error)
+	Offering(ctx context.Context, spec *infrav1.DroverMachineFields) (Offering, error)
 }
 
 // Info is what Probe learns.
@@ -218,7 +218,7 @@ type Info struct {
 
 // Request is a machine to be made.
 type Request struct {
-	// Token is the CloudMachine's spec.creation.token, OwnershipID its CloudCluster's.
+	// Token is the DroverMachine's spec.creation.token, OwnershipID its DroverCluster's.
 	Token, OwnershipID string
 	// Attempt counts the creates that a cloud with zonal idempotency has refused. The cloud's
 	// client token is made from Token and Attempt, so that it is new after each refusal.
@@ -227,22 +227,22 @@ type Request struct {
 	// its answer is not known. A driver without client tokens must then not trust a read that finds
 	// nothing before CreateHorizon has passed.
 	MaybeSent bool
-	// Namespace and Name are the CloudMachine's: for the name that people see, and for TagMachine.
+	// Namespace and Name are the DroverMachine's: for the name that people see, and for TagMachine.
 	Namespace, Name string
 	// FailureDomain for the machine; empty where the cloud has none or may choose.
 	FailureDomain string
 	// UserData is the bootstrap data, not encoded.
 	UserData []byte
-	// Spec is the CloudMachine's.
-	Spec *infrav1.CloudMachineFields
+	// Spec is the DroverMachine's.
+	Spec *infrav1.DroverMachineFields
 }
 
 // Reference finds what belongs to one machine.
 type Reference struct {
-	// Token is the CloudMachine's. OwnershipID is its CloudCluster's; empty if that is gone, and
+	// Token is the DroverMachine's. OwnershipID is its DroverCluster's; empty if that is gone, and
 	// then the token decides alone.
 	Token, OwnershipID string
-	// ProviderID is the CloudMachine's; empty if the creation was not recorded.
+	// ProviderID is the DroverMachine's; empty if the creation was not recorded.
 	ProviderID string
 }
 
@@ -333,7 +333,7 @@ type Placer interface {
 	Driver
 	// FailureDomains returns the domains that the fields allow; none: all of Info's ("create in
 	// failure domain"). Called before creates and for each template: a driver caches its lookups.
-	FailureDomains(ctx context.Context, fields *infrav1.CloudMachineFields) ([]string, error)
+	FailureDomains(ctx context.Context, fields *infrav1.DroverMachineFields) ([]string, error)
 }
 
 // Offering is what a machine will be as a Node, for scale from zero.

@@ -6,7 +6,7 @@ import (
 	"context"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 type Adjustable interface {
 	Driver
 	// Adjust is called when the account's rateLimits or inventory have changed. It makes no call.
-	Adjust(account *infrav1.CloudAccountSpec)
+	Adjust(account *infrav1.DroverAccountSpec)
 }
 
 // EventSource is a Driver whose cloud reports by itself what happens to instances, in a queue that

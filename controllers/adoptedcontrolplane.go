@@ -32,7 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
 	"github.com/drover-io/drover/internal/kubeconfig"
 	"github.com/drover-io/drover/internal/predicates"
 )

@@ -9,15 +9,15 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // Check connects the account under the same rules as Reconcile, and proves where its credentials
 // lead. It writes nothing. An account that may not be used is Unauthorized.
-func (r *CloudAccountReconciler) Check(ctx context.Context, account *infrav1.CloudAccount) (*fleet.Account, cloud.Info, error) {
+func (r *DroverAccountReconciler) Check(ctx context.Context, account *infrav1.DroverAccount) (*fleet.Account, cloud.Info, error) {
 	config, refusal, err := r.config(ctx, account)
 	if err != nil {
 		return nil, cloud.Info{}, err
@@ -41,10 +41,10 @@ func (r *CloudAccountReconciler) Check(ctx context.Context, account *infrav1.Clo
 }
 
 // checkAccountID returns Conflict if the user stated another AWS account than the proved one.
-func checkAccountID(account *infrav1.CloudAccount, place string) error {
+func checkAccountID(account *infrav1.DroverAccount, place string) error {
 	if aws := account.Spec.AWS; aws != nil && aws.AccountID != "" && !strings.Contains(place, ":"+aws.AccountID+":") {
 		return cloud.Errorf(cloud.Conflict, "the credentials belong to %q, but spec.aws.accountID is %q, so Drover lists, creates and deletes nothing with them; "+
-			"restore the credentials of that account, or create another CloudAccount", place, aws.AccountID)
+			"restore the credentials of that account, or create another DroverAccount", place, aws.AccountID)
 	}
 	return nil
 }

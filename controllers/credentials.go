@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // holdCredentials adds the finalizer, and the label for "clusterctl move", to a Secret with an
@@ -37,8 +37,8 @@ func holdCredentials(ctx context.Context, c client.Client, secret *corev1.Secret
 	return nil
 }
 
-// CredentialsReconciler removes the finalizer of Secrets with credentials once no CloudAccount
-// needs it. CloudAccountReconciler adds it.
+// CredentialsReconciler removes the finalizer of Secrets with credentials once no DroverAccount
+// needs it. DroverAccountReconciler adds it.
 type CredentialsReconciler struct {
 	Client    client.Client
 	APIReader client.Reader
@@ -46,7 +46,7 @@ type CredentialsReconciler struct {
 
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts;cloudclusters;cloudmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=droveraccounts;droverclusters;drovermachines,verbs=get;list;watch
 
 // SetupWithManager registers the reconciler.
 func (r *CredentialsReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
@@ -55,16 +55,16 @@ func (r *CredentialsReconciler) SetupWithManager(mgr ctrl.Manager, options contr
 	})
 	return builder.ControllerManagedBy(mgr).
 		For(&corev1.Secret{}, builder.OnlyMetadata, builder.WithPredicates(held)).
-		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(accountToSecret)).
-		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountToSecret)), builder.WithPredicates(onlyDeleted())).
-		Watches(&infrav1.CloudCluster{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountToSecret)), builder.WithPredicates(onUpdate(endpointReleased))).
+		Watches(&infrav1.DroverAccount{}, handler.EnqueueRequestsFromMapFunc(accountToSecret)).
+		Watches(&infrav1.DroverMachine{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountToSecret)), builder.WithPredicates(onlyDeleted())).
+		Watches(&infrav1.DroverCluster{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountToSecret)), builder.WithPredicates(onUpdate(endpointReleased))).
 		WithOptions(options).
 		Named("credentials").
 		Complete(r)
 }
 
-// endpointReleased passes the change after which a CloudCluster needs no account any more.
-func endpointReleased(before, after *infrav1.CloudCluster) bool {
+// endpointReleased passes the change after which a DroverCluster needs no account any more.
+func endpointReleased(before, after *infrav1.DroverCluster) bool {
 	return controllerutil.ContainsFinalizer(before, infrav1.EndpointFinalizer) && !controllerutil.ContainsFinalizer(after, infrav1.EndpointFinalizer)
 }
 
@@ -94,10 +94,10 @@ func (r *CredentialsReconciler) Reconcile(ctx context.Context, req reconcile.Req
 // VMs or a load balancer can be deleted only with it, and in a namespace that is being deleted,
 // where the rest may go in any order.
 func (r *CredentialsReconciler) isNeeded(ctx context.Context, secret client.Object) (bool, error) {
-	accounts := &infrav1.CloudAccountList{}
+	accounts := &infrav1.DroverAccountList{}
 	if err := r.Client.List(ctx, accounts, client.InNamespace(secret.GetNamespace()),
 		client.MatchingFields{accountByCredentials: secret.GetName()}); err != nil {
-		return false, fmt.Errorf("listing the CloudAccounts of Secret %q: %w", secret.GetName(), err)
+		return false, fmt.Errorf("listing the DroverAccounts of Secret %q: %w", secret.GetName(), err)
 	}
 	if _, labeled := secret.GetLabels()[infrav1.CredentialsLabel]; len(accounts.Items) == 0 || !labeled {
 		return false, nil
@@ -124,16 +124,16 @@ func isNeeded(ctx context.Context, cache, api client.Reader, account client.Obje
 }
 
 // usersOf returns the machines in an account. If there are none, it returns the name of a
-// CloudCluster whose load balancer is in the account, or "". It asks the API server for that: the
-// cache may not have the CloudCluster yet.
-func usersOf(ctx context.Context, cache, api client.Reader, account client.ObjectKey) (machines []infrav1.CloudMachine, cluster string, err error) {
+// DroverCluster whose load balancer is in the account, or "". It asks the API server for that: the
+// cache may not have the DroverCluster yet.
+func usersOf(ctx context.Context, cache, api client.Reader, account client.ObjectKey) (machines []infrav1.DroverMachine, cluster string, err error) {
 	machines, err = machinesThatRemain(ctx, cache, api, client.InNamespace(account.Namespace), client.MatchingFields{machineByAccount: account.Name})
 	if err != nil || len(machines) > 0 {
 		return machines, "", err
 	}
-	list := &infrav1.CloudClusterList{}
+	list := &infrav1.DroverClusterList{}
 	if err := api.List(ctx, list, client.InNamespace(account.Namespace)); err != nil {
-		return nil, "", fmt.Errorf("listing the CloudClusters: %w", err)
+		return nil, "", fmt.Errorf("listing the DroverClusters: %w", err)
 	}
 	for i := range list.Items {
 		c := &list.Items[i]

@@ -28,13 +28,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/internal/predicates"
 )
 
-// EndpointReconciler creates the load balancers of clusters whose CloudCluster asks for one, keeps
+// EndpointReconciler creates the load balancers of clusters whose DroverCluster asks for one, keeps
 // the machines of the control plane as its targets, and deletes it when the last machine is gone.
 // For those that ask for a virtual IP address, it reserves one.
 type EndpointReconciler struct {
@@ -54,9 +54,9 @@ type EndpointReconciler struct {
 	retries retries
 }
 
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters/status,verbs=patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=droverclusters,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=droverclusters/status,verbs=patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=drovermachines,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=ipam.cluster.x-k8s.io,resources=ipaddressclaims,verbs=get;list;watch;create
@@ -66,12 +66,12 @@ type EndpointReconciler struct {
 // SetupWithManager registers the reconciler.
 func (r *EndpointReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	return builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudCluster{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
-		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToCloudCluster),
+		For(&infrav1.DroverCluster{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToDroverCluster),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})). // a deletion changes it, too
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.toCluster),
 			builder.WithPredicates(ofControlPlane(), predicate.Or[client.Object](onUpdate(targetMachineChanged), onlyDeleted()))).
-		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToCluster),
+		Watches(&infrav1.DroverMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToCluster),
 			builder.WithPredicates(predicate.Or[client.Object](onUpdate(targetChanged), onlyDeleted()))).
 		Owns(&ipamv1.IPAddressClaim{}).
 		WatchesRawSource(r.Changed.Source()).
@@ -82,9 +82,9 @@ func (r *EndpointReconciler) SetupWithManager(mgr ctrl.Manager, options controll
 
 // endpointScope is what one reconcile of an endpoint has read.
 type endpointScope struct {
-	*infrav1.CloudCluster
+	*infrav1.DroverCluster
 	cluster *clusterv1.Cluster // nil if it does not exist
-	account *fleet.Account     // nil while the CloudAccount is missing or refused
+	account *fleet.Account     // nil while the DroverAccount is missing or refused
 }
 
 func (s *endpointScope) reference() cloud.Reference {
@@ -97,12 +97,12 @@ func (s *endpointScope) isRecorded() bool { return s.Spec.ControlPlaneEndpoint.I
 
 // Reconcile brings the endpoint of one cluster up to date.
 func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	infra := &infrav1.CloudCluster{}
+	infra := &infrav1.DroverCluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, infra); apierrors.IsNotFound(err) {
 		r.retries.forget(req.NamespacedName)
 		return reconcile.Result{}, r.releaseMachines(ctx, req.NamespacedName)
 	} else if err != nil {
-		return reconcile.Result{}, fmt.Errorf("reading the CloudCluster: %w", err)
+		return reconcile.Result{}, fmt.Errorf("reading the DroverCluster: %w", err)
 	}
 	if !infra.Spec.Endpoint.IsSet() || !predicates.Watched(infra, r.WatchFilterValue) {
 		return reconcile.Result{}, nil
@@ -114,7 +114,7 @@ func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	if isPaused(infra, cluster) {
 		return reconcile.Result{}, nil
 	}
-	s, before := &endpointScope{CloudCluster: infra, cluster: cluster}, infra.DeepCopy()
+	s, before := &endpointScope{DroverCluster: infra, cluster: cluster}, infra.DeepCopy()
 	var result reconcile.Result
 	switch {
 	case annotations.IsExternallyManaged(infra):
@@ -130,7 +130,7 @@ func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	return retryConflict(result, patchSharedStatus(ctx, r.Client, before, infra))
 }
 
-// reconcile brings the load balancer up to date, once the CloudCluster's controller has completed
+// reconcile brings the load balancer up to date, once the DroverCluster's controller has completed
 // the spec. The hooks come first: no deletion of a Machine waits for a load balancer that this
 // controller does not change.
 func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (reconcile.Result, error) {
@@ -141,7 +141,7 @@ func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (r
 	isOurs := s.Spec.Creation.LoadBalancerToken != "" && controllerutil.ContainsFinalizer(s, infrav1.EndpointFinalizer)
 	isLeaving := !s.DeletionTimestamp.IsZero() || s.cluster == nil || !s.cluster.DeletionTimestamp.IsZero()
 	if isLeaving || !isOurs {
-		// Nothing may reconcile a CloudCluster that is being deleted when its Machines are deleted.
+		// Nothing may reconcile a DroverCluster that is being deleted when its Machines are deleted.
 		all := !s.DeletionTimestamp.IsZero()
 		if err := r.removeHooks(ctx, machines, func(t *target) bool { return all || t.isDeleted() }); err != nil {
 			return reconcile.Result{}, err
@@ -162,23 +162,23 @@ func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (r
 	}
 	if s.account == nil { // its return comes as an event
 		if !s.isRecorded() { // later, the last known state stays
-			setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason, fmt.Sprintf("CloudAccount %q is missing or not permitted", s.Spec.Endpoint.LoadBalancer.AccountRef.Name))
+			setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason, fmt.Sprintf("DroverAccount %q is missing or not permitted", s.Spec.Endpoint.LoadBalancer.AccountRef.Name))
 		}
 		return r.removeExpiredHooks(ctx, machines)
 	}
 	return r.ensure(ctx, s, machines)
 }
 
-// isCopied reports whether another CloudCluster has the load balancer's token, and if so says it.
+// isCopied reports whether another DroverCluster has the load balancer's token, and if so says it.
 func (r *EndpointReconciler) isCopied(ctx context.Context, s *endpointScope) (bool, error) {
-	list := &infrav1.CloudClusterList{}
+	list := &infrav1.DroverClusterList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(r.Namespace), client.MatchingFields{clusterByToken: s.Spec.Creation.LoadBalancerToken}); err != nil {
-		return false, fmt.Errorf("listing the CloudClusters with this load balancer's token: %w", err)
+		return false, fmt.Errorf("listing the DroverClusters with this load balancer's token: %w", err)
 	}
 	for i := range list.Items {
-		if other := &list.Items[i]; other.UID != s.UID && claimsBalancer(other, s.CloudCluster) {
+		if other := &list.Items[i]; other.UID != s.UID && claimsBalancer(other, s.DroverCluster) {
 			setEndpoint(s, metav1.ConditionFalse, infrav1.DuplicateTokenReason, fmt.Sprintf(
-				"CloudCluster %s has the same load balancer token: one of the two is a copy, and the load balancer is changed for neither; remove the finalizer %s of the copy, and delete it",
+				"DroverCluster %s has the same load balancer token: one of the two is a copy, and the load balancer is changed for neither; remove the finalizer %s of the copy, and delete it",
 				client.ObjectKeyFromObject(other), infrav1.EndpointFinalizer))
 			return true, nil
 		}
@@ -186,9 +186,9 @@ func (r *EndpointReconciler) isCopied(ctx context.Context, s *endpointScope) (bo
 	return false, nil
 }
 
-// claimsBalancer reports whether a CloudCluster with the load balancer token of another one claims
+// claimsBalancer reports whether a DroverCluster with the load balancer token of another one claims
 // its load balancer, too. claimsVM says the same of machines.
-func claimsBalancer(other, o *infrav1.CloudCluster) bool {
+func claimsBalancer(other, o *infrav1.DroverCluster) bool {
 	return other.Namespace == o.Namespace ||
 		controllerutil.ContainsFinalizer(other, infrav1.EndpointFinalizer) && other.Spec.Creation.OwnershipID == o.Spec.Creation.OwnershipID
 }
@@ -264,10 +264,10 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 		return reconcile.Result{}, nil // Cluster API deletes the machines first, and then this object
 	}
 	if s.Annotations[infrav1.AbandonAnnotation] == s.Name {
-		r.Recorder.Eventf(s.CloudCluster, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
+		r.Recorder.Eventf(s.DroverCluster, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
 			"The load balancer at %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it",
 			s.Spec.ControlPlaneEndpoint.Host, s.Spec.Creation.LoadBalancerToken)
-		return reconcile.Result{}, releaseCluster(ctx, r.Client, s.CloudCluster, infrav1.EndpointFinalizer)
+		return reconcile.Result{}, releaseCluster(ctx, r.Client, s.DroverCluster, infrav1.EndpointFinalizer)
 	}
 	left, err := machinesThatRemain(ctx, r.Client, r.APIReader,
 		client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.Labels[clusterv1.ClusterNameLabel]})
@@ -276,19 +276,19 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 	}
 	hint := fmt.Sprintf("to remove this object and leave the load balancer, annotate it with %s=%s", infrav1.AbandonAnnotation, s.Name)
 	if n := len(left); n > 0 {
-		setEndpoint(s, metav1.ConditionFalse, infrav1.InUseReason, fmt.Sprintf("Waiting for %d CloudMachines to be deleted before the load balancer", n))
+		setEndpoint(s, metav1.ConditionFalse, infrav1.InUseReason, fmt.Sprintf("Waiting for %d DroverMachines to be deleted before the load balancer", n))
 		return reconcile.Result{}, nil
 	}
 	if s.account == nil {
 		setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason, fmt.Sprintf(
-			"CloudAccount %q is missing or not permitted, so the load balancer can't be deleted; fix the account, or %s", s.Spec.Endpoint.LoadBalancer.AccountRef.Name, hint))
+			"DroverAccount %q is missing or not permitted, so the load balancer can't be deleted; fix the account, or %s", s.Spec.Endpoint.LoadBalancer.AccountRef.Name, hint))
 		return reconcile.Result{}, nil
 	}
 	deletion := s.account.DeleteBalancer(s.reference(), s.isRecorded(), s.DeletionTimestamp.Time)
 	switch {
 	case deletion.Gone:
 		s.account.Forget(s.Spec.Creation.LoadBalancerToken)
-		return reconcile.Result{}, releaseCluster(ctx, r.Client, s.CloudCluster, infrav1.EndpointFinalizer)
+		return reconcile.Result{}, releaseCluster(ctx, r.Client, s.DroverCluster, infrav1.EndpointFinalizer)
 	case deletion.Err != nil:
 		setEndpoint(s, metav1.ConditionFalse, endpointReason(deletion.Err), fmt.Sprintf("Deleting the load balancer failed and will be retried: %v; %s", deletion.Err, hint))
 	default:
@@ -317,7 +317,7 @@ func reportTargets(s *endpointScope, b *cloud.BalancerState) {
 }
 
 func setEndpoint(s *endpointScope, status metav1.ConditionStatus, reason, message string) {
-	setCondition(s.CloudCluster, infrav1.EndpointReadyCondition, status, reason, message)
+	setCondition(s.DroverCluster, infrav1.EndpointReadyCondition, status, reason, message)
 }
 
 // endpointReason returns the reason for an error of the cloud.
@@ -372,13 +372,13 @@ func (r *EndpointReconciler) machines(ctx context.Context, s *endpointScope) ([]
 	}
 	var all []target
 	for i := range machines {
-		t, m := target{machine: &machines[i], ready: isServing(&machines[i])}, &infrav1.CloudMachine{}
+		t, m := target{machine: &machines[i], ready: isServing(&machines[i])}, &infrav1.DroverMachine{}
 		err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: t.machine.Spec.InfrastructureRef.Name}, m)
 		switch {
 		case apierrors.IsNotFound(err):
 			t.isUnknown = !t.isDeleted() // the cache may be behind
 		case err != nil:
-			return nil, fmt.Errorf("reading the CloudMachine of Machine %q: %w", t.machine.Name, err)
+			return nil, fmt.Errorf("reading the DroverMachine of Machine %q: %w", t.machine.Name, err)
 		case m.Spec.AccountRef == s.Spec.Endpoint.LoadBalancer.AccountRef:
 			t.address = addressOf(m)
 			t.isUnknown = t.address == "" && m.Spec.ProviderID != ""
@@ -389,7 +389,7 @@ func (r *EndpointReconciler) machines(ctx context.Context, s *endpointScope) ([]
 }
 
 // addressOf returns the internal IP address of a VM that exists, or "".
-func addressOf(m *infrav1.CloudMachine) string {
+func addressOf(m *infrav1.DroverMachine) string {
 	if m.Spec.ProviderID == "" {
 		return ""
 	}
@@ -464,7 +464,7 @@ func (r *EndpointReconciler) BalancersChanged(ctx context.Context, namespace str
 }
 
 // machineToCluster returns nothing for a worker, which is no target, until its deletion, for which
-// the load balancer's may wait. The Machine decides, because a CloudMachine that a user made may
+// the load balancer's may wait. The Machine decides, because a DroverMachine that a user made may
 // lack the label.
 func (r *EndpointReconciler) machineToCluster(ctx context.Context, o client.Object) []reconcile.Request {
 	owner, err := util.GetOwnerMachine(ctx, r.Client, metav1.ObjectMeta{Namespace: o.GetNamespace(), OwnerReferences: o.GetOwnerReferences()})
@@ -478,10 +478,10 @@ func (r *EndpointReconciler) toCluster(ctx context.Context, o client.Object) []r
 	return r.clusters(ctx, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetLabels()[clusterv1.ClusterNameLabel]})
 }
 
-// clusters returns the listed CloudClusters with a load balancer.
+// clusters returns the listed DroverClusters with a load balancer.
 func (r *EndpointReconciler) clusters(ctx context.Context, options ...client.ListOption) []reconcile.Request {
-	hasLoadBalancer := func(c *infrav1.CloudCluster) bool { return c.Spec.Endpoint.HasLoadBalancer() }
-	return listRequests(ctx, r.Client, &infrav1.CloudClusterList{}, hasLoadBalancer, options...)
+	hasLoadBalancer := func(c *infrav1.DroverCluster) bool { return c.Spec.Endpoint.HasLoadBalancer() }
+	return listRequests(ctx, r.Client, &infrav1.DroverClusterList{}, hasLoadBalancer, options...)
 }
 
 // ofControlPlane passes objects of a control plane.
@@ -497,7 +497,7 @@ func targetMachineChanged(before, after *clusterv1.Machine) bool {
 	return before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || isServing(before) != isServing(after)
 }
 
-// targetChanged passes the changes of a CloudMachine on which its being a target depends.
-func targetChanged(before, after *infrav1.CloudMachine) bool {
+// targetChanged passes the changes of a DroverMachine on which its being a target depends.
+func targetChanged(before, after *infrav1.DroverMachine) bool {
 	return addressOf(before) != addressOf(after)
 }

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // hookTimeout is how long a Machine that is being deleted is kept while it is a target. After
@@ -84,9 +84,9 @@ func (r *EndpointReconciler) removeExpiredHooks(ctx context.Context, machines []
 	return result, r.removeHooks(ctx, machines, func(t *target) bool { return t.isDeleted() && (!t.mayBeTarget() || isLate(t)) })
 }
 
-// handOver leaves a CloudCluster to the controller that manages it from now on. Only a finalizer
+// handOver leaves a DroverCluster to the controller that manages it from now on. Only a finalizer
 // and hooks from before may be ours.
-func (r *EndpointReconciler) handOver(ctx context.Context, infra *infrav1.CloudCluster) error {
+func (r *EndpointReconciler) handOver(ctx context.Context, infra *infrav1.DroverCluster) error {
 	if !controllerutil.ContainsFinalizer(infra, infrav1.EndpointFinalizer) {
 		return nil
 	}
@@ -102,7 +102,7 @@ func (r *EndpointReconciler) handOver(ctx context.Context, infra *infrav1.CloudC
 	return releaseCluster(ctx, r.Client, infra, infrav1.EndpointFinalizer)
 }
 
-// releaseMachines removes the hooks that a CloudCluster has left, whose finalizer somebody removed.
+// releaseMachines removes the hooks that a DroverCluster has left, whose finalizer somebody removed.
 func (r *EndpointReconciler) releaseMachines(ctx context.Context, gone client.ObjectKey) error {
 	clusters := &clusterv1.ClusterList{}
 	if err := r.Client.List(ctx, clusters, client.InNamespace(gone.Namespace)); err != nil {
@@ -111,7 +111,7 @@ func (r *EndpointReconciler) releaseMachines(ctx context.Context, gone client.Ob
 	for i := range clusters.Items {
 		cluster := &clusters.Items[i]
 		ref := cluster.Spec.InfrastructureRef
-		if ref.GroupKind() != infrav1.CloudClusterKind || ref.Name != gone.Name || annotations.IsPaused(cluster, cluster) {
+		if ref.GroupKind() != infrav1.DroverClusterKind || ref.Name != gone.Name || annotations.IsPaused(cluster, cluster) {
 			continue // a Cluster that moves is paused
 		}
 		machines, err := r.controlPlane(ctx, cluster.Namespace, cluster.Name)

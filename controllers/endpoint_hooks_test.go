@@ -15,16 +15,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // clusterWithTarget returns a cluster with a load balancer, and a machine of its control plane that
 // has the hook.
-func clusterWithTarget() (*clusterv1.Cluster, *infrav1.CloudCluster, *clusterv1.Machine, *infrav1.CloudMachine) {
+func clusterWithTarget() (*clusterv1.Cluster, *infrav1.DroverCluster, *clusterv1.Machine, *infrav1.DroverMachine) {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "prod"}}
-	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: "prod-1"}
-	infra := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{
+	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster", Name: "prod-1"}
+	infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "team", Name: "prod-1", UID: "infra", Labels: map[string]string{clusterv1.ClusterNameLabel: "prod"},
 		Finalizers:      []string{infrav1.ClusterFinalizer, infrav1.EndpointFinalizer},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "prod", UID: "prod"}},
@@ -38,7 +38,7 @@ func clusterWithTarget() (*clusterv1.Cluster, *infrav1.CloudCluster, *clusterv1.
 		Annotations: map[string]string{infrav1.EndpointHook: ""},
 	}}
 	machine.Spec.InfrastructureRef.Name = "cp-1"
-	vm := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "cp-1", Labels: machine.Labels, Finalizers: []string{infrav1.MachineFinalizer}}}
+	vm := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "cp-1", Labels: machine.Labels, Finalizers: []string{infrav1.MachineFinalizer}}}
 	vm.Spec.AccountRef.Name, vm.Spec.ProviderID = "main", "simulated:///sim-1a/i-1"
 	vm.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"}}
 	return cluster, infra, machine, vm
@@ -49,32 +49,32 @@ func clusterWithTarget() (*clusterv1.Cluster, *infrav1.CloudCluster, *clusterv1.
 func TestMachinesAreReleased(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		end   func(g *WithT, api client.Client, infra *infrav1.CloudCluster)
+		end   func(g *WithT, api client.Client, infra *infrav1.DroverCluster)
 		later bool // the Machine is kept for hookTimeout
 	}{
-		"abandoned": {end: func(g *WithT, api client.Client, infra *infrav1.CloudCluster) {
+		"abandoned": {end: func(g *WithT, api client.Client, infra *infrav1.DroverCluster) {
 			infra.Annotations = map[string]string{infrav1.AbandonAnnotation: infra.Name}
 			g.Expect(api.Update(t.Context(), infra)).To(Succeed())
 			g.Expect(api.Delete(t.Context(), infra)).To(Succeed())
 		}},
-		"being deleted before its Cluster": {end: func(g *WithT, api client.Client, infra *infrav1.CloudCluster) {
+		"being deleted before its Cluster": {end: func(g *WithT, api client.Client, infra *infrav1.DroverCluster) {
 			g.Expect(api.Delete(t.Context(), infra)).To(Succeed())
 		}},
-		"being deleted, without the finalizer": {end: func(g *WithT, api client.Client, infra *infrav1.CloudCluster) {
+		"being deleted, without the finalizer": {end: func(g *WithT, api client.Client, infra *infrav1.DroverCluster) {
 			controllerutil.RemoveFinalizer(infra, infrav1.EndpointFinalizer)
 			g.Expect(api.Update(t.Context(), infra)).To(Succeed())
 			g.Expect(api.Delete(t.Context(), infra)).To(Succeed())
 		}},
-		"gone": {end: func(g *WithT, api client.Client, infra *infrav1.CloudCluster) {
+		"gone": {end: func(g *WithT, api client.Client, infra *infrav1.DroverCluster) {
 			infra.Finalizers = nil
 			g.Expect(api.Update(t.Context(), infra)).To(Succeed())
 			g.Expect(api.Delete(t.Context(), infra)).To(Succeed())
 		}},
-		"handed over": {end: func(g *WithT, api client.Client, infra *infrav1.CloudCluster) {
+		"handed over": {end: func(g *WithT, api client.Client, infra *infrav1.DroverCluster) {
 			infra.Annotations = map[string]string{clusterv1.ManagedByAnnotation: "their-terraform"}
 			g.Expect(api.Update(t.Context(), infra)).To(Succeed())
 		}},
-		"copied": {later: true, end: func(g *WithT, api client.Client, infra *infrav1.CloudCluster) {
+		"copied": {later: true, end: func(g *WithT, api client.Client, infra *infrav1.DroverCluster) {
 			other := infra.DeepCopy()
 			other.Name, other.UID, other.ResourceVersion = "copy", "copy", ""
 			g.Expect(api.Create(t.Context(), other)).To(Succeed())
@@ -115,22 +115,22 @@ func TestMachinesAreReleased(t *testing.T) {
 func TestWorkersDoNotWakeTheEndpoint(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		edit func(machine *clusterv1.Machine, vm *infrav1.CloudMachine)
+		edit func(machine *clusterv1.Machine, vm *infrav1.DroverMachine)
 		want int
 	}{
-		"control plane": {func(*clusterv1.Machine, *infrav1.CloudMachine) {}, 1},
-		"control plane, without the label of its CloudMachine": {func(_ *clusterv1.Machine, vm *infrav1.CloudMachine) {
+		"control plane": {func(*clusterv1.Machine, *infrav1.DroverMachine) {}, 1},
+		"control plane, without the label of its DroverMachine": {func(_ *clusterv1.Machine, vm *infrav1.DroverMachine) {
 			delete(vm.Labels, clusterv1.MachineControlPlaneLabel)
 		}, 1},
-		"worker": {func(m *clusterv1.Machine, _ *infrav1.CloudMachine) {
+		"worker": {func(m *clusterv1.Machine, _ *infrav1.DroverMachine) {
 			delete(m.Labels, clusterv1.MachineControlPlaneLabel)
 		}, 0},
-		"worker that is deleted": {func(m *clusterv1.Machine, vm *infrav1.CloudMachine) {
+		"worker that is deleted": {func(m *clusterv1.Machine, vm *infrav1.DroverMachine) {
 			delete(m.Labels, clusterv1.MachineControlPlaneLabel)
 			now := metav1.Now()
 			vm.DeletionTimestamp = &now
 		}, 1},
-		"without an owner": {func(_ *clusterv1.Machine, vm *infrav1.CloudMachine) { vm.OwnerReferences = nil }, 1},
+		"without an owner": {func(_ *clusterv1.Machine, vm *infrav1.DroverMachine) { vm.OwnerReferences = nil }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

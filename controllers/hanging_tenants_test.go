@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/simulated"
@@ -112,7 +112,7 @@ func TestHangingTenantsHoldUpNobody(t *testing.T) {
 		var objects []client.Object
 		for i := range tenants {
 			objects = append(objects, tenantFleet(fmt.Sprintf("account-%d", i), unmade, "m1", "m2")...)
-			objects = append(objects, tenantFleet(fmt.Sprintf("cluster-%d", i), func(m *infrav1.CloudMachine) {
+			objects = append(objects, tenantFleet(fmt.Sprintf("cluster-%d", i), func(m *infrav1.DroverMachine) {
 				m.Spec.ProviderID = "simulated:///sim-1a/" + m.Namespace + m.Name
 			}, "m1", "m2")...)
 		}
@@ -126,7 +126,7 @@ func TestHangingTenantsHoldUpNobody(t *testing.T) {
 
 		var requests []reconcile.Request
 		for _, o := range append(objects, last...) {
-			if m, ok := o.(*infrav1.CloudMachine); ok {
+			if m, ok := o.(*infrav1.DroverMachine); ok {
 				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
 			}
 		}
@@ -174,11 +174,11 @@ func TestHangingTenantsHoldUpNobody(t *testing.T) {
 }
 
 // tenantFleet is fleetOf in another namespace.
-func tenantFleet(namespace string, change func(*infrav1.CloudMachine), names ...string) []client.Object {
+func tenantFleet(namespace string, change func(*infrav1.DroverMachine), names ...string) []client.Object {
 	objects := fleetOf(names...)
 	for _, o := range objects {
 		o.SetNamespace(namespace)
-		if m, ok := o.(*infrav1.CloudMachine); ok {
+		if m, ok := o.(*infrav1.DroverMachine); ok {
 			digest := sha256.Sum256([]byte(namespace + m.Name))
 			m.Spec.Creation.Token = hex.EncodeToString(digest[:12])
 			change(m)
@@ -207,7 +207,7 @@ func hangingAccounts(b *bench, tenants int, calls *hangingCalls) *fleet.Accounts
 	})
 	set := func(namespace string, credentials map[string][]byte) {
 		key := client.ObjectKey{Namespace: namespace, Name: "main"}
-		config := fleet.AccountConfig{Spec: infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Region: "sim-1"}}, Credentials: credentials}
+		config := fleet.AccountConfig{Spec: infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Region: "sim-1"}}, Credentials: credentials}
 		for range 2 { // the second probe proves the place
 			account, err := accounts.Set(key, config)
 			b.Expect(err).NotTo(HaveOccurred())
@@ -234,7 +234,7 @@ func hangingAccounts(b *bench, tenants int, calls *hangingCalls) *fleet.Accounts
 func (b *bench) allJoin(objects []client.Object) bool {
 	all := true
 	for _, o := range objects {
-		if _, ok := o.(*infrav1.CloudMachine); !ok {
+		if _, ok := o.(*infrav1.DroverMachine); !ok {
 			continue
 		}
 		m := b.machine(o.GetName())

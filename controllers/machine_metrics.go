@@ -21,7 +21,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/internal/predicates"
 )
@@ -63,11 +63,11 @@ func NewMachineMetrics(reader client.Reader, clouds []cloud.Cloud, watchFilter s
 	}
 	return &MachineMetrics{
 		Client: reader, Clouds: clouds, WatchFilterValue: watchFilter,
-		create: histogram("drover_machine_create_seconds", "Time from the creation of a CloudMachine until its VM ran."),
+		create: histogram("drover_machine_create_seconds", "Time from the creation of a DroverMachine until its VM ran."),
 		join:   histogram("drover_machine_join_seconds", "Time from a VM's start until Cluster API knew its Node."),
 		drain: histogram("drover_machine_drain_seconds",
 			"Time from the beginning of a Node's drain until nothing held its VM any more: eviction, detachment of volumes and pre-terminate hooks."),
-		delete: histogram("drover_machine_delete_seconds", "Time from the deletion of a CloudMachine until nothing was left of its VM."),
+		delete: histogram("drover_machine_delete_seconds", "Time from the deletion of a DroverMachine until nothing was left of its VM."),
 		joinFailures: counter("drover_machine_join_failures_total",
 			"Machines whose VM ran and did not become a ready Node in time, by the reason in the condition NodeJoined.", "reason"),
 		interruptions: counter("drover_machine_interruptions_total",
@@ -85,9 +85,9 @@ func (t *MachineMetrics) SetupWithManager(mgr ctrl.Manager) error {
 
 // Start implements manager.Runnable. It starts to observe when this manager has become the leader.
 func (t *MachineMetrics) Start(ctx context.Context) error {
-	machines, err := t.informers.GetCache().GetInformer(ctx, &infrav1.CloudMachine{})
+	machines, err := t.informers.GetCache().GetInformer(ctx, &infrav1.DroverMachine{})
 	if err != nil {
-		return fmt.Errorf("watching CloudMachines for their metrics: %w", err)
+		return fmt.Errorf("watching DroverMachines for their metrics: %w", err)
 	}
 	owners, err := t.informers.GetCache().GetInformer(ctx, &clusterv1.Machine{})
 	if err != nil {
@@ -95,20 +95,20 @@ func (t *MachineMetrics) Start(ctx context.Context) error {
 	}
 	if _, err := machines.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, after any) {
-			t.machineChanged(before.(*infrav1.CloudMachine), after.(*infrav1.CloudMachine))
+			t.machineChanged(before.(*infrav1.DroverMachine), after.(*infrav1.DroverMachine))
 		},
 		DeleteFunc: func(o any) {
-			if m, ok := o.(*infrav1.CloudMachine); ok { // otherwise the deletion event was missed, and with it the time
+			if m, ok := o.(*infrav1.DroverMachine); ok { // otherwise the deletion event was missed, and with it the time
 				t.machineGone(m)
 			} else if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 				o = last.Obj
 			}
-			if m, ok := o.(*infrav1.CloudMachine); ok {
+			if m, ok := o.(*infrav1.DroverMachine); ok {
 				t.endLater(ctx, client.ObjectKey{Namespace: m.Namespace, Name: poolLabel(m)})
 			}
 		},
 	}); err != nil {
-		return fmt.Errorf("watching CloudMachines for their metrics: %w", err)
+		return fmt.Errorf("watching DroverMachines for their metrics: %w", err)
 	}
 	if _, err := owners.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
 		t.ownerChanged(ctx, before.(*clusterv1.Machine), after.(*clusterv1.Machine))
@@ -122,7 +122,7 @@ func (t *MachineMetrics) Start(ctx context.Context) error {
 // machineChanged measures a create that has ended, and counts a join that failed and an
 // announcement of the cloud when they become known. A reason that changes while the condition stays
 // False is the same failure.
-func (t *MachineMetrics) machineChanged(before, after *infrav1.CloudMachine) {
+func (t *MachineMetrics) machineChanged(before, after *infrav1.DroverMachine) {
 	if !isProvisioned(before) && isProvisioned(after) && isCreatedHere(after) {
 		t.observe(t.create, after, time.Since(after.CreationTimestamp.Time))
 	}
@@ -137,12 +137,12 @@ func (t *MachineMetrics) machineChanged(before, after *infrav1.CloudMachine) {
 
 // turnedFalse reports whether a condition that was known before has become False. After a move or a
 // restore, the object's first status is nothing new.
-func turnedFalse(before, after *infrav1.CloudMachine, condition string) bool {
+func turnedFalse(before, after *infrav1.DroverMachine, condition string) bool {
 	return conditions.Has(before, condition) && !conditions.IsFalse(before, condition) && conditions.IsFalse(after, condition)
 }
 
 // machineGone measures a deletion, unless the machine had no token, or was moved or abandoned.
-func (t *MachineMetrics) machineGone(m *infrav1.CloudMachine) {
+func (t *MachineMetrics) machineGone(m *infrav1.DroverMachine) {
 	_, moved := m.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	if m.DeletionTimestamp.IsZero() || m.Spec.Creation.Token == "" || moved || m.Annotations[infrav1.AbandonAnnotation] == m.Name {
 		return
@@ -157,12 +157,12 @@ func (t *MachineMetrics) ownerChanged(ctx context.Context, before, after *cluste
 	joined := !before.Status.NodeRef.IsDefined() && after.Status.NodeRef.IsDefined()
 	drained := !isVMDeletionRequested(before) && isVMDeletionRequested(after) && !after.Status.Deletion.NodeDrainStartTime.IsZero()
 	remediated := before.DeletionTimestamp.IsZero() && !after.DeletionTimestamp.IsZero() && isRemediated(after)
-	if !joined && !drained && !remediated || after.Spec.InfrastructureRef.GroupKind() != infrav1.GroupVersion.WithKind("CloudMachine").GroupKind() {
+	if !joined && !drained && !remediated || after.Spec.InfrastructureRef.GroupKind() != infrav1.GroupVersion.WithKind("DroverMachine").GroupKind() {
 		return
 	}
-	m := &infrav1.CloudMachine{}
+	m := &infrav1.DroverMachine{}
 	if err := t.Client.Get(ctx, client.ObjectKey{Namespace: after.Namespace, Name: after.Spec.InfrastructureRef.Name}, m); err != nil {
-		return // the CloudMachine was deleted in the meantime
+		return // the DroverMachine was deleted in the meantime
 	}
 	if running := runningSince(m); joined && !running.IsZero() && isCreatedHere(m) {
 		t.observe(t.join, m, time.Since(running))
@@ -189,11 +189,11 @@ func (t *MachineMetrics) endLater(ctx context.Context, pool client.ObjectKey) {
 	}
 	time.AfterFunc(seriesStay, func() {
 		t.ending.Delete(pool)
-		machines := &infrav1.CloudMachineList{}
+		machines := &infrav1.DroverMachineList{}
 		if err := t.Client.List(ctx, machines, client.InNamespace(pool.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 			return // the manager stops
 		}
-		if !slices.ContainsFunc(machines.Items, func(m infrav1.CloudMachine) bool { return poolLabel(&m) == pool.Name }) {
+		if !slices.ContainsFunc(machines.Items, func(m infrav1.DroverMachine) bool { return poolLabel(&m) == pool.Name }) {
 			t.endSeries(pool)
 		}
 	})
@@ -225,17 +225,17 @@ func isVMDeletionRequested(m *clusterv1.Machine) bool {
 
 // isCreatedHere reports whether a machine was made under this object. An object that came by a move
 // or from a backup has its token from the start, and its times are meaningless.
-func isCreatedHere(m *infrav1.CloudMachine) bool { return m.Generation > 1 }
+func isCreatedHere(m *infrav1.DroverMachine) bool { return m.Generation > 1 }
 
 // observe records a duration. Negative ones, from clock skew, count as 0.
-func (t *MachineMetrics) observe(h *prometheus.HistogramVec, m *infrav1.CloudMachine, took time.Duration) {
+func (t *MachineMetrics) observe(h *prometheus.HistogramVec, m *infrav1.DroverMachine, took time.Duration) {
 	if values := t.labels(m); values != nil {
 		h.WithLabelValues(values...).Observe(max(took, 0).Seconds())
 	}
 }
 
 // count adds one. reason is the value of the label that some counters have beside machineLabels.
-func (t *MachineMetrics) count(c *prometheus.CounterVec, m *infrav1.CloudMachine, reason ...string) {
+func (t *MachineMetrics) count(c *prometheus.CounterVec, m *infrav1.DroverMachine, reason ...string) {
 	if values := t.labels(m); values != nil {
 		var more []string
 		for _, r := range reason {
@@ -247,26 +247,26 @@ func (t *MachineMetrics) count(c *prometheus.CounterVec, m *infrav1.CloudMachine
 
 // labels returns the values of machineLabels; nil if the machine is another manager's, of no known
 // cloud, or never had a VM.
-func (t *MachineMetrics) labels(m *infrav1.CloudMachine) []string {
+func (t *MachineMetrics) labels(m *infrav1.DroverMachine) []string {
 	if !predicates.Watched(m, t.WatchFilterValue) || (m.Spec.ProviderID == "" && !isProvisioned(m)) {
 		return nil
 	}
 	for _, row := range t.Clouds {
-		if row.Union.InMachine(&m.Spec.CloudMachineFields) {
-			c := t.series.bound(m.Namespace, combination{row.Name, t.pool(m), instanceType(&m.Spec.CloudMachineFields), m.Status.FailureDomain})
+		if row.Union.InMachine(&m.Spec.DroverMachineFields) {
+			c := t.series.bound(m.Namespace, combination{row.Name, t.pool(m), instanceType(&m.Spec.DroverMachineFields), m.Status.FailureDomain})
 			return []string{c.cloud, m.Namespace, c.pool, c.instanceType, c.zone}
 		}
 	}
 	return nil
 }
 
-func poolLabel(m *infrav1.CloudMachine) string {
+func poolLabel(m *infrav1.DroverMachine) string {
 	return cmp.Or(m.Labels[clusterv1.MachineDeploymentNameLabel], m.Labels[clusterv1.MachineControlPlaneNameLabel])
 }
 
 // pool returns the name of the machine's MachineDeployment or control plane, or otherValue if its
 // label names none that exists, or has existed while its series last.
-func (t *MachineMetrics) pool(m *infrav1.CloudMachine) string {
+func (t *MachineMetrics) pool(m *infrav1.DroverMachine) string {
 	pool := poolLabel(m)
 	if pool == "" || t.series.knows(m.Namespace, pool) {
 		return pool
@@ -288,7 +288,7 @@ func (t *MachineMetrics) pool(m *infrav1.CloudMachine) string {
 
 // instanceType returns the name of the machine's instance type, in whichever cloud's fields; "" if
 // they have none. It reads them as the column "Type" of kubectl does.
-func instanceType(fields *infrav1.CloudMachineFields) string {
+func instanceType(fields *infrav1.DroverMachineFields) string {
 	all, err := runtime.DefaultUnstructuredConverter.ToUnstructured(fields)
 	if err != nil {
 		return ""

@@ -18,20 +18,20 @@ import (
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/cloud/registry"
 )
 
-// one is a cache that holds one CloudMachine.
+// one is a cache that holds one DroverMachine.
 type one struct {
 	client.Reader
-	*infrav1.CloudMachine
+	*infrav1.DroverMachine
 }
 
 func (o one) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
-	if m, ok := into.(*infrav1.CloudMachine); ok {
+	if m, ok := into.(*infrav1.DroverMachine); ok {
 		o.DeepCopyInto(m)
 	}
 	return nil // every other object exists
@@ -42,7 +42,7 @@ func (o one) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ..
 // machines.)
 func TestMachineMetrics(t *testing.T) {
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(time.Now().Add(-d)) }
-	fresh := &infrav1.CloudMachine{}
+	fresh := &infrav1.DroverMachine{}
 	fresh.Name, fresh.Generation, fresh.CreationTimestamp, fresh.Spec.Creation.Token = "m", 3, ago(100*time.Second), "token"
 	fresh.Namespace, fresh.Labels = "team", map[string]string{clusterv1.MachineDeploymentNameLabel: "pool"}
 	fresh.Spec.Simulated = &infrav1.SimulatedMachine{InstanceType: "small"}
@@ -52,15 +52,15 @@ func TestMachineMetrics(t *testing.T) {
 	running.Status.Conditions = []metav1.Condition{{Type: clusterv1.ReadyCondition, Status: metav1.ConditionTrue, LastTransitionTime: ago(40 * time.Second)}}
 	moved := running.DeepCopy()
 	moved.Generation = 1
-	changed := func(m *infrav1.CloudMachine, change func(*infrav1.CloudMachine)) *infrav1.CloudMachine {
+	changed := func(m *infrav1.DroverMachine, change func(*infrav1.DroverMachine)) *infrav1.DroverMachine {
 		m = m.DeepCopy()
 		change(m)
 		return m
 	}
-	gone := changed(running, func(m *infrav1.CloudMachine) { m.DeletionTimestamp = ptr.To(ago(7 * time.Second)) })
+	gone := changed(running, func(m *infrav1.DroverMachine) { m.DeletionTimestamp = ptr.To(ago(7 * time.Second)) })
 
 	owner := &clusterv1.Machine{}
-	owner.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: "m"}
+	owner.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: "m"}
 	joined := owner.DeepCopy()
 	joined.Status.NodeRef.Name = "m"
 	drained := joined.DeepCopy()
@@ -71,8 +71,8 @@ func TestMachineMetrics(t *testing.T) {
 	}}
 	undrained := released.DeepCopy()
 	undrained.Status.Deletion.NodeDrainStartTime = metav1.Time{}
-	condition := func(m *infrav1.CloudMachine, condition string, status metav1.ConditionStatus, reason string) *infrav1.CloudMachine {
-		return changed(m, func(m *infrav1.CloudMachine) { setCondition(m, condition, status, reason, "") })
+	condition := func(m *infrav1.DroverMachine, condition string, status metav1.ConditionStatus, reason string) *infrav1.DroverMachine {
+		return changed(m, func(m *infrav1.DroverMachine) { setCondition(m, condition, status, reason, "") })
 	}
 	waiting := condition(running, infrav1.MachineNodeJoinedCondition, metav1.ConditionUnknown, infrav1.WaitingForNodeReason)
 	late := condition(waiting, infrav1.MachineNodeJoinedCondition, metav1.ConditionFalse, infrav1.NodeMissingReason)
@@ -94,14 +94,14 @@ func TestMachineMetrics(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		happens func(*MachineMetrics)
-		cached  *infrav1.CloudMachine
+		cached  *infrav1.DroverMachine
 		metric  string // "" for none
 		seconds float64
 	}{
 		"a VM runs":  {func(t *MachineMetrics) { t.machineChanged(fresh, running) }, nil, "create", 100},
 		"it goes on": {func(t *MachineMetrics) { t.machineChanged(running, running) }, nil, "", 0},
 		"it was moved here": {func(t *MachineMetrics) {
-			t.machineChanged(changed(moved, func(m *infrav1.CloudMachine) { m.Status = infrav1.CloudMachineStatus{} }), moved)
+			t.machineChanged(changed(moved, func(m *infrav1.DroverMachine) { m.Status = infrav1.DroverMachineStatus{} }), moved)
 		}, nil, "", 0},
 		"a Node is known":    {func(t *MachineMetrics) { t.ownerChanged(context.Background(), owner, joined) }, running, "join", 40},
 		"a moved machine's":  {func(t *MachineMetrics) { t.ownerChanged(context.Background(), owner, joined) }, moved, "", 0},
@@ -111,15 +111,15 @@ func TestMachineMetrics(t *testing.T) {
 		"there was none":     {func(t *MachineMetrics) { t.ownerChanged(context.Background(), joined, undrained) }, running, "", 0},
 		"the VM is gone":     {func(t *MachineMetrics) { t.machineGone(gone) }, nil, "delete", 7},
 		"it never was": {func(t *MachineMetrics) {
-			t.machineGone(changed(gone, func(m *infrav1.CloudMachine) { m.Spec.Creation.Token = "" }))
+			t.machineGone(changed(gone, func(m *infrav1.DroverMachine) { m.Spec.Creation.Token = "" }))
 		}, nil, "", 0},
 		"it was moved away": {func(t *MachineMetrics) {
-			t.machineGone(changed(gone, func(m *infrav1.CloudMachine) {
+			t.machineGone(changed(gone, func(m *infrav1.DroverMachine) {
 				m.Annotations = map[string]string{clusterctlv1.DeleteForMoveAnnotation: ""}
 			}))
 		}, nil, "", 0},
 		"it was abandoned": {func(t *MachineMetrics) {
-			t.machineGone(changed(gone, func(m *infrav1.CloudMachine) {
+			t.machineGone(changed(gone, func(m *infrav1.DroverMachine) {
 				m.Name = "m"
 				m.Annotations = map[string]string{infrav1.AbandonAnnotation: "m"}
 			}))
@@ -143,10 +143,10 @@ func TestMachineMetrics(t *testing.T) {
 			g := NewWithT(t)
 			registry := prometheus.NewPedanticRegistry()
 			clouds := []cloud.Cloud{
-				{Name: "right", Union: driverkit.Fields[infrav1.AWSAccount, infrav1.SimulatedMachine]{Machine: func(*infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return &infrav1.SimulatedMachine{} }}},
-				{Name: "wrong", Union: driverkit.Fields[infrav1.AWSAccount, infrav1.SimulatedMachine]{Machine: func(*infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return nil }}},
+				{Name: "right", Union: driverkit.Fields[infrav1.AWSAccount, infrav1.SimulatedMachine]{Machine: func(*infrav1.DroverMachineFields) *infrav1.SimulatedMachine { return &infrav1.SimulatedMachine{} }}},
+				{Name: "wrong", Union: driverkit.Fields[infrav1.AWSAccount, infrav1.SimulatedMachine]{Machine: func(*infrav1.DroverMachineFields) *infrav1.SimulatedMachine { return nil }}},
 			}
-			c.happens(NewMachineMetrics(one{CloudMachine: c.cached}, clouds, "", registry))
+			c.happens(NewMachineMetrics(one{DroverMachine: c.cached}, clouds, "", registry))
 			families, err := registry.Gather()
 			g.Expect(err).NotTo(HaveOccurred())
 			if c.metric == "" {
@@ -179,7 +179,7 @@ func TestMachineMetrics(t *testing.T) {
 
 // TestInstanceType tests that the type is found in the fields of each cloud that has types.
 func TestInstanceType(t *testing.T) {
-	for want, fields := range map[string]infrav1.CloudMachineFields{
+	for want, fields := range map[string]infrav1.DroverMachineFields{
 		"m7i.large": {AWS: &infrav1.AWSMachine{InstanceType: "m7i.large"}},
 		"D4s_v5":    {Azure: &infrav1.AzureMachine{VMSize: "D4s_v5"}},
 		"m1.large":  {OpenStack: &infrav1.OpenStackMachine{Flavor: "m1.large"}},
@@ -196,10 +196,10 @@ func TestInstanceType(t *testing.T) {
 // its namespace has few series.
 func TestSeriesOfATenantAreBounded(t *testing.T) {
 	const machines = 2000
-	for name, change := range map[string]func(int, *infrav1.CloudMachine){
-		"no VM": func(_ int, m *infrav1.CloudMachine) { m.Spec.ProviderID = "" },
-		"a VM":  func(int, *infrav1.CloudMachine) {},
-		"few of each": func(i int, m *infrav1.CloudMachine) {
+	for name, change := range map[string]func(int, *infrav1.DroverMachine){
+		"no VM": func(_ int, m *infrav1.DroverMachine) { m.Spec.ProviderID = "" },
+		"a VM":  func(int, *infrav1.DroverMachine) {},
+		"few of each": func(i int, m *infrav1.DroverMachine) {
 			m.Labels[clusterv1.MachineDeploymentNameLabel] = fmt.Sprint(i % 49)
 			m.Spec.AWS.InstanceType, m.Status.FailureDomain = fmt.Sprint(i%47), fmt.Sprint(i%19)
 		},
@@ -209,7 +209,7 @@ func TestSeriesOfATenantAreBounded(t *testing.T) {
 			registered := prometheus.NewRegistry()
 			metrics := NewMachineMetrics(one{}, registry.Clouds(), "", registered)
 			for i := range machines {
-				gone := &infrav1.CloudMachine{}
+				gone := &infrav1.DroverMachine{}
 				gone.Namespace, gone.Name, gone.Spec.ProviderID = "tenant", "m", "aws:///eu-1a/i-1"
 				gone.Labels = map[string]string{clusterv1.MachineDeploymentNameLabel: fmt.Sprintf("pool-%05d", i)}
 				gone.Spec.Creation.Token = "0123456789abcdef"
@@ -236,14 +236,14 @@ func TestSeriesOfATenantAreBounded(t *testing.T) {
 	}
 }
 
-// machines is a cache that holds CloudMachines.
+// machines is a cache that holds DroverMachines.
 type machines struct {
 	one
-	items []infrav1.CloudMachine
+	items []infrav1.DroverMachine
 }
 
 func (m *machines) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
-	into.(*infrav1.CloudMachineList).Items = m.items
+	into.(*infrav1.DroverMachineList).Items = m.items
 	return nil
 }
 
@@ -252,12 +252,12 @@ func (m *machines) List(_ context.Context, into client.ObjectList, _ ...client.L
 func TestSeriesEndWithTheLastMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
-		gone := infrav1.CloudMachine{}
+		gone := infrav1.DroverMachine{}
 		gone.Namespace, gone.Name, gone.Spec.ProviderID, gone.Spec.Creation.Token = "tenant", "m", "aws:///eu-1a/i-1", "token"
 		gone.Labels = map[string]string{clusterv1.MachineDeploymentNameLabel: "pool"}
 		gone.Spec.AWS = &infrav1.AWSMachine{InstanceType: "m7i.large"}
 		gone.DeletionTimestamp = ptr.To(metav1.Now())
-		registered, cached := prometheus.NewRegistry(), &machines{items: []infrav1.CloudMachine{gone}}
+		registered, cached := prometheus.NewRegistry(), &machines{items: []infrav1.DroverMachine{gone}}
 		metrics := NewMachineMetrics(cached, registry.Clouds(), "", registered)
 		for _, left := range []int{1, 0} {
 			cached.items = cached.items[:left]

@@ -11,46 +11,46 @@ import (
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// machineScope holds what one reconcile of a CloudMachine or its Node has read. It holds no client.
+// machineScope holds what one reconcile of a DroverMachine or its Node has read. It holds no client.
 type machineScope struct {
-	*infrav1.CloudMachine
+	*infrav1.DroverMachine
 	// owner and cluster are nil if they do not exist.
 	owner   *clusterv1.Machine
 	cluster *clusterv1.Cluster
-	// ownershipID is the CloudCluster's ownership ID; empty if there is none.
+	// ownershipID is the DroverCluster's ownership ID; empty if there is none.
 	ownershipID string
-	// isExternallyManaged is true if another controller manages the CloudCluster.
+	// isExternallyManaged is true if another controller manages the DroverCluster.
 	isExternallyManaged bool
 	// virtualIP is the API server's address if it moves among the control plane's machines.
 	virtualIP string
 	// unreachable is the start of an outage of the workload cluster's API server; empty if there is
 	// no outage.
 	unreachable string
-	// account is nil while the CloudAccount is missing or refused.
+	// account is nil while the DroverAccount is missing or refused.
 	account *fleet.Account
 	// instance is the VM as the phase observe read it from the account; nil if it did not.
 	instance *cloud.Resource
 }
 
-func (s *machineScope) key() client.ObjectKey { return client.ObjectKeyFromObject(s.CloudMachine) }
+func (s *machineScope) key() client.ObjectKey { return client.ObjectKeyFromObject(s.DroverMachine) }
 
 func (s *machineScope) reference() cloud.Reference {
 	return cloud.Reference{Token: s.Spec.Creation.Token, OwnershipID: s.ownershipID, ProviderID: s.Spec.ProviderID}
 }
 
-// readMachine reads a CloudMachine and the objects around it. It returns the API server's NotFound
-// error if the CloudMachine does not exist.
+// readMachine reads a DroverMachine and the objects around it. It returns the API server's NotFound
+// error if the DroverMachine does not exist.
 func readMachine(ctx context.Context, c client.Client, accounts *fleet.Accounts, key client.ObjectKey) (*machineScope, error) {
-	machine := &infrav1.CloudMachine{}
+	machine := &infrav1.DroverMachine{}
 	if err := c.Get(ctx, key, machine); err != nil {
-		return nil, fmt.Errorf("reading the CloudMachine: %w", err)
+		return nil, fmt.Errorf("reading the DroverMachine: %w", err)
 	}
-	s := &machineScope{CloudMachine: machine}
+	s := &machineScope{DroverMachine: machine}
 	s.account = accounts.Get(client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.AccountRef.Name})
 
 	var err error
@@ -62,7 +62,7 @@ func readMachine(ctx context.Context, c client.Client, accounts *fleet.Accounts,
 			return nil, fmt.Errorf("reading the Cluster: %w", err)
 		}
 	}
-	infra, err := cloudClusterOf(ctx, c, s.cluster)
+	infra, err := droverClusterOf(ctx, c, s.cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -74,22 +74,22 @@ func readMachine(ctx context.Context, c client.Client, accounts *fleet.Accounts,
 	return s, nil
 }
 
-func clusterNameOf(machine *infrav1.CloudMachine, owner *clusterv1.Machine) string {
+func clusterNameOf(machine *infrav1.DroverMachine, owner *clusterv1.Machine) string {
 	if owner != nil {
 		return owner.Spec.ClusterName
 	}
 	return machine.Labels[clusterv1.ClusterNameLabel]
 }
 
-// cloudClusterOf returns the Cluster's CloudCluster, or an empty one if there is none.
-func cloudClusterOf(ctx context.Context, reader client.Reader, cluster *clusterv1.Cluster) (*infrav1.CloudCluster, error) {
-	cloudCluster := &infrav1.CloudCluster{}
-	if cluster == nil || cluster.Spec.InfrastructureRef.GroupKind() != infrav1.CloudClusterKind {
-		return cloudCluster, nil
+// droverClusterOf returns the Cluster's DroverCluster, or an empty one if there is none.
+func droverClusterOf(ctx context.Context, reader client.Reader, cluster *clusterv1.Cluster) (*infrav1.DroverCluster, error) {
+	droverCluster := &infrav1.DroverCluster{}
+	if cluster == nil || cluster.Spec.InfrastructureRef.GroupKind() != infrav1.DroverClusterKind {
+		return droverCluster, nil
 	}
 	key := client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.InfrastructureRef.Name}
-	if err := reader.Get(ctx, key, cloudCluster); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading the CloudCluster: %w", err)
+	if err := reader.Get(ctx, key, droverCluster); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the DroverCluster: %w", err)
 	}
-	return cloudCluster, nil
+	return droverCluster, nil
 }

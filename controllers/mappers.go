@@ -15,33 +15,33 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
-// machineInputsChanged passes the changes of a Machine that a CloudMachine waits for.
+// machineInputsChanged passes the changes of a Machine that a DroverMachine waits for.
 func machineInputsChanged(before, after *clusterv1.Machine) bool {
 	return (before.Spec.Bootstrap.DataSecretName == nil) != (after.Spec.Bootstrap.DataSecretName == nil) ||
 		before.Spec.FailureDomain != after.Spec.FailureDomain ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 }
 
-// clusterInputsChanged passes the changes of a Cluster that its CloudMachines wait for.
+// clusterInputsChanged passes the changes of a Cluster that its DroverMachines wait for.
 func clusterInputsChanged(before, after *clusterv1.Cluster) bool {
 	return ptr.Deref(before.Spec.Paused, false) != ptr.Deref(after.Spec.Paused, false) ||
 		ptr.Deref(before.Status.Initialization.InfrastructureProvisioned, false) != ptr.Deref(after.Status.Initialization.InfrastructureProvisioned, false)
 }
 
-// cloudClusterInputsChanged passes the changes of a CloudCluster that machines without a VM wait
+// droverClusterInputsChanged passes the changes of a DroverCluster that machines without a VM wait
 // for: its ownership ID, and the beginning and the end of an outage of the workload cluster's API
 // server.
-func cloudClusterInputsChanged(before, after *infrav1.CloudCluster) bool {
+func droverClusterInputsChanged(before, after *infrav1.DroverCluster) bool {
 	return before.Annotations[infrav1.UnreachableAnnotation] != after.Annotations[infrav1.UnreachableAnnotation] ||
 		before.Spec.Creation.OwnershipID != after.Spec.Creation.OwnershipID
 }
 
-// cloudClusterToUncreated returns the machines of a cluster that have no VM yet.
-func (r *CloudMachineReconciler) cloudClusterToUncreated(ctx context.Context, o client.Object) []reconcile.Request {
-	uncreated := func(m *infrav1.CloudMachine) bool { return m.Spec.ProviderID == "" }
+// droverClusterToUncreated returns the machines of a cluster that have no VM yet.
+func (r *DroverMachineReconciler) droverClusterToUncreated(ctx context.Context, o client.Object) []reconcile.Request {
+	uncreated := func(m *infrav1.DroverMachine) bool { return m.Spec.ProviderID == "" }
 	return listMachines(ctx, r.Client, uncreated, client.InNamespace(o.GetNamespace()),
 		client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetLabels()[clusterv1.ClusterNameLabel]})
 }
@@ -54,7 +54,7 @@ func clusterToMachines(reader client.Reader) handler.MapFunc {
 }
 
 // InstancesChanged enqueues the machines with these tokens. fleet.Options.OnMachines calls it.
-func (r *CloudMachineReconciler) InstancesChanged(ctx context.Context, namespace string, tokens []string) {
+func (r *DroverMachineReconciler) InstancesChanged(ctx context.Context, namespace string, tokens []string) {
 	for _, token := range tokens {
 		r.Changed.Add(listMachines(ctx, r.Client, nil, client.InNamespace(namespace), client.MatchingFields{machineByToken: token})...)
 	}
@@ -62,8 +62,8 @@ func (r *CloudMachineReconciler) InstancesChanged(ctx context.Context, namespace
 
 // listMachines returns requests for the machines that match the options and for which keep returns
 // true; a nil keep means all.
-func listMachines(ctx context.Context, reader client.Reader, keep func(*infrav1.CloudMachine) bool, options ...client.ListOption) []reconcile.Request {
-	return listRequests(ctx, reader, &infrav1.CloudMachineList{}, keep, options...)
+func listMachines(ctx context.Context, reader client.Reader, keep func(*infrav1.DroverMachine) bool, options ...client.ListOption) []reconcile.Request {
+	return listRequests(ctx, reader, &infrav1.DroverMachineList{}, keep, options...)
 }
 
 // listRequests returns requests for the objects of a list that match the options and for which keep
@@ -88,7 +88,7 @@ func listRequests[T client.Object](ctx context.Context, reader client.Reader, li
 // secretToAccounts returns the accounts whose credentials are in the Secret.
 func secretToAccounts(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, secret client.Object) []reconcile.Request {
-		return listRequests[*infrav1.CloudAccount](ctx, reader, &infrav1.CloudAccountList{}, nil,
+		return listRequests[*infrav1.DroverAccount](ctx, reader, &infrav1.DroverAccountList{}, nil,
 			client.InNamespace(secret.GetNamespace()), client.MatchingFields{accountByCredentials: secret.GetName()})
 	}
 }
@@ -96,7 +96,7 @@ func secretToAccounts(reader client.Reader) handler.MapFunc {
 // accountToSecret is called with an account as it was, too, so that a Secret to which it no longer
 // refers is reconciled.
 func accountToSecret(_ context.Context, o client.Object) []reconcile.Request {
-	account, ok := o.(*infrav1.CloudAccount)
+	account, ok := o.(*infrav1.DroverAccount)
 	if !ok || account.Spec.CredentialsRef == nil {
 		return nil
 	}
@@ -111,19 +111,19 @@ func accountIfDeleted(_ context.Context, account client.Object) []reconcile.Requ
 	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(account)}}
 }
 
-// ofAccount returns what requests returns for the account that a CloudMachine, or the load balancer
-// of a CloudCluster, is in. An account that does not exist has nothing to reconcile: its deletion
+// ofAccount returns what requests returns for the account that a DroverMachine, or the load balancer
+// of a DroverCluster, is in. An account that does not exist has nothing to reconcile: its deletion
 // is an event itself.
 func ofAccount(reader client.Reader, requests handler.MapFunc) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
 		key := client.ObjectKey{Namespace: o.GetNamespace()}
 		switch o := o.(type) {
-		case *infrav1.CloudMachine:
+		case *infrav1.DroverMachine:
 			key.Name = o.Spec.AccountRef.Name
-		case *infrav1.CloudCluster:
+		case *infrav1.DroverCluster:
 			key.Name = o.Spec.Endpoint.LoadBalancer.AccountRef.Name
 		}
-		account := &infrav1.CloudAccount{}
+		account := &infrav1.DroverAccount{}
 		if key.Name == "" || reader.Get(ctx, key, account) != nil {
 			return nil
 		}

@@ -10,22 +10,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
-// TestOwnershipIDWakes: machines wait for their CloudCluster's ownership ID, which another
+// TestOwnershipIDWakes: machines wait for their DroverCluster's ownership ID, which another
 // controller may write last.
 func TestOwnershipIDWakes(t *testing.T) {
 	t.Parallel()
-	before := &infrav1.CloudCluster{}
+	before := &infrav1.DroverCluster{}
 	g := NewWithT(t)
-	g.Expect(cloudClusterInputsChanged(before, before)).To(BeFalse())
+	g.Expect(droverClusterInputsChanged(before, before)).To(BeFalse())
 	after := before.DeepCopy()
 	after.Spec.Creation.OwnershipID = "owner-1"
-	g.Expect(cloudClusterInputsChanged(before, after)).To(BeTrue())
+	g.Expect(droverClusterInputsChanged(before, after)).To(BeTrue())
 	after = before.DeepCopy()
 	after.Annotations = map[string]string{infrav1.UnreachableAnnotation: "now"}
-	g.Expect(cloudClusterInputsChanged(before, after)).To(BeTrue())
+	g.Expect(droverClusterInputsChanged(before, after)).To(BeTrue())
 }
 
 // TestAccountOfItsUsers: the end of a machine, or of a load balancer, brings the account that waits
@@ -33,7 +33,7 @@ func TestOwnershipIDWakes(t *testing.T) {
 func TestAccountOfItsUsers(t *testing.T) {
 	t.Parallel()
 	x, machine := newAccountInUse(t)
-	cluster := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "blue"}}
+	cluster := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "blue"}}
 	toAccount := ofAccount(x.Client, accountIfDeleted)
 	x.Expect(toAccount(t.Context(), machine)).To(BeEmpty(), "it is not being deleted")
 

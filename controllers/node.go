@@ -25,15 +25,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/internal/predicates"
 )
 
-// NodeReconciler does the work of CloudMachines in their workload clusters: it links each machine
+// NodeReconciler does the work of DroverMachines in their workload clusters: it links each machine
 // with its Node, says why there is none, and removes the Node of a VM that is gone. It has workers
-// of its own, so that a workload cluster that hangs holds up no VM. It writes no CloudMachine:
-// NodeHandover hands its results to CloudMachineReconciler.
+// of its own, so that a workload cluster that hangs holds up no VM. It writes no DroverMachine:
+// NodeHandover hands its results to DroverMachineReconciler.
 type NodeReconciler struct {
 	Client       client.Client
 	ClusterCache clustercache.ClusterCache
@@ -52,7 +52,7 @@ type NodeReconciler struct {
 	consoles   consoles
 }
 
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines;cloudclusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=drovermachines;droverclusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
@@ -61,7 +61,7 @@ type NodeReconciler struct {
 func (r *NodeReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	c, err := builder.ControllerManagedBy(mgr).
 		Named("node").
-		For(&infrav1.CloudMachine{}, builder.WithPredicates(predicate.Or(predicates.SpecOrMetadataChanged(), onUpdate(nodeInputsChanged)))).
+		For(&infrav1.DroverMachine{}, builder.WithPredicates(predicate.Or(predicates.SpecOrMetadataChanged(), onUpdate(nodeInputsChanged)))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToMachines(r.Client)),
 			builder.WithPredicates(onUpdate(clusterInputsChanged))).
 		WatchesRawSource(r.Handover.Nodes.Source()).
@@ -80,10 +80,10 @@ func (r *NodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		r.Handover.forget(req.NamespacedName)
 		return reconcile.Result{}, nil
 	}
-	if err != nil || !predicates.Watched(s.CloudMachine, r.WatchFilterValue) || s.cluster == nil || isPaused(s.CloudMachine, s.cluster) {
+	if err != nil || !predicates.Watched(s.DroverMachine, r.WatchFilterValue) || s.cluster == nil || isPaused(s.DroverMachine, s.cluster) {
 		return reconcile.Result{}, err
 	}
-	tasks := r.Handover.open(s.CloudMachine)
+	tasks := r.Handover.open(s.DroverMachine)
 	if len(tasks) == 0 {
 		return r.link(ctx, s)
 	}
@@ -110,7 +110,7 @@ func (r *NodeReconciler) run(ctx context.Context, s *machineScope, task nodeTask
 
 // attempt reports the result of an attempt, and returns when to repeat it.
 func (r *NodeReconciler) attempt(s *machineScope, task nodeTask, err error) reconcile.Result {
-	r.Handover.report(s.CloudMachine, task, nodeTaskResult{done: err == nil, err: err})
+	r.Handover.report(s.DroverMachine, task, nodeTaskResult{done: err == nil, err: err})
 	if err != nil {
 		return reconcile.Result{RequeueAfter: nodeRetry}
 	}
@@ -182,7 +182,7 @@ func sameAddresses(a, b []corev1.NodeAddress) bool {
 // Node without provider ID finds its machine by the addresses, a connection to the workload cluster
 // finds provisioned machines, and a deleted Node finds machines whose NodeJoined reports a problem.
 // Events before these writes were in the cache found no machine, so it must be reconciled again.
-func nodeInputsChanged(before, after *infrav1.CloudMachine) bool {
+func nodeInputsChanged(before, after *infrav1.DroverMachine) bool {
 	return isProvisioned(before) != isProvisioned(after) || !slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
 		conditions.IsTrue(before, clusterv1.ReadyCondition) != conditions.IsTrue(after, clusterv1.ReadyCondition) ||
 		!conditions.IsFalse(before, infrav1.MachineNodeJoinedCondition) && conditions.IsFalse(after, infrav1.MachineNodeJoinedCondition)
@@ -191,7 +191,7 @@ func nodeInputsChanged(before, after *infrav1.CloudMachine) bool {
 // clusterToMachinesWithoutNode returns the machines that wait for a Node, or for the removal of
 // one, when the connection to the workload cluster comes or goes.
 func (r *NodeReconciler) clusterToMachinesWithoutNode(ctx context.Context, o client.Object) []reconcile.Request {
-	needsNode := func(m *infrav1.CloudMachine) bool {
+	needsNode := func(m *infrav1.DroverMachine) bool {
 		if m.Status.InstanceState == stateGone {
 			return true
 		}
@@ -221,8 +221,8 @@ func (r *NodeReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFun
 			}
 			return requests
 		}
-		named := r.findNamed(ctx, cluster, node.Name, func(m *infrav1.CloudMachine) bool { return m.Spec.ProviderID != node.Spec.ProviderID })
-		return append(named, r.find(ctx, cluster, machineByProviderID, node.Spec.ProviderID, func(m *infrav1.CloudMachine) bool {
+		named := r.findNamed(ctx, cluster, node.Name, func(m *infrav1.DroverMachine) bool { return m.Spec.ProviderID != node.Spec.ProviderID })
+		return append(named, r.find(ctx, cluster, machineByProviderID, node.Spec.ProviderID, func(m *infrav1.DroverMachine) bool {
 			return !isProvisioned(m) || !conditions.IsTrue(m, infrav1.MachineNodeJoinedCondition) ||
 				!slices.Contains(append(cloudHostNames(m), namesOfNode(m)...), node.Name) || r.hasDuplicateNodes(ctx, cluster, node.Spec.ProviderID)
 		})...)
@@ -230,7 +230,7 @@ func (r *NodeReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFun
 }
 
 // findNamed returns the machines whose Node may have the name, and for which keep returns true.
-func (r *NodeReconciler) findNamed(ctx context.Context, cluster client.ObjectKey, node string, keep func(*infrav1.CloudMachine) bool) []reconcile.Request {
+func (r *NodeReconciler) findNamed(ctx context.Context, cluster client.ObjectKey, node string, keep func(*infrav1.DroverMachine) bool) []reconcile.Request {
 	return append(r.find(ctx, cluster, machineByNodeName, node, keep), r.find(ctx, cluster, machineByAddress, node, keep)...)
 }
 
@@ -246,7 +246,7 @@ func (r *NodeReconciler) hasDuplicateNodes(ctx context.Context, cluster client.O
 }
 
 // find returns the machines of a cluster that match an index and for which keep returns true.
-func (r *NodeReconciler) find(ctx context.Context, cluster client.ObjectKey, field, value string, keep func(*infrav1.CloudMachine) bool) []reconcile.Request {
+func (r *NodeReconciler) find(ctx context.Context, cluster client.ObjectKey, field, value string, keep func(*infrav1.DroverMachine) bool) []reconcile.Request {
 	return listMachines(ctx, r.Client, keep, client.InNamespace(cluster.Namespace),
 		client.MatchingFields{field: value}, client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
 }

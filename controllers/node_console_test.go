@@ -10,7 +10,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 func TestLastWords(t *testing.T) {
@@ -44,7 +44,7 @@ func TestConsoleIsReadSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := consoles{}
-		s := &machineScope{CloudMachine: &infrav1.CloudMachine{Spec: infrav1.CloudMachineSpec{Creation: infrav1.CloudMachineCreation{Token: "one"}}}}
+		s := &machineScope{DroverMachine: &infrav1.DroverMachine{Spec: infrav1.DroverMachineSpec{Creation: infrav1.DroverMachineCreation{Token: "one"}}}}
 		since := time.Now()
 		var asked []time.Duration
 		for time.Sleep(5 * time.Minute); time.Since(since) < 24*time.Hour; time.Sleep(diagnosisInterval) {

@@ -13,7 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // diagnosisInterval is how often a late machine is checked again: not every change comes as an
@@ -29,7 +29,7 @@ type nodeIssue struct{ reason, message string }
 // before, because that is the task of a MachineHealthCheck. hasNode means that a Node carries the
 // machine's provider ID, whether or not Cluster API has seen it.
 func (r *NodeReconciler) diagnoseNode(ctx context.Context, s *machineScope, hasNode bool) (nodeIssue, time.Duration, error) {
-	since := runningSince(s.CloudMachine)
+	since := runningSince(s.DroverMachine)
 	if since.IsZero() || !s.owner.DeletionTimestamp.IsZero() {
 		return nodeIssue{}, 0, nil
 	}
@@ -55,7 +55,7 @@ func (r *NodeReconciler) diagnoseNode(ctx context.Context, s *machineScope, hasN
 
 // runningSince returns the time since when a machine's VM has run, in UTC and whole seconds; zero
 // if it does not run.
-func runningSince(m *infrav1.CloudMachine) time.Time {
+func runningSince(m *infrav1.DroverMachine) time.Time {
 	if c := conditions.Get(m, clusterv1.ReadyCondition); c != nil && c.Status == metav1.ConditionTrue {
 		return c.LastTransitionTime.UTC()
 	}
@@ -67,7 +67,7 @@ func runningSince(m *infrav1.CloudMachine) time.Time {
 // that has not changed since the machine was due was never True in time.
 func diagnoseNotReady(s *machineScope, since, due time.Time) (nodeIssue, time.Duration, error) {
 	ready := conditions.Get(s.owner, clusterv1.MachineNodeReadyCondition)
-	reported := conditions.GetReason(s.CloudMachine, infrav1.MachineNodeJoinedCondition) == infrav1.NodeNotReadyReason
+	reported := conditions.GetReason(s.DroverMachine, infrav1.MachineNodeJoinedCondition) == infrav1.NodeNotReadyReason
 	switch {
 	case ready == nil || ready.Status == metav1.ConditionTrue:
 		return nodeIssue{}, 0, nil
@@ -90,13 +90,13 @@ func oneLine(s string) string {
 
 // setNodeJoined says in NodeJoined whether the machine has its Node, or why the Node can't be
 // identified, or is late.
-func setNodeJoined(machine *infrav1.CloudMachine, link nodeLink) {
+func setNodeJoined(machine *infrav1.DroverMachine, link nodeLink) {
 	status, reason := link.condition()
 	setCondition(machine, infrav1.MachineNodeJoinedCondition, status, reason, link.issue.message)
 }
 
 // saysNodeJoined reports whether the machine's NodeJoined already says this.
-func saysNodeJoined(machine *infrav1.CloudMachine, link nodeLink) bool {
+func saysNodeJoined(machine *infrav1.DroverMachine, link nodeLink) bool {
 	status, reason := link.condition()
 	c := conditions.Get(machine, infrav1.MachineNodeJoinedCondition)
 	return c != nil && c.Status == status && c.Reason == reason && c.Message == truncate(link.issue.message)

@@ -13,18 +13,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // lateMachine returns a machine whose VM has run for the given time. Its NodeJoined has the reason
 // told, if told is not empty.
 func lateMachine(runs time.Duration, told string) *machineScope {
-	s := &machineScope{CloudMachine: &infrav1.CloudMachine{}, owner: &clusterv1.Machine{}, cluster: &clusterv1.Cluster{}}
+	s := &machineScope{DroverMachine: &infrav1.DroverMachine{}, owner: &clusterv1.Machine{}, cluster: &clusterv1.Cluster{}}
 	s.Status.Conditions = []metav1.Condition{{
 		Type: clusterv1.ReadyCondition, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-runs)),
 	}}
 	if told != "" {
-		setNodeJoined(s.CloudMachine, nodeLink{issue: nodeIssue{told, "as before"}})
+		setNodeJoined(s.DroverMachine, nodeLink{issue: nodeIssue{told, "as before"}})
 	}
 	return s
 }

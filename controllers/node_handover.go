@@ -11,15 +11,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
-// NodeHandover hands work on workload clusters over from CloudMachineReconciler to NodeReconciler,
-// and the results back. So a CloudMachine's status has a single writer, and what both controllers
+// NodeHandover hands work on workload clusters over from DroverMachineReconciler to NodeReconciler,
+// and the results back. So a DroverMachine's status has a single writer, and what both controllers
 // learn at the same time costs one write. A restart loses the content, and both controllers repeat
 // their work.
 type NodeHandover struct {
-	// Machines enqueues machines for CloudMachineReconciler, Nodes for NodeReconciler.
+	// Machines enqueues machines for DroverMachineReconciler, Nodes for NodeReconciler.
 	Machines, Nodes *EventQueue
 
 	mu  sync.Mutex
@@ -30,7 +30,7 @@ type NodeHandover struct {
 type nodeState struct {
 	uid  types.UID
 	link *nodeLink // nil before NodeReconciler has looked
-	// tasks holds what CloudMachineReconciler has requested, and results what became of it.
+	// tasks holds what DroverMachineReconciler has requested, and results what became of it.
 	tasks   map[nodeTaskKind]nodeTask
 	results map[nodeTaskKind]nodeTaskResult
 }
@@ -69,7 +69,7 @@ type nodeTaskResult struct {
 }
 
 // request returns what became of a task. It hands the task over if this has not happened yet.
-func (h *NodeHandover) request(m *infrav1.CloudMachine, task nodeTask) nodeTaskResult {
+func (h *NodeHandover) request(m *infrav1.DroverMachine, task nodeTask) nodeTaskResult {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.state(m)
@@ -82,7 +82,7 @@ func (h *NodeHandover) request(m *infrav1.CloudMachine, task nodeTask) nodeTaskR
 }
 
 // cancel takes a task back.
-func (h *NodeHandover) cancel(m *infrav1.CloudMachine, kind nodeTaskKind) {
+func (h *NodeHandover) cancel(m *infrav1.DroverMachine, kind nodeTaskKind) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if s := h.known(m); s != nil {
@@ -93,7 +93,7 @@ func (h *NodeHandover) cancel(m *infrav1.CloudMachine, kind nodeTaskKind) {
 
 // open returns the tasks of a machine that are not done. The removal of the Node of a gone VM stays
 // open, because a Node may be seen late.
-func (h *NodeHandover) open(m *infrav1.CloudMachine) (tasks []nodeTask) {
+func (h *NodeHandover) open(m *infrav1.DroverMachine) (tasks []nodeTask) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.known(m)
@@ -109,7 +109,7 @@ func (h *NodeHandover) open(m *infrav1.CloudMachine) (tasks []nodeTask) {
 }
 
 // report hands the result of a task back, and enqueues the machine if it is a new one.
-func (h *NodeHandover) report(m *infrav1.CloudMachine, task nodeTask, result nodeTaskResult) {
+func (h *NodeHandover) report(m *infrav1.DroverMachine, task nodeTask, result nodeTaskResult) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.known(m)
@@ -128,7 +128,7 @@ func (h *NodeHandover) report(m *infrav1.CloudMachine, task nodeTask, result nod
 }
 
 // link returns what NodeReconciler knows of the machine's Node.
-func (h *NodeHandover) link(m *infrav1.CloudMachine) (nodeLink, bool) {
+func (h *NodeHandover) link(m *infrav1.DroverMachine) (nodeLink, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if s := h.known(m); s != nil && s.link != nil {
@@ -139,8 +139,8 @@ func (h *NodeHandover) link(m *infrav1.CloudMachine) (nodeLink, bool) {
 
 // reportLink hands over whether the machine has its Node. It enqueues a provisioned machine whose
 // NodeJoined condition says something else. For a machine that is not provisioned yet,
-// CloudMachineReconciler writes the result to NodeJoined once the VM runs.
-func (h *NodeHandover) reportLink(m *infrav1.CloudMachine, link nodeLink) {
+// DroverMachineReconciler writes the result to NodeJoined once the VM runs.
+func (h *NodeHandover) reportLink(m *infrav1.DroverMachine, link nodeLink) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.state(m).link = &link
@@ -157,7 +157,7 @@ func (h *NodeHandover) forget(key client.ObjectKey) {
 
 // known returns the state of this very machine; nil if there is none. It is called with the lock
 // held.
-func (h *NodeHandover) known(m *infrav1.CloudMachine) *nodeState {
+func (h *NodeHandover) known(m *infrav1.DroverMachine) *nodeState {
 	if s := h.all[client.ObjectKeyFromObject(m)]; s != nil && s.uid == m.UID {
 		return s
 	}
@@ -166,7 +166,7 @@ func (h *NodeHandover) known(m *infrav1.CloudMachine) *nodeState {
 
 // state returns the state of this very machine, and makes it if there is none. It is called with
 // the lock held.
-func (h *NodeHandover) state(m *infrav1.CloudMachine) *nodeState {
+func (h *NodeHandover) state(m *infrav1.DroverMachine) *nodeState {
 	if s := h.known(m); s != nil {
 		return s
 	}
@@ -178,6 +178,6 @@ func (h *NodeHandover) state(m *infrav1.CloudMachine) *nodeState {
 	return h.all[key]
 }
 
-func requestFor(m *infrav1.CloudMachine) reconcile.Request {
+func requestFor(m *infrav1.DroverMachine) reconcile.Request {
 	return reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)}
 }

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/internal/naming"
 )
 
@@ -27,7 +27,7 @@ func (r *NodeReconciler) link(ctx context.Context, s *machineScope) (reconcile.R
 	if s.owner == nil || s.Spec.ProviderID == "" || !s.DeletionTimestamp.IsZero() || s.Status.InstanceState == stateGone {
 		return reconcile.Result{}, nil
 	}
-	if !isProvisioned(s.CloudMachine) {
+	if !isProvisioned(s.DroverMachine) {
 		return reconcile.Result{}, r.requestEarlyListing(ctx, s)
 	}
 	joined, issue, again, err := r.findNode(ctx, s)
@@ -35,7 +35,7 @@ func (r *NodeReconciler) link(ctx context.Context, s *machineScope) (reconcile.R
 		return reconcile.Result{}, nil // the connection comes as an event
 	}
 	if err == nil || issue.reason != "" {
-		r.Handover.reportLink(s.CloudMachine, nodeLink{joined, issue})
+		r.Handover.reportLink(s.DroverMachine, nodeLink{joined, issue})
 	}
 	return reconcile.Result{RequeueAfter: again}, err
 }
@@ -55,7 +55,7 @@ func (r *NodeReconciler) requestEarlyListing(ctx context.Context, s *machineScop
 		if issue, err := r.checkNodeName(ctx, s, &linked[0]); issue.reason != "" || err != nil {
 			return err // it is reported when the VM runs
 		}
-		r.Handover.reportLink(s.CloudMachine, nodeLink{joined: true})
+		r.Handover.reportLink(s.DroverMachine, nodeLink{joined: true})
 	}
 	if len(linked) > 0 && s.account != nil {
 		s.account.NodeJoined(s.reference().Token)
@@ -157,7 +157,7 @@ func (r *NodeReconciler) nodeWithoutProviderID(ctx context.Context, s *machineSc
 		return nil, nodeIssue{}, err
 	}
 	if other == "" && node.Name != naming.NodeName(machineName(s)) {
-		other, err = r.otherMachineAt(ctx, s, sharedIP(node, s.CloudMachine))
+		other, err = r.otherMachineAt(ctx, s, sharedIP(node, s.DroverMachine))
 	}
 	if err != nil || other == "" {
 		return node, nodeIssue{}, err
@@ -171,20 +171,20 @@ func (r *NodeReconciler) otherMachineAt(ctx context.Context, s *machineScope, ad
 	if address == "" {
 		return "", nil
 	}
-	same := &infrav1.CloudMachineList{}
+	same := &infrav1.DroverMachineList{}
 	err := r.Client.List(ctx, same, client.InNamespace(s.Namespace), client.MatchingFields{machineByAddress: address},
 		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name})
 	if err != nil {
 		return "", fmt.Errorf("listing the machines at %s: %w", address, err)
 	}
-	if i := slices.IndexFunc(same.Items, func(m infrav1.CloudMachine) bool { return m.Name != s.Name }); i >= 0 {
-		return fmt.Sprintf("CloudMachine %q", same.Items[i].Name), nil
+	if i := slices.IndexFunc(same.Items, func(m infrav1.DroverMachine) bool { return m.Name != s.Name }); i >= 0 {
+		return fmt.Sprintf("DroverMachine %q", same.Items[i].Name), nil
 	}
 	return "", nil
 }
 
 // sharedIP returns an IP address of the Node that the cloud gave to the VM, or "".
-func sharedIP(node *corev1.Node, machine *infrav1.CloudMachine) string {
+func sharedIP(node *corev1.Node, machine *infrav1.DroverMachine) string {
 	for _, a := range node.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
 			continue

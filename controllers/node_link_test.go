@@ -13,17 +13,17 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
-// joining returns a fleet whose Machines have a CloudInitConfig.
+// joining returns a fleet whose Machines have a DroverConfig.
 func joining(names ...string) []client.Object {
 	all := fleetOf(names...)
 	for _, o := range all {
 		if m, ok := o.(*clusterv1.Machine); ok {
 			m.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{
-				APIGroup: bootstrapv1.GroupVersion.Group, Kind: "CloudInitConfig", Name: m.Name,
+				APIGroup: bootstrapv1.GroupVersion.Group, Kind: "DroverConfig", Name: m.Name,
 			}
 		}
 	}
@@ -38,22 +38,22 @@ func TestNodeWithoutProviderID(t *testing.T) {
 	at := func(ip string) corev1.NodeAddress {
 		return corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip}
 	}
-	reports := func(kind clusterv1.MachineAddressType, name string) func(*infrav1.CloudMachine) {
-		return func(m *infrav1.CloudMachine) {
+	reports := func(kind clusterv1.MachineAddressType, name string) func(*infrav1.DroverMachine) {
+		return func(m *infrav1.DroverMachine) {
 			m.Status.Addresses = append(m.Status.Addresses, clusterv1.MachineAddress{Type: kind, Address: name})
 		}
 	}
-	guest := func(m *infrav1.CloudMachine) {
+	guest := func(m *infrav1.DroverMachine) {
 		reports(clusterv1.MachineInternalDNS, "host-7")(m)
 		m.Status.GuestReportedAddresses = []string{"Host-7"}
 	}
 	for name, c := range map[string]struct {
 		node      string
 		addresses []corev1.NodeAddress
-		cloud     func(*infrav1.CloudMachine) // what the cloud reports for the machine
-		drover    bool                        // the result with a CloudInitConfig
-		other     bool                        // the result with another bootstrap provider
-		issue     string                      // the reason
+		cloud     func(*infrav1.DroverMachine) // what the cloud reports for the machine
+		drover    bool                         // the result with a DroverConfig
+		other     bool                         // the result with another bootstrap provider
+		issue     string                       // the reason
 	}{
 		"its name and address":               {node: trusted, addresses: []corev1.NodeAddress{at(own)}, drover: true, other: true},
 		"its name, and no address yet":       {node: trusted, drover: true},
@@ -126,7 +126,7 @@ func TestNodeOfTheOldSystem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			s := &machineScope{CloudMachine: &infrav1.CloudMachine{}, owner: &clusterv1.Machine{}}
+			s := &machineScope{DroverMachine: &infrav1.DroverMachine{}, owner: &clusterv1.Machine{}}
 			s.Name, s.owner.Name, s.owner.Status.NodeRef.Name = "m", "m", old
 			s.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"}}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.node}}
@@ -141,7 +141,7 @@ func TestNodeOfTheOldSystem(t *testing.T) {
 func TestOlderNodeOfTheSameName(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	s := &machineScope{CloudMachine: &infrav1.CloudMachine{}, owner: joining("m")[len(joining("m"))-2].(*clusterv1.Machine)}
+	s := &machineScope{DroverMachine: &infrav1.DroverMachine{}, owner: joining("m")[len(joining("m"))-2].(*clusterv1.Machine)}
 	s.Name, s.CreationTimestamp = "m", metav1.Now()
 	s.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"}}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m", CreationTimestamp: s.CreationTimestamp}}
@@ -158,7 +158,7 @@ func TestNodeFindsItsMachine(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	all := fleetOf("blue.1", "blue-2", "blue-3")
-	edit(all, "blue-3", func(m *infrav1.CloudMachine) {
+	edit(all, "blue-3", func(m *infrav1.DroverMachine) {
 		m.OwnerReferences[0].Name = "machine-of-blue-3"
 		m.Status.Addresses = []clusterv1.MachineAddress{
 			{Type: clusterv1.MachineInternalIP, Address: "10.0.0.3"}, {Type: clusterv1.MachineHostName, Address: "IP-10-0-0-3.internal"},

@@ -12,8 +12,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/internal/naming"
 )
@@ -28,7 +28,7 @@ func isNodeOf(node *corev1.Node, s *machineScope) bool {
 	if !slices.Contains(nodeNames(s), node.Name) {
 		return false
 	}
-	return sharedIP(node, s.CloudMachine) != "" ||
+	return sharedIP(node, s.DroverMachine) != "" ||
 		joinsByDrover(s.owner) && !node.CreationTimestamp.Before(&s.CreationTimestamp)
 }
 
@@ -38,7 +38,7 @@ func joinsByDrover(machine *clusterv1.Machine) bool {
 		return false
 	}
 	ref := machine.Spec.Bootstrap.ConfigRef
-	return ref.APIGroup == bootstrapv1.GroupVersion.Group && ref.Kind == "CloudInitConfig"
+	return ref.APIGroup == bootstrapv1.GroupVersion.Group && ref.Kind == "DroverConfig"
 }
 
 // nodeNames returns the name of the Node that Cluster API has matched with the machine. Before
@@ -56,7 +56,7 @@ func nodeNames(s *machineScope) []string {
 // ownNames returns the names by which Drover lets a machine join: its own, and those that the cloud
 // reports.
 func ownNames(s *machineScope) []string {
-	return append(cloudHostNames(s.CloudMachine), naming.NodeName(machineName(s)))
+	return append(cloudHostNames(s.DroverMachine), naming.NodeName(machineName(s)))
 }
 
 // otherNames returns further names that another bootstrap provider may give the Node: the host name
@@ -70,7 +70,7 @@ func otherNames(s *machineScope) []string {
 	return names
 }
 
-// machineName returns the name of the Machine, or of the CloudMachine if it has none.
+// machineName returns the name of the Machine, or of the DroverMachine if it has none.
 func machineName(s *machineScope) string {
 	if s.owner != nil {
 		return s.owner.Name
@@ -80,7 +80,7 @@ func machineName(s *machineScope) string {
 
 // cloudHostNames returns the host names that the cloud gives the VM, in lower case, as kubelets
 // register. Names that only the guest reports are not among them.
-func cloudHostNames(m *infrav1.CloudMachine) []string {
+func cloudHostNames(m *infrav1.DroverMachine) []string {
 	var names []string
 	for _, a := range m.Status.Addresses {
 		isName := a.Type == clusterv1.MachineHostName || a.Type == clusterv1.MachineInternalDNS
@@ -104,15 +104,15 @@ func (r *NodeReconciler) otherMachineNamed(ctx context.Context, s *machineScope,
 			return fmt.Sprintf("Machine %q", m.Name), nil
 		}
 	}
-	clouds := &infrav1.CloudMachineList{}
+	clouds := &infrav1.DroverMachineList{}
 	err := r.Client.List(ctx, clouds, client.InNamespace(s.Namespace), client.MatchingFields{machineByAddress: node},
 		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name})
 	if err != nil {
-		return "", fmt.Errorf("listing the CloudMachines of Node %q: %w", node, err)
+		return "", fmt.Errorf("listing the DroverMachines of Node %q: %w", node, err)
 	}
 	for i := range clouds.Items {
 		if m := &clouds.Items[i]; m.Name != s.Name && m.Status.InstanceState != stateGone && slices.Contains(cloudHostNames(m), node) {
-			return fmt.Sprintf("CloudMachine %q", m.Name), nil
+			return fmt.Sprintf("DroverMachine %q", m.Name), nil
 		}
 	}
 	return "", nil
@@ -143,14 +143,14 @@ func (r *NodeReconciler) checkProviderID(ctx context.Context, s *machineScope, n
 		if node.Spec.ProviderID == "" {
 			continue
 		}
-		machines := &infrav1.CloudMachineList{}
+		machines := &infrav1.DroverMachineList{}
 		err := r.Client.List(ctx, machines, client.InNamespace(s.Namespace), client.MatchingFields{machineByProviderID: node.Spec.ProviderID},
 			client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name})
 		if err != nil {
-			return nodeIssue{}, fmt.Errorf("listing the CloudMachines of Node %q: %w", name, err)
+			return nodeIssue{}, fmt.Errorf("listing the DroverMachines of Node %q: %w", name, err)
 		}
-		if i := slices.IndexFunc(machines.Items, func(m infrav1.CloudMachine) bool { return m.Name != s.Name }); i >= 0 {
-			return providerIDConflict("Node %q has this machine's name and the provider ID %s of CloudMachine %q",
+		if i := slices.IndexFunc(machines.Items, func(m infrav1.DroverMachine) bool { return m.Name != s.Name }); i >= 0 {
+			return providerIDConflict("Node %q has this machine's name and the provider ID %s of DroverMachine %q",
 				name, node.Spec.ProviderID, machines.Items[i].Name), nil
 		}
 	}

@@ -26,7 +26,7 @@ const nodeRetry = 5 * time.Second
 // adopt sets the provider ID of a VM that is about to be deleted on its Node, if the Node has none.
 func (r *NodeReconciler) adopt(ctx context.Context, s *machineScope, task nodeTask) error {
 	vm := *s
-	vm.CloudMachine = s.DeepCopy()
+	vm.DroverMachine = s.DeepCopy()
 	vm.Spec.ProviderID, vm.Status.Addresses = task.providerID, task.addresses
 	nodes, err := r.nodes(ctx, s)
 	if err != nil {
@@ -63,14 +63,14 @@ func (r *NodeReconciler) removeGone(ctx context.Context, s *machineScope, task n
 		machines := listMachines(ctx, r.Client, nil, client.InNamespace(s.Namespace),
 			client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}, client.UnsafeDisableDeepCopy)
 		if wait := r.removals.after(client.ObjectKeyFromObject(s.cluster), len(machines)); wait > 0 {
-			r.Handover.report(s.CloudMachine, task, nodeTaskResult{held: true})
+			r.Handover.report(s.DroverMachine, task, nodeTaskResult{held: true})
 			return reconcile.Result{RequeueAfter: jitter(max(wait, heldNodeRetry))}, nil // all held machines retry, and only one gets the next turn
 		}
 		if err := r.deleteNodes(ctx, s, nodes, own); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
-	r.Handover.report(s.CloudMachine, task, nodeTaskResult{done: true})
+	r.Handover.report(s.DroverMachine, task, nodeTaskResult{done: true})
 	return reconcile.Result{}, nil
 }
 
@@ -96,7 +96,7 @@ func (r *NodeReconciler) deleteNodes(ctx context.Context, s *machineScope, nodes
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("deleting Node %q, whose VM is gone: %w", node.Name, err)
 		}
-		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeNormal, "NodeDeleted", "Observe", "Deleted Node %q, whose VM is gone", node.Name)
+		r.Recorder.Eventf(s.DroverMachine, nil, corev1.EventTypeNormal, "NodeDeleted", "Observe", "Deleted Node %q, whose VM is gone", node.Name)
 	}
 	return nil
 }

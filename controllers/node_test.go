@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/internal/fairqueue"
 )
 
@@ -85,21 +85,21 @@ func TestMachinesOfAClusterThatHangsWait(t *testing.T) {
 func TestNodeInputs(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		change func(*infrav1.CloudMachine)
+		change func(*infrav1.DroverMachine)
 		want   bool
 	}{
-		"nothing":             {func(*infrav1.CloudMachine) {}, false},
-		"the VM runs":         {func(m *infrav1.CloudMachine) { setReady(m) }, true},
-		"the VM does not run": {func(m *infrav1.CloudMachine) { setNotReady(m, infrav1.InstanceStoppedReason, "") }, false},
-		"addresses":           {func(m *infrav1.CloudMachine) { m.Status.Addresses = []clusterv1.MachineAddress{{Address: "10.0.0.1"}} }, true},
-		"provisioned":         {func(m *infrav1.CloudMachine) { m.Status.Initialization.Provisioned = ptr.To(true) }, true},
-		"no Node": {func(m *infrav1.CloudMachine) {
+		"nothing":             {func(*infrav1.DroverMachine) {}, false},
+		"the VM runs":         {func(m *infrav1.DroverMachine) { setReady(m) }, true},
+		"the VM does not run": {func(m *infrav1.DroverMachine) { setNotReady(m, infrav1.InstanceStoppedReason, "") }, false},
+		"addresses":           {func(m *infrav1.DroverMachine) { m.Status.Addresses = []clusterv1.MachineAddress{{Address: "10.0.0.1"}} }, true},
+		"provisioned":         {func(m *infrav1.DroverMachine) { m.Status.Initialization.Provisioned = ptr.To(true) }, true},
+		"no Node": {func(m *infrav1.DroverMachine) {
 			setNodeJoined(m, nodeLink{issue: nodeIssue{infrav1.NodeMissingReason, ""}})
 		}, true},
-		"a Node": {func(m *infrav1.CloudMachine) { setNodeJoined(m, nodeLink{joined: true}) }, false},
+		"a Node": {func(m *infrav1.DroverMachine) { setNodeJoined(m, nodeLink{joined: true}) }, false},
 	} {
-		after := &infrav1.CloudMachine{}
+		after := &infrav1.DroverMachine{}
 		c.change(after)
-		NewWithT(t).Expect(nodeInputsChanged(&infrav1.CloudMachine{}, after)).To(Equal(c.want), name)
+		NewWithT(t).Expect(nodeInputsChanged(&infrav1.DroverMachine{}, after)).To(Equal(c.want), name)
 	}
 }

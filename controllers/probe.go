@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
 	"github.com/drover-io/drover/internal/egress"
 	"github.com/drover-io/drover/internal/kubeconfig"
 )

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
 	"github.com/drover-io/drover/internal/kubeconfig"
 	"github.com/drover-io/drover/test/authority"
 )

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -170,8 +170,8 @@ func TestRefusedSpecIsTriedAgain(t *testing.T) {
 // TestConflictIsNoFailure: if another writer was first, an object is reconciled again soon, and no
 // error is logged.
 func TestConflictIsNoFailure(t *testing.T) {
-	t.Run("CloudAccount", func(t *testing.T) {
-		x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	t.Run("DroverAccount", func(t *testing.T) {
+		x := newAccountTest(t, infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
 		quiet := x.Client
 		x.Client = othersFirst(quiet)
 		request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(x.account)}
@@ -182,9 +182,9 @@ func TestConflictIsNoFailure(t *testing.T) {
 		x.Client = othersFirst(quiet)
 		x.Expect(x.Reconcile(t.Context(), request)).To(Equal(reconcile.Result{RequeueAfter: conflictRetry}), "the status is written")
 	})
-	t.Run("CloudMachine", func(t *testing.T) {
+	t.Run("DroverMachine", func(t *testing.T) {
 		inBubble(t, func(t *testing.T) {
-			b := newBench(t, edit(fleetOf("a"), "a", func(m *infrav1.CloudMachine) { m.Spec.ProviderID, m.Spec.Creation.Token = "", "" })...)
+			b := newBench(t, edit(fleetOf("a"), "a", func(m *infrav1.DroverMachine) { m.Spec.ProviderID, m.Spec.Creation.Token = "", "" })...)
 			b.r.Client = othersFirst(b.management)
 			b.Expect(b.reconcile("a")).To(Equal(reconcile.Result{RequeueAfter: conflictRetry}))
 			b.Expect(b.machine("a").Spec.Creation.Token).To(BeEmpty())

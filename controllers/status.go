@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -41,7 +41,7 @@ type object interface {
 
 // patchStatus writes the status of obj if it differs from before, the object as it was read. It
 // makes at most one write. A merge patch is enough, because each of our statuses except those of
-// CloudAccount and CloudCluster has a single writer.
+// DroverAccount and DroverCluster has a single writer.
 func patchStatus(ctx context.Context, c client.Client, before, obj client.Object) error {
 	return writeStatus(ctx, c, before, obj, client.MergeFrom(before))
 }

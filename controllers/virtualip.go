@@ -14,12 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/internal/kubeconfig"
 )
 
 // reserve records the virtual IP that the user has chosen, or claims one, and records that once
-// the pool has given it. The IPAddressClaim belongs to the CloudCluster, which its finalizer keeps
+// the pool has given it. The IPAddressClaim belongs to the DroverCluster, which its finalizer keeps
 // while it has machines. So the garbage collector gives the address back after the last machine is
 // gone.
 func (r *EndpointReconciler) reserve(ctx context.Context, s *endpointScope) error {
@@ -38,9 +38,9 @@ func (r *EndpointReconciler) reserve(ctx context.Context, s *endpointScope) erro
 	if err != nil {
 		return err
 	}
-	if !metav1.IsControlledBy(claim, s.CloudCluster) {
+	if !metav1.IsControlledBy(claim, s.DroverCluster) {
 		setEndpoint(s, metav1.ConditionFalse, infrav1.AddressClaimTakenReason, fmt.Sprintf(
-			"IPAddressClaim %q does not belong to this CloudCluster: delete it, or give the cluster another name", claim.Name))
+			"IPAddressClaim %q does not belong to this DroverCluster: delete it, or give the cluster another name", claim.Name))
 		return nil
 	}
 	if claim.Status.AddressRef.Name == "" {
@@ -74,7 +74,7 @@ func (r *EndpointReconciler) claimAddress(ctx context.Context, s *endpointScope)
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, Labels: map[string]string{clusterv1.ClusterNameLabel: s.cluster.Name}},
 		Spec:       ipamv1.IPAddressClaimSpec{ClusterName: s.cluster.Name, PoolRef: s.Spec.Endpoint.VirtualIP.PoolRef},
 	}
-	if err := controllerutil.SetControllerReference(s.CloudCluster, claim, r.Client.Scheme(), controllerutil.WithBlockOwnerDeletion(false)); err != nil {
+	if err := controllerutil.SetControllerReference(s.DroverCluster, claim, r.Client.Scheme(), controllerutil.WithBlockOwnerDeletion(false)); err != nil {
 		return nil, err
 	}
 	if err := r.Client.Create(ctx, claim); err != nil {

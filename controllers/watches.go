@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/internal/naming"
 )
@@ -26,7 +26,7 @@ const (
 	machineByToken       = "spec.creation.token"
 	machineByProviderID  = "spec.providerID"
 	machineByAddress     = "status.addresses.address"
-	machineByNodeName    = "drover/nodeName"      // of CloudMachines, without what the cloud reports
+	machineByNodeName    = "drover/nodeName"      // of DroverMachines, without what the cloud reports
 	ownerByNode          = "drover/nodeOfMachine" // of Machines
 	clusterByToken       = "spec.creation.loadBalancerToken"
 )
@@ -39,27 +39,27 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		field  string
 		values client.IndexerFunc
 	}{
-		{&infrav1.CloudAccount{}, accountByCredentials, func(o client.Object) []string {
-			if ref := o.(*infrav1.CloudAccount).Spec.CredentialsRef; ref != nil {
+		{&infrav1.DroverAccount{}, accountByCredentials, func(o client.Object) []string {
+			if ref := o.(*infrav1.DroverAccount).Spec.CredentialsRef; ref != nil {
 				return []string{ref.Name}
 			}
 			return nil
 		}},
-		{&infrav1.CloudMachine{}, machineByAccount, func(o client.Object) []string {
-			return nonEmpty(o.(*infrav1.CloudMachine).Spec.AccountRef.Name)
+		{&infrav1.DroverMachine{}, machineByAccount, func(o client.Object) []string {
+			return nonEmpty(o.(*infrav1.DroverMachine).Spec.AccountRef.Name)
 		}},
-		{&infrav1.CloudMachine{}, machineByToken, func(o client.Object) []string {
-			return nonEmpty(o.(*infrav1.CloudMachine).Spec.Creation.Token)
+		{&infrav1.DroverMachine{}, machineByToken, func(o client.Object) []string {
+			return nonEmpty(o.(*infrav1.DroverMachine).Spec.Creation.Token)
 		}},
-		{&infrav1.CloudMachine{}, machineByProviderID, func(o client.Object) []string {
-			return nonEmpty(o.(*infrav1.CloudMachine).Spec.ProviderID)
+		{&infrav1.DroverMachine{}, machineByProviderID, func(o client.Object) []string {
+			return nonEmpty(o.(*infrav1.DroverMachine).Spec.ProviderID)
 		}},
-		{&infrav1.CloudCluster{}, clusterByToken, func(o client.Object) []string {
-			return nonEmpty(o.(*infrav1.CloudCluster).Spec.Creation.LoadBalancerToken)
+		{&infrav1.DroverCluster{}, clusterByToken, func(o client.Object) []string {
+			return nonEmpty(o.(*infrav1.DroverCluster).Spec.Creation.LoadBalancerToken)
 		}},
-		{&infrav1.CloudMachine{}, machineByAddress, func(o client.Object) []string {
+		{&infrav1.DroverMachine{}, machineByAddress, func(o client.Object) []string {
 			var values []string
-			for _, a := range o.(*infrav1.CloudMachine).Status.Addresses {
+			for _, a := range o.(*infrav1.DroverMachine).Status.Addresses {
 				values = append(values, a.Address)
 				if lower := strings.ToLower(a.Address); lower != a.Address { // Nodes have names in lower case
 					values = append(values, lower)
@@ -67,7 +67,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			}
 			return values
 		}},
-		{&infrav1.CloudMachine{}, machineByNodeName, namesOfNode},
+		{&infrav1.DroverMachine{}, machineByNodeName, namesOfNode},
 		{&clusterv1.Machine{}, ownerByNode, func(o client.Object) []string {
 			machine := o.(*clusterv1.Machine)
 			return []string{cmp.Or(machine.Status.NodeRef.Name, naming.NodeName(machine.Name))}
@@ -81,7 +81,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// namesOfNode returns the names that the Node of a CloudMachine may have, without those that the
+// namesOfNode returns the names that the Node of a DroverMachine may have, without those that the
 // cloud reports.
 func namesOfNode(machine client.Object) []string {
 	names := []string{naming.NodeName(machine.GetName()), driverkit.HostName(machine.GetName(), 63)}
@@ -101,23 +101,23 @@ func nonEmpty(value string) []string {
 	return []string{value}
 }
 
-// machinesThatRemain returns the CloudMachines that still need an object that is to be released.
+// machinesThatRemain returns the DroverMachines that still need an object that is to be released.
 // The cache may not have the newest yet, so only the API server's answer counts for "none". Until
 // the cache has them, too, it returns an error: no deletion of a machine that the cache never had
 // would reconcile the object again.
-func machinesThatRemain(ctx context.Context, cache, api client.Reader, of ...client.ListOption) ([]infrav1.CloudMachine, error) {
-	list := &infrav1.CloudMachineList{}
+func machinesThatRemain(ctx context.Context, cache, api client.Reader, of ...client.ListOption) ([]infrav1.DroverMachine, error) {
+	list := &infrav1.DroverMachineList{}
 	if err := cache.List(ctx, list, of...); err != nil {
-		return nil, fmt.Errorf("listing the CloudMachines in the cache: %w", err)
+		return nil, fmt.Errorf("listing the DroverMachines in the cache: %w", err)
 	}
 	if len(list.Items) > 0 {
 		return list.Items, nil
 	}
 	if err := api.List(ctx, list, append(of, client.Limit(1))...); err != nil {
-		return nil, fmt.Errorf("listing the CloudMachines: %w", err)
+		return nil, fmt.Errorf("listing the DroverMachines: %w", err)
 	}
 	if len(list.Items) > 0 {
-		return nil, fmt.Errorf("CloudMachine %q is not in the cache yet", list.Items[0].Name)
+		return nil, fmt.Errorf("DroverMachine %q is not in the cache yet", list.Items[0].Name)
 	}
 	return nil, nil
 }

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
@@ -27,24 +27,24 @@ func TestStaleCacheReleasesNothing(t *testing.T) {
 		return metav1.ObjectMeta{Namespace: "team", Name: "prod", Labels: map[string]string{clusterv1.ClusterNameLabel: "prod"},
 			Finalizers: []string{finalizer}, DeletionTimestamp: &now}
 	}
-	machine := &infrav1.CloudMachine{
+	machine := &infrav1.DroverMachine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "new", Labels: map[string]string{clusterv1.ClusterNameLabel: "prod"}},
-		Spec:       infrav1.CloudMachineSpec{CloudMachineFields: infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}}},
+		Spec:       infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}}},
 	}
 	withIndex := func() *fake.ClientBuilder {
 		return fake.NewClientBuilder().WithScheme(testScheme(t)).WithIndex(machine, machineByAccount, func(o client.Object) []string {
-			return []string{o.(*infrav1.CloudMachine).Spec.AccountRef.Name}
+			return []string{o.(*infrav1.DroverMachine).Spec.AccountRef.Name}
 		})
 	}
 	for _, c := range []struct {
 		object     client.Object
 		reconciler func(cache client.Client, api client.Reader) reconcile.Reconciler
 	}{
-		{&infrav1.CloudCluster{ObjectMeta: meta(infrav1.ClusterFinalizer)}, func(cache client.Client, api client.Reader) reconcile.Reconciler {
-			return &CloudClusterReconciler{Client: cache, APIReader: api, Unsent: &sync.Map{}}
+		{&infrav1.DroverCluster{ObjectMeta: meta(infrav1.ClusterFinalizer)}, func(cache client.Client, api client.Reader) reconcile.Reconciler {
+			return &DroverClusterReconciler{Client: cache, APIReader: api, Unsent: &sync.Map{}}
 		}},
-		{&infrav1.CloudAccount{ObjectMeta: meta(infrav1.AccountFinalizer)}, func(cache client.Client, api client.Reader) reconcile.Reconciler {
-			return &CloudAccountReconciler{Client: cache, APIReader: api, Accounts: fleet.NewAccounts(fleet.Options{})}
+		{&infrav1.DroverAccount{ObjectMeta: meta(infrav1.AccountFinalizer)}, func(cache client.Client, api client.Reader) reconcile.Reconciler {
+			return &DroverAccountReconciler{Client: cache, APIReader: api, Accounts: fleet.NewAccounts(fleet.Options{})}
 		}},
 	} {
 		g := NewWithT(t)
@@ -52,7 +52,7 @@ func TestStaleCacheReleasesNothing(t *testing.T) {
 		api := withIndex().WithObjects(machine.DeepCopy()).Build()
 		r, key := c.reconciler(cache, api), client.ObjectKeyFromObject(c.object)
 		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
-		g.Expect(err).To(MatchError(ContainSubstring(`CloudMachine "new" is not in the cache yet`)))
+		g.Expect(err).To(MatchError(ContainSubstring(`DroverMachine "new" is not in the cache yet`)))
 		g.Expect(cache.Get(t.Context(), key, c.object)).To(Succeed())
 		g.Expect(c.object.GetFinalizers()).To(HaveLen(1))
 

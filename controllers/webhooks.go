@@ -14,15 +14,15 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/internal/kubeconfig"
 	"github.com/drover-io/drover/internal/validation"
 )
 
 // Webhooks refuses objects for reasons that the CRDs' own rules can't check: rules that only a
-// cloud's row of the registry knows, copies of CloudMachines, and changes of templates. It makes no
+// cloud's row of the registry knows, copies of DroverMachines, and changes of templates. It makes no
 // cloud calls. Defaults are in the CRDs, so no webhook
 // mutates objects.
 type Webhooks struct {
@@ -34,43 +34,43 @@ type Webhooks struct {
 	Namespace string
 }
 
-// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudaccount,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,versions=v1alpha1,name=validation.cloudaccount.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
-// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudcluster,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters,versions=v1alpha1,name=validation.cloudcluster.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
-// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudclustertemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudclustertemplates,versions=v1alpha1,name=validation.cloudclustertemplate.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
-// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudmachine,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,versions=v1alpha1,name=validation.cloudmachine.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
-// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudmachinetemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudmachinetemplates,versions=v1alpha1,name=validation.cloudmachinetemplate.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
-// +kubebuilder:webhook:verbs=create;update,path=/validate-controlplane-cluster-x-k8s-io-v1alpha1-adoptedcontrolplane,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanes,versions=v1alpha1,name=validation.adoptedcontrolplane.controlplane.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1beta1-droveraccount,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=droveraccounts,versions=v1beta1,name=validation.droveraccount.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1beta1-drovercluster,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=droverclusters,versions=v1beta1,name=validation.drovercluster.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1beta1-droverclustertemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=droverclustertemplates,versions=v1beta1,name=validation.droverclustertemplate.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1beta1-drovermachine,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=drovermachines,versions=v1beta1,name=validation.drovermachine.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1beta1-drovermachinetemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=drovermachinetemplates,versions=v1beta1,name=validation.drovermachinetemplate.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-controlplane-cluster-x-k8s-io-v1beta1-adoptedcontrolplane,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanes,versions=v1beta1,name=validation.adoptedcontrolplane.controlplane.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 
 // SetupWithManager registers the webhooks with the manager's webhook server.
 func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 	return errors.Join(
-		validation.Register(mgr, &infrav1.CloudAccount{}, validation.Rules[*infrav1.CloudAccount]{
-			Spec:   func(o *infrav1.CloudAccount) any { return o.Spec },
+		validation.Register(mgr, &infrav1.DroverAccount{}, validation.Rules[*infrav1.DroverAccount]{
+			Spec:   func(o *infrav1.DroverAccount) any { return o.Spec },
 			Check:  w.checkAccount,
 			Change: w.checkAccountChange,
 		}),
-		validation.Register(mgr, &infrav1.CloudCluster{}, validation.Rules[*infrav1.CloudCluster]{
-			Spec: func(o *infrav1.CloudCluster) any { return o.Spec },
-			Check: func(o *infrav1.CloudCluster) field.ErrorList {
+		validation.Register(mgr, &infrav1.DroverCluster{}, validation.Rules[*infrav1.DroverCluster]{
+			Spec: func(o *infrav1.DroverCluster) any { return o.Spec },
+			Check: func(o *infrav1.DroverCluster) field.ErrorList {
 				return checkCluster(o, field.NewPath("spec"))
 			},
 			Create: w.checkUniqueCluster,
 		}),
-		validation.Register(mgr, &infrav1.CloudClusterTemplate{}, validation.Rules[*infrav1.CloudClusterTemplate]{
-			Spec:     func(o *infrav1.CloudClusterTemplate) any { return o.Spec },
-			Check:    func(*infrav1.CloudClusterTemplate) field.ErrorList { return nil },
+		validation.Register(mgr, &infrav1.DroverClusterTemplate{}, validation.Rules[*infrav1.DroverClusterTemplate]{
+			Spec:     func(o *infrav1.DroverClusterTemplate) any { return o.Spec },
+			Check:    func(*infrav1.DroverClusterTemplate) field.ErrorList { return nil },
 			Template: true,
 		}),
-		validation.Register(mgr, &infrav1.CloudMachine{}, validation.Rules[*infrav1.CloudMachine]{
-			Spec: func(o *infrav1.CloudMachine) any { return o.Spec.CloudMachineFields },
-			Check: func(o *infrav1.CloudMachine) field.ErrorList {
-				return w.checkMachine(&o.Spec.CloudMachineFields, field.NewPath("spec"))
+		validation.Register(mgr, &infrav1.DroverMachine{}, validation.Rules[*infrav1.DroverMachine]{
+			Spec: func(o *infrav1.DroverMachine) any { return o.Spec.DroverMachineFields },
+			Check: func(o *infrav1.DroverMachine) field.ErrorList {
+				return w.checkMachine(&o.Spec.DroverMachineFields, field.NewPath("spec"))
 			},
 			Create: w.checkUnique,
 		}),
-		validation.Register(mgr, &infrav1.CloudMachineTemplate{}, validation.Rules[*infrav1.CloudMachineTemplate]{
-			Spec: func(o *infrav1.CloudMachineTemplate) any { return o.Spec },
-			Check: func(o *infrav1.CloudMachineTemplate) field.ErrorList {
+		validation.Register(mgr, &infrav1.DroverMachineTemplate{}, validation.Rules[*infrav1.DroverMachineTemplate]{
+			Spec: func(o *infrav1.DroverMachineTemplate) any { return o.Spec },
+			Check: func(o *infrav1.DroverMachineTemplate) field.ErrorList {
 				return w.checkMachine(&o.Spec.Template.Spec, field.NewPath("spec", "template", "spec"))
 			},
 			Template: true,
@@ -84,7 +84,7 @@ func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 	)
 }
 
-func (w Webhooks) checkAccount(account *infrav1.CloudAccount) field.ErrorList {
+func (w Webhooks) checkAccount(account *infrav1.DroverAccount) field.ErrorList {
 	path := field.NewPath("spec")
 	for _, row := range w.Clouds {
 		if row.Union.InAccount(&account.Spec) {
@@ -96,17 +96,17 @@ func (w Webhooks) checkAccount(account *infrav1.CloudAccount) field.ErrorList {
 
 // checkAccountChange refuses to change an account's cloud, because its machines could be neither
 // found nor deleted on another cloud.
-func (w Webhooks) checkAccountChange(before, after *infrav1.CloudAccount) field.ErrorList {
+func (w Webhooks) checkAccountChange(before, after *infrav1.DroverAccount) field.ErrorList {
 	for _, row := range w.Clouds {
 		if row.Union.InAccount(&before.Spec) && !row.Union.InAccount(&after.Spec) {
 			return field.ErrorList{field.Forbidden(field.NewPath("spec", row.Name),
-				"the cloud of an account is immutable: create a new CloudAccount")}
+				"the cloud of an account is immutable: create a new DroverAccount")}
 		}
 	}
 	return nil
 }
 
-func (w Webhooks) checkMachine(fields *infrav1.CloudMachineFields, path *field.Path) field.ErrorList {
+func (w Webhooks) checkMachine(fields *infrav1.DroverMachineFields, path *field.Path) field.ErrorList {
 	for _, row := range w.Clouds {
 		if row.Union.InMachine(fields) {
 			return row.Union.ValidateMachine(fields, path)
@@ -115,10 +115,10 @@ func (w Webhooks) checkMachine(fields *infrav1.CloudMachineFields, path *field.P
 	return field.ErrorList{field.Required(path, "set the fields of one cloud that this manager supports: "+w.names())}
 }
 
-// checkUnique refuses a copy of a CloudMachine, because it would claim the original's VM. An object
+// checkUnique refuses a copy of a DroverMachine, because it would claim the original's VM. An object
 // from a move or a backup also has a token, but no other object claims the VM. An object of the
 // same name is the original itself, and the API server decides about it.
-func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (field.ErrorList, error) {
+func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.DroverMachine) (field.ErrorList, error) {
 	path := field.NewPath("spec")
 	if m.Spec.Creation.Token != "" {
 		ownershipID := "" // unknown if this manager may not read the object's namespace
@@ -128,7 +128,7 @@ func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (fie
 				return nil, err
 			}
 		}
-		other, err := w.other(ctx, m, func(other *infrav1.CloudMachine) (bool, error) {
+		other, err := w.other(ctx, m, func(other *infrav1.DroverMachine) (bool, error) {
 			return claimsVM(ctx, w.Reader, other, m.Namespace, ownershipID)
 		}, client.InNamespace(w.Namespace), client.MatchingFields{machineByToken: m.Spec.Creation.Token})
 		if err != nil || other != nil {
@@ -136,7 +136,7 @@ func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (fie
 		}
 	}
 	if m.Spec.ProviderID != "" && (w.Namespace == "" || w.Namespace == m.Namespace) {
-		other, err := w.other(ctx, m, func(other *infrav1.CloudMachine) (bool, error) {
+		other, err := w.other(ctx, m, func(other *infrav1.DroverMachine) (bool, error) {
 			return other.Spec.AccountRef == m.Spec.AccountRef, nil // provider IDs are unique within an account
 		}, client.InNamespace(m.Namespace), client.MatchingFields{machineByProviderID: m.Spec.ProviderID})
 		if err != nil || other != nil {
@@ -146,13 +146,13 @@ func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (fie
 	return nil, nil
 }
 
-// other returns a listed CloudMachine that has another name or namespace and claims the VM, or nil.
+// other returns a listed DroverMachine that has another name or namespace and claims the VM, or nil.
 func (w Webhooks) other(
-	ctx context.Context, m *infrav1.CloudMachine, claims func(*infrav1.CloudMachine) (bool, error), options ...client.ListOption,
-) (*infrav1.CloudMachine, error) {
-	list := &infrav1.CloudMachineList{}
+	ctx context.Context, m *infrav1.DroverMachine, claims func(*infrav1.DroverMachine) (bool, error), options ...client.ListOption,
+) (*infrav1.DroverMachine, error) {
+	list := &infrav1.DroverMachineList{}
 	if err := w.Reader.List(ctx, list, options...); err != nil {
-		return nil, fmt.Errorf("searching for copies of the CloudMachine: %w", err)
+		return nil, fmt.Errorf("searching for copies of the DroverMachine: %w", err)
 	}
 	for i := range list.Items {
 		other := &list.Items[i]
@@ -166,12 +166,12 @@ func (w Webhooks) other(
 	return nil, nil
 }
 
-func duplicateOf(path *field.Path, other *infrav1.CloudMachine) field.ErrorList {
+func duplicateOf(path *field.Path, other *infrav1.DroverMachine) field.ErrorList {
 	if other == nil {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
-		"CloudMachine %s has the same value, and a copy would claim its VM: leave out providerID and creation", client.ObjectKeyFromObject(other)))}
+		"DroverMachine %s has the same value, and a copy would claim its VM: leave out providerID and creation", client.ObjectKeyFromObject(other)))}
 }
 
 func (w Webhooks) names() string {
@@ -184,7 +184,7 @@ func (w Webhooks) names() string {
 
 // checkCluster refuses an endpoint of somebody else's beside one that Drover creates, and a virtual
 // IP that is none.
-func checkCluster(o *infrav1.CloudCluster, spec *field.Path) field.ErrorList {
+func checkCluster(o *infrav1.DroverCluster, spec *field.Path) field.ErrorList {
 	errs := checkEndpoint(o.Spec.ControlPlaneEndpoint, spec)
 	if address := o.Spec.Endpoint.VirtualIP.Address; address != "" {
 		if ip, err := netip.ParseAddr(address); err != nil || !ip.IsGlobalUnicast() {
@@ -197,20 +197,20 @@ func checkCluster(o *infrav1.CloudCluster, spec *field.Path) field.ErrorList {
 	return errs
 }
 
-// checkUniqueCluster refuses a copy of a CloudCluster with a load balancer, because it would claim
+// checkUniqueCluster refuses a copy of a DroverCluster with a load balancer, because it would claim
 // the original's.
-func (w Webhooks) checkUniqueCluster(ctx context.Context, o *infrav1.CloudCluster) (field.ErrorList, error) {
+func (w Webhooks) checkUniqueCluster(ctx context.Context, o *infrav1.DroverCluster) (field.ErrorList, error) {
 	if o.Spec.Creation.LoadBalancerToken == "" {
 		return nil, nil
 	}
-	list := &infrav1.CloudClusterList{}
+	list := &infrav1.DroverClusterList{}
 	if err := w.Reader.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingFields{clusterByToken: o.Spec.Creation.LoadBalancerToken}); err != nil {
-		return nil, fmt.Errorf("searching for copies of the CloudCluster: %w", err)
+		return nil, fmt.Errorf("searching for copies of the DroverCluster: %w", err)
 	}
 	for i := range list.Items {
 		if other := &list.Items[i]; (other.Name != o.Name || other.Namespace != o.Namespace) && claimsBalancer(other, o) {
 			return field.ErrorList{field.Forbidden(field.NewPath("spec", "creation", "loadBalancerToken"), fmt.Sprintf(
-				"CloudCluster %s has the same value, and a copy would claim its load balancer: leave out creation and controlPlaneEndpoint", client.ObjectKeyFromObject(other)))}, nil
+				"DroverCluster %s has the same value, and a copy would claim its load balancer: leave out creation and controlPlaneEndpoint", client.ObjectKeyFromObject(other)))}, nil
 		}
 	}
 	return nil, nil

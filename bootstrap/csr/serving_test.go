@@ -82,7 +82,7 @@ func TestCheckServingByCluster(t *testing.T) {
 	cluster := Cluster{
 		APIServers: []string{"192.0.2.100", "API.example.org.", "2001:db8:0::1", "blue-2"},
 		Services:   []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:10::/108")},
-		Others:     map[string]string{foreign: `Node "blue-2"`, "blue-2.internal": `CloudMachine "blue-2"`, "blue-1": `Node "blue-3"`},
+		Others:     map[string]string{foreign: `Node "blue-2"`, "blue-2.internal": `DroverMachine "blue-2"`, "blue-1": `Node "blue-3"`},
 	}
 	for address, passing := range map[string]*bool{
 		"10.0.0.7": nil, "2001:db8::7": nil, "blue-1.internal": nil, "blue-1": nil, agreed: nil, "guest.agreed": nil,

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // Files that do not fit into the user data are in a Secret of the workload cluster, in kube-system.

@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 var update = flag.Bool("update", false, "write the golden files again")
@@ -30,7 +30,7 @@ func input(t testing.TB) Input {
 		t.Fatal(err)
 	}
 	return Input{
-		Spec: &bootstrapv1.CloudInitConfigSpec{}, NodeName: "blue-1", Server: "https://10.0.0.1:6443", CA: ca,
+		Spec: &bootstrapv1.DroverConfigSpec{}, NodeName: "blue-1", Server: "https://10.0.0.1:6443", CA: ca,
 		Token: "abcdef.0123456789abcdef", ClusterDNS: "10.96.0.10", ClusterDomain: "cluster.local",
 		Version: "v1.35.2", ControlPlaneVersion: "v1.36.3",
 	}
@@ -47,7 +47,7 @@ func full(t testing.TB, name bootstrapv1.OperatingSystem, mode bootstrapv1.Insta
 		{Name: "redhat", Key: activationKeyKey}:                 []byte("it's marked-secret"),
 		{Name: "of-nobody", Key: "that the spec does not name"}: []byte("marked-secret"),
 	}
-	in.Spec = &bootstrapv1.CloudInitConfigSpec{
+	in.Spec = &bootstrapv1.DroverConfigSpec{
 		OperatingSystem: name,
 		Install:         bootstrapv1.Install{Mode: mode},
 		NodeLabels:      map[string]string{"pool": "blue", "example.com/tier": "", "node.kubernetes.io/instance-type": "large"},

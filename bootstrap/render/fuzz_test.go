@@ -20,7 +20,7 @@ import (
 	kubeadmv1beta4 "sigs.k8s.io/cluster-api/bootstrap/kubeadm/pkg/types/upstreamv1beta4"
 	"sigs.k8s.io/yaml"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // place is a field for a user's text, and the part of the output where the text must appear.

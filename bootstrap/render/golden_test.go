@@ -14,7 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 func golden(t *testing.T, name, got string) {

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 const (
@@ -38,7 +38,7 @@ func (n *node) host(in Input) {
 	}
 }
 
-func proxied(spec *bootstrapv1.CloudInitConfigSpec) bool {
+func proxied(spec *bootstrapv1.DroverConfigSpec) bool {
 	return spec.Host.Proxy.HTTPProxy+spec.Host.Proxy.HTTPSProxy != ""
 }
 
@@ -82,7 +82,7 @@ func metadataServices() []string {
 }
 
 // trust makes the system trust additional certificates before anything is downloaded.
-func (n *node) trust(spec *bootstrapv1.CloudInitConfigSpec) {
+func (n *node) trust(spec *bootstrapv1.DroverConfigSpec) {
 	if spec.Host.CABundle == "" {
 		return
 	}
@@ -97,7 +97,7 @@ func (n *node) trust(spec *bootstrapv1.CloudInitConfigSpec) {
 
 // kernel loads modules before it sets their parameters. Images of image-builder already have what
 // every node needs.
-func (n *node) kernel(spec *bootstrapv1.CloudInitConfigSpec) {
+func (n *node) kernel(spec *bootstrapv1.DroverConfigSpec) {
 	modules, sysctls := slices.Clone(spec.Host.KernelModules), map[string]string{}
 	swap := spec.Host.Swap
 	if Installs(spec) {

@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/net/http/httpproxy"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // TestMetadataWithoutProxy: no program on a machine asks the proxy for the cloud's metadata, which

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 
 // containerdVersion returns the containerd version that Drover would install, or "" if Drover does
 // not know it.
-func containerdVersion(spec *bootstrapv1.CloudInitConfigSpec) string {
+func containerdVersion(spec *bootstrapv1.DroverConfigSpec) string {
 	switch repositories := systemOf(spec).repositories; {
 	case modeOf(spec) == bootstrapv1.InstallBinaries:
 		return spec.Install.Binaries.Containerd.Version

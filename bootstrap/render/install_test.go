@@ -7,7 +7,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // TestContainerdStarts: each system gets an archive of containerd that starts with its glibc.

@@ -14,7 +14,7 @@ import (
 	kubeadmv1beta4 "sigs.k8s.io/cluster-api/bootstrap/kubeadm/pkg/types/upstreamv1beta4"
 	"sigs.k8s.io/yaml"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // The files that "kubeadm join" uses. kubeadm itself writes the four files that a kubelet starts
@@ -38,7 +38,7 @@ const (
 	kubeadmOfV4   = "1.31.0"
 )
 
-func joinsByKubeadm(spec *bootstrapv1.CloudInitConfigSpec) bool {
+func joinsByKubeadm(spec *bootstrapv1.DroverConfigSpec) bool {
 	return spec.Join.Method == bootstrapv1.JoinKubeadm
 }
 

@@ -20,7 +20,7 @@ import (
 	kubeletv1 "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/yaml"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // adopted serves what kubeadm requests from an API server. Its cluster has kubelet settings that

@@ -24,7 +24,7 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 const (
@@ -164,7 +164,7 @@ func passedThrough(raw []byte) ([]string, error) {
 
 // taints returns the spec's taints and Cluster API's own, which keeps Pods off until Cluster API
 // has set its labels on the Node.
-func taints(spec *bootstrapv1.CloudInitConfigSpec) []corev1.Taint {
+func taints(spec *bootstrapv1.DroverConfigSpec) []corev1.Taint {
 	out := slices.Clone(spec.NodeTaints)
 	if !slices.ContainsFunc(out, func(t corev1.Taint) bool { return t.MatchTaint(&clusterv1.NodeUninitializedTaint) }) {
 		out = append(out, clusterv1.NodeUninitializedTaint)

@@ -17,14 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/internal/naming"
 )
 
 // Input contains everything that the user data depend on.
 type Input struct {
 	// Spec is the user's part.
-	Spec *bootstrapv1.CloudInitConfigSpec
+	Spec *bootstrapv1.DroverConfigSpec
 	// Secrets contains the values for SecretKeys.
 	Secrets map[bootstrapv1.SecretKey][]byte
 	// NodeName is the Node's name and the machine's host name; see naming.NodeName. It is ignored
@@ -91,17 +91,17 @@ func userDataOf(in Input, later []byte) ([]byte, error) {
 }
 
 // FormatOf returns the format of a spec's user data.
-func FormatOf(spec *bootstrapv1.CloudInitConfigSpec) bootstrapv1.Format {
+func FormatOf(spec *bootstrapv1.DroverConfigSpec) bootstrapv1.Format {
 	return cmp.Or(spec.Format, systemOf(spec).format)
 }
 
 // modeOf returns the mode of installation.
-func modeOf(spec *bootstrapv1.CloudInitConfigSpec) bootstrapv1.InstallMode {
+func modeOf(spec *bootstrapv1.DroverConfigSpec) bootstrapv1.InstallMode {
 	return cmp.Or(spec.Install.Mode, bootstrapv1.InstallPrebuilt)
 }
 
 // Installs reports whether Drover installs the kubelet, and so needs the versions in Input.
-func Installs(spec *bootstrapv1.CloudInitConfigSpec) bool {
+func Installs(spec *bootstrapv1.DroverConfigSpec) bool {
 	return modeOf(spec) != bootstrapv1.InstallPrebuilt
 }
 

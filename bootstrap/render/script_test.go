@@ -16,7 +16,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // sandbox is a folder in which a script runs as if it were a machine's root. Stand-ins replace the

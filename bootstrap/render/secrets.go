@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // The keys of the Secret in spec.host.subscription.
@@ -21,7 +21,7 @@ const (
 
 // SecretKeys returns the values that a spec takes from Secrets of its namespace, sorted and without
 // duplicates.
-func SecretKeys(spec *bootstrapv1.CloudInitConfigSpec) []bootstrapv1.SecretKey {
+func SecretKeys(spec *bootstrapv1.DroverConfigSpec) []bootstrapv1.SecretKey {
 	var out []bootstrapv1.SecretKey
 	for _, f := range spec.Files {
 		if f.ContentFrom.Secret.Name != "" {
@@ -42,7 +42,7 @@ func compareSecretKeys(a, b bootstrapv1.SecretKey) int {
 	return slices.Compare([]string{a.Name, a.Key}, []string{b.Name, b.Key})
 }
 
-func credentials(spec *bootstrapv1.CloudInitConfigSpec) bootstrapv1.SecretKey {
+func credentials(spec *bootstrapv1.DroverConfigSpec) bootstrapv1.SecretKey {
 	return bootstrapv1.SecretKey{Name: spec.Containerd.Credentials.Name, Key: corev1.DockerConfigJsonKey}
 }
 

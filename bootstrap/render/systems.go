@@ -5,7 +5,7 @@ package render
 import (
 	"slices"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // system describes an operating system. An empty field means that the system does not support it.
@@ -65,7 +65,7 @@ func systems() []system {
 }
 
 // systemOf returns the spec's system. If the spec names none, the image may have any.
-func systemOf(spec *bootstrapv1.CloudInitConfigSpec) system {
+func systemOf(spec *bootstrapv1.DroverConfigSpec) system {
 	all := systems()
 	if i := slices.IndexFunc(all, func(s system) bool { return s.name == spec.OperatingSystem }); i >= 0 {
 		return all[i]

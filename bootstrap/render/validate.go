@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // MaxBytes limits the total size of one config's files, commands and keys, before any encoding. A
@@ -34,7 +34,7 @@ var (
 // data must not be rendered from a spec that no schema has checked. It sends no request. Webhooks
 // and UserData use it. Its messages never contain contents of files, commands or keys, which may be
 // secret.
-func Validate(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
+func Validate(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if spec.NodeName == bootstrapv1.NodeNameHostname && FormatOf(spec) == bootstrapv1.FormatIgnition {
 		errs = append(errs, field.Invalid(at.Child("nodeName"), spec.NodeName, `needs format "cloud-config": Ignition has no instance data`))
@@ -73,7 +73,7 @@ func Validate(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.Error
 
 // ownPaths returns the paths of the files that the node has without the user's files, whether
 // Drover or another program writes them.
-func ownPaths(spec *bootstrapv1.CloudInitConfigSpec) []string {
+func ownPaths(spec *bootstrapv1.DroverConfigSpec) []string {
 	sample := spec.DeepCopy()
 	sample.Files = nil
 	const anyVersion = "1.36.0"
@@ -96,7 +96,7 @@ func ownPaths(spec *bootstrapv1.CloudInitConfigSpec) []string {
 
 // validateOwnPaths refuses user files with a path of the node's own files. Both would be written,
 // and their order would decide.
-func validateOwnPaths(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
+func validateOwnPaths(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorList {
 	if len(spec.Files) == 0 {
 		return nil
 	}
@@ -247,7 +247,7 @@ func validateText(s string, at *field.Path) field.ErrorList {
 	return nil
 }
 
-func size(spec *bootstrapv1.CloudInitConfigSpec) int {
+func size(spec *bootstrapv1.DroverConfigSpec) int {
 	n := 0
 	for _, f := range spec.Files {
 		n += len(f.Path) + len(f.Content)

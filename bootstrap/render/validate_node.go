@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 var (
@@ -55,7 +55,7 @@ func oneOf[T ~string](s T, at *field.Path, values ...T) field.ErrorList {
 
 // validateSystem checks what depends on the operating system: its mode of installation, its format,
 // and the settings that differ by system.
-func validateSystem(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
+func validateSystem(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	s := systemOf(spec)
 	if spec.OperatingSystem != "" && s.name == "" {
@@ -136,7 +136,7 @@ func validateInstall(in *bootstrapv1.Install, at *field.Path) field.ErrorList {
 }
 
 // validateJoin checks the fields that apply only to kubeadm.
-func validateJoin(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
+func validateJoin(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorList {
 	ignored, join := at.Child("join", "ignorePreflightErrors"), spec.Join
 	errs := oneOf(join.Method, at.Child("join", "method"), bootstrapv1.JoinKubelet, bootstrapv1.JoinKubeadm)
 	if len(join.IgnorePreflightErrors) > 0 && !joinsByKubeadm(spec) {

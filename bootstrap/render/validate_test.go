@@ -12,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 func TestValidate(t *testing.T) {
-	type spec = bootstrapv1.CloudInitConfigSpec
+	type spec = bootstrapv1.DroverConfigSpec
 	file := func(f bootstrapv1.File) spec { return spec{Files: []bootstrapv1.File{f}} }
 	labels := func(k, v string) spec { return spec{NodeLabels: map[string]string{k: v}} }
 	host := func(h bootstrapv1.Host) spec { return spec{Host: h} }
@@ -146,7 +146,7 @@ func TestValidate(t *testing.T) {
 
 func TestValidateHidesContents(t *testing.T) {
 	g := NewWithT(t)
-	spec := &bootstrapv1.CloudInitConfigSpec{
+	spec := &bootstrapv1.DroverConfigSpec{
 		Files:               []bootstrapv1.File{{Path: "/a", Content: "marked-secret\x00"}},
 		PreKubeletCommands:  []string{"marked-secret\xff"},
 		PostKubeletCommands: []string{"marked-secret\x00"},

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/version"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // oldestKubelet is how many minor releases a kubelet may be older than its API server, by

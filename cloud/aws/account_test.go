@@ -7,7 +7,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/fleet"
@@ -15,7 +15,7 @@ import (
 )
 
 // testFleet returns an account with the engine, as the manager has it.
-func testFleet(t *testing.T, spec infrav1.CloudAccountSpec) *fleet.Account {
+func testFleet(t *testing.T, spec infrav1.DroverAccountSpec) *fleet.Account {
 	t.Helper()
 	return engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall)},
 		fleet.AccountConfig{Spec: spec, Credentials: testCredentials()})

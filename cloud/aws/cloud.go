@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -27,10 +27,10 @@ const (
 	maxTagKey, maxTagValue = 128, 256
 )
 
-// union selects AWS's members of CloudAccount and CloudMachine.
+// union selects AWS's members of DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.AWSAccount, infrav1.AWSMachine]{
-	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.AWSAccount { return a.AWS },
-	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.AWSMachine { return m.AWS },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.AWSAccount { return a.AWS },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.AWSMachine { return m.AWS },
 	CheckAccount: validateAccount,
 	CheckMachine: validateMachine,
 }
@@ -41,7 +41,7 @@ func Cloud() cloud.Cloud {
 		Name:     "aws",
 		Union:    union,
 		New:      newDriver,
-		Endpoint: func(spec *infrav1.CloudAccountSpec) string { return spec.AWS.Endpoint },
+		Endpoint: func(spec *infrav1.DroverAccountSpec) string { return spec.AWS.Endpoint },
 		// EC2's user guide, "Request throttling for the Amazon EC2 API". The limits apply to each
 		// region of an AWS account, and others may share it, so deletes use half of the limit.
 		Limits: cloud.Limits{
@@ -60,7 +60,7 @@ func Cloud() cloud.Cloud {
 			return err
 		},
 		Batch: cloud.Batch{Read: maxBatch, Delete: maxBatch},
-		ProviderID: func(*infrav1.CloudAccountSpec) string {
+		ProviderID: func(*infrav1.DroverAccountSpec) string {
 			return providerID("{{ v1.availability_zone }}", "{{ v1.instance_id }}")
 		},
 	}
@@ -69,7 +69,7 @@ func Cloud() cloud.Cloud {
 // providerID returns the provider ID as AWS's cloud controller writes it, in every partition.
 func providerID(zone, id string) string { return "aws:///" + zone + "/" + id }
 
-func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
+func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all field.ErrorList) {
 	a := spec.AWS
 	path = path.Child("aws")
 	if a.Endpoint != "" && spec.CredentialsRef == nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/conformance"
@@ -24,15 +24,15 @@ func testCredentials() map[string][]byte {
 	return map[string][]byte{keyAccessKeyID: []byte(testKey), keySecretKey: []byte(testSecret)}
 }
 
-func testAccount(endpoint string) *infrav1.CloudAccountSpec {
-	return &infrav1.CloudAccountSpec{
+func testAccount(endpoint string) *infrav1.DroverAccountSpec {
+	return &infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "c"},
 		AWS:            &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint},
 	}
 }
 
 // testMachine returns a machine that the stub can create in any of its zones.
-func testMachine(edit func(*infrav1.AWSMachine)) *infrav1.CloudMachineFields {
+func testMachine(edit func(*infrav1.AWSMachine)) *infrav1.DroverMachineFields {
 	m := &infrav1.AWSMachine{
 		InstanceType:   "t3.small",
 		Image:          infrav1.AWSImage{ID: "ami-0a"},
@@ -42,7 +42,7 @@ func testMachine(edit func(*infrav1.AWSMachine)) *infrav1.CloudMachineFields {
 	if edit != nil {
 		edit(m)
 	}
-	return &infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, AWS: m}
+	return &infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, AWS: m}
 }
 
 // testBalancer returns settings with which the stub makes a load balancer in all its zones.

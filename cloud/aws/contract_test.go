@@ -24,7 +24,7 @@ import (
 	"github.com/aws/smithy-go"
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 )
 

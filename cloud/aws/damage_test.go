@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/conformance"

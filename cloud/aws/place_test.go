@@ -14,7 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/driverkit"
@@ -140,7 +140,7 @@ func TestFailureDomains(t *testing.T) {
 		g.Expect(d.FailureDomains(ctx, req.Spec)).To(Equal(zones))
 		g.Expect(stub.Calls()["DescribeSubnets"]).To(Equal(before + 1))
 	}
-	_, err := d.FailureDomains(ctx, &infrav1.CloudMachineFields{})
+	_, err := d.FailureDomains(ctx, &infrav1.DroverMachineFields{})
 	g.Expect(code(err)).To(Equal(cloud.InvalidSpec), "%v", err)
 }
 

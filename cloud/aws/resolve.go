@@ -15,7 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -136,7 +136,7 @@ func tagFilters(tags map[string]string) (filters []types.Filter) {
 }
 
 // FailureDomains implements cloud.Placer. It returns the zones of the machine's subnets.
-func (d *driver) FailureDomains(ctx context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
+func (d *driver) FailureDomains(ctx context.Context, fields *infrav1.DroverMachineFields) ([]string, error) {
 	machine, err := union.MachineOf(fields)
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/conformance"
@@ -139,7 +139,7 @@ func (l *life) connect(where string, variable func(string) string) error {
 	}
 	var err error
 	l.driver, err = newDriver(cloud.Config{
-		Account:     &infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: in.Region, Endpoint: in.Endpoint}},
+		Account:     &infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: in.Region, Endpoint: in.Endpoint}},
 		Credentials: credentials, Connect: conformance.Through(l.transport),
 	})
 	return err
@@ -159,7 +159,7 @@ func (l *life) run(ctx context.Context) (err error) {
 		Token: strings.ToLower(rand.Text()), OwnershipID: realOwner, Namespace: "test", Name: "real-account",
 		// If this process is killed, the machine shuts itself down, and the next run deletes it.
 		UserData: []byte("#cloud-config\nruncmd:\n- [shutdown, -h, \"+30\"]\n"),
-		Spec:     &infrav1.CloudMachineFields{AWS: l.machine},
+		Spec:     &infrav1.DroverMachineFields{AWS: l.machine},
 	}
 	offering, err := l.driver.Offering(ctx, req.Spec)
 	if err != nil {

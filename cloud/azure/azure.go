@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -56,10 +56,10 @@ const (
 	creationPeriod = 20 * time.Minute
 )
 
-// union selects Azure's members of CloudAccount and CloudMachine.
+// union selects Azure's members of DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.AzureAccount, infrav1.AzureMachine]{
-	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.AzureAccount { return a.Azure },
-	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.AzureMachine { return m.Azure },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.AzureAccount { return a.Azure },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.AzureMachine { return m.Azure },
 	CheckAccount: validateAccount,
 	CheckMachine: validateMachine,
 }
@@ -70,7 +70,7 @@ func Cloud() cloud.Cloud {
 		Name:  "azure",
 		Union: union,
 		New:   newDriver,
-		Endpoint: func(spec *infrav1.CloudAccountSpec) string {
+		Endpoint: func(spec *infrav1.DroverAccountSpec) string {
 			if c := spec.Azure.Custom; c != nil {
 				return strings.Join([]string{c.Endpoint, c.AuthorityHost, c.Audience, c.CABundle}, "\n")
 			}
@@ -86,7 +86,7 @@ func Cloud() cloud.Cloud {
 		Traits:        cloud.Traits{ReadLag: listLag, TerminationTime: shutdown, Named: true},
 		CheckUserData: driverkit.MaxUserData(maxCustomData),
 		Batch:         cloud.Batch{Read: maxDescribe, Delete: maxDelete},
-		ProviderID: func(spec *infrav1.CloudAccountSpec) string {
+		ProviderID: func(spec *infrav1.DroverAccountSpec) string {
 			return providerID(pathOf(spec.Azure, virtualMachines) + "/{{ ds.meta_data.imds.compute.name }}")
 		},
 	}
@@ -101,7 +101,7 @@ func pathOf(account *infrav1.AzureAccount, kind string) string {
 	return "/subscriptions/" + account.SubscriptionID + "/resourceGroups/" + strings.ToLower(account.ResourceGroup) + "/providers/" + kind
 }
 
-func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
+func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.ErrorList {
 	if spec.Azure.Custom != nil && spec.CredentialsRef == nil {
 		return field.ErrorList{field.Forbidden(path.Child("azure", "custom"), "a custom endpoint needs its own credentials: set credentialsRef")}
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/conformance"
@@ -23,8 +23,8 @@ func testCredentials() map[string][]byte {
 	return map[string][]byte{keyTenantID: []byte(testTenant), keyClientID: []byte(testClient), keyClientSecret: []byte(testSecret)}
 }
 
-func testAccount() *infrav1.CloudAccountSpec {
-	return &infrav1.CloudAccountSpec{
+func testAccount() *infrav1.DroverAccountSpec {
+	return &infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "c"},
 		Azure: &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
@@ -34,7 +34,7 @@ func testAccount() *infrav1.CloudAccountSpec {
 }
 
 // testMachine returns a machine that the stub can create.
-func testMachine(edit func(*infrav1.AzureMachine)) *infrav1.CloudMachineFields {
+func testMachine(edit func(*infrav1.AzureMachine)) *infrav1.DroverMachineFields {
 	m := &infrav1.AzureMachine{
 		VMSize:            "Standard_D2s_v5",
 		Image:             infrav1.AzureImage{ID: armstub.Image},
@@ -43,7 +43,7 @@ func testMachine(edit func(*infrav1.AzureMachine)) *infrav1.CloudMachineFields {
 	if edit != nil {
 		edit(m)
 	}
-	return &infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, Azure: m}
+	return &infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, Azure: m}
 }
 
 // testBalancer returns settings with which the stub makes a load balancer.

@@ -18,7 +18,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v8"
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/conformance"
@@ -232,7 +232,7 @@ func TestAmbient(t *testing.T) {
 		asked = append(asked, req.URL.Host)
 		return foreignResponse(req, http.StatusBadRequest, `{"error":"invalid_request"}`), nil
 	})
-	try := func(spec *infrav1.CloudAccountSpec, secret map[string][]byte) error {
+	try := func(spec *infrav1.DroverAccountSpec, secret map[string][]byte) error {
 		d, err := newDriver(cloud.Config{Account: spec, Credentials: secret, Connect: conformance.Through(record)})
 		if err == nil {
 			_, err = d.Probe(context.Background())

@@ -13,7 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -33,7 +33,7 @@ type size struct {
 
 // Offering implements cloud.Driver. The size of a disk without sizeGiB is the image's, which is not
 // looked up.
-func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
+func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFields) (cloud.Offering, error) {
 	spec, err := union.MachineOf(fields)
 	if err != nil {
 		return cloud.Offering{}, err
@@ -52,7 +52,7 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 
 // FailureDomains implements cloud.Placer: the zones that have the size, and in which the
 // subscription may use it.
-func (d *driver) FailureDomains(ctx context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
+func (d *driver) FailureDomains(ctx context.Context, fields *infrav1.DroverMachineFields) ([]string, error) {
 	spec, err := union.MachineOf(fields)
 	if err != nil {
 		return nil, err

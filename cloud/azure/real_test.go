@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/conformance"
@@ -43,7 +43,7 @@ func TestRealAccount(t *testing.T) {
 		secret[key] = []byte(os.Getenv(variable))
 	}
 	d, err := newDriver(cloud.Config{
-		Account:     &infrav1.CloudAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Azure: &real.AzureAccount},
+		Account:     &infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Azure: &real.AzureAccount},
 		Credentials: secret, Connect: conformance.Through(http.DefaultTransport),
 	})
 	if err != nil {
@@ -80,7 +80,7 @@ func wholeLife(t *testing.T, d *driver, spec *infrav1.AzureMachine, pace time.Du
 	for range 2 {
 		name := "drover-" + strings.ToLower(rand.Text()[:10])
 		req := cloud.Request{Token: name + "-token", OwnershipID: realOwner, Namespace: "test", Name: name, UserData: []byte("#cloud-config\n"),
-			Spec: &infrav1.CloudMachineFields{Azure: spec}}
+			Spec: &infrav1.DroverMachineFields{Azure: spec}}
 		refs = append(refs, cloud.Reference{Token: req.Token, OwnershipID: realOwner})
 		began := time.Now()
 		made, err := d.Ensure(ctx, req)

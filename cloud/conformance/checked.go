@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -70,7 +70,7 @@ func (c *checked) Delete(ctx context.Context, resources []cloud.Resource) []erro
 	return errs
 }
 
-func (c *checked) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
+func (c *checked) Offering(ctx context.Context, spec *infrav1.DroverMachineFields) (cloud.Offering, error) {
 	c.t.Helper()
 	offering, err := c.Driver.Offering(ctx, spec)
 	c.error("Offering", err)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -153,7 +153,7 @@ func (s *suite) context() {
 		s.endDuring(name, method)
 	}
 	s.wantOne(made.Token, made.ID)
-	if _, err := s.driver.Offering(s.Context(), &infrav1.CloudMachineFields{}); cloud.CodeOf(err) != cloud.InvalidSpec {
+	if _, err := s.driver.Offering(s.Context(), &infrav1.DroverMachineFields{}); cloud.CodeOf(err) != cloud.InvalidSpec {
 		s.Errorf("Offering without the cloud's fields: got %v, want InvalidSpec", err)
 	}
 }

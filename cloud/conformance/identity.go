@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -27,10 +27,10 @@ func (s *suite) row() {
 				s.Errorf("Limits of class %s are invalid: %+v", class, limit)
 			}
 		}
-		if !c.Union.InAccount(s.Account) || c.Union.InAccount(&infrav1.CloudAccountSpec{}) {
+		if !c.Union.InAccount(s.Account) || c.Union.InAccount(&infrav1.DroverAccountSpec{}) {
 			s.Error("InAccount is wrong")
 		}
-		if !c.Union.InMachine(s.Machine) || c.Union.InMachine(&infrav1.CloudMachineFields{}) {
+		if !c.Union.InMachine(s.Machine) || c.Union.InMachine(&infrav1.DroverMachineFields{}) {
 			s.Error("InMachine is wrong")
 		}
 		if errs := c.Union.ValidateAccount(s.Account, field.NewPath("spec")); len(errs) > 0 {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -22,11 +22,11 @@ type Target struct {
 	Cloud cloud.Cloud
 
 	// Account and Credentials work. BadCredentials are well-formed, and the endpoint refuses them.
-	Account                     *infrav1.CloudAccountSpec
+	Account                     *infrav1.DroverAccountSpec
 	Credentials, BadCredentials map[string][]byte
 
 	// Machine can be made, some hundred times.
-	Machine *infrav1.CloudMachineFields
+	Machine *infrav1.DroverMachineFields
 	// Balancer are the settings of load balancers; nil: the cloud's defaults.
 	Balancer *infrav1.LoadBalancerFields
 	// Refused are machines that can't be made, each with its expected code. Include at least an
@@ -68,13 +68,13 @@ type Target struct {
 // Place is another place.
 type Place struct {
 	// Account is nil if it differs only in its credentials.
-	Account     *infrav1.CloudAccountSpec
+	Account     *infrav1.DroverAccountSpec
 	Credentials map[string][]byte
 }
 
 // Refused is a machine that the cloud must refuse.
 type Refused struct {
-	Machine *infrav1.CloudMachineFields
+	Machine *infrav1.DroverMachineFields
 	// FailureDomain is the requested one; usually empty.
 	FailureDomain string
 	Code          cloud.Code

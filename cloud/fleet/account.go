@@ -15,13 +15,13 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
 // AccountConfig is what an Account is made from.
 type AccountConfig struct {
-	Spec infrav1.CloudAccountSpec
+	Spec infrav1.DroverAccountSpec
 	// Credentials is the Secret's data; nil: ambient credentials, which the caller has permitted.
 	Credentials map[string][]byte
 	// Place is the account's recorded place; empty if none is recorded yet. See cloud.Info.
@@ -148,7 +148,7 @@ func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 
 // Offering returns what a machine of this kind will be as a Node. It calls the driver each time;
 // the driver caches its lookups.
-func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
+func (a *Account) Offering(ctx context.Context, spec *infrav1.DroverMachineFields) (cloud.Offering, error) {
 	return ask(ctx, a, "Offering", a.driver.Offering, spec)
 }
 
@@ -167,7 +167,7 @@ func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields
 //     the machine is already gone or being deleted.
 func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []string) (cloud.Resource, error) {
 	if req.Token == "" || req.OwnershipID == "" {
-		return cloud.Resource{}, cloud.Invalid("create machine %s/%s: spec.creation.token or its CloudCluster's spec.creation.ownershipID is empty", req.Namespace, req.Name)
+		return cloud.Resource{}, cloud.Invalid("create machine %s/%s: spec.creation.token or its DroverCluster's spec.creation.ownershipID is empty", req.Namespace, req.Name)
 	}
 	if found, err := a.inventory.findExisting(req); found != nil || err != nil {
 		a.countCreate(req.Token, found)
@@ -205,7 +205,7 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 
 // Domain returns the first of the failure domains, in order of preference, that is not known to
 // lack capacity for this kind of machine; otherwise NoCapacity with RetryAfter. It makes no call.
-func (a *Account) Domain(spec *infrav1.CloudMachineFields, domains []string) (string, error) {
+func (a *Account) Domain(spec *infrav1.DroverMachineFields, domains []string) (string, error) {
 	shape, err := shapeOf(spec)
 	if err != nil {
 		return "", err
@@ -578,7 +578,7 @@ func otherOwnerError(token string, resources []cloud.Resource) error {
 
 // shapeOf returns a digest of the kind of a machine: of what the cloud is asked for, without the
 // account's name.
-func shapeOf(spec *infrav1.CloudMachineFields) ([sha256.Size]byte, error) {
+func shapeOf(spec *infrav1.DroverMachineFields) ([sha256.Size]byte, error) {
 	fields := *spec
 	fields.AccountRef = infrav1.LocalReference{}
 	text, err := json.Marshal(fields)
@@ -591,7 +591,7 @@ func shapeOf(spec *infrav1.CloudMachineFields) ([sha256.Size]byte, error) {
 // FailureDomains returns the failure domains that a machine's fields allow; none: all of the
 // account's. It calls the driver each time; the driver caches its lookups. It returns *Queued,
 // without a call, while lookups of the account hold as many workers as they may.
-func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.CloudMachineFields) (domains []string, err error) {
+func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.DroverMachineFields) (domains []string, err error) {
 	driver, able := a.driver.(cloud.Placer)
 	if !able {
 		return nil, nil

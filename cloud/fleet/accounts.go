@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/internal/budget"
 )
@@ -53,7 +53,7 @@ type Options struct {
 	random func() float64
 }
 
-// Accounts holds the Account of each CloudAccount.
+// Accounts holds the Account of each DroverAccount.
 type Accounts struct {
 	options Options
 	metrics *metrics
@@ -188,7 +188,7 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 
 // adjust gives an account other settings than those of its driver. Its retries are due at once if
 // they have changed.
-func (s *Accounts) adjust(a *Account, spec *infrav1.CloudAccountSpec) error {
+func (s *Accounts) adjust(a *Account, spec *infrav1.DroverAccountSpec) error {
 	to, err := settingsOf(a.cloud, spec)
 	if err != nil || a.getSettings() == to {
 		return err
@@ -340,7 +340,7 @@ func copyOf(cfg AccountConfig) AccountConfig {
 // credentials are equal, in whichever Secret these are. nil and empty credentials differ: nil means
 // ambient credentials.
 func haveSameDriver(a, b AccountConfig) bool {
-	for _, spec := range []*infrav1.CloudAccountSpec{&a.Spec, &b.Spec} {
+	for _, spec := range []*infrav1.DroverAccountSpec{&a.Spec, &b.Spec} {
 		spec.CredentialsRef, spec.Place, spec.OrphanPolicy = nil, "", ""
 		spec.RateLimits, spec.Inventory = nil, infrav1.InventorySpec{} // these are settings
 	}

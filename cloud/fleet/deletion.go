@@ -283,7 +283,7 @@ func (d *deletions) resolve(m *machine, began time.Time, found []cloud.Resource,
 		return began.Add(minRepeat), nil
 	}
 	if unexplained && !findsByID && !m.resumed && !(absences{d.records}).accept(m, now) {
-		return proofAt, cloud.Errorf(cloud.Conflict, "no resource of the machine is found, but too many machines are missing at once to accept that: check the CloudAccount's conditions")
+		return proofAt, cloud.Errorf(cloud.Conflict, "no resource of the machine is found, but too many machines are missing at once to accept that: check the DroverAccount's conditions")
 	}
 	m.phase, m.listed, m.sightings = deleted, nil, nil
 	return proofAt, nil

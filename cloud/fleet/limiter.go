@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -245,7 +245,7 @@ type settings struct {
 	inventory infrav1.InventorySpec
 }
 
-func settingsOf(c cloud.Cloud, spec *infrav1.CloudAccountSpec) (settings, error) {
+func settingsOf(c cloud.Cloud, spec *infrav1.DroverAccountSpec) (settings, error) {
 	limits, err := limitsOf(c.Limits, spec.RateLimits)
 	return settings{limits, spec.Inventory}, err
 }

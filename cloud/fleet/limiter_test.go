@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -417,10 +417,10 @@ func TestAccountThatLeftLeavesNothing(t *testing.T) {
 // endpoint that a tenant chose may claim any place: its answers hold nobody outside of that
 // namespace.
 func TestWhoSharesALimit(t *testing.T) {
-	chosen := func(spec *infrav1.CloudAccountSpec) string { return spec.Simulated.Endpoint }
+	chosen := func(spec *infrav1.DroverAccountSpec) string { return spec.Simulated.Endpoint }
 	type account struct{ namespace, endpoint, place string }
 	for name, c := range map[string]struct {
-		endpoint func(*infrav1.CloudAccountSpec) string
+		endpoint func(*infrav1.DroverAccountSpec) string
 		a, b     account
 		want     bool
 	}{
@@ -439,7 +439,7 @@ func TestWhoSharesALimit(t *testing.T) {
 				a := &Account{
 					key:    types.NamespacedName{Namespace: is.namespace, Name: n},
 					cloud:  cloud.Cloud{Name: "test", Endpoint: c.endpoint},
-					config: AccountConfig{Spec: infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: is.endpoint}}},
+					config: AccountConfig{Spec: infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: is.endpoint}}},
 					place:  place{proved: is.place},
 				}
 				limiters.join(a)

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
 )
@@ -82,12 +82,12 @@ func (d *panicDriver) Delete(ctx context.Context, resources []cloud.Resource) []
 	return d.testDriver.Delete(ctx, resources)
 }
 
-func (d *panicDriver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
+func (d *panicDriver) Offering(ctx context.Context, spec *infrav1.DroverMachineFields) (cloud.Offering, error) {
 	d.begin("Offering")
 	return d.testDriver.Offering(ctx, spec)
 }
 
-func (d *panicDriver) FailureDomains(context.Context, *infrav1.CloudMachineFields) ([]string, error) {
+func (d *panicDriver) FailureDomains(context.Context, *infrav1.DroverMachineFields) ([]string, error) {
 	d.begin("FailureDomains")
 	return nil, nil
 }
@@ -97,7 +97,7 @@ func (d *panicDriver) DryRun(context.Context, cloud.Request) error {
 	return nil
 }
 
-func (d *panicDriver) Adjust(*infrav1.CloudAccountSpec) { d.begin("Adjust") }
+func (d *panicDriver) Adjust(*infrav1.DroverAccountSpec) { d.begin("Adjust") }
 
 func (d *panicDriver) Console(context.Context, cloud.Resource) ([]byte, error) {
 	d.begin("Console")

@@ -27,7 +27,7 @@ func (p *place) check() error {
 	defer p.mu.Unlock()
 	switch {
 	case p.proved == "":
-		return &cloud.Error{Code: cloud.Unavailable, Message: "waiting for a probe to verify where the credentials lead: see the CloudAccount's conditions", RetryAfter: time.Second}
+		return &cloud.Error{Code: cloud.Unavailable, Message: "waiting for a probe to verify where the credentials lead: see the DroverAccount's conditions", RetryAfter: time.Second}
 	case p.pinned == "":
 		return &cloud.Error{Code: cloud.Unavailable, Message: "waiting for the account's place to be recorded", RetryAfter: time.Second}
 	}
@@ -40,7 +40,7 @@ func (p *place) conflict() error {
 		return nil
 	}
 	return cloud.Errorf(cloud.Conflict, "the credentials lead to %q, and the account's machines are in %q: nothing is listed, created or deleted with them; "+
-		"restore the credentials of %q, or create another CloudAccount for %q", p.proved, p.pinned, p.pinned, p.proved)
+		"restore the credentials of %q, or create another DroverAccount for %q", p.proved, p.pinned, p.pinned, p.proved)
 }
 
 // recordPlace records where a Probe has led, and continues the account if that is its place.

@@ -46,7 +46,7 @@ type history struct {
 	stream   *stream // of a cloud that reports changes, or nil
 }
 
-// object is a CloudMachine as etcd holds it. Its lock is held by the worker that reconciles it.
+// object is a DroverMachine as etcd holds it. Its lock is held by the worker that reconciles it.
 type object struct {
 	sync.Mutex
 	ref      cloud.Reference

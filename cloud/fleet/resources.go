@@ -13,7 +13,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Bounds of what the statuses of a CloudMachine and a CloudAccount can hold. Anyone can answer at a
+// Bounds of what the statuses of a DroverMachine and a DroverAccount can hold. Anyone can answer at a
 // tenant's endpoint, and the API server would refuse all of a status that exceeds them.
 const (
 	maxProviderID = 512

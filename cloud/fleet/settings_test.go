@@ -8,17 +8,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
 // countedDriver is a driver that depends on the account's settings.
 type countedDriver struct {
 	cloud.Driver
-	adjusted []infrav1.CloudAccountSpec
+	adjusted []infrav1.DroverAccountSpec
 }
 
-func (d *countedDriver) Adjust(account *infrav1.CloudAccountSpec) {
+func (d *countedDriver) Adjust(account *infrav1.DroverAccountSpec) {
 	d.adjusted = append(d.adjusted, *account)
 }
 

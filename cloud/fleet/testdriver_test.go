@@ -16,7 +16,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -128,7 +128,7 @@ func (d *testDriver) Delete(ctx context.Context, resources []cloud.Resource) []e
 	return errs
 }
 
-func (d *testDriver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
+func (d *testDriver) Offering(ctx context.Context, spec *infrav1.DroverMachineFields) (cloud.Offering, error) {
 	if _, err := d.call(ctx, "offering", wireRequest{}); err != nil {
 		return cloud.Offering{}, err
 	}
@@ -156,8 +156,8 @@ func toResource(r testResource) cloud.Resource {
 func (c *testCloud) row() cloud.Cloud {
 	return cloud.Cloud{
 		Name:     "test",
-		Endpoint: func(s *infrav1.CloudAccountSpec) string { return s.Simulated.Endpoint },
-		Union:    driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
+		Endpoint: func(s *infrav1.DroverAccountSpec) string { return s.Simulated.Endpoint },
+		Union:    driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.DroverAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
 		Limits:   cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}},
 		Traits:   cloud.Traits{CreateHorizon: c.horizon, ReadLag: max(c.lag, c.readLag), TerminationTime: c.ending, CascadesDelete: c.cascades, ZonalIdempotency: c.zonal, Named: c.named},
 		Batch:    cloud.Batch{Read: 100, Delete: 100},
@@ -254,7 +254,7 @@ func (c *testCloud) begin(t *testing.T, change ...func(*Options)) *session {
 func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account {
 	t.Helper()
 	cfg := AccountConfig{
-		Spec: infrav1.CloudAccountSpec{
+		Spec: infrav1.DroverAccountSpec{
 			Simulated: &infrav1.SimulatedAccount{Region: "r"},
 			Inventory: infrav1.InventorySpec{IdleSeconds: 60, ActiveSeconds: 5},
 		},
@@ -277,7 +277,7 @@ func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account
 // request returns a request for a machine of the cluster "own".
 func request(token string) cloud.Request {
 	return cloud.Request{Token: token, OwnershipID: "own", Namespace: "team", Name: "m-" + token,
-		Spec: &infrav1.CloudMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: "small"}}}
+		Spec: &infrav1.DroverMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: "small"}}}
 }
 
 // ensure makes a machine as a controller does: it retries when the account says.
@@ -313,7 +313,7 @@ func until(t *testing.T, limit time.Duration, what string, ok func() bool) time.
 func (s *session) join(t *testing.T, key types.NamespacedName, change ...func(*AccountConfig)) *Account {
 	t.Helper()
 	cfg := AccountConfig{
-		Spec:        infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Region: "r"}},
+		Spec:        infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Region: "r"}},
 		Credentials: map[string][]byte{"token": []byte("right")}, Place: testPlace,
 	}
 	for _, c := range change {

@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -23,7 +23,7 @@ type placing struct {
 	answers *bool
 }
 
-func (d placing) FailureDomains(ctx context.Context, _ *infrav1.CloudMachineFields) ([]string, error) {
+func (d placing) FailureDomains(ctx context.Context, _ *infrav1.DroverMachineFields) ([]string, error) {
 	if *d.answers {
 		return []string{"a"}, nil
 	}
@@ -49,7 +49,7 @@ func TestLookupsAreCapped(t *testing.T) {
 			for i := range took {
 				all.Go(func() {
 					began := time.Now()
-					_, _ = a.FailureDomains(t.Context(), &infrav1.CloudMachineFields{})
+					_, _ = a.FailureDomains(t.Context(), &infrav1.DroverMachineFields{})
 					took[i] = time.Since(began)
 				})
 			}

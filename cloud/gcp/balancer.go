@@ -173,7 +173,7 @@ func partName(token string) string {
 const ownParts = `description : "` + cloud.TagOwnership + `="`
 
 func partFor(req cloud.BalancerRequest) part {
-	return part{Name: partName(req.Token), Description: fmt.Sprintf("%s=%s %s=%s CloudCluster %s/%s",
+	return part{Name: partName(req.Token), Description: fmt.Sprintf("%s=%s %s=%s DroverCluster %s/%s",
 		cloud.TagOwnership, req.OwnershipID, cloud.TagToken, req.Token, req.Namespace, req.Name)}
 }
 

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
@@ -57,15 +57,15 @@ func testCredentials() map[string][]byte {
 	return map[string][]byte{keyCredentials: keyJSON(testKeys()[0], nil)}
 }
 
-func testAccount() *infrav1.CloudAccountSpec {
-	return &infrav1.CloudAccountSpec{
+func testAccount() *infrav1.DroverAccountSpec {
+	return &infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "c"},
 		GCP:            &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region, UniverseDomain: googleapis},
 	}
 }
 
 // testMachine returns a machine that the stub can create.
-func testMachine(edit func(*infrav1.GCPMachine)) *infrav1.CloudMachineFields {
+func testMachine(edit func(*infrav1.GCPMachine)) *infrav1.DroverMachineFields {
 	m := &infrav1.GCPMachine{
 		MachineType:       "e2-standard-2",
 		Image:             infrav1.GCPImage{Name: gcpstub.Image},
@@ -74,7 +74,7 @@ func testMachine(edit func(*infrav1.GCPMachine)) *infrav1.CloudMachineFields {
 	if edit != nil {
 		edit(m)
 	}
-	return &infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, GCP: m}
+	return &infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, GCP: m}
 }
 
 // testBalancer returns settings with which the stub makes a load balancer.

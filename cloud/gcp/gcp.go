@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -60,10 +60,10 @@ const (
 // googleapis is the domain of Google's own services.
 const googleapis = "googleapis.com"
 
-// union selects GCP's members of CloudAccount and CloudMachine.
+// union selects GCP's members of DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.GCPAccount, infrav1.GCPMachine]{
-	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.GCPAccount { return a.GCP },
-	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.GCPMachine { return m.GCP },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.GCPAccount { return a.GCP },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.GCPMachine { return m.GCP },
 	CheckAccount: validateAccount,
 	CheckMachine: validateMachine,
 }
@@ -74,7 +74,7 @@ func Cloud() cloud.Cloud {
 		Name:  "gcp",
 		Union: union,
 		New:   newDriver,
-		Endpoint: func(spec *infrav1.CloudAccountSpec) string {
+		Endpoint: func(spec *infrav1.DroverAccountSpec) string {
 			a := spec.GCP
 			if a.Endpoint == "" && a.CABundle == "" && universeOf(a) == googleapis {
 				return ""
@@ -100,7 +100,7 @@ func Cloud() cloud.Cloud {
 			return driverkit.MaxUserData(maxMetadataValue)([]byte(value))
 		},
 		Batch: cloud.Batch{Read: maxDescribe, Delete: maxDelete},
-		ProviderID: func(spec *infrav1.CloudAccountSpec) string {
+		ProviderID: func(spec *infrav1.DroverAccountSpec) string {
 			return providerID(spec.GCP.ProjectID, "{{ v1.availability_zone }}", "{{ v1.local_hostname }}")
 		},
 	}
@@ -119,7 +119,7 @@ func universeOf(account *infrav1.GCPAccount) string {
 	return account.UniverseDomain
 }
 
-func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
+func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all field.ErrorList) {
 	if spec.CredentialsRef != nil {
 		return nil
 	}

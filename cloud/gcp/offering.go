@@ -11,14 +11,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // Offering implements cloud.Driver. The size of a boot disk without sizeGiB is the image's, which
 // is not looked up.
-func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
+func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFields) (cloud.Offering, error) {
 	spec, err := union.MachineOf(fields)
 	if err != nil {
 		return cloud.Offering{}, err

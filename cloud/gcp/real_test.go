@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
@@ -43,7 +43,7 @@ func TestRealAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, err := newDriver(cloud.Config{
-		Account:     &infrav1.CloudAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, GCP: &real.GCPAccount},
+		Account:     &infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, GCP: &real.GCPAccount},
 		Credentials: map[string][]byte{keyCredentials: key}, Connect: conformance.Through(http.DefaultTransport),
 	})
 	if err != nil {
@@ -79,7 +79,7 @@ func wholeLife(t *testing.T, d *driver, spec *infrav1.GCPMachine, pace time.Dura
 	name, first := "drover-"+strings.ToLower(rand.Text()[:10]), cloud.Resource{}
 	for _, token := range []string{name + "-1", name + "-2"} {
 		req := cloud.Request{Token: token, OwnershipID: realOwner, Namespace: "test", Name: name, FailureDomain: info.FailureDomains[0],
-			UserData: []byte("#cloud-config\n"), Spec: &infrav1.CloudMachineFields{GCP: spec}}
+			UserData: []byte("#cloud-config\n"), Spec: &infrav1.DroverMachineFields{GCP: spec}}
 		refs := []cloud.Reference{{Token: token, OwnershipID: realOwner}}
 		func() {
 			defer func() { conformance.Clean(ctx, t, d, refs, pace) }()

@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/internal/naming"
@@ -66,7 +66,7 @@ func (d *driver) instanceRequest(req cloud.Request, spec *infrav1.GCPMachine, zo
 	m := maker{account: d.account, zone: zone, spec: spec, labels: labelsFor(req, spec)}
 	out := &instance{
 		Name:                instanceName(req),
-		Description:         cloud.Clip("CloudMachine "+req.Namespace+"/"+req.Name, 512),
+		Description:         cloud.Clip("DroverMachine "+req.Namespace+"/"+req.Name, 512),
 		MachineType:         "zones/" + zone + "/machineTypes/" + spec.MachineType,
 		MinCPUPlatform:      spec.MinCPUPlatform,
 		CanIPForward:        spec.CanIPForward,

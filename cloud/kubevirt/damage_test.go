@@ -18,7 +18,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance/damage"
 	"github.com/drover-io/drover/cloud/driverkit"
@@ -116,7 +116,7 @@ func written(t *testing.T) *damage.Tape {
 
 func TestDamagedAnswers(t *testing.T) {
 	address := &url.URL{Scheme: "https", Host: "10.0.0.1"}
-	spec := &infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{Instancetype: &infrav1.KubeVirtInstancetype{Name: "u1"}}}
+	spec := &infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{Instancetype: &infrav1.KubeVirtInstancetype{Name: "u1"}}}
 	damage.Run(t, written(t), damage.Target{
 		Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
 			to := endpoint{server: address, bearer: func() (string, error) { return "marked-token", nil }}

@@ -27,7 +27,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -102,7 +102,7 @@ func TestDryRun(t *testing.T) {
 					write(w, 422, refusal(422, metav1.StatusReasonInvalid, "no"))
 				}
 			})
-			spec := &infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{CPU: &infrav1.KubeVirtCPU{Cores: 1}}}
+			spec := &infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{CPU: &infrav1.KubeVirtCPU{Cores: 1}}}
 			err := d.DryRun(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Name: "m", Namespace: "ns", Spec: spec})
 			g.Expect(cloud.CodeOf(err)).To(Equal(c.want), "%v", err)
 			g.Expect(posts).To(Equal(c.posts))
@@ -209,7 +209,7 @@ func TestCodes(t *testing.T) {
 			w.Header().Set("Retry-After", "3")
 			write(w, test.status, test.said)
 		})
-		_, err := d.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Spec: &infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
+		_, err := d.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Spec: &infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
 		var e *cloud.Error
 		g.Expect(err).To(BeAssignableToTypeOf(e), name)
 		e = err.(*cloud.Error) //nolint:errorlint // it is asserted above
@@ -400,7 +400,7 @@ func TestPodEndpoint(t *testing.T) {
 // TestValidate: rules that the CRD can't express.
 func TestValidate(t *testing.T) {
 	g := NewWithT(t)
-	errs := union.ValidateMachine(&infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{
+	errs := union.ValidateMachine(&infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{
 		Labels:        map[string]string{cloud.TagToken: "mine", "team": "a b"},
 		Annotations:   map[string]string{"drover-machine": "x", "a b": ""},
 		NodeSelector:  map[string]string{"a b": ""},
@@ -416,7 +416,7 @@ func TestValidate(t *testing.T) {
 	g.Expect(at).To(ConsistOf("spec.kubevirt.labels", "spec.kubevirt.labels[drover-creation-token]", "spec.kubevirt.annotations[drover-machine]",
 		"spec.kubevirt.annotations[a b]", "spec.kubevirt.nodeSelector", "spec.kubevirt.requiredNodes[0].values[0]", "spec.kubevirt.spread[0].topologyKey",
 		"spec.kubevirt.gpus[0].deviceName", "spec.kubevirt.networks[1]"))
-	errs = validateAccount(&infrav1.CloudAccountSpec{KubeVirt: &infrav1.KubeVirtAccount{
+	errs = validateAccount(&infrav1.DroverAccountSpec{KubeVirt: &infrav1.KubeVirtAccount{
 		FailureDomains: []infrav1.KubeVirtFailureDomain{{Name: "a", NodeSelector: map[string]string{"a b": ""}}},
 	}}, field.NewPath("spec"))
 	g.Expect(errs).To(HaveLen(1))

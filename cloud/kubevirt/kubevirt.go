@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -29,10 +29,10 @@ const (
 	reserved = "drover-"
 )
 
-// union accesses KubeVirt's member of the unions in CloudAccount and CloudMachine.
+// union accesses KubeVirt's member of the unions in DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.KubeVirtAccount, infrav1.KubeVirtMachine]{
-	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.KubeVirtAccount { return a.KubeVirt },
-	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.KubeVirtMachine { return m.KubeVirt },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.KubeVirtAccount { return a.KubeVirt },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.KubeVirtMachine { return m.KubeVirt },
 	CheckAccount: validateAccount,
 	CheckMachine: validateMachine,
 }
@@ -54,7 +54,7 @@ func Cloud() cloud.Cloud {
 		Traits:        cloud.Traits{ReadLag: 0},
 		CheckUserData: driverkit.MaxUserData(maxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxBatch},
-		ProviderID:    func(*infrav1.CloudAccountSpec) string { return providerID(instanceVariable) },
+		ProviderID:    func(*infrav1.DroverAccountSpec) string { return providerID(instanceVariable) },
 	}
 }
 
@@ -66,7 +66,7 @@ const instanceVariable = "{{ v1.instance_id }}"
 // providerID returns the provider ID in the format of KubeVirt's cloud controller manager.
 func providerID(name string) string { return "kubevirt://" + name }
 
-func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
+func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all field.ErrorList) {
 	a := spec.KubeVirt
 	path = path.Child("kubevirt", "failureDomains")
 	for i, domain := range a.FailureDomains {

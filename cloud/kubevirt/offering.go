@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	instancetypev1 "kubevirt.io/api/instancetype/v1beta1"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -30,7 +30,7 @@ type shape struct {
 }
 
 // Offering returns the capacity of the instancetype, or of the machine's own fields.
-func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
+func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFields) (cloud.Offering, error) {
 	spec, err := union.MachineOf(fields)
 	if err != nil {
 		return cloud.Offering{}, err

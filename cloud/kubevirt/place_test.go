@@ -15,7 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -99,7 +99,7 @@ func TestAnotherPlace(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
 	_, err = c.Describe(t.Context(), []cloud.Reference{{Token: "token-1", OwnershipID: "blue"}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
-	_, err = c.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Spec: &infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
+	_, err = c.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Spec: &infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
 	errs := c.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: "uid-1", Token: "token-1"}})
 	g.Expect(cloud.CodeOf(errs[0])).To(Equal(cloud.Conflict), "%v", errs)

@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -113,7 +113,7 @@ func TestRefusedLeavesNothing(t *testing.T) {
 			g := NewWithT(t)
 			d, asked := secretAndVM(t, test.status, test.said)
 			_, err := d.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", MaybeSent: test.maybeSent,
-				Spec: &infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
+				Spec: &infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
 			g.Expect(cloud.CodeOf(err)).To(Equal(test.code), "%v", err)
 			want := []string{"POST secrets", "POST virtualmachines"}
 			if test.removed {

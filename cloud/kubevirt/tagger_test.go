@@ -19,7 +19,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
 )
@@ -139,7 +139,7 @@ func TestNameOf(t *testing.T) {
 	} {
 		g.Expect(nameOf(token)).To(Equal(name))
 	}
-	_, err := (&driver{}).check(cloud.Request{Token: "1a2b3c4d-x", OwnershipID: "blue", Spec: &infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
+	_, err := (&driver{}).check(cloud.Request{Token: "1a2b3c4d-x", OwnershipID: "blue", Spec: &infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "it is not made again")
 	token := tagging.ImportToken("1a2b3c4d", "blue", "workers-0")
 	for name, c := range map[string]struct {

@@ -18,7 +18,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -48,7 +48,7 @@ func TestClientCertificate(t *testing.T) {
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: known, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	account := &infrav1.CloudAccountSpec{OpenStack: &infrav1.OpenStackAccount{
+	account := &infrav1.DroverAccountSpec{OpenStack: &infrav1.OpenStackAccount{
 		CABundle: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})),
 	}}
 	ask := func(credentials map[string][]byte) error {

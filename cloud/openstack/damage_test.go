@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/conformance/damage"
@@ -78,7 +78,7 @@ func withBalancers(token []byte) []byte {
 }
 
 func TestDamagedAnswers(t *testing.T) {
-	account := &infrav1.CloudAccountSpec{OpenStack: accountOf(t)}
+	account := &infrav1.DroverAccountSpec{OpenStack: accountOf(t)}
 	damage.Run(t, recordedTape(t), damage.Target{
 		Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
 			d, err := newDriver(cloud.Config{Account: account, Credentials: map[string][]byte{cloudsKey: []byte(clouds)}, Connect: conformance.Through(transport)})

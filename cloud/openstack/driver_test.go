@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -82,7 +82,7 @@ func TestRegionalProviderIDs(t *testing.T) {
 	found, err := d.List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found[0].ProviderID).To(Equal("openstack://RegionOne/" + found[0].ID))
-	g.Expect(Cloud().ProviderID(&infrav1.CloudAccountSpec{OpenStack: d.account})).To(Equal("openstack://RegionOne/{{ v1.instance_id }}"))
+	g.Expect(Cloud().ProviderID(&infrav1.DroverAccountSpec{OpenStack: d.account})).To(Equal("openstack://RegionOne/{{ v1.instance_id }}"))
 }
 
 // TestDryRun: what a machine names is looked up, and nothing is created.

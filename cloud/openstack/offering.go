@@ -10,14 +10,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // Offering reads the flavor. The architecture comes from the image, or else from the flavor's extra
 // specs.
-func (d *driver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
+func (d *driver) Offering(ctx context.Context, spec *infrav1.DroverMachineFields) (cloud.Offering, error) {
 	machine, err := union.MachineOf(spec)
 	if err != nil {
 		return cloud.Offering{}, err
@@ -86,7 +86,7 @@ func gpus(extra map[string]string) map[corev1.ResourceName]int64 {
 }
 
 // FailureDomains implements cloud.Placer.
-func (d *driver) FailureDomains(_ context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
+func (d *driver) FailureDomains(_ context.Context, fields *infrav1.DroverMachineFields) ([]string, error) {
 	machine, err := union.MachineOf(fields)
 	if err != nil || machine.AvailabilityZone == "" {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -42,10 +42,10 @@ const (
 	maxTag = 60
 )
 
-// union selects OpenStack's members of CloudAccount and CloudMachine.
+// union selects OpenStack's members of DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.OpenStackAccount, infrav1.OpenStackMachine]{
-	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.OpenStackAccount { return a.OpenStack },
-	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.OpenStackMachine { return m.OpenStack },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.OpenStackAccount { return a.OpenStack },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.OpenStackMachine { return m.OpenStack },
 	CheckAccount: validateAccount,
 	CheckMachine: validateMachine,
 }
@@ -56,7 +56,7 @@ func Cloud() cloud.Cloud {
 		Name:  "openstack",
 		Union: union,
 		New:   newDriver,
-		Endpoint: func(spec *infrav1.CloudAccountSpec) string {
+		Endpoint: func(spec *infrav1.DroverAccountSpec) string {
 			return spec.OpenStack.AuthURL + "\n" + spec.OpenStack.CABundle
 		},
 		// Cautious guesses: Nova and Neutron have no rate limits, but a proxy in front of them may.
@@ -68,7 +68,7 @@ func Cloud() cloud.Cloud {
 		Traits:        cloud.Traits{ReadLag: consistency, CreateHorizon: inheritedPending},
 		CheckUserData: driverkit.MaxUserData(maxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxDelete},
-		ProviderID: func(a *infrav1.CloudAccountSpec) string {
+		ProviderID: func(a *infrav1.DroverAccountSpec) string {
 			return providerID(a.OpenStack, "{{ v1.instance_id }}")
 		},
 	}
@@ -84,7 +84,7 @@ func providerID(account *infrav1.OpenStackAccount, id string) string {
 	return "openstack://" + region + "/" + id
 }
 
-func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
+func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all field.ErrorList) {
 	a := spec.OpenStack
 	if spec.CredentialsRef == nil {
 		all = append(all, field.Required(path.Child("credentialsRef"), "OpenStack has no ambient credentials: name a Secret with clouds.yaml"))

@@ -20,7 +20,7 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -362,7 +362,7 @@ func TestValidate(t *testing.T) {
 		HaveField("Field", `spec.openstack.metadata[long]`), HaveField("Field", "spec.openstack.tags[0]"),
 		HaveField("Field", "spec.openstack.ports[0].allowedAddressPairs[2].ipAddress"),
 	))
-	account := &infrav1.CloudAccountSpec{OpenStack: &infrav1.OpenStackAccount{CABundle: "none"}}
+	account := &infrav1.DroverAccountSpec{OpenStack: &infrav1.OpenStackAccount{CABundle: "none"}}
 	g.Expect(validateAccount(account, path)).To(ConsistOf(
 		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.openstack.caBundle")))
 }
@@ -394,7 +394,7 @@ func FuzzPort(f *testing.F) {
 		if index%2 == 0 {
 			m.Ports[index].FloatingNetwork = "public"
 		}
-		req := cloud.Request{OwnershipID: owner, Namespace: namespace, Name: name, Spec: &infrav1.CloudMachineFields{OpenStack: m}}
+		req := cloud.Request{OwnershipID: owner, Namespace: namespace, Name: name, Spec: &infrav1.DroverMachineFields{OpenStack: m}}
 		p := port{Description: portDescription(req, index)}
 		if p.ownership() != owner || p.index() != index || index%2 == 0 && !p.floating() || index == 0 && !p.volumes() || len(p.Description) > maxText {
 			t.Errorf("%q: %q %d", p.Description, p.ownership(), p.index())

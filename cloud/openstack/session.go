@@ -15,7 +15,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -103,7 +103,7 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 	project, err := answer.ExtractProject()
 	switch {
 	case err == nil && project != nil && s.project != "" && project.ID != s.project:
-		return nil, cloud.Errorf(cloud.Conflict, "%s: the credentials are for project %s now, and were for %s before: restore the credentials, or create a new CloudAccount",
+		return nil, cloud.Errorf(cloud.Conflict, "%s: the credentials are for project %s now, and were for %s before: restore the credentials, or create a new DroverAccount",
 			op, cloud.Clip(project.ID, maxTag), s.project)
 	case err != nil || project == nil || project.ID != s.account.ProjectID:
 		return nil, cloud.Errorf(cloud.Unauthorized, "%s: the credentials are not for the account's project %s", op, s.account.ProjectID)

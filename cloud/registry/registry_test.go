@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/registry"
 )
 
@@ -55,12 +55,12 @@ func TestEndpoint(t *testing.T) {
 }
 
 // account returns an account of a cloud. The field at path is set, if there is one.
-func account(t *testing.T, cloud, path string) *infrav1.CloudAccountSpec {
+func account(t *testing.T, cloud, path string) *infrav1.DroverAccountSpec {
 	t.Helper()
-	spec := &infrav1.CloudAccountSpec{}
+	spec := &infrav1.DroverAccountSpec{}
 	member := memberOf(spec, cloud)
 	if !member.IsValid() {
-		t.Fatalf("CloudAccountSpec has no field %s", cloud)
+		t.Fatalf("DroverAccountSpec has no field %s", cloud)
 	}
 	member.Set(reflect.New(member.Type().Elem()))
 	value := member.Elem()
@@ -83,13 +83,13 @@ func account(t *testing.T, cloud, path string) *infrav1.CloudAccountSpec {
 	return spec
 }
 
-func memberOf(spec *infrav1.CloudAccountSpec, cloud string) reflect.Value {
+func memberOf(spec *infrav1.DroverAccountSpec, cloud string) reflect.Value {
 	value := reflect.ValueOf(spec).Elem()
 	return value.Field(index(value.Type(), cloud))
 }
 
 // fieldsOf returns the paths of the text and truth values in the account's only cloud.
-func fieldsOf(spec *infrav1.CloudAccountSpec) (paths []string) {
+func fieldsOf(spec *infrav1.DroverAccountSpec) (paths []string) {
 	value := reflect.ValueOf(spec).Elem()
 	for i := range value.NumField() {
 		if f := value.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() {

@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -31,10 +31,10 @@ const (
 	maxBatch = 500
 )
 
-// union selects the simulated cloud's members of CloudAccount and CloudMachine.
+// union selects the simulated cloud's members of DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{
-	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return a.Simulated },
-	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return m.Simulated },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.SimulatedAccount { return a.Simulated },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.SimulatedMachine { return m.Simulated },
 	CheckAccount: validateAccount,
 }
 
@@ -44,7 +44,7 @@ func Cloud(endpoint string) cloud.Cloud {
 		Name:     "simulated",
 		Union:    union,
 		New:      func(cfg cloud.Config) (cloud.Driver, error) { return newDriver(cfg, endpoint) },
-		Endpoint: func(spec *infrav1.CloudAccountSpec) string { return spec.Simulated.Endpoint },
+		Endpoint: func(spec *infrav1.DroverAccountSpec) string { return spec.Simulated.Endpoint },
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 50, Burst: 100},
 			Delete: cloud.Limit{PerSecond: 20, Burst: 50},
@@ -53,13 +53,13 @@ func Cloud(endpoint string) cloud.Cloud {
 		Traits:        cloud.Traits{ReadLag: 10 * time.Second},
 		CheckUserData: driverkit.MaxUserData(wire.MaxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxBatch},
-		ProviderID: func(*infrav1.CloudAccountSpec) string {
+		ProviderID: func(*infrav1.DroverAccountSpec) string {
 			return providerID("{{ v1.availability_zone }}", "{{ v1.instance_id }}")
 		},
 	}
 }
 
-func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
+func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.ErrorList {
 	a := spec.Simulated
 	if a.Endpoint == "" {
 		return nil
@@ -128,7 +128,7 @@ func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 }
 
 // FailureDomains implements cloud.Placer.
-func (d *driver) FailureDomains(_ context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
+func (d *driver) FailureDomains(_ context.Context, fields *infrav1.DroverMachineFields) ([]string, error) {
 	machine, err := union.MachineOf(fields)
 	if err != nil || machine.Zone == "" {
 		return nil, err

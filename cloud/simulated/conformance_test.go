@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/simulated"
@@ -33,7 +33,7 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 	}, Accounts: []simulator.AccountOptions{{Name: "default", Tokens: []string{secret}}, {Name: "other", Tokens: []string{otherSecret}}}})
 	row := simulated.Cloud("")
 	row.Traits.ReadLag = lag // the row's own value is the simulator's worst
-	machine := func(edit func(*infrav1.SimulatedMachine)) *infrav1.CloudMachineFields {
+	machine := func(edit func(*infrav1.SimulatedMachine)) *infrav1.DroverMachineFields {
 		fields := machine()
 		fields.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: 10}}
 		edit(fields.Simulated)
@@ -41,7 +41,7 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 	}
 	conformance.Run(t, conformance.Target{
 		Cloud:          row,
-		Account:        &infrav1.CloudAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}},
+		Account:        &infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}},
 		Credentials:    map[string][]byte{"token": []byte(secret)},
 		BadCredentials: map[string][]byte{"token": []byte("marked-but-wrong-token")},
 		Machine:        machine(func(*infrav1.SimulatedMachine) {}),

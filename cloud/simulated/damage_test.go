@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"testing"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/conformance/damage"
@@ -19,7 +19,7 @@ func TestDamagedAnswers(t *testing.T) {
 	target := damage.Target{
 		Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
 			return simulated.Cloud("").New(cloud.Config{
-				Account:     &infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}},
+				Account:     &infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}},
 				Credentials: map[string][]byte{"token": []byte(secret)},
 				Connect:     conformance.Through(transport),
 			})

@@ -11,7 +11,7 @@ import (
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -260,7 +260,7 @@ func (d *driver) remove(ctx context.Context, op string, resources []cloud.Resour
 	}
 }
 
-func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
+func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFields) (cloud.Offering, error) {
 	spec, err := union.MachineOf(fields)
 	if err != nil {
 		return cloud.Offering{}, err

@@ -16,7 +16,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/simulated"
@@ -57,7 +57,7 @@ func newDriver(t *testing.T, url, token string) cloud.Driver {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	t.Cleanup(transport.CloseIdleConnections)
 	d, err := simulated.Cloud("").New(cloud.Config{
-		Account:     &infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: url, Region: "sim-1"}},
+		Account:     &infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: url, Region: "sim-1"}},
 		Credentials: map[string][]byte{"token": []byte(token)},
 		Connect:     conformance.Through(transport),
 	})
@@ -67,8 +67,8 @@ func newDriver(t *testing.T, url, token string) cloud.Driver {
 	return d
 }
 
-func machine() *infrav1.CloudMachineFields {
-	return &infrav1.CloudMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image", DiskGiB: 20}}
+func machine() *infrav1.DroverMachineFields {
+	return &infrav1.DroverMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image", DiskGiB: 20}}
 }
 
 func request(token string) cloud.Request {
@@ -377,8 +377,8 @@ func TestDeleteRepeatsNoToken(t *testing.T) {
 }
 
 func TestNew(t *testing.T) {
-	own := func(endpoint string) *infrav1.CloudAccountSpec {
-		return &infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: endpoint}}
+	own := func(endpoint string) *infrav1.DroverAccountSpec {
+		return &infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: endpoint}}
 	}
 	token := map[string][]byte{"token": []byte("t")}
 	for name, c := range map[string]struct {
@@ -394,7 +394,7 @@ func TestNew(t *testing.T) {
 		"endpoint that is none":               {cloud.Config{Account: own("::"), Credentials: token}, cloud.InvalidSpec, ""},
 		"Secret without the key":              {cloud.Config{Account: own("http://a:1"), Credentials: map[string][]byte{}}, cloud.Unauthorized, ""},
 		"token with a line break":             {cloud.Config{Account: own("http://a:1"), Credentials: map[string][]byte{"token": []byte("a\nb")}}, cloud.Unauthorized, ""},
-		"no simulated member":                 {cloud.Config{Account: &infrav1.CloudAccountSpec{}, Credentials: token}, cloud.InvalidSpec, ""},
+		"no simulated member":                 {cloud.Config{Account: &infrav1.DroverAccountSpec{}, Credentials: token}, cloud.InvalidSpec, ""},
 		"ambient without the manager's token": {cloud.Config{Account: own("")}, cloud.Unauthorized, "http://b:1"},
 	} {
 		t.Run(name, func(t *testing.T) {

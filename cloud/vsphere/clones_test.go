@@ -14,7 +14,7 @@ import (
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 )
@@ -385,8 +385,8 @@ func TestAdjust(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	d := &driver{}
-	d.Adjust(&infrav1.CloudAccountSpec{})
+	d.Adjust(&infrav1.DroverAccountSpec{})
 	g.Expect(d.currentPace()).To(Equal(defaultPace))
-	d.Adjust(&infrav1.CloudAccountSpec{Inventory: infrav1.InventorySpec{ActiveSeconds: 3}})
+	d.Adjust(&infrav1.DroverAccountSpec{Inventory: infrav1.InventorySpec{ActiveSeconds: 3}})
 	g.Expect(d.currentPace()).To(Equal(3 * time.Second))
 }

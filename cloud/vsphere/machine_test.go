@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -223,7 +223,7 @@ func TestFullController(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	g := NewWithT(t)
-	account := &infrav1.CloudAccountSpec{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com", Datacenter: "dc1", CABundle: "no PEM", Thumbprint: "da39a3ee5e6b4b0d3255bfef95601890afd80709",
+	account := &infrav1.DroverAccountSpec{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com", Datacenter: "dc1", CABundle: "no PEM", Thumbprint: "da39a3ee5e6b4b0d3255bfef95601890afd80709",
 		NodeAddresses: &infrav1.VSphereNodeAddresses{Exclude: []string{"192.0.2.0/24", "192.0.2.1"}}}}
 	g.Expect(validateAccount(account, field.NewPath("spec"))).To(ConsistOf(
 		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.vsphere.caBundle"), HaveField("Field", "spec.vsphere.thumbprint"),

@@ -15,7 +15,7 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 	"k8s.io/utils/ptr"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -400,7 +400,7 @@ func (t template) disks() (root *types.VirtualDisk, units map[int32]bool) {
 }
 
 // Offering returns the template's capacity, with the changes that the machine's own fields make.
-func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (o cloud.Offering, err error) {
+func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFields) (o cloud.Offering, err error) {
 	if fields == nil || fields.VSphere == nil {
 		return o, cloud.Invalid("the machine's spec.vsphere is not set")
 	}

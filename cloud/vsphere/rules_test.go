@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // rules returns a function that checks vSphere's fields in a kind's spec by the CRD's validation
@@ -61,7 +61,7 @@ func rules(t testing.TB, crd string) func(fields any) []string {
 // TestRules: the CRD's rules refuse invalid fields, with the remedy, and accept valid ones.
 func TestRules(t *testing.T) {
 	g := NewWithT(t)
-	check := rules(t, "cloudmachines")
+	check := rules(t, "drovermachines")
 	item := &infrav1.VSphereLibraryItem{Library: "images", Item: "ubuntu"}
 	g.Expect(check(infrav1.VSphereMachine{Template: "t"})).To(BeEmpty())
 	g.Expect(check(infrav1.VSphereMachine{ContentLibrary: item})).To(BeEmpty())
@@ -74,7 +74,7 @@ func TestRules(t *testing.T) {
 	g.Expect(check(secure(""))).To(BeEmpty())
 	g.Expect(check(secure(infrav1.VSphereFirmwareEFI))).To(BeEmpty())
 	g.Expect(check(secure(infrav1.VSphereFirmwareBIOS))).To(ConsistOf(ContainSubstring("set bootOptions.firmware to EFI")))
-	check = rules(t, "cloudaccounts")
+	check = rules(t, "droveraccounts")
 	domains := []infrav1.VSphereFailureDomain{{Name: "rack-a", ResourcePool: "a"}}
 	g.Expect(check(infrav1.VSphereAccount{FailureDomains: domains})).To(BeEmpty())
 	g.Expect(check(infrav1.VSphereAccount{ZoneCategory: "k8s-zone"})).To(BeEmpty())

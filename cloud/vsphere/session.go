@@ -16,7 +16,7 @@ import (
 	"github.com/vmware/govmomi/vim25/soap"
 	"github.com/vmware/govmomi/vim25/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -178,7 +178,7 @@ func (v *vcenter) sameInstance(id string) error {
 	if v.instance == "" || v.instance == id {
 		return nil
 	}
-	return cloud.Errorf(cloud.Conflict, "the server is now the vCenter instance %s, and was %s: neither shows the other's machines; create a CloudAccount for the new one",
+	return cloud.Errorf(cloud.Conflict, "the server is now the vCenter instance %s, and was %s: neither shows the other's machines; create a DroverAccount for the new one",
 		v.redactor.Clean(id, 64), v.redactor.Clean(v.instance, 64))
 }
 
@@ -192,7 +192,7 @@ func (v *vcenter) sameDatacenter(ref types.ManagedObjectReference) error {
 	if v.place == ref {
 		return nil
 	}
-	return cloud.Errorf(cloud.Conflict, "datacenter %q is now %s, and was %s: neither shows the other's machines; create a CloudAccount for the new one",
+	return cloud.Errorf(cloud.Conflict, "datacenter %q is now %s, and was %s: neither shows the other's machines; create a DroverAccount for the new one",
 		cloud.Clip(v.datacenter, 512), v.redactor.Clean(ref.Value, 64), v.place.Value)
 }
 

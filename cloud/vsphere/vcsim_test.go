@@ -20,7 +20,7 @@ import (
 	"github.com/vmware/govmomi/vim25/soap"
 	"github.com/vmware/govmomi/vim25/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	standin "github.com/drover-io/drover/test/vcenter"
@@ -37,7 +37,7 @@ const (
 type vcsim struct {
 	*simulator.Service
 	model     *simulator.Model
-	account   *infrav1.CloudAccountSpec
+	account   *infrav1.DroverAccountSpec
 	transport http.RoundTripper
 	stop      func()
 
@@ -80,7 +80,7 @@ func startAt(t testing.TB, address string, vms int) *vcsim {
 	t.Cleanup(stop)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	v := &vcsim{Service: model.Service, model: model, stop: stop, calls: map[string]int{}}
-	v.account = &infrav1.CloudAccountSpec{
+	v.account = &infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "vcenter"},
 		// Tests may run any number of clones at once.
 		RateLimits: &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}},
@@ -226,7 +226,7 @@ func credentials() map[string][]byte {
 	return map[string][]byte{usernameKey: []byte(username), passwordKey: []byte(password)}
 }
 
-func machine(edit ...func(*infrav1.VSphereMachine)) *infrav1.CloudMachineFields {
+func machine(edit ...func(*infrav1.VSphereMachine)) *infrav1.DroverMachineFields {
 	m := &infrav1.VSphereMachine{
 		Template: "DC0_C0_RP1_VM0", ResourcePool: "DC0_C0/Resources", Datastore: "LocalDS_0", CPUs: 4, MemoryMiB: 8192,
 		// vcsim's guests have no address by default.
@@ -235,7 +235,7 @@ func machine(edit ...func(*infrav1.VSphereMachine)) *infrav1.CloudMachineFields 
 	for _, e := range edit {
 		e(m)
 	}
-	return &infrav1.CloudMachineFields{VSphere: m}
+	return &infrav1.DroverMachineFields{VSphere: m}
 }
 
 func request(token string, edit ...func(*infrav1.VSphereMachine)) cloud.Request {

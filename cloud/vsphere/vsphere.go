@@ -19,7 +19,7 @@ import (
 	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -40,10 +40,10 @@ const (
 	defaultPace = 5 * time.Second
 )
 
-// union accesses vSphere's member of the unions in CloudAccount and CloudMachine.
+// union accesses vSphere's member of the unions in DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.VSphereAccount, infrav1.VSphereMachine]{
-	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.VSphereAccount { return a.VSphere },
-	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.VSphereMachine { return m.VSphere },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.VSphereAccount { return a.VSphere },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.VSphereMachine { return m.VSphere },
 	CheckAccount: validateAccount,
 	CheckMachine: validateMachine,
 }
@@ -54,7 +54,7 @@ func Cloud() cloud.Cloud {
 		Name:  "vsphere",
 		Union: union,
 		New:   newDriver,
-		Endpoint: func(spec *infrav1.CloudAccountSpec) string {
+		Endpoint: func(spec *infrav1.DroverAccountSpec) string {
 			a := spec.VSphere
 			return strings.Join([]string{a.Server, a.CABundle, a.Thumbprint}, "\n")
 		},
@@ -72,7 +72,7 @@ func Cloud() cloud.Cloud {
 		Traits:        cloud.Traits{ReadLag: 10 * time.Second},
 		CheckUserData: driverkit.MaxUserData(maxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxBatch},
-		ProviderID:    func(*infrav1.CloudAccountSpec) string { return providerID("{{ v1.instance_id }}") }, // as guestinfo gives it
+		ProviderID:    func(*infrav1.DroverAccountSpec) string { return providerID("{{ v1.instance_id }}") }, // as guestinfo gives it
 	}
 }
 
@@ -99,7 +99,7 @@ func importedID(token string) string {
 // providerID returns the provider ID in the format of vSphere's cloud controller manager.
 func providerID(biosUUID string) string { return "vsphere://" + strings.ToLower(biosUUID) }
 
-func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
+func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.ErrorList {
 	a := spec.VSphere
 	var all field.ErrorList
 	if spec.CredentialsRef == nil {
@@ -229,7 +229,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 }
 
 // Adjust implements cloud.Adjustable.
-func (d *driver) Adjust(account *infrav1.CloudAccountSpec) {
+func (d *driver) Adjust(account *infrav1.DroverAccountSpec) {
 	d.setPace(cmp.Or(time.Duration(account.Inventory.ActiveSeconds)*time.Second, defaultPace))
 }
 

@@ -20,8 +20,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/controllers"
@@ -47,8 +47,8 @@ func newCheckCommand(version string) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "check TEMPLATE",
-		Short: "Check whether machines of a CloudMachineTemplate can be made, and make none",
-		Long: `Check, before the first machine, what a CloudMachineTemplate and its CloudAccount need: credentials, permissions, instance
+		Short: "Check whether machines of a DroverMachineTemplate can be made, and make none",
+		Long: `Check, before the first machine, what a DroverMachineTemplate and its DroverAccount need: credentials, permissions, instance
 type, image, failure domains, and what the machine names in the cloud. The cloud is asked to try a create without making
 anything, as far as it can. With --cluster, the cluster's API server is asked for its version.
 
@@ -89,7 +89,7 @@ The command writes nothing. It ends with code 0 if nothing failed, and 1 otherwi
 		},
 	}
 	management.AddFlags(cmd.Flags())
-	cmd.Flags().Lookup("namespace").Usage = "Namespace of the CloudMachineTemplate. Default: default."
+	cmd.Flags().Lookup("namespace").Usage = "Namespace of the DroverMachineTemplate. Default: default."
 	clouds.AddFlags(cmd.Flags())
 	cmd.Flags().StringVar(&o.cluster, "cluster", "", "Name of an adopted Cluster whose API server to check, too. Default: none.")
 	cmd.Flags().StringVar(&o.output, "output", "text", "How to print the result: text or json.")
@@ -114,7 +114,7 @@ type checked struct {
 // checker runs the checks in the order in which a machine would meet them.
 type checker struct {
 	client        client.Client
-	accounts      *controllers.CloudAccountReconciler
+	accounts      *controllers.DroverAccountReconciler
 	controlPlanes *controllers.AdoptedControlPlaneReconciler
 	namespace     string
 
@@ -124,7 +124,7 @@ type checker struct {
 func newChecker(c client.Client, dialer *egress.Dialer, clouds options.Clouds, namespace string) *checker {
 	return &checker{
 		client: c, namespace: namespace,
-		accounts: &controllers.CloudAccountReconciler{
+		accounts: &controllers.DroverAccountReconciler{
 			Client: c, APIReader: c, Accounts: fleet.NewAccounts(clouds.Accounts(dialer)), Clouds: clouds.Offered(),
 			AmbientNamespaces: clouds.AmbientNamespaces, ConnectOnly: true,
 		},
@@ -134,10 +134,10 @@ func newChecker(c client.Client, dialer *egress.Dialer, clouds options.Clouds, n
 
 // run makes all checks. An error means that the management cluster could not be read.
 func (k *checker) run(ctx context.Context, o checkOptions) error {
-	template, account := &infrav1.CloudMachineTemplate{}, &infrav1.CloudAccount{}
-	found, err := k.get(ctx, "CloudMachineTemplate", o.template, template)
+	template, account := &infrav1.DroverMachineTemplate{}, &infrav1.DroverAccount{}
+	found, err := k.get(ctx, "DroverMachineTemplate", o.template, template)
 	if err == nil && found {
-		found, err = k.get(ctx, "CloudAccount", template.Spec.Template.Spec.AccountRef.Name, account)
+		found, err = k.get(ctx, "DroverAccount", template.Spec.Template.Spec.AccountRef.Name, account)
 	}
 	if err == nil && found {
 		err = k.cloud(ctx, template, account)
@@ -162,7 +162,7 @@ func (k *checker) get(ctx context.Context, kind, name string, o client.Object) (
 }
 
 // cloud checks what the account's cloud says. Later checks need the account to work.
-func (k *checker) cloud(ctx context.Context, template *infrav1.CloudMachineTemplate, account *infrav1.CloudAccount) error {
+func (k *checker) cloud(ctx context.Context, template *infrav1.DroverMachineTemplate, account *infrav1.DroverAccount) error {
 	var live *fleet.Account
 	var info cloud.Info
 	err := retryWhenThrottled(ctx, func() (err error) {
@@ -173,7 +173,7 @@ func (k *checker) cloud(ctx context.Context, template *infrav1.CloudMachineTempl
 		return err // of the management cluster
 	}
 	if cloud.CodeOf(err) == cloud.InvalidSpec {
-		k.add("credentials", failed, err.Error(), "Change the CloudAccount, or give this command the flags of the manager that concern clouds")
+		k.add("credentials", failed, err.Error(), "Change the DroverAccount, or give this command the flags of the manager that concern clouds")
 		return nil
 	}
 	if !k.cloudResult("credentials", "they lead to "+info.Place, err) {
@@ -202,7 +202,7 @@ func (k *checker) reads(ctx context.Context, live *fleet.Account, req cloud.Requ
 	k.cloudResult("read machines", "permitted", err)
 }
 
-func (k *checker) offering(ctx context.Context, live *fleet.Account, fields *infrav1.CloudMachineFields) {
+func (k *checker) offering(ctx context.Context, live *fleet.Account, fields *infrav1.DroverMachineFields) {
 	var o cloud.Offering
 	err := retryWhenThrottled(ctx, func() (err error) {
 		o, err = live.Offering(ctx, fields)
@@ -218,7 +218,7 @@ func (k *checker) offering(ctx context.Context, live *fleet.Account, fields *inf
 
 // failureDomains returns those in which the machine can be made: one without a name if the cloud
 // has none.
-func (k *checker) failureDomains(ctx context.Context, live *fleet.Account, info cloud.Info, fields *infrav1.CloudMachineFields) (domains []string, err error) {
+func (k *checker) failureDomains(ctx context.Context, live *fleet.Account, info cloud.Info, fields *infrav1.DroverMachineFields) (domains []string, err error) {
 	err = retryWhenThrottled(ctx, func() (err error) {
 		domains, err = live.FailureDomains(ctx, fields)
 		return err
@@ -313,9 +313,9 @@ var remedies = map[cloud.Code]string{
 	cloud.Unauthorized:  "Check the account's credentials, and give them the permissions that the page of this cloud lists",
 	cloud.QuotaExceeded: "Ask for a higher quota, or delete what uses it up",
 	cloud.NoCapacity:    "Use another type or failure domain, or try again later",
-	cloud.InvalidSpec:   "Change the CloudMachineTemplate's field: templates can't be changed, so make another one",
-	cloud.NotFound:      "Create in the cloud what the message names, or name something else in another CloudMachineTemplate",
-	cloud.Conflict:      "Resolve what the message names. If the credentials lead elsewhere, use those with which the account was first connected, or make another CloudAccount",
+	cloud.InvalidSpec:   "Change the DroverMachineTemplate's field: templates can't be changed, so make another one",
+	cloud.NotFound:      "Create in the cloud what the message names, or name something else in another DroverMachineTemplate",
+	cloud.Conflict:      "Resolve what the message names. If the credentials lead elsewhere, use those with which the account was first connected, or make another DroverAccount",
 	cloud.Throttled:     "Try again later: the cloud limits the account's calls",
 	cloud.Unavailable:   "Check the account's endpoint and the network between here and the cloud, and try again",
 	cloud.Unknown:       "Check the account's endpoint",

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/fleet"
@@ -52,14 +52,14 @@ func TestCheckOnAWS(t *testing.T) {
 			t.Parallel()
 			g, ctx := NewWithT(t), context.Background()
 			stub := ec2stub.New(t, ec2stub.Options{Keys: map[string]string{key: secret}})
-			account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "aws"}, Spec: infrav1.CloudAccountSpec{
+			account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "aws"}, Spec: infrav1.DroverAccountSpec{
 				CredentialsRef: &infrav1.LocalReference{Name: "aws"}, AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: stub.URL},
 			}}
 			if tc.account != nil {
 				tc.account(account.Spec.AWS)
 			}
-			template := &infrav1.CloudMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "workers"}}
-			template.Spec.Template.Spec = infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "aws"}, AWS: &infrav1.AWSMachine{
+			template := &infrav1.DroverMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "workers"}}
+			template.Spec.Template.Spec = infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "aws"}, AWS: &infrav1.AWSMachine{
 				InstanceType: "t3.small", Image: infrav1.AWSImage{ID: "ami-0a"},
 				Subnets:        infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}},
 				SecurityGroups: &infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}},

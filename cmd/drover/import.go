@@ -16,8 +16,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/tagging"
@@ -105,8 +105,8 @@ Each step can be interrupted anywhere and run again. It ends with code 0 if it i
 	f.StringVar(&o.fromNamespace, "from-namespace", "", "Namespace of "+system.Name+"'s objects. Required.")
 	f.StringVar(&o.nodes, "nodes", "", "Path to the kubeconfig of the cluster that has the Nodes. Default: the cluster of --from.")
 	f.StringVar(&o.cluster, "cluster", "", "Name of the adopted Cluster that the machines get into. Required.")
-	f.StringVar(&o.account, "account", "", "Name of the CloudAccount that the machines get. Default: that of the Cluster's CloudCluster, if it has only one.")
-	f.StringVar(&o.bootstrap, "bootstrap", "", "Name of the CloudInitConfigTemplate that new machines are set up with. Each pool gets a copy, with its labels and taints. Required.")
+	f.StringVar(&o.account, "account", "", "Name of the DroverAccount that the machines get. Default: that of the Cluster's DroverCluster, if it has only one.")
+	f.StringVar(&o.bootstrap, "bootstrap", "", "Name of the DroverConfigTemplate that new machines are set up with. Each pool gets a copy, with its labels and taints. Required.")
 	f.StringSliceVar(&o.drop, "drop", nil, "Fields that new machines may lack, as the plan names them. Default: none.")
 	f.StringVarP(&o.output, "output", "o", "text", "How to print the plan: text, or yaml with all objects, for review.")
 	f.StringVar(&o.confirm, "confirm", "", "Name of the Cluster, to confirm the step commit.")
@@ -159,7 +159,7 @@ func newImporter(ctx context.Context, out io.Writer, system takeover.System, o i
 		return nil, err
 	}
 	if i.VMs, err = accountOf(ctx, i.Management, o.clouds, i.Target.Account); err != nil {
-		return nil, fmt.Errorf("CloudAccount %q: %w", i.Target.Account.Name, err)
+		return nil, fmt.Errorf("DroverAccount %q: %w", i.Target.Account.Name, err)
 	}
 	return i, nil
 }
@@ -233,8 +233,8 @@ func (i *importer) done(step string, err error) error {
 
 // printNextSteps says what is left to do after the commit.
 func (i *importer) printNextSteps() error {
-	_, err := fmt.Fprintf(i.out, "CloudAccount %s only reports orphans. To have them deleted from now on:\n"+
-		"  kubectl patch cloudaccount -n %s %s --type merge -p '{\"spec\":{\"orphanPolicy\":%q}}'\n", i.Account.Name, i.Namespace, i.Account.Name, infrav1.OrphanPolicyDelete)
+	_, err := fmt.Fprintf(i.out, "DroverAccount %s only reports orphans. To have them deleted from now on:\n"+
+		"  kubectl patch droveraccount -n %s %s --type merge -p '{\"spec\":{\"orphanPolicy\":%q}}'\n", i.Account.Name, i.Namespace, i.Account.Name, infrav1.OrphanPolicyDelete)
 	return err
 }
 
@@ -267,8 +267,8 @@ func clientOf(path string, otherwise client.Client, version string) (client.Clie
 func targetOf(ctx context.Context, c client.Client, o importOptions) (*takeover.Target, error) {
 	t := &takeover.Target{
 		Namespace: o.management.Namespace, Cluster: o.cluster,
-		Account: &infrav1.CloudAccount{}, Bootstrap: &bootstrapv1.CloudInitConfigTemplate{},
-		Refuses: func(spec *bootstrapv1.CloudInitConfigSpec) field.ErrorList {
+		Account: &infrav1.DroverAccount{}, Bootstrap: &bootstrapv1.DroverConfigTemplate{},
+		Refuses: func(spec *bootstrapv1.DroverConfigSpec) field.ErrorList {
 			return render.Validate(spec, field.NewPath("spec"))
 		},
 	}
@@ -282,35 +282,35 @@ func targetOf(ctx context.Context, c client.Client, o importOptions) (*takeover.
 		}
 		return nil
 	}
-	cluster, infrastructure := &clusterv1.Cluster{}, &infrav1.CloudCluster{}
+	cluster, infrastructure := &clusterv1.Cluster{}, &infrav1.DroverCluster{}
 	if err := get("Cluster", o.cluster, cluster); err != nil {
 		return nil, err
 	}
-	if kind := cluster.Spec.InfrastructureRef.Kind; kind != "CloudCluster" {
+	if kind := cluster.Spec.InfrastructureRef.Kind; kind != "DroverCluster" {
 		return nil, fmt.Errorf("the infrastructure of Cluster %q is a %q, which is not Drover's", o.cluster, kind)
 	}
-	if err := get("CloudCluster", cluster.Spec.InfrastructureRef.Name, infrastructure); err != nil {
+	if err := get("DroverCluster", cluster.Spec.InfrastructureRef.Name, infrastructure); err != nil {
 		return nil, err
 	}
 	if t.OwnershipID = infrastructure.Spec.Creation.OwnershipID; t.OwnershipID == "" {
-		return nil, fmt.Errorf("CloudCluster %q has no ownership ID yet: wait until Cluster %q is provisioned", infrastructure.Name, o.cluster)
+		return nil, fmt.Errorf("DroverCluster %q has no ownership ID yet: wait until Cluster %q is provisioned", infrastructure.Name, o.cluster)
 	}
 	if o.account == "" {
 		if len(infrastructure.Spec.AccountRefs) != 1 {
-			return nil, fmt.Errorf("CloudCluster %q has %d accounts: choose one with --account", infrastructure.Name, len(infrastructure.Spec.AccountRefs))
+			return nil, fmt.Errorf("DroverCluster %q has %d accounts: choose one with --account", infrastructure.Name, len(infrastructure.Spec.AccountRefs))
 		}
 		o.account = infrastructure.Spec.AccountRefs[0].Name
 	}
-	return t, errors.Join(get("CloudAccount", o.account, t.Account), get("CloudInitConfigTemplate", o.bootstrap, t.Bootstrap))
+	return t, errors.Join(get("DroverAccount", o.account, t.Account), get("DroverConfigTemplate", o.bootstrap, t.Bootstrap))
 }
 
 // accountOf connects the account with its own credentials.
-func accountOf(ctx context.Context, c client.Client, clouds options.Clouds, account *infrav1.CloudAccount) (throttledAccount, error) {
+func accountOf(ctx context.Context, c client.Client, clouds options.Clouds, account *infrav1.DroverAccount) (throttledAccount, error) {
 	dialer, err := clouds.Dialer()
 	if err != nil {
 		return throttledAccount{}, err
 	}
-	accounts := &controllers.CloudAccountReconciler{
+	accounts := &controllers.DroverAccountReconciler{
 		Client: c, APIReader: c, Accounts: fleet.NewAccounts(clouds.Accounts(dialer)), Clouds: clouds.Offered(),
 		AmbientNamespaces: clouds.AmbientNamespaces, ConnectOnly: true,
 	}

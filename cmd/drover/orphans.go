@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
@@ -32,7 +32,7 @@ func newOrphansCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "orphans",
 		Short: "Print what a pass of the orphan collector would do now, and change nothing",
-		Long: `Connect each CloudAccount with its own credentials, list it once, read clusters and machines, and print what a pass
+		Long: `Connect each DroverAccount with its own credentials, list it once, read clusters and machines, and print what a pass
 of the orphan collector would find and do now. The command deletes nothing and writes nothing. It reads from the status
 that the manager has written how long a resource has had no machine.`,
 		Args:         cobra.NoArgs,
@@ -78,16 +78,16 @@ func printOrphans(
 	}
 	accounts := fleet.NewAccounts(clouds.Accounts(dialer))
 	go func() { _ = accounts.Start(ctx) }()
-	connect := &controllers.CloudAccountReconciler{
+	connect := &controllers.DroverAccountReconciler{
 		Client: c, APIReader: c, Accounts: accounts, Clouds: clouds.Offered(), AmbientNamespaces: clouds.AmbientNamespaces, ConnectOnly: true,
 	}
 	collector := &safety.OrphanReconciler{
 		Client: c, APIReader: c, Accounts: accounts, Identity: identity, Namespace: management.Namespace,
 		Grace: limits.Grace, MaxDeletions: limits.MaxDeletions, MaxShare: limits.MaxShare,
 	}
-	list := &infrav1.CloudAccountList{}
+	list := &infrav1.DroverAccountList{}
 	if err := c.List(ctx, list, client.InNamespace(management.Namespace)); err != nil {
-		return fmt.Errorf("listing the CloudAccounts: %w", err)
+		return fmt.Errorf("listing the DroverAccounts: %w", err)
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "ACCOUNT\tKIND\tID\tSINCE\tNEXT")
@@ -102,7 +102,7 @@ func printOrphans(
 		done()
 		key := client.ObjectKeyFromObject(account)
 		if err != nil {
-			failed = append(failed, fmt.Errorf("CloudAccount %s: %w", key, err))
+			failed = append(failed, fmt.Errorf("DroverAccount %s: %w", key, err))
 			continue
 		}
 		for _, x := range account.Status.Orphans.Observed {

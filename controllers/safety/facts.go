@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -40,7 +40,7 @@ func (s *shared[T]) get(asked time.Time, read func() (T, error)) (T, error) {
 	return s.value, s.err
 }
 
-// owner is the relevant part of a CloudCluster, claim that of a CloudMachine or of a CloudCluster's
+// owner is the relevant part of a DroverCluster, claim that of a DroverMachine or of a DroverCluster's
 // load balancer.
 type (
 	owner struct {
@@ -50,16 +50,16 @@ type (
 	claim struct{ namespace, account, token, providerID string }
 )
 
-// clusterList contains the CloudClusters that may have an ownership ID.
+// clusterList contains the DroverClusters that may have an ownership ID.
 type clusterList struct {
 	owners []owner
-	// confined: the manager may not read all namespaces, so other CloudClusters or CloudMachines
+	// confined: the manager may not read all namespaces, so other DroverClusters or DroverMachines
 	// may exist.
 	confined bool
 }
 
-// tenant contains a namespace's CloudMachines, and whether its Clusters are paused, by the name of
-// the Cluster's CloudCluster.
+// tenant contains a namespace's DroverMachines, and whether its Clusters are paused, by the name of
+// the Cluster's DroverCluster.
 type tenant struct {
 	claims []claim
 	paused map[string]bool
@@ -68,7 +68,7 @@ type tenant struct {
 // facts reads from the API server, past every cache, which objects the resources of a listing may
 // belong to. It reads after the listing is complete. Kubernetes then knows every machine that was
 // created in between, so the VM of such a machine is no orphan.
-func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAccount, listed time.Time, resources []cloud.Resource) (facts, error) {
+func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.DroverAccount, listed time.Time, resources []cloud.Resource) (facts, error) {
 	f := facts{
 		listed: listed, resources: resources, identity: r.Identity,
 		clusters: map[string]cluster{}, elsewhere: map[string]bool{}, machines: map[string]string{}, claimed: map[string]bool{},
@@ -76,12 +76,12 @@ func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAcco
 	asked := time.Now()
 	all, err := r.owners.get(asked, func() (clusterList, error) { return r.readClusters(ctx) })
 	if err != nil {
-		return f, fmt.Errorf("listing the CloudClusters: %w", err)
+		return f, fmt.Errorf("listing the DroverClusters: %w", err)
 	}
 	known, _ := r.tenants.LoadOrStore(account.Namespace, &shared[tenant]{})
 	here, err := known.(*shared[tenant]).get(asked, func() (tenant, error) { return r.readTenant(ctx, account.Namespace) })
 	if err != nil {
-		return f, fmt.Errorf("listing the Clusters and CloudMachines: %w", err)
+		return f, fmt.Errorf("listing the Clusters and DroverMachines: %w", err)
 	}
 	f.confined = all.confined
 	f.own(account, all.owners, here.paused)
@@ -94,7 +94,7 @@ func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAcco
 	if !f.confined && f.suspects() {
 		claims, err := r.claims.get(asked, func() ([]claim, error) { return r.readClaims(ctx, "") })
 		if err != nil {
-			return f, fmt.Errorf("listing all CloudMachines: %w", err)
+			return f, fmt.Errorf("listing all DroverMachines: %w", err)
 		}
 		for _, c := range claims {
 			if c.namespace != account.Namespace {
@@ -107,7 +107,7 @@ func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAcco
 }
 
 // own determines which ownership IDs are judged in the account's namespace.
-func (f *facts) own(account *infrav1.CloudAccount, owners []owner, paused map[string]bool) {
+func (f *facts) own(account *infrav1.DroverAccount, owners []owner, paused map[string]bool) {
 	for _, o := range account.Status.FormerOwners {
 		f.clusters[o.OwnershipID] = cluster{former: true}
 	}
@@ -124,14 +124,14 @@ func (f *facts) own(account *infrav1.CloudAccount, owners []owner, paused map[st
 			delete(f.clusters, id)
 			f.elsewhere[id] = true
 		case len(all) > 1:
-			f.clusters[id] = cluster{skipReason: "more than one CloudCluster has its ownership ID"}
+			f.clusters[id] = cluster{skipReason: "more than one DroverCluster has its ownership ID"}
 		default:
 			f.clusters[id] = cluster{skipReason: skipReasonOf(all[i], paused)}
 		}
 	}
 }
 
-// skipReasonOf returns why the resources of a CloudCluster are not judged now, or "" if they are.
+// skipReasonOf returns why the resources of a DroverCluster are not judged now, or "" if they are.
 func skipReasonOf(o owner, paused map[string]bool) string {
 	clusterPaused, here := paused[o.name]
 	switch {
@@ -145,12 +145,12 @@ func skipReasonOf(o owner, paused map[string]bool) string {
 	return ""
 }
 
-// readClusters lists the CloudClusters of all namespaces. A user may copy an ownership ID, so a
+// readClusters lists the DroverClusters of all namespaces. A user may copy an ownership ID, so a
 // manager that reads only one namespace can't tell which cluster owns it.
 func (r *OrphanReconciler) readClusters(ctx context.Context) (all clusterList, err error) {
 	read := func(namespace string) error {
-		return eachItem(ctx, r.APIReader, &infrav1.CloudClusterList{}, func(o runtime.Object) {
-			c := o.(*infrav1.CloudCluster)
+		return eachItem(ctx, r.APIReader, &infrav1.DroverClusterList{}, func(o runtime.Object) {
+			c := o.(*infrav1.DroverCluster)
 			all.owners = append(all.owners, owner{
 				namespace: c.Namespace, name: c.Name, ownershipID: c.Spec.Creation.OwnershipID,
 				paused: annotations.HasPaused(c), unreachable: c.Annotations[infrav1.UnreachableAnnotation] != "",
@@ -158,7 +158,7 @@ func (r *OrphanReconciler) readClusters(ctx context.Context) (all clusterList, e
 		}, client.InNamespace(namespace))
 	}
 	if err = read(""); err == nil && r.Namespace != "" {
-		err = r.APIReader.List(ctx, &infrav1.CloudMachineList{}, client.Limit(1))
+		err = r.APIReader.List(ctx, &infrav1.DroverMachineList{}, client.Limit(1))
 	}
 	if r.Namespace != "" && apierrors.IsForbidden(err) {
 		all = clusterList{confined: true}
@@ -167,12 +167,12 @@ func (r *OrphanReconciler) readClusters(ctx context.Context) (all clusterList, e
 	return all, err
 }
 
-// readTenant lists a namespace's Clusters and CloudMachines.
+// readTenant lists a namespace's Clusters and DroverMachines.
 func (r *OrphanReconciler) readTenant(ctx context.Context, namespace string) (t tenant, err error) {
 	t.paused = map[string]bool{}
 	err = eachItem(ctx, r.APIReader, &clusterv1.ClusterList{}, func(o runtime.Object) {
 		c := o.(*clusterv1.Cluster)
-		if c.Spec.InfrastructureRef.GroupKind() == infrav1.CloudClusterKind {
+		if c.Spec.InfrastructureRef.GroupKind() == infrav1.DroverClusterKind {
 			name := c.Spec.InfrastructureRef.Name
 			t.paused[name] = t.paused[name] || ptr.Deref(c.Spec.Paused, false)
 		}
@@ -184,18 +184,18 @@ func (r *OrphanReconciler) readTenant(ctx context.Context, namespace string) (t 
 	return t, err
 }
 
-// readClaims lists the CloudMachines and the load balancers of the CloudClusters of a namespace; ""
+// readClaims lists the DroverMachines and the load balancers of the DroverClusters of a namespace; ""
 // stands for all namespaces.
 func (r *OrphanReconciler) readClaims(ctx context.Context, namespace string) (claims []claim, err error) {
-	err = eachItem(ctx, r.APIReader, &infrav1.CloudMachineList{}, func(o runtime.Object) {
-		m := o.(*infrav1.CloudMachine)
+	err = eachItem(ctx, r.APIReader, &infrav1.DroverMachineList{}, func(o runtime.Object) {
+		m := o.(*infrav1.DroverMachine)
 		claims = append(claims, claim{m.Namespace, m.Spec.AccountRef.Name, m.Spec.Creation.Token, m.Spec.ProviderID})
 	}, client.InNamespace(namespace))
 	if err != nil {
 		return nil, err
 	}
-	err = eachItem(ctx, r.APIReader, &infrav1.CloudClusterList{}, func(o runtime.Object) {
-		c := o.(*infrav1.CloudCluster)
+	err = eachItem(ctx, r.APIReader, &infrav1.DroverClusterList{}, func(o runtime.Object) {
+		c := o.(*infrav1.DroverCluster)
 		claims = append(claims, claim{namespace: c.Namespace, account: c.Spec.Endpoint.LoadBalancer.AccountRef.Name, token: c.Spec.Creation.LoadBalancerToken})
 	}, client.InNamespace(namespace))
 	return claims, err

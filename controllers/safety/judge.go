@@ -35,29 +35,29 @@ type facts struct {
 	// elsewhere are the ownership IDs of clusters in other namespaces. The accounts of those
 	// namespaces take care of them.
 	elsewhere map[string]bool
-	// machines are the namespace's CloudMachines: their recorded provider IDs, or "", by token.
-	// claimed are the tokens of CloudMachines in other namespaces. They are read only if something
+	// machines are the namespace's DroverMachines: their recorded provider IDs, or "", by token.
+	// claimed are the tokens of DroverMachines in other namespaces. They are read only if something
 	// looks like an orphan.
 	machines map[string]string
 	claimed  map[string]bool
 	// confined: the manager may not read all namespaces, so it may not know the owner.
 	confined bool
-	// recorded: a CloudMachine of this account has recorded its VM.
+	// recorded: a DroverMachine of this account has recorded its VM.
 	recorded bool
 }
 
 // cluster is a cluster whose resources may be orphans.
 type cluster struct {
 	// skipReason says why the cluster is not judged now: it is paused, it moves to or from another
-	// management cluster, its API server does not answer, or another CloudCluster has its ownership
+	// management cluster, its API server does not answer, or another DroverCluster has its ownership
 	// ID. If empty, the cluster is judged.
 	skipReason string
-	// former: the CloudCluster was deleted.
+	// former: the DroverCluster was deleted.
 	former bool
 }
 
-// orphan is a resource of a cluster that is here, with a token that no CloudMachine here has, or an
-// instance other than the one that its CloudMachine has recorded.
+// orphan is a resource of a cluster that is here, with a token that no DroverMachine here has, or an
+// instance other than the one that its DroverMachine has recorded.
 type orphan struct {
 	cloud.Resource
 	// since is when the API server answered in the first of the consecutive passes that found no
@@ -75,7 +75,7 @@ type memory struct {
 	passed, listed time.Time
 	since          map[string]time.Time // of orphans, by name
 	empty          map[string]time.Time // since when a former cluster has had no resources, by ownership ID
-	// machines is the number of CloudMachines at the last pass without doubt. doubted: the last
+	// machines is the number of DroverMachines at the last pass without doubt. doubted: the last
 	// pass doubted its orphans. undoubtedSince is when the API server answered in the first pass
 	// after a doubted one that had no doubt.
 	machines       int
@@ -97,7 +97,7 @@ type report struct {
 	orphans []orphan
 	tokens  int
 	// otherManager are resources of a cluster that is here, which belong to none of its machines
-	// and were made by another management cluster. That cluster has a copy of the CloudCluster, or
+	// and were made by another management cluster. That cluster has a copy of the DroverCluster, or
 	// had it before a move. Drover never touches them.
 	otherManager []orphan
 	// fleet is the number of machines, by token, that have any resource in the listing, including
@@ -106,7 +106,7 @@ type report struct {
 	// unknownOwner is the number of resources without an ownership ID, or with one that no cluster
 	// here has. Drover never touches them.
 	unknownOwner int
-	// machines is the number of CloudMachines here.
+	// machines is the number of DroverMachines here.
 	machines int
 	// confined: a resource may have an owner that this manager may not read.
 	confined bool
@@ -195,7 +195,7 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 // index is what a pass looks up for each resource.
 type index struct {
 	living   map[string][]cloud.Resource // instances of the clusters here, by token
-	recorded map[string]bool             // the provider IDs that the CloudMachines have recorded
+	recorded map[string]bool             // the provider IDs that the DroverMachines have recorded
 }
 
 func (f *facts) index() index {
@@ -220,8 +220,8 @@ func (f *facts) suspects() bool {
 	})
 }
 
-// unowned reports whether no CloudMachine has the resource's token, or the CloudMachine that has it
-// has recorded another instance that lives. An instance that a CloudMachine has recorded is never
+// unowned reports whether no DroverMachine has the resource's token, or the DroverMachine that has it
+// has recorded another instance that lives. An instance that a DroverMachine has recorded is never
 // unowned: somebody has changed its token.
 func (f *facts) unowned(x cloud.Resource, seen index) bool {
 	recorded, known := f.machines[x.Token]
@@ -235,7 +235,7 @@ func (f *facts) unowned(x cloud.Resource, seen index) bool {
 		slices.ContainsFunc(seen.living[x.Token], func(o cloud.Resource) bool { return o.ProviderID == recorded })
 }
 
-// duplicates returns the tokens of CloudMachines with several living instances, none of them
+// duplicates returns the tokens of DroverMachines with several living instances, none of them
 // recorded.
 func duplicates(f facts, seen index) (tokens []string) {
 	for token, all := range seen.living {
@@ -284,7 +284,7 @@ func (m *memory) doubt(r report, l limits) string {
 	case tooMany(r.tokens, r.fleet, l.least, l.share):
 		return fmt.Sprintf("that is more than %d %% of the fleet", l.share)
 	case m.machines > 0 && r.machines*2 <= m.machines:
-		return fmt.Sprintf("there were %d CloudMachines, and now there are %d", m.machines, r.machines)
+		return fmt.Sprintf("there were %d DroverMachines, and now there are %d", m.machines, r.machines)
 	}
 	m.machines = r.machines
 	return ""

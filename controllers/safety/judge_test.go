@@ -42,7 +42,7 @@ func knows(tokens ...string) facts {
 }
 
 // TestJudge checks each kind of resource. It failed when one of these rules was removed: a paused
-// cluster is left alone. A CloudMachine owns the resources with its token. A token of another
+// cluster is left alone. A DroverMachine owns the resources with its token. A token of another
 // management cluster is not ours. A cluster of another namespace is no unknown owner. A second VM
 // is deleted only while the recorded one lives, and the recorded one never. A terminated instance
 // counts as gone. The grace period applies. One listing counts as one sighting.
@@ -189,7 +189,7 @@ func TestDoubt(t *testing.T) {
 	limit := limits{share: 20, least: 3}
 	for _, c := range []struct {
 		what   string
-		before int // CloudMachines at the last pass
+		before int // DroverMachines at the last pass
 		report report
 		doubt  bool
 	}{
@@ -390,7 +390,7 @@ func (w *world) happen() {
 				w.machines[x.Token] = ""
 			}
 		}
-	case 7: // another management cluster with a copy of the CloudCluster, or someone unknown, creates a VM
+	case 7: // another management cluster with a copy of the DroverCluster, or someone unknown, creates a VM
 		w.made++
 		x := vm(fmt.Sprint("i-", w.made), []string{"ours", "theirs", "neighbor"}[w.IntN(3)], fmt.Sprintf("00000002m%d", w.made))
 		w.resources[name(x)] = x

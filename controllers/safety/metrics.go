@@ -14,7 +14,7 @@ type Metrics struct {
 	blocked *prometheus.GaugeVec
 	deleted *prometheus.CounterVec
 	frozen  *prometheus.GaugeVec
-	// unreachable is labeled by CloudCluster.
+	// unreachable is labeled by DroverCluster.
 	unreachable *prometheus.GaugeVec
 }
 

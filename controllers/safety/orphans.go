@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/internal/predicates"
@@ -50,7 +50,7 @@ const (
 	// maxTokens is how many tokens an Event names. An Event's note holds 1,024 bytes.
 	maxTokens = 10
 	// emptyListing says why a listing that arrived is not judged.
-	emptyListing = "the cloud's listing contains no resource of any cluster here, although CloudMachines have recorded their VMs: check that the credentials still permit listing"
+	emptyListing = "the cloud's listing contains no resource of any cluster here, although DroverMachines have recorded their VMs: check that the credentials still permit listing"
 )
 
 // OrphanReconciler finds, for each account, resources that carry the ownership ID of a cluster here
@@ -69,7 +69,7 @@ type OrphanReconciler struct {
 	// Identity is the prefix of every creation token of this management cluster.
 	Identity string
 	// Namespace is the only namespace whose accounts are checked. If empty, all are. If the manager
-	// may not read the other namespaces, it deletes nothing, because a CloudCluster there may have
+	// may not read the other namespaces, it deletes nothing, because a DroverCluster there may have
 	// the same ownership ID.
 	Namespace string
 
@@ -89,8 +89,8 @@ type OrphanReconciler struct {
 	claims   shared[[]claim] // of all namespaces
 }
 
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts;cloudclusters;cloudmachines,verbs=get;list;watch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts/status,verbs=patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=droveraccounts;droverclusters;drovermachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=droveraccounts/status,verbs=patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -105,7 +105,7 @@ func (r *OrphanReconciler) SetupWithManager(mgr ctrl.Manager, options controller
 	// manager can handle, they would wait forever.
 	options.UsePriorityQueue = ptr.To(false)
 	return builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudAccount{}).
+		For(&infrav1.DroverAccount{}).
 		WithOptions(options).
 		Named("orphans").
 		Complete(r)
@@ -113,7 +113,7 @@ func (r *OrphanReconciler) SetupWithManager(mgr ctrl.Manager, options controller
 
 // Reconcile makes a pass over one account if a pass is due and a new listing is available.
 func (r *OrphanReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	account := &infrav1.CloudAccount{}
+	account := &infrav1.DroverAccount{}
 	if err := r.Client.Get(ctx, req.NamespacedName, account); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.memories.Delete(req.NamespacedName)
@@ -121,7 +121,7 @@ func (r *OrphanReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 			r.Metrics.forget(req.String())
 			return reconcile.Result{}, nil
 		}
-		return reconcile.Result{}, fmt.Errorf("reading the CloudAccount: %w", err)
+		return reconcile.Result{}, fmt.Errorf("reading the DroverAccount: %w", err)
 	}
 	switch {
 	case !account.DeletionTimestamp.IsZero() || annotations.HasPaused(account):
@@ -145,7 +145,7 @@ func (r *OrphanReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 }
 
 // memory returns the account's memory. A new one starts with the count of an earlier process.
-func (r *OrphanReconciler) memory(account *infrav1.CloudAccount) *memory {
+func (r *OrphanReconciler) memory(account *infrav1.DroverAccount) *memory {
 	fresh := &memory{begun: map[string]map[string]time.Time{}}
 	if o := account.Status.Orphans; o != nil {
 		fresh.machines = int(ptr.Deref(o.Machines, 0))
@@ -164,7 +164,7 @@ func (m *memory) every(period time.Duration) time.Duration {
 
 // pass judges one listing, acts on it, and reports the result.
 func (r *OrphanReconciler) pass(
-	ctx context.Context, account *infrav1.CloudAccount, live *fleet.Account, m *memory, listed time.Time, resources []cloud.Resource,
+	ctx context.Context, account *infrav1.DroverAccount, live *fleet.Account, m *memory, listed time.Time, resources []cloud.Resource,
 ) (reconcile.Result, error) {
 	f, err := r.facts(ctx, account, listed, resources)
 	if err != nil {
@@ -181,7 +181,7 @@ func (r *OrphanReconciler) pass(
 	if n := len(found.deleted); n > 0 { // one Event for all: the API merges further Events of the same kind
 		r.Metrics.deleted.WithLabelValues(key).Add(float64(n))
 		r.Recorder.Eventf(account, nil, corev1.EventTypeNormal, "OrphanDeleted", "CollectOrphans",
-			"Deleted the remaining resources of %d machines, which belonged to no CloudMachine. Their tokens: %s", n, strings.Join(found.deleted[:min(n, maxTokens)], ", "))
+			"Deleted the remaining resources of %d machines, which belonged to no DroverMachine. Their tokens: %s", n, strings.Join(found.deleted[:min(n, maxTokens)], ", "))
 	}
 	due, blocked := r.decide(account, m, found)
 	if err := r.remove(ctx, live, m, due); err != nil {
@@ -202,23 +202,23 @@ func (r *OrphanReconciler) pass(
 
 // decide sets the condition to the result and the next step. It returns the orphans that policy and
 // limits allow to be deleted now, by token. blocked means that a person must decide.
-func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, found report) (due map[string][]orphan, blocked bool) {
+func (r *OrphanReconciler) decide(account *infrav1.DroverAccount, m *memory, found report) (due map[string][]orphan, blocked bool) {
 	doubt := m.doubt(found, limits{share: r.MaxShare, least: leastDoubt})
 	confirmation := account.Annotations[infrav1.ConfirmOrphansAnnotation]
-	counts := fmt.Sprintf("%d resources of %d machines, of %d in the cloud, belong to no CloudMachine", len(found.orphans), found.tokens, found.fleet)
+	counts := fmt.Sprintf("%d resources of %d machines, of %d in the cloud, belong to no DroverMachine", len(found.orphans), found.tokens, found.fleet)
 	switch {
 	case len(found.duplicates) > 0:
 		setCondition(account, infrav1.OrphansConfirmationRequiredReason, fmt.Sprintf(
-			"The CloudMachine with token %s has several VMs and has recorded none of them, so nothing is deleted: delete all but one of them in the cloud", found.duplicates[0]))
+			"The DroverMachine with token %s has several VMs and has recorded none of them, so nothing is deleted: delete all but one of them in the cloud", found.duplicates[0]))
 		return nil, true
 	case len(found.orphans) == 0 && len(found.otherManager) == 0:
 		setCondition(account, infrav1.NoOrphansReason, "")
 	case len(found.orphans) == 0:
 		setCondition(account, infrav1.OrphansReportOnlyReason, fmt.Sprintf("%d resources of clusters here were made by another "+
-			"management cluster and belong to no CloudMachine here: check there whether they are in use, or delete them in the cloud", len(found.otherManager)))
+			"management cluster and belong to no DroverMachine here: check there whether they are in use, or delete them in the cloud", len(found.otherManager)))
 	case found.confined:
 		setCondition(account, infrav1.OrphansReportOnlyReason, fmt.Sprintf("%s; they are only reported, because this manager may read only namespace %q, "+
-			"and a CloudCluster or CloudMachine elsewhere may own them", counts, r.Namespace))
+			"and a DroverCluster or DroverMachine elsewhere may own them", counts, r.Namespace))
 	case doubt != "" && !m.allow(found, confirmation):
 		m.doubted = true
 		setCondition(account, infrav1.OrphansConfirmationRequiredReason, fmt.Sprintf(
@@ -300,7 +300,7 @@ func step(orphans []orphan, read []cloud.Resource) (targets []cloud.Resource) {
 }
 
 // updateStatus writes the result to the status. The next process uses the number of machines.
-func (r *OrphanReconciler) updateStatus(account *infrav1.CloudAccount, m *memory, found report) {
+func (r *OrphanReconciler) updateStatus(account *infrav1.DroverAccount, m *memory, found report) {
 	status := &infrav1.OrphansStatus{Machines: ptr.To(int32(m.machines))}
 	if found.unknownOwner > 0 {
 		status.UnknownOwner = ptr.To(int32(found.unknownOwner))
@@ -340,7 +340,7 @@ func shorten(id string) string {
 }
 
 // next returns, in one line, what happens to an orphan, and when.
-func (r *OrphanReconciler) next(account *infrav1.CloudAccount, m *memory, o orphan, confined bool) string {
+func (r *OrphanReconciler) next(account *infrav1.DroverAccount, m *memory, o orphan, confined bool) string {
 	switch {
 	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete || confined:
 		return "is only reported"
@@ -353,7 +353,7 @@ func (r *OrphanReconciler) next(account *infrav1.CloudAccount, m *memory, o orph
 }
 
 // setCondition sets the condition.
-func setCondition(account *infrav1.CloudAccount, reason, message string) {
+func setCondition(account *infrav1.DroverAccount, reason, message string) {
 	status := metav1.ConditionFalse
 	if reason == infrav1.NoOrphansReason {
 		status = metav1.ConditionTrue
@@ -364,7 +364,7 @@ func setCondition(account *infrav1.CloudAccount, reason, message string) {
 }
 
 // emitEvent emits an Event if the condition is False for a new reason.
-func (r *OrphanReconciler) emitEvent(before, account *infrav1.CloudAccount) {
+func (r *OrphanReconciler) emitEvent(before, account *infrav1.DroverAccount) {
 	was, is := conditions.GetReason(before, infrav1.AccountOrphansResolvedCondition), conditions.Get(account, infrav1.AccountOrphansResolvedCondition)
 	if is.Status == metav1.ConditionFalse && is.Reason != was {
 		r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, "Orphans"+is.Reason, "CollectOrphans", "%s", is.Message)
@@ -374,7 +374,7 @@ func (r *OrphanReconciler) emitEvent(before, account *infrav1.CloudAccount) {
 // DryRun sets the account's status as a pass would now. It uses the status of an earlier pass as
 // its memory. It writes nothing to the API server and deletes nothing. The account must be
 // connected. ctx limits the wait for a complete listing.
-func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAccount) error {
+func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.DroverAccount) error {
 	live := r.Accounts.Get(client.ObjectKeyFromObject(account))
 	if live == nil {
 		return errors.New("the account can't be connected: check its Ready condition")
@@ -415,7 +415,7 @@ func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAcc
 }
 
 // patch writes the status with an optimistic lock, because other reconcilers write it too.
-func (r *OrphanReconciler) patch(ctx context.Context, before, account *infrav1.CloudAccount) error {
+func (r *OrphanReconciler) patch(ctx context.Context, before, account *infrav1.DroverAccount) error {
 	if equality.Semantic.DeepEqual(before, account) {
 		return nil
 	}

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/cloud/fleet"
@@ -60,8 +60,8 @@ func (d *driver) accounts(t *testing.T) (*fleet.Accounts, *fleet.Account) {
 	limit := cloud.Limit{PerSecond: 1000, Burst: 1000}
 	all := fleet.NewAccounts(fleet.Options{Times: fleet.TimesFor(time.Second), Clouds: []cloud.Cloud{{
 		Name: "test",
-		Union: driverkit.Fields[infrav1.CloudAccountSpec, infrav1.CloudMachineFields]{
-			Account: func(s *infrav1.CloudAccountSpec) *infrav1.CloudAccountSpec { return s },
+		Union: driverkit.Fields[infrav1.DroverAccountSpec, infrav1.DroverMachineFields]{
+			Account: func(s *infrav1.DroverAccountSpec) *infrav1.DroverAccountSpec { return s },
 		},
 		New:    func(cloud.Config) (cloud.Driver, error) { return d, nil },
 		Limits: cloud.Limits{Read: limit, Create: limit, Delete: limit},
@@ -77,27 +77,27 @@ func (d *driver) accounts(t *testing.T) (*fleet.Accounts, *fleet.Account) {
 	return all, account
 }
 
-// balancer returns the load balancer of a CloudCluster of newCluster.
+// balancer returns the load balancer of a DroverCluster of newCluster.
 func balancer() cloud.Resource {
 	return cloud.Resource{Kind: cloud.KindBalancer, ID: "balancer", OwnershipID: "ours", Token: self + "balancer", Balancer: &cloud.BalancerState{}}
 }
 
-// newCluster returns a Cluster with its CloudCluster, whose ownership ID is "ours".
+// newCluster returns a Cluster with its DroverCluster, whose ownership ID is "ours".
 func newCluster(namespace, name string) []client.Object {
-	infra := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	infra.Spec.Creation.OwnershipID, infra.Spec.Creation.LoadBalancerToken = "ours", self+"balancer"
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
-		APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: name,
+		APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster", Name: name,
 	}
 	return []client.Object{infra, cluster}
 }
 
 // TestCopiedOwnership: namespace "big" has 24 machines. "small" has 4, which is below the share
 // that is believed. Both have an account of the same cloud, with orphanPolicy Delete, and the
-// ownership ID of one CloudCluster. The cloud has one more VM, "lost", without a machine. Whatever
+// ownership ID of one DroverCluster. The cloud has one more VM, "lost", without a machine. Whatever
 // the collector of "big" can read, it deletes no VM of a machine. It deletes "lost" only if it can
-// read every possible owner. It never deletes the CloudCluster's load balancer.
+// read every possible owner. It never deletes the DroverCluster's load balancer.
 func TestCopiedOwnership(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -105,7 +105,7 @@ func TestCopiedOwnership(t *testing.T) {
 		// confinedTo is the manager's --namespace. mayList is the only namespace that its role
 		// covers. If empty, all.
 		confinedTo, mayList string
-		// inBig and inSmall are the CloudClusters of the namespaces.
+		// inBig and inSmall are the DroverClusters of the namespaces.
 		inBig, inSmall []string
 		deleted        []string
 		reason         string
@@ -123,14 +123,14 @@ func TestCopiedOwnership(t *testing.T) {
 		{what: "one manager, and a copy in the same namespace", inBig: []string{"blue", "green"}, reason: infrav1.NoOrphansReason},
 		{what: "one manager, and the original is lost", inBig: []string{"blue"}, deleted: []string{"lost"}, reason: infrav1.OrphansDeletingReason},
 	} {
-		account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "big", Name: "cloud"}}
+		account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "big", Name: "cloud"}}
 		account.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete
 		d := &driver{resources: []cloud.Resource{vm("lost", "ours", self+"lost"), balancer()}}
 		objects := []client.Object{account}
 		for namespace, n := range map[string]int{"big": 24, "small": 4} {
 			for i := range n {
 				x := vm(fmt.Sprint(namespace, i), "ours", fmt.Sprint(self, namespace, i))
-				m := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: x.ID}}
+				m := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: x.ID}}
 				m.Spec.AccountRef.Name, m.Spec.Creation.Token, m.Spec.ProviderID = "cloud", x.Token, x.ProviderID
 				objects, d.resources = append(objects, m), append(d.resources, x)
 			}
@@ -165,9 +165,9 @@ func TestCopiedOwnership(t *testing.T) {
 		if got := conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition); got != c.reason {
 			t.Errorf("%s: the account says %q (%s), want %q", c.what, got, conditions.GetMessage(account, infrav1.AccountOrphansResolvedCondition), c.reason)
 		}
-		// All CloudMachines are read only if something looks like an orphan.
-		if n := served.asked["*v1alpha1.CloudMachineList "]; c.confinedTo == "" && (n > 0) != (c.deleted != nil) {
-			t.Errorf("%s: the CloudMachines of all namespaces were read %d times", c.what, n)
+		// All DroverMachines are read only if something looks like an orphan.
+		if n := served.asked["*v1beta1.DroverMachineList "]; c.confinedTo == "" && (n > 0) != (c.deleted != nil) {
+			t.Errorf("%s: the DroverMachines of all namespaces were read %d times", c.what, n)
 		}
 		if served.longest > pageSize {
 			t.Errorf("%s: one answer had %d objects, want %d at most", c.what, served.longest, pageSize)
@@ -178,7 +178,7 @@ func TestCopiedOwnership(t *testing.T) {
 // TestLeftBalancer: the load balancer of a cluster that no longer exists is an orphan.
 func TestLeftBalancer(t *testing.T) {
 	t.Parallel()
-	account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "big", Name: "cloud"}}
+	account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "big", Name: "cloud"}}
 	account.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete
 	account.Status.FormerOwners = []infrav1.FormerOwner{{OwnershipID: "ours", Cluster: "blue"}}
 	d := &driver{resources: []cloud.Resource{balancer()}}

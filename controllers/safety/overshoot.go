@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/internal/predicates"
 )
@@ -59,7 +59,7 @@ type OvershootReconciler struct {
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinedeployments;machinesets,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=drovermachines,verbs=get;list;watch
 
 // lastPass is what the controller keeps of a pass over a namespace: its time, the pools with too
 // many machines, and the size that applied to each pool.
@@ -323,13 +323,13 @@ const (
 
 // Drover's kinds. Other providers use the same API group.
 var (
-	cloudMachineKind         = infrav1.GroupVersion.WithKind("CloudMachine").GroupKind()
-	cloudMachineTemplateKind = infrav1.GroupVersion.WithKind("CloudMachineTemplate").GroupKind()
+	droverMachineKind         = infrav1.GroupVersion.WithKind("DroverMachine").GroupKind()
+	droverMachineTemplateKind = infrav1.GroupVersion.WithKind("DroverMachineTemplate").GroupKind()
 )
 
-// makesCloudMachines reports whether a pool's machines are Drover's, not another provider's.
-func makesCloudMachines(template clusterv1.MachineTemplateSpec) bool {
-	return template.Spec.InfrastructureRef.GroupKind() == cloudMachineTemplateKind
+// makesDroverMachines reports whether a pool's machines are Drover's, not another provider's.
+func makesDroverMachines(template clusterv1.MachineTemplateSpec) bool {
+	return template.Spec.InfrastructureRef.GroupKind() == droverMachineTemplateKind
 }
 
 // controllerOf returns the name of the object's controller if it is of the given Cluster API kind.
@@ -347,7 +347,7 @@ func controllerOf(o client.Object, kind string) (name string, ok bool) {
 func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*pool, error) {
 	deployments, sets := &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}
 	machines, clusters := &clusterv1.MachineList{}, &clusterv1.ClusterList{}
-	ours := &infrav1.CloudMachineList{}
+	ours := &infrav1.DroverMachineList{}
 	for list, options := range map[client.ObjectList][]client.ListOption{
 		deployments: nil, sets: nil, // they may be modified
 		machines: {client.UnsafeDisableDeepCopy}, clusters: {client.UnsafeDisableDeepCopy}, ours: {client.UnsafeDisableDeepCopy},
@@ -362,7 +362,7 @@ func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*p
 	}
 	skip := func(o client.Object, cluster string, template clusterv1.MachineTemplateSpec) bool {
 		deleting := !o.GetDeletionTimestamp().IsZero()
-		return !makesCloudMachines(template) || paused[cluster] || (deleting && o.GetLabels()[infrav1.FreezeLabel] == "") ||
+		return !makesDroverMachines(template) || paused[cluster] || (deleting && o.GetLabels()[infrav1.FreezeLabel] == "") ||
 			!predicates.Watched(o, r.WatchFilterValue)
 	}
 	var all []*pool
@@ -399,12 +399,12 @@ func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*p
 }
 
 // count counts the machines of each pool. ofSet maps the names of MachineSets to pools.
-func (r *OvershootReconciler) count(ofSet map[string]*pool, machines []clusterv1.Machine, ours []infrav1.CloudMachine) {
+func (r *OvershootReconciler) count(ofSet map[string]*pool, machines []clusterv1.Machine, ours []infrav1.DroverMachine) {
 	ofMachine := map[string]*pool{}
 	for i := range machines {
 		m := &machines[i]
 		owner, owned := controllerOf(m, set)
-		if !owned || m.Spec.InfrastructureRef.GroupKind() != cloudMachineKind || !m.DeletionTimestamp.IsZero() {
+		if !owned || m.Spec.InfrastructureRef.GroupKind() != droverMachineKind || !m.DeletionTimestamp.IsZero() {
 			continue
 		}
 		if p := ofSet[owner]; p != nil {

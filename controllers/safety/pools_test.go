@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
@@ -70,7 +70,7 @@ func TestOtherProvidersPools(t *testing.T) {
 		template, machine string
 		frozen            bool
 	}{
-		{"CloudMachineTemplate", "CloudMachine", true},
+		{"DroverMachineTemplate", "DroverMachine", true},
 		{"AWSMachineTemplate", "AWSMachine", false},
 	} {
 		d, s, objects := newPool(c.template, c.machine, 8)
@@ -102,8 +102,8 @@ func TestOtherProvidersPoolsInOutage(t *testing.T) {
 	for _, c := range []struct {
 		template, before, want string
 	}{
-		{"CloudMachineTemplate", "", pausedByReachability},
-		{"CloudMachineTemplate", "mine", "mine"},
+		{"DroverMachineTemplate", "", pausedByReachability},
+		{"DroverMachineTemplate", "mine", "mine"},
 		{"AWSMachineTemplate", "", ""},
 		{"AWSMachineTemplate", "mine", "mine"},
 		{"AWSMachineTemplate", pausedByReachability, ""},

@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/internal/predicates"
 )
 
@@ -51,7 +51,7 @@ const (
 
 // ReachabilityReconciler stops the replacement of machines while their health is unknown. If the
 // API server of a workload cluster does not answer, it pauses the cluster's MachineHealthChecks,
-// MachineDeployments and MachineSets. It also marks the CloudCluster, for which Drover then makes
+// MachineDeployments and MachineSets. It also marks the DroverCluster, for which Drover then makes
 // no VM. Deletions by users still go through. The controller reverts all this when the API server
 // answers and the Nodes have reported to it, so that no Node is blamed for the outage.
 //
@@ -67,7 +67,7 @@ type ReachabilityReconciler struct {
 	Metrics          *Metrics
 	WatchFilterValue string
 
-	probeStates sync.Map // CloudCluster → *probeState
+	probeStates sync.Map // DroverCluster → *probeState
 }
 
 // probeState is what the controller keeps between two requests. It is lost with the process, which
@@ -84,8 +84,8 @@ type probeState struct {
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinehealthchecks,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinedeployments;machinesets,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters/status,verbs=patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=droverclusters,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=droverclusters/status,verbs=patch
 
 // SetupWithManager registers the reconciler.
 func (r *ReachabilityReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
@@ -93,7 +93,7 @@ func (r *ReachabilityReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 		return fmt.Errorf("the reachability controller needs 0 < timeout <= period: %s, %s", r.Timeout, r.Period)
 	}
 	return builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudCluster{}, builder.WithPredicates(specOrLabelsChanged)).
+		For(&infrav1.DroverCluster{}, builder.WithPredicates(specOrLabelsChanged)).
 		WatchesRawSource(r.ClusterCache.GetClusterSource("reachability", ofCluster)).
 		WithOptions(options).
 		Named("reachability").
@@ -104,10 +104,10 @@ func (r *ReachabilityReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 // label changes, because the watch filter is a label.
 var specOrLabelsChanged = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 
-// ofCluster returns a request for the CloudCluster of a Cluster.
+// ofCluster returns a request for the DroverCluster of a Cluster.
 func ofCluster(_ context.Context, o client.Object) []reconcile.Request {
 	cluster, ok := o.(*clusterv1.Cluster)
-	if !ok || cluster.Spec.InfrastructureRef.GroupKind() != infrav1.CloudClusterKind {
+	if !ok || cluster.Spec.InfrastructureRef.GroupKind() != infrav1.DroverClusterKind {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.InfrastructureRef.Name}}}
@@ -115,7 +115,7 @@ func ofCluster(_ context.Context, o client.Object) []reconcile.Request {
 
 // Reconcile probes the API server of one workload cluster, and acts on the result.
 func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	infra := &infrav1.CloudCluster{}
+	infra := &infrav1.DroverCluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, infra); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			r.forget(req)
@@ -144,9 +144,9 @@ func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return reconcile.Result{RequeueAfter: wait.Jitter(after, .1)}, err
 }
 
-// handOver leaves a CloudCluster to the controller that manages it from now on. By Cluster API's
+// handOver leaves a DroverCluster to the controller that manages it from now on. By Cluster API's
 // contract, nothing is written to it. Only a freeze from before may be ours.
-func (r *ReachabilityReconciler) handOver(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
+func (r *ReachabilityReconciler) handOver(ctx context.Context, infra *infrav1.DroverCluster, cluster *clusterv1.Cluster) error {
 	if err := r.pause(ctx, cluster, false); err != nil {
 		return fmt.Errorf("unfreezing Cluster %q: %w", cluster.Name, err)
 	}
@@ -156,14 +156,14 @@ func (r *ReachabilityReconciler) handOver(ctx context.Context, infra *infrav1.Cl
 	return r.mark(ctx, infra, "")
 }
 
-// forget drops the state of a CloudCluster that is gone, or that another controller handles.
+// forget drops the state of a DroverCluster that is gone, or that another controller handles.
 func (r *ReachabilityReconciler) forget(req reconcile.Request) {
 	r.probeStates.Delete(req.NamespacedName)
 	r.Metrics.unreachable.DeleteLabelValues(req.Namespace, req.Name)
 }
 
 // probe probes the API server and acts on the result. It returns when to probe again.
-func (r *ReachabilityReconciler) probe(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, c *probeState) (time.Duration, error) {
+func (r *ReachabilityReconciler) probe(ctx context.Context, infra *infrav1.DroverCluster, cluster *clusterv1.Cluster, c *probeState) (time.Duration, error) {
 	if !cluster.DeletionTimestamp.IsZero() { // Cluster API deletes nothing that is paused
 		return r.Period, r.pause(ctx, cluster, false)
 	}
@@ -192,7 +192,7 @@ func (r *ReachabilityReconciler) probe(ctx context.Context, infra *infrav1.Cloud
 	if conditions.IsTrue(infra, infrav1.ClusterReachableCondition) && infra.Annotations[infrav1.UnreachableAnnotation] == "" {
 		return r.Period, r.pause(ctx, cluster, false) // objects that the cache did not yet show as frozen at the last unfreeze
 	}
-	// A CloudCluster whose condition is Unknown was never frozen, or comes from another management
+	// A DroverCluster whose condition is Unknown was never frozen, or comes from another management
 	// cluster: a move does not copy the status.
 	frozen := !conditions.IsUnknown(infra, infrav1.ClusterReachableCondition) || infra.Annotations[infrav1.UnreachableAnnotation] != ""
 	if err := r.mark(ctx, infra, ""); err != nil { // VMs may be made again
@@ -273,10 +273,10 @@ func enumerate(names []string) string {
 }
 
 // freeze sets the condition before it freezes anything. If it is interrupted, and the API server
-// then answers, unfreeze reverts what was frozen so far. freeze marks the CloudCluster, and pauses
+// then answers, unfreeze reverts what was frozen so far. freeze marks the DroverCluster, and pauses
 // what may replace machines. It runs again for the whole outage, so it continues after an
 // interruption, and covers new objects.
-func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, since time.Time) error {
+func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.DroverCluster, cluster *clusterv1.Cluster, since time.Time) error {
 	began := cmp.Or(infra.Annotations[infrav1.UnreachableAnnotation], since.UTC().Format(time.RFC3339))
 	if err := r.setCondition(ctx, infra, metav1.ConditionFalse, infrav1.UnreachableReason, fmt.Sprintf(
 		"The API server has not answered since %s, or can't read its storage: until it does, no VM is created and no machine is replaced; deletions by users continue",
@@ -297,7 +297,7 @@ func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.Clou
 // unfreeze reverts freeze, except for the mark, which the first answer removes. It sets the
 // condition last. As long as the condition is not True, the next reconcile continues an interrupted
 // unfreeze, also for a cluster that has moved here from another management cluster.
-func (r *ReachabilityReconciler) unfreeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
+func (r *ReachabilityReconciler) unfreeze(ctx context.Context, infra *infrav1.DroverCluster, cluster *clusterv1.Cluster) error {
 	if err := r.pause(ctx, cluster, false); err != nil {
 		return fmt.Errorf("unfreezing Cluster %q: %w", cluster.Name, err)
 	}
@@ -325,12 +325,12 @@ func (r *ReachabilityReconciler) pause(ctx context.Context, cluster *clusterv1.C
 	}
 	for i := range deployments.Items {
 		if d := &deployments.Items[i]; d.Spec.ClusterName == cluster.Name {
-			pauseOne(d, on && makesCloudMachines(d.Spec.Template))
+			pauseOne(d, on && makesDroverMachines(d.Spec.Template))
 		}
 	}
 	for i := range sets.Items {
 		if s := &sets.Items[i]; s.Spec.ClusterName == cluster.Name {
-			pauseOne(s, on && makesCloudMachines(s.Spec.Template))
+			pauseOne(s, on && makesDroverMachines(s.Spec.Template))
 		}
 	}
 	return errors.Join(errs...)
@@ -368,16 +368,16 @@ func annotate(o client.Object, key, value string, on bool) {
 }
 
 // mark sets the time since which the cluster is unreachable, or removes it if since is "".
-func (r *ReachabilityReconciler) mark(ctx context.Context, infra *infrav1.CloudCluster, since string) error {
+func (r *ReachabilityReconciler) mark(ctx context.Context, infra *infrav1.DroverCluster, since string) error {
 	err := patchMetadata(ctx, r.Client, infra, func() { annotate(infra, infrav1.UnreachableAnnotation, since, since != "") })
 	if err != nil {
-		return fmt.Errorf("marking CloudCluster %q: %w", infra.Name, err)
+		return fmt.Errorf("marking DroverCluster %q: %w", infra.Name, err)
 	}
 	return nil
 }
 
 // setCondition sets the condition if its reason changes, and emits an Event.
-func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav1.CloudCluster, status metav1.ConditionStatus, reason, message string) error {
+func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav1.DroverCluster, status metav1.ConditionStatus, reason, message string) error {
 	known := !conditions.IsUnknown(infra, infrav1.ClusterReachableCondition)
 	if conditions.GetReason(infra, infrav1.ClusterReachableCondition) == reason {
 		return nil

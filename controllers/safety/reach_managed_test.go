@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // outage is a Cluster whose API server does not answer.
@@ -31,24 +31,24 @@ type outage struct {
 	t     *testing.T
 	api   client.Client
 	r     *ReachabilityReconciler
-	infra *infrav1.CloudCluster
+	infra *infrav1.DroverCluster
 	pool  *clusterv1.MachineDeployment
 }
 
 // newOutage must be called in a bubble of testing/synctest.
-func newOutage(t *testing.T, edit func(*infrav1.CloudCluster)) *outage {
+func newOutage(t *testing.T, edit func(*infrav1.DroverCluster)) *outage {
 	t.Helper()
 	o := &outage{WithT: NewWithT(t), t: t}
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "blue", UID: "blue"}}
 	cluster.Status.Conditions = []metav1.Condition{{Type: clusterv1.ClusterControlPlaneInitializedCondition, Status: metav1.ConditionTrue}}
-	o.infra = &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{
+	o.infra = &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "blue", Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "blue", UID: "blue"}},
 	}}
 	edit(o.infra)
 	o.pool = &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	o.pool.Spec.ClusterName = "blue"
-	o.pool.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachineTemplate", Name: "pool"}
+	o.pool.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachineTemplate", Name: "pool"}
 	scheme := newScheme(t)
 	o.Expect(corev1.AddToScheme(scheme)).To(Succeed())
 	o.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster, o.infra, o.pool).WithStatusSubresource(o.infra).Build()
@@ -84,11 +84,11 @@ func (o *outage) read() {
 	}
 }
 
-func manage(o *infrav1.CloudCluster) {
+func manage(o *infrav1.DroverCluster) {
 	metav1.SetMetaDataAnnotation(&o.ObjectMeta, clusterv1.ManagedByAnnotation, "their-terraform")
 }
 
-// TestExternallyManagedIsNotTouched: nothing is written to a CloudCluster that another controller
+// TestExternallyManagedIsNotTouched: nothing is written to a DroverCluster that another controller
 // manages, whether or not its API server answers.
 func TestExternallyManagedIsNotTouched(t *testing.T) {
 	t.Parallel()
@@ -106,7 +106,7 @@ func TestExternallyManagedIsNotTouched(t *testing.T) {
 func TestHandoverInAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		o := newOutage(t, func(*infrav1.CloudCluster) {})
+		o := newOutage(t, func(*infrav1.DroverCluster) {})
 		o.lasts()
 		o.Expect(o.infra.Annotations).To(HaveKey(infrav1.UnreachableAnnotation))
 		o.Expect(o.pool.Annotations).To(HaveKey(clusterv1.PausedAnnotation))

@@ -14,20 +14,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
-// TestWatchLabelComes: a CloudCluster that gets the watch label is reconciled. Its own status
+// TestWatchLabelComes: a DroverCluster that gets the watch label is reconciled. Its own status
 // changes trigger no reconcile.
 func TestWatchLabelComes(t *testing.T) {
 	t.Parallel()
-	before := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "blue", Generation: 1}}
+	before := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "blue", Generation: 1}}
 	labeled, changed, told := before.DeepCopy(), before.DeepCopy(), before.DeepCopy()
 	labeled.Labels = map[string]string{clusterv1.WatchLabel: "drover"}
 	changed.Generation = 2
 	told.Status.Conditions = []metav1.Condition{{Type: infrav1.ClusterReachableCondition}}
 	for what, c := range map[string]struct {
-		after *infrav1.CloudCluster
+		after *infrav1.DroverCluster
 		want  bool
 	}{"the label": {labeled, true}, "the spec": {changed, true}, "the status": {told, false}} {
 		if got := specOrLabelsChanged.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: c.after}); got != c.want {
@@ -36,10 +36,10 @@ func TestWatchLabelComes(t *testing.T) {
 	}
 }
 
-// TestWatchLabelGoes: a CloudCluster that loses the watch label has no time series.
+// TestWatchLabelGoes: a DroverCluster that loses the watch label has no time series.
 func TestWatchLabelGoes(t *testing.T) {
 	t.Parallel()
-	infra := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "blue"}}
+	infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "blue"}}
 	r := &ReachabilityReconciler{
 		Client:           fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(infra).Build(),
 		Metrics:          NewMetrics(prometheus.NewRegistry()),

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/internal/fairqueue"
 )
 
@@ -128,7 +128,7 @@ func noticed(t *testing.T, hanging, namespaces int) time.Duration {
 	defer stop()
 	for time.Since(down) < time.Hour {
 		time.Sleep(time.Second)
-		infra := &infrav1.CloudCluster{}
+		infra := &infrav1.DroverCluster{}
 		if err := management.Get(t.Context(), victim, infra); err != nil {
 			t.Fatal(err)
 		}
@@ -148,9 +148,9 @@ func connected(t *testing.T, keys []types.NamespacedName) client.Client {
 		cluster.Status.Conditions = []metav1.Condition{{
 			Type: clusterv1.ClusterControlPlaneInitializedCondition, Status: metav1.ConditionTrue, Reason: "Initialized", LastTransitionTime: metav1.Now(),
 		}}
-		infra := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name,
+		infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name,
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: key.Name, UID: cluster.UID}}}}
 		objects = append(objects, cluster, infra)
 	}
-	return fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(objects...).WithStatusSubresource(&infrav1.CloudCluster{}).Build()
+	return fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(objects...).WithStatusSubresource(&infrav1.DroverCluster{}).Build()
 }

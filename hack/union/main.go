@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command union writes the rules that say that exactly one cloud must be set, and that a machine's
-// cloud can't be changed. It reads the clouds from the fields of CloudMachineFields, so a new cloud
+// cloud can't be changed. It reads the clouds from the fields of DroverMachineFields, so a new cloud
 // needs no rule of its own.
 package main
 
@@ -31,7 +31,7 @@ func main() {
 
 // run rewrites the rules in the Go files of a folder.
 func run(folder string) error {
-	machine, err := os.ReadFile(filepath.Join(folder, "cloudmachine_types.go"))
+	machine, err := os.ReadFile(filepath.Join(folder, "drovermachine_types.go"))
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func run(folder string) error {
 		clouds = append(clouds, string(match[1]))
 	}
 	slices.Sort(clouds)
-	for _, name := range []string{"cloudmachine_types.go", "cloudaccount_types.go"} {
+	for _, name := range []string{"drovermachine_types.go", "droveraccount_types.go"} {
 		path := filepath.Join(folder, name)
 		source, err := os.ReadFile(path)
 		if err != nil {

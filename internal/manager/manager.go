@@ -104,7 +104,7 @@ func (o *limitOptions) flags(f *pflag.FlagSet) {
 	f.Float32Var(&o.remoteQPS, "clustercache-client-qps", 100, "Maximum number of calls per second to the API server of each workload cluster.")
 	f.IntVar(&o.remoteBurst, "clustercache-client-burst", 200, "Maximum number of calls to the API server of each workload cluster in a burst.")
 	f.IntVar(&o.machines, "machine-concurrency", 50, "Maximum number of machines, of machines' Nodes, and of bootstrap configs, that are reconciled at the same time.")
-	f.IntVar(&o.accounts, "account-concurrency", 100, "Maximum number of CloudAccounts that are reconciled at the same time. An endpoint that does not answer occupies a worker until the timeout of the call.")
+	f.IntVar(&o.accounts, "account-concurrency", 100, "Maximum number of DroverAccounts that are reconciled at the same time. An endpoint that does not answer occupies a worker until the timeout of the call.")
 	f.IntVar(&o.controlPlanes, "control-plane-concurrency", 100, "Maximum number of AdoptedControlPlanes that are reconciled at the same time. An API server that does not answer occupies a worker for 10 seconds.")
 	f.IntVar(&o.clusters, "clustercache-concurrency", 100, "Maximum number of workload clusters that the manager connects to, and of those that it watches for outages, at the same time.")
 	f.IntVar(&o.allOther, "concurrency", 10, "Maximum number of objects of each other kind that are reconciled at the same time.")
@@ -129,7 +129,7 @@ func (o *controllerOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.run, "run", runAll, "Controllers that this process runs: all; machines, which is all except the safety controllers; or safety, which is only the safety controllers, with listings of their own.")
 	f.StringVar(&o.watchFilter, "watch-filter", "", fmt.Sprintf("Handle only objects whose label %s has this value. Default: all objects.", clusterv1.WatchLabel))
 	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Interval between two checks of an adopted control plane. A check sends a request only for a kubeconfig that it has not seen working, if Cluster API's connection has not answered since the last check, and every tenth time for the version.")
-	f.DurationVar(&o.nodeLate, "node-late-after", 5*time.Minute, "How long a VM may run before its CloudMachine reports why it is not a ready Node. The flag has no other effect.")
+	f.DurationVar(&o.nodeLate, "node-late-after", 5*time.Minute, "How long a VM may run before its DroverMachine reports why it is not a ready Node. The flag has no other effect.")
 }
 
 // safetyOptions are the flags of the safety controllers, except those that define an orphan. Flags

@@ -27,8 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/registry"
 	"github.com/drover-io/drover/controllers"
@@ -77,7 +77,7 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 			accounts := fleet.NewAccounts(fleet.Options{
 				Clouds: clouds, Times: fleet.TimesFor(fleet.DefaultCall), Transport: fleet.NewTransport(e.dial),
 			})
-			return waiter{&controllers.CloudAccountReconciler{
+			return waiter{&controllers.DroverAccountReconciler{
 				Client: c, APIReader: c, Clouds: clouds, Changed: &controllers.EventQueue{}, Machines: &controllers.EventQueue{}, ConnectOnly: true,
 				Accounts: accounts,
 			}, accounts.Hangs}
@@ -111,7 +111,7 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 					requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(some[0])})
 				}
 				c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-					WithStatusSubresource(&infrav1.CloudAccount{}, &controlplanev1.AdoptedControlPlane{}).Build()
+					WithStatusSubresource(&infrav1.DroverAccount{}, &controlplanev1.AdoptedControlPlane{}).Build()
 				e := &endpoints{end: make(chan struct{})}
 				waiter := build(c, e)
 				options := fairWorkers(count, itself, waiter.hangs)
@@ -174,7 +174,7 @@ func tenant(t *testing.T, name string, ca []byte) []client.Object {
 	return []client.Object{
 		adopted,
 		&clusterv1.Cluster{ObjectMeta: meta(name)},
-		&infrav1.CloudAccount{ObjectMeta: meta(name), Spec: infrav1.CloudAccountSpec{
+		&infrav1.DroverAccount{ObjectMeta: meta(name), Spec: infrav1.DroverAccountSpec{
 			CredentialsRef: &infrav1.LocalReference{Name: name},
 			Simulated:      &infrav1.SimulatedAccount{Region: "sim-1", Endpoint: "http://" + name + ".example.com"},
 		}},

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/internal/fairqueue"
 )
 
@@ -85,12 +85,12 @@ func clusterOf[P client.Object](o P) string {
 	return ""
 }
 
-func accountOfMachine(m *infrav1.CloudMachine) string { return m.Spec.AccountRef.Name }
+func accountOfMachine(m *infrav1.DroverMachine) string { return m.Spec.AccountRef.Name }
 
-func accountOfTemplate(t *infrav1.CloudMachineTemplate) string {
+func accountOfTemplate(t *infrav1.DroverMachineTemplate) string {
 	return t.Spec.Template.Spec.AccountRef.Name
 }
 
-func accountOfEndpoint(c *infrav1.CloudCluster) string {
+func accountOfEndpoint(c *infrav1.DroverCluster) string {
 	return c.Spec.Endpoint.LoadBalancer.AccountRef.Name
 }

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
@@ -42,7 +42,7 @@ type shared struct {
 	clusterCache clustercache.ClusterCache
 	identity     string
 	// machines is nil in a process that runs only the safety controllers.
-	machines                         *controllers.CloudMachineReconciler
+	machines                         *controllers.DroverMachineReconciler
 	endpoints                        *controllers.EndpointReconciler // as machines
 	machinesChanged, accountsChanged *controllers.EventQueue
 	endpointsChanged                 *controllers.EventQueue
@@ -142,12 +142,12 @@ func newClusterCache(
 	return clusterCache, nil
 }
 
-// setupBootstrap sets up the controllers of CloudInitConfigs and of kubelets' certificates. The
+// setupBootstrap sets up the controllers of DroverConfigs and of kubelets' certificates. The
 // result says how far a machine has come.
 func setupBootstrap(ctx context.Context, mgr ctrl.Manager, s *shared, o managerOptions) (bootstrap.Joining, error) {
 	configs := &bootstrap.ConfigReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: s.clusterCache,
-		Recorder: mgr.GetEventRecorder("drover-cloudinitconfig"), WatchFilterValue: o.controllers.watchFilter,
+		Recorder: mgr.GetEventRecorder("drover-droverconfig"), WatchFilterValue: o.controllers.watchFilter,
 		Host: hosts(mgr.GetClient(), s.clouds),
 	}
 	requests := &bootstrap.CSRReconciler{
@@ -156,7 +156,7 @@ func setupBootstrap(ctx context.Context, mgr ctrl.Manager, s *shared, o managerO
 	}
 	return bootstrap.Joining{Configs: configs, Requests: requests}, errors.Join(
 		configs.SetupWithManager(ctx, mgr, fairWorkers(
-			o.limits.machines, readTarget(mgr.GetClient(), clusterOf[*bootstrapv1.CloudInitConfig]), s.forwarder.Hangs)),
+			o.limits.machines, readTarget(mgr.GetClient(), clusterOf[*bootstrapv1.DroverConfig]), s.forwarder.Hangs)),
 		requests.SetupWithManager(ctx, mgr, fairWorkers(
 			o.limits.machines, func(r bootstrap.CSRRequest) types.NamespacedName { return r.Cluster }, s.forwarder.Hangs)),
 	)
@@ -168,24 +168,24 @@ func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *cluster
 	return func(ctx context.Context, machine *clusterv1.Machine) (bootstrap.Host, error) {
 		none := bootstrap.Host{}
 		ref := machine.Spec.InfrastructureRef
-		if ref.APIGroup != infrav1.GroupVersion.Group || ref.Kind != "CloudMachine" {
+		if ref.APIGroup != infrav1.GroupVersion.Group || ref.Kind != "DroverMachine" {
 			return none, nil
 		}
-		cloudMachine := &infrav1.CloudMachine{}
-		if err := c.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}, cloudMachine); err != nil {
-			return none, fmt.Errorf("reading the CloudMachine: %w", err)
+		droverMachine := &infrav1.DroverMachine{}
+		if err := c.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}, droverMachine); err != nil {
+			return none, fmt.Errorf("reading the DroverMachine: %w", err)
 		}
 		for _, row := range clouds {
-			if !row.Union.InMachine(&cloudMachine.Spec.CloudMachineFields) {
+			if !row.Union.InMachine(&droverMachine.Spec.DroverMachineFields) {
 				continue
 			}
 			host := bootstrap.Host{Takes: row.CheckUserData}
 			if row.ProviderID == nil {
 				return host, nil
 			}
-			account := &infrav1.CloudAccount{}
-			if err := c.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: cloudMachine.Spec.AccountRef.Name}, account); err != nil {
-				return none, fmt.Errorf("reading the CloudMachine's account: %w", err)
+			account := &infrav1.DroverAccount{}
+			if err := c.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: droverMachine.Spec.AccountRef.Name}, account); err != nil {
+				return none, fmt.Errorf("reading the DroverMachine's account: %w", err)
 			}
 			if row.Union.InAccount(&account.Spec) {
 				host.ProviderID = row.ProviderID(&account.Spec)
@@ -196,17 +196,17 @@ func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *cluster
 	}
 }
 
-// setupMachines sets up the controller of CloudMachines.
+// setupMachines sets up the controller of DroverMachines.
 func setupMachines(mgr ctrl.Manager, s *shared, o managerOptions) error {
-	s.machines = &controllers.CloudMachineReconciler{
+	s.machines = &controllers.DroverMachineReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts,
-		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Identity: s.identity, Namespace: o.management.Namespace,
+		Recorder: mgr.GetEventRecorder("drover-drovermachine"), Identity: s.identity, Namespace: o.management.Namespace,
 		Changed: s.machinesChanged, Nodes: s.nodes, WatchFilterValue: o.controllers.watchFilter,
 	}
 	return s.machines.SetupWithManager(mgr, fairWorkers(o.limits.machines, readTarget(mgr.GetClient(), accountOfMachine), s.accounts.Hangs))
 }
 
-// setupNodes sets up the controller of CloudMachines' Nodes. progress says how far a machine
+// setupNodes sets up the controller of DroverMachines' Nodes. progress says how far a machine
 // without a Node has come: the packages controllers and bootstrap do not import each other.
 func setupNodes(
 	mgr ctrl.Manager, s *shared, o managerOptions,
@@ -216,7 +216,7 @@ func setupNodes(
 		Client: mgr.GetClient(), ClusterCache: s.clusterCache, Accounts: s.accounts,
 		Recorder: mgr.GetEventRecorder("drover-node"), Handover: s.nodes,
 		LateAfter: o.controllers.nodeLate, Progress: progress, WatchFilterValue: o.controllers.watchFilter,
-	}).SetupWithManager(mgr, fairWorkers(o.limits.machines, readTarget(mgr.GetClient(), clusterOf[*infrav1.CloudMachine]), s.forwarder.Hangs))
+	}).SetupWithManager(mgr, fairWorkers(o.limits.machines, readTarget(mgr.GetClient(), clusterOf[*infrav1.DroverMachine]), s.forwarder.Hangs))
 }
 
 func setupMachineMetrics(mgr ctrl.Manager, s *shared, o managerOptions) error {
@@ -230,23 +230,23 @@ func setupAccounts(mgr ctrl.Manager, s *shared, o managerOptions) error {
 			return err
 		}
 	}
-	return (&controllers.CloudAccountReconciler{
+	return (&controllers.DroverAccountReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Clouds: s.clouds,
 		Changed: s.accountsChanged, Machines: s.machinesChanged, Endpoints: s.endpointsChanged,
-		Recorder:          mgr.GetEventRecorder("drover-cloudaccount"),
+		Recorder:          mgr.GetEventRecorder("drover-droveraccount"),
 		AmbientNamespaces: o.clouds.AmbientNamespaces, WatchFilterValue: o.controllers.watchFilter,
 		ConnectOnly: o.controllers.run == runSafety,
 	}).SetupWithManager(mgr, fairWorkers(o.limits.accounts, itself, s.accounts.Hangs))
 }
 
 func setupClusters(mgr ctrl.Manager, s *shared, o managerOptions) error {
-	return (&controllers.CloudClusterReconciler{
+	return (&controllers.DroverClusterReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Identity: s.identity, Unsent: &s.unsentBalancers,
 		WatchFilterValue: o.controllers.watchFilter,
 	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))
 }
 
-// setupEndpoints sets up the controller of CloudClusters' load balancers.
+// setupEndpoints sets up the controller of DroverClusters' load balancers.
 func setupEndpoints(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	s.endpoints = &controllers.EndpointReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-endpoint"),
@@ -257,7 +257,7 @@ func setupEndpoints(mgr ctrl.Manager, s *shared, o managerOptions) error {
 }
 
 func setupTemplates(mgr ctrl.Manager, s *shared, o managerOptions) error {
-	return (&controllers.CloudMachineTemplateReconciler{
+	return (&controllers.DroverMachineTemplateReconciler{
 		Client: mgr.GetClient(), Accounts: s.accounts, WatchFilterValue: o.controllers.watchFilter,
 	}).SetupWithManager(mgr, fairWorkers(o.limits.allOther, readTarget(mgr.GetClient(), accountOfTemplate), s.accounts.Hangs))
 }
@@ -294,7 +294,7 @@ func setupSafety(mgr ctrl.Manager, s *shared, o managerOptions) error {
 			Client: mgr.GetClient(), ClusterCache: s.clusterCache, Recorder: mgr.GetEventRecorder("drover-reachability"),
 			Period: o.safety.reachPeriod, Timeout: o.safety.reachTimeout,
 			Metrics: counted, WatchFilterValue: o.controllers.watchFilter,
-		}).SetupWithManager(mgr, fairWorkers(o.limits.clusters, readTarget(mgr.GetClient(), clusterOf[*infrav1.CloudCluster]), s.forwarder.Hangs)))
+		}).SetupWithManager(mgr, fairWorkers(o.limits.clusters, readTarget(mgr.GetClient(), clusterOf[*infrav1.DroverCluster]), s.forwarder.Hangs)))
 	}
 	return errors.Join(errs...)
 }

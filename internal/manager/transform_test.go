@@ -14,8 +14,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // TestNoSecretInTheCache: "kubectl apply" writes an object's content into an annotation. The
@@ -24,7 +24,7 @@ func TestNoSecretInTheCache(t *testing.T) {
 	secret := &metav1.PartialObjectMetadata{}
 	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 	for name, o := range map[string]client.Object{
-		"Secret": secret, "CloudInitConfig": &bootstrapv1.CloudInitConfig{}, "CloudMachine": &infrav1.CloudMachine{},
+		"Secret": secret, "DroverConfig": &bootstrapv1.DroverConfig{}, "DroverMachine": &infrav1.DroverMachine{},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -55,7 +55,7 @@ func TestSlimSecret(t *testing.T) {
 	secret := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "s", Namespace: "tenant", UID: "1", ResourceVersion: "2", DeletionTimestamp: &now,
 		Labels: map[string]string{"drover.io/credentials": "aws"}, Finalizers: []string{infrav1.CredentialsFinalizer},
-		OwnerReferences: []metav1.OwnerReference{{Kind: "CloudAccount", Name: "a", Controller: ptr.To(true)}},
+		OwnerReferences: []metav1.OwnerReference{{Kind: "DroverAccount", Name: "a", Controller: ptr.To(true)}},
 	}}
 	want := secret.DeepCopy()
 	secret.Annotations = map[string]string{"note": strings.Repeat("a", 256<<10)}
@@ -69,7 +69,7 @@ func TestSlimSecret(t *testing.T) {
 // alone what "kubectl apply" wrote.
 func TestPatchOfASlimObject(t *testing.T) {
 	g := NewWithT(t)
-	machine := &infrav1.CloudMachine{}
+	machine := &infrav1.DroverMachine{}
 	machine.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "own": "1"}
 	_, err := slim(machine)
 	g.Expect(err).NotTo(HaveOccurred())

@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/cluster-api/util/apiwarnings"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // Management says which objects of which management cluster a program handles.

@@ -20,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 )
 
@@ -60,10 +60,10 @@ func newAdmission(file string) (*admission, error) {
 
 var (
 	machineTemplates = sync.OnceValues(func() (*admission, error) {
-		return newAdmission("infrastructure.cluster.x-k8s.io_cloudmachinetemplates.yaml")
+		return newAdmission("infrastructure.cluster.x-k8s.io_drovermachinetemplates.yaml")
 	})
 	configTemplates = sync.OnceValues(func() (*admission, error) {
-		return newAdmission("bootstrap.cluster.x-k8s.io_cloudinitconfigtemplates.yaml")
+		return newAdmission("bootstrap.cluster.x-k8s.io_droverconfigtemplates.yaml")
 	})
 )
 
@@ -92,9 +92,9 @@ func refusals(t *testing.T, target *Target, p *Plan) (refused []string) {
 		var kind *admission
 		var err error
 		switch is := o.(type) {
-		case *infrav1.CloudMachineTemplate:
+		case *infrav1.DroverMachineTemplate:
 			kind, err = machineTemplates()
-		case *bootstrapv1.CloudInitConfigTemplate:
+		case *bootstrapv1.DroverConfigTemplate:
 			kind, err = configTemplates()
 			errs = render.Validate(&is.Spec.Template.Spec, field.NewPath("spec", "template", "spec"))
 		default:

@@ -5,7 +5,7 @@ package takeover
 import (
 	"strings"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // instanceOnAzure returns the resource ID of the VM in a Node's provider ID, as the driver has it,
@@ -25,10 +25,10 @@ func instanceOnAzure(providerID string) string {
 func (s findings) azureAccount(at, location, group string, target *Target) {
 	account := target.Account.Spec.Azure
 	if location != "" && !strings.EqualFold(strings.ReplaceAll(location, " ", ""), account.Location) {
-		s.addRefused(at+"location", "it is %q, and the CloudAccount's is %q", location, account.Location)
+		s.addRefused(at+"location", "it is %q, and the DroverAccount's is %q", location, account.Location)
 	}
 	if group != "" && !strings.EqualFold(group, account.ResourceGroup) {
-		s.addRefused(at+"resourceGroup", "it is %q, and the CloudAccount's is %q", group, account.ResourceGroup)
+		s.addRefused(at+"resourceGroup", "it is %q, and the DroverAccount's is %q", group, account.ResourceGroup)
 	}
 }
 

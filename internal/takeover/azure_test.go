@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
 )
@@ -23,7 +23,7 @@ const (
 
 // onAzure changes the target's account.
 func onAzure(target *Target) *Target {
-	target.Account.Spec = infrav1.CloudAccountSpec{Azure: &infrav1.AzureAccount{
+	target.Account.Spec = infrav1.DroverAccountSpec{Azure: &infrav1.AzureAccount{
 		SubscriptionID: onAzureSubscription, Location: "westeurope", ResourceGroup: "nodes",
 	}}
 	return target

@@ -382,7 +382,7 @@ func (m *CAPI) infrastructure(s findings, pool *Pool, target *Target) {
 	account := &target.Account.Spec
 	switch {
 	case (ref.Kind != "AWSMachineTemplate" || account.AWS == nil) && (ref.Kind != "OpenStackMachineTemplate" || account.OpenStack == nil):
-		s.addRefused("spec.template.spec.infrastructureRef", "it is %s: Drover takes over machines of AWSMachineTemplates and OpenStackMachineTemplates, with a CloudAccount of the same cloud", ref.Kind)
+		s.addRefused("spec.template.spec.infrastructureRef", "it is %s: Drover takes over machines of AWSMachineTemplates and OpenStackMachineTemplates, with a DroverAccount of the same cloud", ref.Kind)
 	case at < 0:
 		s.addRefused("spec.template.spec.infrastructureRef", "%s %s does not exist", ref.Kind, ref.Name)
 	case account.OpenStack != nil:

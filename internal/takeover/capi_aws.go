@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // capaKey is the tag key by which Cluster API's provider for AWS recognizes the resources of a
@@ -152,7 +152,7 @@ func (m *CAPI) capa(p *Plan, pool *Pool, o *unstructured.Unstructured, target *T
 	s.capaDisks(a, spec)
 	s.capaPurchase(a, spec)
 	s.capaRest(a, spec)
-	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{AWS: a}), []string{capaKey + m.Cluster.GetName()}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{AWS: a}), []string{capaKey + m.Cluster.GetName()}
 }
 
 // capaCluster returns the AWSCluster, or nil if there is none.
@@ -163,7 +163,7 @@ func (m *CAPI) capaCluster(p *Plan, target *Target) *capaCluster {
 		return nil
 	}
 	if region := target.Account.Spec.AWS.Region; cluster.Spec.Region != region {
-		s.addRefused("spec.region", "it is %q, and the CloudAccount's is %q", cluster.Spec.Region, region)
+		s.addRefused("spec.region", "it is %q, and the DroverAccount's is %q", cluster.Spec.Region, region)
 	}
 	return cluster
 }

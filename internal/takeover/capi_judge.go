@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // configItem finds the list and the index in the path of a refused field.
@@ -34,7 +34,7 @@ func (s findings) drops(pool *Pool, target *Target, errs field.ErrorList) (dropp
 	why := map[string]map[int]string{}
 	for _, e := range errs {
 		if e.Field == "spec.format" && c.Format != "" {
-			s.addRefused(at+"format", "it is %s, and for CloudInitConfigTemplate %s it can't be: %s; take a template for the system of the pool's image", c.Format, target.Bootstrap.Name, e.Detail)
+			s.addRefused(at+"format", "it is %s, and for DroverConfigTemplate %s it can't be: %s; take a template for the system of the pool's image", c.Format, target.Bootstrap.Name, e.Detail)
 			c.Format, dropped = "", true
 		}
 		if m := configItem.FindStringSubmatch(e.Field); m != nil {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 	kubeadmv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // config maps the pool's KubeadmConfigTemplate.
@@ -24,7 +24,7 @@ func (m *CAPI) config(s findings, pool *Pool, target *Target) {
 	const at, ref = "spec.template.spec", "spec.template.spec.bootstrap"
 	template := pool.Deployment.Template.Spec.Bootstrap.ConfigRef
 	if template.Kind != "KubeadmConfigTemplate" {
-		s.addLost(ref, "only the CloudInitConfigTemplate says how new machines are set up, and nothing of %s %s",
+		s.addLost(ref, "only the DroverConfigTemplate says how new machines are set up, and nothing of %s %s",
 			cmp.Or(template.Kind, "Secret"), cmp.Or(template.Name, ptr.Deref(pool.Deployment.Template.Spec.Bootstrap.DataSecretName, "")))
 		return
 	}
@@ -55,7 +55,7 @@ func (m *CAPI) config(s findings, pool *Pool, target *Target) {
 		"ignition": spec.Ignition.IsDefined(),
 	} {
 		if given {
-			about.addLost(at+"."+field, "new machines do without, unless a command of the CloudInitConfigTemplate does it")
+			about.addLost(at+"."+field, "new machines do without, unless a command of the DroverConfigTemplate does it")
 		}
 	}
 	if spec.Verbosity != nil {
@@ -101,7 +101,7 @@ func lineAt(command string, index int) string {
 	return strings.TrimSpace(command[strings.LastIndex(command[:index], "\n")+1:index] + rest)
 }
 
-func (s findings) kubeadmFiles(c *bootstrapv1.CloudInitConfigSpec, files []kubeadmv1.File) {
+func (s findings) kubeadmFiles(c *bootstrapv1.DroverConfigSpec, files []kubeadmv1.File) {
 	const at = "spec.template.spec.files"
 	for _, f := range files {
 		file := bootstrapv1.File{Path: f.Path, Content: f.Content, Permissions: f.Permissions, Owner: f.Owner}
@@ -132,7 +132,7 @@ func (s findings) kubeadmFiles(c *bootstrapv1.CloudInitConfigSpec, files []kubea
 	}
 }
 
-func (s findings) kubeadmUsers(c *bootstrapv1.CloudInitConfigSpec, users []kubeadmv1.User) {
+func (s findings) kubeadmUsers(c *bootstrapv1.DroverConfigSpec, users []kubeadmv1.User) {
 	for _, u := range users {
 		keys := slices.DeleteFunc(slices.Clone(u.SSHAuthorizedKeys), func(key string) bool { return strings.TrimSpace(key) == "" })
 		user := bootstrapv1.User{Name: u.Name, SSHAuthorizedKeys: keys}
@@ -148,7 +148,7 @@ func (s findings) kubeadmUsers(c *bootstrapv1.CloudInitConfigSpec, users []kubea
 
 // kubeadmName maps the name of a Node. cloud-init's own names are those of its instance data: the
 // short name is v1.local_hostname, and ds.meta_data has what the cloud says.
-func (s findings) kubeadmName(c *bootstrapv1.CloudInitConfigSpec, field, name string, target *Target) {
+func (s findings) kubeadmName(c *bootstrapv1.DroverConfigSpec, field, name string, target *Target) {
 	if name == "" {
 		return
 	}
@@ -167,7 +167,7 @@ func (s findings) kubeadmName(c *bootstrapv1.CloudInitConfigSpec, field, name st
 		c.NodeName = bootstrapv1.NodeNameHostname
 		s.addLost(field, "new Nodes have the name that AWS gives their VM, with its domain, and not the short one")
 	default:
-		s.addLost(field, "new Nodes have the name of their Machine, or what nodeName of the CloudInitConfigTemplate says")
+		s.addLost(field, "new Nodes have the name of their Machine, or what nodeName of the DroverConfigTemplate says")
 	}
 }
 
@@ -202,7 +202,7 @@ func (s findings) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration, tar
 			}
 			c.Kubelet.MaxPods = ptr.To(int32(n))
 		default:
-			s.addLost(registration+"kubeletExtraArgs", "new kubelets do not get --%s, unless kubelet of the CloudInitConfigTemplate says so", arg.Name)
+			s.addLost(registration+"kubeletExtraArgs", "new kubelets do not get --%s, unless kubelet of the DroverConfigTemplate says so", arg.Name)
 		}
 	}
 	if node.CRISocket != "" && !strings.Contains(node.CRISocket, "containerd") {

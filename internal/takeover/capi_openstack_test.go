@@ -15,7 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
 )

@@ -20,7 +20,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
 )
@@ -37,7 +37,7 @@ func (t *Takeover) Check(ctx context.Context, p *Plan) error {
 		p.findingsFor("Cluster", t.Cluster).addRefused("spec.paused", "no takeover has paused it: stage first")
 	}
 	if t.Account.Spec.OrphanPolicy == infrav1.OrphanPolicyDelete {
-		p.findingsFor("CloudAccount", t.Account.Name).addRefused("spec.orphanPolicy", "it is Delete: set it to Report until the takeover is complete")
+		p.findingsFor("DroverAccount", t.Account.Name).addRefused("spec.orphanPolicy", "it is Delete: set it to Report until the takeover is complete")
 	}
 	s, err := t.staged(ctx)
 	if err != nil {
@@ -60,7 +60,7 @@ func (t *Takeover) Check(ctx context.Context, p *Plan) error {
 	}
 	for _, vm := range listed {
 		if vm.OwnershipID == t.OwnershipID && !known[vm.Token] {
-			p.findingsFor("VM", vm.ID).addRefused("", "it has the tags of Cluster %s, and no CloudMachine: roll back, or delete it", t.Cluster)
+			p.findingsFor("VM", vm.ID).addRefused("", "it has the tags of Cluster %s, and no DroverMachine: roll back, or delete it", t.Cluster)
 		}
 	}
 	return t.checkStopped(ctx, p)
@@ -132,11 +132,11 @@ func (t *Takeover) checkMachine(p *Plan, m Machine, selector labels.Selector, s 
 	about := p.findingsFor("Machine", t.Namespace+"/"+m.Name)
 	machine, vm := named(s.machines, m.Name), named(s.vms, m.Name)
 	if machine == nil || vm == nil {
-		about.addRefused("", "it or its CloudMachine is not staged")
+		about.addRefused("", "it or its DroverMachine is not staged")
 		return
 	}
 	if machine.DeletionTimestamp != nil || vm.DeletionTimestamp != nil {
-		about.addRefused("metadata.deletionTimestamp", "it or its CloudMachine is being deleted: roll back")
+		about.addRefused("metadata.deletionTimestamp", "it or its DroverMachine is being deleted: roll back")
 	}
 	if _, held := machine.Annotations[hook]; !held {
 		about.addRefused("metadata.annotations", "%s is missing", hook)
@@ -148,10 +148,10 @@ func (t *Takeover) checkMachine(p *Plan, m Machine, selector labels.Selector, s 
 		about.addRefused("spec.providerID", "it is not the Node's, %s", m.ProviderID)
 	}
 	if ref := metav1.GetControllerOf(vm); ref == nil || ref.UID != machine.UID {
-		about.addRefused("", "it does not own its CloudMachine")
+		about.addRefused("", "it does not own its DroverMachine")
 	}
 	if vm.Spec.Creation.Token != t.token(m) {
-		about.addRefused("", "its CloudMachine has the token %q, not %q", vm.Spec.Creation.Token, t.token(m))
+		about.addRefused("", "its DroverMachine has the token %q, not %q", vm.Spec.Creation.Token, t.token(m))
 	}
 	found := byToken[t.token(m)]
 	if len(found) != 1 {

@@ -5,7 +5,7 @@ package takeover
 import (
 	"strings"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // instanceOnGCP returns zone and name of the instance in a Node's provider ID, or "".
@@ -22,7 +22,7 @@ func instanceOnGCP(providerID string) string {
 // zone sets the pool's zone, and refuses one of another region than the account's.
 func (s findings) zone(pool *Pool, field, zone string, target *Target) {
 	if region := target.Account.Spec.GCP.Region; zone != "" && !strings.HasPrefix(zone, region+"-") {
-		s.addRefused(field, "it is %q, and the CloudAccount's region is %q", zone, region)
+		s.addRefused(field, "it is %q, and the DroverAccount's region is %q", zone, region)
 	}
 	pool.FailureDomain = zone
 }

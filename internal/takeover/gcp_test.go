@@ -9,13 +9,13 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // onGCP changes the target's account.
 func onGCP(target *Target) *Target {
-	target.Account.Spec = infrav1.CloudAccountSpec{GCP: &infrav1.GCPAccount{ProjectID: "nodes-4711", Region: "europe-west4"}}
+	target.Account.Spec = infrav1.DroverAccountSpec{GCP: &infrav1.GCPAccount{ProjectID: "nodes-4711", Region: "europe-west4"}}
 	return target
 }
 

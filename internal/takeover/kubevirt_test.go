@@ -10,14 +10,14 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // onKubeVirt changes the target's account.
 func onKubeVirt(target *Target) *Target {
-	target.Account.Spec = infrav1.CloudAccountSpec{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "blue-machines"}}
+	target.Account.Spec = infrav1.DroverAccountSpec{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "blue-machines"}}
 	return target
 }
 

@@ -153,7 +153,7 @@ func (m *MC) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
 	}
 	for _, key := range slices.Sorted(maps.Keys(d.GetAnnotations())) {
 		if strings.Contains(key, "machine-controller.kubermatic.io/") || strings.HasPrefix(key, "k8c.io/operating-system-profile") {
-			s.addNote("metadata.annotations", "the CloudInitConfigTemplate must say what %s says", key)
+			s.addNote("metadata.annotations", "the DroverConfigTemplate must say what %s says", key)
 		}
 	}
 	s.mcTemplate(pool, &spec.Template, target)
@@ -232,13 +232,13 @@ func (s findings) mcTemplate(pool *Pool, template *mcTemplate, target *Target) {
 		"kubevirt": account.KubeVirt != nil, "openstack": account.OpenStack != nil, "vsphere": account.VSphere != nil,
 	}
 	if !same[config.CloudProvider] {
-		s.addRefused(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", config.CloudProvider)
+		s.addRefused(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a DroverAccount of the same cloud", config.CloudProvider)
 		return
 	}
 	mcLabel(pool, "v1.machine-controller.kubermatic.io/operating-system", config.OperatingSystem)
-	s.addNote(value+".operatingSystem", "it is %s: the CloudInitConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
+	s.addNote(value+".operatingSystem", "it is %s: the DroverConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
 	if len(config.SSHPublicKeys) > 0 {
-		s.addNote(value+".sshPublicKeys", "the CloudInitConfigTemplate says which keys new machines accept")
+		s.addNote(value+".sshPublicKeys", "the DroverConfigTemplate says which keys new machines accept")
 	}
 	if config.CAPublicKey != "" {
 		s.addLost(value+".caPublicKey", "new machines accept no certificates for SSH")

@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // mcAWSSpec has the fields of a cloudProviderSpec for AWS, v1.62.
@@ -40,7 +40,7 @@ type mcAWSSpec struct {
 	} `json:"spotInstanceConfig"`
 }
 
-// mcAWS maps a cloudProviderSpec to the fields of a machine. Credentials are the CloudAccount's.
+// mcAWS maps a cloudProviderSpec to the fields of a machine. Credentials are the DroverAccount's.
 func (s findings) mcAWS(pool *Pool, from map[string]any, family string, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcAWSSpec{}
@@ -49,7 +49,7 @@ func (s findings) mcAWS(pool *Pool, from map[string]any, family string, target *
 	}
 	text := func(field string, v mcVar) string { return s.text(at+"."+field, v) }
 	if region := text("region", spec.Region); region != "" && region != target.Account.Spec.AWS.Region {
-		s.addRefused(at+".region", "it is %q, and the CloudAccount's is %q", region, target.Account.Spec.AWS.Region)
+		s.addRefused(at+".region", "it is %q, and the DroverAccount's is %q", region, target.Account.Spec.AWS.Region)
 	}
 	subnet := text("subnetId", spec.SubnetID)
 	if subnet == "" {
@@ -91,5 +91,5 @@ func (s findings) mcAWS(pool *Pool, from map[string]any, family string, target *
 			}
 		}
 	}
-	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{AWS: m}), []string{mcKey}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{AWS: m}), []string{mcKey}
 }

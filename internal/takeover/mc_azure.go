@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // mcAzureSpec has the fields of a cloudProviderSpec for Azure, v1.62.
@@ -63,7 +63,7 @@ var mcCleanups = []string{
 	"kubermatic.io/cleanup-azure-disks", "kubermatic.io/cleanup-azure-vm",
 }
 
-// mcAzure maps a cloudProviderSpec to the fields of a machine. Credentials are the CloudAccount's,
+// mcAzure maps a cloudProviderSpec to the fields of a machine. Credentials are the DroverAccount's,
 // and load balancers and routes are the cloud controller's.
 func (s findings) mcAzure(pool *Pool, from map[string]any, system, family string, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
@@ -74,7 +74,7 @@ func (s findings) mcAzure(pool *Pool, from map[string]any, system, family string
 	text := func(field string, v mcVar) string { return s.text(at+"."+field, v) }
 	s.azureAccount(at+".", text("location", spec.Location), text("resourceGroup", spec.ResourceGroup), target)
 	if id := spec.SubscriptionID.value; id != "" && id != target.Account.Spec.Azure.SubscriptionID {
-		s.addRefused(at+".subscriptionID", "it is %q, and the CloudAccount's is %q", id, target.Account.Spec.Azure.SubscriptionID)
+		s.addRefused(at+".subscriptionID", "it is %q, and the DroverAccount's is %q", id, target.Account.Spec.Azure.SubscriptionID)
 	}
 	nic := infrav1.AzureNetworkInterface{
 		SubnetID: target.onAzure(text("vnetResourceGroup", spec.VNetResourceGroup), "Microsoft.Network/virtualNetworks",
@@ -105,7 +105,7 @@ func (s findings) mcAzure(pool *Pool, from map[string]any, system, family string
 	if security := spec.Security; security != nil {
 		m.Security = given(infrav1.AzureSecurity{Type: security.Type, SecureBoot: security.SecureBoot, VTPM: security.VTPM})
 	}
-	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{Azure: m}), []string{mcKey}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Azure: m}), []string{mcKey}
 }
 
 // mcPlan returns the purchase plan with which machine-controller makes VMs of an operating system,

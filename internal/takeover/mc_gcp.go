@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // mcInstanceKey is the label with the UID of the VM's Machine on Google Cloud.
@@ -47,7 +47,7 @@ type mcGCPSpec struct {
 	GuestOSFeatures       []string          `json:"guestOSFeatures"`
 }
 
-// mcGCP maps a cloudProviderSpec to the fields of a machine. Credentials are the CloudAccount's,
+// mcGCP maps a cloudProviderSpec to the fields of a machine. Credentials are the DroverAccount's,
 // and zones of load balancers the cloud controller's.
 func (s findings) mcGCP(pool *Pool, config *mcProviderConfig, family string, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
@@ -63,7 +63,7 @@ func (s findings) mcGCP(pool *Pool, config *mcProviderConfig, family string, tar
 		return text(field, *v)
 	}
 	if project, account := text("projectID", spec.ProjectID), target.Account.Spec.GCP.ProjectID; project != "" && project != account {
-		s.addRefused(at+".projectID", "it is %q, and the CloudAccount's is %q", project, account)
+		s.addRefused(at+".projectID", "it is %q, and the DroverAccount's is %q", project, account)
 	}
 	s.zone(pool, at+".zone", text("zone", spec.Zone), target)
 	nic := infrav1.GCPNetworkInterface{}
@@ -100,7 +100,7 @@ func (s findings) mcGCP(pool *Pool, config *mcProviderConfig, family string, tar
 	if len(spec.GuestOSFeatures) > 0 {
 		s.addNote(at+".guestOSFeatures", "the image must have them")
 	}
-	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{GCP: m}), []string{mcInstanceKey}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{GCP: m}), []string{mcInstanceKey}
 }
 
 // mcGCPRuns maps how machines are bought and what they may do.

@@ -13,7 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // mcKubeVirtSpec has the fields of a cloudProviderSpec for KubeVirt, v1.62.
@@ -137,7 +137,7 @@ func (s findings) mcKubeVirt(pool *Pool, config *mcProviderConfig, meta *metav1.
 	s.mcKubeVirtPlace(m, spec, pool)
 	s.mcKubeVirtNames(pool, m, spec)
 	s.mcKubeVirtRest(spec)
-	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{KubeVirt: m}), []string{nameKey}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{KubeVirt: m}), []string{nameKey}
 }
 
 // mcKubeVirtMeta gives VMs the labels and annotations of their Machines. Those of VMs win.
@@ -347,7 +347,7 @@ func (s findings) mcAnnotations(field string, all map[string]string, target *Tar
 			continue
 		}
 		if value != account.Namespace {
-			s.addRefused(field, "its VMs are in namespace %q, and the CloudAccount's in %q", value, account.Namespace)
+			s.addRefused(field, "its VMs are in namespace %q, and the DroverAccount's in %q", value, account.Namespace)
 		}
 	}
 	slices.Sort(own)

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // mcOpenStackSpec has the fields of a cloudProviderSpec for OpenStack, v1.62.
@@ -56,7 +56,7 @@ const mcGroup = "kubernetes-v1"
 const mcAddress = "kubermatic.io/release-openstack-floating-ip"
 
 // mcOpenStack maps a cloudProviderSpec to the fields of a machine. Credentials and waiting times
-// are the CloudAccount's and Drover's.
+// are the DroverAccount's and Drover's.
 func (s findings) mcOpenStack(pool *Pool, from map[string]any, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcOpenStackSpec{}
@@ -116,7 +116,7 @@ func (s findings) mcOpenStack(pool *Pool, from map[string]any, target *Target) {
 	if spec.NodeVolumeAttachLimit != nil {
 		s.addNote(at+".nodeVolumeAttachLimit", "it is for the cloud provider that was built into kubelets: set the limit in the CSI driver")
 	}
-	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{OpenStack: m}), []string{mcServerKey}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{OpenStack: m}), []string{mcServerKey}
 }
 
 // address adds the floating IP that machine-controller would release with a Machine.

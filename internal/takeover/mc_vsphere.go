@@ -5,7 +5,7 @@ package takeover
 import (
 	"slices"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // mcVSphereSpec has the fields of a cloudProviderSpec for vSphere, v1.62.
@@ -39,7 +39,7 @@ type mcVSphereTag struct {
 }
 
 // mcVSphere maps a cloudProviderSpec to the fields of a machine. Server and credentials are the
-// CloudAccount's. The cluster is only for the rule that keeps VMs apart: Drover finds it by itself.
+// DroverAccount's. The cluster is only for the rule that keeps VMs apart: Drover finds it by itself.
 func (s findings) mcVSphere(pool *Pool, config *mcProviderConfig, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcVSphereSpec{}
@@ -84,5 +84,5 @@ func (s findings) mcVSphere(pool *Pool, config *mcProviderConfig, target *Target
 	if text("vmGroup", spec.VMGroup) != "" {
 		s.addLost(at+".vmGroup", "new machines are in no group of VMs")
 	}
-	pool.Machine, pool.Keys = target.fields(infrav1.CloudMachineFields{VSphere: m}), []string{nameKey}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{VSphere: m}), []string{nameKey}
 }

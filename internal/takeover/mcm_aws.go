@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // These types have the fields of a MachineClass's providerSpec for AWS, v0.29.
@@ -99,7 +99,7 @@ type (
 func (s findings) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
 	const at = "providerSpec."
 	if spec.Region != region {
-		s.addRefused(at+"region", "it is %q, and the CloudAccount's is %q", spec.Region, region)
+		s.addRefused(at+"region", "it is %q, and the DroverAccount's is %q", spec.Region, region)
 	}
 	m := &infrav1.AWSMachine{
 		InstanceType: spec.MachineType, Image: infrav1.AWSImage{ID: spec.AMI}, KeyName: spec.KeyName, DetailedMonitoring: spec.Monitoring,

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // These types have the fields of a MachineClass's providerSpec for Azure, v0.22.
@@ -121,7 +121,7 @@ func (s findings) azure(pool *Pool, class *unstructured.Unstructured, target *Ta
 	}
 	s.azureAccount(at, spec.Location, spec.ResourceGroup, target)
 	if c, account := spec.Cloud, target.Account.Spec.Azure; c != nil && account.Custom == nil && !strings.EqualFold(c.Name, account.Cloud) && (account.Cloud != "" || c.Name != "AzurePublic") {
-		s.addRefused(at+"cloudConfiguration.name", "it is %q, and the CloudAccount's is %q", c.Name, account.Cloud)
+		s.addRefused(at+"cloudConfiguration.name", "it is %q, and the DroverAccount's is %q", c.Name, account.Cloud)
 	}
 	p := &spec.Properties
 	nic := infrav1.AzureNetworkInterface{
@@ -139,7 +139,7 @@ func (s findings) azure(pool *Pool, class *unstructured.Unstructured, target *Ta
 	s.azureDisks(m, p)
 	s.azurePlace(pool, m, p)
 	s.azureRest(m, p)
-	pool.Machine = target.fields(infrav1.CloudMachineFields{Azure: m})
+	pool.Machine = target.fields(infrav1.DroverMachineFields{Azure: m})
 	pool.Keys = s.keys(at+"tags", spec.Tags, mcmServerClusterKey, mcmServerRoleKey)
 }
 

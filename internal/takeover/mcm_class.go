@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // classes plans the machine's fields of each pool from its MachineClass.
@@ -39,7 +39,7 @@ func (m *MCM) classes(p *Plan, target *Target) {
 		case provider == "AWS" && account.AWS != nil:
 			spec := &mcmAWS{}
 			if s.decode(class.Object, "providerSpec", spec) {
-				pool.Machine = target.fields(infrav1.CloudMachineFields{AWS: s.aws(spec, account.AWS.Region)})
+				pool.Machine = target.fields(infrav1.DroverMachineFields{AWS: s.aws(spec, account.AWS.Region)})
 				pool.Keys = s.keys("providerSpec.tags", spec.Tags, mcmClusterKey, mcmRoleKey)
 			}
 		case (provider == "" || strings.EqualFold(provider, "KubeVirt")) && account.KubeVirt != nil: // its driver does not look
@@ -53,7 +53,7 @@ func (m *MCM) classes(p *Plan, target *Target) {
 		case strings.EqualFold(provider, "GCP") && account.GCP != nil:
 			s.gcp(pool, class, target)
 		default:
-			s.addRefused("provider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a CloudAccount of the same cloud", provider)
+			s.addRefused("provider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a DroverAccount of the same cloud", provider)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func (s findings) ignored(class *unstructured.Unstructured) {
 }
 
 // fields completes the fields of machines.
-func (t *Target) fields(f infrav1.CloudMachineFields) *infrav1.CloudMachineFields {
+func (t *Target) fields(f infrav1.DroverMachineFields) *infrav1.DroverMachineFields {
 	f.AccountRef = infrav1.LocalReference{Name: t.Account.Name}
 	return &f
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // The network tags by which machine-controller-manager recognizes its VMs have these parts.
@@ -98,7 +98,7 @@ func (s findings) gcp(pool *Pool, class *unstructured.Unstructured, target *Targ
 		return
 	}
 	if spec.Region != target.Account.Spec.GCP.Region {
-		s.addRefused(at+"region", "it is %q, and the CloudAccount's is %q", spec.Region, target.Account.Spec.GCP.Region)
+		s.addRefused(at+"region", "it is %q, and the DroverAccount's is %q", spec.Region, target.Account.Spec.GCP.Region)
 	}
 	s.zone(pool, at+"zone", spec.Zone, target)
 	m := &infrav1.GCPMachine{
@@ -110,7 +110,7 @@ func (s findings) gcp(pool *Pool, class *unstructured.Unstructured, target *Targ
 	s.gcpDisks(m, spec, target)
 	s.gcpInterfaces(m, spec.NetworkInterfaces, target)
 	s.gcpRest(m, spec, target)
-	pool.Machine = target.fields(infrav1.CloudMachineFields{GCP: m})
+	pool.Machine = target.fields(infrav1.DroverMachineFields{GCP: m})
 	tags := map[string]string{}
 	for _, tag := range spec.Tags {
 		tags[tag] = ""

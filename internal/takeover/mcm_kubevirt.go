@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // mcmKubeVirt has the fields of a MachineClass's providerSpec for KubeVirt, of the archived
@@ -93,7 +93,7 @@ func (s findings) kubevirt(pool *Pool, class *unstructured.Unstructured, target 
 	}
 	slices.SortFunc(m.RequiredNodes, func(a, b infrav1.KubeVirtNodeCondition) int { return cmp.Compare(a.Key, b.Key) })
 	s.kubevirtRest(spec)
-	pool.Machine = target.fields(infrav1.CloudMachineFields{KubeVirt: m})
+	pool.Machine = target.fields(infrav1.DroverMachineFields{KubeVirt: m})
 	pool.Keys, pool.cluster = s.keys(at+"tags", spec.Tags, mcmCluster, mcmRole), spec.Tags[mcmCluster]
 }
 
@@ -267,6 +267,6 @@ func (s findings) kubevirtRest(spec *mcmKubeVirt) {
 		s.addLost(at+"dnsConfig", "new machines have the name servers of the cluster that runs them")
 	}
 	if len(spec.SSHKeys) > 0 {
-		s.addNote(at+"sshKeys", "the CloudInitConfigTemplate says which keys new machines accept")
+		s.addNote(at+"sshKeys", "the DroverConfigTemplate says which keys new machines accept")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // These types have the fields of a MachineClass's providerSpec for OpenStack, v0.27.
@@ -81,7 +81,7 @@ func (s findings) openstack(pool *Pool, class *unstructured.Unstructured, target
 	case spec.RootDiskType != nil:
 		s.addNote(at+"rootDiskType", "it has no effect without rootDiskSize, here as there")
 	}
-	pool.Machine = target.fields(infrav1.CloudMachineFields{OpenStack: m})
+	pool.Machine = target.fields(infrav1.DroverMachineFields{OpenStack: m})
 	pool.Keys = s.keys(at+"tags", spec.Tags, mcmServerClusterKey, mcmServerRoleKey)
 	pool.named = own
 }
@@ -132,7 +132,7 @@ func (s findings) openstackPorts(m *infrav1.OpenStackMachine, spec *mcmOpenStack
 // region refuses a region of OpenStack that is not the account's.
 func (s findings) region(field, region string, target *Target) {
 	if account := target.Account.Spec.OpenStack.Region; region != "" && account != "" && region != account {
-		s.addRefused(field, "it is %q, and the CloudAccount's is %q", region, account)
+		s.addRefused(field, "it is %q, and the DroverAccount's is %q", region, account)
 	}
 }
 

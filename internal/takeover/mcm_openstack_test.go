@@ -8,14 +8,14 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // onOpenStack changes the target's account.
 func onOpenStack(target *Target) *Target {
-	target.Account.Spec = infrav1.CloudAccountSpec{OpenStack: &infrav1.OpenStackAccount{Region: "RegionOne"}}
+	target.Account.Spec = infrav1.DroverAccountSpec{OpenStack: &infrav1.OpenStackAccount{Region: "RegionOne"}}
 	return target
 }
 

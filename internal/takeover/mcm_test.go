@@ -22,8 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
@@ -88,13 +88,13 @@ func readFixture(t *testing.T, name string, into map[string]*[]unstructured.Unst
 func newTarget() *Target {
 	target := &Target{
 		Namespace: "blue", Cluster: "blue", Identity: "1a2b3c4d", OwnershipID: "6f1c",
-		Account: &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Name: "prod"}, Spec: infrav1.CloudAccountSpec{
+		Account: &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Name: "prod"}, Spec: infrav1.DroverAccountSpec{
 			AWS: &infrav1.AWSAccount{Region: "eu-central-1"},
 		}},
-		Bootstrap: &bootstrapv1.CloudInitConfigTemplate{},
+		Bootstrap: &bootstrapv1.DroverConfigTemplate{},
 	}
 	target.Bootstrap.Spec.Template.Spec.OperatingSystem = "ubuntu-24.04"
-	target.Refuses = func(spec *bootstrapv1.CloudInitConfigSpec) field.ErrorList {
+	target.Refuses = func(spec *bootstrapv1.DroverConfigSpec) field.ErrorList {
 		return render.Validate(spec, field.NewPath("spec"))
 	}
 	return target

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // mcmVSphere has the fields of a MachineClass's providerSpec for vSphere, of the archived provider.
@@ -96,7 +96,7 @@ func (s findings) vsphere(pool *Pool, class *unstructured.Unstructured, target *
 		}
 	}
 	s.vsphereRest(spec)
-	pool.Machine = target.fields(infrav1.CloudMachineFields{VSphere: m})
+	pool.Machine = target.fields(infrav1.DroverMachineFields{VSphere: m})
 	pool.Keys, pool.cluster = s.keys(at+"tags", spec.Tags, mcmCluster, mcmRole), spec.Tags[mcmCluster]
 }
 
@@ -141,7 +141,7 @@ func (s findings) vsphereRest(spec *mcmVSphere) {
 		s.addLost(at+"customization", "cloud-init or Ignition sets new machines up, and no customization specification")
 	}
 	if len(spec.SSHKeys) > 0 {
-		s.addNote(at+"sshKeys", "the CloudInitConfigTemplate says which keys new machines accept")
+		s.addNote(at+"sshKeys", "the DroverConfigTemplate says which keys new machines accept")
 	}
 	if spec.Force {
 		s.addNote(at+"force", "Drover never overwrites a VM of another owner")

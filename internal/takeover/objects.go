@@ -21,8 +21,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
 )
@@ -30,17 +30,17 @@ import (
 // Target is where the machines go: an adopted Cluster of the management cluster.
 type Target struct {
 	Namespace, Cluster string
-	Account            *infrav1.CloudAccount
+	Account            *infrav1.DroverAccount
 	// Identity is the management cluster's, as controllers.Identity returns it.
 	Identity string
-	// OwnershipID is that of the Cluster's CloudCluster.
+	// OwnershipID is that of the Cluster's DroverCluster.
 	OwnershipID string
 	// Bootstrap is the template that new machines are set up with, apart from the labels and taints
 	// of each pool.
-	Bootstrap *bootstrapv1.CloudInitConfigTemplate
+	Bootstrap *bootstrapv1.DroverConfigTemplate
 	// Refuses returns what Drover's webhook refuses of a setup, with paths below "spec"; nil: only
 	// the management cluster judges.
-	Refuses func(*bootstrapv1.CloudInitConfigSpec) field.ErrorList
+	Refuses func(*bootstrapv1.DroverConfigSpec) field.ErrorList
 }
 
 // instance returns the cloud's ID of the VM with this provider ID, or "" if it is none.
@@ -69,7 +69,7 @@ func (t *Target) token(m Machine) string {
 	return token
 }
 
-// Tags returns the tags that make the VM the CloudMachine's.
+// Tags returns the tags that make the VM the DroverMachine's.
 func (t *Target) Tags(m Machine) map[string]string {
 	return map[string]string{
 		cloud.TagOwnership: t.OwnershipID, cloud.TagToken: t.token(m), cloud.TagMachine: t.Namespace + "/" + m.Name,
@@ -106,7 +106,7 @@ func (t *Target) Objects(p *Plan) (all []client.Object) {
 		set := t.machineSet(pool, d)
 		all = append(all, set)
 		for _, m := range pool.Machines {
-			all = append(all, t.machine(m, pool, set), t.cloudMachine(m, pool, set))
+			all = append(all, t.machine(m, pool, set), t.droverMachine(m, pool, set))
 		}
 	}
 	for i := range p.Pools {
@@ -130,16 +130,16 @@ func (t *Target) marked(name string, pool *Pool) metav1.ObjectMeta {
 	return meta
 }
 
-func (t *Target) machineTemplate(pool *Pool) *infrav1.CloudMachineTemplate {
-	return &infrav1.CloudMachineTemplate{
-		TypeMeta: typeMeta(infrav1.GroupVersion.String(), "CloudMachineTemplate"), ObjectMeta: t.marked(pool.Template, pool),
-		Spec: infrav1.CloudMachineTemplateSpec{Template: infrav1.CloudMachineTemplateResource{Spec: *pool.Machine}},
+func (t *Target) machineTemplate(pool *Pool) *infrav1.DroverMachineTemplate {
+	return &infrav1.DroverMachineTemplate{
+		TypeMeta: typeMeta(infrav1.GroupVersion.String(), "DroverMachineTemplate"), ObjectMeta: t.marked(pool.Template, pool),
+		Spec: infrav1.DroverMachineTemplateSpec{Template: infrav1.DroverMachineTemplateResource{Spec: *pool.Machine}},
 	}
 }
 
-func (t *Target) configTemplate(pool *Pool) *bootstrapv1.CloudInitConfigTemplate {
-	c := &bootstrapv1.CloudInitConfigTemplate{
-		TypeMeta: typeMeta(bootstrapv1.GroupVersion.String(), "CloudInitConfigTemplate"), ObjectMeta: t.marked(pool.Name, pool),
+func (t *Target) configTemplate(pool *Pool) *bootstrapv1.DroverConfigTemplate {
+	c := &bootstrapv1.DroverConfigTemplate{
+		TypeMeta: typeMeta(bootstrapv1.GroupVersion.String(), "DroverConfigTemplate"), ObjectMeta: t.marked(pool.Name, pool),
 		Spec: *t.Bootstrap.Spec.DeepCopy(),
 	}
 	spec := &c.Spec.Template.Spec
@@ -159,7 +159,7 @@ func (t *Target) configTemplate(pool *Pool) *bootstrapv1.CloudInitConfigTemplate
 }
 
 // setUp adds what the pool's machines have in addition to the Target's template.
-func (p *Pool) setUp(spec *bootstrapv1.CloudInitConfigSpec) {
+func (p *Pool) setUp(spec *bootstrapv1.DroverConfigSpec) {
 	more := p.Config.DeepCopy()
 	spec.Format = cmp.Or(more.Format, spec.Format)
 	spec.NodeName = cmp.Or(more.NodeName, spec.NodeName)
@@ -187,8 +187,8 @@ func (t *Target) deployment(pool *Pool) *clusterv1.MachineDeployment {
 				ObjectMeta: clusterv1.ObjectMeta{Labels: maps.Clone(labels)},
 				Spec: clusterv1.MachineSpec{
 					ClusterName: t.Cluster, Version: pool.Version, FailureDomain: pool.FailureDomain,
-					Bootstrap:         clusterv1.Bootstrap{ConfigRef: reference(bootstrapv1.GroupVersion.Group, "CloudInitConfigTemplate", pool.Name)},
-					InfrastructureRef: reference(infrav1.GroupVersion.Group, "CloudMachineTemplate", pool.Template),
+					Bootstrap:         clusterv1.Bootstrap{ConfigRef: reference(bootstrapv1.GroupVersion.Group, "DroverConfigTemplate", pool.Name)},
+					InfrastructureRef: reference(infrav1.GroupVersion.Group, "DroverMachineTemplate", pool.Template),
 					Deletion:          clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: seconds(pool.DrainTimeout)},
 				},
 			},
@@ -228,8 +228,8 @@ func (t *Target) sameDeployment(pool *Pool) *clusterv1.MachineDeployment {
 	maps.Copy(template.Labels, pool.MachineLabels)
 	maps.Copy(template.Labels, labels)
 	template.Spec.ClusterName, template.Spec.Version = t.Cluster, pool.Version
-	template.Spec.Bootstrap = clusterv1.Bootstrap{ConfigRef: reference(bootstrapv1.GroupVersion.Group, "CloudInitConfigTemplate", pool.Name)}
-	template.Spec.InfrastructureRef = reference(infrav1.GroupVersion.Group, "CloudMachineTemplate", pool.Template)
+	template.Spec.Bootstrap = clusterv1.Bootstrap{ConfigRef: reference(bootstrapv1.GroupVersion.Group, "DroverConfigTemplate", pool.Name)}
+	template.Spec.InfrastructureRef = reference(infrav1.GroupVersion.Group, "DroverMachineTemplate", pool.Template)
 	return d
 }
 
@@ -261,7 +261,7 @@ func (t *Target) machine(m Machine, pool *Pool, set *clusterv1.MachineSet) *clus
 	spec.Version, spec.ProviderID = m.Version, m.ProviderID
 	// Nothing reads this Secret, because the machine is set up.
 	spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To(m.Name + "-" + imported)}
-	spec.InfrastructureRef = reference(infrav1.GroupVersion.Group, "CloudMachine", m.Name)
+	spec.InfrastructureRef = reference(infrav1.GroupVersion.Group, "DroverMachine", m.Name)
 	machine := &clusterv1.Machine{
 		TypeMeta: typeMeta(clusterv1.GroupVersion.String(), "Machine"), ObjectMeta: t.marked(m.Name, pool), Spec: spec,
 	}
@@ -270,19 +270,19 @@ func (t *Target) machine(m Machine, pool *Pool, set *clusterv1.MachineSet) *clus
 	return machine
 }
 
-func (t *Target) cloudMachine(m Machine, pool *Pool, set *clusterv1.MachineSet) *infrav1.CloudMachine {
-	c := &infrav1.CloudMachine{
-		TypeMeta: typeMeta(infrav1.GroupVersion.String(), "CloudMachine"), ObjectMeta: t.marked(m.Name, pool),
-		Spec: infrav1.CloudMachineSpec{
-			ProviderID: m.ProviderID, Creation: infrav1.CloudMachineCreation{Token: t.token(m)},
+func (t *Target) droverMachine(m Machine, pool *Pool, set *clusterv1.MachineSet) *infrav1.DroverMachine {
+	c := &infrav1.DroverMachine{
+		TypeMeta: typeMeta(infrav1.GroupVersion.String(), "DroverMachine"), ObjectMeta: t.marked(m.Name, pool),
+		Spec: infrav1.DroverMachineSpec{
+			ProviderID: m.ProviderID, Creation: infrav1.DroverMachineCreation{Token: t.token(m)},
 		},
 	}
 	if pool.Machine != nil {
-		c.Spec.CloudMachineFields = *pool.Machine.DeepCopy()
+		c.Spec.DroverMachineFields = *pool.Machine.DeepCopy()
 	}
 	c.Labels, c.Finalizers = labelsOf(set), []string{infrav1.MachineFinalizer}
 	c.Annotations[clusterv1.TemplateClonedFromNameAnnotation] = pool.Template
-	c.Annotations[clusterv1.TemplateClonedFromGroupKindAnnotation] = "CloudMachineTemplate." + infrav1.GroupVersion.Group
+	c.Annotations[clusterv1.TemplateClonedFromGroupKindAnnotation] = "DroverMachineTemplate." + infrav1.GroupVersion.Group
 	return c
 }
 
@@ -302,7 +302,7 @@ func (t *Target) healthCheck(pool *Pool) *clusterv1.MachineHealthCheck {
 func (t *Target) Try(ctx context.Context, c client.Client, p *Plan) error {
 	for _, o := range t.Objects(p) {
 		switch o.(type) {
-		case *clusterv1.Machine, *infrav1.CloudMachine, *clusterv1.MachineSet:
+		case *clusterv1.Machine, *infrav1.DroverMachine, *clusterv1.MachineSet:
 			continue // they repeat what the templates say
 		}
 		kind := o.GetObjectKind().GroupVersionKind().Kind

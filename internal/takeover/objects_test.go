@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // TestTrySaysWhy tests that whatever the management cluster refuses of a plan is a finding with the
@@ -32,19 +32,19 @@ func TestTrySaysWhy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	template := schema.GroupResource{Group: infrav1.GroupVersion.Group, Resource: "cloudmachinetemplates"}
+	template := schema.GroupResource{Group: infrav1.GroupVersion.Group, Resource: "drovermachinetemplates"}
 	denied := apierrors.NewForbidden(template, "spot", nil)
 	denied.ErrStatus.Message = `admission webhook "policy.example.com" denied the request: no spot here`
 	policy := apierrors.NewForbidden(template, "spot", nil)
 	policy.ErrStatus.Message = "ValidatingAdmissionPolicy 'sizes' with binding 'sizes' denied request: too large"
 	rights := apierrors.NewForbidden(template, "spot", nil)
-	rights.ErrStatus.Message = `cloudmachinetemplates is forbidden: User "alice" cannot create`
+	rights.ErrStatus.Message = `drovermachinetemplates is forbidden: User "alice" cannot create`
 	bare := &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "something is wrong"}}
 	for name, c := range map[string]struct {
 		err        error
 		field, why string // both empty: an error
 	}{
-		"schema": {apierrors.NewInvalid(infrav1.GroupVersion.WithKind("CloudMachineTemplate").GroupKind(), "spot",
+		"schema": {apierrors.NewInvalid(infrav1.GroupVersion.WithKind("DroverMachineTemplate").GroupKind(), "spot",
 			field.ErrorList{field.Required(field.NewPath("spec", "x"), "it is needed")}), "spec.x", "it is needed"},
 		"without causes": {bare, "", "something is wrong"},
 		"webhook":        {denied, "", "no spot here"},
@@ -61,7 +61,7 @@ func TestTrySaysWhy(t *testing.T) {
 			p := w.plan()
 			management := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
 				Create: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
-					if _, is := o.(*infrav1.CloudMachineTemplate); is && o.GetName() == "spot" {
+					if _, is := o.(*infrav1.DroverMachineTemplate); is && o.GetName() == "spot" {
 						return c.err
 					}
 					return nil
@@ -74,7 +74,7 @@ func TestTrySaysWhy(t *testing.T) {
 			}
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(p.Findings).To(ContainElement(And(
-				HaveField("Severity", Refused), HaveField("Object", "CloudMachineTemplate spot"), HaveField("Field", c.field), HaveField("Message", ContainSubstring(c.why)),
+				HaveField("Severity", Refused), HaveField("Object", "DroverMachineTemplate spot"), HaveField("Field", c.field), HaveField("Message", ContainSubstring(c.why)),
 			)))
 			g.Expect(p.Blocked()).To(Equal(1))
 		})

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
 )
@@ -29,7 +29,7 @@ type Pool struct {
 	Version string
 	// Template is the name of Machine, which several pools may share.
 	Template   string
-	Machine    *infrav1.CloudMachineFields
+	Machine    *infrav1.DroverMachineFields
 	NodeLabels map[string]string
 	// MachineLabels are those of new machines that Cluster API sets on their Nodes.
 	MachineLabels   map[string]string
@@ -46,7 +46,7 @@ type Pool struct {
 	// Annotations are those of the MachineDeployment.
 	Annotations map[string]string
 	// Config is what new machines are set up with, in addition to the Target's template.
-	Config bootstrapv1.CloudInitConfigSpec
+	Config bootstrapv1.DroverConfigSpec
 	// Health says when a machine is replaced; nil: never. It has neither cluster nor selector.
 	Health *clusterv1.MachineHealthCheckSpec
 	// Size is what an autoscaler may make of Replicas; nil: there is none.
@@ -198,7 +198,7 @@ func (p *Plan) joinable(target *Target) {
 		if cmp.Or(pool.Config.NodeName, target.Bootstrap.Spec.Template.Spec.NodeName) != bootstrapv1.NodeNameHostname {
 			continue
 		}
-		bootstrap := p.findingsFor("CloudInitConfigTemplate", target.Bootstrap.Name)
+		bootstrap := p.findingsFor("DroverConfigTemplate", target.Bootstrap.Name)
 		const field, why = "spec.template.spec.nodeName", "it is Hostname: the instance data have the name with a domain"
 		switch {
 		case account.GCP != nil:
@@ -241,7 +241,7 @@ func (p *Plan) MatchInstances(keys []string, listed []tagging.Instance, target *
 			vm := byID[m.Instance]
 			delete(byID, m.Instance)
 			if vm == nil {
-				s.addRefused("", "the account has no VM %s with the tags %s: check the CloudAccount's region or namespace, and its credentials", m.Instance, strings.Join(keys, " and "))
+				s.addRefused("", "the account has no VM %s with the tags %s: check the DroverAccount's region or namespace, and its credentials", m.Instance, strings.Join(keys, " and "))
 				continue
 			}
 			s.compare(pool, m, vm, target)
@@ -274,7 +274,7 @@ func (s findings) compare(pool *Pool, m Machine, vm *tagging.Instance, target *T
 		s.addRefused("", "its VM %s has tags of Drover already, and they are of another machine or cluster", vm.ID)
 	}
 	if vm.ProviderID != m.ProviderID {
-		s.addRefused("", "the provider ID of its VM is %s, but its Node has %s: the CloudAccount must be for the same place, and on OpenStack have regionalProviderIDs as the Nodes have it",
+		s.addRefused("", "the provider ID of its VM is %s, but its Node has %s: the DroverAccount must be for the same place, and on OpenStack have regionalProviderIDs as the Nodes have it",
 			vm.ProviderID, m.ProviderID)
 	}
 	if owner := vm.Tags[ownerKey]; owner != "" && target.Account.Spec.KubeVirt != nil {

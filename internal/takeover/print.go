@@ -13,7 +13,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/internal/terminal"
 )
 
@@ -78,7 +78,7 @@ func (t *Target) PrintYAML(out io.Writer, p *Plan) error {
 			return fmt.Errorf("writing %s: %w", o.GetName(), err)
 		}
 		b.WriteString("---\n")
-		if _, vm := o.(*infrav1.CloudMachine); vm {
+		if _, vm := o.(*infrav1.DroverMachine); vm {
 			for _, key := range slices.Sorted(maps.Keys(tags[o.GetName()])) {
 				fmt.Fprintf(&b, "# its VM's tag %s: %s\n", key, tags[o.GetName()][key])
 			}

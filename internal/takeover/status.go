@@ -43,7 +43,7 @@ func (t *Takeover) Status(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(out, "Cluster %s, paused: %t\nStaged: MachineDeployment %d, MachineSet %d, Machine %d, CloudMachine %d\nHeld: Machine %d\nTagged: VM %d\n%s\n",
+	_, err = fmt.Fprintf(out, "Cluster %s, paused: %t\nStaged: MachineDeployment %d, MachineSet %d, Machine %d, DroverMachine %d\nHeld: Machine %d\nTagged: VM %d\n%s\n",
 		t.Cluster, paused, len(s.deployments), len(s.sets), len(s.machines), len(s.vms), held, len(tagged), step)
 	return err
 }

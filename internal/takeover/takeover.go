@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
 )
@@ -84,7 +84,7 @@ func (t *Takeover) stagePool(ctx context.Context, pool *Pool, tagged map[string]
 		return err
 	}
 	for _, m := range pool.Machines {
-		machine, vm := t.machine(m, pool, set), t.cloudMachine(m, pool, set)
+		machine, vm := t.machine(m, pool, set), t.droverMachine(m, pool, set)
 		if err := t.make(ctx, machine); err != nil {
 			return err
 		}
@@ -172,13 +172,13 @@ func (t *Takeover) setPaused(ctx context.Context, paused bool) error {
 		if c := conditions.Get(cluster, clusterv1.PausedCondition); c == nil || c.Status != want || c.ObservedGeneration < cluster.Generation {
 			return "Cluster " + t.Cluster, nil
 		}
-		infrastructure := &infrav1.CloudCluster{}
+		infrastructure := &infrav1.DroverCluster{}
 		key := client.ObjectKey{Namespace: t.Namespace, Name: cluster.Spec.InfrastructureRef.Name}
 		if err := t.Management.Get(ctx, key, infrastructure); err != nil {
 			return "", err
 		}
 		if c := conditions.Get(infrastructure, clusterv1.PausedCondition); c == nil || c.Status != want {
-			return "CloudCluster " + key.Name, nil
+			return "DroverCluster " + key.Name, nil
 		}
 		return "", nil
 	})
@@ -220,7 +220,7 @@ type staged struct {
 	deployments []*clusterv1.MachineDeployment
 	sets        []*clusterv1.MachineSet
 	machines    []*clusterv1.Machine
-	vms         []*infrav1.CloudMachine
+	vms         []*infrav1.DroverMachine
 	templates   []client.Object
 }
 
@@ -231,9 +231,9 @@ func (t *Takeover) staged(ctx context.Context) (*staged, error) {
 		deployments clusterv1.MachineDeploymentList
 		sets        clusterv1.MachineSetList
 		machines    clusterv1.MachineList
-		vms         infrav1.CloudMachineList
-		templates   infrav1.CloudMachineTemplateList
-		configs     bootstrapv1.CloudInitConfigTemplateList
+		vms         infrav1.DroverMachineList
+		templates   infrav1.DroverMachineTemplateList
+		configs     bootstrapv1.DroverConfigTemplateList
 	)
 	for _, list := range []client.ObjectList{&checks, &deployments, &sets, &machines, &vms, &templates, &configs} {
 		err := t.Management.List(ctx, list, client.InNamespace(t.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: t.Cluster})
@@ -245,11 +245,11 @@ func (t *Takeover) staged(ctx context.Context) (*staged, error) {
 	s.deployments = marked(deployments.Items, func(o *clusterv1.MachineDeployment) client.Object { return o })
 	s.sets = marked(sets.Items, func(o *clusterv1.MachineSet) client.Object { return o })
 	s.machines = marked(machines.Items, func(o *clusterv1.Machine) client.Object { return o })
-	s.vms = marked(vms.Items, func(o *infrav1.CloudMachine) client.Object { return o })
-	for _, o := range marked(templates.Items, func(o *infrav1.CloudMachineTemplate) client.Object { return o }) {
+	s.vms = marked(vms.Items, func(o *infrav1.DroverMachine) client.Object { return o })
+	for _, o := range marked(templates.Items, func(o *infrav1.DroverMachineTemplate) client.Object { return o }) {
 		s.templates = append(s.templates, o)
 	}
-	for _, o := range marked(configs.Items, func(o *bootstrapv1.CloudInitConfigTemplate) client.Object { return o }) {
+	for _, o := range marked(configs.Items, func(o *bootstrapv1.DroverConfigTemplate) client.Object { return o }) {
 		s.templates = append(s.templates, o)
 	}
 	return &s, nil
@@ -385,7 +385,7 @@ func (t *Takeover) untilAllPaused(ctx context.Context, s *staged) error {
 			return "", err
 		}
 		for _, o := range all {
-			_, isDrovers := o.(*infrav1.CloudMachine)
+			_, isDrovers := o.(*infrav1.DroverMachine)
 			if stopped := core && !isDrovers || drover && isDrovers; stopped || conditions.IsTrue(o.(conditions.Getter), clusterv1.PausedCondition) {
 				continue
 			}

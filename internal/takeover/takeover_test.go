@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // TestRollbackWithoutManagers: a rollback waits for a manager to see the pause, unless its
@@ -36,7 +36,7 @@ func TestRollbackWithoutManagers(t *testing.T) {
 		"both are stopped":                  {managers: []client.Object{core(0, 0), drover(0, 0)}, assume: true},
 		"only Drover, and the rest is seen": {managers: []client.Object{core(1, 1), drover(0, 0)}, assume: true, paused: []string{"Machine"}},
 		"only Drover":                       {managers: []client.Object{core(1, 1), drover(0, 0)}, assume: true, waits: true},
-		"only Cluster API, the rest seen":   {managers: []client.Object{core(0, 0), drover(1, 1)}, assume: true, paused: []string{"CloudMachine"}},
+		"only Cluster API, the rest seen":   {managers: []client.Object{core(0, 0), drover(1, 1)}, assume: true, paused: []string{"DroverMachine"}},
 		"one still ends":                    {managers: []client.Object{core(0, 0), drover(0, 1)}, assume: true, waits: true},
 		"a second Deployment of Drover's":   {managers: []client.Object{core(0, 0), drover(0, 0), manager("shard", "infrastructure-drover", 1, 1)}, assume: true, waits: true},
 		"none is there":                     {assume: true, waits: true},
@@ -51,7 +51,7 @@ func TestRollbackWithoutManagers(t *testing.T) {
 			seen := []metav1.Condition{{Type: clusterv1.PausedCondition, Status: metav1.ConditionTrue}}
 			s := &staged{
 				machines: []*clusterv1.Machine{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}},
-				vms:      []*infrav1.CloudMachine{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}},
+				vms:      []*infrav1.DroverMachine{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}},
 			}
 			for _, kind := range c.paused {
 				if kind == "Machine" {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // below returns an inventory path below the datacenter's folder of a kind, as Drover has it. The
@@ -36,7 +36,7 @@ func (s findings) pool(field, name string, target *Target) string {
 	account := target.Account.Spec.VSphere
 	switch {
 	case name == "" && len(account.FailureDomains) == 0 && account.ZoneCategory == "":
-		s.addRefused(field, "there is none: name the pool, or failure domains of the CloudAccount")
+		s.addRefused(field, "there is none: name the pool, or failure domains of the DroverAccount")
 	case name != "" && !strings.Contains(name, "/"):
 		s.addRefused(field, "it is %q, without a path: name it as CLUSTER/Resources/POOL", name)
 	}
@@ -46,7 +46,7 @@ func (s findings) pool(field, name string, target *Target) string {
 // datacenter refuses a datacenter that is not the account's.
 func (s findings) datacenter(field, name string, target *Target) {
 	if account := target.Account.Spec.VSphere.Datacenter; name != "" && path.Join("/", name) != path.Join("/", account) {
-		s.addRefused(field, "it is %q, and the CloudAccount's is %q", name, account)
+		s.addRefused(field, "it is %q, and the DroverAccount's is %q", name, account)
 	}
 }
 

@@ -8,14 +8,14 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
 )
 
 // onVSphere changes the target's account.
 func onVSphere(target *Target) *Target {
-	target.Account.Spec = infrav1.CloudAccountSpec{VSphere: &infrav1.VSphereAccount{Datacenter: "dc1"}}
+	target.Account.Spec = infrav1.DroverAccountSpec{VSphere: &infrav1.VSphereAccount{Datacenter: "dc1"}}
 	return target
 }
 

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
@@ -65,8 +65,8 @@ func TestAutoscaler(t *testing.T) {
 // back.
 func TestOnAWS(t *testing.T) {
 	s := start(t, rig.StartOnAWS)
-	of := func(instanceType, image string) func(*infrav1.CloudMachineFields) {
-		return func(m *infrav1.CloudMachineFields) { m.AWS.InstanceType, m.AWS.Image.ID = instanceType, image }
+	of := func(instanceType, image string) func(*infrav1.DroverMachineFields) {
+		return func(m *infrav1.DroverMachineFields) { m.AWS.InstanceType, m.AWS.Image.ID = instanceType, image }
 	}
 	small := s.newGroup("small", 4, func(g *group) { g.fields = of("t3.small", ec2stub.KeepingImage) })
 	large := s.newGroup("large", 2, func(g *group) { g.fields = of("p4d.24xlarge", ec2stub.KeepingImage) })
@@ -82,8 +82,8 @@ func TestOnAWS(t *testing.T) {
 // TestOnAzure tests the same with Azure's sizes, which its catalog describes.
 func TestOnAzure(t *testing.T) {
 	s := start(t, rig.StartOnAzure)
-	of := func(size, image string) func(*infrav1.CloudMachineFields) {
-		return func(m *infrav1.CloudMachineFields) { m.Azure.VMSize, m.Azure.Image.ID = size, image }
+	of := func(size, image string) func(*infrav1.DroverMachineFields) {
+		return func(m *infrav1.DroverMachineFields) { m.Azure.VMSize, m.Azure.Image.ID = size, image }
 	}
 	small := s.newGroup("small", 4, func(g *group) { g.fields = of("Standard_D2s_v5", armstub.Image) })
 	large := s.newGroup("large", 2, func(g *group) { g.fields = of("Standard_D32s_v5", armstub.Image) })
@@ -99,8 +99,8 @@ func TestOnAzure(t *testing.T) {
 // TestOnGCP tests the same with Google's machine types, which its API describes.
 func TestOnGCP(t *testing.T) {
 	s := start(t, rig.StartOnGCP)
-	of := func(machineType string) func(*infrav1.CloudMachineFields) {
-		return func(m *infrav1.CloudMachineFields) { m.GCP.MachineType = machineType }
+	of := func(machineType string) func(*infrav1.DroverMachineFields) {
+		return func(m *infrav1.DroverMachineFields) { m.GCP.MachineType = machineType }
 	}
 	small := s.newGroup("small", 4, func(g *group) { g.fields = of("e2-standard-2") })
 	large := s.newGroup("large", 2, func(g *group) { g.fields = of("e2-standard-32") })
@@ -169,7 +169,7 @@ func (s *stage) shortage(small, large *group) {
 
 	second := s.app("second", 1, 1500, nil)
 	s.until("a small machine waits for capacity", func(ctx context.Context) (string, error) {
-		list := &infrav1.CloudMachineList{}
+		list := &infrav1.DroverMachineList{}
 		if err := s.rig.Client.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
 			return "", err
 		}
@@ -178,7 +178,7 @@ func (s *stage) shortage(small, large *group) {
 				return "", nil
 			}
 		}
-		return "no CloudMachine says so", nil
+		return "no DroverMachine says so", nil
 	})
 	begin := time.Now()
 	s.until("the pod runs on a large machine", s.on(large, second))

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -64,7 +64,7 @@ type group struct {
 	annotations map[string]string
 	// fields changes the machines on other clouds than the simulated one. nil keeps the defaults of
 	// the rig.
-	fields func(*infrav1.CloudMachineFields)
+	fields func(*infrav1.DroverMachineFields)
 }
 
 func start(t *testing.T, begin func(context.Context, ...string) (*rig.Rig, error)) *stage {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -32,7 +32,7 @@ func TestEndpoint(t *testing.T) {
 	s := &stage{bare}
 	calls := s.counter()
 	for _, o := range objects {
-		if c, ok := o.(*infrav1.CloudCluster); ok {
+		if c, ok := o.(*infrav1.DroverCluster); ok {
 			c.Spec.Endpoint.LoadBalancer.AccountRef = c.Spec.AccountRefs[0]
 			c.Spec.Endpoint.LoadBalancer.AWS = &infrav1.AWSLoadBalancer{Subnets: &infrav1.AWSSelector{IDs: []string{"subnet-0a2", "subnet-0b1"}}}
 		}
@@ -71,7 +71,7 @@ func TestEndpoint(t *testing.T) {
 	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, machine))
 	s.Until("the machine is gone", scenario.Empty(s.Rig.Client, &clusterv1.MachineList{}, s.Namespace))
 	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, s.Cluster()))
-	s.Until("the cluster is gone", scenario.Empty(s.Rig.Client, &infrav1.CloudClusterList{}, s.Namespace))
+	s.Until("the cluster is gone", scenario.Empty(s.Rig.Client, &infrav1.DroverClusterList{}, s.Namespace))
 	if left := s.AWS.Left(cloud.TagOwnership, owner); len(left) > 0 {
 		t.Errorf("%q are left", left)
 	}

@@ -13,7 +13,7 @@ import (
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -46,7 +46,7 @@ func TestCallsOfAFleet(t *testing.T) {
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
 	begin := time.Now()
 	s.Until("all run", func(ctx context.Context) (string, error) {
-		list := &infrav1.CloudMachineList{}
+		list := &infrav1.DroverMachineList{}
 		if err := s.Rig.View.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
 			return "", err
 		}

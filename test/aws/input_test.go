@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
@@ -275,7 +275,7 @@ func (s *stage) complains(t *testing.T, name, reason string, words ...string) {
 	t.Helper()
 	in := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}
 	in.Until("the machine says what is wrong", func(ctx context.Context) (string, error) {
-		list := &infrav1.CloudMachineList{}
+		list := &infrav1.DroverMachineList{}
 		pool := client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.NewPool(name, 1).Name}
 		if err := s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace), pool); err != nil {
 			return "", err
@@ -316,17 +316,17 @@ func TestBadAccounts(t *testing.T) {
 	s.Do(s.Rig.Client.Create(s.Ctx, other))
 	for _, c := range []struct {
 		name   string
-		change func(*infrav1.CloudAccountSpec)
+		change func(*infrav1.DroverAccountSpec)
 		reason string
 		words  []string
 	}{
-		{"expired", func(a *infrav1.CloudAccountSpec) { a.AWS.Endpoint = expired.URL },
+		{"expired", func(a *infrav1.DroverAccountSpec) { a.AWS.Endpoint = expired.URL },
 			infrav1.UnauthorizedReason, []string{"ExpiredToken", "credentialsRef: renew the credentials"}},
-		{"secret", func(a *infrav1.CloudAccountSpec) { a.CredentialsRef.Name = other.Name },
+		{"secret", func(a *infrav1.DroverAccountSpec) { a.CredentialsRef.Name = other.Name },
 			infrav1.UnauthorizedReason, []string{"SignatureDoesNotMatch", "credentialsRef: put the access key's own secret"}},
-		{"role", func(a *infrav1.CloudAccountSpec) { a.AWS.AssumeRole = foreign },
+		{"role", func(a *infrav1.DroverAccountSpec) { a.AWS.AssumeRole = foreign },
 			infrav1.UnauthorizedReason, []string{"AccessDenied", "assumeRole: let the role's trust policy"}},
-		{"site", func(a *infrav1.CloudAccountSpec) { a.AWS.Endpoint = site.URL }, infrav1.CloudErrorUnknownReason, []string{"check spec.aws.endpoint"}},
+		{"site", func(a *infrav1.DroverAccountSpec) { a.AWS.Endpoint = site.URL }, infrav1.CloudErrorUnknownReason, []string{"check spec.aws.endpoint"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/scenario"
@@ -42,7 +42,7 @@ func TestInterruption(t *testing.T) {
 	pool := s.NewPool("md", 3)
 	for _, o := range pool.Objects() {
 		s.Dress(o)
-		if template, ok := o.(*infrav1.CloudMachineTemplate); ok {
+		if template, ok := o.(*infrav1.DroverMachineTemplate); ok {
 			template.Spec.Template.Spec.AWS.Market = &infrav1.AWSMarket{Type: "spot"}
 		}
 		s.Do(s.Rig.Client.Create(s.Ctx, o))
@@ -122,24 +122,24 @@ func TestInterruption(t *testing.T) {
 	t.Logf("calls of AWS: %v", s.AWS.Calls())
 }
 
-func instanceOf(m *infrav1.CloudMachine) string {
+func instanceOf(m *infrav1.DroverMachine) string {
 	return m.Spec.ProviderID[strings.LastIndex(m.Spec.ProviderID, "/")+1:]
 }
 
-// machines returns the tenant's CloudMachines by name.
-func (s *stage) machines() (all []*infrav1.CloudMachine) {
+// machines returns the tenant's DroverMachines by name.
+func (s *stage) machines() (all []*infrav1.DroverMachine) {
 	s.Helper()
-	list := &infrav1.CloudMachineList{}
+	list := &infrav1.DroverMachineList{}
 	s.Do(s.Rig.Client.List(s.Ctx, list, client.InNamespace(s.Namespace)))
 	for i := range list.Items {
 		all = append(all, &list.Items[i])
 	}
-	slices.SortFunc(all, func(a, b *infrav1.CloudMachine) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b *infrav1.DroverMachine) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
-// owner returns the Machine of a CloudMachine, which has the same name.
-func (s *stage) owner(m *infrav1.CloudMachine) *clusterv1.Machine {
+// owner returns the Machine of a DroverMachine, which has the same name.
+func (s *stage) owner(m *infrav1.DroverMachine) *clusterv1.Machine {
 	s.Helper()
 	machine := &clusterv1.Machine{}
 	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(m), machine))
@@ -147,7 +147,7 @@ func (s *stage) owner(m *infrav1.CloudMachine) *clusterv1.Machine {
 }
 
 // account checks the condition EventStreamConnected of the account.
-func (s *stage) account(account *infrav1.CloudAccount, want metav1.ConditionStatus, words string) scenario.Check {
+func (s *stage) account(account *infrav1.DroverAccount, want metav1.ConditionStatus, words string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 			return "", err
@@ -163,9 +163,9 @@ func (s *stage) account(account *infrav1.CloudAccount, want metav1.ConditionStat
 	}
 }
 
-func (s *stage) troubled(m *infrav1.CloudMachine, words string) scenario.Check {
+func (s *stage) troubled(m *infrav1.DroverMachine, words string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		now := &infrav1.CloudMachine{}
+		now := &infrav1.DroverMachine{}
 		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(m), now); err != nil {
 			return "", err
 		}
@@ -177,9 +177,9 @@ func (s *stage) troubled(m *infrav1.CloudMachine, words string) scenario.Check {
 }
 
 // replaced checks that the machine is gone, and that Drover terminated its instance before EC2 did.
-func (s *stage) replaced(m *infrav1.CloudMachine) scenario.Check {
+func (s *stage) replaced(m *infrav1.DroverMachine) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(m), &infrav1.CloudMachine{})
+		err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(m), &infrav1.DroverMachine{})
 		if client.IgnoreNotFound(err) != nil {
 			return "", err
 		}

@@ -13,7 +13,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -54,7 +54,7 @@ func TestZoneOnRecord(t *testing.T) {
 	capacity(-1, -1, 0)
 	s.AWS.SetLag(time.Hour)
 	s.Do(house.StartManager(s.Ctx))
-	list := &infrav1.CloudMachineList{}
+	list := &infrav1.DroverMachineList{}
 	s.Until("all are on record", func(ctx context.Context) (string, error) {
 		if err := s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
 			return "", err

@@ -8,7 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/azure"
 	"github.com/drover-io/drover/cloud/azure/armstub"
@@ -20,7 +20,7 @@ const tenant = "77777777-1111-2222-3333-444444444444"
 
 func accountConfig() fleet.AccountConfig {
 	return fleet.AccountConfig{
-		Spec: infrav1.CloudAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Azure: &infrav1.AzureAccount{
+		Spec: infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Azure: &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
 			Custom: &infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
 		}},
@@ -29,8 +29,8 @@ func accountConfig() fleet.AccountConfig {
 }
 
 // smallest returns a machine that the stand-in can make.
-func smallest() *infrav1.CloudMachineFields {
-	return &infrav1.CloudMachineFields{Azure: &infrav1.AzureMachine{
+func smallest() *infrav1.DroverMachineFields {
+	return &infrav1.DroverMachineFields{Azure: &infrav1.AzureMachine{
 		VMSize: "Standard_D2s_v5", Image: infrav1.AzureImage{ID: armstub.Image},
 		NetworkInterfaces: []infrav1.AzureNetworkInterface{{SubnetID: armstub.Subnet}},
 	}}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/takeover"
@@ -58,7 +58,7 @@ func takenOver(s *takeover.Stage, add func(*takeover.Old, takeover.Pool), writes
 	s.Azure.SetKeep(false)
 	pool := takeover.Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}}
 	add(s.Old, pool)
-	s.Whole(pool, func(m *infrav1.CloudMachineFields) { m.Azure.AdminUsername = "operators" }, writes)
+	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.Azure.AdminUsername = "operators" }, writes)
 	volumes := map[string]bool{}
 	for _, e := range s.Azure.Books() {
 		if e.Tags["csi"] != "" {

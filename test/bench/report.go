@@ -103,7 +103,7 @@ func idleFigures() []figure {
 		{"idle: cloud calls in 10 minutes, per machine", idle(func(p *measure.Phase) float64 { return float64(p.Calls()) }),
 			map[string]float64{"": 0.1, vsphere + " 300": 0.1, vsphere: none}},
 		{"idle: reconciles of machines in 10 minutes, per machine", idle(func(p *measure.Phase) float64 {
-			return float64(p.Reconciles["cloudmachine"] + p.Reconciles["node"] + p.Reconciles["cloudinitconfig"])
+			return float64(p.Reconciles["drovermachine"] + p.Reconciles["node"] + p.Reconciles["droverconfig"])
 		}), map[string]float64{"": 0}},
 		{"idle: Kubernetes writes in 10 minutes, per machine", idle(func(p *measure.Phase) float64 { return float64(p.Writes.Total()) }), map[string]float64{"": 0}},
 		{"idle: Drover's CPU ms in 10 minutes, per machine", idle(func(p *measure.Phase) float64 { return p.CPUSeconds["drover"] * 1000 }), nil},

@@ -35,8 +35,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap"
 	"github.com/drover-io/drover/internal/forwarder"
 	"github.com/drover-io/drover/internal/kubeconfig"
@@ -181,7 +181,7 @@ func (e *environment) cluster(t *testing.T, name string, kubeconfig []byte) *clu
 		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name},
 		Spec: clusterv1.ClusterSpec{
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "127.0.0.1", Port: e.port()},
-			InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: name},
+			InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster", Name: name},
 		},
 	}
 	g.Expect(e.Create(ctx, cluster)).To(Succeed())
@@ -198,13 +198,13 @@ func (e *environment) port() int32 {
 }
 
 // machine creates a Machine with its config, as Cluster API and the webhook would.
-func (e *environment) machine(t *testing.T, cluster *clusterv1.Cluster, name string) (*clusterv1.Machine, *bootstrapv1.CloudInitConfig) {
+func (e *environment) machine(t *testing.T, cluster *clusterv1.Cluster, name string) (*clusterv1.Machine, *bootstrapv1.DroverConfig) {
 	t.Helper()
-	return e.machineWith(t, cluster, name, "", bootstrapv1.CloudInitConfigSpec{})
+	return e.machineWith(t, cluster, name, "", bootstrapv1.DroverConfigSpec{})
 }
 
 // machineWith creates a Machine with a version and a spec.
-func (e *environment) machineWith(t *testing.T, cluster *clusterv1.Cluster, name, version string, spec bootstrapv1.CloudInitConfigSpec) (*clusterv1.Machine, *bootstrapv1.CloudInitConfig) {
+func (e *environment) machineWith(t *testing.T, cluster *clusterv1.Cluster, name, version string, spec bootstrapv1.DroverConfigSpec) (*clusterv1.Machine, *bootstrapv1.DroverConfig) {
 	t.Helper()
 	g := NewWithT(t)
 	labels := map[string]string{clusterv1.ClusterNameLabel: cluster.Name}
@@ -213,12 +213,12 @@ func (e *environment) machineWith(t *testing.T, cluster *clusterv1.Cluster, name
 		Spec: clusterv1.MachineSpec{
 			ClusterName:       cluster.Name,
 			Version:           version,
-			Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "CloudInitConfig", Name: name}},
-			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
+			Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "DroverConfig", Name: name}},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: name},
 		},
 	}
 	g.Expect(e.Create(t.Context(), machine)).To(Succeed())
-	config := &bootstrapv1.CloudInitConfig{Spec: spec, ObjectMeta: metav1.ObjectMeta{
+	config := &bootstrapv1.DroverConfig{Spec: spec, ObjectMeta: metav1.ObjectMeta{
 		Namespace: cluster.Namespace, Name: name, Labels: labels, Finalizers: []string{bootstrapv1.ConfigFinalizer},
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(machine, clusterv1.GroupVersion.WithKind("Machine"))},
 	}}
@@ -227,7 +227,7 @@ func (e *environment) machineWith(t *testing.T, cluster *clusterv1.Cluster, name
 }
 
 // data waits for the config's user data and returns its Secret.
-func (e *environment) data(t *testing.T, config *bootstrapv1.CloudInitConfig) *corev1.Secret {
+func (e *environment) data(t *testing.T, config *bootstrapv1.DroverConfig) *corev1.Secret {
 	t.Helper()
 	g := NewWithT(t)
 	e.eventually(g, config, func(g Gomega) {
@@ -318,7 +318,7 @@ func (e *environment) limited(t *testing.T, name string) []byte {
 	return must(e.Kubeconfig(name))(g)
 }
 
-func reason(config *bootstrapv1.CloudInitConfig) string {
+func reason(config *bootstrapv1.DroverConfig) string {
 	for _, c := range config.Status.Conditions {
 		if c.Type == clusterv1.ReadyCondition {
 			return c.Reason

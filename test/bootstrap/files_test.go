@@ -19,7 +19,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -38,7 +38,7 @@ func TestFilesAreFetched(t *testing.T) {
 	stop := e.manager(outer)
 	cluster := e.cluster(t, "files", must(e.Kubeconfig("adopter-of-files"))(g))
 	large := large(t, 20<<10)
-	spec := bootstrapv1.CloudInitConfigSpec{Files: []bootstrapv1.File{{Path: "/srv/its own/large", Content: large, Permissions: "0640"}}}
+	spec := bootstrapv1.DroverConfigSpec{Files: []bootstrapv1.File{{Path: "/srv/its own/large", Content: large, Permissions: "0640"}}}
 	_, configA := e.machineWith(t, cluster, "files-a", "", spec)
 	_, configB := e.machineWith(t, cluster, "files-b", "", spec)
 	a, b := e.data(t, configA), e.data(t, configB)
@@ -121,13 +121,13 @@ func TestFilesAreFetched(t *testing.T) {
 
 // filesRefused tests a cluster whose kubeconfig may not create roles, and a config that can't be
 // split.
-func (e *environment) filesRefused(t *testing.T, cluster *clusterv1.Cluster, spec bootstrapv1.CloudInitConfigSpec) {
+func (e *environment) filesRefused(t *testing.T, cluster *clusterv1.Cluster, spec bootstrapv1.DroverConfigSpec) {
 	g := NewWithT(t)
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "drover-adopter"}}
 	g.Expect(e.Get(t.Context(), client.ObjectKeyFromObject(role), role)).To(Succeed())
 	e.patch(g, role, func() { role.Rules = role.Rules[:1] })
 	_, config := e.machineWith(t, cluster, "files-c", "", spec)
-	says := func(config *bootstrapv1.CloudInitConfig, why string, words ...string) {
+	says := func(config *bootstrapv1.DroverConfig, why string, words ...string) {
 		e.eventually(g, config, func(g Gomega) {
 			g.Expect(reason(config)).To(Equal(why))
 			for _, w := range words {

@@ -10,8 +10,8 @@ import (
 	. "github.com/onsi/gomega"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
@@ -23,7 +23,7 @@ func TestHostname(t *testing.T) {
 	g := NewWithT(t)
 	stop := e.manager(t)
 	cluster := e.cluster(t, "host", nil)
-	machine, config := e.machineWith(t, cluster, "host-1", "", bootstrapv1.CloudInitConfigSpec{NodeName: bootstrapv1.NodeNameHostname})
+	machine, config := e.machineWith(t, cluster, "host-1", "", bootstrapv1.DroverConfigSpec{NodeName: bootstrapv1.NodeNameHostname})
 	data := e.data(t, config)
 	g.Expect(strings.Count(string(data.Data["value"]), "--hostname-override={{ ds.meta_data.local_hostname }}")).To(Equal(1))
 	secret := tokenOf(data)
@@ -37,9 +37,9 @@ func TestHostname(t *testing.T) {
 	dns := func(name string) clusterv1.MachineAddress {
 		return clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: name}
 	}
-	e.cloudMachine(t, machine, "10.1.2.4", dns(name))
+	e.droverMachine(t, machine, "10.1.2.4", dns(name))
 	other, _ := e.machine(t, cluster, "host-2")
-	e.cloudMachine(t, other, "10.1.2.5", dns("ip-10-1-2-5.ec2.internal"))
+	e.droverMachine(t, other, "10.1.2.5", dns("ip-10-1-2-5.ec2.internal"))
 	node := booting.become(t, e.certificate(t, first), key)
 	e.says(t, machine, infrav1.NodeMissingReason, first)
 

@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/discovery"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
-func message(config *bootstrapv1.CloudInitConfig) string {
+func message(config *bootstrapv1.DroverConfig) string {
 	for _, c := range config.Status.Conditions {
 		if c.Type == clusterv1.ReadyCondition {
 			return c.Message
@@ -32,7 +32,7 @@ func (e *environment) versions(t *testing.T, cluster *clusterv1.Cluster) {
 	server, err := must(discovery.NewDiscoveryClientForConfig(e.AdminConfig()))(g).ServerVersion()
 	g.Expect(err).NotTo(HaveOccurred())
 	sum := strings.Repeat("0", 64)
-	spec := bootstrapv1.CloudInitConfigSpec{OperatingSystem: "flatcar", Install: bootstrapv1.Install{
+	spec := bootstrapv1.DroverConfigSpec{OperatingSystem: "flatcar", Install: bootstrapv1.Install{
 		Mode: bootstrapv1.InstallBinaries, Binaries: &bootstrapv1.BinariesInstall{
 			Kubelet: bootstrapv1.Checksum{SHA256: sum}, Containerd: bootstrapv1.Release{Version: "2.2.1", SHA256: sum},
 			Runc: bootstrapv1.Release{Version: "1.4.0", SHA256: sum}, CNIPlugins: bootstrapv1.Release{Version: "1.9.1", SHA256: sum},
@@ -53,7 +53,7 @@ func (e *environment) versions(t *testing.T, cluster *clusterv1.Cluster) {
 // permission.
 func (e *environment) secrets(t *testing.T, cluster *clusterv1.Cluster) {
 	g := NewWithT(t)
-	_, config := e.machineWith(t, cluster, "secret-1", "", bootstrapv1.CloudInitConfigSpec{Files: []bootstrapv1.File{{
+	_, config := e.machineWith(t, cluster, "secret-1", "", bootstrapv1.DroverConfigSpec{Files: []bootstrapv1.File{{
 		Path: "/etc/motd", ContentFrom: bootstrapv1.FileSource{Secret: bootstrapv1.SecretKey{Name: "motd", Key: "text"}},
 	}}})
 	expect := func(text string) {

@@ -19,8 +19,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
@@ -37,15 +37,15 @@ func tokenOf(data *corev1.Secret) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-" + id}}
 }
 
-// cloudMachine creates the machine's CloudMachine with the data that the cloud would report.
-func (e *environment) cloudMachine(t *testing.T, machine *clusterv1.Machine, ip string, more ...clusterv1.MachineAddress) {
+// droverMachine creates the machine's DroverMachine with the data that the cloud would report.
+func (e *environment) droverMachine(t *testing.T, machine *clusterv1.Machine, ip string, more ...clusterv1.MachineAddress) {
 	t.Helper()
 	g := NewWithT(t)
-	cm := &infrav1.CloudMachine{
+	cm := &infrav1.DroverMachine{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: machine.Namespace, Name: machine.Name, Labels: map[string]string{clusterv1.ClusterNameLabel: machine.Spec.ClusterName},
 		},
-		Spec: infrav1.CloudMachineSpec{ProviderID: "simulated:///" + machine.Name, CloudMachineFields: infrav1.CloudMachineFields{
+		Spec: infrav1.DroverMachineSpec{ProviderID: "simulated:///" + machine.Name, DroverMachineFields: infrav1.DroverMachineFields{
 			AccountRef: infrav1.LocalReference{Name: "a"}, Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "ubuntu"},
 		}},
 	}
@@ -102,7 +102,7 @@ func TestJoin(t *testing.T) {
 	serving, _ := node.ask(t, servingSigner, "join-1", []string{"join-1"}, net.ParseIP("10.1.2.3"))
 	g.Consistently(func(g Gomega) { e.leftAlone(g, serving) }, quiet).Should(Succeed())
 	g.Expect(e.events(g, machine)).To(BeEmpty())
-	e.cloudMachine(t, machine, "10.1.2.3")
+	e.droverMachine(t, machine, "10.1.2.3")
 	e.certificate(t, serving)
 
 	e.patchStatus(g, machine, func() { machine.Status.NodeRef.Name = "join-1" })
@@ -114,7 +114,7 @@ func TestJoin(t *testing.T) {
 
 	g.Eventually(func(g Gomega) {
 		g.Expect(minus(e.writes(g), before)).To(Equal(map[string]int{
-			"create secrets": 2, "patch cloudinitconfigs/status": 1, "update certificatesigningrequests/approval": 2, "delete secrets": 1,
+			"create secrets": 2, "patch droverconfigs/status": 1, "update certificatesigningrequests/approval": 2, "delete secrets": 1,
 		}))
 	}, patience).Should(Succeed())
 
@@ -157,7 +157,7 @@ func TestCrash(t *testing.T) {
 	}
 	// half creates a machine whose user data is written and whose token is not, because its
 	// kubeconfig does not permit it.
-	half := func(t *testing.T, name string) (*clusterv1.Cluster, *bootstrapv1.CloudInitConfig, *corev1.Secret) {
+	half := func(t *testing.T, name string) (*clusterv1.Cluster, *bootstrapv1.DroverConfig, *corev1.Secret) {
 		g := NewWithT(t)
 		cluster := e.cluster(t, name, limited)
 		stop := e.manager(t)
@@ -253,7 +253,7 @@ func TestMove(t *testing.T) {
 	e.patch(g, config, func() { config.Finalizers = nil })
 	g.Expect(e.Delete(t.Context(), config, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
 	e.eventuallyGone(g, config)
-	moved := &bootstrapv1.CloudInitConfig{ObjectMeta: metav1.ObjectMeta{
+	moved := &bootstrapv1.DroverConfig{ObjectMeta: metav1.ObjectMeta{
 		Namespace: config.Namespace, Name: config.Name, Labels: config.Labels, OwnerReferences: config.OwnerReferences,
 	}}
 	g.Expect(e.Create(t.Context(), moved)).To(Succeed())

@@ -18,8 +18,8 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
@@ -121,8 +121,8 @@ func TestStolenToken(t *testing.T) {
 func (e *environment) foreignServing(t *testing.T, node *kubelet, a, b *clusterv1.Machine) {
 	g := NewWithT(t)
 	node.register(t, "simulated:///"+a.Name)
-	e.cloudMachine(t, a, "10.3.0.1")
-	e.cloudMachine(t, b, "10.3.0.2")
+	e.droverMachine(t, a, "10.3.0.1")
+	e.droverMachine(t, b, "10.3.0.2")
 	own, _ := node.ask(t, servingSigner, a.Name, []string{a.Name}, net.ParseIP("10.3.0.1"))
 	e.certificate(t, own)
 
@@ -151,7 +151,7 @@ func (e *environment) claim(t *testing.T, g *WithT, machine *clusterv1.Machine) 
 	t.Helper()
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}}
 	e.eventually(g, service, func(g Gomega) { g.Expect(service.Spec.ClusterIP).NotTo(BeEmpty()) })
-	cm := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Name}}
+	cm := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Name}}
 	g.Expect(e.Get(t.Context(), clientKey(cm), cm)).To(Succeed())
 	e.patchStatus(g, cm, func() {
 		for _, ip := range []string{service.Spec.ClusterIP, "127.0.0.1", "10.3.0.2", "10.3.0.77"} {
@@ -238,7 +238,7 @@ func (e *environment) progress(t *testing.T, cluster *clusterv1.Cluster) {
 			}
 		}
 	})
-	e.says(t, machine, infrav1.NoCertificateRequestReason, `CloudInitConfig "theft-c" says: it may not`)
+	e.says(t, machine, infrav1.NoCertificateRequestReason, `DroverConfig "theft-c" says: it may not`)
 	e.patchStatus(g, config, func() { config.Status.Conditions = ready })
 
 	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theft-c"}}

@@ -12,7 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/measure"
 	"github.com/drover-io/drover/test/playground"
@@ -59,7 +59,7 @@ func TestCallBudget(t *testing.T) {
 	exactly(t, "calls of the cloud while idle, listings apart", r.Idle.Calls()-r.Idle.CloudCalls[wire.DescribeResources], 0)
 	atMost(t, "listings while idle", r.Idle.CloudCalls[wire.DescribeResources], int(idle/time.Second)/idleSeconds+1)
 	exactly(t, "writes while idle", r.Idle.Writes.Total(), 0)
-	for _, controller := range []string{"cloudmachine", "node", "cloudinitconfig", "cloudmachinetemplate", "csr"} {
+	for _, controller := range []string{"drovermachine", "node", "droverconfig", "drovermachinetemplate", "csr"} {
 		exactly(t, "reconciles of "+controller+" while idle", r.Idle.Reconciles[controller], 0)
 	}
 

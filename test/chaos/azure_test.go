@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/conformance/faults"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
@@ -91,7 +91,7 @@ func (azureWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func(c
 	return forget(x.Azure.Inject(out)), nil
 }
 
-func (azureWorld) resize(m *infrav1.CloudMachineFields) { m.Azure.VMSize = "Standard_D2s_v6" }
+func (azureWorld) resize(m *infrav1.DroverMachineFields) { m.Azure.VMSize = "Standard_D2s_v6" }
 
 func (azureWorld) set(_ context.Context, w *wave, s simulator.Settings) error {
 	for _, x := range w.tenants {

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -31,14 +31,14 @@ func (x *tenant) swap(ctx context.Context, on bool) error {
 	return x.writeSecret(ctx, credentials)
 }
 
-// recorded returns the CloudMachines whose VM is recorded. Their spec is final, so that a backup of
+// recorded returns the DroverMachines whose VM is recorded. Their spec is final, so that a backup of
 // them is not older than their VM.
-func (x *tenant) recorded(ctx context.Context) ([]infrav1.CloudMachine, error) {
-	list := &infrav1.CloudMachineList{}
+func (x *tenant) recorded(ctx context.Context) ([]infrav1.DroverMachine, error) {
+	list := &infrav1.DroverMachineList{}
 	if err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace)); err != nil {
 		return nil, err
 	}
-	var all []infrav1.CloudMachine
+	var all []infrav1.DroverMachine
 	for _, m := range list.Items {
 		if m.Spec.ProviderID != "" && m.DeletionTimestamp.IsZero() {
 			all = append(all, m)
@@ -64,7 +64,7 @@ func (x *tenant) copyMachine(ctx context.Context, n int, on bool) error {
 }
 
 func (x *tenant) removeCopies(ctx context.Context) error {
-	list := &infrav1.CloudMachineList{}
+	list := &infrav1.DroverMachineList{}
 	err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace))
 	for i := range list.Items {
 		if m := &list.Items[i]; strings.HasSuffix(m.Name, copied) {
@@ -74,7 +74,7 @@ func (x *tenant) removeCopies(ctx context.Context) error {
 	return err
 }
 
-// restore deletes a CloudMachine without its VM, and creates it again from a backup.
+// restore deletes a DroverMachine without its VM, and creates it again from a backup.
 func (x *tenant) restore(ctx context.Context, n int) error {
 	all, err := x.recorded(ctx)
 	if err != nil || len(all) == 0 {
@@ -86,7 +86,7 @@ func (x *tenant) restore(ctx context.Context, n int) error {
 	return x.bringBack(ctx)
 }
 
-// move does what "clusterctl move" does with the CloudMachines. Between its two halves, they are
+// move does what "clusterctl move" does with the DroverMachines. Between its two halves, they are
 // nowhere, and the Cluster is paused.
 func (x *tenant) move(ctx context.Context, on bool) error {
 	if !on {
@@ -102,18 +102,18 @@ func (x *tenant) move(ctx context.Context, on bool) error {
 	return err
 }
 
-// takeAway deletes a CloudMachine without its VM, and keeps a backup.
-func (x *tenant) takeAway(ctx context.Context, m *infrav1.CloudMachine) error {
+// takeAway deletes a DroverMachine without its VM, and keeps a backup.
+func (x *tenant) takeAway(ctx context.Context, m *infrav1.DroverMachine) error {
 	x.note("   %s", m.Name)
 	patch := fmt.Sprintf(`{"metadata":{"finalizers":null,"uid":%q,"resourceVersion":%q}}`, m.UID, m.ResourceVersion)
 	if err := x.rig.Client.Patch(ctx, m.DeepCopy(), mergePatch(patch)); err != nil {
 		return err
 	}
 	x.moved[m.Name] = exported(m)
-	return scenario.Delete(ctx, x.rig.Client, &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name}})
+	return scenario.Delete(ctx, x.rig.Client, &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name}})
 }
 
-// bringBack creates the CloudMachines of which a backup is kept.
+// bringBack creates the DroverMachines of which a backup is kept.
 func (x *tenant) bringBack(ctx context.Context) error {
 	var errs []error
 	for name, m := range x.moved {
@@ -126,10 +126,10 @@ func (x *tenant) bringBack(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// exported returns a CloudMachine as a backup has it: without status, and without what the API
+// exported returns a DroverMachine as a backup has it: without status, and without what the API
 // server sets.
-func exported(m *infrav1.CloudMachine) *infrav1.CloudMachine {
-	e := &infrav1.CloudMachine{Spec: *m.Spec.DeepCopy()}
+func exported(m *infrav1.DroverMachine) *infrav1.DroverMachine {
+	e := &infrav1.DroverMachine{Spec: *m.Spec.DeepCopy()}
 	e.Namespace, e.Name, e.Labels, e.Annotations = m.Namespace, m.Name, m.Labels, m.Annotations
 	e.OwnerReferences, e.Finalizers = m.OwnerReferences, m.Finalizers
 	return e

@@ -12,7 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -28,7 +28,7 @@ func (x *tenant) addCluster(ctx context.Context) error {
 		return nil
 	}
 	x.clusters++
-	infra := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: fmt.Sprintf("%s%s%d", x.Name, balanced, x.clusters)}}
+	infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: fmt.Sprintf("%s%s%d", x.Name, balanced, x.clusters)}}
 	infra.Spec.AccountRefs = []infrav1.LocalReference{{Name: x.Name}}
 	infra.Spec.Endpoint.LoadBalancer.AccountRef = infra.Spec.AccountRefs[0]
 	return x.insist(ctx, func(ctx context.Context) error {
@@ -36,13 +36,13 @@ func (x *tenant) addCluster(ctx context.Context) error {
 	})
 }
 
-func clusterOf(infra *infrav1.CloudCluster) *clusterv1.Cluster {
+func clusterOf(infra *infrav1.DroverCluster) *clusterv1.Cluster {
 	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: infra.Namespace, Name: infra.Name}, Spec: clusterv1.ClusterSpec{
-		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: infra.Name},
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster", Name: infra.Name},
 	}}
 }
 
-// completeClusters creates the Clusters whose creation was cut off after that of the CloudCluster.
+// completeClusters creates the Clusters whose creation was cut off after that of the DroverCluster.
 func (x *tenant) completeClusters(ctx context.Context) error {
 	all, err := x.balancedClusters(ctx, x.rig.Client)
 	for i := range all {
@@ -78,8 +78,8 @@ func (x *tenant) dropClusters(ctx context.Context) error {
 	return nil
 }
 
-func (x *tenant) balancedClusters(ctx context.Context, r client.Reader) (all []infrav1.CloudCluster, err error) {
-	list := &infrav1.CloudClusterList{}
+func (x *tenant) balancedClusters(ctx context.Context, r client.Reader) (all []infrav1.DroverCluster, err error) {
+	list := &infrav1.DroverClusterList{}
 	err = r.List(ctx, list, client.InNamespace(x.Namespace))
 	for _, c := range list.Items {
 		if c.Spec.Endpoint.IsSet() {
@@ -95,7 +95,7 @@ func (x *tenant) hasEndpoints(ctx context.Context, r client.Reader, s simulator.
 	if err != nil {
 		return "", err
 	}
-	byToken := map[string]*infrav1.CloudCluster{}
+	byToken := map[string]*infrav1.DroverCluster{}
 	for i := range clusters {
 		byToken[clusters[i].Spec.Creation.LoadBalancerToken] = &clusters[i]
 	}
@@ -107,12 +107,12 @@ func (x *tenant) hasEndpoints(ctx context.Context, r client.Reader, s simulator.
 		case c == nil:
 			return fmt.Sprintf("load balancer %s (%s) has no owner", live.ID, live.Tags[cloud.TagMachine]), nil
 		case c.Spec.ControlPlaneEndpoint.Host != live.PrivateIP:
-			return fmt.Sprintf("load balancer %s has the address %s, and CloudCluster %s has %q", live.ID, live.PrivateIP, c.Name, c.Spec.ControlPlaneEndpoint.Host), nil
+			return fmt.Sprintf("load balancer %s has the address %s, and DroverCluster %s has %q", live.ID, live.PrivateIP, c.Name, c.Spec.ControlPlaneEndpoint.Host), nil
 		}
 		delete(byToken, live.Tags[cloud.TagToken])
 	}
 	for _, c := range byToken {
-		return fmt.Sprintf("CloudCluster %s has no load balancer", c.Name), nil
+		return fmt.Sprintf("DroverCluster %s has no load balancer", c.Name), nil
 	}
 	return "", nil
 }

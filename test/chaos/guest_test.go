@@ -21,7 +21,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -39,12 +39,12 @@ func (x *tenant) attack(ctx context.Context, n int, on bool) error {
 	if !on {
 		return x.endAttack(ctx)
 	}
-	machines := &infrav1.CloudMachineList{} // of all tenants, who share the workload cluster
+	machines := &infrav1.DroverMachineList{} // of all tenants, who share the workload cluster
 	if err := x.rig.Client.List(ctx, machines); err != nil {
 		return err
 	}
-	var guest *infrav1.CloudMachine
-	var others []*infrav1.CloudMachine
+	var guest *infrav1.DroverMachine
+	var others []*infrav1.DroverMachine
 	for i := range machines.Items {
 		switch m := &machines.Items[i]; {
 		case m.Namespace == x.Namespace && guest == nil:
@@ -62,7 +62,7 @@ func (x *tenant) attack(ctx context.Context, n int, on bool) error {
 }
 
 // register makes two Nodes that look like the victim's.
-func (x *tenant) register(ctx context.Context, guest string, victim *infrav1.CloudMachine) error {
+func (x *tenant) register(ctx context.Context, guest string, victim *infrav1.DroverMachine) error {
 	meta := func(suffix string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: guest + "-" + suffix, Labels: map[string]string{guestLabel: x.Name}}
 	}
@@ -79,7 +79,7 @@ func (x *tenant) register(ctx context.Context, guest string, victim *infrav1.Clo
 }
 
 // request asks for certificates that nobody may have, as the guest's kubelet.
-func (x *tenant) request(ctx context.Context, guest string, victim *infrav1.CloudMachine) error {
+func (x *tenant) request(ctx context.Context, guest string, victim *infrav1.DroverMachine) error {
 	config := rest.CopyConfig(x.rig.Workload.AdminConfig())
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + guest, Groups: []string{"system:nodes", "system:authenticated"}}
 	kubelet, err := scenario.NewClient(config)

@@ -19,7 +19,7 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -231,7 +231,7 @@ func (b *blow) draw(c faultproxy.Call, at faultproxy.Point) bool {
 	return b.hit[c.Number]
 }
 
-func (*kubevirtWorld) resize(m *infrav1.CloudMachineFields) { m.KubeVirt.MemoryMiB *= 2 }
+func (*kubevirtWorld) resize(m *infrav1.DroverMachineFields) { m.KubeVirt.MemoryMiB *= 2 }
 
 // set makes watches lag, as reads do in other clouds. Reads are consistent.
 func (*kubevirtWorld) set(_ context.Context, w *wave, s simulator.Settings) error {

@@ -218,7 +218,7 @@ func storm(seed uint64) ([]action, simulator.Settings) {
 		}},
 		{4, "lag caches", func(r *rand.Rand, a *action) {
 			seat(r, a)
-			a.line = one(r, "", "cloudmachines", "machines", "clusters", "cloudinitconfigs")
+			a.line = one(r, "", "drovermachines", "machines", "clusters", "droverconfigs")
 			a.lasts, a.delay = between(r, 2, 6), between(r, .5, 4)
 		}},
 		{1, "cut watches", seat},

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -56,7 +56,7 @@ type tenant struct {
 	faults   []func(context.Context) error // functions that end the faults
 	deleted  bool                          // the user has deleted the Cluster
 	foreign  map[string]bool
-	moved    map[string]*infrav1.CloudMachine // deleted by the first half of a move, by name
+	moved    map[string]*infrav1.DroverMachine // deleted by the first half of a move, by name
 	// made holds the IDs of all instances ever seen, by the machine and by the token in their tags.
 	made map[string]map[string]bool
 
@@ -83,12 +83,12 @@ func (x *tenant) note(format string, args ...any) {
 
 // setUp creates the cluster with a pool, and foreign VMs in the account.
 func (x *tenant) setUp(ctx context.Context) error {
-	x.foreign, x.made, x.moved = map[string]bool{}, map[string]map[string]bool{}, map[string]*infrav1.CloudMachine{}
+	x.foreign, x.made, x.moved = map[string]bool{}, map[string]map[string]bool{}, map[string]*infrav1.DroverMachine{}
 	for _, tags := range []map[string]string{
 		nil,
 		{"Name": "somebody's database"},
 		{cloud.TagOwnership: "somebody-elses-cluster", cloud.TagToken: "somebody-elses-token", cloud.TagMachine: x.Namespace + "/theirs"},
-		// Another management cluster with a copy of the CloudCluster created this VM: the token
+		// Another management cluster with a copy of the DroverCluster created this VM: the token
 		// shows which management cluster did.
 		{cloud.TagOwnership: x.ownership(), cloud.TagToken: "ffffffff-" + x.Name, cloud.TagMachine: x.Namespace + "/copied"},
 	} {
@@ -103,7 +103,7 @@ func (x *tenant) setUp(ctx context.Context) error {
 		return err
 	}
 	for _, o := range objects {
-		if c, ok := o.(*infrav1.CloudCluster); ok {
+		if c, ok := o.(*infrav1.DroverCluster); ok {
 			c.Spec.Creation.OwnershipID = x.ownership()
 		}
 	}
@@ -280,7 +280,7 @@ func (x *tenant) changePool(ctx context.Context, a action) error {
 		template := fmt.Sprintf("%s-r%d", pool.Name, x.rolls)
 		return x.insist(ctx, func(ctx context.Context) error { return pool.Roll(ctx, x.rig.Client, template, pool.Machine) })
 	}
-	template := &infrav1.CloudMachineTemplate{}
+	template := &infrav1.DroverMachineTemplate{}
 	key := client.ObjectKey{Namespace: x.Namespace, Name: md.Spec.Template.Spec.InfrastructureRef.Name}
 	if err := x.rig.Client.Get(ctx, key, template); err != nil {
 		return err
@@ -346,7 +346,7 @@ func (x *tenant) revoke(ctx context.Context, on bool) error {
 // harm harms one of the tenant's own VMs behind Drover's back. It spares VMs whose provider ID is
 // not recorded yet: if such a VM is gone before that, nothing shows which Node to delete.
 func (x *tenant) harm(ctx context.Context, n int, act simulator.InstanceAction) error {
-	machines := &infrav1.CloudMachineList{}
+	machines := &infrav1.DroverMachineList{}
 	if err := x.rig.Client.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
 		return err
 	}
@@ -386,7 +386,7 @@ func (x *tenant) tearOut(ctx context.Context, n int) error {
 	}
 	owner := &list.Items[n%len(list.Items)]
 	x.note("   %s", owner.Name)
-	machine := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: owner.Spec.InfrastructureRef.Name}}
+	machine := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: owner.Spec.InfrastructureRef.Name}}
 	return errors.Join(
 		scenario.Delete(ctx, x.rig.Client, owner),
 		scenario.Delete(ctx, x.rig.Client, machine),
@@ -415,7 +415,7 @@ func (x *tenant) confirm(ctx context.Context, r client.Reader) error {
 
 // confirmMissing acts as a person who is asked whether many missing machines are gone. Here they
 // are.
-func (x *tenant) confirmMissing(ctx context.Context, account *infrav1.CloudAccount) error {
+func (x *tenant) confirmMissing(ctx context.Context, account *infrav1.DroverAccount) error {
 	if conditions.GetReason(account, infrav1.AccountMachinesFoundCondition) != infrav1.MassAbsenceReason {
 		return nil
 	}
@@ -512,14 +512,14 @@ func (x *tenant) restsBy(ctx context.Context, r client.Reader) (string, error) {
 	return x.owned(ctx, r, wanted)
 }
 
-// owned checks that there are as many VMs as wanted, each with its CloudMachine, and that each load
-// balancer has its CloudCluster.
+// owned checks that there are as many VMs as wanted, each with its DroverMachine, and that each load
+// balancer has its DroverCluster.
 func (x *tenant) owned(ctx context.Context, r client.Reader, wanted int) (string, error) {
-	machines := &infrav1.CloudMachineList{}
+	machines := &infrav1.DroverMachineList{}
 	if err := r.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
 		return "", err
 	}
-	byToken := map[string]*infrav1.CloudMachine{}
+	byToken := map[string]*infrav1.DroverMachine{}
 	for i := range machines.Items {
 		byToken[machines.Items[i].Spec.Creation.Token] = &machines.Items[i]
 	}
@@ -543,7 +543,7 @@ func (x *tenant) owned(ctx context.Context, r client.Reader, wanted int) (string
 		}
 	}
 	if alive != wanted || len(machines.Items) != wanted {
-		return fmt.Sprintf("%d VMs live and there are %d CloudMachines; %d are wanted", alive, len(machines.Items), wanted), nil
+		return fmt.Sprintf("%d VMs live and there are %d DroverMachines; %d are wanted", alive, len(machines.Items), wanted), nil
 	}
 	return x.hasEndpoints(ctx, r, snapshot)
 }

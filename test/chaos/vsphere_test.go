@@ -10,7 +10,7 @@ import (
 
 	"github.com/vmware/govmomi/vim25/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/rig"
@@ -81,7 +81,7 @@ func (vsphereWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func
 	})), nil
 }
 
-func (vsphereWorld) resize(m *infrav1.CloudMachineFields) { m.VSphere.CPUs *= 2 }
+func (vsphereWorld) resize(m *infrav1.DroverMachineFields) { m.VSphere.CPUs *= 2 }
 
 // set does nothing: vCenter is consistent and returns complete answers.
 func (vsphereWorld) set(context.Context, *wave, simulator.Settings) error { return nil }

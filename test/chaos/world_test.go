@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/conformance/faults"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
@@ -38,7 +38,7 @@ type world interface {
 	// fault injects a fault into a tenant's account until undo is called.
 	fault(ctx context.Context, x *tenant, f simulator.Fault) (undo func(context.Context) error, err error)
 	// resize changes the size of a machine.
-	resize(m *infrav1.CloudMachineFields)
+	resize(m *infrav1.DroverMachineFields)
 	// set changes the settings of the cloud for all tenants.
 	set(ctx context.Context, w *wave, s simulator.Settings) error
 	// fall takes the cloud down for all tenants until rise is called.
@@ -90,7 +90,7 @@ func (s *simulatedWorld) fault(ctx context.Context, x *tenant, f simulator.Fault
 	return func(ctx context.Context) error { return s.admin.RemoveFault(ctx, id) }, err
 }
 
-func (s *simulatedWorld) resize(m *infrav1.CloudMachineFields) { m.Simulated.InstanceType = "large" }
+func (s *simulatedWorld) resize(m *infrav1.DroverMachineFields) { m.Simulated.InstanceType = "large" }
 
 func (s *simulatedWorld) set(ctx context.Context, _ *wave, settings simulator.Settings) error {
 	return s.admin.SetSettings(ctx, settings)
@@ -210,7 +210,7 @@ func forget(all ...func()) func(context.Context) error {
 	}
 }
 
-func (amazonWorld) resize(m *infrav1.CloudMachineFields) { m.AWS.InstanceType = "m7g.large" }
+func (amazonWorld) resize(m *infrav1.DroverMachineFields) { m.AWS.InstanceType = "m7g.large" }
 
 // set applies the settings that EC2 has. Volumes that outlive their instance exist only without
 // lag: in reality a user turns an old volume into one, and the driver creates none, so a lagging

@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/rig"
@@ -349,7 +349,7 @@ func (h *harness) kill() {
 func (h *harness) loseRecords(t *testing.T, s step) {
 	t.Helper()
 	armed := map[*tenant][]*trap{}
-	record := point{s.name, "management", "patch cloudmachines {spec.providerID}", 1, faultproxy.Before}
+	record := point{s.name, "management", "patch drovermachines {spec.providerID}", 1, faultproxy.Before}
 	for i, x := range h.who {
 		armed[x] = x.open()
 		x.lost = x.NewPool(s.name, 1)

@@ -15,7 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
@@ -85,7 +85,7 @@ func (h *harness) stormTenant(t *testing.T) *tenant {
 		dress := made.Dress
 		made.Dress = func(o client.Object) {
 			dress(o)
-			if template, ok := o.(*infrav1.CloudMachineTemplate); ok {
+			if template, ok := o.(*infrav1.DroverMachineTemplate); ok {
 				template.Spec.Template.Spec.AWS.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0b1"}}
 			}
 		}

@@ -15,8 +15,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/rig"
@@ -104,7 +104,7 @@ func (x *tenant) create(ctx context.Context) error {
 		switch o := o.(type) {
 		case *controlplanev1.AdoptedControlPlane:
 			endpoint = o.Spec.ControlPlaneEndpoint
-		case *infrav1.CloudCluster:
+		case *infrav1.DroverCluster:
 			if hasBalancers() {
 				o.Spec.Endpoint.LoadBalancer.AccountRef = o.Spec.AccountRefs[0]
 			}
@@ -128,7 +128,7 @@ func (x *tenant) keep(context.Context) error {
 	return nil
 }
 
-// forget deletes the lost pool, and waits until the deletion has reached the CloudMachine.
+// forget deletes the lost pool, and waits until the deletion has reached the DroverMachine.
 func (x *tenant) forget(ctx context.Context) error {
 	if err := scenario.Delete(ctx, x.rig.Client, x.lost.Deployment()); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (x *tenant) forget(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		list := &infrav1.CloudMachineList{}
+		list := &infrav1.DroverMachineList{}
 		err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: x.lost.Name})
 		return len(list.Items) == 1 && !list.Items[0].DeletionTimestamp.IsZero(), err
 	})
@@ -236,7 +236,7 @@ func (x *tenant) leave(ctx context.Context) error {
 func (x *tenant) left() scenario.Check {
 	return scenario.All(
 		scenario.Empty(x.rig.Client, &clusterv1.ClusterList{}, x.Namespace),
-		scenario.Empty(x.rig.Client, &infrav1.CloudClusterList{}, x.Namespace),
+		scenario.Empty(x.rig.Client, &infrav1.DroverClusterList{}, x.Namespace),
 		func(ctx context.Context) (string, error) { return x.Left(ctx, rig.Except{}) },
 	)
 }

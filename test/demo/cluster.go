@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
@@ -92,7 +92,7 @@ func (d *clusterDemo) follow(ctx context.Context, management *rest.Config) error
 		d.unfollow()
 	}
 	ctx, d.unfollow = context.WithCancel(context.WithoutCancel(ctx)) // it outlives the step
-	view, err := scenario.Follow(ctx, management, whole.Namespace, &clusterv1.Machine{}, &infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{})
+	view, err := scenario.Follow(ctx, management, whole.Namespace, &clusterv1.Machine{}, &infrav1.DroverMachine{}, &bootstrapv1.DroverConfig{})
 	if err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ Everything still runs. To make another cluster, from another terminal, in this f
   export KUBECONFIG=%s
   $(hack/tool clusterctl) generate cluster two --from templates/cluster-template-kubeadm.yaml --target-namespace %s \
     --kubernetes-version v1.36.3 --control-plane-machine-count 1 --worker-machine-count 1 | $(hack/tool kubectl) apply -f -
-  $(hack/tool kubectl) -n %s get cloudclusters,kubeadmcontrolplanes,machines
+  $(hack/tool kubectl) -n %s get droverclusters,kubeadmcontrolplanes,machines
 
 The logs are in %s. Ctrl-C ends it all.`,
 		d.Management.AdminKubeconfig(), whole.Namespace, whole.Namespace, d.dir)

@@ -97,9 +97,9 @@ Everything still runs. To look in, from another terminal:
   alias kubectl=%s
 
   # each says what it waits for
-  kubectl -n %s get cloudaccounts,cloudclusters,adoptedcontrolplanes,machinedeployments
+  kubectl -n %s get droveraccounts,droverclusters,adoptedcontrolplanes,machinedeployments
   # make machines, and watch them come
-  kubectl -n %s scale machinedeployment %s --replicas 3; kubectl -n %s get cloudmachines --watch
+  kubectl -n %s scale machinedeployment %s --replicas 3; kubectl -n %s get drovermachines --watch
   # the adopted cluster's side
   kubectl --kubeconfig %s get nodes
 

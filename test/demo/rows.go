@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -40,7 +40,7 @@ func rows(ctx context.Context, namespace string, view, nodes *scenario.View) ([]
 func rowOf(ctx context.Context, machine *clusterv1.Machine, view, nodes *scenario.View) row {
 	r := row{machine: machine.Name, phase: machine.Status.Phase}
 	key := client.ObjectKeyFromObject(machine) // all three objects have the same name
-	vm, config := &infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{}
+	vm, config := &infrav1.DroverMachine{}, &bootstrapv1.DroverConfig{}
 	vmErr, configErr := view.Get(ctx, key, vm), view.Get(ctx, key, config)
 	r.vm, r.zone = vm.Status.InstanceState, vm.Status.FailureDomain
 	if machine.Status.NodeRef.IsDefined() && nodes != nil {
@@ -68,7 +68,7 @@ func rowOf(ctx context.Context, machine *clusterv1.Machine, view, nodes *scenari
 }
 
 // deletionWaitsFor returns the progress of the drain, and then of the VM's deletion.
-func deletionWaitsFor(machine *clusterv1.Machine, vm *infrav1.CloudMachine, vmErr error) string {
+func deletionWaitsFor(machine *clusterv1.Machine, vm *infrav1.DroverMachine, vmErr error) string {
 	if vmErr == nil && !vm.DeletionTimestamp.IsZero() {
 		return message(vm, clusterv1.ReadyCondition)
 	}

@@ -15,8 +15,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/scenario"
@@ -113,7 +113,7 @@ func callsBetween(before, after simulator.Audit) string {
 // follow watches both clusters and shows the table.
 func (d *demo) follow(ctx context.Context) (err error) {
 	d.view, err = scenario.Follow(ctx, d.management.AdminConfig(), namespace,
-		&clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, &clusterv1.Machine{}, &infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{})
+		&clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, &clusterv1.Machine{}, &infrav1.DroverMachine{}, &bootstrapv1.DroverConfig{})
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (d *demo) roll(ctx context.Context) (string, error) {
 // heal terminates a VM in the cloud, and waits until Drover has noticed and Cluster API has
 // replaced the machine.
 func (d *demo) heal(ctx context.Context) (string, error) {
-	machines := &infrav1.CloudMachineList{}
+	machines := &infrav1.DroverMachineList{}
 	if err := d.view.List(ctx, machines, client.InNamespace(namespace)); err != nil {
 		return "", err
 	}
@@ -214,8 +214,8 @@ func (d *demo) empty(ctx context.Context) (string, error) {
 		return "", err
 	}
 	err := d.view.Until(ctx, "no machine is left", scenario.All(
-		scenario.Empty(d.view, &clusterv1.MachineList{}, namespace), scenario.Empty(d.view, &infrav1.CloudMachineList{}, namespace),
-		scenario.Empty(d.view, &bootstrapv1.CloudInitConfigList{}, namespace)))
+		scenario.Empty(d.view, &clusterv1.MachineList{}, namespace), scenario.Empty(d.view, &infrav1.DroverMachineList{}, namespace),
+		scenario.Empty(d.view, &bootstrapv1.DroverConfigList{}, namespace)))
 	if err != nil {
 		return "", err
 	}

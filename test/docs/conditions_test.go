@@ -19,7 +19,7 @@ import (
 // both directions.
 func TestConditions(t *testing.T) {
 	documented := conditionTables(read(t, "docs/conditions.md"))
-	groups, err := filepath.Glob(filepath.Join(root, "api/*/v1alpha1"))
+	groups, err := filepath.Glob(filepath.Join(root, "api/*/v1beta1"))
 	if err != nil || len(groups) == 0 {
 		t.Fatalf("no api groups found: %v", err)
 	}
@@ -48,7 +48,7 @@ func TestCodesAreReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reasons, codes := conditionConstants(t, filepath.Join(root, "api/infrastructure/v1alpha1")), 0
+	reasons, codes := conditionConstants(t, filepath.Join(root, "api/infrastructure/v1beta1")), 0
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
 		if !ok || len(spec.Values) != 1 {
@@ -65,7 +65,7 @@ func TestCodesAreReasons(t *testing.T) {
 			value = other
 		}
 		if reasons[value] == "" {
-			t.Errorf("cloud.%s has no reason in api/infrastructure/v1alpha1", spec.Names[0].Name)
+			t.Errorf("cloud.%s has no reason in api/infrastructure/v1beta1", spec.Names[0].Name)
 		}
 		return true
 	})

@@ -165,7 +165,7 @@ func TestConventions(t *testing.T) {
 				}
 			}
 			checkDefault(t, path, field)
-			if kind != "CloudMachine" { // its cloud fields are immutable as a whole
+			if kind != "DroverMachine" { // its cloud fields are immutable as a whole
 				checkImmutable(t, path, field)
 			}
 			if field.Items != nil {
@@ -227,7 +227,7 @@ func checkImmutable(t *testing.T, path string, field *apiextensionsv1.JSONSchema
 // TestBools tests that a bool whose default is not false is a pointer: without one, false can't be
 // told from unset.
 func TestBools(t *testing.T) {
-	paths, err := filepath.Glob(filepath.Join(root, "api/*/v1alpha1/*_types.go"))
+	paths, err := filepath.Glob(filepath.Join(root, "api/*/v1beta1/*_types.go"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no types found: %v", err)
 	}
@@ -257,7 +257,7 @@ func TestBools(t *testing.T) {
 
 // TestRequiredIsWritten tests that a required field is never left out of JSON.
 func TestRequiredIsWritten(t *testing.T) {
-	paths, err := filepath.Glob(filepath.Join(root, "api/*/v1alpha1/*_types.go"))
+	paths, err := filepath.Glob(filepath.Join(root, "api/*/v1beta1/*_types.go"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no types found: %v", err)
 	}

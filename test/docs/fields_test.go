@@ -15,7 +15,7 @@ import (
 )
 
 // field matches a field name of our kinds or Cluster API's in the book, such as
-// `CloudMachine.spec.aws.instanceType`.
+// `DroverMachine.spec.aws.instanceType`.
 var field = regexp.MustCompile("`([A-Z][A-Za-z]+)\\.((?:spec|status)[A-Za-z0-9.\\[\\]]*)`")
 
 // TestFieldsExist tests that each field that the book names with its kind exists in that kind's
@@ -80,7 +80,7 @@ var clouds = []string{"aws", "azure", "gcp", "openstack", "vsphere", "kubevirt"}
 func TestNoneIsNone(t *testing.T) {
 	ours := map[string]map[string]string{"": {}} // path by the field's name in lower case, by cloud
 	for kind, schema := range schemas(t) {
-		if kind != "CloudAccount" && kind != "CloudMachine" && kind != "CloudInitConfig" {
+		if kind != "DroverAccount" && kind != "DroverMachine" && kind != "DroverConfig" {
 			continue
 		}
 		spec := schema.Properties["spec"]

@@ -26,7 +26,7 @@ var _ = Describe("The cluster-autoscaler scales a pool", func() {
 		return e2e.AutoscalerSpecInput{
 			E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
 			InfrastructureProvider: ptr.To(infrastructure), ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.readyForAutoscaler,
-			InfrastructureMachineTemplateKind: "cloudmachinetemplates", AutoscalerVersion: "v1.36.0",
+			InfrastructureMachineTemplateKind: "drovermachinetemplates", AutoscalerVersion: "v1.36.0",
 			InstallOnManagementCluster: true,
 			// The autoscaler that is available as a Go module can't scale to zero
 			// (kubernetes/autoscaler#8538). Its image can.

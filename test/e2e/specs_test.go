@@ -80,7 +80,7 @@ var _ = Describe("A cluster goes in order", func() {
 			ClusterDeletionPhases: []e2e.ClusterDeletionPhase{
 				{ObjectFilter: of("MachineDeployment", "MachineSet", "Machine"), BlockingObjectFilter: of("Machine")},
 				{ObjectFilter: of("AdoptedControlPlane"), BlockingObjectFilter: of("AdoptedControlPlane")},
-				{ObjectFilter: of("CloudCluster"), BlockingObjectFilter: of("CloudCluster")},
+				{ObjectFilter: of("DroverCluster"), BlockingObjectFilter: of("DroverCluster")},
 			},
 		}
 	})

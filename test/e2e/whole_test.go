@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/whole"
 )
@@ -232,7 +232,7 @@ func adoptable(kubeadm string) string {
 	Expect(err).NotTo(HaveOccurred())
 	for _, o := range objects {
 		switch kind := o.GetKind(); {
-		case kind == "CloudCluster" || kind == "CloudAccount":
+		case kind == "DroverCluster" || kind == "DroverAccount":
 			add("step1", o)
 		case kind == "Cluster":
 			add("step2", o)
@@ -244,9 +244,9 @@ func adoptable(kubeadm string) string {
 			// replace it.
 			unstructured.RemoveNestedField(o.Object, "spec", "kubeadmConfigSpec", "joinConfiguration")
 			single("bootstrap.cluster.x-k8s.io/v1beta2", "KubeadmConfig", field(o, "spec", "kubeadmConfigSpec"))
-		case kind == "CloudMachineTemplate" && o.GetName() == template:
+		case kind == "DroverMachineTemplate" && o.GetName() == template:
 			add("step2", o)
-			single(o.GetAPIVersion(), "CloudMachine", field(o, "spec", "template", "spec"))
+			single(o.GetAPIVersion(), "DroverMachine", field(o, "spec", "template", "spec"))
 		}
 	}
 	ref := func(group, kind string) map[string]any {
@@ -255,7 +255,7 @@ func adoptable(kubeadm string) string {
 	single(clusterv1.GroupVersion.String(), "Machine", map[string]any{
 		"clusterName": "${CLUSTER_NAME}", "version": "${KUBERNETES_VERSION}",
 		"bootstrap":         map[string]any{"configRef": ref("bootstrap.cluster.x-k8s.io", "KubeadmConfig")},
-		"infrastructureRef": ref("infrastructure.cluster.x-k8s.io", "CloudMachine"),
+		"infrastructureRef": ref("infrastructure.cluster.x-k8s.io", "DroverMachine"),
 	})
 	return out.String()
 }
@@ -270,8 +270,8 @@ const (
 func upgrades(kubeadm string) string {
 	for _, name := range []string{nextControlPlane, nextWorkers} {
 		kubeadm += `---
-apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1
-kind: CloudMachineTemplate
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+kind: DroverMachineTemplate
 metadata:
   name: ` + name + `
   namespace: ${NAMESPACE}

@@ -15,7 +15,7 @@ import (
 	"github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 )
@@ -79,7 +79,7 @@ func Create(t testing.TB, a *fleet.Account, req cloud.Request, domains []string)
 // Live takes n machines through their lives: they are created side by side, run with their
 // addresses, and are deleted. domains returns the failure domains of a machine. made is called
 // between, and Live returns when all are gone.
-func Live(t testing.TB, a *fleet.Account, n int, spec *infrav1.CloudMachineFields, owner string, domains func(i int) []string, made func()) {
+func Live(t testing.TB, a *fleet.Account, n int, spec *infrav1.DroverMachineFields, owner string, domains func(i int) []string, made func()) {
 	t.Helper()
 	g := gomega.NewWithT(t)
 	refs := make([]cloud.Reference, n)

@@ -8,7 +8,7 @@ import (
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
 	"github.com/drover-io/drover/test/scenario"
@@ -20,7 +20,7 @@ import (
 func TestEndpoint(t *testing.T) {
 	s, objects := house.Bare(t, "endpoint")
 	for _, o := range objects {
-		if c, ok := o.(*infrav1.CloudCluster); ok {
+		if c, ok := o.(*infrav1.DroverCluster); ok {
 			c.Spec.Endpoint.LoadBalancer.AccountRef = c.Spec.AccountRefs[0]
 			c.Spec.Endpoint.LoadBalancer.GCP = &infrav1.GCPLoadBalancer{Network: gcpstub.Network}
 		}
@@ -49,7 +49,7 @@ func TestEndpoint(t *testing.T) {
 	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, machine))
 	s.Until("the machine is gone", scenario.Empty(s.Rig.Client, &clusterv1.MachineList{}, s.Namespace))
 	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, s.Cluster()))
-	s.Until("the cluster is gone", scenario.Empty(s.Rig.Client, &infrav1.CloudClusterList{}, s.Namespace))
+	s.Until("the cluster is gone", scenario.Empty(s.Rig.Client, &infrav1.DroverClusterList{}, s.Namespace))
 	if left := s.GCP.Left(cloud.TagOwnership, infra.Spec.Creation.OwnershipID); len(left) > 0 {
 		t.Errorf("%q are left", left)
 	}

@@ -13,7 +13,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/gcp"
@@ -46,7 +46,7 @@ func TestFleet(t *testing.T) {
 	secret, public := credentials(t)
 	stub := gcpstub.New(t, gcpstub.Options{Email: email, Key: public, Boot: 10 * time.Second, Stop: 30 * time.Second})
 	config := fleet.AccountConfig{
-		Spec: infrav1.CloudAccountSpec{
+		Spec: infrav1.DroverAccountSpec{
 			CredentialsRef: &infrav1.LocalReference{Name: "c"}, GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region},
 		},
 		Credentials: secret,
@@ -59,7 +59,7 @@ func TestFleet(t *testing.T) {
 		}
 		return sum
 	}
-	machine := &infrav1.CloudMachineFields{GCP: &infrav1.GCPMachine{
+	machine := &infrav1.DroverMachineFields{GCP: &infrav1.GCPMachine{
 		MachineType: "e2-standard-2", Image: infrav1.GCPImage{Name: gcpstub.Image},
 		NetworkInterfaces: []infrav1.GCPNetworkInterface{{Subnetwork: gcpstub.Subnet}},
 	}}

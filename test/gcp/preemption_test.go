@@ -9,7 +9,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
@@ -23,7 +23,7 @@ func TestPreemption(t *testing.T) {
 	pool := s.NewPool("md", 3)
 	for _, o := range pool.Objects() {
 		s.Dress(o)
-		if template, ok := o.(*infrav1.CloudMachineTemplate); ok {
+		if template, ok := o.(*infrav1.DroverMachineTemplate); ok {
 			template.Spec.Template.Spec.GCP.ProvisioningModel = "SPOT"
 		}
 		s.Do(s.Rig.Client.Create(s.Ctx, o))
@@ -34,13 +34,13 @@ func TestPreemption(t *testing.T) {
 		t.Errorf("%d listings of operations while no machine ends", n)
 	}
 
-	list := &infrav1.CloudMachineList{}
+	list := &infrav1.DroverMachineList{}
 	s.Do(s.Rig.Client.List(s.Ctx, list, client.InNamespace(s.Namespace)))
 	first := &list.Items[0]
 	zone, name, _ := strings.Cut(strings.TrimPrefix(first.Spec.ProviderID, prefix), "/")
 	s.GCP.Preempt(zone, name)
 	s.Until("it is replaced", scenario.All(func(ctx context.Context) (string, error) {
-		err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(first), &infrav1.CloudMachine{})
+		err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(first), &infrav1.DroverMachine{})
 		if err == nil {
 			return first.Name + " is there", nil
 		}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -55,7 +55,7 @@ func TestQuotaPerMinute(t *testing.T) {
 	pool := s.NewPool("md", n)
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
 	s.Until("all run", func(ctx context.Context) (string, error) {
-		list := &infrav1.CloudMachineList{}
+		list := &infrav1.DroverMachineList{}
 		if err := s.Rig.View.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
 			return "", err
 		}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/takeover"
@@ -56,7 +56,7 @@ func takenOver(s *takeover.Stage, add func(*takeover.Old, takeover.Pool), writes
 	s.GCP.SetKeep(false)
 	pool := takeover.Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}}
 	add(s.Old, pool)
-	s.Whole(pool, func(m *infrav1.CloudMachineFields) { m.GCP.Labels = map[string]string{"team": "blue"} }, writes)
+	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.GCP.Labels = map[string]string{"team": "blue"} }, writes)
 	s.Empty()
 	if objections := s.GCP.Objections(); len(objections) > 0 {
 		s.Errorf("Google's discovery document: %v", objections)

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws"
 	"github.com/drover-io/drover/cloud/azure"
@@ -37,7 +37,7 @@ type endpoint func(r *http.Request, listing io.Reader) (status int, body io.Read
 // target is a driver and an endpoint of its cloud.
 type target struct {
 	cloud       cloud.Cloud
-	account     infrav1.CloudAccountSpec
+	account     infrav1.DroverAccountSpec
 	credentials map[string][]byte
 	xml         bool
 	endpoint    endpoint
@@ -119,31 +119,31 @@ func targets(t testing.TB) map[string]*target {
 	ref := &infrav1.LocalReference{Name: "c"}
 	return map[string]*target{
 		"aws": {
-			cloud: aws.Cloud(), account: infrav1.CloudAccountSpec{CredentialsRef: ref, AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: "http://cloud.test"}},
+			cloud: aws.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: "http://cloud.test"}},
 			credentials: map[string][]byte{"aws_access_key_id": []byte("key"), "aws_secret_access_key": []byte("secret")}, xml: true, endpoint: ec2,
 		},
 		"gcp": {
-			cloud: gcp.Cloud(), account: infrav1.CloudAccountSpec{CredentialsRef: ref, GCP: &infrav1.GCPAccount{ProjectID: "p", Region: "europe-west4", Endpoint: "https://cloud.test"}},
+			cloud: gcp.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, GCP: &infrav1.GCPAccount{ProjectID: "p", Region: "europe-west4", Endpoint: "https://cloud.test"}},
 			credentials: map[string][]byte{"credentials": serviceAccount(t)}, endpoint: computeEngine,
 		},
 		"azure": {
-			cloud: azure.Cloud(), account: infrav1.CloudAccountSpec{CredentialsRef: ref, Azure: &infrav1.AzureAccount{
+			cloud: azure.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, Azure: &infrav1.AzureAccount{
 				SubscriptionID: "00000000-1111-2222-3333-444444444444", Location: "westeurope", ResourceGroup: "g",
 				Custom: &infrav1.AzureCustomCloud{Endpoint: "https://management.cloud.test", AuthorityHost: "https://login.cloud.test"}}},
 			credentials: map[string][]byte{"tenantID": []byte("11111111-1111-2222-3333-444444444444"), "clientID": []byte("c"), "clientSecret": []byte("s")},
 			endpoint:    resourceManager,
 		},
 		"openstack": {
-			cloud: openstack.Cloud(), account: infrav1.CloudAccountSpec{CredentialsRef: ref, OpenStack: &infrav1.OpenStackAccount{AuthURL: "https://cloud.test/v3", ProjectID: "p"}},
+			cloud: openstack.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, OpenStack: &infrav1.OpenStackAccount{AuthURL: "https://cloud.test/v3", ProjectID: "p"}},
 			credentials: map[string][]byte{"clouds.yaml": []byte("clouds: {c: {auth: {auth_url: 'https://cloud.test/v3', username: u, password: p, user_domain_name: d}}}")},
 			endpoint:    nova,
 		},
 		"kubevirt": {
-			cloud: kubevirt.Cloud(), account: infrav1.CloudAccountSpec{CredentialsRef: ref, KubeVirt: &infrav1.KubeVirtAccount{Namespace: "vms"}},
+			cloud: kubevirt.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, KubeVirt: &infrav1.KubeVirtAccount{Namespace: "vms"}},
 			credentials: map[string][]byte{"kubeconfig": kubeconfig(t)}, endpoint: apiServer,
 		},
 		"vsphere": {
-			cloud: vsphere.Cloud(), account: infrav1.CloudAccountSpec{CredentialsRef: ref, VSphere: &infrav1.VSphereAccount{Server: "cloud.test", Datacenter: "dc"}},
+			cloud: vsphere.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, VSphere: &infrav1.VSphereAccount{Server: "cloud.test", Datacenter: "dc"}},
 			credentials: map[string][]byte{"username": []byte("u"), "password": []byte("p")}, xml: true, endpoint: vCenter,
 		},
 	}

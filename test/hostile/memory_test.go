@@ -17,7 +17,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/cloud/fleet"

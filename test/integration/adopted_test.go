@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
 	"github.com/drover-io/drover/test/authority"
 )
 
@@ -37,7 +37,7 @@ func pemOf(server *httptest.Server) []byte {
 // adopt creates a cluster on an existing API server, and waits until it is available.
 func adopt(s *tenant) (*controlplanev1.AdoptedControlPlane, *corev1.Secret) {
 	s.t.Helper()
-	infra := s.CloudCluster()
+	infra := s.DroverCluster()
 	infra.Spec.AccountRefs = nil
 	adopted := s.ControlPlane()
 	s.create(s.kubeconfigSecret(s.Kubeconfig), infra, adopted, s.Cluster())
@@ -180,7 +180,7 @@ func TestAdoptRefuses(t *testing.T) {
 			if data := test.kubeconfig(s); data != nil {
 				s.create(s.kubeconfigSecret(data))
 			}
-			adopted, infra := s.ControlPlane(), s.CloudCluster()
+			adopted, infra := s.ControlPlane(), s.DroverCluster()
 			infra.Spec.AccountRefs = nil
 			s.create(infra, adopted, s.Cluster())
 			s.says(adopted, clusterv1.AvailableCondition, test.reason, test.words)
@@ -224,7 +224,7 @@ func TestAdoptBelowPath(t *testing.T) {
 		c.Server, c.CertificateAuthorityData = front.URL+below, pemOf(front)
 		*u = clientcmdapi.AuthInfo{Token: marked}
 	})
-	infra, adopted, cluster := s.CloudCluster(), s.ControlPlane(), s.Cluster()
+	infra, adopted, cluster := s.DroverCluster(), s.ControlPlane(), s.Cluster()
 	infra.Spec.AccountRefs = nil
 	s.create(s.kubeconfigSecret(kubeconfig), infra, adopted, cluster)
 	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.KubeconfigRefusedReason, "has a path")
@@ -241,7 +241,7 @@ func TestAdoptMissingKey(t *testing.T) {
 	s := newTenant(t)
 	secret := s.kubeconfigSecret(nil)
 	secret.Data = map[string][]byte{"admin.conf": s.Kubeconfig}
-	adopted, infra := s.ControlPlane(), s.CloudCluster()
+	adopted, infra := s.ControlPlane(), s.DroverCluster()
 	infra.Spec.AccountRefs = nil
 	s.create(secret, infra, adopted, s.Cluster())
 	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.KubeconfigMissingReason, `has no key "value"`)
@@ -254,7 +254,7 @@ func TestAdoptMissingKey(t *testing.T) {
 func TestAdoptConflict(t *testing.T) {
 	s := newTenant(t)
 	foreign := &corev1.Secret{ObjectMeta: s.meta("prod-kubeconfig"), Data: map[string][]byte{"value": []byte("mine")}}
-	adopted, infra := s.ControlPlane(), s.CloudCluster()
+	adopted, infra := s.ControlPlane(), s.DroverCluster()
 	infra.Spec.AccountRefs = nil
 	s.create(foreign, s.kubeconfigSecret(s.Kubeconfig), infra, adopted, s.Cluster())
 	version := foreign.ResourceVersion
@@ -322,7 +322,7 @@ func TestAdoptForeignAuthority(t *testing.T) {
 func TestAdoptInPlace(t *testing.T) {
 	s := newTenant(t)
 	secret := &corev1.Secret{ObjectMeta: s.meta("prod-kubeconfig"), Data: map[string][]byte{"value": s.Kubeconfig}}
-	adopted, infra := s.ControlPlane(), s.CloudCluster()
+	adopted, infra := s.ControlPlane(), s.DroverCluster()
 	infra.Spec.AccountRefs = nil
 	adopted.Spec.KubeconfigRef.Name = "prod-kubeconfig"
 	s.create(secret, infra, adopted, s.Cluster())
@@ -368,7 +368,7 @@ func TestAdoptedEndpoint(t *testing.T) {
 // TestAdoptedTakesClusterEndpoint tests that an endpoint set on the Cluster takes precedence.
 func TestAdoptedTakesClusterEndpoint(t *testing.T) {
 	s := newTenant(t)
-	infra, adopted, cluster := s.CloudCluster(), s.ControlPlane(), s.Cluster()
+	infra, adopted, cluster := s.DroverCluster(), s.ControlPlane(), s.Cluster()
 	infra.Spec.AccountRefs = nil
 	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "api.example.org", Port: 6443}
 	s.create(s.kubeconfigSecret(s.Kubeconfig), infra, adopted, cluster)

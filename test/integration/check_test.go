@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/authority"
 	"github.com/drover-io/drover/test/scenario"
@@ -50,7 +50,7 @@ func (s *tenant) check(template string, args ...string) (all []finding, code int
 
 // wanted is what a user has written before the first machine.
 type wanted struct {
-	account             *infrav1.CloudAccount
+	account             *infrav1.DroverAccount
 	credentials, config *corev1.Secret
 	machine             infrav1.SimulatedMachine
 }
@@ -68,14 +68,14 @@ func TestCheck(t *testing.T) {
 		remedy   string // a part of it
 	}{
 		{name: "in order"},
-		{name: "no template", template: "other", check: "CloudMachineTemplate", message: `"other" does not exist`},
-		{name: "no account", check: "CloudAccount", message: `"prod" does not exist`, mistake: func(_ *tenant, w *wanted) { w.account = nil }},
+		{name: "no template", template: "other", check: "DroverMachineTemplate", message: `"other" does not exist`},
+		{name: "no account", check: "DroverAccount", message: `"prod" does not exist`, mistake: func(_ *tenant, w *wanted) { w.account = nil }},
 		{name: "no secret", check: "credentials", message: `Secret "prod-credentials"`, mistake: func(_ *tenant, w *wanted) { w.credentials = nil }},
 		{name: "no label", check: "credentials", message: "kubectl -n", mistake: func(_ *tenant, w *wanted) { w.credentials.Labels = nil }},
 		{name: "wrong token", check: "credentials", message: "AuthFailure",
 			mistake: func(_ *tenant, w *wanted) { w.credentials.Data["token"] = []byte(marked) }},
-		{name: "cloud not switched on", flag: "--simulated-cloud=false", check: "credentials", message: "switched on", remedy: "Change the CloudAccount"},
-		{name: "type", check: "type and image", message: `"huge" does not exist`, remedy: "Change the CloudMachineTemplate", mistake: func(_ *tenant, w *wanted) { w.machine.InstanceType = "huge" }},
+		{name: "cloud not switched on", flag: "--simulated-cloud=false", check: "credentials", message: "switched on", remedy: "Change the DroverAccount"},
+		{name: "type", check: "type and image", message: `"huge" does not exist`, remedy: "Change the DroverMachineTemplate", mistake: func(_ *tenant, w *wanted) { w.machine.InstanceType = "huge" }},
 		{name: "image", check: "type and image", message: `"nothing" does not exist`, mistake: func(_ *tenant, w *wanted) { w.machine.Image = "nothing" }},
 		{name: "quota", check: "create a machine in sim-1a, sim-1b, sim-1c", message: "QuotaExceeded", mistake: func(s *tenant, _ *wanted) {
 			s.Expect(env.admin.SetQuota(s.ctx, "default", simulator.Quota{VCPUs: 1})).To(Succeed())

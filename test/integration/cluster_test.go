@@ -13,15 +13,15 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // TestCluster tests that a cluster gets its ownership ID once, the zones of its accounts, and the
 // endpoint of its control plane.
 func TestCluster(t *testing.T) {
 	s := newTenant(t)
-	infra, cluster := s.CloudCluster(), s.Cluster()
+	infra, cluster := s.DroverCluster(), s.Cluster()
 	s.create(s.kubeconfigSecret(s.Kubeconfig), s.credentials(), s.Account(), infra, s.ControlPlane(), cluster)
 	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
 
@@ -55,7 +55,7 @@ func TestCluster(t *testing.T) {
 	// "clusterctl move" keeps the spec, drops the status and changes the UID.
 	s.Expect(env.client.Delete(s.ctx, cluster)).To(Succeed())
 	s.isGone(cluster)
-	moved := s.CloudCluster()
+	moved := s.DroverCluster()
 	moved.Spec.Creation.OwnershipID = id
 	s.create(moved, s.ControlPlane(), s.Cluster())
 	s.says(moved, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
@@ -67,12 +67,12 @@ func TestCluster(t *testing.T) {
 // problem with an account is reported and stops nothing.
 func TestClusterWaitsForAccount(t *testing.T) {
 	s := newTenant(t)
-	infra := s.CloudCluster()
+	infra := s.DroverCluster()
 	s.create(infra)
 	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForOwnerReason, "infrastructureRef")
 	s.Expect(infra.Spec.Creation.OwnershipID).To(BeEmpty())
 	s.create(s.kubeconfigSecret(s.Kubeconfig), s.ControlPlane(), s.Cluster())
-	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `Waiting for CloudAccount "prod" to exist`)
+	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `Waiting for DroverAccount "prod" to exist`)
 	s.Expect(infra.Status.Initialization.Provisioned).To(BeNil())
 	s.Expect(infra.Spec.Creation.OwnershipID).NotTo(BeEmpty())
 
@@ -81,7 +81,7 @@ func TestClusterWaitsForAccount(t *testing.T) {
 	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
 	s.Expect(infra.Status.Initialization.Provisioned).To(Equal(ptr.To(true)))
 
-	update(s, account, func(a *infrav1.CloudAccount) { a.Spec.CredentialsRef.Name = "nothing" })
+	update(s, account, func(a *infrav1.DroverAccount) { a.Spec.CredentialsRef.Name = "nothing" })
 	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, `"prod" is not ready`)
 	s.Expect(conditions.IsTrue(infra, clusterv1.ReadyCondition)).To(BeTrue())
 	s.Expect(infra.Status.Initialization.Provisioned).To(Equal(ptr.To(true)))
@@ -93,7 +93,7 @@ func TestClusterWaitsForAccount(t *testing.T) {
 // kubeconfig then, it retries only after half a minute.
 func TestClusterWaitsForAdoption(t *testing.T) {
 	s := newTenant(t)
-	infra, cluster := s.CloudCluster(), s.Cluster()
+	infra, cluster := s.DroverCluster(), s.Cluster()
 	s.create(s.credentials(), s.Account(), infra, s.ControlPlane(), cluster)
 	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAPIServerReason, `AdoptedControlPlane "prod"`)
 	s.Eventually(func() []clusterv1.FailureDomain { return read(s, infra).Status.FailureDomains }).Should(HaveLen(3))
@@ -118,7 +118,7 @@ func TestClusterSeesOwnNamespaceOnly(t *testing.T) {
 	s.create(s.credentials(), s.Account())
 	t.Run("other", func(t *testing.T) {
 		other := newTenant(t)
-		infra := other.CloudCluster()
+		infra := other.DroverCluster()
 		other.create(infra, other.kubeconfigSecret(other.Kubeconfig), other.ControlPlane(), other.Cluster())
 		other.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, "to exist in this namespace")
 	})
@@ -128,7 +128,7 @@ func TestClusterSeesOwnNamespaceOnly(t *testing.T) {
 // it adds no finalizer, condition or field.
 func TestClusterManagedByOthers(t *testing.T) {
 	s := newTenant(t)
-	infra := s.CloudCluster()
+	infra := s.DroverCluster()
 	infra.Annotations = map[string]string{clusterv1.ManagedByAnnotation: "somebody"}
 	s.create(infra, s.kubeconfigSecret(s.Kubeconfig), s.ControlPlane(), s.Cluster())
 	adopted := s.ControlPlane()
@@ -139,9 +139,9 @@ func TestClusterManagedByOthers(t *testing.T) {
 	s.Expect(infra.Status).To(BeZero())
 
 	// When the cluster is handed over later, Drover removes its finalizer.
-	update(s, infra, func(i *infrav1.CloudCluster) { delete(i.Annotations, clusterv1.ManagedByAnnotation) })
+	update(s, infra, func(i *infrav1.DroverCluster) { delete(i.Annotations, clusterv1.ManagedByAnnotation) })
 	s.Eventually(func() []string { return read(s, infra).Finalizers }).Should(ConsistOf(infrav1.ClusterFinalizer))
-	update(s, infra, func(i *infrav1.CloudCluster) {
+	update(s, infra, func(i *infrav1.DroverCluster) {
 		i.Annotations = map[string]string{clusterv1.ManagedByAnnotation: "somebody"}
 	})
 	s.Eventually(func() []string { return read(s, infra).Finalizers }).Should(BeEmpty())
@@ -149,12 +149,12 @@ func TestClusterManagedByOthers(t *testing.T) {
 
 func TestClusterPaused(t *testing.T) {
 	s := newTenant(t)
-	infra, cluster := s.CloudCluster(), s.Cluster()
+	infra, cluster := s.DroverCluster(), s.Cluster()
 	cluster.Spec.Paused = ptr.To(true)
 	infra.OwnerReferences = nil
 	s.create(s.kubeconfigSecret(s.Kubeconfig), s.credentials(), s.Account(), infra, s.ControlPlane())
 	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForOwnerReason, "")
-	update(s, infra, func(i *infrav1.CloudCluster) { i.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} })
+	update(s, infra, func(i *infrav1.DroverCluster) { i.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} })
 	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "annotation")
 	s.create(cluster)
 	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil }) // so that Cluster API links the parts
@@ -163,7 +163,7 @@ func TestClusterPaused(t *testing.T) {
 
 	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused is set to true, the object has") // before the annotation is removed
-	update(s, infra, func(i *infrav1.CloudCluster) { i.Annotations = nil })
+	update(s, infra, func(i *infrav1.DroverCluster) { i.Annotations = nil })
 	s.Eventually(func() string { return conditions.GetMessage(read(s, infra), clusterv1.PausedCondition) }).Should(Equal("Cluster spec.paused is set to true"))
 	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused")
 	s.Expect(infra.Spec.Creation.OwnershipID).To(BeEmpty())
@@ -177,16 +177,16 @@ func TestClusterPaused(t *testing.T) {
 // for deletion, even when a whole namespace is deleted.
 func TestClusterIsKeptForItsMachines(t *testing.T) {
 	s := newTenant(t)
-	infra := s.CloudCluster()
+	infra := s.DroverCluster()
 	s.create(s.kubeconfigSecret(s.Kubeconfig), s.credentials(), s.Account(), infra, s.ControlPlane(), s.Cluster())
 	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
-	machine := &infrav1.CloudMachine{ObjectMeta: s.meta("m"), Spec: infrav1.CloudMachineSpec{CloudMachineFields: infrav1.CloudMachineFields{
+	machine := &infrav1.DroverMachine{ObjectMeta: s.meta("m"), Spec: infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{
 		AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{},
 	}}}
 	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod"}
 	s.create(machine)
 	s.Expect(env.client.Delete(s.ctx, infra)).To(Succeed())
-	s.says(infra, clusterv1.ReadyCondition, infrav1.InUseReason, "Waiting for 1 CloudMachines")
+	s.says(infra, clusterv1.ReadyCondition, infrav1.InUseReason, "Waiting for 1 DroverMachines")
 	s.Expect(env.client.Delete(s.ctx, machine)).To(Succeed())
 	s.isGone(infra)
 }
@@ -195,7 +195,7 @@ func TestClusterIsKeptForItsMachines(t *testing.T) {
 // the Cluster's validation accepts.
 func TestClusterOddEndpoint(t *testing.T) {
 	s := newTenant(t)
-	infra, cluster := s.CloudCluster(), s.Cluster()
+	infra, cluster := s.DroverCluster(), s.Cluster()
 	infra.Spec.AccountRefs = nil
 	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "a_b", Port: 443}
 	s.create(s.kubeconfigSecret(s.Kubeconfig), infra, s.ControlPlane(), cluster)

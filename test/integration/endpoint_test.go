@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
@@ -31,17 +31,17 @@ const endpointPort = 16443
 // endpoint is a tenant whose cluster has a load balancer, and a control plane by hand.
 type endpoint struct {
 	*tenant
-	infra   *infrav1.CloudCluster
+	infra   *infrav1.DroverCluster
 	cluster *clusterv1.Cluster
 }
 
 // newEndpoint creates a cluster with a load balancer, changed by dress, and waits until Cluster API
 // has its address.
-func newEndpoint(t *testing.T, dress ...func(*infrav1.CloudCluster)) *endpoint {
+func newEndpoint(t *testing.T, dress ...func(*infrav1.DroverCluster)) *endpoint {
 	t.Helper()
 	s := newTenant(t)
 	s.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
-	e := &endpoint{tenant: s, infra: s.CloudCluster(), cluster: s.Cluster()}
+	e := &endpoint{tenant: s, infra: s.DroverCluster(), cluster: s.Cluster()}
 	e.infra.Spec.Endpoint.LoadBalancer = infrav1.LoadBalancer{AccountRef: infrav1.LocalReference{Name: "prod"}, Port: endpointPort}
 	for _, d := range dress {
 		d(e.infra)
@@ -57,16 +57,16 @@ func newEndpoint(t *testing.T, dress ...func(*infrav1.CloudCluster)) *endpoint {
 }
 
 // machine creates a machine of the control plane, and returns it once it has a VM. Only the Machine
-// has the control plane's label: a CloudMachine that somebody makes by hand need not have it.
+// has the control plane's label: a DroverMachine that somebody makes by hand need not have it.
 func (e *endpoint) machine(name string) *clusterv1.Machine {
 	e.t.Helper()
-	vm := &infrav1.CloudMachine{ObjectMeta: e.meta(name), Spec: infrav1.CloudMachineSpec{CloudMachineFields: infrav1.CloudMachineFields{
+	vm := &infrav1.DroverMachine{ObjectMeta: e.meta(name), Spec: infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{
 		AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{},
 	}}}
 	m := &clusterv1.Machine{ObjectMeta: e.meta(name), Spec: clusterv1.MachineSpec{
 		ClusterName:       "prod",
 		Bootstrap:         clusterv1.Bootstrap{DataSecretName: ptr.To(name)},
-		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: name},
 	}}
 	m.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod", clusterv1.MachineControlPlaneLabel: ""}
 	e.create(&corev1.Secret{ObjectMeta: e.meta(name), Data: map[string][]byte{"value": []byte("#cloud-config\n")}}, vm, m)
@@ -75,14 +75,14 @@ func (e *endpoint) machine(name string) *clusterv1.Machine {
 }
 
 // loseStatus has a machine be as a move leaves it: without a status. It stays paused.
-func (e *endpoint) loseStatus(vm *infrav1.CloudMachine) {
+func (e *endpoint) loseStatus(vm *infrav1.DroverMachine) {
 	e.t.Helper()
-	update(e.tenant, vm, func(m *infrav1.CloudMachine) {
+	update(e.tenant, vm, func(m *infrav1.DroverMachine) {
 		metav1.SetMetaDataAnnotation(&m.ObjectMeta, clusterv1.PausedAnnotation, "")
 	})
 	e.says(vm, clusterv1.PausedCondition, clusterv1.PausedReason, "")
 	before := vm.DeepCopy()
-	vm.Status = infrav1.CloudMachineStatus{}
+	vm.Status = infrav1.DroverMachineStatus{}
 	e.Expect(env.client.Status().Patch(e.ctx, vm, client.MergeFrom(before))).To(Succeed())
 }
 
@@ -91,7 +91,7 @@ func (e *endpoint) vm(name string) simulator.SnapshotResource {
 	e.t.Helper()
 	books, err := env.admin.Snapshot(e.ctx)
 	e.Expect(err).NotTo(HaveOccurred())
-	vm := read(e.tenant, &infrav1.CloudMachine{ObjectMeta: e.meta(name)})
+	vm := read(e.tenant, &infrav1.DroverMachine{ObjectMeta: e.meta(name)})
 	for _, r := range books.Resources {
 		if r.Kind == wire.Instance && vm.Spec.ProviderID == "simulated:///"+r.Zone+"/"+r.ID {
 			return r
@@ -225,7 +225,7 @@ func TestEndpoint(t *testing.T) {
 
 	account := e.Account()
 	e.Expect(env.client.Delete(e.ctx, account)).To(Succeed())
-	e.says(account, clusterv1.ReadyCondition, infrav1.InUseReason, `CloudCluster "prod"`)
+	e.says(account, clusterv1.ReadyCondition, infrav1.InUseReason, `DroverCluster "prod"`)
 	e.Expect(env.client.Delete(e.ctx, e.cluster)).To(Succeed())
 	e.isGone(e.infra)
 	e.isGone(account)
@@ -257,9 +257,9 @@ func TestEndpointIsLost(t *testing.T) {
 // TestEndpointIsAbandoned tests that a load balancer can be let go, and stays. The user has given
 // the cluster's ownership ID.
 func TestEndpointIsAbandoned(t *testing.T) {
-	e := newEndpoint(t, func(c *infrav1.CloudCluster) { c.Spec.Creation.OwnershipID = "given-by-the-user" })
+	e := newEndpoint(t, func(c *infrav1.DroverCluster) { c.Spec.Creation.OwnershipID = "given-by-the-user" })
 	e.Expect(read(e.tenant, e.infra).Spec.Creation.OwnershipID).To(Equal("given-by-the-user"))
-	update(e.tenant, e.infra, func(c *infrav1.CloudCluster) {
+	update(e.tenant, e.infra, func(c *infrav1.DroverCluster) {
 		metav1.SetMetaDataAnnotation(&c.ObjectMeta, infrav1.AbandonAnnotation, c.Name)
 	})
 	e.Expect(env.client.Delete(e.ctx, e.cluster)).To(Succeed())
@@ -283,7 +283,7 @@ func TestEndpointIsMoved(t *testing.T) {
 	e.machine("one")
 	e.answer("one")
 	e.says(e.infra, infrav1.EndpointReadyCondition, infrav1.ReadyReason, "")
-	moved := e.CloudCluster()
+	moved := e.DroverCluster()
 	moved.Spec = *read(e.tenant, e.infra).Spec.DeepCopy()
 	moved.Name = "copy"
 	e.Expect(env.client.Create(e.ctx, moved)).To(MatchError(ContainSubstring("a copy would claim its load balancer")))
@@ -291,17 +291,17 @@ func TestEndpointIsMoved(t *testing.T) {
 	before, targets := e.calls(), e.targets()
 	update(e.tenant, e.cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 	e.says(e.infra, clusterv1.PausedCondition, clusterv1.PausedReason, "")
-	update(e.tenant, e.infra, func(c *infrav1.CloudCluster) { c.Finalizers = nil }) // as "clusterctl move" does
+	update(e.tenant, e.infra, func(c *infrav1.DroverCluster) { c.Finalizers = nil }) // as "clusterctl move" does
 	e.Expect(env.client.Delete(e.ctx, e.infra)).To(Succeed())
 	e.isGone(e.infra)
-	vm := &infrav1.CloudMachine{ObjectMeta: e.meta("one")}
+	vm := &infrav1.DroverMachine{ObjectMeta: e.meta("one")}
 	e.loseStatus(vm)
 	moved.Name = "prod"
 	moved.ResourceVersion = ""
 	e.create(moved)
 	update(e.tenant, e.cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
 	e.says(moved, infrav1.EndpointReadyCondition, infrav1.ReadyReason, "") // while the machine has no address
-	update(e.tenant, vm, func(m *infrav1.CloudMachine) { delete(m.Annotations, clusterv1.PausedAnnotation) })
+	update(e.tenant, vm, func(m *infrav1.DroverMachine) { delete(m.Annotations, clusterv1.PausedAnnotation) })
 	e.Eventually(func() []clusterv1.MachineAddress { return read(e.tenant, vm).Status.Addresses }).ShouldNot(BeEmpty())
 	e.Consistently(e.targets, "2s").Should(Equal(targets))
 	e.Expect(e.calls()).To(Equal(before))

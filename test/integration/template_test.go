@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-func template(s *tenant, name string, machine infrav1.SimulatedMachine) *infrav1.CloudMachineTemplate {
-	return &infrav1.CloudMachineTemplate{ObjectMeta: s.meta(name), Spec: infrav1.CloudMachineTemplateSpec{
-		Template: infrav1.CloudMachineTemplateResource{Spec: infrav1.CloudMachineFields{
+func template(s *tenant, name string, machine infrav1.SimulatedMachine) *infrav1.DroverMachineTemplate {
+	return &infrav1.DroverMachineTemplate{ObjectMeta: s.meta(name), Spec: infrav1.DroverMachineTemplateSpec{
+		Template: infrav1.DroverMachineTemplateResource{Spec: infrav1.DroverMachineFields{
 			AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &machine,
 		}},
 	}}
@@ -30,7 +30,7 @@ func TestTemplate(t *testing.T) {
 	arm := template(s, "arm", infrav1.SimulatedMachine{InstanceType: "small-arm", Image: "node-image-arm64", DiskGiB: 50})
 	unknown := template(s, "unknown", infrav1.SimulatedMachine{InstanceType: "enormous"})
 	s.create(small, arm, unknown)
-	s.says(small, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `Waiting for CloudAccount "prod" to exist`)
+	s.says(small, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `Waiting for DroverAccount "prod" to exist`)
 
 	account := s.Account()
 	s.create(account)
@@ -57,7 +57,7 @@ func TestTemplate(t *testing.T) {
 
 	// Known values stay when the account has problems, because an autoscaler must not forget its
 	// pools.
-	update(s, account, func(a *infrav1.CloudAccount) { a.Spec.CredentialsRef.Name = "nothing" })
+	update(s, account, func(a *infrav1.DroverAccount) { a.Spec.CredentialsRef.Name = "nothing" })
 	s.says(small, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, "is not ready")
 	s.Expect(small.Status.Capacity.Cpu().Value()).To(BeEquivalentTo(2))
 }

@@ -13,14 +13,14 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // TestVirtualIP tests that a cluster gets an address of a pool, keeps it through a move, and gives
 // it back in the end, or has the one that its user has chosen. The test acts as the IPAM provider.
 func TestVirtualIP(t *testing.T) {
 	s := newTenant(t)
-	infra, cluster := s.CloudCluster(), s.Cluster()
+	infra, cluster := s.DroverCluster(), s.Cluster()
 	pool := ipamv1.IPPoolReference{APIGroup: "ipam.example.com", Kind: "Pool", Name: "addresses"}
 	infra.Spec.Endpoint.VirtualIP = infrav1.VirtualIP{PoolRef: pool, Port: endpointPort}
 	cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
@@ -51,12 +51,12 @@ func TestVirtualIP(t *testing.T) {
 		s.Expect(domain.ControlPlane).To(Equal(ptr.To(true)))
 	}
 
-	// "clusterctl move" makes the CloudCluster first, with its endpoint, and the claim after it.
+	// "clusterctl move" makes the DroverCluster first, with its endpoint, and the claim after it.
 	s.Expect(env.client.Delete(s.ctx, cluster)).To(Succeed())
 	s.isGone(cluster)
 	s.isGone(infra)
 	s.isGone(claim)
-	moved, owner := s.CloudCluster(), s.Cluster()
+	moved, owner := s.DroverCluster(), s.Cluster()
 	moved.Spec = *infra.Spec.DeepCopy()
 	owner.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
 	s.create(moved, owner)
@@ -67,7 +67,7 @@ func TestVirtualIP(t *testing.T) {
 
 	// Somebody else has a claim of that name.
 	taken := &ipamv1.IPAddressClaim{ObjectMeta: s.meta("taken"), Spec: ipamv1.IPAddressClaimSpec{PoolRef: pool}}
-	other, its := s.CloudCluster(), s.Cluster()
+	other, its := s.DroverCluster(), s.Cluster()
 	other.Name, its.Name, its.Spec.InfrastructureRef.Name = "taken", "taken", "taken"
 	other.Spec.Endpoint.VirtualIP = infrav1.VirtualIP{PoolRef: pool, Port: endpointPort}
 	its.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
@@ -75,7 +75,7 @@ func TestVirtualIP(t *testing.T) {
 	s.says(other, infrav1.EndpointReadyCondition, infrav1.AddressClaimTakenReason, `"taken" does not belong`)
 	s.Expect(other.Spec.ControlPlaneEndpoint.IsValid()).To(BeFalse())
 
-	given := s.CloudCluster()
+	given := s.DroverCluster()
 	given.Name = "given"
 	given.Spec.Endpoint.VirtualIP = infrav1.VirtualIP{Address: "127.0.0.1", Port: endpointPort}
 	s.Expect(env.client.Create(s.ctx, given)).To(MatchError(ContainSubstring("must be an IP address that machines can have")))
@@ -87,7 +87,7 @@ func TestVirtualIP(t *testing.T) {
 	s.says(given, infrav1.EndpointReadyCondition, infrav1.ReadyReason, "")
 	s.Expect(given.Spec.ControlPlaneEndpoint).To(Equal(clusterv1.APIEndpoint{Host: "2001:db8::7", Port: endpointPort}))
 
-	both := s.CloudCluster()
+	both := s.DroverCluster()
 	both.Name = "both"
 	both.Spec.Endpoint.VirtualIP.PoolRef, both.Spec.Endpoint.LoadBalancer.AccountRef.Name = pool, "prod"
 	s.Expect(env.client.Create(s.ctx, both)).To(MatchError(ContainSubstring("exactly one of loadBalancer and virtualIP")))

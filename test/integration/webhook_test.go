@@ -14,28 +14,28 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // TestAdmissionRefuses tests that invalid objects are refused on creation, with the field and the
 // remedy. Users can't tell whether the CRD or the webhook refuses.
 func TestAdmissionRefuses(t *testing.T) {
 	s := newTenant(t)
-	machine := func(edit func(*infrav1.CloudMachineFields)) *infrav1.CloudMachine {
-		fields := infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{}}
+	machine := func(edit func(*infrav1.DroverMachineFields)) *infrav1.DroverMachine {
+		fields := infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{}}
 		edit(&fields)
-		return &infrav1.CloudMachine{ObjectMeta: s.meta("x"), Spec: infrav1.CloudMachineSpec{CloudMachineFields: fields}}
+		return &infrav1.DroverMachine{ObjectMeta: s.meta("x"), Spec: infrav1.DroverMachineSpec{DroverMachineFields: fields}}
 	}
-	openStack := func(edit func(*infrav1.OpenStackMachine)) *infrav1.CloudMachine {
-		return machine(func(f *infrav1.CloudMachineFields) {
+	openStack := func(edit func(*infrav1.OpenStackMachine)) *infrav1.DroverMachine {
+		return machine(func(f *infrav1.DroverMachineFields) {
 			f.Simulated = nil
 			f.OpenStack = &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node"}, RootVolume: &infrav1.OpenStackVolume{SizeGiB: 9},
 				Volumes: []infrav1.OpenStackVolume{{SizeGiB: 1}}}
 			edit(f.OpenStack)
 		})
 	}
-	account := func(edit func(*infrav1.CloudAccountSpec)) *infrav1.CloudAccount {
+	account := func(edit func(*infrav1.DroverAccountSpec)) *infrav1.DroverAccount {
 		a := s.Account()
 		edit(&a.Spec)
 		return a
@@ -44,11 +44,11 @@ func TestAdmissionRefuses(t *testing.T) {
 		object client.Object
 		want   string
 	}{
-		"machine without a cloud": {machine(func(f *infrav1.CloudMachineFields) { f.Simulated = nil }), "exactly one cloud must be set"},
-		"machine without account": {machine(func(f *infrav1.CloudMachineFields) { f.AccountRef.Name = "" }), "spec.accountRef.name"},
-		"account by path":         {machine(func(f *infrav1.CloudMachineFields) { f.AccountRef.Name = "other/prod" }), "spec.accountRef.name"},
-		"negative disk":           {machine(func(f *infrav1.CloudMachineFields) { f.Simulated.DiskGiB = -1 }), "spec.simulated.diskGiB"},
-		"negative data disk": {machine(func(f *infrav1.CloudMachineFields) {
+		"machine without a cloud": {machine(func(f *infrav1.DroverMachineFields) { f.Simulated = nil }), "exactly one cloud must be set"},
+		"machine without account": {machine(func(f *infrav1.DroverMachineFields) { f.AccountRef.Name = "" }), "spec.accountRef.name"},
+		"account by path":         {machine(func(f *infrav1.DroverMachineFields) { f.AccountRef.Name = "other/prod" }), "spec.accountRef.name"},
+		"negative disk":           {machine(func(f *infrav1.DroverMachineFields) { f.Simulated.DiskGiB = -1 }), "spec.simulated.diskGiB"},
+		"negative data disk": {machine(func(f *infrav1.DroverMachineFields) {
 			f.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: -1}}
 		}), "spec.simulated.dataDisks[0].sizeGiB"},
 		"volume's zone without ports": {openStack(func(m *infrav1.OpenStackMachine) { m.Volumes[0].AvailabilityZone = "nova" }), "needs ports"},
@@ -56,19 +56,19 @@ func TestAdmissionRefuses(t *testing.T) {
 		"volume's zone twice": {openStack(func(m *infrav1.OpenStackMachine) {
 			m.Volumes[0] = infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", InMachineZone: true}
 		}), "availabilityZone and inMachineZone exclude each other"},
-		"account without a cloud":     {account(func(a *infrav1.CloudAccountSpec) { a.Simulated = nil }), "exactly one cloud must be set"},
-		"own endpoint, no own Secret": {account(func(a *infrav1.CloudAccountSpec) { a.CredentialsRef = nil }), "spec.simulated.endpoint"},
-		"negative rate": {account(func(a *infrav1.CloudAccountSpec) {
+		"account without a cloud":     {account(func(a *infrav1.DroverAccountSpec) { a.Simulated = nil }), "exactly one cloud must be set"},
+		"own endpoint, no own Secret": {account(func(a *infrav1.DroverAccountSpec) { a.CredentialsRef = nil }), "spec.simulated.endpoint"},
+		"negative rate": {account(func(a *infrav1.DroverAccountSpec) {
 			a.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "-1", Burst: 1}}
 		}), "spec.rateLimits.create.perSecond"},
-		"endpoint of somebody else's beside one of Drover's": {&infrav1.CloudCluster{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterSpec{
-			CloudClusterFields:   infrav1.CloudClusterFields{Endpoint: infrav1.Endpoint{LoadBalancer: infrav1.LoadBalancer{AccountRef: infrav1.LocalReference{Name: "prod"}}}},
+		"endpoint of somebody else's beside one of Drover's": {&infrav1.DroverCluster{ObjectMeta: s.meta("x"), Spec: infrav1.DroverClusterSpec{
+			DroverClusterFields:  infrav1.DroverClusterFields{Endpoint: infrav1.Endpoint{LoadBalancer: infrav1.LoadBalancer{AccountRef: infrav1.LocalReference{Name: "prod"}}}},
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "a", Port: 443},
 		}}, "Drover sets it"},
-		"endpoint with scheme": {&infrav1.CloudCluster{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterSpec{
+		"endpoint with scheme": {&infrav1.DroverCluster{ObjectMeta: s.meta("x"), Spec: infrav1.DroverClusterSpec{
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "https://a", Port: 443},
 		}}, "spec.controlPlaneEndpoint.host: Invalid value"},
-		"endpoint without port": {&infrav1.CloudCluster{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterSpec{
+		"endpoint without port": {&infrav1.DroverCluster{ObjectMeta: s.meta("x"), Spec: infrav1.DroverClusterSpec{
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "a"},
 		}}, "spec.controlPlaneEndpoint.port: Required value"},
 		"adopted endpoint": {&controlplanev1.AdoptedControlPlane{ObjectMeta: s.meta("x"), Spec: controlplanev1.AdoptedControlPlaneSpec{
@@ -78,8 +78,8 @@ func TestAdmissionRefuses(t *testing.T) {
 		"adopted version": {&controlplanev1.AdoptedControlPlane{ObjectMeta: s.meta("x"), Spec: controlplanev1.AdoptedControlPlaneSpec{
 			KubeconfigRef: controlplanev1.KubeconfigReference{Name: "a"}, Version: "1.36",
 		}}, "spec.version"},
-		"template without a cloud": {&infrav1.CloudMachineTemplate{ObjectMeta: s.meta("x"), Spec: infrav1.CloudMachineTemplateSpec{
-			Template: infrav1.CloudMachineTemplateResource{Spec: infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}}},
+		"template without a cloud": {&infrav1.DroverMachineTemplate{ObjectMeta: s.meta("x"), Spec: infrav1.DroverMachineTemplateSpec{
+			Template: infrav1.DroverMachineTemplateResource{Spec: infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}}},
 		}}, "exactly one cloud must be set"},
 	}
 	for name, test := range tests {
@@ -97,7 +97,7 @@ func TestAdmissionRefuses(t *testing.T) {
 func TestTemplatesAreImmutable(t *testing.T) {
 	s := newTenant(t)
 	machines := template(s, "small", infrav1.SimulatedMachine{})
-	clusters := &infrav1.CloudClusterTemplate{ObjectMeta: s.meta("clusters")}
+	clusters := &infrav1.DroverClusterTemplate{ObjectMeta: s.meta("clusters")}
 	s.create(machines, clusters)
 
 	// The test uses patches, because the templates' controller may write their status at any time.
@@ -121,7 +121,7 @@ func TestTemplatesAreImmutable(t *testing.T) {
 	s.Expect(tryMachines(dry, client.DryRunAll)).To(Succeed())
 	s.Expect(tryMachines(dry)).To(refused, "the annotation alone opens nothing")
 
-	update(s, machines, func(m *infrav1.CloudMachineTemplate) { m.Labels = map[string]string{"team": "a"} })
+	update(s, machines, func(m *infrav1.DroverMachineTemplate) { m.Labels = map[string]string{"team": "a"} })
 	s.Expect(read(s, machines).Spec.Template.Spec.Simulated.DiskGiB).To(BeEquivalentTo(20), "the default is in the object")
 }
 
@@ -132,7 +132,7 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 	s.create(account)
 	s.refusesChange(account, func() { account.Spec.Simulated.Region = "sim-2" }, "region can't be changed")
 
-	project := &infrav1.CloudAccount{ObjectMeta: s.meta("project"), Spec: infrav1.CloudAccountSpec{
+	project := &infrav1.DroverAccount{ObjectMeta: s.meta("project"), Spec: infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "none"},
 		OpenStack:      &infrav1.OpenStackAccount{AuthURL: "https://keystone.example.test/v3", ProjectID: "p", RegionalProviderIDs: true},
 	}}
@@ -140,7 +140,7 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 	project.Spec.OpenStack.Region = "RegionOne"
 	s.create(project)
 	s.refusesChange(project, func() { project.Spec.OpenStack.Region = "RegionTwo" }, "region can't be changed")
-	moved := &infrav1.CloudAccount{ObjectMeta: s.meta("moved"), Spec: project.Spec}
+	moved := &infrav1.DroverAccount{ObjectMeta: s.meta("moved"), Spec: project.Spec}
 	moved.Spec.Place = "openstack:p" // a move or a restore creates the object as it was
 	s.create(moved)
 	s.refusesChange(moved, func() { moved.Spec.Place = "openstack:elsewhere" }, "place is set once")
@@ -151,48 +151,48 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 // changed.
 func TestMachineIsImmutable(t *testing.T) {
 	s := newTenant(t)
-	machine := &infrav1.CloudMachine{ObjectMeta: s.meta("m"), Spec: infrav1.CloudMachineSpec{CloudMachineFields: infrav1.CloudMachineFields{
+	machine := &infrav1.DroverMachine{ObjectMeta: s.meta("m"), Spec: infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{
 		AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{},
 	}}}
 	s.create(machine)
-	for want, change := range map[string]func(*infrav1.CloudMachine){
-		"the machine's cloud fields can't be changed": func(m *infrav1.CloudMachine) { m.Spec.Simulated.DiskGiB = 99 },
-		"accountRef can't be changed":                 func(m *infrav1.CloudMachine) { m.Spec.AccountRef.Name = "other" },
+	for want, change := range map[string]func(*infrav1.DroverMachine){
+		"the machine's cloud fields can't be changed": func(m *infrav1.DroverMachine) { m.Spec.Simulated.DiskGiB = 99 },
+		"accountRef can't be changed":                 func(m *infrav1.DroverMachine) { m.Spec.AccountRef.Name = "other" },
 	} {
 		s.refusesChange(machine, func() { change(machine) }, want)
 	}
-	update(s, machine, func(m *infrav1.CloudMachine) {
-		m.Spec.Creation = infrav1.CloudMachineCreation{Token: "0123456789abcdef01234567", FailureDomain: "sim-1a", Attempt: 2}
+	update(s, machine, func(m *infrav1.DroverMachine) {
+		m.Spec.Creation = infrav1.DroverMachineCreation{Token: "0123456789abcdef01234567", FailureDomain: "sim-1a", Attempt: 2}
 	})
 	s.refusesChange(machine, func() { machine.Spec.Creation.Token = "0123456789abcdef0123456f" }, "creation.token is set once")
-	s.refusesChange(machine, func() { machine.Spec.Creation = infrav1.CloudMachineCreation{} }, "creation.token is set once")
+	s.refusesChange(machine, func() { machine.Spec.Creation = infrav1.DroverMachineCreation{} }, "creation.token is set once")
 	s.refusesChange(machine, func() { machine.Spec.Creation.Attempt = 1 }, "creation.attempt never falls")
 	s.refusesChange(machine, func() { machine.Spec.Creation.Attempt = 0 }, "creation.attempt never falls")
-	update(s, machine, func(m *infrav1.CloudMachine) { m.Spec.Creation.FailureDomain, m.Spec.Creation.Attempt = "sim-1b", 3 })
-	update(s, machine, func(m *infrav1.CloudMachine) { m.Spec.ProviderID = "simulated:///sim-1a/i-1" })
+	update(s, machine, func(m *infrav1.DroverMachine) { m.Spec.Creation.FailureDomain, m.Spec.Creation.Attempt = "sim-1b", 3 })
+	update(s, machine, func(m *infrav1.DroverMachine) { m.Spec.ProviderID = "simulated:///sim-1a/i-1" })
 	s.refusesChange(machine, func() { machine.Spec.Creation.Attempt = 4 }, "creation can't be changed once the VM is made")
 	s.refusesChange(machine, func() { machine.Spec.ProviderID = "simulated:///sim-1a/i-2" }, "providerID is set once")
 }
 
-// TestCopyIsRefused tests that a copy of a CloudMachine is refused, because it would claim the
+// TestCopyIsRefused tests that a copy of a DroverMachine is refused, because it would claim the
 // original's VM. The API server itself selects by creation token.
 func TestCopyIsRefused(t *testing.T) {
 	s := newTenant(t)
-	machine := func(name string, change func(*infrav1.CloudMachineSpec)) *infrav1.CloudMachine {
-		m := &infrav1.CloudMachine{ObjectMeta: s.meta(name), Spec: infrav1.CloudMachineSpec{CloudMachineFields: infrav1.CloudMachineFields{
+	machine := func(name string, change func(*infrav1.DroverMachineSpec)) *infrav1.DroverMachine {
+		m := &infrav1.DroverMachine{ObjectMeta: s.meta(name), Spec: infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{
 			AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{},
 		}}}
 		change(&m.Spec)
 		return m
 	}
-	s.create(machine("original", func(spec *infrav1.CloudMachineSpec) {
+	s.create(machine("original", func(spec *infrav1.DroverMachineSpec) {
 		spec.Creation.Token, spec.ProviderID = "0123456789abcdef01234567", "simulated:///sim-1a/i-1"
 	}))
-	err := env.client.Create(s.ctx, machine("copy", func(spec *infrav1.CloudMachineSpec) { spec.Creation.Token = "0123456789abcdef01234567" }))
+	err := env.client.Create(s.ctx, machine("copy", func(spec *infrav1.DroverMachineSpec) { spec.Creation.Token = "0123456789abcdef01234567" }))
 	s.Expect(err).To(MatchError(ContainSubstring("spec.creation.token")))
-	err = env.client.Create(s.ctx, machine("copy", func(spec *infrav1.CloudMachineSpec) { spec.ProviderID = "simulated:///sim-1a/i-1" }))
+	err = env.client.Create(s.ctx, machine("copy", func(spec *infrav1.DroverMachineSpec) { spec.ProviderID = "simulated:///sim-1a/i-1" }))
 	s.Expect(err).To(MatchError(ContainSubstring("spec.providerID")))
-	s.create(machine("other", func(spec *infrav1.CloudMachineSpec) { spec.Creation.Token = "0123456789abcdef01234568" }))
+	s.create(machine("other", func(spec *infrav1.DroverMachineSpec) { spec.Creation.Token = "0123456789abcdef01234568" }))
 }
 
 // TestTokenOfAnother tests that a tenant who writes the token of another tenant's machine into an
@@ -202,11 +202,11 @@ func TestTokenOfAnother(t *testing.T) {
 	s := newTenant(t)
 	attacker := s.Namespace + "-attacker"
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: attacker}})
-	fields := infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{}}
-	theirs := func(name, token string) *infrav1.CloudMachine {
-		m := &infrav1.CloudMachine{
+	fields := infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{}}
+	theirs := func(name, token string) *infrav1.DroverMachine {
+		m := &infrav1.DroverMachine{
 			ObjectMeta: metav1.ObjectMeta{Namespace: attacker, Name: name, Finalizers: []string{"example.com/keep"}},
-			Spec:       infrav1.CloudMachineSpec{CloudMachineFields: fields, Creation: infrav1.CloudMachineCreation{Token: token}},
+			Spec:       infrav1.DroverMachineSpec{DroverMachineFields: fields, Creation: infrav1.DroverMachineCreation{Token: token}},
 		}
 		s.create(m)
 		t.Cleanup(func() {
@@ -222,8 +222,8 @@ func TestTokenOfAnother(t *testing.T) {
 	token := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"creation":{"token":"`+tokens[1]+`"}}}`))
 	_ = env.client.Patch(s.ctx, deleted, token) // whether it is refused does not matter
 	for i, token := range tokens {
-		s.create(&infrav1.CloudMachine{ObjectMeta: s.meta(fmt.Sprint("imported-", i)), Spec: infrav1.CloudMachineSpec{
-			CloudMachineFields: fields, ProviderID: fmt.Sprint("simulated:///sim-1a/i-", i), Creation: infrav1.CloudMachineCreation{Token: token},
+		s.create(&infrav1.DroverMachine{ObjectMeta: s.meta(fmt.Sprint("imported-", i)), Spec: infrav1.DroverMachineSpec{
+			DroverMachineFields: fields, ProviderID: fmt.Sprint("simulated:///sim-1a/i-", i), Creation: infrav1.DroverMachineCreation{Token: token},
 		}})
 	}
 }

@@ -14,15 +14,15 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestCloudInitConfig tests that machines that Drover makes join with kubeadm become Ready Nodes
+// TestDroverConfig tests that machines that Drover makes join with kubeadm become Ready Nodes
 // with the described properties. Drover alone approves the requests of their tokens, and needs no
 // more permissions in the cluster than the book lists. If one of kubeadm's roles is missing, the
 // condition names it, and bootstrapping continues once the role exists.
-func TestCloudInitConfig(t *testing.T) {
+func TestDroverConfig(t *testing.T) {
 	s := stage{house.Stage(t, "teal")}
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm:kubelet-config"}}
 	s.Do(s.Rig.Nodes.Get(s.Ctx, client.ObjectKeyFromObject(role), role))
@@ -30,7 +30,7 @@ func TestCloudInitConfig(t *testing.T) {
 	role.UID, role.ResourceVersion = "", ""
 
 	pool := s.NewPool("joined", 2)
-	pool.Config = bootstrapv1.CloudInitConfigSpec{
+	pool.Config = bootstrapv1.DroverConfigSpec{
 		Join:       bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm},
 		NodeLabels: map[string]string{"pool": "batch"},
 		NodeTaints: []corev1.Taint{{Key: "dedicated", Value: "batch", Effect: corev1.TaintEffectNoSchedule}},
@@ -48,7 +48,7 @@ func TestCloudInitConfig(t *testing.T) {
 // waitFor checks that n configs wait for the control plane, with the words in their conditions.
 func (s stage) waitFor(n int, words string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		list := &bootstrapv1.CloudInitConfigList{}
+		list := &bootstrapv1.DroverConfigList{}
 		if err := s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
 			return "", err
 		}

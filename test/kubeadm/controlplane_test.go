@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -28,7 +28,7 @@ import (
 )
 
 // TestKubeadmControlPlane tests that a cluster with Cluster API's own control plane gets a VM for
-// it, and workers from CloudInitConfigs. These use only what the contract provides: the kubeconfig
+// it, and workers from DroverConfigs. These use only what the contract provides: the kubeconfig
 // that the control plane provider creates from the cluster's CA. Nothing on that VM runs "kubeadm
 // init", because the API server exists already, with the same CA.
 func TestKubeadmControlPlane(t *testing.T) {
@@ -52,7 +52,7 @@ func TestKubeadmControlPlane(t *testing.T) {
 	})
 
 	pool := s.NewPool("workers", 2)
-	pool.Config = bootstrapv1.CloudInitConfigSpec{
+	pool.Config = bootstrapv1.DroverConfigSpec{
 		NodeLabels: map[string]string{"pool": "batch"},
 		NodeTaints: []corev1.Taint{{Key: "dedicated", Value: "batch", Effect: corev1.TaintEffectNoSchedule}},
 	}
@@ -83,7 +83,7 @@ func (s stage) byKubeadmControlPlane(objects []client.Object) []client.Object {
 		"spec": map[string]any{
 			"replicas": int64(1), "version": body.DefaultKubeletVersion, "kubeadmConfigSpec": map[string]any{"format": "cloud-config"},
 			"machineTemplate": map[string]any{"spec": map[string]any{"infrastructureRef": map[string]any{
-				"apiGroup": infrav1.GroupVersion.Group, "kind": "CloudMachineTemplate", "name": machine.Name,
+				"apiGroup": infrav1.GroupVersion.Group, "kind": "DroverMachineTemplate", "name": machine.Name,
 			}}},
 		},
 	}}
@@ -91,7 +91,7 @@ func (s stage) byKubeadmControlPlane(objects []client.Object) []client.Object {
 	controlPlane.SetName(s.Tenant.Name)
 	for _, o := range objects {
 		switch o := o.(type) {
-		case *infrav1.CloudCluster:
+		case *infrav1.DroverCluster:
 			o.Spec.ControlPlaneEndpoint = endpoint
 		case *clusterv1.Cluster:
 			o.Spec.ControlPlaneRef.APIGroup, o.Spec.ControlPlaneRef.Kind = "controlplane.cluster.x-k8s.io", controlPlane.GetKind()

@@ -25,7 +25,7 @@ import (
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	driver "github.com/drover-io/drover/cloud/kubevirt"
 	"github.com/drover-io/drover/test/virt"
@@ -90,8 +90,8 @@ func (c *cluster) makeTenant(ctx context.Context) error {
 func mebibytes(n int64) *resource.Quantity { return resource.NewQuantity(n<<20, resource.BinarySI) }
 
 // account returns the spec of an account at the infrastructure cluster.
-func account(domains ...infrav1.KubeVirtFailureDomain) *infrav1.CloudAccountSpec {
-	return &infrav1.CloudAccountSpec{
+func account(domains ...infrav1.KubeVirtFailureDomain) *infrav1.DroverAccountSpec {
+	return &infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "kubevirt"},
 		KubeVirt:       &infrav1.KubeVirtAccount{Namespace: namespace, FailureDomains: domains},
 	}
@@ -112,7 +112,7 @@ func badCredentials(t testing.TB) map[string][]byte {
 }
 
 // machine returns a small machine. The stand-in nodes start every machine.
-func machine(change func(*infrav1.KubeVirtMachine)) *infrav1.CloudMachineFields {
+func machine(change func(*infrav1.KubeVirtMachine)) *infrav1.DroverMachineFields {
 	m := &infrav1.KubeVirtMachine{
 		CPU: &infrav1.KubeVirtCPU{Cores: 1}, MemoryMiB: 128, Architecture: "amd64",
 		RootDisk: infrav1.KubeVirtRootDisk{ContainerDisk: &infrav1.KubeVirtContainerDisk{Image: "registry.example.com/node:1"}},
@@ -120,7 +120,7 @@ func machine(change func(*infrav1.KubeVirtMachine)) *infrav1.CloudMachineFields 
 	if change != nil {
 		change(m)
 	}
-	return &infrav1.CloudMachineFields{KubeVirt: m}
+	return &infrav1.DroverMachineFields{KubeVirt: m}
 }
 
 // counted counts calls by name, and can make a call fail before or after it is sent.
@@ -169,12 +169,12 @@ func (c *counted) reset() {
 }
 
 // connect returns a driver whose calls are counted.
-func connect(t testing.TB, spec *infrav1.CloudAccountSpec) (cloud.Driver, *counted) {
+func connect(t testing.TB, spec *infrav1.DroverAccountSpec) (cloud.Driver, *counted) {
 	t.Helper()
 	return connectBy(t, spec, credentials())
 }
 
-func connectBy(t testing.TB, spec *infrav1.CloudAccountSpec, credentials map[string][]byte) (cloud.Driver, *counted) {
+func connectBy(t testing.TB, spec *infrav1.DroverAccountSpec, credentials map[string][]byte) (cloud.Driver, *counted) {
 	t.Helper()
 	g := NewWithT(t)
 	row := driver.Cloud()

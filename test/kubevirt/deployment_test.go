@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
@@ -52,10 +52,10 @@ func TestMachineDeployment(t *testing.T) {
 		return nodes
 	}
 	until(t, "three Nodes are Ready", func() bool { return len(ready()) == 3 && upToDate(t, c, 3) })
-	machines := &infrav1.CloudMachineList{}
+	machines := &infrav1.DroverMachineList{}
 	g.Expect(c.List(t.Context(), machines)).To(Succeed())
 	g.Expect(machines.Items).To(HaveLen(3))
-	owned := &infrav1.CloudCluster{}
+	owned := &infrav1.DroverCluster{}
 	g.Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "blue"}, owned)).To(Succeed())
 	g.Expect(infra.left(t, owned.Spec.Creation.OwnershipID)).To(HaveLen(9), "three VMs, each with its instance and its Secret")
 	for _, n := range ready() {
@@ -64,7 +64,7 @@ func TestMachineDeployment(t *testing.T) {
 
 	replaced := func(lost string) func() bool {
 		return func() bool {
-			now := &infrav1.CloudMachineList{}
+			now := &infrav1.DroverMachineList{}
 			g.Expect(c.List(t.Context(), now)).To(Succeed())
 			for _, m := range now.Items {
 				if strings.HasSuffix(m.Spec.ProviderID, lost) {
@@ -86,7 +86,7 @@ func TestMachineDeployment(t *testing.T) {
 
 	g.Expect(pool.Scale(t.Context(), c, 0)).To(Succeed())
 	until(t, "no machine is left", func() bool {
-		now := &infrav1.CloudMachineList{}
+		now := &infrav1.DroverMachineList{}
 		g.Expect(c.List(t.Context(), now)).To(Succeed())
 		return len(now.Items) == 0
 	})
@@ -128,10 +128,10 @@ func onKubeVirt(objects []client.Object) []client.Object {
 			if _, ok := o.Data["token"]; ok {
 				scenario.FillCredentials(o, "kubevirt", credentials())
 			}
-		case *infrav1.CloudAccount:
+		case *infrav1.DroverAccount:
 			o.Spec.Simulated, o.Spec.KubeVirt = nil, account().KubeVirt
 			o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
-		case *infrav1.CloudMachineTemplate:
+		case *infrav1.DroverMachineTemplate:
 			ref := o.Spec.Template.Spec.AccountRef
 			o.Spec.Template.Spec = *machine(func(m *infrav1.KubeVirtMachine) { m.EvictionStrategy = "External" })
 			o.Spec.Template.Spec.AccountRef = ref

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -37,19 +37,19 @@ func TestEndpoint(t *testing.T) {
 			if o.Labels[infrav1.CredentialsLabel] != "" {
 				o.Data = secret
 			}
-		case *infrav1.CloudCluster:
+		case *infrav1.DroverCluster:
 			o.Spec.Endpoint.LoadBalancer.AccountRef = o.Spec.AccountRefs[0]
 		}
 	}
 	g.Expect(scenario.Create(t.Context(), c, objects...)).To(Succeed())
 	for _, wrong := range []infrav1.KubeVirtLoadBalancer{{Type: "NodePort"}, {Host: "nodes.example.com"}, {Annotations: map[string]string{"drover-machine": "x"}}} {
-		bad := cluster.CloudCluster()
+		bad := cluster.DroverCluster()
 		bad.Name = "bad"
 		bad.Spec.Endpoint.LoadBalancer.AccountRef = bad.Spec.AccountRefs[0]
 		bad.Spec.Endpoint.LoadBalancer.KubeVirt = &wrong
 		g.Expect(c.Create(t.Context(), bad)).To(MatchError(ContainSubstring("spec.endpoint.loadBalancer.kubevirt")), "%+v", wrong)
 	}
-	own := &infrav1.CloudCluster{}
+	own := &infrav1.DroverCluster{}
 	is := func(reason string) func() bool {
 		return func() bool {
 			g.Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "team-b", Name: "green"}, own)).To(Succeed())
@@ -124,11 +124,11 @@ func controlPlaneMachine(t *testing.T, c client.Client, name string) (_ *cluster
 	t.Helper()
 	g := NewWithT(t)
 	meta := metav1.ObjectMeta{Namespace: "team-b", Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "green", clusterv1.MachineControlPlaneLabel: ""}}
-	made := &infrav1.CloudMachine{ObjectMeta: meta, Spec: infrav1.CloudMachineSpec{CloudMachineFields: *machine(nil)}}
+	made := &infrav1.DroverMachine{ObjectMeta: meta, Spec: infrav1.DroverMachineSpec{DroverMachineFields: *machine(nil)}}
 	made.Spec.AccountRef = infrav1.LocalReference{Name: "green"}
 	m := &clusterv1.Machine{ObjectMeta: meta, Spec: clusterv1.MachineSpec{
 		ClusterName: "green", Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To(name)},
-		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: name},
 	}}
 	g.Expect(scenario.Create(t.Context(), c, &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"value": []byte("#cloud-config\n")}}, made, m)).To(Succeed())
 	until(t, name+" has an address", func() bool {

@@ -22,14 +22,14 @@ import (
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/test/virt"
 )
 
 func newToken() string { return strings.ToLower(rand.Text()) }
 
-func request(owner string, spec *infrav1.CloudMachineFields) cloud.Request {
+func request(owner string, spec *infrav1.DroverMachineFields) cloud.Request {
 	token := newToken()
 	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[:8], UserData: []byte("#cloud-config\n"), Spec: spec}
 }

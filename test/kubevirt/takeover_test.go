@@ -28,7 +28,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/tagging"
@@ -338,7 +338,7 @@ func (o *old) add(n int, machine map[string]any, ofVMs map[string]string, change
 
 func (o *old) list(kind string) *unstructured.UnstructuredList {
 	list := &unstructured.UnstructuredList{}
-	list.SetAPIVersion(o.group + "/v1alpha1")
+	list.SetAPIVersion(o.group + "/v1beta1")
 	list.SetKind(kind + "List")
 	return list
 }
@@ -352,7 +352,7 @@ func (o *old) installKind(kind string) {
 			Group: o.group, Scope: apiextensionsv1.NamespaceScoped,
 			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1alpha1", Served: true, Storage: true,
+				Name: "v1beta1", Served: true, Storage: true,
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}},
 			}},
 		},
@@ -364,7 +364,7 @@ func (o *old) installKind(kind string) {
 func (o *old) make(kind, name string, owner *unstructured.Unstructured, fields map[string]any) *unstructured.Unstructured {
 	o.t.Helper()
 	made := (&unstructured.Unstructured{Object: fields}).DeepCopy()
-	made.SetAPIVersion(o.group + "/v1alpha1")
+	made.SetAPIVersion(o.group + "/v1beta1")
 	made.SetKind(kind)
 	made.SetNamespace(o.name)
 	made.SetName(name)
@@ -458,15 +458,15 @@ func TestTakeover(t *testing.T) {
 
 func ownershipID(t *testing.T, c client.Client) string {
 	t.Helper()
-	owned := &infrav1.CloudCluster{}
+	owned := &infrav1.DroverCluster{}
 	NewWithT(t).Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "blue"}, owned)).To(Succeed())
 	return owned.Spec.Creation.OwnershipID
 }
 
-// providerIDs returns those of all CloudMachines.
+// providerIDs returns those of all DroverMachines.
 func providerIDs(t *testing.T, c client.Client) (all []string) {
 	t.Helper()
-	machines := &infrav1.CloudMachineList{}
+	machines := &infrav1.DroverMachineList{}
 	NewWithT(t).Expect(c.List(t.Context(), machines)).To(Succeed())
 	for _, m := range machines.Items {
 		all = append(all, m.Spec.ProviderID)
@@ -517,9 +517,9 @@ func (o *old) takeOver(t *testing.T) {
 func (o *old) roll(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
-	template := &infrav1.CloudMachineTemplate{}
+	template := &infrav1.DroverMachineTemplate{}
 	g.Expect(o.c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: o.pool}, template)).To(Succeed())
-	next := &infrav1.CloudMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: o.pool + "-next"}, Spec: template.Spec}
+	next := &infrav1.DroverMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: o.pool + "-next"}, Spec: template.Spec}
 	next.Spec.Template.Spec.KubeVirt.MemoryMiB = 256
 	g.Expect(o.c.Create(t.Context(), next)).To(Succeed())
 	md := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: o.pool}}

@@ -15,8 +15,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -46,7 +46,7 @@ func TestDeletionOfTheBroken(t *testing.T) {
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
 	s.create(pool.Objects()...)
 	s.until("a machine is ready", pool.Ready(env.view, 1))
-	configs := &bootstrapv1.CloudInitConfigList{}
+	configs := &bootstrapv1.DroverConfigList{}
 	if err := env.client.List(s.ctx, configs, client.InNamespace(s.Namespace)); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestDeletionOfTheCluster(t *testing.T) {
 		s.until("the Node is gone", s.deleted(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}))
 	}
 	s.until("the Cluster and its footing are gone", func(context.Context) (string, error) {
-		for _, o := range []client.Object{s.Cluster(), s.CloudCluster(), s.ControlPlane()} {
+		for _, o := range []client.Object{s.Cluster(), s.DroverCluster(), s.ControlPlane()} {
 			err := env.client.Get(s.ctx, client.ObjectKeyFromObject(o), o)
 			if err == nil {
 				return fmt.Sprintf("%T is still there", o), nil
@@ -198,7 +198,7 @@ func TestAccountUnderDeletionAfterARestart(t *testing.T) {
 }
 
 // TestDeletionWithoutItsCluster checks that a machine is deleted by its token alone after its
-// Cluster and CloudCluster were removed by force.
+// Cluster and DroverCluster were removed by force.
 func TestDeletionWithoutItsCluster(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -206,7 +206,7 @@ func TestDeletionWithoutItsCluster(t *testing.T) {
 	s.create(pool.Objects()...)
 	s.until("a machine is ready", pool.Ready(env.view, 1))
 	machine := s.machines()[0]
-	for _, o := range []client.Object{s.Cluster(), s.CloudCluster()} {
+	for _, o := range []client.Object{s.Cluster(), s.DroverCluster()} {
 		if err := scenario.Delete(s.ctx, env.client, o); err != nil {
 			t.Fatal(err)
 		}
@@ -287,9 +287,9 @@ func TestAbandon(t *testing.T) {
 	}
 }
 
-func (s *stage) annotate(m *infrav1.CloudMachine, value string) {
+func (s *stage) annotate(m *infrav1.DroverMachine, value string) {
 	s.Helper()
-	fresh := &infrav1.CloudMachine{}
+	fresh := &infrav1.DroverMachine{}
 	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(m), fresh); err != nil {
 		s.Fatal(err)
 	}
@@ -344,9 +344,9 @@ func TestMachineByItself(t *testing.T) {
 func (s *stage) single(name string, change ...func(*clusterv1.Machine)) *clusterv1.Machine {
 	s.Helper()
 	owner, machine := handMade(s.Adopted, name, "")
-	config := &bootstrapv1.CloudInitConfig{ObjectMeta: s.meta(name)}
+	config := &bootstrapv1.DroverConfig{ObjectMeta: s.meta(name)}
 	owner.Spec.Bootstrap = clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
-		APIGroup: bootstrapv1.GroupVersion.Group, Kind: "CloudInitConfig", Name: name}}
+		APIGroup: bootstrapv1.GroupVersion.Group, Kind: "DroverConfig", Name: name}}
 	for _, c := range change {
 		c(owner)
 	}

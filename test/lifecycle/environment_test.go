@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
@@ -102,7 +102,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	env.view, err = scenario.Follow(ctx, env.management.AdminConfig(), "", &clusterv1.Cluster{}, &clusterv1.Machine{}, &clusterv1.MachineDeployment{},
-		&infrav1.CloudMachine{}, &infrav1.CloudAccount{}, &infrav1.CloudCluster{}, &corev1.Node{})
+		&infrav1.DroverMachine{}, &infrav1.DroverAccount{}, &infrav1.DroverCluster{}, &corev1.Node{})
 	if err != nil {
 		return 1, err
 	}
@@ -196,16 +196,16 @@ func (s *stage) until(what string, check scenario.Check) {
 func (s *stage) describe() string {
 	var b strings.Builder
 	ctx := context.WithoutCancel(s.ctx)
-	accounts := &infrav1.CloudAccountList{}
+	accounts := &infrav1.DroverAccountList{}
 	_ = env.view.List(ctx, accounts, client.InNamespace(s.Namespace))
 	for i := range accounts.Items {
-		fmt.Fprintf(&b, "CloudAccount %s: %s\n", accounts.Items[i].Name, scenario.Message(&accounts.Items[i], clusterv1.ReadyCondition))
+		fmt.Fprintf(&b, "DroverAccount %s: %s\n", accounts.Items[i].Name, scenario.Message(&accounts.Items[i], clusterv1.ReadyCondition))
 	}
-	machines := &infrav1.CloudMachineList{}
+	machines := &infrav1.DroverMachineList{}
 	_ = env.view.List(ctx, machines, client.InNamespace(s.Namespace))
 	for i := range machines.Items {
 		m := &machines.Items[i]
-		fmt.Fprintf(&b, "CloudMachine %s: %s %s: %s\n", m.Name, m.Spec.ProviderID, m.Status.InstanceState, scenario.Message(m, clusterv1.ReadyCondition))
+		fmt.Fprintf(&b, "DroverMachine %s: %s %s: %s\n", m.Name, m.Spec.ProviderID, m.Status.InstanceState, scenario.Message(m, clusterv1.ReadyCondition))
 	}
 	owners := &clusterv1.MachineList{}
 	_ = env.view.List(ctx, owners, client.InNamespace(s.Namespace))
@@ -268,10 +268,10 @@ func (s *stage) gone() scenario.Check {
 	}
 }
 
-// machines returns the test's CloudMachines from the API server.
-func (s *stage) machines() []infrav1.CloudMachine {
+// machines returns the test's DroverMachines from the API server.
+func (s *stage) machines() []infrav1.DroverMachine {
 	s.Helper()
-	list := &infrav1.CloudMachineList{}
+	list := &infrav1.DroverMachineList{}
 	if err := env.client.List(s.ctx, list, client.InNamespace(s.Namespace)); err != nil {
 		s.Fatal(err)
 	}

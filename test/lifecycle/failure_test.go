@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -49,7 +49,7 @@ func TestRefusalsAreSaid(t *testing.T) {
 			s.until("the machine says what is wrong", func(ctx context.Context) (string, error) {
 				machines := s.machines()
 				if len(machines) == 0 {
-					return "there is no CloudMachine yet", nil
+					return "there is no DroverMachine yet", nil
 				}
 				c := conditions.Get(&machines[0], clusterv1.ReadyCondition)
 				if c == nil || c.Reason != test.reason {
@@ -138,7 +138,7 @@ func TestNoCapacityMovesToAnotherZone(t *testing.T) {
 	}
 	for _, m := range s.machines() {
 		if m.Spec.ProviderID != "" && m.Status.FailureDomain != "sim-1b" {
-			t.Errorf("CloudMachine %s is in %q, and only sim-1b had capacity", m.Name, m.Status.FailureDomain)
+			t.Errorf("DroverMachine %s is in %q, and only sim-1b had capacity", m.Name, m.Status.FailureDomain)
 		}
 	}
 }
@@ -197,13 +197,13 @@ func TestCredentialsAreRotated(t *testing.T) {
 
 func (s *stage) account(reason string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		account := &infrav1.CloudAccount{}
+		account := &infrav1.DroverAccount{}
 		if err := env.view.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: s.Name}, account); err != nil {
 			return "", err
 		}
 		c := conditions.Get(account, clusterv1.ReadyCondition)
 		if c == nil || c.Reason != reason {
-			return fmt.Sprintf("CloudAccount has Ready %+v, want reason %s", c, reason), nil
+			return fmt.Sprintf("DroverAccount has Ready %+v, want reason %s", c, reason), nil
 		}
 		return "", nil
 	}

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -56,7 +56,7 @@ func TestVanishedVMIsReplaced(t *testing.T) {
 }
 
 // TestVanishedVMIsNotMadeAgain checks that a lost VM stays lost when nothing replaces the Machine:
-// the CloudMachine reports it and creates no other VM, not even after a restart of the manager. The
+// the DroverMachine reports it and creates no other VM, not even after a restart of the manager. The
 // test is not parallel, because it restarts the manager that all tests share.
 func TestVanishedVMIsNotMadeAgain(t *testing.T) {
 	s := newStage(t)
@@ -88,27 +88,27 @@ func TestVanishedVMIsNotMadeAgain(t *testing.T) {
 }
 
 // instanceOf returns a machine's live instance.
-func (s *stage) instanceOf(m *infrav1.CloudMachine) simulator.SnapshotResource {
+func (s *stage) instanceOf(m *infrav1.DroverMachine) simulator.SnapshotResource {
 	s.Helper()
 	for _, r := range s.live() {
 		if r.Tags["drover-creation-token"] == m.Spec.Creation.Token {
 			return r
 		}
 	}
-	s.Fatalf("no VM for CloudMachine %s", m.Name)
+	s.Fatalf("no VM for DroverMachine %s", m.Name)
 	panic("unreachable")
 }
 
 // ready checks that a machine's Ready condition has the reason.
-func (s *stage) ready(m *infrav1.CloudMachine, reason string) scenario.Check {
+func (s *stage) ready(m *infrav1.DroverMachine, reason string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		have := &infrav1.CloudMachine{}
+		have := &infrav1.DroverMachine{}
 		if err := env.view.Get(ctx, client.ObjectKeyFromObject(m), have); err != nil {
 			return "", err
 		}
 		c := conditions.Get(have, clusterv1.ReadyCondition)
 		if c == nil || c.Reason != reason {
-			return fmt.Sprintf("CloudMachine %s has Ready %+v, want reason %s", m.Name, c, reason), nil
+			return fmt.Sprintf("DroverMachine %s has Ready %+v, want reason %s", m.Name, c, reason), nil
 		}
 		return "", nil
 	}

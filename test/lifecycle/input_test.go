@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -32,7 +32,7 @@ func (s *stage) raw(group, resource, contentType, body string) error {
 	if err != nil {
 		s.Fatal(err)
 	}
-	return c.RESTClient().Post().AbsPath("/apis", group, "v1alpha1", "namespaces", s.Namespace, resource).
+	return c.RESTClient().Post().AbsPath("/apis", group, "v1beta1", "namespaces", s.Namespace, resource).
 		Param("fieldValidation", "Strict").SetHeader("Content-Type", contentType).Body([]byte(body)).Do(s.ctx).Error()
 }
 
@@ -43,14 +43,14 @@ func TestBadInputIsRefused(t *testing.T) {
 	s := newStage(t)
 	const infra, boot, control = "infrastructure.cluster.x-k8s.io", "bootstrap.cluster.x-k8s.io", "controlplane.cluster.x-k8s.io"
 	long := strings.Repeat("n", 10_000)
-	machine := func(spec string) [3]string { return [3]string{infra, "CloudMachine", spec} }
+	machine := func(spec string) [3]string { return [3]string{infra, "DroverMachine", spec} }
 	simulated := func(fields string) [3]string {
 		return machine(`{"accountRef":{"name":"a"},"simulated":{` + fields + `}}`)
 	}
 	account := func(fields string) [3]string {
-		return [3]string{infra, "CloudAccount", `{"credentialsRef":{"name":"a"},"simulated":{},` + fields + `}`}
+		return [3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"simulated":{},` + fields + `}`}
 	}
-	config := func(fields string) [3]string { return [3]string{boot, "CloudInitConfig", `{` + fields + `}`} }
+	config := func(fields string) [3]string { return [3]string{boot, "DroverConfig", `{` + fields + `}`} }
 	for name, test := range map[string]struct {
 		object [3]string // API group, kind, spec
 		words  []string
@@ -78,9 +78,9 @@ func TestBadInputIsRefused(t *testing.T) {
 		"bad UTF-8 in type":        {simulated("\"instanceType\":\"a\xff\""), []string{"spec.simulated.instanceType"}},
 		"short token":              {machine(`{"accountRef":{"name":"a"},"simulated":{},"creation":{"token":"x"}}`), []string{"spec.creation.token"}},
 		"long provider ID":         {machine(`{"accountRef":{"name":"a"},"simulated":{},"providerID":"` + long + `"}`), []string{"spec.providerID"}},
-		"long endpoint":            {[3]string{infra, "CloudAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"http://` + long + `"}}`}, []string{"spec.simulated.endpoint"}},
-		"endpoint with a password": {[3]string{infra, "CloudAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"http://a:b@c"}}`}, []string{"spec.simulated.endpoint"}},
-		"endpoint of a file":       {[3]string{infra, "CloudAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"file:///etc/passwd"}}`}, []string{"spec.simulated.endpoint"}},
+		"long endpoint":            {[3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"http://` + long + `"}}`}, []string{"spec.simulated.endpoint"}},
+		"endpoint with a password": {[3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"http://a:b@c"}}`}, []string{"spec.simulated.endpoint"}},
+		"endpoint of a file":       {[3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"file:///etc/passwd"}}`}, []string{"spec.simulated.endpoint"}},
 		"negative interval":        {account(`"inventory":{"idleSeconds":-1}`), []string{"spec.inventory.idleSeconds"}},
 		"interval of years":        {account(`"inventory":{"activeSeconds":99999999}`), []string{"spec.inventory.activeSeconds"}},
 		"negative burst":           {account(`"rateLimits":{"create":{"perSecond":"1","burst":-1}}`), []string{"spec.rateLimits.create.burst"}},
@@ -98,7 +98,7 @@ func TestBadInputIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			group, kind, spec := test.object[0], test.object[1], test.object[2]
-			body := fmt.Sprintf(`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":"x"},"spec":%s}`, group, kind, spec)
+			body := fmt.Sprintf(`{"apiVersion":"%s/v1beta1","kind":%q,"metadata":{"name":"x"},"spec":%s}`, group, kind, spec)
 			err := s.raw(group, strings.ToLower(kind)+"s", "application/json", body)
 			if !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
 				t.Fatalf("the answer is %v, want a refusal", err)
@@ -114,14 +114,14 @@ func TestBadInputIsRefused(t *testing.T) {
 		})
 	}
 	for name, test := range map[string]struct{ contentType, body string }{
-		"a name of 10,000 characters": {"application/json", `{"apiVersion":"` + infra + `/v1alpha1","kind":"CloudMachine","metadata":{"name":"` + long + `"},"spec":{"accountRef":{"name":"a"},"simulated":{}}}`},
-		"YAML with a zero byte":       {"application/yaml", "apiVersion: " + infra + "/v1alpha1\nkind: CloudMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, simulated: {image: \"a\x00\"}}\n"},
-		"YAML with bad UTF-8":         {"application/yaml", "apiVersion: " + infra + "/v1alpha1\nkind: CloudMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, simulated: {image: \"a\xff\"}}\n"},
-		"half an object":              {"application/json", `{"apiVersion":"` + infra + `/v1alpha1","kind":"CloudMachine","metadata":{"na`},
+		"a name of 10,000 characters": {"application/json", `{"apiVersion":"` + infra + `/v1beta1","kind":"DroverMachine","metadata":{"name":"` + long + `"},"spec":{"accountRef":{"name":"a"},"simulated":{}}}`},
+		"YAML with a zero byte":       {"application/yaml", "apiVersion: " + infra + "/v1beta1\nkind: DroverMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, simulated: {image: \"a\x00\"}}\n"},
+		"YAML with bad UTF-8":         {"application/yaml", "apiVersion: " + infra + "/v1beta1\nkind: DroverMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, simulated: {image: \"a\xff\"}}\n"},
+		"half an object":              {"application/json", `{"apiVersion":"` + infra + `/v1beta1","kind":"DroverMachine","metadata":{"na`},
 		"nothing":                     {"application/json", ``},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := s.raw(infra, "cloudmachines", test.contentType, test.body); !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+			if err := s.raw(infra, "drovermachines", test.contentType, test.body); !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
 				t.Errorf("the answer is %v, want a refusal", err)
 			}
 		})
@@ -137,9 +137,9 @@ func TestStrangeStringsReachTheCloud(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	for name, image := range map[string]string{"zero": `a\u0000b`, "utf8": "a\xff\xfe", "quotes": `\"; DROP TABLE images; --\n\u202e`} {
-		body := fmt.Sprintf(`{"apiVersion":"infrastructure.cluster.x-k8s.io/v1alpha1","kind":"CloudMachineTemplate","metadata":{"name":%q},`+
+		body := fmt.Sprintf(`{"apiVersion":"infrastructure.cluster.x-k8s.io/v1beta1","kind":"DroverMachineTemplate","metadata":{"name":%q},`+
 			`"spec":{"template":{"spec":{"accountRef":{"name":%q},"simulated":{"image":"%s"}}}}}`, name, s.Name, image)
-		if err := s.raw("infrastructure.cluster.x-k8s.io", "cloudmachinetemplates", "application/json", body); err != nil {
+		if err := s.raw("infrastructure.cluster.x-k8s.io", "drovermachinetemplates", "application/json", body); err != nil {
 			t.Fatal(err)
 		}
 		pool := scenario.Pool{Cluster: s.Adopted, Name: name, Replicas: 1}
@@ -148,7 +148,7 @@ func TestStrangeStringsReachTheCloud(t *testing.T) {
 	s.soon("each machine says what is wrong", func(ctx context.Context) (string, error) {
 		machines := s.machines()
 		if len(machines) != 3 {
-			return fmt.Sprintf("there are %d CloudMachines", len(machines)), nil
+			return fmt.Sprintf("there are %d DroverMachines", len(machines)), nil
 		}
 		for i := range machines {
 			if wrong, err := says(&machines[i], clusterv1.ReadyCondition, infrav1.InvalidSpecReason, "image")(ctx); wrong != "" || err != nil {
@@ -170,7 +170,7 @@ func TestStrangeStringsReachTheCloud(t *testing.T) {
 
 // TestUserDataTooLarge checks that user data above the cloud's limit are not sent, and that a
 // condition states how many bytes there are and how many are allowed. Drover's own config reports
-// it before the data are written; for the data of other providers the CloudMachine does. Only files
+// it before the data are written; for the data of other providers the DroverMachine does. Only files
 // have a way around the limit (test/bootstrap and test/vm).
 func TestUserDataTooLarge(t *testing.T) {
 	t.Parallel()
@@ -183,7 +183,7 @@ func TestUserDataTooLarge(t *testing.T) {
 	for part := range slices.Chunk(noise, 7<<10) {
 		commands = append(commands, ": "+string(part))
 	}
-	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1, Config: bootstrapv1.CloudInitConfigSpec{PreKubeletCommands: commands}}
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1, Config: bootstrapv1.DroverConfigSpec{PreKubeletCommands: commands}}
 	s.create(pool.Objects()...)
 	s.soon("the machine waits", s.onlyMachine(infrav1.WaitingForBootstrapDataReason))
 	config := s.onlyConfig()
@@ -217,19 +217,19 @@ func TestUserDataTooLarge(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
-// onlyConfig returns the test's one CloudInitConfig.
-func (s *stage) onlyConfig() *bootstrapv1.CloudInitConfig {
+// onlyConfig returns the test's one DroverConfig.
+func (s *stage) onlyConfig() *bootstrapv1.DroverConfig {
 	s.Helper()
-	configs := &bootstrapv1.CloudInitConfigList{}
+	configs := &bootstrapv1.DroverConfigList{}
 	if err := env.client.List(s.ctx, configs, client.InNamespace(s.Namespace)); err != nil || len(configs.Items) != 1 {
-		s.Fatalf("%d CloudInitConfigs (%v), want 1", len(configs.Items), err)
+		s.Fatalf("%d DroverConfigs (%v), want 1", len(configs.Items), err)
 	}
 	return &configs.Items[0]
 }
 
 // byHand creates a Machine whose bootstrap data are in a Secret written by hand, as with other
 // bootstrap providers.
-func (s *stage) byHand(name, secret string, change ...func(*infrav1.CloudMachine)) (*clusterv1.Machine, *infrav1.CloudMachine) {
+func (s *stage) byHand(name, secret string, change ...func(*infrav1.DroverMachine)) (*clusterv1.Machine, *infrav1.DroverMachine) {
 	s.Helper()
 	owner, machine := handMade(s.Adopted, name, secret)
 	for _, c := range change {
@@ -240,18 +240,18 @@ func (s *stage) byHand(name, secret string, change ...func(*infrav1.CloudMachine
 }
 
 // handMade returns a Machine without a MachineDeployment, whose bootstrap data are in a Secret, and
-// its CloudMachine.
-func handMade(a scenario.Adopted, name, secret string) (*clusterv1.Machine, *infrav1.CloudMachine) {
+// its DroverMachine.
+func handMade(a scenario.Adopted, name, secret string) (*clusterv1.Machine, *infrav1.DroverMachine) {
 	meta := metav1.ObjectMeta{Namespace: a.Namespace, Name: name}
 	fields := scenario.Pool{Cluster: a}.Template("", infrav1.SimulatedMachine{}).Spec.Template.Spec
-	machine := &infrav1.CloudMachine{ObjectMeta: meta, Spec: infrav1.CloudMachineSpec{CloudMachineFields: fields}}
+	machine := &infrav1.DroverMachine{ObjectMeta: meta, Spec: infrav1.DroverMachineSpec{DroverMachineFields: fields}}
 	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: a.Name}
 	return &clusterv1.Machine{ObjectMeta: meta, Spec: clusterv1.MachineSpec{
 		ClusterName: a.Name,
 		Version:     "v1.36.3",
 		Bootstrap:   clusterv1.Bootstrap{DataSecretName: ptr.To(secret)},
 		InfrastructureRef: clusterv1.ContractVersionedObjectReference{
-			APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
+			APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: name},
 	}}, machine
 }
 
@@ -333,7 +333,7 @@ func TestRunningMachineIsNotMoved(t *testing.T) {
 	if err := s.change(owner, func() { owner.Spec.ProviderID = "simulated:///sim-1a/i-somebody-elses" }); err != nil {
 		t.Fatal(err)
 	}
-	s.soon("Cluster API takes the provider ID from the CloudMachine again", func(ctx context.Context) (string, error) {
+	s.soon("Cluster API takes the provider ID from the DroverMachine again", func(ctx context.Context) (string, error) {
 		if err := env.client.Get(ctx, key, owner); err != nil || owner.Spec.ProviderID == machine.Spec.ProviderID {
 			return "", err
 		}
@@ -342,14 +342,14 @@ func TestRunningMachineIsNotMoved(t *testing.T) {
 
 	accounts := s.Account()
 	empty := client.RawPatch(types.MergePatchType, []byte(`{"status":null}`))
-	for _, o := range []client.Object{&machine, accounts, s.CloudCluster()} {
+	for _, o := range []client.Object{&machine, accounts, s.DroverCluster()} {
 		if err := env.client.Status().Patch(s.ctx, o.DeepCopyObject().(client.Object), empty); err != nil {
 			t.Fatal(err)
 		}
 		s.touch(o)
 	}
 	s.soon("the status is found again", func(ctx context.Context) (string, error) {
-		have := &infrav1.CloudMachine{}
+		have := &infrav1.DroverMachine{}
 		if err := env.client.Get(ctx, key, have); err != nil {
 			return "", err
 		}
@@ -364,7 +364,7 @@ func TestRunningMachineIsNotMoved(t *testing.T) {
 		t.Errorf("the cloud has %d VMs, want %s alone", len(live), vm.ID)
 	}
 	if err := env.client.Get(s.ctx, key, &machine); err != nil || machine.Spec.ProviderID != owner.Spec.ProviderID {
-		t.Errorf("the CloudMachine has provider ID %s: %v", machine.Spec.ProviderID, err)
+		t.Errorf("the DroverMachine has provider ID %s: %v", machine.Spec.ProviderID, err)
 	}
 	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
 		t.Fatal(err)

@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -49,7 +49,7 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.stays("what is written", func() string {
-			have := &infrav1.CloudMachine{}
+			have := &infrav1.DroverMachine{}
 			if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(machine), have); err != nil || have.ResourceVersion != machine.ResourceVersion {
 				return fmt.Sprintf("it was written again: %+v, %v", have.Status.Conditions, err)
 			}
@@ -78,7 +78,7 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 		}
 		goOn()
 		machine := s.late("its bootstrap token has expired or was deleted")
-		s.touch(&bootstrapv1.CloudInitConfig{ObjectMeta: s.meta(data.Name)}) // it would be reconciled within a quarter of an hour anyway
+		s.touch(&bootstrapv1.DroverConfig{ObjectMeta: s.meta(data.Name)}) // it would be reconciled within a quarter of an hour anyway
 		s.joins(pool, machine)
 	})
 	t.Run("it does not trust the API server", func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 			t.Fatal(err)
 		}
 		wrong, err := render.UserData(render.Input{
-			Spec: &bootstrapv1.CloudInitConfigSpec{}, NodeName: data.Name, Server: env.management.URL, CA: ca, Token: string(data.Data["bootstrap-token"]),
+			Spec: &bootstrapv1.DroverConfigSpec{}, NodeName: data.Name, Server: env.management.URL, CA: ca, Token: string(data.Data["bootstrap-token"]),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -112,7 +112,7 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 
 // asksSeldom asserts the allowed number of console reads: one when the machine becomes late, and
 // one each time that its VM has run twice as long.
-func (s *stage) asksSeldom(machine *infrav1.CloudMachine) {
+func (s *stage) asksSeldom(machine *infrav1.DroverMachine) {
 	s.Helper()
 	runs := time.Since(conditions.Get(machine, clusterv1.ReadyCondition).LastTransitionTime.Time)
 	audit, err := env.admin.Audit(s.ctx)
@@ -144,7 +144,7 @@ func (s *stage) held() (pool scenario.Pool, data *corev1.Secret, goOn func()) {
 	pool = scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
 	s.create(pool.Objects()...)
 	s.soon("user data and token are there", func(ctx context.Context) (string, error) {
-		configs := &bootstrapv1.CloudInitConfigList{}
+		configs := &bootstrapv1.DroverConfigList{}
 		if err := env.client.List(ctx, configs, client.InNamespace(s.Namespace)); err != nil {
 			return "", err
 		}
@@ -164,7 +164,7 @@ func (s *stage) held() (pool scenario.Pool, data *corev1.Secret, goOn func()) {
 
 // late waits until the test's one machine reports, with the words, that no kubelet has requested a
 // certificate.
-func (s *stage) late(words ...string) *infrav1.CloudMachine {
+func (s *stage) late(words ...string) *infrav1.DroverMachine {
 	s.Helper()
 	s.until("there is a machine", func(context.Context) (string, error) {
 		if n := len(s.machines()); n != 1 {
@@ -178,7 +178,7 @@ func (s *stage) late(words ...string) *infrav1.CloudMachine {
 }
 
 // joins waits until the machine is a ready Node and has nothing more to report.
-func (s *stage) joins(pool scenario.Pool, machine *infrav1.CloudMachine) {
+func (s *stage) joins(pool scenario.Pool, machine *infrav1.DroverMachine) {
 	s.Helper()
 	s.until("the machine is ready", pool.Ready(env.view, 1))
 	s.soon("the machine is content", func(ctx context.Context) (string, error) {
@@ -193,14 +193,14 @@ func (s *stage) joins(pool scenario.Pool, machine *infrav1.CloudMachine) {
 	}
 }
 
-// shown returns what "kubectl get cloudmachines" shows under "Message" with -o wide.
+// shown returns what "kubectl get drovermachines" shows under "Message" with -o wide.
 func (s *stage) shown(name string) string {
 	s.Helper()
 	c, err := kubernetes.NewForConfig(env.management.AdminConfig())
 	if err != nil {
 		s.Fatal(err)
 	}
-	raw, err := c.RESTClient().Get().AbsPath("/apis/infrastructure.cluster.x-k8s.io/v1alpha1/namespaces", s.Namespace, "cloudmachines", name).
+	raw, err := c.RESTClient().Get().AbsPath("/apis/infrastructure.cluster.x-k8s.io/v1beta1/namespaces", s.Namespace, "drovermachines", name).
 		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(s.ctx).Raw()
 	if err != nil {
 		s.Fatal(err)

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -85,12 +85,12 @@ func TestMachinesAreHeld(t *testing.T) {
 	s.soon("a volume holds the VM", says(attached, deleting, clusterv1.MachineDeletingWaitingForVolumeDetachReason, "volume-of-attached"))
 	s.stays("two VMs that are held", func() string {
 		for _, m := range []*clusterv1.Machine{hooked, attached} {
-			machine := &infrav1.CloudMachine{ObjectMeta: s.meta(m.Name)}
+			machine := &infrav1.DroverMachine{ObjectMeta: s.meta(m.Name)}
 			if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(machine), machine); err != nil {
 				return err.Error()
 			}
 			if !machine.DeletionTimestamp.IsZero() || s.instanceOf(machine).State != "running" {
-				return fmt.Sprintf("CloudMachine %s is deleted at %s", m.Name, machine.DeletionTimestamp)
+				return fmt.Sprintf("DroverMachine %s is deleted at %s", m.Name, machine.DeletionTimestamp)
 			}
 		}
 		return ""
@@ -251,14 +251,14 @@ func (s *stage) attachment(ctx context.Context, m *clusterv1.Machine) (*storagev
 type ends struct {
 	mu   sync.Mutex
 	last map[string]client.Object // by type and name
-	gone int                      // the number of deleted Machines and CloudMachines
+	gone int                      // the number of deleted Machines and DroverMachines
 }
 
-// ends watches the Machines, CloudMachines and pods of the test from now on.
+// ends watches the Machines, DroverMachines and pods of the test from now on.
 func (s *stage) ends() *ends {
 	s.Helper()
 	e := &ends{last: map[string]client.Object{}}
-	for _, list := range []client.ObjectList{&clusterv1.MachineList{}, &infrav1.CloudMachineList{}, &corev1.PodList{}} {
+	for _, list := range []client.ObjectList{&clusterv1.MachineList{}, &infrav1.DroverMachineList{}, &corev1.PodList{}} {
 		events := s.watch(list)
 		go func() {
 			for event := range events {
@@ -280,7 +280,7 @@ func (e *ends) see(kind watch.EventType, o client.Object) {
 	}
 }
 
-// complete checks that n Machines and their CloudMachines were seen deleted.
+// complete checks that n Machines and their DroverMachines were seen deleted.
 func (e *ends) complete(n int) scenario.Check {
 	return func(context.Context) (string, error) {
 		e.mu.Lock()
@@ -293,8 +293,8 @@ func (e *ends) complete(n int) scenario.Check {
 }
 
 func (e *ends) owner(name string) *clusterv1.Machine { return last[*clusterv1.Machine](e, name) }
-func (e *ends) machine(name string) *infrav1.CloudMachine {
-	return last[*infrav1.CloudMachine](e, name)
+func (e *ends) machine(name string) *infrav1.DroverMachine {
+	return last[*infrav1.DroverMachine](e, name)
 }
 
 func last[object client.Object](e *ends, name string) object {

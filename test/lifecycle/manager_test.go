@@ -27,9 +27,9 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
@@ -176,7 +176,7 @@ func (h *house) running(pool scenario.Pool, n int) scenario.Check {
 // request.
 func (h *house) oneEach(pool scenario.Pool, n int) {
 	h.Helper()
-	list := &infrav1.CloudMachineList{}
+	list := &infrav1.DroverMachineList{}
 	if err := h.client.List(h.ctx, list, client.InNamespace(pool.Cluster.Namespace)); err != nil {
 		h.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func (h *house) oneEach(pool scenario.Pool, n int) {
 // gone checks that neither a machine nor a VM of the pool is left.
 func (h *house) gone(pool scenario.Pool) scenario.Check {
 	in := pool.Cluster.Namespace
-	return scenario.All(scenario.Empty(h.client, &clusterv1.MachineList{}, in), scenario.Empty(h.client, &infrav1.CloudMachineList{}, in), h.running(pool, 0))
+	return scenario.All(scenario.Empty(h.client, &clusterv1.MachineList{}, in), scenario.Empty(h.client, &infrav1.DroverMachineList{}, in), h.running(pool, 0))
 }
 
 // TestManagers stops and disturbs managers and their peers, one case after another in one
@@ -237,17 +237,17 @@ func (h *house) webhookDown() {
 	h.soon("a machine is ready", pool.Ready(h.client, 1))
 	drover.Kill()
 	err := h.client.Create(h.ctx, pool.Template("late", infrav1.SimulatedMachine{}))
-	if err == nil || !strings.Contains(err.Error(), "failed calling webhook") || !strings.Contains(err.Error(), "cloudmachinetemplate") {
+	if err == nil || !strings.Contains(err.Error(), "failed calling webhook") || !strings.Contains(err.Error(), "drovermachinetemplate") {
 		h.Errorf("a template is answered with %v while nobody serves its webhook", err)
 	}
-	machines := &infrav1.CloudMachineList{}
+	machines := &infrav1.DroverMachineList{}
 	if err := h.client.List(h.ctx, machines, client.InNamespace(pool.Cluster.Namespace)); err != nil || len(machines.Items) != 1 {
 		h.Fatalf("there are %d machines (%v), want 1", len(machines.Items), err)
 	}
 	if !conditions.IsTrue(&machines.Items[0], clusterv1.ReadyCondition) || len(h.instances(pool)) != 1 {
 		h.Error("the machine suffered from the loss of the webhook")
 	}
-	if err := pool.Scale(h.ctx, h.client, 2); err != nil { // the webhook rejects Cluster API's CloudMachine, and Cluster API retries
+	if err := pool.Scale(h.ctx, h.client, 2); err != nil { // the webhook rejects Cluster API's DroverMachine, and Cluster API retries
 		h.Fatal(err)
 	}
 	h.start()
@@ -286,7 +286,7 @@ func (h *house) leaderKilled() {
 	leader := h.leader(first, second)
 	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
 	h.soon("some creations are under way", func(ctx context.Context) (string, error) {
-		machines := &infrav1.CloudMachineList{}
+		machines := &infrav1.DroverMachineList{}
 		if err := h.client.List(ctx, machines, client.InNamespace(pool.Cluster.Namespace)); err != nil {
 			return "", err
 		}
@@ -348,7 +348,7 @@ func (h *house) versions(pool scenario.Pool) map[string]string {
 	h.Helper()
 	all := map[string]string{}
 	for _, o := range h.objects(pool) {
-		if _, account := o.(*infrav1.CloudAccount); !account {
+		if _, account := o.(*infrav1.DroverAccount); !account {
 			all[fmt.Sprintf("%T %s", o, o.GetName())] = o.GetResourceVersion()
 		}
 	}
@@ -387,7 +387,7 @@ func (h *house) clockSkew() {
 		h.Fatal(err)
 	}
 	h.soon("all machines are there", func(ctx context.Context) (string, error) {
-		machines := &infrav1.CloudMachineList{}
+		machines := &infrav1.DroverMachineList{}
 		if err := h.client.List(ctx, machines, client.InNamespace(pool.Cluster.Namespace)); err != nil || len(machines.Items) < 6 {
 			return fmt.Sprintf("there are %d", len(machines.Items)), err
 		}
@@ -458,7 +458,7 @@ func (h *house) askedToStop() {
 		h.Error(err)
 	}
 	h.Logf("the manager ended %s after it was asked to", time.Since(asked).Round(100*time.Millisecond))
-	machines := &infrav1.CloudMachineList{}
+	machines := &infrav1.DroverMachineList{}
 	if err := h.client.List(h.ctx, machines, client.InNamespace(pool.Cluster.Namespace)); err != nil || len(machines.Items) != 1 {
 		h.Fatalf("there are %d machines (%v), want 1", len(machines.Items), err)
 	}
@@ -506,8 +506,8 @@ func (h *house) apiServerRestarts() {
 func (h *house) objects(pool scenario.Pool) (all []client.Object) {
 	h.Helper()
 	for _, list := range []client.ObjectList{
-		&infrav1.CloudAccountList{}, &infrav1.CloudClusterList{}, &infrav1.CloudMachineTemplateList{}, &infrav1.CloudMachineList{},
-		&bootstrapv1.CloudInitConfigList{}, &controlplanev1.AdoptedControlPlaneList{}, &corev1.SecretList{},
+		&infrav1.DroverAccountList{}, &infrav1.DroverClusterList{}, &infrav1.DroverMachineTemplateList{}, &infrav1.DroverMachineList{},
+		&bootstrapv1.DroverConfigList{}, &controlplanev1.AdoptedControlPlaneList{}, &corev1.SecretList{},
 	} {
 		if err := h.client.List(h.ctx, list, client.InNamespace(pool.Cluster.Namespace)); err != nil {
 			h.Fatal(err)
@@ -608,7 +608,7 @@ func (h *house) createLabeled(pool scenario.Pool, value string) {
 		maps.Copy(labels, o.GetLabels()) // a Secret has a label that says that it holds credentials
 		o.SetLabels(labels)
 		switch o := o.(type) { // clones get the label of their template
-		case *infrav1.CloudMachineTemplate:
+		case *infrav1.DroverMachineTemplate:
 			o.Spec.Template.ObjectMeta.Labels = label
 		case *clusterv1.MachineDeployment:
 			o.Spec.Template.Labels[clusterv1.WatchLabel] = value
@@ -625,7 +625,7 @@ func (h *house) behindTheWebhooks() {
 	var calls atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }))
 	defer server.Close()
-	account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: "own-endpoint"}}
+	account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: "own-endpoint"}}
 	account.Spec.Simulated = &infrav1.SimulatedAccount{Endpoint: server.URL}
 	h.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "operator"}})
 	h.soon("the account is taken", func(ctx context.Context) (string, error) { // the API server takes a moment to forget the webhooks

@@ -26,8 +26,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -98,13 +98,13 @@ func (h *house) nodeBeforeItsAddress() {
 	var written atomic.Bool
 	drover := h.start("--kubeconfig=" + h.proxied(faultproxy.Options{
 		Name: "late", Rule: func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
-			if at == faultproxy.Before && c.Resource == "cloudmachines" && slices.Contains(c.Fields, "status.addresses") {
+			if at == faultproxy.Before && c.Resource == "drovermachines" && slices.Contains(c.Fields, "status.addresses") {
 				written.Store(true)
 			}
 			return faultproxy.Verdict{}
 		},
 		Lag: func(c faultproxy.Call) time.Duration {
-			if c.Resource == "cloudmachines" && written.Load() {
+			if c.Resource == "drovermachines" && written.Load() {
 				return behind
 			}
 			return 0
@@ -171,7 +171,7 @@ func TestNodeThatNobodyMatched(t *testing.T) {
 	if err := scenario.Delete(s.ctx, env.client, machine); err != nil {
 		t.Fatal(err)
 	}
-	s.soon("the CloudMachine is gone", s.deleted(machine))
+	s.soon("the DroverMachine is gone", s.deleted(machine))
 	s.soon("the Node is gone", s.deleted(have))
 	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(owner), owner); err != nil || owner.Status.NodeRef.IsDefined() {
 		t.Errorf("Cluster API knew the Node, so this showed nothing: %+v, %v", owner.Status.NodeRef, err)
@@ -197,16 +197,16 @@ func TestNodeThatCameLast(t *testing.T) {
 	<-time.After(time.Second) // ages are compared in whole seconds
 	_, machine := s.byHand(name("new"), "nothing")
 	_, other := s.byHand(there.Name, "nothing")
-	for _, m := range []*infrav1.CloudMachine{machine, other} {
+	for _, m := range []*infrav1.DroverMachine{machine, other} {
 		s.soon("both VMs run", says(m, clusterv1.ReadyCondition, infrav1.ReadyReason))
 	}
 	came := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: machine.Name}}
 	s.create(came)
-	for _, m := range []*infrav1.CloudMachine{machine, other} {
+	for _, m := range []*infrav1.DroverMachine{machine, other} {
 		if err := scenario.Delete(s.ctx, env.client, &clusterv1.Machine{ObjectMeta: s.meta(m.Name)}); err != nil {
 			t.Fatal(err)
 		}
-		s.soon("the CloudMachine is gone", s.deleted(m))
+		s.soon("the DroverMachine is gone", s.deleted(m))
 	}
 	s.soon("the Node that came is gone", s.deleted(came))
 	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(there), there); err != nil {
@@ -233,8 +233,8 @@ func TestAddressOfTwoMachines(t *testing.T) {
 	node := "ip-of-" + strings.ToLower(s.Name)
 	s.create(s.foreignData("data", node), &corev1.Secret{ObjectMeta: s.meta("nothing"), Data: map[string][]byte{"value": []byte("#cloud-config\n")}})
 	_, machine := s.byHand(node, "data")
-	_, twin := s.byHand("twin", "nothing", func(m *infrav1.CloudMachine) { m.Spec.AccountRef.Name = other.Name })
-	for _, m := range []*infrav1.CloudMachine{machine, twin} {
+	_, twin := s.byHand("twin", "nothing", func(m *infrav1.DroverMachine) { m.Spec.AccountRef.Name = other.Name })
+	for _, m := range []*infrav1.DroverMachine{machine, twin} {
 		s.soon("both VMs run", says(m, clusterv1.ReadyCondition, infrav1.ReadyReason))
 	}
 	s.approve(node)
@@ -279,7 +279,7 @@ func (s *stage) foreignData(name, node string) *corev1.Secret {
 		},
 	)
 	data, err := render.UserData(render.Input{
-		Spec: &bootstrapv1.CloudInitConfigSpec{}, NodeName: node, Server: env.management.URL, CA: env.management.CA(), Token: token,
+		Spec: &bootstrapv1.DroverConfigSpec{}, NodeName: node, Server: env.management.URL, CA: env.management.CA(), Token: token,
 	})
 	if err != nil {
 		s.Fatal(err)
@@ -344,7 +344,7 @@ func (h *house) nodeGoneBeforeItsTrouble() {
 	var behind atomic.Bool
 	drover := h.start("--kubeconfig=" + h.proxied(faultproxy.Options{
 		Name: "late", Lag: func(c faultproxy.Call) time.Duration {
-			if c.Resource == "cloudmachines" && behind.Load() {
+			if c.Resource == "drovermachines" && behind.Load() {
 				return 8 * time.Second
 			}
 			return 0
@@ -352,9 +352,9 @@ func (h *house) nodeGoneBeforeItsTrouble() {
 	}))
 	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
 	h.soon("a machine is ready", pool.Ready(h.client, 1))
-	list := &infrav1.CloudMachineList{}
+	list := &infrav1.DroverMachineList{}
 	if err := h.client.List(h.ctx, list, client.InNamespace(pool.Cluster.Namespace)); err != nil || len(list.Items) != 1 {
-		h.Fatalf("there are %d CloudMachines (%v)", len(list.Items), err)
+		h.Fatalf("there are %d DroverMachines (%v)", len(list.Items), err)
 	}
 	machine := &list.Items[0]
 	troubled := func(ctx context.Context) (*metav1.Condition, error) {

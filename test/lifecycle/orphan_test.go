@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -32,12 +32,12 @@ func armed(a *scenario.Adopted) { a.OrphanPolicy = infrav1.OrphanPolicyDelete }
 
 // withMachine creates a pool, and returns it with its cluster's ownership ID and one of its
 // machines.
-func (s *stage) withMachine(replicas int32) (scenario.Pool, string, *infrav1.CloudMachine) {
+func (s *stage) withMachine(replicas int32) (scenario.Pool, string, *infrav1.DroverMachine) {
 	s.Helper()
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: replicas}
 	s.create(pool.Objects()...)
 	s.until("the pool is ready", pool.Ready(env.view, replicas))
-	cluster := s.CloudCluster()
+	cluster := s.DroverCluster()
 	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
 		s.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func (s *stage) dryRun(args ...string) string {
 
 // lost returns a token that this management cluster could have issued, besides the machine's own.
 // Its suffix is not hexadecimal, so it cannot be a real token.
-func lost(m *infrav1.CloudMachine, n int) string {
+func lost(m *infrav1.DroverMachine, n int) string {
 	return fmt.Sprintf("%s-x%d", m.Spec.Creation.Token[:24], n)
 }
 
@@ -143,7 +143,7 @@ func TestOrphanIsDeleted(t *testing.T) {
 	if took := time.Since(made); took < orphanGrace {
 		t.Errorf("they were gone after %s, within the grace of %s", took, orphanGrace)
 	}
-	s.soon("people are told", s.event("OrphanDeleted", "belonged to no CloudMachine"))
+	s.soon("people are told", s.event("OrphanDeleted", "belonged to no DroverMachine"))
 	s.soon("there are none any more", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.NoOrphansReason))
 	audit, err := env.admin.Audit(s.ctx)
 	if err != nil {
@@ -164,7 +164,7 @@ func TestOrphanIsDeleted(t *testing.T) {
 
 // TestOrphansThatStay checks that these orphans stay: those of an account that only reports, those
 // of a paused cluster, those of a cluster that is not here, and those that another management
-// cluster made with a copy of the CloudCluster. It failed when the collector judged paused
+// cluster made with a copy of the DroverCluster. It failed when the collector judged paused
 // clusters, and when it ignored which management cluster issued a token.
 func TestOrphansThatStay(t *testing.T) {
 	t.Parallel()
@@ -313,7 +313,7 @@ func TestLeftOversOfADeletedCluster(t *testing.T) {
 	})
 }
 
-// TestWhatAMachineHasStays checks that of two VMs with one token the one that the CloudMachine has
+// TestWhatAMachineHasStays checks that of two VMs with one token the one that the DroverMachine has
 // recorded stays. A create that takes longer than the grace period makes no orphan either. The test
 // failed when the collector ignored the tokens of machines without a recorded VM.
 func TestWhatAMachineHasStays(t *testing.T) {
@@ -416,11 +416,11 @@ func (h *house) safetyApart() {
 		return fmt.Sprintf("it says %+v", account.Status.Conditions), nil
 	}
 	h.soon("the collector has looked", found)
-	list := &infrav1.CloudMachineList{}
+	list := &infrav1.DroverMachineList{}
 	if err := h.client.List(h.ctx, list, client.InNamespace(pool.Cluster.Namespace)); err != nil || len(list.Items) != 1 {
 		h.Fatal(err, len(list.Items))
 	}
-	cluster := pool.Cluster.CloudCluster()
+	cluster := pool.Cluster.DroverCluster()
 	if err := h.client.Get(h.ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
 		h.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
@@ -308,7 +308,7 @@ func (s *stage) extraMachines(set *clusterv1.MachineSet, n int) (all []*clusterv
 		m.Labels = set.Spec.Template.Labels
 		m.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, clusterv1.GroupVersion.WithKind("MachineSet"))}
 		m.Spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To("nothing")}
-		m.Spec.InfrastructureRef.Kind, m.Spec.InfrastructureRef.Name = "CloudMachine", m.Name
+		m.Spec.InfrastructureRef.Kind, m.Spec.InfrastructureRef.Name = "DroverMachine", m.Name
 		s.create(m)
 		all = append(all, m)
 	}

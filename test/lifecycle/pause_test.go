@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -59,7 +59,7 @@ func TestPausedObjectIsNotMade(t *testing.T) {
 		for _, m := range s.machines() {
 			return s.paused(&m, true)(ctx)
 		}
-		return "there is no CloudMachine yet", nil
+		return "there is no DroverMachine yet", nil
 	})
 	s.stays("the cloud of a paused machine", func() string {
 		if n := len(s.live()); n != 0 {
@@ -89,14 +89,14 @@ func (s *stage) pause(on bool) {
 	}
 }
 
-func (s *stage) paused(m *infrav1.CloudMachine, want bool) scenario.Check {
+func (s *stage) paused(m *infrav1.DroverMachine, want bool) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		have := &infrav1.CloudMachine{}
+		have := &infrav1.DroverMachine{}
 		if err := env.client.Get(ctx, client.ObjectKeyFromObject(m), have); err != nil {
 			return "", err
 		}
 		if conditions.IsTrue(have, clusterv1.PausedCondition) != want {
-			return fmt.Sprintf("CloudMachine %s has Paused %+v", m.Name, conditions.Get(have, clusterv1.PausedCondition)), nil
+			return fmt.Sprintf("DroverMachine %s has Paused %+v", m.Name, conditions.Get(have, clusterv1.PausedCondition)), nil
 		}
 		return "", nil
 	}

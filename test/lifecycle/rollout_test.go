@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -352,7 +352,7 @@ func TestOnDelete(t *testing.T) {
 		return ""
 	})
 	uid := slices.Collect(maps.Keys(before))[0]
-	machine := &infrav1.CloudMachine{ObjectMeta: s.meta(before[uid])}
+	machine := &infrav1.DroverMachine{ObjectMeta: s.meta(before[uid])}
 	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(machine), machine); err != nil {
 		t.Fatal(err)
 	}

@@ -23,9 +23,9 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/playground"
@@ -59,7 +59,7 @@ func (h *house) secretsStaySecret() {
 	pool := h.adopted("secrets")
 	pool.Replicas = 1
 	pool.Cluster.Token = credentials
-	pool.Config = bootstrapv1.CloudInitConfigSpec{
+	pool.Config = bootstrapv1.DroverConfigSpec{
 		Files:              []bootstrapv1.File{{Path: "/etc/password", Content: content, Permissions: "0600"}},
 		PreKubeletCommands: []string{"echo " + content + " >/dev/null"},
 	}
@@ -210,8 +210,8 @@ func (h *house) search(drover *playground.Process, hidden, ofTemplates secrets) 
 	for _, list := range []client.ObjectList{
 		&corev1.EventList{}, &eventsv1.EventList{}, &corev1.NodeList{}, &corev1.ConfigMapList{}, &certificatesv1.CertificateSigningRequestList{},
 		&clusterv1.ClusterList{}, &clusterv1.MachineList{}, &clusterv1.MachineSetList{}, &clusterv1.MachineDeploymentList{},
-		&infrav1.CloudAccountList{}, &infrav1.CloudClusterList{}, &infrav1.CloudMachineList{}, &infrav1.CloudMachineTemplateList{},
-		&controlplanev1.AdoptedControlPlaneList{}, &bootstrapv1.CloudInitConfigList{}, &bootstrapv1.CloudInitConfigTemplateList{},
+		&infrav1.DroverAccountList{}, &infrav1.DroverClusterList{}, &infrav1.DroverMachineList{}, &infrav1.DroverMachineTemplateList{},
+		&controlplanev1.AdoptedControlPlaneList{}, &bootstrapv1.DroverConfigList{}, &bootstrapv1.DroverConfigTemplateList{},
 	} {
 		if err := h.client.List(h.ctx, list); err != nil {
 			h.Fatal(err)
@@ -223,13 +223,13 @@ func (h *house) search(drover *playground.Process, hidden, ofTemplates secrets) 
 				return err
 			}
 			switch o := o.(type) {
-			case *bootstrapv1.CloudInitConfig:
-				report("CloudInitConfig "+o.Name, hidden.find(text))
+			case *bootstrapv1.DroverConfig:
+				report("DroverConfig "+o.Name, hidden.find(text))
 				if text, err = json.Marshal(o.Status); err != nil {
 					return err
 				}
-			case *bootstrapv1.CloudInitConfigTemplate:
-				report("CloudInitConfigTemplate "+o.Name, hidden.find(text))
+			case *bootstrapv1.DroverConfigTemplate:
+				report("DroverConfigTemplate "+o.Name, hidden.find(text))
 				return nil
 			}
 			report(fmt.Sprintf("%T %s", o, o.(client.Object).GetName()), everywhere.find(text))

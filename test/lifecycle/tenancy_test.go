@@ -26,9 +26,9 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -87,13 +87,13 @@ func (s *stage) soon(what string, check scenario.Check) {
 	s.Fatalf("waiting until %s: %s (%v)\n%s", what, still, err, s.describe())
 }
 
-// onlyMachine checks that the Ready condition of the test's one CloudMachine has the reason, and
+// onlyMachine checks that the Ready condition of the test's one DroverMachine has the reason, and
 // the words in its message.
 func (s *stage) onlyMachine(reason string, words ...string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		machines := s.machines()
 		if len(machines) != 1 {
-			return fmt.Sprintf("there are %d CloudMachines", len(machines)), nil
+			return fmt.Sprintf("there are %d DroverMachines", len(machines)), nil
 		}
 		return says(&machines[0], clusterv1.ReadyCondition, reason, words...)(ctx)
 	}
@@ -107,7 +107,7 @@ func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 	rich.until("the neighbor's account works", rich.account(infrav1.ReadyReason))
 	poor := &stage{T: t, ctx: rich.ctx, Adopted: rich.Adopted}
 	poor.Namespace += "-poor"
-	cluster := poor.CloudCluster()
+	cluster := poor.DroverCluster()
 	cluster.Spec.AccountRefs = nil // otherwise the Cluster itself would wait for the account
 	poor.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: poor.Namespace}}, cluster, poor.ControlPlane(), poor.Cluster())
 	poor.soon("the control plane waits for its kubeconfig", says(poor.ControlPlane(), clusterv1.AvailableCondition,
@@ -151,13 +151,13 @@ func TestReferencesHaveNoNamespace(t *testing.T) {
 		apiVersion, kind, path string
 		spec                   map[string]any
 	}{
-		"machine":  {infrav1.GroupVersion.String(), "CloudMachine", "spec.accountRef", fields},
-		"template": {infrav1.GroupVersion.String(), "CloudMachineTemplate", "spec.template.spec.accountRef", map[string]any{"template": map[string]any{"spec": fields}}},
-		"account": {infrav1.GroupVersion.String(), "CloudAccount", "spec.credentialsRef", map[string]any{
+		"machine":  {infrav1.GroupVersion.String(), "DroverMachine", "spec.accountRef", fields},
+		"template": {infrav1.GroupVersion.String(), "DroverMachineTemplate", "spec.template.spec.accountRef", map[string]any{"template": map[string]any{"spec": fields}}},
+		"account": {infrav1.GroupVersion.String(), "DroverAccount", "spec.credentialsRef", map[string]any{
 			"credentialsRef": map[string]any{"name": "a", "namespace": "other"}, "simulated": map[string]any{}}},
 		"control-plane": {controlplanev1.GroupVersion.String(), "AdoptedControlPlane", "spec.kubeconfigRef", map[string]any{
 			"kubeconfigRef": map[string]any{"name": "a", "namespace": "other"}}},
-		"cluster": {infrav1.GroupVersion.String(), "CloudCluster", "spec.accountRefs", map[string]any{
+		"cluster": {infrav1.GroupVersion.String(), "DroverCluster", "spec.accountRefs", map[string]any{
 			"accountRefs": []any{map[string]any{"name": "a", "namespace": "other"}}}},
 	} {
 		make := func() *unstructured.Unstructured {
@@ -211,9 +211,9 @@ func (s *stage) change(o client.Object, change func()) error {
 func TestAmbientCredentials(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	ambient := func(namespace, name string) *infrav1.CloudAccount {
-		return &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-			Spec: infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{}}}
+	ambient := func(namespace, name string) *infrav1.DroverAccount {
+		return &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec: infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{}}}
 	}
 	for _, namespace := range []string{"operator", "operators", s.Namespace} {
 		s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, ambient(namespace, "ambient"))
@@ -304,7 +304,7 @@ func TestHostileEndpoints(t *testing.T) {
 		"empty-zone": {zones("a", ""), infrav1.CloudErrorUnknownReason, "zone"},
 		"same-zones": {zones("a", "a"), infrav1.ReadyReason, ""},
 	}
-	accounts, called := map[string]*infrav1.CloudAccount{}, map[string]*atomic.Int64{}
+	accounts, called := map[string]*infrav1.DroverAccount{}, map[string]*atomic.Int64{}
 	for name, test := range tests {
 		account := s.Account()
 		account.Name = name
@@ -434,7 +434,7 @@ func TestBootstrapTokenOpensLittle(t *testing.T) {
 	}
 }
 
-// dataSecrets returns the Secrets that CloudInitConfigs of this test own.
+// dataSecrets returns the Secrets that DroverConfigs of this test own.
 func (s *stage) dataSecrets(ctx context.Context) []corev1.Secret {
 	s.Helper()
 	secrets := &corev1.SecretList{}

@@ -8,7 +8,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
@@ -46,7 +46,7 @@ func (a *amazon) start(_ context.Context, o Options) error {
 func (a *amazon) adopt(c *scenario.Adopted) {
 	c.Dress = func(o client.Object) {
 		rig.DressAWS(o, a.cloud.URL, awsSecret)
-		if account, ok := o.(*infrav1.CloudAccount); ok && a.throttle {
+		if account, ok := o.(*infrav1.DroverAccount); ok && a.throttle {
 			account.Spec.RateLimits = nil // the driver's defaults are EC2's limits
 		}
 	}

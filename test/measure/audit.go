@@ -33,8 +33,8 @@ rules:
 `
 
 // Writes counts write requests that an API server answered, successful or not, by what was written:
-// for instance "patch cloudmachines/status". Refused requests have the status code added: "patch
-// cloudmachines 409".
+// for instance "patch drovermachines/status". Refused requests have the status code added: "patch
+// drovermachines 409".
 type Writes map[string]int
 
 // event holds the fields that are read from a line of the audit log.
@@ -118,12 +118,12 @@ const (
 func side(what string) string {
 	resource, _, _ := strings.Cut(strings.Fields(what)[1], "/")
 	switch resource {
-	case "events", "leases", "clusterrolebindings", "cloudmachinetemplates", "cloudaccounts", "cloudclusters", "adoptedcontrolplanes":
+	case "events", "leases", "clusterrolebindings", "drovermachinetemplates", "droveraccounts", "droverclusters", "adoptedcontrolplanes":
 		return Aside
-	case "cloudinitconfigs", "secrets", "certificatesigningrequests":
+	case "droverconfigs", "secrets", "certificatesigningrequests":
 		return Bootstrap
 	default:
-		return Infrastructure // CloudMachines, Nodes, and anything that should not be written
+		return Infrastructure // DroverMachines, Nodes, and anything that should not be written
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -34,17 +34,17 @@ const (
 // bareMachine is a machine of a bare fleet. Drover reads it as if Cluster API had made it.
 type bareMachine struct {
 	machine *clusterv1.Machine
-	cloud   *infrav1.CloudMachine
+	cloud   *infrav1.DroverMachine
 }
 
-// createBare creates the Machines and CloudMachines as Cluster API's core does, and for each VM
-// the Node as its kubelet does. It returns when all CloudMachines are Ready and know their Nodes.
+// createBare creates the Machines and DroverMachines as Cluster API's core does, and for each VM
+// the Node as its kubelet does. It returns when all DroverMachines are Ready and know their Nodes.
 func (f *fleet) createBare(ctx context.Context) (err error) {
 	data := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: bareData}, Data: map[string][]byte{"value": []byte("#cloud-config\n")}}
 	if err := scenario.Create(ctx, f.client, data); err != nil {
 		return err
 	}
-	if f.bareView, err = scenario.Follow(ctx, f.management.AdminConfig(), namespace, &infrav1.CloudMachine{}); err != nil {
+	if f.bareView, err = scenario.Follow(ctx, f.management.AdminConfig(), namespace, &infrav1.DroverMachine{}); err != nil {
 		return err
 	}
 	template := scenario.Pool{Cluster: f.clusters[0], Name: "bare"}.Template("bare", infrav1.SimulatedMachine{})
@@ -69,17 +69,17 @@ func (f *fleet) createBare(ctx context.Context) (err error) {
 	return writers.Wait()
 }
 
-func (f *fleet) bareMachine(n int, fields infrav1.CloudMachineFields) bareMachine {
+func (f *fleet) bareMachine(n int, fields infrav1.DroverMachineFields) bareMachine {
 	meta := metav1.ObjectMeta{
 		Namespace: namespace, Name: fmt.Sprintf("bare-%05d", n), Labels: map[string]string{clusterv1.ClusterNameLabel: f.clusters[0].Name},
 	}
 	m := &clusterv1.Machine{ObjectMeta: *meta.DeepCopy(), Spec: clusterv1.MachineSpec{
 		ClusterName:       f.clusters[0].Name,
 		Bootstrap:         clusterv1.Bootstrap{DataSecretName: ptr.To(bareData)},
-		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: meta.Name},
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: meta.Name},
 	}}
 	m.Finalizers = []string{clusterv1.MachineFinalizer}
-	return bareMachine{machine: m, cloud: &infrav1.CloudMachine{ObjectMeta: meta, Spec: infrav1.CloudMachineSpec{CloudMachineFields: fields}}}
+	return bareMachine{machine: m, cloud: &infrav1.DroverMachine{ObjectMeta: meta, Spec: infrav1.DroverMachineSpec{DroverMachineFields: fields}}}
 }
 
 // eachBare does something with each machine, several at the same time.
@@ -96,7 +96,7 @@ func (f *fleet) eachBare(ctx context.Context, do func(context.Context, bareMachi
 func (f *fleet) register(ctx context.Context) error {
 	registered := map[string]bool{}
 	return f.poll(ctx, "Ready with a Node", func(ctx context.Context) (done int, err error) {
-		machines := &infrav1.CloudMachineList{}
+		machines := &infrav1.DroverMachineList{}
 		if err := f.bareView.List(ctx, machines); err != nil {
 			return 0, err
 		}
@@ -134,7 +134,7 @@ func (f *fleet) poll(ctx context.Context, what string, count func(context.Contex
 	}
 }
 
-func (f *fleet) registerNode(ctx context.Context, m *infrav1.CloudMachine) error {
+func (f *fleet) registerNode(ctx context.Context, m *infrav1.DroverMachine) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}, Spec: corev1.NodeSpec{ProviderID: m.Spec.ProviderID}}
 	if err := f.client.Create(ctx, node); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (f *fleet) registerNode(ctx context.Context, m *infrav1.CloudMachine) error
 	return f.client.Status().Patch(ctx, node, client.MergeFrom(before)) // kube-controller-manager changes it, too
 }
 
-// deleteBare deletes the machines as Cluster API's core does: the CloudMachine while its Machine
+// deleteBare deletes the machines as Cluster API's core does: the DroverMachine while its Machine
 // is being deleted, and then the Machine's finalizer and the Node.
 func (f *fleet) deleteBare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
@@ -161,7 +161,7 @@ func (f *fleet) deleteBare(ctx context.Context) error {
 		return err
 	}
 	err = f.poll(ctx, "gone", func(ctx context.Context) (int, error) {
-		machines := &infrav1.CloudMachineList{}
+		machines := &infrav1.DroverMachineList{}
 		err := f.bareView.List(ctx, machines)
 		return f.Machines - len(machines.Items), err
 	})
@@ -194,7 +194,7 @@ func (f *fleet) restart(ctx context.Context) (float64, error) {
 	}
 	err = f.poll(ctx, "reconciled", func(ctx context.Context) (int, error) {
 		counts, err := reconciles(ctx, f.drover.Metrics)
-		return min(counts["cloudmachine"], f.Machines), err
+		return min(counts["drovermachine"], f.Machines), err
 	})
 	return time.Since(start).Seconds(), err
 }

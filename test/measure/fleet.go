@@ -17,7 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/playground"
@@ -32,7 +32,7 @@ type Options struct {
 	// Machines is the number of machines to create.
 	Machines int
 	// Clusters is the number of clusters to spread the machines over. Each has its own
-	// CloudAccount, all for the same account of the cloud. 0 means one.
+	// DroverAccount, all for the same account of the cloud. 0 means one.
 	Clusters int
 	// Bare makes the machines without Cluster API's core, whose own CPU hides Drover's: the bench
 	// takes its part, and the kubelets'. Without MachineDeployments, there is no bootstrap config,
@@ -44,10 +44,10 @@ type Options struct {
 	Latency time.Duration
 	// Joins is the time from the create call until the machine boots.
 	Joins time.Duration
-	// Throttle is the cloud's throttling preset, "none" by default. With "ec2" the CloudAccount has
+	// Throttle is the cloud's throttling preset, "none" by default. With "ec2" the DroverAccount has
 	// EC2's rate limits too.
 	Throttle string
-	// Inventory is the inventory setting of the CloudAccount. The zero value means the defaults.
+	// Inventory is the inventory setting of the DroverAccount. The zero value means the defaults.
 	Inventory infrav1.InventorySpec
 	// Idle is how long nothing happens between Ready and deletion. 0 skips this phase.
 	Idle time.Duration
@@ -101,7 +101,7 @@ type Result struct {
 	// LastVM is the time at which the cloud created the last VM, in seconds after the creation of
 	// the MachineDeployments.
 	LastVM float64 `json:"lastVMSeconds"`
-	// VanishSeen is the time until the CloudMachine reported its vanished VM, in seconds. 0 means
+	// VanishSeen is the time until the DroverMachine reported its vanished VM, in seconds. 0 means
 	// not measured.
 	VanishSeen float64 `json:"vanishSeenSeconds,omitempty"`
 	// Restart is the time until a restarted Drover has reconciled every machine, in seconds. 0
@@ -132,7 +132,7 @@ type fleet struct {
 	clusters []scenario.Adopted
 	pools    []scenario.Pool
 	bare     []bareMachine
-	bareView *scenario.View // of CloudMachines
+	bareView *scenario.View // of DroverMachines
 }
 
 // Run measures the life of a fleet from creation to deletion, with its own processes. The

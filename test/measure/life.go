@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -206,14 +206,14 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 // vanish terminates a VM without Drover's knowledge, and returns the time in seconds until its
-// CloudMachine reports this.
+// DroverMachine reports this.
 func (f *fleet) vanish(ctx context.Context) (float64, error) {
-	machines := &infrav1.CloudMachineList{}
+	machines := &infrav1.DroverMachineList{}
 	if err := f.client.List(ctx, machines, client.InNamespace(namespace), client.Limit(1)); err != nil {
 		return 0, err
 	}
 	machine := &machines.Items[0]
-	view, err := scenario.Follow(ctx, f.management.AdminConfig(), namespace, &infrav1.CloudMachine{})
+	view, err := scenario.Follow(ctx, f.management.AdminConfig(), namespace, &infrav1.DroverMachine{})
 	if err != nil {
 		return 0, err
 	}
@@ -223,7 +223,7 @@ func (f *fleet) vanish(ctx context.Context) (float64, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	err = view.Until(limited, "the CloudMachine says that its VM is gone", func(ctx context.Context) (string, error) {
+	err = view.Until(limited, "the DroverMachine says that its VM is gone", func(ctx context.Context) (string, error) {
 		if err := view.Get(ctx, client.ObjectKeyFromObject(machine), machine); err != nil {
 			return "", err
 		}

@@ -7,7 +7,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/rig"
@@ -39,9 +39,9 @@ func (v *vsphere) adopt(c *scenario.Adopted) {
 	c.Dress = func(o client.Object) {
 		rig.DressVSphere(o, v.vcenter.URL, v.vcenter.CA, vspherePassword)
 		switch o := o.(type) {
-		case *infrav1.CloudAccount:
+		case *infrav1.DroverAccount:
 			o.Spec.RateLimits = nil // use the driver's defaults, as users do
-		case *infrav1.CloudMachineTemplate:
+		case *infrav1.DroverMachineTemplate:
 			o.Spec.Template.Spec.VSphere.AntiAffinityGroup = "" // a DRS rule has its own cost
 		}
 	}

@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -281,7 +281,7 @@ func (s *stage) lives(prometheus server) {
 	s.must(brief.Scale(s.Context(), s.client, machines-first))
 	s.until("some are gone", prometheus.measured("delete", first))
 	s.must(scenario.Delete(s.Context(), s.client, brief.Deployment()))
-	s.until("all are gone", scenario.Empty(s.client, &infrav1.CloudMachineList{}, s.blue.Namespace))
+	s.until("all are gone", scenario.Empty(s.client, &infrav1.DroverMachineList{}, s.blue.Namespace))
 	for _, part := range []string{"create", "join", "drain", "delete"} {
 		s.until("it is known how long they took to "+part, prometheus.measured(part, machines))
 	}
@@ -327,7 +327,7 @@ func (s *stage) trouble() {
 	late := scenario.Pool{Cluster: s.blue, Name: "late", Replicas: 1}
 	s.must(scenario.Create(s.Context(), s.client, late.Objects()...))
 	s.until("a machine is late", func(ctx context.Context) (string, error) {
-		list := &infrav1.CloudMachineList{}
+		list := &infrav1.DroverMachineList{}
 		err := s.client.List(ctx, list, client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: late.Name})
 		for i := range list.Items {
 			if conditions.IsFalse(&list.Items[i], infrav1.MachineNodeJoinedCondition) {
@@ -376,10 +376,10 @@ func (s *stage) until(what string, check scenario.Check) {
 		return missing == "" && err == nil, err
 	})
 	if err != nil {
-		list := &infrav1.CloudMachineList{}
+		list := &infrav1.DroverMachineList{}
 		_ = s.client.List(s.Context(), list)
 		for i := range list.Items {
-			s.Logf("CloudMachine %s: %+v", list.Items[i].Name, list.Items[i].Status)
+			s.Logf("DroverMachine %s: %+v", list.Items[i].Name, list.Items[i].Status)
 		}
 		s.Fatalf("waiting until %s: %v: %s", what, err, missing)
 	}

@@ -25,9 +25,9 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/scenario"
@@ -80,8 +80,8 @@ func (f facts) differences(g facts) string {
 }
 
 // without removes one machine from the facts.
-func (f facts) without(m infrav1.CloudMachine) facts {
-	for _, kind := range []string{"Machine/", "CloudMachine/", "CloudInitConfig/", "Secret/"} {
+func (f facts) without(m infrav1.DroverMachine) facts {
+	for _, kind := range []string{"Machine/", "DroverMachine/", "DroverConfig/", "Secret/"} {
 		delete(f.uids, kind+m.Name)
 		delete(f.kept, kind+m.Name)
 	}
@@ -219,7 +219,7 @@ func (s *stage) works(at *site, n int32) scenario.Check {
 func (s *stage) partsWork(r client.Reader) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		key := client.ObjectKey{Namespace: s.Namespace, Name: s.Name}
-		account, infra, adopted := &infrav1.CloudAccount{}, &infrav1.CloudCluster{}, &controlplanev1.AdoptedControlPlane{}
+		account, infra, adopted := &infrav1.DroverAccount{}, &infrav1.DroverCluster{}, &controlplanev1.AdoptedControlPlane{}
 		for _, o := range []client.Object{account, infra, adopted} {
 			if err := r.Get(ctx, key, o); err != nil {
 				return fmt.Sprintf("there is no %T", o), client.IgnoreNotFound(err)
@@ -227,13 +227,13 @@ func (s *stage) partsWork(r client.Reader) scenario.Check {
 		}
 		switch {
 		case !conditions.IsTrue(account, clusterv1.ReadyCondition) || !conditions.IsTrue(account, infrav1.AccountInventoryFreshCondition):
-			return "the CloudAccount is not ready, or its inventory not fresh", nil
+			return "the DroverAccount is not ready, or its inventory not fresh", nil
 		case len(account.Status.FailureDomains) == 0:
-			return "the CloudAccount has no failure domains", nil
+			return "the DroverAccount has no failure domains", nil
 		case !conditions.IsTrue(infra, clusterv1.ReadyCondition) || !ptr.Deref(infra.Status.Initialization.Provisioned, false):
-			return "the CloudCluster is not ready", nil
+			return "the DroverCluster is not ready", nil
 		case len(infra.Status.FailureDomains) == 0:
-			return "the CloudCluster has no failure domains", nil
+			return "the DroverCluster has no failure domains", nil
 		case !conditions.IsTrue(adopted, clusterv1.AvailableCondition) || !ptr.Deref(adopted.Status.Initialization.ControlPlaneInitialized, false):
 			return "the AdoptedControlPlane is not available", nil
 		case !ptr.Deref(adopted.Status.ExternalManagedControlPlane, false) || adopted.Status.Version == "":
@@ -262,24 +262,24 @@ func (s *stage) machinesWork(r client.Reader, n int) scenario.Check {
 }
 
 func (s *stage) machineWorks(ctx context.Context, r client.Reader, machine *clusterv1.Machine) (string, error) {
-	infra, config := &infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{}
+	infra, config := &infrav1.DroverMachine{}, &bootstrapv1.DroverConfig{}
 	if err := r.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: machine.Spec.InfrastructureRef.Name}, infra); err != nil {
-		return "there is no CloudMachine", client.IgnoreNotFound(err)
+		return "there is no DroverMachine", client.IgnoreNotFound(err)
 	}
 	if err := r.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}, config); err != nil {
-		return "there is no CloudInitConfig", client.IgnoreNotFound(err)
+		return "there is no DroverConfig", client.IgnoreNotFound(err)
 	}
 	switch {
 	case !conditions.IsTrue(machine, clusterv1.ReadyCondition) || !machine.Status.NodeRef.IsDefined():
 		return "the Machine is not ready", nil
 	case !conditions.IsTrue(infra, clusterv1.ReadyCondition) || !ptr.Deref(infra.Status.Initialization.Provisioned, false):
-		return "the CloudMachine is not ready", nil
+		return "the DroverMachine is not ready", nil
 	case infra.Status.InstanceState != string(cloud.StateRunning) || len(infra.Status.Addresses) < 2 || infra.Status.FailureDomain == "":
-		return "the CloudMachine does not say all of its VM", nil
+		return "the DroverMachine does not say all of its VM", nil
 	case !conditions.IsTrue(config, clusterv1.ReadyCondition) || !ptr.Deref(config.Status.Initialization.DataSecretCreated, false):
-		return "the CloudInitConfig is not ready", nil
+		return "the DroverConfig is not ready", nil
 	case config.Status.DataSecretName != ptr.Deref(machine.Spec.Bootstrap.DataSecretName, ""):
-		return fmt.Sprintf("the CloudInitConfig names the Secret %q, the Machine another", config.Status.DataSecretName), nil
+		return fmt.Sprintf("the DroverConfig names the Secret %q, the Machine another", config.Status.DataSecretName), nil
 	}
 	return "", nil
 }

@@ -16,7 +16,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
@@ -87,7 +87,7 @@ func (s *stage) changes() {
 	old := *s.one(s.target)
 	s.must(scenario.Delete(s.ctx, s.target.client, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: old.Namespace, Name: old.Name}}))
 	s.until(s.target, "a moved machine is replaced", func(ctx context.Context) (string, error) {
-		err := s.target.view.Get(ctx, client.ObjectKeyFromObject(&old), &infrav1.CloudMachine{})
+		err := s.target.view.Get(ctx, client.ObjectKeyFromObject(&old), &infrav1.DroverMachine{})
 		if err == nil {
 			return "it is still there", nil
 		}
@@ -132,7 +132,7 @@ func (s *stage) backWithOneHalfMade() {
 	}
 	second.pass()
 	s.until(s.source, "the machine has its VM", func(ctx context.Context) (string, error) {
-		found := &infrav1.CloudMachine{}
+		found := &infrav1.DroverMachine{}
 		err := s.source.view.Get(ctx, client.ObjectKeyFromObject(&half), found)
 		if err == nil && found.Spec.ProviderID == "" {
 			return "it has no provider ID", nil
@@ -174,14 +174,14 @@ func (s *stage) end() {
 	})
 	s.must(scenario.Delete(s.ctx, s.source.client, s.Cluster()))
 	s.soon("the Cluster is gone", func() string {
-		return s.present(s.source, "CloudAccount/blue", "Secret/blue-adopted", "Secret/blue-credentials")
+		return s.present(s.source, "DroverAccount/blue", "Secret/blue-adopted", "Secret/blue-credentials")
 	})
 	s.must(scenario.Delete(s.ctx, s.source.client, s.Account()))
-	s.soon("the CloudAccount is gone", func() string { return s.present(s.source, "Secret/blue-adopted", "Secret/blue-credentials") })
+	s.soon("the DroverAccount is gone", func() string { return s.present(s.source, "Secret/blue-adopted", "Secret/blue-credentials") })
 }
 
 // one returns any of the machines.
-func (s *stage) one(at *site) *infrav1.CloudMachine {
+func (s *stage) one(at *site) *infrav1.DroverMachine {
 	s.Helper()
 	for _, m := range s.machines(at) {
 		return &m
@@ -228,7 +228,7 @@ func (s *stage) compare(before, after facts) {
 }
 
 // nothingLeft checks that clusterctl left nothing of the cluster behind, including the user's
-// Secrets and the CloudAccount.
+// Secrets and the DroverAccount.
 func (s *stage) nothingLeft(at *site) {
 	s.Helper()
 	if left := s.present(at); left != "" {
@@ -246,12 +246,12 @@ func (s *stage) present(at *site, expected ...string) string {
 	return fmt.Sprintf("there are %q, want %q", names, expected)
 }
 
-// machines returns the CloudMachines by name.
-func (s *stage) machines(at *site) map[string]infrav1.CloudMachine {
+// machines returns the DroverMachines by name.
+func (s *stage) machines(at *site) map[string]infrav1.DroverMachine {
 	s.Helper()
-	list := &infrav1.CloudMachineList{}
+	list := &infrav1.DroverMachineList{}
 	s.must(at.client.List(s.ctx, list, client.InNamespace(s.Namespace)))
-	all := map[string]infrav1.CloudMachine{}
+	all := map[string]infrav1.DroverMachine{}
 	for _, m := range list.Items {
 		all[m.Name] = m
 	}
@@ -259,9 +259,9 @@ func (s *stage) machines(at *site) map[string]infrav1.CloudMachine {
 }
 
 // halfMade returns the only machine with a token and no provider ID.
-func (s *stage) halfMade(at *site) infrav1.CloudMachine {
+func (s *stage) halfMade(at *site) infrav1.DroverMachine {
 	s.Helper()
-	var found []infrav1.CloudMachine
+	var found []infrav1.DroverMachine
 	for _, m := range s.machines(at) {
 		if m.Spec.Creation.Token != "" && m.Spec.ProviderID == "" {
 			found = append(found, m)

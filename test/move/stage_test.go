@@ -27,9 +27,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/token"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/faultproxy"
@@ -151,8 +151,8 @@ func (s *stage) startSite(name string, tools playground.Tools) (*site, error) {
 		return nil, err
 	}
 	at.view, err = scenario.Follow(s.ctx, m.AdminConfig(), "",
-		&clusterv1.Cluster{}, &clusterv1.Machine{}, &clusterv1.MachineDeployment{}, &infrav1.CloudAccount{}, &infrav1.CloudCluster{},
-		&infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{}, &controlplanev1.AdoptedControlPlane{})
+		&clusterv1.Cluster{}, &clusterv1.Machine{}, &clusterv1.MachineDeployment{}, &infrav1.DroverAccount{}, &infrav1.DroverCluster{},
+		&infrav1.DroverMachine{}, &bootstrapv1.DroverConfig{}, &controlplanev1.AdoptedControlPlane{})
 	return at, err
 }
 
@@ -204,7 +204,7 @@ func (s *stage) breakOff(from, to *site) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	err := wait.PollUntilContextTimeout(s.ctx, 2*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		list := &infrav1.CloudMachineList{}
+		list := &infrav1.DroverMachineList{}
 		err := to.client.List(ctx, list, client.InNamespace(s.Namespace))
 		return len(list.Items) > 0, err
 	})
@@ -286,8 +286,8 @@ func (s *stage) wait() {
 func (s *stage) describe(at *site) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "--- at the %s:\n", at.Name)
-	for _, list := range []client.ObjectList{&infrav1.CloudAccountList{}, &infrav1.CloudClusterList{}, &infrav1.CloudMachineList{},
-		&clusterv1.MachineList{}, &bootstrapv1.CloudInitConfigList{}} {
+	for _, list := range []client.ObjectList{&infrav1.DroverAccountList{}, &infrav1.DroverClusterList{}, &infrav1.DroverMachineList{},
+		&clusterv1.MachineList{}, &bootstrapv1.DroverConfigList{}} {
 		_ = at.view.List(context.WithoutCancel(s.ctx), list, client.InNamespace(s.Namespace))
 		for _, o := range items(list) {
 			fmt.Fprintf(&b, "%T %s: %s\n", o, o.GetName(), scenario.Message(o, clusterv1.ReadyCondition))

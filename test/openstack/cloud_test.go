@@ -18,7 +18,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack"
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	driver "github.com/drover-io/drover/cloud/openstack"
@@ -214,8 +214,8 @@ func setQuota(t testing.TB, admin *tenant, project, name string, value int) (und
 	return undo
 }
 
-func account(project string) *infrav1.CloudAccountSpec {
-	return &infrav1.CloudAccountSpec{
+func account(project string) *infrav1.DroverAccountSpec {
+	return &infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "openstack"},
 		OpenStack:      &infrav1.OpenStackAccount{AuthURL: keystone, ProjectID: project, Region: "RegionOne", Interface: "public"},
 	}
@@ -235,12 +235,12 @@ func password(user, secret string) map[string][]byte {
 	return clouds(map[string]string{"username": user, "password": secret, "user_domain_id": "default"})
 }
 
-func machine(change func(*infrav1.OpenStackMachine)) *infrav1.CloudMachineFields {
+func machine(change func(*infrav1.OpenStackMachine)) *infrav1.DroverMachineFields {
 	m := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Ports: []infrav1.OpenStackPort{{Network: "nodes"}}}
 	if change != nil {
 		change(m)
 	}
-	return &infrav1.CloudMachineFields{OpenStack: m}
+	return &infrav1.DroverMachineFields{OpenStack: m}
 }
 
 // counted counts calls by name, and can make a call fail before or after it is sent.
@@ -303,7 +303,7 @@ func connect(t testing.TB, who *tenant, carrier http.RoundTripper) cloud.Driver 
 	return d
 }
 
-func request(owner, token string, spec *infrav1.CloudMachineFields) cloud.Request {
+func request(owner, token string, spec *infrav1.DroverMachineFields) cloud.Request {
 	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[len(token)-8:], UserData: []byte("#cloud-config\n"), Spec: spec}
 }
 

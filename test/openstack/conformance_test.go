@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"testing"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	driver "github.com/drover-io/drover/cloud/openstack"

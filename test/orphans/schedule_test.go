@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
@@ -38,7 +38,7 @@ func events() []event {
 		{2, "a machine's object is lost, and brought back", (*tenant).loseOneForAMoment},
 		{3, "many objects are lost, and brought back one by one", (*tenant).loseManyForAWhile},
 		{1, "many objects are lost, and given up", (*tenant).loseManyForGood},
-		{1, "another management cluster's VM, with a copy of the CloudCluster", (*tenant).foreignVM},
+		{1, "another management cluster's VM, with a copy of the DroverCluster", (*tenant).foreignVM},
 		{1, "a VM of an unknown owner", (*tenant).unknownOwnersVM},
 		{2, "a second VM for a machine", (*tenant).secondVM},
 		{1, "two VMs for a machine that has recorded none", (*tenant).twins},
@@ -361,7 +361,7 @@ func (x *tenant) moveAway(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, o := range []client.Object{x.CloudCluster(), x.Cluster()} {
+	for _, o := range []client.Object{x.DroverCluster(), x.Cluster()} {
 		if err := scenario.Delete(ctx, x.bench.client, o); err != nil {
 			return err
 		}
@@ -377,7 +377,7 @@ func (x *tenant) moveAway(ctx context.Context) error {
 func (x *tenant) deleteNamespace(ctx context.Context) error {
 	x.later.Wait()
 	x.gone = true
-	held := []client.Object{x.Account(), x.CloudCluster()}
+	held := []client.Object{x.Account(), x.DroverCluster()}
 	for _, m := range x.draw(100) {
 		held = append(held, m.object.DeepCopy())
 	}
@@ -406,7 +406,7 @@ func (x *tenant) unhold(ctx context.Context, o client.Object) error {
 
 // release removes the finalizers that deleteNamespace set.
 func (x *tenant) release(ctx context.Context) error {
-	list := &infrav1.CloudMachineList{}
+	list := &infrav1.DroverMachineList{}
 	if err := x.bench.client.List(ctx, list, client.InNamespace(x.Namespace)); err != nil {
 		return err
 	}
@@ -415,7 +415,7 @@ func (x *tenant) release(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, o := range []client.Object{x.CloudCluster(), x.Account()} {
+	for _, o := range []client.Object{x.DroverCluster(), x.Account()} {
 		if err := x.unhold(ctx, o); err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -57,9 +57,9 @@ type tenant struct {
 	collected, asked int
 }
 
-// machine is a CloudMachine with its VM.
+// machine is a DroverMachine with its VM.
 type machine struct {
-	object *infrav1.CloudMachine
+	object *infrav1.DroverMachine
 	vm     string
 	back   bool // it was lost and restored
 }
@@ -119,15 +119,15 @@ func (x *tenant) setUp(ctx context.Context) error {
 
 // objects returns the namespace and everything in it except machines.
 func (x *tenant) objects() []client.Object {
-	infra, cluster := x.CloudCluster(), x.Cluster()
+	infra, cluster := x.DroverCluster(), x.Cluster()
 	infra.Spec.Creation.OwnershipID = x.owner
 	cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
 	var objects []client.Object
 	for _, o := range x.Adopted.Objects() {
 		switch o := o.(type) {
-		case *infrav1.CloudCluster, *clusterv1.Cluster:
+		case *infrav1.DroverCluster, *clusterv1.Cluster:
 			continue
-		case *infrav1.CloudAccount: // the manager with the webhooks proves its place
+		case *infrav1.DroverAccount: // the manager with the webhooks proves its place
 			o.Labels = map[string]string{clusterv1.WatchLabel: webhooksOnly}
 		}
 		objects = append(objects, o)
@@ -135,9 +135,9 @@ func (x *tenant) objects() []client.Object {
 	return append(objects, infra, cluster)
 }
 
-// object returns a CloudMachine as its controller leaves it after it has chosen the token.
-func (x *tenant) object(token string) *infrav1.CloudMachine {
-	m := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: "m-" + token[8:]}}
+// object returns a DroverMachine as its controller leaves it after it has chosen the token.
+func (x *tenant) object(token string) *infrav1.DroverMachine {
+	m := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: "m-" + token[8:]}}
 	m.Labels = map[string]string{clusterv1.ClusterNameLabel: x.Name}
 	m.Spec.AccountRef.Name, m.Spec.Creation.Token = x.Name, token
 	m.Spec.Simulated = &infrav1.SimulatedMachine{}
@@ -156,7 +156,7 @@ func (x *tenant) run(ctx context.Context, owner, token string, disk bool) (wire.
 	return x.bench.admin.Run(ctx, x.Name, request)
 }
 
-func (x *tenant) record(ctx context.Context, m *infrav1.CloudMachine, vm wire.Resource) error {
+func (x *tenant) record(ctx context.Context, m *infrav1.DroverMachine, vm wire.Resource) error {
 	before := m.DeepCopy()
 	m.Spec.ProviderID = "simulated:///" + vm.Zone + "/" + vm.ID
 	return x.bench.client.Patch(ctx, m, client.MergeFrom(before))

@@ -11,7 +11,7 @@ import (
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -29,7 +29,7 @@ func TestFreezeIsCutOff(t *testing.T) {
 	s.until("the cluster is known to be reachable", s.reachable(infrav1.ReachableReason))
 
 	for _, write := range []struct{ resource, subresource string }{
-		{"cloudclusters", "status"}, {"cloudclusters", ""}, {"machinehealthchecks", ""}, {"machinedeployments", ""}, {"machinesets", ""},
+		{"droverclusters", "status"}, {"droverclusters", ""}, {"machinehealthchecks", ""}, {"machinedeployments", ""}, {"machinesets", ""},
 	} {
 		var tried atomic.Bool
 		s.seat.API.SetRule(func(_ context.Context, c faultproxy.Call, _ faultproxy.Point) faultproxy.Verdict {

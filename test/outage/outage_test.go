@@ -23,7 +23,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -284,7 +284,7 @@ func (s *stage) allThere(before map[string]types.UID) {
 	}
 }
 
-// instances returns the IDs of the live VMs of a CloudMachine.
+// instances returns the IDs of the live VMs of a DroverMachine.
 func (s *stage) instances(machine string) (ids []string) {
 	s.Helper()
 	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
@@ -344,10 +344,10 @@ func (s *stage) userMakes(name string) {
 	meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: name}
 	spec := s.pool.Deployment().Spec.Template.Spec
 	spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To(name)}
-	spec.InfrastructureRef.Kind, spec.InfrastructureRef.Name = "CloudMachine", name
-	machine := &infrav1.CloudMachine{ObjectMeta: meta}
+	spec.InfrastructureRef.Kind, spec.InfrastructureRef.Name = "DroverMachine", name
+	machine := &infrav1.DroverMachine{ObjectMeta: meta}
 	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: s.Adopted.Name}
-	machine.Spec.CloudMachineFields = s.pool.Template(s.pool.Name, s.pool.Machine).Spec.Template.Spec
+	machine.Spec.DroverMachineFields = s.pool.Template(s.pool.Name, s.pool.Machine).Spec.Template.Spec
 	s.create(
 		&corev1.Secret{ObjectMeta: meta, StringData: map[string]string{"value": "#cloud-config\n"}},
 		machine,
@@ -414,7 +414,7 @@ func (s *stage) unknown(ctx context.Context) (string, error) {
 // reachable checks the reason of the Reachable condition. With -off it always succeeds.
 func (s *stage) reachable(reason string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		infra := s.CloudCluster()
+		infra := s.DroverCluster()
 		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(infra), infra); err != nil {
 			return "", err
 		}
@@ -432,12 +432,12 @@ func (s *stage) reachable(reason string) scenario.Check {
 // or, if want is false, that nothing is.
 func (s *stage) frozen(want bool) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		infra, sets := s.CloudCluster(), &clusterv1.MachineSetList{}
+		infra, sets := s.DroverCluster(), &clusterv1.MachineSetList{}
 		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(infra), infra); err != nil {
 			return "", err
 		}
 		if _, marked := infra.Annotations[infrav1.UnreachableAnnotation]; marked != want {
-			return fmt.Sprintf("the CloudCluster has annotations %v", infra.Annotations), nil
+			return fmt.Sprintf("the DroverCluster has annotations %v", infra.Annotations), nil
 		}
 		if err := s.rig.Client.List(ctx, sets, client.InNamespace(s.Namespace)); err != nil {
 			return "", err

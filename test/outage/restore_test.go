@@ -19,7 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/scenario"
@@ -98,7 +98,7 @@ func TestRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The Nodes of the VMs without a machine stay: nothing shows which machine they belonged to.
-	s.until("nothing is left", scenario.All(scenario.Empty(s.rig.Client, &infrav1.CloudMachineList{}, s.Namespace), func(ctx context.Context) (string, error) {
+	s.until("nothing is left", scenario.All(scenario.Empty(s.rig.Client, &infrav1.DroverMachineList{}, s.Namespace), func(ctx context.Context) (string, error) {
 		snapshot, err := s.rig.Admin.Snapshot(ctx)
 		if n := len(s.Live(snapshot)); n > 0 {
 			return fmt.Sprintf("%d resources cost money", n), err
@@ -107,7 +107,7 @@ func TestRestore(t *testing.T) {
 	}))
 }
 
-// vms returns the IDs of the live VMs, by the name of the CloudMachine that they were created for.
+// vms returns the IDs of the live VMs, by the name of the DroverMachine that they were created for.
 func (s *stage) vms() map[string]string {
 	s.Helper()
 	snapshot, err := s.rig.Admin.Snapshot(s.ctx)

@@ -18,7 +18,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -43,15 +43,15 @@ func (l *life) classes(t *testing.T) {
 				return []string{"generate", "cluster", flavor, "--infrastructure", "drover:" + version, "--flavor", from,
 					"--target-namespace", namespace, "--kubernetes-version", "v1.36.3", "--worker-machine-count", "0"}
 			}
-			var account *infrav1.CloudAccount
+			var account *infrav1.DroverAccount
 			for _, o := range objects(t, l.ctl.run(t, args(class)...)) {
 				accept(t, l.admin, o)
-				if o.GetKind() == "CloudAccount" {
-					account = &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: o.GetName()}}
+				if o.GetKind() == "DroverAccount" {
+					account = &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: o.GetName()}}
 				}
 			}
 			for _, want := range objects(t, l.ctl.run(t, args(flavor)...)) {
-				if kind := want.GetKind(); kind != "Cluster" && kind != "CloudAccount" {
+				if kind := want.GetKind(); kind != "Cluster" && kind != "DroverAccount" {
 					until(t, l.written(namespace, flavor, want))
 				}
 			}
@@ -64,14 +64,14 @@ func (l *life) classes(t *testing.T) {
 			if err := scenario.Delete(t.Context(), l.admin, account); err != nil {
 				t.Error(err)
 			}
-			until(t, scenario.Empty(l.admin, &infrav1.CloudAccountList{}, namespace))
+			until(t, scenario.Empty(l.admin, &infrav1.DroverAccountList{}, namespace))
 		})
 	}
 }
 
 // abandon lets go of load balancers, which can't be deleted in clouds that do not exist.
 func (l *life) abandon(t *testing.T, namespace string) {
-	list := &infrav1.CloudClusterList{}
+	list := &infrav1.DroverClusterList{}
 	if err := l.admin.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
 		t.Fatal(err)
 	}

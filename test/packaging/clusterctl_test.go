@@ -25,9 +25,9 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/yaml"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // clusterctl is the real program, with a local folder as its only repository and no network.
@@ -60,15 +60,15 @@ func flavors() []string {
 func kinds(flavor string) []string {
 	switch {
 	case strings.HasPrefix(flavor, "topology") && strings.HasSuffix(flavor, "kubeadm"):
-		return []string{"ClusterClass", "KubeadmControlPlaneTemplate", "CloudClusterTemplate", "CloudMachineTemplate", "KubeadmConfigTemplate"}
+		return []string{"ClusterClass", "KubeadmControlPlaneTemplate", "DroverClusterTemplate", "DroverMachineTemplate", "KubeadmConfigTemplate"}
 	case strings.HasPrefix(flavor, "topology"):
-		return []string{"ClusterClass", "AdoptedControlPlaneTemplate", "CloudClusterTemplate", "CloudMachineTemplate", "CloudInitConfigTemplate"}
+		return []string{"ClusterClass", "AdoptedControlPlaneTemplate", "DroverClusterTemplate", "DroverMachineTemplate", "DroverConfigTemplate"}
 	case strings.HasSuffix(flavor, "-eks"):
-		return []string{"CloudCluster", "AdoptedControlPlane", "MachineDeployment", "CloudMachineTemplate", "Secret", "MachineHealthCheck"}
+		return []string{"DroverCluster", "AdoptedControlPlane", "MachineDeployment", "DroverMachineTemplate", "Secret", "MachineHealthCheck"}
 	case strings.HasSuffix(flavor, "kubeadm"):
-		return []string{"CloudCluster", "KubeadmControlPlane", "MachineDeployment", "CloudMachineTemplate", "KubeadmConfigTemplate", "MachineHealthCheck"}
+		return []string{"DroverCluster", "KubeadmControlPlane", "MachineDeployment", "DroverMachineTemplate", "KubeadmConfigTemplate", "MachineHealthCheck"}
 	}
-	return []string{"CloudCluster", "AdoptedControlPlane", "MachineDeployment", "CloudMachineTemplate", "CloudInitConfigTemplate", "MachineHealthCheck"}
+	return []string{"DroverCluster", "AdoptedControlPlane", "MachineDeployment", "DroverMachineTemplate", "DroverConfigTemplate", "MachineHealthCheck"}
 }
 
 func newClusterctl(t *testing.T) clusterctl {
@@ -256,7 +256,7 @@ func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 			t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
 			continue
 		}
-		if a, ok := typed.(*infrav1.CloudAccount); ok && a.Spec.VSphere != nil && a.Spec.VSphere.CABundle != ca {
+		if a, ok := typed.(*infrav1.DroverAccount); ok && a.Spec.VSphere != nil && a.Spec.VSphere.CABundle != ca {
 			t.Errorf("the CA bundle became %q", a.Spec.VSphere.CABundle)
 		}
 		if md, ok := typed.(*clusterv1.MachineDeployment); ok {
@@ -267,7 +267,7 @@ func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 		}
 		found = append(found, o.GetKind())
 	}
-	for _, kind := range append(want, "Cluster", "CloudAccount") {
+	for _, kind := range append(want, "Cluster", "DroverAccount") {
 		if !strings.Contains(" "+strings.Join(found, " ")+" ", " "+kind+" ") {
 			t.Errorf("there is no %s among %v", kind, found)
 		}

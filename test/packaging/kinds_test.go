@@ -20,7 +20,7 @@ import (
 func oldKinds(t *testing.T, management *playground.Management, server client.Client) {
 	crd := &unstructured.Unstructured{}
 	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-	key := client.ObjectKey{Name: "cloudmachines.infrastructure.cluster.x-k8s.io"}
+	key := client.ObjectKey{Name: "drovermachines.infrastructure.cluster.x-k8s.io"}
 	change := func(change func(spec map[string]any)) {
 		t.Helper()
 		err := server.Get(t.Context(), key, crd)
@@ -49,7 +49,7 @@ func oldKinds(t *testing.T, management *playground.Management, server client.Cli
 	if err == nil {
 		p.Kill()
 		t.Error("the manager begins")
-	} else if said := err.Error(); !strings.Contains(said, "CloudMachine of infrastructure.cluster.x-k8s.io/v1alpha1 does not have the field spec.creation.failureDomain") {
+	} else if said := err.Error(); !strings.Contains(said, "DroverMachine of infrastructure.cluster.x-k8s.io/v1beta1 does not have the field spec.creation.failureDomain") {
 		t.Error(said)
 	}
 	change(func(fields map[string]any) { creation(fields)["failureDomain"] = field })

@@ -15,8 +15,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/playground"
@@ -109,7 +109,7 @@ func (l *life) describe(t *testing.T) {
 	}
 	until(t, func(context.Context) (string, error) { // conditions are summarized a moment after the machines are ready
 		out := show()
-		for _, line := range []string{"Cluster team-a/blue", "─CloudCluster team-a/blue", "─AdoptedControlPlane team-a/blue", "─MachineDeployment team-a/blue-md-0", "─3 Machines"} {
+		for _, line := range []string{"Cluster team-a/blue", "─DroverCluster team-a/blue", "─AdoptedControlPlane team-a/blue", "─MachineDeployment team-a/blue-md-0", "─3 Machines"} {
 			if found := grep([]byte(out), line); !strings.Contains(found, "True") {
 				return fmt.Sprintf("%s is not shown to be well:\n%s", line, out), nil
 			}
@@ -121,12 +121,12 @@ func (l *life) describe(t *testing.T) {
 	if n := strings.Count(short, "\n"); n > 20 {
 		t.Errorf("three machines take %d lines", n)
 	}
-	// Each machine is shown with its conditions, including those of the CloudMachine.
+	// Each machine is shown with its conditions, including those of the DroverMachine.
 	long := show("--show-conditions", "all", "--grouping=false", "--echo")
 	for _, m := range l.machines(t) {
-		_, part, _ := strings.Cut(long, "CloudMachine "+team+"/"+m.Name)
+		_, part, _ := strings.Cut(long, "DroverMachine "+team+"/"+m.Name)
 		if first := grep([]byte(part), "Ready"); !strings.Contains(strings.SplitN(first, "\n", 2)[0], "True") {
-			t.Errorf("CloudMachine %s is not shown, or not well:\n%s", m.Name, long)
+			t.Errorf("DroverMachine %s is not shown, or not well:\n%s", m.Name, long)
 		}
 	}
 }
@@ -207,9 +207,9 @@ func (l *life) autoscaled(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, func(ctx context.Context) (string, error) {
-		err := l.admin.Get(ctx, client.ObjectKeyFromObject(amber.Cluster()), &infrav1.CloudCluster{})
+		err := l.admin.Get(ctx, client.ObjectKeyFromObject(amber.Cluster()), &infrav1.DroverCluster{})
 		if err == nil {
-			return "its CloudCluster is there", nil
+			return "its DroverCluster is there", nil
 		}
 		return "", client.IgnoreNotFound(err)
 	})
@@ -222,8 +222,8 @@ func (l *life) end(t *testing.T) {
 		end  client.Object
 		gone []client.ObjectList
 	}{
-		{l.pool.Deployment(), []client.ObjectList{&clusterv1.MachineList{}, &infrav1.CloudMachineList{}, &corev1.NodeList{}}},
-		{l.blue.Cluster(), []client.ObjectList{&clusterv1.ClusterList{}, &infrav1.CloudClusterList{}, &controlplanev1.AdoptedControlPlaneList{}}},
+		{l.pool.Deployment(), []client.ObjectList{&clusterv1.MachineList{}, &infrav1.DroverMachineList{}, &corev1.NodeList{}}},
+		{l.blue.Cluster(), []client.ObjectList{&clusterv1.ClusterList{}, &infrav1.DroverClusterList{}, &controlplanev1.AdoptedControlPlaneList{}}},
 	} {
 		if err := l.admin.Delete(t.Context(), step.end); err != nil {
 			t.Fatal(err)
@@ -236,11 +236,11 @@ func (l *life) end(t *testing.T) {
 		t.Errorf("the user's kubeconfig: %v", err)
 	}
 	// The account has no owner, so it stays until the user deletes it.
-	account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "simulated"}}
+	account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "simulated"}}
 	if err := l.admin.Delete(t.Context(), account); err != nil {
 		t.Error(err)
 	}
-	until(t, scenario.Empty(l.admin, &infrav1.CloudAccountList{}, ""))
+	until(t, scenario.Empty(l.admin, &infrav1.DroverAccountList{}, ""))
 }
 
 func (l *life) machines(t *testing.T) []clusterv1.Machine {

@@ -14,7 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
@@ -66,24 +66,24 @@ func (l *life) mixed(t *testing.T) {
 	if err := l.admin.Delete(t.Context(), violet.Cluster()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, scenario.Empty(l.admin, &infrav1.CloudClusterList{}, namespace))
+	until(t, scenario.Empty(l.admin, &infrav1.DroverClusterList{}, namespace))
 	for _, account := range []string{"simulated-a", "simulated-b"} {
-		if err := l.admin.Delete(t.Context(), &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}); err != nil {
+		if err := l.admin.Delete(t.Context(), &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}); err != nil {
 			t.Error(err)
 		}
 	}
-	until(t, scenario.Empty(l.admin, &infrav1.CloudAccountList{}, namespace))
+	until(t, scenario.Empty(l.admin, &infrav1.DroverAccountList{}, namespace))
 }
 
 // gone checks that a pool has no machines left.
 func (l *life) gone(p scenario.Pool) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		list := &infrav1.CloudMachineList{}
+		list := &infrav1.DroverMachineList{}
 		if err := l.admin.List(ctx, list, client.InNamespace(p.Cluster.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: p.Name}); err != nil {
 			return "", err
 		}
 		if n := len(list.Items); n > 0 {
-			return fmt.Sprintf("%d CloudMachines of %s are left", n, p.Name), nil
+			return fmt.Sprintf("%d DroverMachines of %s are left", n, p.Name), nil
 		}
 		return "", nil
 	}

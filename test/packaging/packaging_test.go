@@ -258,7 +258,7 @@ func roleRules(t *testing.T, all []*unstructured.Unstructured) {
 		if s := crd.Spec.Versions[0].Subresources; s != nil && s.Status != nil { // a kind with a status has a controller
 			roles = append(roles, "drover-manager")
 		}
-		if crd.Spec.Names.Kind != "CloudAccount" { // Cluster API's core does not need it
+		if crd.Spec.Names.Kind != "DroverAccount" { // Cluster API's core does not need it
 			roles = append(roles, "drover-capi-core")
 		}
 		for _, role := range roles {

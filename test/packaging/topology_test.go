@@ -17,7 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -88,13 +88,13 @@ func (l *life) topology(t *testing.T) {
 	if err := l.admin.Delete(t.Context(), &clusterv1.Cluster{ObjectMeta: meta(s.name)}); err != nil {
 		t.Fatal(err)
 	}
-	for _, list := range []client.ObjectList{&clusterv1.ClusterList{}, &clusterv1.MachineList{}, &infrav1.CloudMachineList{}, &infrav1.CloudClusterList{}} {
+	for _, list := range []client.ObjectList{&clusterv1.ClusterList{}, &clusterv1.MachineList{}, &infrav1.DroverMachineList{}, &infrav1.DroverClusterList{}} {
 		until(t, scenario.Empty(l.admin, list, s.namespace))
 	}
-	if err := l.admin.Delete(t.Context(), &infrav1.CloudAccount{ObjectMeta: meta("simulated")}); err != nil {
+	if err := l.admin.Delete(t.Context(), &infrav1.DroverAccount{ObjectMeta: meta("simulated")}); err != nil {
 		t.Error(err)
 	}
-	until(t, scenario.Empty(l.admin, &infrav1.CloudAccountList{}, s.namespace))
+	until(t, scenario.Empty(l.admin, &infrav1.DroverAccountList{}, s.namespace))
 	if err := scenario.Delete(t.Context(), l.admin, nodes(t, l.admin)...); err != nil { // Nodes stay when a whole Cluster is deleted
 		t.Error(err)
 	}
@@ -114,12 +114,12 @@ func (s topology) machinesAre(n int32, size string) scenario.Check {
 		if missing, err := scenario.All(pool.Ready(s.admin, n), pool.Current(s.admin))(ctx); missing != "" || err != nil {
 			return missing, err
 		}
-		machines := &infrav1.CloudMachineList{}
+		machines := &infrav1.DroverMachineList{}
 		if err := s.admin.List(ctx, machines, client.InNamespace(s.namespace)); err != nil {
 			return "", err
 		}
 		if len(machines.Items) != int(n) {
-			return fmt.Sprintf("there are %d CloudMachines", len(machines.Items)), nil
+			return fmt.Sprintf("there are %d DroverMachines", len(machines.Items)), nil
 		}
 		for i := range machines.Items {
 			if is := machines.Items[i].Spec.Simulated.InstanceType; is != size {
@@ -135,7 +135,7 @@ func (s topology) machinesAre(n int32, size string) scenario.Check {
 func (s topology) facts(t *testing.T) map[string]string {
 	t.Helper()
 	facts := map[string]string{}
-	for _, list := range []client.ObjectList{&clusterv1.MachineList{}, &infrav1.CloudMachineTemplateList{}, &clusterv1.MachineDeploymentList{}} {
+	for _, list := range []client.ObjectList{&clusterv1.MachineList{}, &infrav1.DroverMachineTemplateList{}, &clusterv1.MachineDeploymentList{}} {
 		if err := s.admin.List(t.Context(), list, client.InNamespace(s.namespace)); err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func (s topology) facts(t *testing.T) map[string]string {
 			for _, m := range l.Items {
 				facts["Machine "+m.Name] = string(m.UID)
 			}
-		case *infrav1.CloudMachineTemplateList:
+		case *infrav1.DroverMachineTemplateList:
 			for _, m := range l.Items {
 				if m.Name != classTemplates && m.Name != classTemplates+"-copy" {
 					facts["template "+m.Name] = string(m.UID)
@@ -189,7 +189,7 @@ func (s topology) stays(t *testing.T, what string, before map[string]string) {
 // copyClass creates the class drover-copy, with a machine template of another name.
 func (s topology) copyClass(t *testing.T) {
 	t.Helper()
-	template := &infrav1.CloudMachineTemplate{}
+	template := &infrav1.DroverMachineTemplate{}
 	class := &clusterv1.ClusterClass{}
 	for name, o := range map[string]client.Object{classTemplates: template, "drover-adopted": class} {
 		if err := s.admin.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: name}, o); err != nil {

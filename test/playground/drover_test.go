@@ -13,7 +13,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 func TestDrover(t *testing.T) {
@@ -66,9 +66,9 @@ func TestDrover(t *testing.T) {
 	g.Expect(beside.Stop(patience)).To(Succeed())
 }
 
-func account(name string) *infrav1.CloudAccount {
-	return &infrav1.CloudAccount{
+func account(name string) *infrav1.DroverAccount {
+	return &infrav1.DroverAccount{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec:       infrav1.CloudAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "token"}, Simulated: &infrav1.SimulatedAccount{}},
+		Spec:       infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "token"}, Simulated: &infrav1.SimulatedAccount{}},
 	}
 }

@@ -113,7 +113,7 @@ func droverInstalled(t *testing.T, m *Management, admin client.Client) {
 		verb, group, resource string
 		allowed               bool
 	}{
-		{"patch", "infrastructure.cluster.x-k8s.io", "cloudmachines", true},
+		{"patch", "infrastructure.cluster.x-k8s.io", "drovermachines", true},
 		{"list", "cluster.x-k8s.io", "machines", true},
 		{"delete", "cluster.x-k8s.io", "machines", true}, // for machines that a cloud reclaims
 		{"delete", "cluster.x-k8s.io", "machinesets", false},
@@ -182,7 +182,7 @@ func cluster(name string) *clusterv1.Cluster {
 	return &clusterv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
 		Spec: clusterv1.ClusterSpec{InfrastructureRef: clusterv1.ContractVersionedObjectReference{
-			APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "CloudCluster", Name: name,
+			APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "DroverCluster", Name: name,
 		}},
 	}
 }

@@ -26,7 +26,7 @@ type SimulatorOptions struct {
 // Simulator is the simulated cloud as a process.
 type Simulator struct {
 	*Process
-	// URL is its address, for the endpoint of a CloudAccount or for --simulated-endpoint.
+	// URL is its address, for the endpoint of a DroverAccount or for --simulated-endpoint.
 	URL string
 	// Token authenticates to the default account, for the key "token" of the credentials Secret.
 	Token string

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
@@ -74,10 +74,10 @@ func DressAWS(o client.Object, endpoint, secret string) {
 		if _, ok := o.Data["token"]; ok {
 			scenario.FillCredentials(o, "aws", map[string][]byte{"aws_access_key_id": []byte(AWSKey), "aws_secret_access_key": []byte(secret)})
 		}
-	case *infrav1.CloudAccount:
+	case *infrav1.DroverAccount:
 		o.Spec.Simulated, o.Spec.AWS = nil, &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint}
 		hurry(o)
-	case *infrav1.CloudMachineTemplate:
+	case *infrav1.DroverMachineTemplate:
 		nodes := infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}}
 		o.Spec.Template.Spec.Simulated = nil
 		o.Spec.Template.Spec.AWS = &infrav1.AWSMachine{

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
@@ -97,14 +97,14 @@ func DressAzure(o client.Object, url, ca, group, secret string) {
 			}
 			scenario.FillCredentials(o, "azure", data)
 		}
-	case *infrav1.CloudAccount:
+	case *infrav1.DroverAccount:
 		o.Spec.Simulated = nil
 		o.Spec.Azure = &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: group,
 			Custom: &infrav1.AzureCustomCloud{Endpoint: url, AuthorityHost: url, CABundle: ca},
 		}
 		hurry(o)
-	case *infrav1.CloudMachineTemplate:
+	case *infrav1.DroverMachineTemplate:
 		o.Spec.Template.Spec.Simulated = nil
 		o.Spec.Template.Spec.Azure = &infrav1.AzureMachine{
 			VMSize: "Standard_D2s_v5", Image: infrav1.AzureImage{ID: armstub.Image},

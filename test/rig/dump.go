@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // Dump returns a readable description of a namespace's objects: what is wrong with them, in the
@@ -25,9 +25,9 @@ import (
 func (r *Rig) Dump(ctx context.Context, namespace string) string {
 	var b strings.Builder
 	for _, list := range []client.ObjectList{
-		&clusterv1.ClusterList{}, &infrav1.CloudClusterList{}, &controlplanev1.AdoptedControlPlaneList{}, &infrav1.CloudAccountList{},
+		&clusterv1.ClusterList{}, &infrav1.DroverClusterList{}, &controlplanev1.AdoptedControlPlaneList{}, &infrav1.DroverAccountList{},
 		&clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}, &clusterv1.MachineList{},
-		&infrav1.CloudMachineList{}, &bootstrapv1.CloudInitConfigList{},
+		&infrav1.DroverMachineList{}, &bootstrapv1.DroverConfigList{},
 	} {
 		if err := r.Client.List(ctx, list, client.InNamespace(namespace)); err != nil {
 			fmt.Fprintf(&b, "%v\n", err)
@@ -39,7 +39,7 @@ func (r *Rig) Dump(ctx context.Context, namespace string) string {
 				deleted = " is being deleted, finalizers " + strings.Join(o.GetFinalizers(), ", ")
 			}
 			fmt.Fprintf(&b, "%s/%s%s\n", strings.TrimPrefix(fmt.Sprintf("%T", o), "*"), o.GetName(), deleted)
-			if m, ok := o.(*infrav1.CloudMachine); ok {
+			if m, ok := o.(*infrav1.DroverMachine); ok {
 				fmt.Fprintf(&b, "  token %q, provider ID %q, instance %q\n", m.Spec.Creation.Token, m.Spec.ProviderID, m.Status.InstanceState)
 			}
 			getter, ok := o.(conditions.Getter)
@@ -111,13 +111,13 @@ func items(list client.ObjectList) (all []client.Object) {
 		return pointers(l.Items)
 	case *clusterv1.MachineList:
 		return pointers(l.Items)
-	case *infrav1.CloudClusterList:
+	case *infrav1.DroverClusterList:
 		return pointers(l.Items)
-	case *infrav1.CloudAccountList:
+	case *infrav1.DroverAccountList:
 		return pointers(l.Items)
-	case *infrav1.CloudMachineList:
+	case *infrav1.DroverMachineList:
 		return pointers(l.Items)
-	case *bootstrapv1.CloudInitConfigList:
+	case *bootstrapv1.DroverConfigList:
 		return pointers(l.Items)
 	case *controlplanev1.AdoptedControlPlaneList:
 		return pointers(l.Items)

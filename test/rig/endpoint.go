@@ -13,14 +13,14 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// Infra reads the cluster's CloudCluster.
-func (s *Stage) Infra() *infrav1.CloudCluster {
+// Infra reads the cluster's DroverCluster.
+func (s *Stage) Infra() *infrav1.DroverCluster {
 	s.Helper()
-	infra := s.CloudCluster()
+	infra := s.DroverCluster()
 	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(infra), infra))
 	return infra
 }
@@ -42,11 +42,11 @@ func (s *Stage) NewControlPlane(name string) *clusterv1.Machine {
 	s.Helper()
 	labels := map[string]string{clusterv1.ClusterNameLabel: s.Tenant.Name, clusterv1.MachineControlPlaneLabel: ""}
 	meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: name, Labels: labels}
-	template := s.NewPool("cp", 1).Objects()[0].(*infrav1.CloudMachineTemplate)
-	vm := &infrav1.CloudMachine{ObjectMeta: meta, Spec: infrav1.CloudMachineSpec{CloudMachineFields: template.Spec.Template.Spec}}
+	template := s.NewPool("cp", 1).Objects()[0].(*infrav1.DroverMachineTemplate)
+	vm := &infrav1.DroverMachine{ObjectMeta: meta, Spec: infrav1.DroverMachineSpec{DroverMachineFields: template.Spec.Template.Spec}}
 	machine := &clusterv1.Machine{ObjectMeta: meta, Spec: clusterv1.MachineSpec{
 		ClusterName: s.Tenant.Name, Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To(name)},
-		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: name},
 	}}
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client,
 		&corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"value": []byte("#cloud-config\n")}}, vm, machine))

@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
@@ -119,13 +119,13 @@ func DressGCP(o client.Object, url, ca, project, keyID string) {
 			}
 			scenario.FillCredentials(o, "gcp", data)
 		}
-	case *infrav1.CloudAccount:
+	case *infrav1.DroverAccount:
 		o.Spec.Simulated = nil
 		o.Spec.GCP = &infrav1.GCPAccount{
 			ProjectID: project, Region: gcpstub.Region, UniverseDomain: gcpstub.Universe, Endpoint: url, CABundle: ca,
 		}
 		hurry(o)
-	case *infrav1.CloudMachineTemplate:
+	case *infrav1.DroverMachineTemplate:
 		o.Spec.Template.Spec.Simulated = nil
 		o.Spec.Template.Spec.GCP = &infrav1.GCPMachine{
 			MachineType: "e2-standard-2", Image: infrav1.GCPImage{Name: gcpstub.Image},
@@ -150,7 +150,7 @@ func (g *gcp) books(context.Context) (s simulator.Snapshot, err error) {
 			if e.State == "" {
 				r.Kind = wire.Disk
 			}
-			if machine, ok := strings.CutPrefix(e.Description, "CloudMachine "); ok { // no label can hold it
+			if machine, ok := strings.CutPrefix(e.Description, "DroverMachine "); ok { // no label can hold it
 				r.Tags[cloud.TagMachine] = machine
 			}
 			s.Resources = append(s.Resources, simulator.SnapshotResource{Resource: r, Account: tenant})

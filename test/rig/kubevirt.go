@@ -16,7 +16,7 @@ import (
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
@@ -78,10 +78,10 @@ func dressKubeVirt(object client.Object, t *Tenant, kubeconfig []byte) {
 			}
 			scenario.FillCredentials(o, "kubevirt", map[string][]byte{"kubeconfig": behind})
 		}
-	case *infrav1.CloudAccount:
+	case *infrav1.DroverAccount:
 		o.Spec.Simulated, o.Spec.KubeVirt = nil, &infrav1.KubeVirtAccount{Namespace: t.Name}
 		hurry(o)
-	case *infrav1.CloudMachineTemplate:
+	case *infrav1.DroverMachineTemplate:
 		o.Spec.Template.Spec.Simulated = nil
 		o.Spec.Template.Spec.KubeVirt = &infrav1.KubeVirtMachine{
 			CPU: &infrav1.KubeVirtCPU{Cores: 1}, MemoryMiB: 128, Architecture: "amd64",

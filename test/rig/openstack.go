@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/faultproxy"
@@ -90,7 +90,7 @@ func DressOpenStack(object client.Object, door, project string) {
 			scenario.FillCredentials(o, "openstack", map[string][]byte{"clouds.yaml": fmt.Appendf(nil,
 				"clouds: {demo: {auth: {auth_url: %s/identity/v3, username: %s, password: %s, user_domain_id: default}}}", door, stack.User, stack.Password)})
 		}
-	case *infrav1.CloudAccount:
+	case *infrav1.DroverAccount:
 		o.Spec.Simulated, o.Spec.Inventory = nil, infrav1.InventorySpec{}
 		if !plain {
 			o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 5, ActiveSeconds: 3} // a listing takes this cloud about a second
@@ -98,7 +98,7 @@ func DressOpenStack(object client.Object, door, project string) {
 		o.Spec.OpenStack = &infrav1.OpenStackAccount{AuthURL: door + "/identity/v3", ProjectID: project, Region: stack.Region,
 			RegionalProviderIDs: strings.Contains(o.Namespace, "regional")}
 		hurry(o)
-	case *infrav1.CloudMachineTemplate:
+	case *infrav1.DroverMachineTemplate:
 		machine := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Ports: []infrav1.OpenStackPort{{Network: "nodes"}}}
 		if !plain {
 			machine.Ports[0].AllowedAddressPairs = []infrav1.OpenStackAddressPair{{IPAddress: "10.244.0.0/16"}}

@@ -16,8 +16,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/playground"
@@ -39,8 +39,8 @@ type Rig struct {
 	// Client and Nodes are administrator clients of the management and the workload cluster,
 	// without a cache.
 	Client, Nodes client.Client
-	// View watches Clusters, Machines, MachineDeployments, CloudAccounts, CloudMachines and
-	// CloudInitConfigs of all namespaces.
+	// View watches Clusters, Machines, MachineDeployments, DroverAccounts, DroverMachines and
+	// DroverConfigs of all namespaces.
 	View *scenario.View
 
 	place  place
@@ -144,7 +144,7 @@ func start(ctx context.Context, where place, controllerManagerArgs []string) (_ 
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.View, err = scenario.Follow(r.ctx, r.Management.AdminConfig(), "",
 		&clusterv1.Machine{}, &clusterv1.MachineDeployment{}, &clusterv1.Cluster{},
-		&infrav1.CloudAccount{}, &infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{})
+		&infrav1.DroverAccount{}, &infrav1.DroverMachine{}, &bootstrapv1.DroverConfig{})
 	return r, err
 }
 

@@ -16,9 +16,9 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/token"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
@@ -99,7 +99,7 @@ func (t *Tenant) Close() {
 
 // hurry sets high rate limits on an account without any. A cloud's own limits would make a test of
 // hundreds of machines slow.
-func hurry(o *infrav1.CloudAccount) {
+func hurry(o *infrav1.DroverAccount) {
 	if o.Spec.RateLimits == nil {
 		fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
 		o.Spec.RateLimits = &infrav1.RateLimits{Create: fast, Delete: fast, Read: fast}
@@ -223,7 +223,7 @@ func (t *Tenant) Left(ctx context.Context, except Except) (string, error) {
 	if len(left) > 0 {
 		return strings.Join(left, "; "), nil // the rest is checked once the cloud is empty
 	}
-	for _, kind := range []client.ObjectList{&clusterv1.MachineList{}, &infrav1.CloudMachineList{}, &bootstrapv1.CloudInitConfigList{}} {
+	for _, kind := range []client.ObjectList{&clusterv1.MachineList{}, &infrav1.DroverMachineList{}, &bootstrapv1.DroverConfigList{}} {
 		if missing, err := scenario.Empty(t.rig.View, kind, t.Namespace)(ctx); missing != "" || err != nil {
 			return missing, err // from the cache; what the cache no longer has is counted live
 		}

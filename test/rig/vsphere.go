@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -118,12 +118,12 @@ func DressVSphere(o client.Object, endpoint string, ca []byte, password string) 
 		if _, ok := o.Data["token"]; ok {
 			scenario.FillCredentials(o, "vsphere", map[string][]byte{"username": []byte(VSphereUser), "password": []byte(password)})
 		}
-	case *infrav1.CloudAccount:
+	case *infrav1.DroverAccount:
 		server := strings.TrimPrefix(endpoint, "https://")
 		o.Spec.Simulated = nil
 		o.Spec.VSphere = &infrav1.VSphereAccount{Server: server, Datacenter: vcenter.Datacenter, CABundle: string(ca)}
 		hurry(o)
-	case *infrav1.CloudMachineTemplate:
+	case *infrav1.DroverMachineTemplate:
 		o.Spec.Template.Spec.Simulated = nil
 		o.Spec.Template.Spec.VSphere = &infrav1.VSphereMachine{
 			Template: vcenter.Template, ResourcePool: vcenter.ResourcePool, Datastore: vcenter.Datastore, CPUs: 2, MemoryMiB: 4096,

@@ -8,8 +8,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // Adopted is an existing cluster that gets machines from the simulated cloud. All its objects are
@@ -21,11 +21,11 @@ type Adopted struct {
 	Kubeconfig []byte
 	// Endpoint of the simulated cloud, and token of an account there.
 	Endpoint, Token string
-	// Inventory of the CloudAccount. The zero value keeps the defaults.
+	// Inventory of the DroverAccount. The zero value keeps the defaults.
 	Inventory infrav1.InventorySpec
-	// RateLimits of the CloudAccount. nil keeps the cloud's own.
+	// RateLimits of the DroverAccount. nil keeps the cloud's own.
 	RateLimits *infrav1.RateLimits
-	// OrphanPolicy of the CloudAccount. "" keeps the default, Report.
+	// OrphanPolicy of the DroverAccount. "" keeps the default, Report.
 	OrphanPolicy infrav1.OrphanPolicy
 	// Dress changes each object of the cluster and its pools before it is created: it replaces the
 	// fields of the simulated cloud with those of another cloud. nil changes nothing.
@@ -57,7 +57,7 @@ func (a Adopted) Objects() []client.Object {
 		&corev1.Secret{ObjectMeta: a.meta(a.kubeconfigSecret()), Data: map[string][]byte{"value": a.Kubeconfig}},
 		Credentials(a.meta(a.credentialsSecret()), "simulated", map[string][]byte{"token": []byte(a.Token)}),
 		a.Account(),
-		a.CloudCluster(),
+		a.DroverCluster(),
 		a.ControlPlane(),
 		a.Cluster(),
 	)
@@ -76,9 +76,9 @@ func FillCredentials(s *corev1.Secret, cloud string, data map[string][]byte) {
 	s.Data = data
 }
 
-// Account returns the CloudAccount that creates the machines.
-func (a Adopted) Account() *infrav1.CloudAccount {
-	return &infrav1.CloudAccount{ObjectMeta: a.meta(a.Name), Spec: infrav1.CloudAccountSpec{
+// Account returns the DroverAccount that creates the machines.
+func (a Adopted) Account() *infrav1.DroverAccount {
+	return &infrav1.DroverAccount{ObjectMeta: a.meta(a.Name), Spec: infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: a.credentialsSecret()},
 		Simulated:      &infrav1.SimulatedAccount{Endpoint: a.Endpoint},
 		Inventory:      a.Inventory,
@@ -87,10 +87,10 @@ func (a Adopted) Account() *infrav1.CloudAccount {
 	}}
 }
 
-// CloudCluster returns the CloudCluster, which offers the account's zones as failure domains.
-func (a Adopted) CloudCluster() *infrav1.CloudCluster {
-	return &infrav1.CloudCluster{ObjectMeta: a.meta(a.Name), Spec: infrav1.CloudClusterSpec{
-		CloudClusterFields: infrav1.CloudClusterFields{AccountRefs: []infrav1.LocalReference{{Name: a.Name}}},
+// DroverCluster returns the DroverCluster, which offers the account's zones as failure domains.
+func (a Adopted) DroverCluster() *infrav1.DroverCluster {
+	return &infrav1.DroverCluster{ObjectMeta: a.meta(a.Name), Spec: infrav1.DroverClusterSpec{
+		DroverClusterFields: infrav1.DroverClusterFields{AccountRefs: []infrav1.LocalReference{{Name: a.Name}}},
 	}}
 }
 
@@ -105,7 +105,7 @@ func (a Adopted) ControlPlane() *controlplanev1.AdoptedControlPlane {
 func (a Adopted) Cluster() *clusterv1.Cluster {
 	return &clusterv1.Cluster{ObjectMeta: a.meta(a.Name), Spec: clusterv1.ClusterSpec{
 		InfrastructureRef: clusterv1.ContractVersionedObjectReference{
-			APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: a.Name,
+			APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster", Name: a.Name,
 		},
 		ControlPlaneRef: clusterv1.ContractVersionedObjectReference{
 			APIGroup: controlplanev1.GroupVersion.Group, Kind: "AdoptedControlPlane", Name: a.Name,

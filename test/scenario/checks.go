@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // Check returns a sentence about what is missing, or "" when nothing is.
@@ -67,14 +67,14 @@ func (p Pool) Current(r client.Reader) Check {
 		if err := r.Get(ctx, client.ObjectKey{Namespace: p.Cluster.Namespace, Name: p.Name}, md); err != nil {
 			return "the MachineDeployment does not exist", client.IgnoreNotFound(err)
 		}
-		machines := &infrav1.CloudMachineList{}
+		machines := &infrav1.DroverMachineList{}
 		if err := r.List(ctx, machines, client.InNamespace(md.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: md.Name}); err != nil {
-			return "", fmt.Errorf("list the CloudMachines of %s: %w", md.Name, err)
+			return "", fmt.Errorf("list the DroverMachines of %s: %w", md.Name, err)
 		}
 		for i := range machines.Items {
 			m := &machines.Items[i]
 			if from := m.Annotations[clusterv1.TemplateClonedFromNameAnnotation]; from != md.Spec.Template.Spec.InfrastructureRef.Name {
-				return fmt.Sprintf("CloudMachine %s is made from template %s", m.Name, from), nil
+				return fmt.Sprintf("DroverMachine %s is made from template %s", m.Name, from), nil
 			}
 		}
 		return "", nil

@@ -14,20 +14,20 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // Left counts the objects of machines in both clusters.
 type Left struct {
-	Machines, CloudMachines, CloudInitConfigs int
+	Machines, DroverMachines, DroverConfigs int
 	// DataSecrets hold user data. BootstrapTokens and Nodes are in the workload cluster.
 	DataSecrets, BootstrapTokens, Nodes int
 }
 
 func (l Left) String() string {
-	return fmt.Sprintf("%d Machines, %d CloudMachines, %d CloudInitConfigs, %d data Secrets, %d bootstrap tokens, %d Nodes",
-		l.Machines, l.CloudMachines, l.CloudInitConfigs, l.DataSecrets, l.BootstrapTokens, l.Nodes)
+	return fmt.Sprintf("%d Machines, %d DroverMachines, %d DroverConfigs, %d data Secrets, %d bootstrap tokens, %d Nodes",
+		l.Machines, l.DroverMachines, l.DroverConfigs, l.DataSecrets, l.BootstrapTokens, l.Nodes)
 }
 
 // Left counts the objects of the cluster's machines by live reads.
@@ -39,8 +39,8 @@ func (a Adopted) Left(ctx context.Context, management, workload client.Reader) (
 		list client.ObjectList
 	}{
 		{&l.Machines, &clusterv1.MachineList{}},
-		{&l.CloudMachines, &infrav1.CloudMachineList{}},
-		{&l.CloudInitConfigs, &bootstrapv1.CloudInitConfigList{}},
+		{&l.DroverMachines, &infrav1.DroverMachineList{}},
+		{&l.DroverConfigs, &bootstrapv1.DroverConfigList{}},
 	} {
 		var err error
 		if *kind.n, _, err = count(ctx, management, kind.list, in); err != nil {
@@ -52,7 +52,7 @@ func (a Adopted) Left(ctx context.Context, management, workload client.Reader) (
 		return l, fmt.Errorf("count data Secrets: %w", err)
 	}
 	for i := range secrets.Items {
-		if owner := metav1.GetControllerOf(&secrets.Items[i]); owner != nil && owner.Kind == "CloudInitConfig" {
+		if owner := metav1.GetControllerOf(&secrets.Items[i]); owner != nil && owner.Kind == "DroverConfig" {
 			l.DataSecrets++
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 )
 
@@ -32,7 +32,7 @@ type Pool struct {
 	// Machine is the spec for the cloud. The zero value keeps the defaults.
 	Machine infrav1.SimulatedMachine
 	// Config is the machines' bootstrap config. The zero value keeps the defaults.
-	Config bootstrapv1.CloudInitConfigSpec
+	Config bootstrapv1.DroverConfigSpec
 }
 
 func (p Pool) meta(name string) metav1.ObjectMeta { return p.Cluster.meta(name) }
@@ -42,10 +42,10 @@ func (p Pool) Objects() []client.Object {
 	return []client.Object{p.Template(p.Name, p.Machine), p.ConfigTemplate(), p.Deployment()}
 }
 
-// Template returns a CloudMachineTemplate for the pool.
-func (p Pool) Template(name string, machine infrav1.SimulatedMachine) *infrav1.CloudMachineTemplate {
-	t := &infrav1.CloudMachineTemplate{ObjectMeta: p.meta(name)}
-	t.Spec.Template.Spec = infrav1.CloudMachineFields{
+// Template returns a DroverMachineTemplate for the pool.
+func (p Pool) Template(name string, machine infrav1.SimulatedMachine) *infrav1.DroverMachineTemplate {
+	t := &infrav1.DroverMachineTemplate{ObjectMeta: p.meta(name)}
+	t.Spec.Template.Spec = infrav1.DroverMachineFields{
 		AccountRef: infrav1.LocalReference{Name: p.Cluster.Name},
 		Simulated:  &machine,
 	}
@@ -53,9 +53,9 @@ func (p Pool) Template(name string, machine infrav1.SimulatedMachine) *infrav1.C
 	return t
 }
 
-// ConfigTemplate returns the pool's CloudInitConfigTemplate.
-func (p Pool) ConfigTemplate() *bootstrapv1.CloudInitConfigTemplate {
-	t := &bootstrapv1.CloudInitConfigTemplate{ObjectMeta: p.meta(p.Name)}
+// ConfigTemplate returns the pool's DroverConfigTemplate.
+func (p Pool) ConfigTemplate() *bootstrapv1.DroverConfigTemplate {
+	t := &bootstrapv1.DroverConfigTemplate{ObjectMeta: p.meta(p.Name)}
 	t.Spec.Template.Spec = p.Config
 	return t
 }
@@ -75,10 +75,10 @@ func (p Pool) Deployment() *clusterv1.MachineDeployment {
 				ClusterName: p.Cluster.Name,
 				Version:     p.Version,
 				Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
-					APIGroup: bootstrapv1.GroupVersion.Group, Kind: "CloudInitConfigTemplate", Name: p.Name,
+					APIGroup: bootstrapv1.GroupVersion.Group, Kind: "DroverConfigTemplate", Name: p.Name,
 				}},
 				InfrastructureRef: clusterv1.ContractVersionedObjectReference{
-					APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachineTemplate", Name: p.Name,
+					APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachineTemplate", Name: p.Name,
 				},
 			},
 		},

@@ -19,7 +19,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // apiServer is a tenant's program that answers as an API server does, as far as Drover asks, and
@@ -147,7 +147,7 @@ func (s *apiServer) kubeconfig(t *testing.T, change func(*clientcmdapi.Cluster, 
 	return data
 }
 
-// connect makes what a tenant needs to have Drover connect to a server: a Cluster, a CloudCluster,
+// connect makes what a tenant needs to have Drover connect to a server: a Cluster, a DroverCluster,
 // and the Secret that Cluster API reads.
 func connect(t *testing.T, namespace, name string, kubeconfig []byte) {
 	t.Helper()
@@ -158,9 +158,9 @@ func connect(t *testing.T, namespace, name string, kubeconfig []byte) {
 	endpoint := clusterv1.APIEndpoint{Host: "127.0.0.1", Port: 6443}
 	cluster := &clusterv1.Cluster{ObjectMeta: meta, Spec: clusterv1.ClusterSpec{
 		ControlPlaneEndpoint: endpoint,
-		InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: name},
+		InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster", Name: name},
 	}}
-	for _, o := range []client.Object{secret, &infrav1.CloudCluster{ObjectMeta: meta, Spec: infrav1.CloudClusterSpec{ControlPlaneEndpoint: endpoint}}, cluster} {
+	for _, o := range []client.Object{secret, &infrav1.DroverCluster{ObjectMeta: meta, Spec: infrav1.DroverClusterSpec{ControlPlaneEndpoint: endpoint}}, cluster} {
 		if err := env.client.Create(t.Context(), o); err != nil {
 			t.Fatalf("creating a %T: %v", o, err)
 		}

@@ -221,7 +221,7 @@ func (c *Cloud) Do(ctx context.Context, method, path string, body, answer any) e
 
 // Entry is one record.
 type Entry struct {
-	// Namespace of the CloudMachine that it was created for.
+	// Namespace of the DroverMachine that it was created for.
 	Namespace string
 	wire.Resource
 }
@@ -252,7 +252,7 @@ func (c *Cloud) Books(ctx context.Context) (all []Entry, err error) {
 	return all, nil
 }
 
-// namespaceIn reads the CloudMachine's namespace from a port's description.
+// namespaceIn reads the DroverMachine's namespace from a port's description.
 func namespaceIn(description string) (namespace string, ok bool) {
 	for field := range strings.FieldsSeq(description) {
 		if machine, found := strings.CutPrefix(field, cloud.TagMachine+"="); found {

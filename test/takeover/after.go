@@ -15,7 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -23,7 +23,7 @@ import (
 // killed after each of its writes, before the switch and after it. Each time it goes back, all is
 // as it was. writes are the calls to the cloud until then: no VM is made or deleted. Then the pool
 // is Drover's: it rolls with a change, and goes.
-func (s *Stage) Whole(p Pool, change func(*infrav1.CloudMachineFields), writes map[string]int) {
+func (s *Stage) Whole(p Pool, change func(*infrav1.DroverMachineFields), writes map[string]int) {
 	s.Helper()
 	g := gomega.NewWithT(s.T)
 	s.Old.Lease(time.Now().Add(-time.Hour)) // it was stopped
@@ -74,12 +74,12 @@ func (s *Stage) pool(name string) metav1.ObjectMeta {
 
 // Roll gives a pool that was taken over a template that is changed, and waits until all of its
 // machines are new.
-func (s *Stage) Roll(p Pool, change func(*infrav1.CloudMachineFields)) {
+func (s *Stage) Roll(p Pool, change func(*infrav1.DroverMachineFields)) {
 	s.Helper()
 	d := &clusterv1.MachineDeployment{ObjectMeta: s.pool(p.Name)}
-	template := &infrav1.CloudMachineTemplate{ObjectMeta: d.ObjectMeta}
+	template := &infrav1.DroverMachineTemplate{ObjectMeta: d.ObjectMeta}
 	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(template), template))
-	next := &infrav1.CloudMachineTemplate{ObjectMeta: s.pool(p.Name + "-2"), Spec: *template.Spec.DeepCopy()}
+	next := &infrav1.DroverMachineTemplate{ObjectMeta: s.pool(p.Name + "-2"), Spec: *template.Spec.DeepCopy()}
 	change(&next.Spec.Template.Spec)
 	machines := func(ctx context.Context) (names []string, err error) {
 		list := &clusterv1.MachineList{}

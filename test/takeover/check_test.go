@@ -12,7 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -50,7 +50,7 @@ func TestCheck(t *testing.T) {
 	deployment := &clusterv1.MachineDeployment{ObjectMeta: meta("check-a")}
 	set := &clusterv1.MachineSet{ObjectMeta: meta("check-a-6d4f5")}
 	machine := &clusterv1.Machine{ObjectMeta: meta("check-a-6d4f5-0")}
-	vm := &infrav1.CloudMachine{ObjectMeta: meta("check-a-6d4f5-0")}
+	vm := &infrav1.DroverMachine{ObjectMeta: meta("check-a-6d4f5-0")}
 	account := s.Account()
 	const machineLine = `Machine check/check-a-6d4f5-0 +`
 	for _, c := range []struct {
@@ -71,7 +71,7 @@ func TestCheck(t *testing.T) {
 		}, machineLine + `metadata.annotations`},
 		{"another's VM", machine, func() { machine.Spec.ProviderID = "aws:///us-east-1a/i-0" }, machineLine + `spec.providerID +it is not the Node's`},
 		{"not owned", vm, func() { vm.OwnerReferences = nil }, machineLine + `it does not own`},
-		{"orphans deleted", account, func() { account.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete }, `CloudAccount check +spec.orphanPolicy +it is Delete`},
+		{"orphans deleted", account, func() { account.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete }, `DroverAccount check +spec.orphanPolicy +it is Delete`},
 	} {
 		s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(c.object), c.object))
 		right := c.object.DeepCopyObject().(client.Object)
@@ -84,7 +84,7 @@ func TestCheck(t *testing.T) {
 	passes("all is as it was staged")
 
 	s.AWS.Launch(map[string]string{cloud.TagOwnership: s.ownershipID(), cloud.TagToken: "of-nobody-at-all-0"})
-	finds("a VM of nobody", `VM i-[0-9a-f]+ +it has the tags of Cluster check, and no CloudMachine`)
+	finds("a VM of nobody", `VM i-[0-9a-f]+ +it has the tags of Cluster check, and no DroverMachine`)
 	s.AWS.Vanish(s.Old.vms[0])
 	finds("a VM is gone", machineLine+`0 VMs have its token`)
 	s.Do(s.Rig.Client.Delete(s.Ctx, machine))
@@ -102,7 +102,7 @@ func (s *Stage) staged() {
 
 func (s *Stage) ownershipID() string {
 	s.Helper()
-	c := &infrav1.CloudCluster{}
+	c := &infrav1.DroverCluster{}
 	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKey{Namespace: s.Namespace, Name: s.Tenant.Name}, c))
 	return c.Spec.Creation.OwnershipID
 }

@@ -14,7 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -37,7 +37,7 @@ func (s *Stage) Picture() Picture {
 	for kind, list := range map[string]client.ObjectList{
 		"MachineDeployment": &clusterv1.MachineDeploymentList{}, "MachineSet": &clusterv1.MachineSetList{}, "Machine": &clusterv1.MachineList{},
 		"MachineHealthCheck": &clusterv1.MachineHealthCheckList{},
-		"CloudMachine":       &infrav1.CloudMachineList{}, "CloudMachineTemplate": &infrav1.CloudMachineTemplateList{},
+		"DroverMachine":      &infrav1.DroverMachineList{}, "DroverMachineTemplate": &infrav1.DroverMachineTemplateList{},
 	} {
 		p.Made[kind] = s.Count(list)
 	}
@@ -73,7 +73,7 @@ func (s *Stage) Still(before Picture, machines int) {
 	g.Expect(s.nodesNow()).To(gomega.Equal(before.Nodes))
 	g.Expect(s.Old.versions()).To(gomega.Equal(before.Old))
 	g.Expect(s.Count(&clusterv1.MachineList{})).To(gomega.Equal(machines))
-	g.Expect(s.Count(&infrav1.CloudMachineList{})).To(gomega.Equal(machines))
+	g.Expect(s.Count(&infrav1.DroverMachineList{})).To(gomega.Equal(machines))
 	g.Expect(s.Count(&clusterv1.MachineSetList{})).To(gomega.Equal(s.Old.pools))
 	for id, vm := range s.Old.VMs() {
 		g.Expect(vm.State).To(gomega.Equal(running), id)

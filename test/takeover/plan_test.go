@@ -16,8 +16,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // TestPlan plans two pools: one in order, and one with a label that new Nodes can't have. A plan
@@ -35,7 +35,7 @@ func TestPlan(t *testing.T) {
 	g.Expect(out).To(ContainSubstring("Machine 2, MachineDeployment 1"))
 	out, _, code = s.Run("plan", "--output=yaml")
 	g.Expect(code).To(Equal(0))
-	g.Expect(strings.Count(out, "\nkind: CloudMachine\n")).To(Equal(2))
+	g.Expect(strings.Count(out, "\nkind: DroverMachine\n")).To(Equal(2))
 
 	s.Old.AddMCM(Pool{Name: "b", Replicas: 1, Labels: map[string]any{"node-restriction.kubernetes.io/pool": "b", "kubernetes.io/pool": "b"}})
 	versions := s.Old.versions()
@@ -51,9 +51,9 @@ func TestPlan(t *testing.T) {
 	g.Expect(calls).To(BeEmpty(), "only reads")
 	g.Expect(s.Count(&clusterv1.MachineDeploymentList{})).To(Equal(0))
 	g.Expect(s.Count(&clusterv1.MachineList{})).To(Equal(0))
-	g.Expect(s.Count(&infrav1.CloudMachineList{})).To(Equal(0))
-	g.Expect(s.Count(&infrav1.CloudMachineTemplateList{})).To(Equal(0))
-	g.Expect(s.Count(&bootstrapv1.CloudInitConfigTemplateList{})).To(Equal(1), "the one that the user has made")
+	g.Expect(s.Count(&infrav1.DroverMachineList{})).To(Equal(0))
+	g.Expect(s.Count(&infrav1.DroverMachineTemplateList{})).To(Equal(0))
+	g.Expect(s.Count(&bootstrapv1.DroverConfigTemplateList{})).To(Equal(1), "the one that the user has made")
 	g.Expect(s.Old.versions()).To(Equal(versions))
 }
 
@@ -70,7 +70,7 @@ func TestPlanIsRefused(t *testing.T) {
 				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
 					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
 					Rule: admissionregistrationv1.Rule{
-						APIGroups: []string{infrav1.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"cloudmachinetemplates"},
+						APIGroups: []string{infrav1.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"drovermachinetemplates"},
 					},
 				}}},
 			},
@@ -91,7 +91,7 @@ func TestPlanIsRefused(t *testing.T) {
 		out, errs, code := s.Run("plan")
 		g.Expect(code).To(Equal(1), out)
 		g.Expect(errs).To(Equal("drover: findings that stop the takeover: 1\n"))
-		g.Expect(out).To(MatchRegexp(`Refused +CloudMachineTemplate refused-a.* templates come from the catalog`))
+		g.Expect(out).To(MatchRegexp(`Refused +DroverMachineTemplate refused-a.* templates come from the catalog`))
 	}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
-	g.Expect(s.Count(&infrav1.CloudMachineTemplateList{})).To(Equal(0))
+	g.Expect(s.Count(&infrav1.DroverMachineTemplateList{})).To(Equal(0))
 }

@@ -53,7 +53,7 @@ flags="--namespace blue --cluster blue --bootstrap base --from %s --from-namespa
 	g.Expect(s.Picture()).To(Equal(before))
 	run("stage")
 	run("switch")
-	g.Expect(run("commit")).To(ContainSubstring(`kubectl patch cloudaccount -n blue blue --type merge -p '{"spec":{"orphanPolicy":"Delete"}}'`))
+	g.Expect(run("commit")).To(ContainSubstring(`kubectl patch droveraccount -n blue blue --type merge -p '{"spec":{"orphanPolicy":"Delete"}}'`))
 	s.Committed(before)
 }
 
@@ -88,7 +88,7 @@ kubectl --kubeconfig %s get nodes
 Then follow docs/migrate/machine-controller-manager.md, beginning with
 
 %s
-Watch the machines become Drover's: kubectl -n blue get machines,cloudmachines
+Watch the machines become Drover's: kubectl -n blue get machines,drovermachines
 Ctrl-C ends it all.
 `, s.Old.namespace, preparation, tools["kubectl"], s.Old.namespace, s.nodes, s.written("plan"))
 	interrupted := make(chan os.Signal, 1)

@@ -23,7 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/rig"
@@ -66,7 +66,7 @@ func Start(stage *rig.Stage, of System, place Place) *Stage {
 	s.Do(os.WriteFile(s.nodes, s.Kubeconfig, 0o600))
 	s.binary, err = playground.BuildCommand(s.Ctx)
 	s.Do(err)
-	config := &bootstrapv1.CloudInitConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "base"}}
+	config := &bootstrapv1.DroverConfigTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "base"}}
 	s.Do(s.Rig.Client.Create(s.Ctx, config))
 	s.Old = &Old{Stage: s, System: of, Place: place, namespace: name + "-old"}
 	s.Do(s.Rig.Client.Create(s.Ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Old.namespace}}))

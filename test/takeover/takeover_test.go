@@ -13,7 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // TestTakeover takes two pools over, with the command killed after each of its writes: there, back,
@@ -107,7 +107,7 @@ func TestTakeover(t *testing.T) {
 	}
 	status("it is complete\n")
 
-	s.Roll(Pool{Name: "a", Replicas: 2}, func(m *infrav1.CloudMachineFields) { m.AWS.DetailedMonitoring = true })
+	s.Roll(Pool{Name: "a", Replicas: 2}, func(m *infrav1.DroverMachineFields) { m.AWS.DetailedMonitoring = true })
 	s.Scale("a", 0)
 	s.Scale("b", 0)
 	s.Empty()

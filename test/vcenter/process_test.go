@@ -17,7 +17,7 @@ import (
 	"github.com/vmware/govmomi/vim25/mo"
 	"github.com/vmware/govmomi/vim25/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/vsphere"
@@ -104,16 +104,16 @@ func TestConformanceOfAProcess(t *testing.T) {
 	}
 	row := vsphere.Cloud()
 	row.Traits.ReadLag = 0 // vcsim reads its own writes, and the proxy waits for it
-	machine := func(edit ...func(*infrav1.VSphereMachine)) *infrav1.CloudMachineFields {
+	machine := func(edit ...func(*infrav1.VSphereMachine)) *infrav1.DroverMachineFields {
 		m := &infrav1.VSphereMachine{Template: vcenter.Template, ResourcePool: vcenter.ResourcePool, Datastore: vcenter.Datastore}
 		for _, e := range edit {
 			e(m)
 		}
-		return &infrav1.CloudMachineFields{VSphere: m}
+		return &infrav1.DroverMachineFields{VSphere: m}
 	}
 	conformance.Run(t, conformance.Target{
 		Cloud: row,
-		Account: &infrav1.CloudAccountSpec{
+		Account: &infrav1.DroverAccountSpec{
 			CredentialsRef: &infrav1.LocalReference{Name: "vcenter"},
 			RateLimits:     &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}}, // no limit for the suite's parallel clones
 			VSphere:        &infrav1.VSphereAccount{Server: u.Host, Datacenter: vcenter.Datacenter, CABundle: string(at.CA)},

@@ -14,7 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/rig"
@@ -37,7 +37,7 @@ func (s *stand) azure(t *testing.T) {
 	t.Cleanup(stub.Close)
 	cluster := s.clusterOf(t, "azure", func(o client.Object) {
 		rig.DressAzure(o, "https://"+stub.Address, stub.CA, group, "a secret")
-		if template, ok := o.(*infrav1.CloudMachineTemplate); ok {
+		if template, ok := o.(*infrav1.DroverMachineTemplate); ok {
 			template.Spec.Template.Spec.Azure.AdminUsername, template.Spec.Template.Spec.Azure.SSHKeys = "ops", []string{alicesKey}
 		}
 	})

@@ -21,7 +21,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
@@ -113,7 +113,7 @@ func isControlPlane(t *testing.T, s *whole.Stage) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(machines).To(HaveLen(1))
 	machine := &machines[0]
-	vm := &infrav1.CloudMachine{}
+	vm := &infrav1.DroverMachine{}
 	g.Expect(s.Client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name}, vm)).To(Succeed())
 	g.Expect(conditions.IsTrue(vm, clusterv1.ReadyCondition)).To(BeTrue(), scenario.Message(vm, clusterv1.ReadyCondition))
 

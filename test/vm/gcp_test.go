@@ -12,7 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/rig"
@@ -35,7 +35,7 @@ func (s *stand) gcp(t *testing.T) {
 	t.Cleanup(stub.Close)
 	cluster := s.clusterOf(t, "gcp", func(o client.Object) {
 		rig.DressGCP(o, "https://"+stub.Address, stub.CA, project, "a key")
-		if template, ok := o.(*infrav1.CloudMachineTemplate); ok {
+		if template, ok := o.(*infrav1.DroverMachineTemplate); ok {
 			template.Spec.Template.Spec.GCP.Metadata = map[string]string{"ssh-keys": "debian:" + alicesKey}
 		}
 	})

@@ -29,8 +29,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/bootstrap/token"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -92,8 +92,8 @@ func TestGuests(t *testing.T) {
 
 // common returns the config that all guests share: a network for Pods, a reachable registry, labels
 // and taints.
-func (s *stand) common() bootstrapv1.CloudInitConfigSpec {
-	return bootstrapv1.CloudInitConfigSpec{
+func (s *stand) common() bootstrapv1.DroverConfigSpec {
+	return bootstrapv1.DroverConfigSpec{
 		Files:      []bootstrapv1.File{{Path: "/etc/cni/net.d/10-pods.conflist", Content: cniConfig}},
 		Containerd: bootstrapv1.Containerd{Registries: []bootstrapv1.Registry{{Host: "registry.k8s.io", Mirrors: []bootstrapv1.Mirror{{URL: s.mirror.forGuests()}}}}},
 		NodeLabels: map[string]string{"example.org/color": "blue"},
@@ -101,7 +101,7 @@ func (s *stand) common() bootstrapv1.CloudInitConfigSpec {
 	}
 }
 
-func (s *stand) pool(name, image string, config bootstrapv1.CloudInitConfigSpec) scenario.Pool {
+func (s *stand) pool(name, image string, config bootstrapv1.DroverConfigSpec) scenario.Pool {
 	return scenario.Pool{
 		Cluster: s.cluster, Name: name, Replicas: 1, Config: config,
 		Machine: infrav1.SimulatedMachine{InstanceType: "small", Image: image},
@@ -260,7 +260,7 @@ func (s *stand) guestOf(t *testing.T, machine *clusterv1.Machine) *guest {
 	return guest
 }
 
-// isWhatWasAsked compares the Node with the CloudInitConfig and with what the cloud reports of the
+// isWhatWasAsked compares the Node with the DroverConfig and with what the cloud reports of the
 // machine.
 func (s *stand) isWhatWasAsked(t *testing.T, machine *clusterv1.Machine) {
 	t.Helper()

@@ -19,7 +19,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/virt"
@@ -79,9 +79,9 @@ func dressKubeVirt(object client.Object, kubeconfig []byte) {
 		if _, ok := o.Data["token"]; ok {
 			scenario.FillCredentials(o, "kubevirt", map[string][]byte{"kubeconfig": kubeconfig})
 		}
-	case *infrav1.CloudAccount:
+	case *infrav1.DroverAccount:
 		o.Spec.Simulated, o.Spec.KubeVirt = nil, &infrav1.KubeVirtAccount{Namespace: kubeVirtTenant}
-	case *infrav1.CloudMachineTemplate:
+	case *infrav1.DroverMachineTemplate:
 		o.Spec.Template.Spec.Simulated = nil
 		o.Spec.Template.Spec.KubeVirt = &infrav1.KubeVirtMachine{
 			CPU: &infrav1.KubeVirtCPU{Cores: 2}, MemoryMiB: 1280, Architecture: "amd64",

@@ -32,12 +32,12 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/test/playground"
 )
 
 // mirror is the web server of a site without internet access. It serves the files that
-// CloudInitConfigs name, and is a registry. It speaks HTTP, and HTTPS with a certificate that only
+// DroverConfigs name, and is a registry. It speaks HTTP, and HTTPS with a certificate that only
 // the site trusts.
 type mirror struct {
 	plain, secure *httptest.Server

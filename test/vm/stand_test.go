@@ -23,9 +23,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/playground"
@@ -73,7 +73,7 @@ func newStand(t *testing.T) *stand {
 	t.Cleanup(stop)
 	var err error
 	s.view, err = scenario.Follow(ctx, s.management.AdminConfig(), "", &clusterv1.Machine{}, &clusterv1.MachineDeployment{}, &clusterv1.Cluster{},
-		&infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{})
+		&infrav1.DroverMachine{}, &bootstrapv1.DroverConfig{})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(s.adopt(t.Context())).To(Succeed())
 	return s

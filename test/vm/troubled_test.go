@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -120,7 +120,7 @@ func (s *stand) badServer(t *testing.T) {
 	door.mended.Store(true)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "its bootstrap token has expired or was deleted, and is created again within 15m0s")
 	// The annotation triggers a reconcile earlier than that.
-	config := &bootstrapv1.CloudInitConfig{}
+	config := &bootstrapv1.DroverConfig{}
 	g.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}, config)).To(Succeed())
 	before := config.DeepCopy()
 	metav1.SetMetaDataAnnotation(&config.ObjectMeta, "test", "look again")
@@ -131,12 +131,12 @@ func (s *stand) badServer(t *testing.T) {
 	s.remove(t, pool)
 }
 
-// says waits until the pool's CloudMachine reports why it is not a Node.
+// says waits until the pool's DroverMachine reports why it is not a Node.
 func (s *stand) says(t *testing.T, pool scenario.Pool, reason string, words ...string) {
 	t.Helper()
 	g := NewWithT(t)
 	g.Eventually(func(g Gomega) {
-		c := conditions.Get(s.cloudMachine(t, g, pool), infrav1.MachineNodeJoinedCondition)
+		c := conditions.Get(s.droverMachine(t, g, pool), infrav1.MachineNodeJoinedCondition)
 		g.Expect(c).NotTo(BeNil())
 		g.Expect(c.Reason).To(Equal(reason), c.Message)
 		for _, w := range words {
@@ -150,14 +150,14 @@ func (s *stand) saysNothing(t *testing.T, pool scenario.Pool) {
 	t.Helper()
 	g := NewWithT(t)
 	g.Eventually(func(g Gomega) {
-		g.Expect(conditions.IsTrue(s.cloudMachine(t, g, pool), infrav1.MachineNodeJoinedCondition)).To(BeTrue())
+		g.Expect(conditions.IsTrue(s.droverMachine(t, g, pool), infrav1.MachineNodeJoinedCondition)).To(BeTrue())
 	}, time.Minute, time.Second).Should(Succeed())
 }
 
-func (s *stand) cloudMachine(t *testing.T, g Gomega, pool scenario.Pool) *infrav1.CloudMachine {
+func (s *stand) droverMachine(t *testing.T, g Gomega, pool scenario.Pool) *infrav1.DroverMachine {
 	t.Helper()
 	machine := s.machine(t, g, pool)
-	out := &infrav1.CloudMachine{}
+	out := &infrav1.DroverMachine{}
 	g.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name}, out)).To(Succeed())
 	return out
 }

@@ -10,7 +10,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -25,7 +25,7 @@ func TestMachineDeployment(t *testing.T) {
 	dress := s.Dress
 	s.Dress = func(o client.Object) {
 		dress(o)
-		if template, ok := o.(*infrav1.CloudMachineTemplate); ok {
+		if template, ok := o.(*infrav1.DroverMachineTemplate); ok {
 			m := template.Spec.Template.Spec.VSphere
 			m.Tags = []infrav1.VSphereTag{{Category: "team", Name: "blue"}}
 			m.CustomAttributes = []infrav1.VSphereAttribute{{Name: "cost-center", Value: "4711"}}

@@ -9,7 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/takeover"
 	"github.com/drover-io/drover/test/vcenter"
@@ -58,7 +58,7 @@ func takenOver(s *takeover.Stage, add func(*takeover.Old, takeover.Pool)) {
 	s.Helper()
 	pool := takeover.Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}}
 	add(s.Old, pool)
-	s.Whole(pool, func(m *infrav1.CloudMachineFields) { m.VSphere.MemoryMiB *= 2 }, map[string]int{"ReconfigVM_Task": 5 * pool.Replicas})
+	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.VSphere.MemoryMiB *= 2 }, map[string]int{"ReconfigVM_Task": 5 * pool.Replicas})
 	s.Empty()
 	for _, vm := range s.VCenter.VMs() {
 		NewWithT(s.T).Expect(vm.Gone).To(BeTrue(), vm.Name)

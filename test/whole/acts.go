@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/scenario"
@@ -137,11 +137,11 @@ func (s *Stage) UpgradeWorkers(ctx context.Context, release string) error {
 // template creates a template like the named one, with the image of a release, and returns its
 // name.
 func (s *Stage) template(ctx context.Context, name, release string) (string, error) {
-	old := &infrav1.CloudMachineTemplate{}
+	old := &infrav1.DroverMachineTemplate{}
 	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: name}, old); err != nil {
 		return "", err
 	}
-	t := &infrav1.CloudMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name + "-" + release}, Spec: *old.Spec.DeepCopy()}
+	t := &infrav1.DroverMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name + "-" + release}, Spec: *old.Spec.DeepCopy()}
 	t.Spec.Template.Spec.Simulated.Image = ImageName(release)
 	return t.Name, s.Client.Create(ctx, t)
 }
@@ -200,7 +200,7 @@ func (s *Stage) PowerOff(ctx context.Context) (string, error) {
 		return "", err
 	}
 	newest := slices.MaxFunc(machines, func(a, b clusterv1.Machine) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
-	m := &infrav1.CloudMachine{}
+	m := &infrav1.DroverMachine{}
 	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: newest.Spec.InfrastructureRef.Name}, m); err != nil {
 		return "", err
 	}
@@ -230,7 +230,7 @@ func (s *Stage) Gone(ctx context.Context) (string, error) {
 	return scenario.All(
 		scenario.Empty(s.Client, &clusterv1.ClusterList{}, Namespace),
 		scenario.Empty(s.Client, &clusterv1.MachineList{}, Namespace),
-		scenario.Empty(s.Client, &infrav1.CloudClusterList{}, Namespace),
-		scenario.Empty(s.Client, &infrav1.CloudMachineList{}, Namespace),
+		scenario.Empty(s.Client, &infrav1.DroverClusterList{}, Namespace),
+		scenario.Empty(s.Client, &infrav1.DroverMachineList{}, Namespace),
 	)(ctx)
 }

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -48,7 +48,7 @@ func (careless) Describe(context.Context, []cloud.Reference) ([]cloud.Resource, 
 	return nil, nil
 }
 func (careless) Delete(context.Context, []cloud.Resource) []error { return nil }
-func (careless) Offering(context.Context, *infrav1.CloudMachineFields) (cloud.Offering, error) {
+func (careless) Offering(context.Context, *infrav1.DroverMachineFields) (cloud.Offering, error) {
 	return cloud.Offering{}, nil
 }
 

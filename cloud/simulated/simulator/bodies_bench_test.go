@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -60,7 +60,7 @@ func BenchmarkBodies(b *testing.B) {
 		began := time.Now()
 		for n := range *benchBodies {
 			data, err := render.UserData(render.Input{
-				Spec: &bootstrapv1.CloudInitConfigSpec{}, NodeName: "node-" + wireName(n), Server: plane.URL, CA: plane.CA(), Token: token,
+				Spec: &bootstrapv1.DroverConfigSpec{}, NodeName: "node-" + wireName(n), Server: plane.URL, CA: plane.CA(), Token: token,
 				ProviderID: "simulated:///{{ v1.availability_zone }}/{{ v1.instance_id }}",
 			})
 			g.Expect(err).NotTo(HaveOccurred())

@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
@@ -101,7 +101,7 @@ func (w *world) token(t *testing.T) string {
 func (w *world) userData(t *testing.T, node string, change func(*render.Input)) []byte {
 	t.Helper()
 	in := render.Input{
-		Spec:     &bootstrapv1.CloudInitConfigSpec{NodeLabels: map[string]string{"pool": "blue"}, NodeTaints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}},
+		Spec:     &bootstrapv1.DroverConfigSpec{NodeLabels: map[string]string{"pool": "blue"}, NodeTaints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}},
 		NodeName: node, ProviderID: "simulated:///{{ v1.availability_zone }}/{{ v1.instance_id }}",
 		Server: w.plane.URL, CA: w.plane.CA(), Token: w.token(t),
 	}

@@ -3,10 +3,10 @@
 package toycloud
 
 import (
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
-// A real cloud has fields of its own in api/infrastructure/v1alpha1/<cloud>_types.go, and these two
+// A real cloud has fields of its own in api/infrastructure/v1beta1/<cloud>_types.go, and these two
 // functions are "spec.Toy" and "fields.Toy". An example can't add a member to the unions, so it
 // borrows the simulated cloud's.
 
@@ -17,14 +17,14 @@ type toyMachine struct {
 	DiskGiB           int32
 }
 
-func accountOf(spec *infrav1.CloudAccountSpec) *toyAccount {
+func accountOf(spec *infrav1.DroverAccountSpec) *toyAccount {
 	if spec.Simulated == nil {
 		return nil
 	}
 	return &toyAccount{Endpoint: spec.Simulated.Endpoint}
 }
 
-func machineOf(fields *infrav1.CloudMachineFields) *toyMachine {
+func machineOf(fields *infrav1.DroverMachineFields) *toyMachine {
 	if fields.Simulated == nil {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/internal/naming"
@@ -36,7 +36,7 @@ func Cloud() cloud.Cloud {
 		Traits:        cloud.Traits{Named: true},
 		Batch:         cloud.Batch{Read: 50, Delete: 50},
 		CheckUserData: driverkit.MaxUserData(32 << 10),
-		ProviderID:    func(*infrav1.CloudAccountSpec) string { return "toy://{{ v1.instance_id }}" },
+		ProviderID:    func(*infrav1.DroverAccountSpec) string { return "toy://{{ v1.instance_id }}" },
 	}
 }
 
@@ -114,7 +114,7 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 }
 
 // FailureDomains returns the machine's zone, if it names one.
-func (d *driver) FailureDomains(_ context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
+func (d *driver) FailureDomains(_ context.Context, fields *infrav1.DroverMachineFields) ([]string, error) {
 	if m := machineOf(fields); m != nil && m.Zone != "" {
 		return []string{m.Zone}, nil
 	}
@@ -220,7 +220,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 	return errs
 }
 
-func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
+func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFields) (cloud.Offering, error) {
 	m := machineOf(fields)
 	if m == nil {
 		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "the machine's spec has no fields for the toy cloud")

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 )
@@ -22,12 +22,12 @@ func TestConformance(t *testing.T) {
 }
 
 func (toy *toy) conform(t *testing.T, row cloud.Cloud, endpoint string) {
-	machine := func(size, image, zone string) *infrav1.CloudMachineFields {
-		return &infrav1.CloudMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: size, Image: image, Zone: zone, DiskGiB: 20}}
+	machine := func(size, image, zone string) *infrav1.DroverMachineFields {
+		return &infrav1.DroverMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: size, Image: image, Zone: zone, DiskGiB: 20}}
 	}
 	conformance.Run(t, conformance.Target{
 		Cloud:          row,
-		Account:        &infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: endpoint}},
+		Account:        &infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: endpoint}},
 		Credentials:    map[string][]byte{"token": []byte(toyKey)},
 		BadCredentials: map[string][]byte{"token": []byte("marked-other-key")},
 		Machine:        machine("small", "node-image", ""),

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -28,7 +28,7 @@ func TestEndpoint(t *testing.T) {
 	bare, objects := house.Bare(t, "endpoint")
 	s := &stage{bare}
 	for _, o := range objects {
-		if c, ok := o.(*infrav1.CloudCluster); ok {
+		if c, ok := o.(*infrav1.DroverCluster); ok {
 			c.Spec.Endpoint.LoadBalancer.AccountRef = c.Spec.AccountRefs[0]
 			c.Spec.Endpoint.LoadBalancer.OpenStack = &infrav1.OpenStackLoadBalancer{Subnet: "nodes", FloatingNetwork: "public"}
 		}
@@ -47,7 +47,7 @@ func TestEndpoint(t *testing.T) {
 
 	machine := s.NewControlPlane("cp-0")
 	s.Until("the machine is a member, which does not answer", s.Endpoint(infrav1.NoTargetAnswersReason))
-	vm := &infrav1.CloudMachineList{}
+	vm := &infrav1.DroverMachineList{}
 	s.Do(s.Rig.Client.List(s.Ctx, vm, client.InNamespace(s.Namespace)))
 	var address string
 	for _, a := range vm.Items[0].Status.Addresses {
@@ -61,7 +61,7 @@ func TestEndpoint(t *testing.T) {
 	s.Until("Octavia has no member", s.members(infra))
 
 	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, s.Cluster()))
-	s.Until("the cluster is gone", scenario.Empty(s.Rig.Client, &infrav1.CloudClusterList{}, s.Namespace))
+	s.Until("the cluster is gone", scenario.Empty(s.Rig.Client, &infrav1.DroverClusterList{}, s.Namespace))
 	if left := s.balancers(infra); len(left) > 0 {
 		t.Errorf("%+v is left", left)
 	}
@@ -91,7 +91,7 @@ type balancer struct {
 }
 
 // balancers returns the load balancers of a cluster.
-func (s *stage) balancers(infra *infrav1.CloudCluster) []balancer {
+func (s *stage) balancers(infra *infrav1.DroverCluster) []balancer {
 	s.Helper()
 	var answer struct{ LoadBalancers []balancer }
 	s.Do(s.OpenStack.Do(s.Ctx, http.MethodGet, "load-balancer/lbaas/loadbalancers?tags="+cloud.TagToken+"="+infra.Spec.Creation.LoadBalancerToken, nil, &answer))
@@ -99,7 +99,7 @@ func (s *stage) balancers(infra *infrav1.CloudCluster) []balancer {
 }
 
 // members checks that the cluster's only load balancer has these members.
-func (s *stage) members(infra *infrav1.CloudCluster, want ...string) scenario.Check {
+func (s *stage) members(infra *infrav1.DroverCluster, want ...string) scenario.Check {
 	return func(context.Context) (string, error) {
 		all := s.balancers(infra)
 		if len(all) != 1 || len(all[0].Pools) != 1 {

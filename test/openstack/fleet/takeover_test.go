@@ -16,7 +16,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/stack"
 	"github.com/drover-io/drover/test/takeover"
@@ -33,7 +33,7 @@ func TestTakeover(t *testing.T) {
 	o.takenOver(takeover.MachineControllerManager(), takeover.Place{
 		Cloud: "OpenStack", Role: role, Tags: map[string]string{"kubernetes.io-cluster-taken": "1", role: "1"},
 		Spec: map[string]any{
-			"apiVersion": "openstack.machine.gardener.cloud/v1alpha1", "kind": "MachineProviderConfig", "spec": map[string]any{
+			"apiVersion": "openstack.machine.gardener.cloud/v1beta1", "kind": "MachineProviderConfig", "spec": map[string]any{
 				"flavorName": "small", "imageName": "node-image", "region": stack.Region, "availabilityZone": "az-1", "securityGroups": []any{"default"},
 				"networkID": o.idOf("networks", "nodes"), "subnetID": o.idOf("subnets", "nodes"), "podNetworkCidr": "10.244.0.0/16",
 				"rootDiskSize": int64(1), "rootDiskType": "fast", "tags": tags,
@@ -79,7 +79,7 @@ func TestTakeoverFromMachineController(t *testing.T) {
 }
 
 // capo is Cluster API with its provider for OpenStack.
-var capo = takeover.ClusterAPI("OpenStack", "v1beta1", map[string]string{"OpenStackServer": "v1alpha1"})
+var capo = takeover.ClusterAPI("OpenStack", "v1beta1", map[string]string{"OpenStackServer": "v1beta1"})
 
 // TestTakeoverFromClusterAPI is TestTakeover for servers of Cluster API's provider, with a port and
 // a trunk of their own, and a volume that Nova deletes.
@@ -120,7 +120,7 @@ func (o *old) server(machine *unstructured.Unstructured, id string) {
 		ports = append(ports, map[string]any{"id": port})
 	}
 	made := &unstructured.Unstructured{Object: map[string]any{}}
-	made.SetAPIVersion("infrastructure.cluster.x-k8s.io/v1alpha1")
+	made.SetAPIVersion("infrastructure.cluster.x-k8s.io/v1beta1")
 	made.SetKind("OpenStackServer")
 	made.SetNamespace(machine.GetNamespace())
 	made.SetName(machine.GetName())
@@ -153,7 +153,7 @@ func (o *old) takenOver(of takeover.System, place takeover.Place, writes map[str
 	pool := takeover.Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}}
 	s := takeover.Start(o.Stage, of, place)
 	add(s.Old, pool)
-	s.Whole(pool, func(m *infrav1.CloudMachineFields) { m.OpenStack.Metadata = map[string]string{"team": "blue"} }, writes)
+	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.OpenStack.Metadata = map[string]string{"team": "blue"} }, writes)
 	s.Empty()
 	s.Until("no server, port, volume and floating IP is left", func(context.Context) (string, error) { return strings.Join(o.parts(), ", "), nil })
 }

@@ -79,7 +79,7 @@ func TestQuickStart(t *testing.T) {
 	for _, b := range blocks[1 : len(blocks)-1] {
 		do(b[1])
 	}
-	const machines = `kubectl get machines,cloudmachines,nodes -o name | sort`
+	const machines = `kubectl get machines,drovermachines,nodes -o name | sort`
 	before := do(machines)
 	if _, err := io.WriteString(enter, "\n"); err != nil {
 		t.Fatal(err)

@@ -13,13 +13,13 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud/simulated/simulator/userdata"
 )
 
 // droverInput returns the input of Drover's own bootstrap provider.
-func droverInput(t *testing.T, spec bootstrapv1.CloudInitConfigSpec) render.Input {
+func droverInput(t *testing.T, spec bootstrapv1.DroverConfigSpec) render.Input {
 	t.Helper()
 	ca, err := os.ReadFile("../../../../bootstrap/render/testdata/ca.crt")
 	if err != nil {
@@ -51,14 +51,14 @@ func droverKubelet(t *testing.T, in render.Input) (*kubelet, error) {
 // TestFormatsAreAlike: a machine starts the same kubelet for every user data format and
 // installation method. Ignition has no instance data: the controller sets the provider ID.
 func TestFormatsAreAlike(t *testing.T) {
-	want, err := droverKubelet(t, droverInput(t, bootstrapv1.CloudInitConfigSpec{}))
+	want, err := droverKubelet(t, droverInput(t, bootstrapv1.DroverConfigSpec{}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want.providerID != "simulated:///a/i-1" || want.node != "node-1" || want.labels["pool"] != "blue" || len(want.taints) != 1 {
 		t.Fatalf("%+v", want)
 	}
-	for name, spec := range map[string]bootstrapv1.CloudInitConfigSpec{
+	for name, spec := range map[string]bootstrapv1.DroverConfigSpec{
 		"ignition": {Format: bootstrapv1.FormatIgnition},
 		"flatcar":  {OperatingSystem: "flatcar"},
 		"packages": {OperatingSystem: "ubuntu-24.04", Install: bootstrapv1.Install{Mode: bootstrapv1.InstallPackages}},
@@ -85,7 +85,7 @@ func TestFormatsAreAlike(t *testing.T) {
 // joinByDrover makes a machine join an API server by kubeadm, with Drover's own user data.
 func joinByDrover(ctx context.Context, t *testing.T, a *apiServer, format bootstrapv1.Format, change func(*render.Input, userdata.Machine)) (*kubelet, userdata.Machine, error) {
 	t.Helper()
-	in := droverInput(t, bootstrapv1.CloudInitConfigSpec{
+	in := droverInput(t, bootstrapv1.DroverConfigSpec{
 		Format: format, Join: bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm}, Kubelet: bootstrapv1.Kubelet{MaxPods: ptr.To[int32](50)},
 	})
 	in.Server, in.CA = a.URL, a.describes
@@ -119,7 +119,7 @@ func TestJoinByKubeadm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in := droverInput(t, bootstrapv1.CloudInitConfigSpec{Format: format})
+		in := droverInput(t, bootstrapv1.DroverConfigSpec{Format: format})
 		in.Server, in.CA = a.URL, a.describes
 		want, err := droverKubelet(t, in)
 		if err != nil || !reflect.DeepEqual(got, want) {
@@ -134,7 +134,7 @@ func TestJoinByKubeadm(t *testing.T) {
 		words  string
 	}{
 		"another authority": {func(in *render.Input, _ userdata.Machine) {
-			in.CA = droverInput(t, bootstrapv1.CloudInitConfigSpec{}).CA
+			in.CA = droverInput(t, bootstrapv1.DroverConfigSpec{}).CA
 		}, "couldn't validate the identity of the API Server"},
 		"joined before": {func(_ *render.Input, disk userdata.Machine) {
 			disk.Files[kubeletKubeconfig] = userdata.File{Content: []byte("a kubeconfig")}
@@ -155,7 +155,7 @@ func TestJoinByKubeadm(t *testing.T) {
 // script.
 func TestCommandThatFails(t *testing.T) {
 	for _, format := range []bootstrapv1.Format{bootstrapv1.FormatCloudConfig, bootstrapv1.FormatIgnition} {
-		in := droverInput(t, bootstrapv1.CloudInitConfigSpec{Format: format, PreKubeletCommands: []string{"exit 3"}})
+		in := droverInput(t, bootstrapv1.DroverConfigSpec{Format: format, PreKubeletCommands: []string{"exit 3"}})
 		if _, err := droverKubelet(t, in); err == nil || !strings.Contains(err.Error(), errNotStarted.Error()) {
 			t.Errorf("%s: %v", format, err)
 		}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1beta1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// OrphanPolicy specifies what happens to a resource in the cloud that has Drover's tags and belongs
+// to no DroverMachine.
+// +kubebuilder:validation:Enum=Delete;Report
+type OrphanPolicy string
+
+const (
+	// OrphanPolicyDelete deletes confirmed orphans.
+	OrphanPolicyDelete OrphanPolicy = "Delete"
+	// OrphanPolicyReport only reports orphans.
+	OrphanPolicyReport OrphanPolicy = "Report"
+)
+
+// DroverAccountSpec describes one place where machines can be created, and how to access it. Exactly
+// one cloud must be set.
+// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.azure), has(self.gcp), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, azure, gcp, kubevirt, openstack, simulated or vsphere"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.place) || (has(self.place) && self.place == oldSelf.place)",message="place is set once: make a new DroverAccount for another place"
+// +kubebuilder:validation:XValidation:rule="!has(self.place) || !has(self.aws) || !has(self.aws.accountID) || self.place.contains(':' + self.aws.accountID + ':')",message="aws.accountID is not the AWS account that the place names: make a new DroverAccount for another one"
+type DroverAccountSpec struct {
+	// credentialsRef names the Secret with the credentials, in this namespace. The Secret must have
+	// the label drover.io/cloud-credentials, whose value is the name of the cloud's field here,
+	// such as "aws". Each cloud documents which keys it reads. Drover picks up
+	// a change of the Secret immediately. Default: the manager's own (ambient) credentials. They
+	// are permitted only in namespaces that the operator lists in --ambient-credentials-namespaces,
+	// and never together with a custom endpoint.
+	// +optional
+	CredentialsRef *LocalReference `json:"credentialsRef,omitempty"`
+
+	// aws is a region of an AWS account.
+	// +optional
+	AWS *AWSAccount `json:"aws,omitempty"`
+
+	// azure is a resource group of an Azure subscription, in one location.
+	// +optional
+	Azure *AzureAccount `json:"azure,omitempty"`
+
+	// gcp is a Google Cloud project, in one region.
+	// +optional
+	GCP *GCPAccount `json:"gcp,omitempty"`
+
+	// kubevirt is a namespace of a Kubernetes cluster with KubeVirt.
+	// +optional
+	KubeVirt *KubeVirtAccount `json:"kubevirt,omitempty"`
+
+	// openstack is a project in a region of an OpenStack cloud.
+	// +optional
+	OpenStack *OpenStackAccount `json:"openstack,omitempty"`
+
+	// simulated is the embedded simulated cloud. Its machines cost nothing. It is for trying out
+	// Drover and for tests.
+	// +optional
+	Simulated *SimulatedAccount `json:"simulated,omitempty"`
+
+	// vsphere is a datacenter of a vCenter Server.
+	// +optional
+	VSphere *VSphereAccount `json:"vsphere,omitempty"`
+
+	// place identifies the place to which the credentials give access. Drover sets it after it has
+	// verified the credentials. It is immutable once set, and credentials for another place are
+	// rejected.
+	// Example: "aws:123456789012:eu-central-1".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Place string `json:"place,omitempty"`
+
+	// rateLimits limits the calls to the cloud. The limits apply per place, because that is what
+	// clouds throttle. DroverAccounts with the same place share the largest limits that any of them
+	// specifies. Default: the limits that the cloud documents.
+	// +optional
+	RateLimits *RateLimits `json:"rateLimits,omitempty"`
+
+	// inventory specifies how often the account's machines are listed. One listing serves all
+	// machines.
+	// +optional
+	// +kubebuilder:default={}
+	Inventory InventorySpec `json:"inventory,omitempty"`
+
+	// orphanPolicy specifies what happens to resources that have Drover's tags and belong to no
+	// DroverMachine: "Delete" or "Report". Default: "Report".
+	// +optional
+	// +kubebuilder:default=Report
+	OrphanPolicy OrphanPolicy `json:"orphanPolicy,omitempty"`
+}
+
+// RateLimits holds one limit for each kind of call, so that no kind starves another.
+type RateLimits struct {
+	// create limits the calls that create machines.
+	// +optional
+	Create *RateLimit `json:"create,omitempty"`
+
+	// delete limits the calls that delete machines and their dependants.
+	// +optional
+	Delete *RateLimit `json:"delete,omitempty"`
+
+	// read limits the calls that list and describe.
+	// +optional
+	Read *RateLimit `json:"read,omitempty"`
+}
+
+// RateLimit is a token bucket.
+type RateLimit struct {
+	// perSecond is the sustained number of calls per second, as a decimal number.
+	// Example: "2", "0.5".
+	// +required
+	// +kubebuilder:validation:Pattern=`^(0\.[0-9]{0,2}[1-9]|[1-9][0-9]{0,3}(\.[0-9]{1,3})?)$`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=8
+	PerSecond string `json:"perSecond"`
+
+	// burst is the number of calls that are possible at once after a pause.
+	// Example: 5.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	Burst int32 `json:"burst"`
+}
+
+// InventorySpec specifies how often the account is listed.
+type InventorySpec struct {
+	// idleSeconds is the time between two complete listings, in seconds, while no change is
+	// expected. It determines how soon Drover notices that a VM has vanished. Default: 60.
+	// +optional
+	// +kubebuilder:default=60
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	IdleSeconds int32 `json:"idleSeconds,omitempty"`
+
+	// activeSeconds is the time between two complete listings, in seconds, while a machine is
+	// starting. The actual time is at least ten times the duration of a listing, and at most
+	// idleSeconds. When all starting machines have become Nodes, the next listing follows
+	// immediately. Default: 5.
+	// +optional
+	// +kubebuilder:default=5
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=600
+	ActiveSeconds int32 `json:"activeSeconds,omitempty"`
+}
+
+// DroverAccountStatus is the observed state of the account.
+// +kubebuilder:validation:MinProperties=1
+type DroverAccountStatus struct {
+	// conditions include Ready, which reports whether the credentials work; InventoryFresh, which
+	// reports whether the last complete listing is recent enough; and OrphansResolved, which
+	// reports whether every resource belongs to a machine. docs/conditions.md lists every
+	// reason and its remedy.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// observedGeneration is the generation of the spec that this status reflects.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// cloud is the cloud of the account, as its field in spec is named.
+	// Example: "aws".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	Cloud string `json:"cloud,omitempty"`
+
+	// failureDomains are the zones in which this account can create machines.
+	// Example: ["sim-1a","sim-1b"].
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=256
+	FailureDomains []string `json:"failureDomains,omitempty"`
+
+	// orphans reports the resources that cost money in this account, have the ownership ID of a
+	// cluster here, and belong to none of its machines.
+	// +optional
+	Orphans *OrphansStatus `json:"orphans,omitempty"`
+
+	// formerOwners are deleted clusters. Their remaining resources in the account are orphans, too.
+	// Drover removes an entry when the account has had no such resources for a while.
+	// +optional
+	// +listType=map
+	// +listMapKey=ownershipID
+	// +kubebuilder:validation:MaxItems=100
+	FormerOwners []FormerOwner `json:"formerOwners,omitempty"`
+}
+
+// FormerOwner is a DroverCluster that was deleted.
+type FormerOwner struct {
+	// ownershipID is the ownership ID in the tags of the cluster's resources.
+	// Example: "7yx3kq5bl2m4p6r8t0v1w9z3ac".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	OwnershipID string `json:"ownershipID"`
+
+	// cluster is the name of the DroverCluster.
+	// Example: "blue".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Cluster string `json:"cluster"`
+}
+
+// OrphansStatus is the result of the last pass of the orphan collector.
+type OrphansStatus struct {
+	// machines is the number of DroverMachines in this namespace at the last pass whose findings
+	// Drover trusted. If the number halves from one pass to the next, Drover deletes orphans only
+	// after a person confirms it.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Machines *int32 `json:"machines,omitempty"`
+
+	// found is the number of resources without a machine.
+	// Example: 2.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Found *int32 `json:"found,omitempty"`
+
+	// confirmed is the number of these resources that had no machine in all listings of the grace
+	// period.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Confirmed *int32 `json:"confirmed,omitempty"`
+
+	// otherManager is the number of resources of clusters here that another management cluster
+	// created and that belong to no DroverMachine here. That management cluster has a copy of the
+	// DroverCluster, or had it before a move. Drover never touches these resources.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	OtherManager *int32 `json:"otherManager,omitempty"`
+
+	// unknownOwner is the number of resources with Drover's tags whose ownership ID belongs to no
+	// DroverCluster here, but to another management cluster. Drover never touches these resources.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	UnknownOwner *int32 `json:"unknownOwner,omitempty"`
+
+	// digest identifies the current set of orphans. The annotation
+	// drover.io/confirm-orphans with this value permits their deletion even
+	// though they are many.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Digest string `json:"digest,omitempty"`
+
+	// observed lists the first orphans of this set.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=20
+	Observed []Orphan `json:"observed,omitempty"`
+}
+
+// Orphan is a resource in the cloud that belongs to no machine.
+type Orphan struct {
+	// kind is the kind of the resource: "Instance", "NIC", "Disk" or "Address".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	Kind string `json:"kind"`
+
+	// id is the cloud's ID of the resource.
+	// Example: "i-0a1b2c3d4e5f60718".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	ID string `json:"id"`
+
+	// since is the time at which the first listing began that showed the resource without a
+	// machine.
+	// +required
+	Since metav1.Time `json:"since"`
+
+	// next says what happens to the resource, and when.
+	// Example: "may be deleted if it is still without a machine after 2026-01-02T03:04:05Z".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Next string `json:"next,omitempty"`
+}
+
+// AccountOrphansResolvedCondition is False while the account has resources that belong to no
+// machine. It is Unknown before the first pass of the orphan collector.
+const AccountOrphansResolvedCondition = "OrphansResolved"
+
+// The reasons of the OrphansResolved condition.
+const (
+	// NoOrphansReason says that every resource belongs to a machine.
+	NoOrphansReason = "NoOrphans"
+	// OrphansReportOnlyReason says that there are orphans, and that Drover only reports them.
+	OrphansReportOnlyReason = "ReportOnly"
+	// OrphansDeletingReason says that orphans are deleted once they are confirmed.
+	OrphansDeletingReason = "Deleting"
+	// OrphansConfirmationRequiredReason says that a person must decide, as the message explains.
+	OrphansConfirmationRequiredReason = "ConfirmationRequired"
+)
+
+// CredentialsLabel on a Secret permits its use as the credentials of a DroverAccount. Its value is
+// the name of the account's cloud, as the field of the DroverAccount is named. Because of that, a
+// Secret is never sent to an endpoint of another cloud.
+const CredentialsLabel = "drover.io/cloud-credentials"
+
+// ConfirmOrphansAnnotation on a DroverAccount permits deletion of exactly the set of orphans that
+// its value identifies.
+const ConfirmOrphansAnnotation = "drover.io/confirm-orphans"
+
+// ConfirmMissingAnnotation on a DroverAccount confirms that exactly the set of missing machines that
+// its value identifies is gone.
+const ConfirmMissingAnnotation = "drover.io/confirm-missing"
+
+// AccountMachinesFoundCondition is False while so many of the account's machines are missing at
+// once that Drover treats none of them as gone. Otherwise it is True, once the account has been
+// listed; before, it is Unknown.
+const AccountMachinesFoundCondition = "MachinesFound"
+
+const (
+	// MachinesFoundReason says that no machine's absence is in doubt.
+	MachinesFoundReason = "MachinesFound"
+	// MassAbsenceReason says that so many machines are missing at once that a person must decide
+	// whether they are gone.
+	MassAbsenceReason = "MassAbsence"
+)
+
+// AccountInventoryFreshCondition is True while complete listings are as frequent as they should be.
+// It is Unknown while no machine refers to the account, because Drover does not list it then.
+const AccountInventoryFreshCondition = "InventoryFresh"
+
+// InventoryFreshReason says that the last complete listing is recent enough.
+const InventoryFreshReason = "InventoryFresh"
+
+// AccountEventStreamConnectedCondition is False while Drover can't receive what the cloud
+// announces: messages from a place that the account names, such as a queue, or the changes of a
+// cloud that Drover watches. It is Unknown until something was received from there. Otherwise it is
+// True, also if the cloud announces nothing.
+const AccountEventStreamConnectedCondition = "EventStreamConnected"
+
+// The reasons of the EventStreamConnected condition, apart from the cloud's answers.
+const (
+	// EventStreamConnectedReason says that Drover has received what the cloud announces, and that
+	// nothing has failed since.
+	EventStreamConnectedReason = "EventStreamConnected"
+	// NoEventStreamReason says that the cloud announces nothing, or that the account names no
+	// source. Drover lists the account instead.
+	NoEventStreamReason = "NoEventStream"
+)
+
+// DroverAccount is one place where machines can be created: a cloud, its credentials and its limits.
+// All machines that refer to it share one client, one rate limit and one inventory.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=droveraccounts,scope=Namespaced,categories=cluster-api,shortName=dra
+// +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta2=v1beta1","clusterctl.cluster.x-k8s.io/move-hierarchy="}
+// +kubebuilder:printcolumn:name="Cloud",type="string",JSONPath=".status.cloud",description="The cloud"
+// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
+// +kubebuilder:printcolumn:name="Fresh",type="string",JSONPath=".status.conditions[?(@.type=='InventoryFresh')].status",description="Whether the listing of machines is recent"
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Place",type="string",JSONPath=".spec.place",description="The place that the credentials give access to",priority=1
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready",priority=1
+type DroverAccount struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec describes the place and how to access it.
+	// +required
+	Spec DroverAccountSpec `json:"spec"`
+
+	// status is the observed state of the account.
+	// +optional
+	Status DroverAccountStatus `json:"status,omitempty,omitzero"`
+}
+
+// GetConditions returns the conditions, for Cluster API's condition utilities.
+func (a *DroverAccount) GetConditions() []metav1.Condition { return a.Status.Conditions }
+
+// SetConditions replaces the conditions, for Cluster API's condition utilities.
+func (a *DroverAccount) SetConditions(c []metav1.Condition) { a.Status.Conditions = c }
+
+// DroverAccountList is a list of DroverAccounts.
+// +kubebuilder:object:root=true
+type DroverAccountList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	// items are the DroverAccounts.
+	Items []DroverAccount `json:"items"`
+}
