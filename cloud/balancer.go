@@ -40,7 +40,7 @@ type BalancerRequest struct {
 	// any other target is removed.
 	Targets []string
 	// Spec is the cloud's part of the DroverCluster's endpoint; nil: the cloud's defaults.
-	Spec *infrav1.LoadBalancerFields
+	Spec *infrav1.LoadBalancerCloud
 }
 
 // BalancerState is what a Resource of KindBalancer has.

@@ -42,8 +42,8 @@ func (r *DroverAccountReconciler) Check(ctx context.Context, account *infrav1.Dr
 
 // checkAccountID returns Conflict if the user stated another AWS account than the proved one.
 func checkAccountID(account *infrav1.DroverAccount, place string) error {
-	if aws := account.Spec.AWS; aws != nil && aws.AccountID != "" && !strings.Contains(place, ":"+aws.AccountID+":") {
-		return cloud.Errorf(cloud.Conflict, "the credentials belong to %q, but spec.aws.accountID is %q, so Drover lists, creates and deletes nothing with them; "+
+	if aws := account.Spec.Cloud.AWS; aws != nil && aws.AccountID != "" && !strings.Contains(place, ":"+aws.AccountID+":") {
+		return cloud.Errorf(cloud.Conflict, "the credentials belong to %q, but spec.cloud.aws.accountID is %q, so Drover lists, creates and deletes nothing with them; "+
 			"restore the credentials of that account, or create another DroverAccount", place, aws.AccountID)
 	}
 	return nil

@@ -349,11 +349,11 @@ func (r *DroverAccountReconciler) refuseAmbient(account *infrav1.DroverAccount) 
 		return &refusal{reason: infrav1.NotPermittedReason, message: fmt.Sprintf("Namespace %q may not use the manager's own credentials: "+
 			"set spec.credentialsRef, or ask the operator to add the namespace to --ambient-credentials-namespaces", account.Namespace)}
 	}
-	if kubevirt := account.Spec.KubeVirt; kubevirt != nil && kubevirt.Namespace != account.Namespace {
-		return &refusal{reason: infrav1.NotPermittedReason, message: fmt.Sprintf("With the manager's own credentials, VMs are created only in the DroverAccount's namespace, but spec.kubevirt.namespace is %q: "+
+	if kubevirt := account.Spec.Cloud.KubeVirt; kubevirt != nil && kubevirt.Namespace != account.Namespace {
+		return &refusal{reason: infrav1.NotPermittedReason, message: fmt.Sprintf("With the manager's own credentials, VMs are created only in the DroverAccount's namespace, but spec.cloud.kubevirt.namespace is %q: "+
 			"set spec.credentialsRef, or create the DroverAccount in that namespace", kubevirt.Namespace)}
 	}
-	sim, aws, azure, gcp := account.Spec.Simulated, account.Spec.AWS, account.Spec.Azure, account.Spec.GCP
+	sim, aws, azure, gcp := account.Spec.Cloud.Simulated, account.Spec.Cloud.AWS, account.Spec.Cloud.Azure, account.Spec.Cloud.GCP
 	google := gcp == nil || (gcp.Endpoint == "" && gcp.CABundle == "" && (gcp.UniverseDomain == "" || gcp.UniverseDomain == "googleapis.com"))
 	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") || (azure != nil && azure.Custom != nil) || !google {
 		return &refusal{reason: infrav1.NotPermittedReason, message: "The manager's own credentials are never sent to a custom endpoint: set spec.credentialsRef, or remove the endpoint"}

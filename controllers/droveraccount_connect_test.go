@@ -68,8 +68,8 @@ func newAccountTest(t *testing.T, spec infrav1.DroverAccountSpec) *accountTest {
 	clouds := []cloud.Cloud{{
 		Name: "aws",
 		Union: driverkit.Fields[infrav1.AWSAccount, infrav1.AWSMachine]{
-			Account: func(s *infrav1.DroverAccountSpec) *infrav1.AWSAccount { return s.AWS },
-			Machine: func(f *infrav1.DroverMachineFields) *infrav1.AWSMachine { return f.AWS },
+			Account: func(s *infrav1.DroverAccountSpec) *infrav1.AWSAccount { return s.Cloud.AWS },
+			Machine: func(f *infrav1.DroverMachineFields) *infrav1.AWSMachine { return f.Cloud.AWS },
 		},
 		New: func(c cloud.Config) (cloud.Driver, error) {
 			place, ok := c.Credentials["leads-to"]
@@ -117,7 +117,7 @@ func (x *accountTest) live() *fleet.Account {
 // account becomes ready only after that.
 func TestPlaceIsRecorded(t *testing.T) {
 	t.Parallel()
-	x := newAccountTest(t, infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
 	x.reconcile()
 	x.Expect(x.account.Spec.Place).To(Equal("aws:111111111111:eu-central-1"))
 	x.Expect(x.account.Status.Conditions).To(BeEmpty(), "the place comes first")
@@ -132,7 +132,7 @@ func TestPlaceIsRecorded(t *testing.T) {
 // other driver, which would begin without what this one remembers. Other data of the Secret do.
 func TestEditKeepsDriver(t *testing.T) {
 	t.Parallel()
-	x := newAccountTest(t, infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
 	x.reconcile()
 	x.reconcile()
 	edit := func(change func()) *fleet.Account {
@@ -166,7 +166,7 @@ func TestEditKeepsDriver(t *testing.T) {
 // TestConnectionWakes: what waits for the account is reconciled once the account is connected.
 func TestConnectionWakes(t *testing.T) {
 	t.Parallel()
-	x := newAccountTest(t, infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
 	machine := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m"}}
 	machine.Spec.AccountRef.Name = "prod"
 	x.Expect(x.Client.Create(t.Context(), machine)).To(Succeed())
@@ -188,7 +188,7 @@ func TestConnectionWakes(t *testing.T) {
 // back. The message names both places and the remedy.
 func TestPlaceMismatch(t *testing.T) {
 	t.Parallel()
-	x := newAccountTest(t, infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
 	x.reconcile()
 	x.reconcile()
 	x.fill("leads-to", "aws:222222222222:eu-central-1")
@@ -211,7 +211,7 @@ func TestPlaceMismatch(t *testing.T) {
 // TestStatedAccountID: an AWS account ID in the spec is compared before a place is recorded.
 func TestStatedAccountID(t *testing.T) {
 	t.Parallel()
-	x := newAccountTest(t, infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1", AccountID: "222222222222"}})
+	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1", AccountID: "222222222222"}}})
 	x.reconcile()
 	reason, message := x.ready()
 	x.Expect(reason).To(Equal(infrav1.PlaceMismatchReason))
@@ -231,7 +231,7 @@ func TestSecretMustServe(t *testing.T) {
 		"":        "kubectl -n team label secret keys drover.io/cloud-credentials=aws",
 		"vsphere": "kubectl -n team label --overwrite secret keys drover.io/cloud-credentials=aws",
 	} {
-		x := newAccountTest(t, infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+		x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
 		x.secret.Labels = nil
 		if value != "" {
 			x.secret.Labels = map[string]string{infrav1.CredentialsLabel: value}
@@ -252,7 +252,7 @@ func TestSecretMustServe(t *testing.T) {
 func TestErrorKeepsTheLiveAccount(t *testing.T) {
 	t.Parallel()
 	for _, connectOnly := range []bool{false, true} {
-		x := newAccountTest(t, infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+		x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
 		x.reconcile()
 		x.reconcile()
 		live := x.live()
@@ -276,7 +276,7 @@ func TestErrorKeepsTheLiveAccount(t *testing.T) {
 func TestSecretGone(t *testing.T) {
 	t.Parallel()
 	for _, deleted := range []bool{false, true} {
-		x := newAccountTest(t, infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+		x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Finalizers: []string{"example.com/waits"}}}
 		x.Expect(x.Client.Create(t.Context(), namespace)).To(Succeed())
 		x.reconcile()

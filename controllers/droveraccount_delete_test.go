@@ -15,7 +15,7 @@ import (
 // newAccountInUse returns an account that is connected and has a machine.
 func newAccountInUse(t *testing.T) (*accountTest, *infrav1.DroverMachine) {
 	t.Helper()
-	x := newAccountTest(t, infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
 	machine := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m", Finalizers: []string{infrav1.MachineFinalizer}}}
 	machine.Spec.AccountRef.Name = "prod"
 	x.Expect(x.Client.Create(t.Context(), machine)).To(Succeed())
@@ -75,7 +75,7 @@ func TestDeletedAccountKeepsCredentials(t *testing.T) {
 // finalizer that somebody has added since.
 func TestFinalizersOfOthersStay(t *testing.T) {
 	t.Parallel()
-	x := newAccountTest(t, infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
 	key := client.ObjectKeyFromObject(x.account)
 	x.Expect(x.Client.Delete(t.Context(), x.account)).To(Succeed())
 	x.Expect(x.Client.Get(t.Context(), key, x.account)).To(Succeed())

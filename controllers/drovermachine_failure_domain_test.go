@@ -175,7 +175,7 @@ func TestMachineOutsideItsDomain(t *testing.T) {
 				inBubble(t, func(t *testing.T) {
 					objects := edit(fleetOf("m"), "m", func(m *infrav1.DroverMachine) {
 						unmade(m)
-						m.Spec.Simulated.Zone = c.own
+						m.Spec.Cloud.Simulated.Zone = c.own
 					})
 					for _, o := range objects {
 						if owner, ok := o.(*clusterv1.Machine); ok {
@@ -208,7 +208,7 @@ func TestDomainsOfATemplate(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				template := &infrav1.DroverMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "cp"}}
 				template.Spec.Template.Spec.AccountRef.Name = "main"
-				template.Spec.Template.Spec.Simulated = &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image", Zone: zone}
+				template.Spec.Template.Spec.Cloud.Simulated = &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image", Zone: zone}
 				b := newBench(t, template)
 				r := &DroverMachineTemplateReconciler{Client: b.management, Accounts: b.r.Accounts}
 				_, err := r.Reconcile(b.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(template)})

@@ -231,7 +231,7 @@ func (b *bench) start() {
 	}
 	key := client.ObjectKey{Namespace: "team-a", Name: "main"}
 	config := fleet.AccountConfig{
-		Spec:        infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Region: "sim-1"}},
+		Spec:        infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "sim-1"}}},
 		Credentials: map[string][]byte{"token": []byte(simulator.DefaultToken)},
 	}
 	account, err := r.Accounts.Set(key, config)
@@ -385,7 +385,7 @@ func fleetOf(names ...string) []client.Object {
 		}}
 		machine.UID = uid("machine", name)
 		infra := &infrav1.DroverMachine{ObjectMeta: meta(name), Spec: infrav1.DroverMachineSpec{
-			DroverMachineFields: infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "main"}, Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image"}},
+			DroverMachineFields: infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "main"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image"}}},
 			ProviderID:          placeholder,
 			Creation:            infrav1.DroverMachineCreation{Token: fmt.Sprintf("%s%d", testToken, i)},
 		}}

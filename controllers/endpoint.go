@@ -209,7 +209,7 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	balancer, err := s.account.EnsureBalancer(context.WithoutCancel(ctx), cloud.BalancerRequest{
 		Token: s.Spec.Creation.LoadBalancerToken, OwnershipID: s.Spec.Creation.OwnershipID, Recorded: s.isRecorded(), MaybeSent: !unsent,
 		Namespace: s.Namespace, Name: s.Name, Port: s.Spec.Endpoint.LoadBalancer.Port, Targets: addresses,
-		Spec: &s.Spec.Endpoint.LoadBalancer.LoadBalancerFields,
+		Spec: &s.Spec.Endpoint.LoadBalancer.Cloud,
 	})
 	if s.isRecorded() && cloud.CodeOf(err) == cloud.NotFound {
 		setEndpoint(s, metav1.ConditionFalse, infrav1.LoadBalancerLostReason, fmt.Sprintf(

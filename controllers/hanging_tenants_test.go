@@ -207,7 +207,7 @@ func hangingAccounts(b *bench, tenants int, calls *hangingCalls) *fleet.Accounts
 	})
 	set := func(namespace string, credentials map[string][]byte) {
 		key := client.ObjectKey{Namespace: namespace, Name: "main"}
-		config := fleet.AccountConfig{Spec: infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Region: "sim-1"}}, Credentials: credentials}
+		config := fleet.AccountConfig{Spec: infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "sim-1"}}}, Credentials: credentials}
 		for range 2 { // the second probe proves the place
 			account, err := accounts.Set(key, config)
 			b.Expect(err).NotTo(HaveOccurred())

@@ -45,7 +45,7 @@ func TestMachineMetrics(t *testing.T) {
 	fresh := &infrav1.DroverMachine{}
 	fresh.Name, fresh.Generation, fresh.CreationTimestamp, fresh.Spec.Creation.Token = "m", 3, ago(100*time.Second), "token"
 	fresh.Namespace, fresh.Labels = "team", map[string]string{clusterv1.MachineDeploymentNameLabel: "pool"}
-	fresh.Spec.Simulated = &infrav1.SimulatedMachine{InstanceType: "small"}
+	fresh.Spec.Cloud.Simulated = &infrav1.SimulatedMachine{InstanceType: "small"}
 	fresh.Status.FailureDomain = "sim-1a"
 	running := fresh.DeepCopy()
 	running.Status.Initialization.Provisioned = ptr.To(true)
@@ -180,11 +180,11 @@ func TestMachineMetrics(t *testing.T) {
 // TestInstanceType tests that the type is found in the fields of each cloud that has types.
 func TestInstanceType(t *testing.T) {
 	for want, fields := range map[string]infrav1.DroverMachineFields{
-		"m7i.large": {AWS: &infrav1.AWSMachine{InstanceType: "m7i.large"}},
-		"D4s_v5":    {Azure: &infrav1.AzureMachine{VMSize: "D4s_v5"}},
-		"m1.large":  {OpenStack: &infrav1.OpenStackMachine{Flavor: "m1.large"}},
-		"u1.medium": {KubeVirt: &infrav1.KubeVirtMachine{Instancetype: &infrav1.KubeVirtInstancetype{Name: "u1.medium"}}},
-		"":          {VSphere: &infrav1.VSphereMachine{CPUs: 2}},
+		"m7i.large": {Cloud: infrav1.MachineCloud{AWS: &infrav1.AWSMachine{InstanceType: "m7i.large"}}},
+		"D4s_v5":    {Cloud: infrav1.MachineCloud{Azure: &infrav1.AzureMachine{VMSize: "D4s_v5"}}},
+		"m1.large":  {Cloud: infrav1.MachineCloud{OpenStack: &infrav1.OpenStackMachine{Flavor: "m1.large"}}},
+		"u1.medium": {Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{Instancetype: &infrav1.KubeVirtInstancetype{Name: "u1.medium"}}}},
+		"":          {Cloud: infrav1.MachineCloud{VSphere: &infrav1.VSphereMachine{CPUs: 2}}},
 	} {
 		if got := instanceType(&fields); got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -201,7 +201,7 @@ func TestSeriesOfATenantAreBounded(t *testing.T) {
 		"a VM":  func(int, *infrav1.DroverMachine) {},
 		"few of each": func(i int, m *infrav1.DroverMachine) {
 			m.Labels[clusterv1.MachineDeploymentNameLabel] = fmt.Sprint(i % 49)
-			m.Spec.AWS.InstanceType, m.Status.FailureDomain = fmt.Sprint(i%47), fmt.Sprint(i%19)
+			m.Spec.Cloud.AWS.InstanceType, m.Status.FailureDomain = fmt.Sprint(i%47), fmt.Sprint(i%19)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestSeriesOfATenantAreBounded(t *testing.T) {
 				gone.Namespace, gone.Name, gone.Spec.ProviderID = "tenant", "m", "aws:///eu-1a/i-1"
 				gone.Labels = map[string]string{clusterv1.MachineDeploymentNameLabel: fmt.Sprintf("pool-%05d", i)}
 				gone.Spec.Creation.Token = "0123456789abcdef"
-				gone.Spec.AWS = &infrav1.AWSMachine{InstanceType: fmt.Sprintf("x%d.large", i)}
+				gone.Spec.Cloud.AWS = &infrav1.AWSMachine{InstanceType: fmt.Sprintf("x%d.large", i)}
 				gone.Status.FailureDomain = fmt.Sprint(i)
 				gone.DeletionTimestamp = ptr.To(metav1.Now())
 				change(i, gone)
@@ -255,7 +255,7 @@ func TestSeriesEndWithTheLastMachine(t *testing.T) {
 		gone := infrav1.DroverMachine{}
 		gone.Namespace, gone.Name, gone.Spec.ProviderID, gone.Spec.Creation.Token = "tenant", "m", "aws:///eu-1a/i-1", "token"
 		gone.Labels = map[string]string{clusterv1.MachineDeploymentNameLabel: "pool"}
-		gone.Spec.AWS = &infrav1.AWSMachine{InstanceType: "m7i.large"}
+		gone.Spec.Cloud.AWS = &infrav1.AWSMachine{InstanceType: "m7i.large"}
 		gone.DeletionTimestamp = ptr.To(metav1.Now())
 		registered, cached := prometheus.NewRegistry(), &machines{items: []infrav1.DroverMachine{gone}}
 		metrics := NewMachineMetrics(cached, registry.Clouds(), "", registered)

@@ -171,7 +171,7 @@ func TestRefusedSpecIsTriedAgain(t *testing.T) {
 // error is logged.
 func TestConflictIsNoFailure(t *testing.T) {
 	t.Run("DroverAccount", func(t *testing.T) {
-		x := newAccountTest(t, infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+		x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
 		quiet := x.Client
 		x.Client = othersFirst(quiet)
 		request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(x.account)}

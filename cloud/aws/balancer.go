@@ -251,7 +251,7 @@ func (d *driver) subnetsOfBalancer(ctx context.Context, spec infrav1.AWSLoadBala
 	all = slices.CompactFunc(all, func(a, b subnet) bool { return a.zone == b.zone })
 	for _, s := range all {
 		if s.vpc != all[0].vpc {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "subnets %s and %s are of different VPCs (loadBalancer.aws.subnets: choose those of one VPC)", all[0].id, s.id)
+			return nil, cloud.Errorf(cloud.InvalidSpec, "subnets %s and %s are of different VPCs (loadBalancer.cloud.aws.subnets: choose those of one VPC)", all[0].id, s.id)
 		}
 	}
 	return all, nil

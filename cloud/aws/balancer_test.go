@@ -230,7 +230,7 @@ func TestBalancerWithOtherSettings(t *testing.T) {
 	g.Expect(code(err)).To(Equal(cloud.Conflict), "%v", err)
 
 	req = balancerRequest()
-	req.Token, req.Spec = "mixed", &infrav1.LoadBalancerFields{AWS: &infrav1.AWSLoadBalancer{Subnets: &infrav1.AWSSelector{IDs: []string{"subnet-0b1", "subnet-0d1"}}}}
+	req.Token, req.Spec = "mixed", &infrav1.LoadBalancerCloud{AWS: &infrav1.AWSLoadBalancer{Subnets: &infrav1.AWSSelector{IDs: []string{"subnet-0b1", "subnet-0d1"}}}}
 	_, err = connect(t, stub, nil).EnsureBalancer(ctx, req)
 	g.Expect(code(err)).To(Equal(cloud.InvalidSpec), "%v", err)
 }

@@ -29,8 +29,8 @@ const (
 
 // union selects AWS's members of DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.AWSAccount, infrav1.AWSMachine]{
-	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.AWSAccount { return a.AWS },
-	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.AWSMachine { return m.AWS },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.AWSAccount { return a.Cloud.AWS },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.AWSMachine { return m.Cloud.AWS },
 	CheckAccount: validateAccount,
 	CheckMachine: validateMachine,
 }
@@ -41,7 +41,7 @@ func Cloud() cloud.Cloud {
 		Name:     "aws",
 		Union:    union,
 		New:      newDriver,
-		Endpoint: func(spec *infrav1.DroverAccountSpec) string { return spec.AWS.Endpoint },
+		Endpoint: func(spec *infrav1.DroverAccountSpec) string { return spec.Cloud.AWS.Endpoint },
 		// EC2's user guide, "Request throttling for the Amazon EC2 API". The limits apply to each
 		// region of an AWS account, and others may share it, so deletes use half of the limit.
 		Limits: cloud.Limits{
@@ -70,8 +70,8 @@ func Cloud() cloud.Cloud {
 func providerID(zone, id string) string { return "aws:///" + zone + "/" + id }
 
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all field.ErrorList) {
-	a := spec.AWS
-	path = path.Child("aws")
+	a := spec.Cloud.AWS
+	path = path.Child("cloud", "aws")
 	if a.Endpoint != "" && spec.CredentialsRef == nil {
 		all = append(all, field.Forbidden(path.Child("endpoint"), "a custom endpoint needs its own credentials: set credentialsRef"))
 	}
@@ -89,7 +89,7 @@ func inRegion(queue, region string) bool {
 }
 
 func validateMachine(m *infrav1.AWSMachine, path *field.Path) field.ErrorList {
-	path = path.Child("aws")
+	path = path.Child("cloud", "aws")
 	all := validateTags(m.Tags, path.Child("tags"))
 	if root := m.RootVolume; root != nil {
 		all = append(all, validateVolume(root, path.Child("rootVolume"))...)

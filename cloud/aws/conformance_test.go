@@ -27,7 +27,7 @@ func testCredentials() map[string][]byte {
 func testAccount(endpoint string) *infrav1.DroverAccountSpec {
 	return &infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "c"},
-		AWS:            &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint},
+		Cloud:          infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint}},
 	}
 }
 
@@ -42,13 +42,13 @@ func testMachine(edit func(*infrav1.AWSMachine)) *infrav1.DroverMachineFields {
 	if edit != nil {
 		edit(m)
 	}
-	return &infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, AWS: m}
+	return &infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, Cloud: infrav1.MachineCloud{AWS: m}}
 }
 
 // testBalancer returns settings with which the stub makes a load balancer in all its zones.
-func testBalancer() *infrav1.LoadBalancerFields {
+func testBalancer() *infrav1.LoadBalancerCloud {
 	nodes := &infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}}
-	return &infrav1.LoadBalancerFields{AWS: &infrav1.AWSLoadBalancer{Subnets: nodes, SecurityGroups: nodes, Internal: true}}
+	return &infrav1.LoadBalancerCloud{AWS: &infrav1.AWSLoadBalancer{Subnets: nodes, SecurityGroups: nodes, Internal: true}}
 }
 
 // TestConformance runs the suite over HTTP: against a consistent EC2 whose machines leave a volume

@@ -400,7 +400,7 @@ func (w *world) client(key, secret string) *ec2.Client {
 // launch returns a small request of the driver.
 func (w *world) launch(token string) *ec2.RunInstancesInput {
 	req := request(token, func(m *infrav1.AWSMachine) { m.RootVolume = &infrav1.AWSVolume{SizeGiB: 30} }) // moto does not know the image's size
-	return runInput(req, plan{spec: req.Spec.AWS, image: image{id: w.image, root: "/dev/sda1"}, subnet: subnet{id: w.subnet, zone: "us-east-1a"}})
+	return runInput(req, plan{spec: req.Spec.Cloud.AWS, image: image{id: w.image, root: "/dev/sda1"}, subnet: subnet{id: w.subnet, zone: "us-east-1a"}})
 }
 
 // again returns whether a create returned the first instance or another.

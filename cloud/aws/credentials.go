@@ -55,7 +55,7 @@ type login struct {
 // newLogin returns the account's login: from its Secret, or the manager's own if there is none, and
 // then the role to assume. It makes no call.
 func newLogin(cfg cloud.Config, base aws.Config) (login, error) {
-	account, session := cfg.Account.AWS, sessionName(cfg.Namespace)
+	account, session := cfg.Account.Cloud.AWS, sessionName(cfg.Namespace)
 	l, err := secretLogin(cfg.Credentials, base, account, session)
 	if cfg.Credentials == nil {
 		l, err = ambientLogin(base)

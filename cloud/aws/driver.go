@@ -56,10 +56,10 @@ type driver struct {
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
-	if cfg.Account == nil || cfg.Account.AWS == nil {
-		return nil, cloud.Invalid("the account's spec.aws is not set")
+	if cfg.Account == nil || cfg.Account.Cloud.AWS == nil {
+		return nil, cloud.Invalid("the account's spec.cloud.aws is not set")
 	}
-	account := cfg.Account.AWS
+	account := cfg.Account.Cloud.AWS
 	if account.Endpoint != "" && cfg.Credentials == nil {
 		return nil, cloud.Invalid("a custom endpoint needs its own credentials")
 	}
@@ -148,7 +148,7 @@ func (d *driver) findPlace(ctx context.Context) (string, error) {
 	}
 	arn := identityARN.FindStringSubmatch(aws.ToString(answer.Arn))
 	if arn == nil || arn[2] != aws.ToString(answer.Account) {
-		return "", cloud.Errorf(cloud.Unknown, "%s: unexpected response without an AWS account (not AWS): check spec.aws.endpoint", op)
+		return "", cloud.Errorf(cloud.Unknown, "%s: unexpected response without an AWS account (not AWS): check spec.cloud.aws.endpoint", op)
 	}
 	return arn[1] + ":" + arn[2] + ":" + d.region, nil
 }
@@ -238,7 +238,7 @@ func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource
 			}
 		}
 	}
-	return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without the instance %s (not EC2): check spec.aws", op, cloud.Clip(id, 64))
+	return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without the instance %s (not EC2): check spec.cloud.aws", op, cloud.Clip(id, 64))
 }
 
 // dependants returns volumes, network interfaces, addresses and load balancers with the tokens.

@@ -356,7 +356,7 @@ func TestCredentials(t *testing.T) {
 	t.Parallel()
 	role := func(arn, externalID string) func(*cloud.Config) {
 		return func(c *cloud.Config) {
-			c.Account.AWS.AssumeRole = &infrav1.AWSAssumeRole{ARN: arn, ExternalID: externalID}
+			c.Account.Cloud.AWS.AssumeRole = &infrav1.AWSAssumeRole{ARN: arn, ExternalID: externalID}
 		}
 	}
 	secret := func(keyValues ...string) func(*cloud.Config) {
@@ -415,7 +415,7 @@ func TestSessionName(t *testing.T) {
 	const role = "arn:aws:iam::123456789012:role/drover"
 	long := strings.Repeat("x", 62)
 	for name, edit := range map[string]func(*cloud.Config){
-		"role": func(c *cloud.Config) { c.Account.AWS.AssumeRole = &infrav1.AWSAssumeRole{ARN: role} },
+		"role": func(c *cloud.Config) { c.Account.Cloud.AWS.AssumeRole = &infrav1.AWSAssumeRole{ARN: role} },
 		"web identity": func(c *cloud.Config) {
 			c.Credentials = map[string][]byte{keyRoleARN: []byte(role), keyIdentity: []byte("identity-token")}
 		},
@@ -467,7 +467,7 @@ func TestAmbient(t *testing.T) {
 	_, err := newDriver(cloud.Config{Account: testAccount("http://127.0.0.1:1"), Connect: conformance.Through(http.DefaultTransport)})
 	g.Expect(code(err)).To(Equal(cloud.InvalidSpec))
 	account := testAccount("")
-	account.CredentialsRef, account.AWS.DualStack, account.AWS.FIPS = nil, true, true
+	account.CredentialsRef, account.Cloud.AWS.DualStack, account.Cloud.AWS.FIPS = nil, true, true
 	var asked []string
 	d, err := newDriver(cloud.Config{Account: account, Connect: through(func(r *http.Request) (*http.Response, error) {
 		asked = append(asked, r.URL.Host+" "+r.Header.Get("Authorization")[:32])
@@ -489,7 +489,7 @@ func TestPartitions(t *testing.T) {
 		"cn-north-1":    ".cn-north-1.amazonaws.com.cn",
 	} {
 		account := testAccount("")
-		account.AWS.Region = region
+		account.Cloud.AWS.Region = region
 		var asked []string
 		d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Connect: through(func(r *http.Request) (*http.Response, error) {
 			asked = append(asked, r.URL.Host)

@@ -26,7 +26,7 @@ import (
 func input(edit func(*infrav1.AWSMachine)) *ec2.RunInstancesInput {
 	req := request("token", edit)
 	return runInput(req, plan{
-		spec: req.Spec.AWS, image: image{id: "ami-0a", root: "/dev/sda1"}, groups: []string{"sg-01"},
+		spec: req.Spec.Cloud.AWS, image: image{id: "ami-0a", root: "/dev/sda1"}, groups: []string{"sg-01"},
 		subnet: subnet{id: "subnet-0a1", zone: "us-east-1a", vpc: "vpc-01"},
 	})
 }
@@ -285,21 +285,21 @@ func TestValidate(t *testing.T) {
 		edit  func(*infrav1.AWSMachine)
 		field string
 	}{
-		"AWS's tag": {func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"AWS:x": "y"} }, "spec.aws.tags[AWS:x]"},
-		"our tag":   {func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"drover-ownership-id": "y"} }, "spec.aws.tags[drover-ownership-id]"},
-		"empty tag": {func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"": "y"} }, "spec.aws.tags[]"},
-		"no size":   {func(m *infrav1.AWSMachine) { m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf"}} }, "spec.aws.volumes[0].sizeGiB"},
+		"AWS's tag": {func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"AWS:x": "y"} }, "spec.cloud.aws.tags[AWS:x]"},
+		"our tag":   {func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"drover-ownership-id": "y"} }, "spec.cloud.aws.tags[drover-ownership-id]"},
+		"empty tag": {func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"": "y"} }, "spec.cloud.aws.tags[]"},
+		"no size":   {func(m *infrav1.AWSMachine) { m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf"}} }, "spec.cloud.aws.volumes[0].sizeGiB"},
 		"key without lock": {func(m *infrav1.AWSMachine) {
 			m.RootVolume = &infrav1.AWSVolume{Encrypted: aws.Bool(false), KMSKeyID: "k"}
-		}, "spec.aws.rootVolume.kmsKeyID"},
-		"primary of none":  {func(m *infrav1.AWSMachine) { m.PrimaryIPv6 = true }, "spec.aws.ipv6AddressCount"},
-		"block without ID": {func(m *infrav1.AWSMachine) { m.Market = &infrav1.AWSMarket{Type: "capacity-block"} }, "spec.aws.capacityReservation.id"},
+		}, "spec.cloud.aws.rootVolume.kmsKeyID"},
+		"primary of none":  {func(m *infrav1.AWSMachine) { m.PrimaryIPv6 = true }, "spec.cloud.aws.ipv6AddressCount"},
+		"block without ID": {func(m *infrav1.AWSMachine) { m.Market = &infrav1.AWSMarket{Type: "capacity-block"} }, "spec.cloud.aws.capacityReservation.id"},
 		"nothing wrong":    {nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
-			errs := validateMachine(testMachine(test.edit).AWS, field.NewPath("spec"))
+			errs := validateMachine(testMachine(test.edit).Cloud.AWS, field.NewPath("spec"))
 			if test.field == "" {
 				g.Expect(errs).To(BeEmpty())
 				return

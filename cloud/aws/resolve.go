@@ -70,7 +70,7 @@ func (d *driver) parameter(ctx context.Context, name string) (string, error) {
 			return "", d.secrets.typed("GetParameter "+name, err)
 		}
 		if answer.Parameter == nil {
-			return "", cloud.Errorf(cloud.Unknown, "GetParameter %s: unexpected response without a parameter (not AWS): check spec.aws.endpoint", name)
+			return "", cloud.Errorf(cloud.Unknown, "GetParameter %s: unexpected response without a parameter (not AWS): check spec.cloud.aws.endpoint", name)
 		}
 		id := aws.ToString(answer.Parameter.Value)
 		if !strings.HasPrefix(id, "ami-") {

@@ -139,7 +139,7 @@ func (l *life) connect(where string, variable func(string) string) error {
 	}
 	var err error
 	l.driver, err = newDriver(cloud.Config{
-		Account:     &infrav1.DroverAccountSpec{AWS: &infrav1.AWSAccount{Region: in.Region, Endpoint: in.Endpoint}},
+		Account:     &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: in.Region, Endpoint: in.Endpoint}}},
 		Credentials: credentials, Connect: conformance.Through(l.transport),
 	})
 	return err
@@ -159,7 +159,7 @@ func (l *life) run(ctx context.Context) (err error) {
 		Token: strings.ToLower(rand.Text()), OwnershipID: realOwner, Namespace: "test", Name: "real-account",
 		// If this process is killed, the machine shuts itself down, and the next run deletes it.
 		UserData: []byte("#cloud-config\nruncmd:\n- [shutdown, -h, \"+30\"]\n"),
-		Spec:     &infrav1.DroverMachineFields{AWS: l.machine},
+		Spec:     &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{AWS: l.machine}},
 	}
 	offering, err := l.driver.Offering(ctx, req.Spec)
 	if err != nil {

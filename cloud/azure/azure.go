@@ -58,8 +58,8 @@ const (
 
 // union selects Azure's members of DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.AzureAccount, infrav1.AzureMachine]{
-	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.AzureAccount { return a.Azure },
-	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.AzureMachine { return m.Azure },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.AzureAccount { return a.Cloud.Azure },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.AzureMachine { return m.Cloud.Azure },
 	CheckAccount: validateAccount,
 	CheckMachine: validateMachine,
 }
@@ -71,7 +71,7 @@ func Cloud() cloud.Cloud {
 		Union: union,
 		New:   newDriver,
 		Endpoint: func(spec *infrav1.DroverAccountSpec) string {
-			if c := spec.Azure.Custom; c != nil {
+			if c := spec.Cloud.Azure.Custom; c != nil {
 				return strings.Join([]string{c.Endpoint, c.AuthorityHost, c.Audience, c.CABundle}, "\n")
 			}
 			return ""
@@ -87,7 +87,7 @@ func Cloud() cloud.Cloud {
 		CheckUserData: driverkit.MaxUserData(maxCustomData),
 		Batch:         cloud.Batch{Read: maxDescribe, Delete: maxDelete},
 		ProviderID: func(spec *infrav1.DroverAccountSpec) string {
-			return providerID(pathOf(spec.Azure, virtualMachines) + "/{{ ds.meta_data.imds.compute.name }}")
+			return providerID(pathOf(spec.Cloud.Azure, virtualMachines) + "/{{ ds.meta_data.imds.compute.name }}")
 		},
 	}
 }
@@ -102,14 +102,14 @@ func pathOf(account *infrav1.AzureAccount, kind string) string {
 }
 
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.ErrorList {
-	if spec.Azure.Custom != nil && spec.CredentialsRef == nil {
-		return field.ErrorList{field.Forbidden(path.Child("azure", "custom"), "a custom endpoint needs its own credentials: set credentialsRef")}
+	if spec.Cloud.Azure.Custom != nil && spec.CredentialsRef == nil {
+		return field.ErrorList{field.Forbidden(path.Child("cloud", "azure", "custom"), "a custom endpoint needs its own credentials: set credentialsRef")}
 	}
 	return nil
 }
 
 func validateMachine(m *infrav1.AzureMachine, path *field.Path) field.ErrorList {
-	path = path.Child("azure")
+	path = path.Child("cloud", "azure")
 	var all field.ErrorList
 	for key, value := range m.Tags {
 		switch {

@@ -139,7 +139,7 @@ func (d *driver) balancerPath(token string) string {
 // nil: there is none.
 func (d *driver) makeBalancer(ctx context.Context, req cloud.BalancerRequest, failed *loadBalancer) (*loadBalancer, error) {
 	if req.Spec == nil || req.Spec.Azure == nil {
-		return nil, cloud.Invalid("spec.endpoint.loadBalancer.azure is not set: it names the subnet")
+		return nil, cloud.Invalid("spec.endpoint.loadBalancer.cloud.azure is not set: it names the subnet")
 	}
 	zones, err := d.zones.Get(ctx, "", d.readZones)
 	if err != nil {

@@ -26,10 +26,10 @@ func testCredentials() map[string][]byte {
 func testAccount() *infrav1.DroverAccountSpec {
 	return &infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "c"},
-		Azure: &infrav1.AzureAccount{
+		Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
 			Custom: &infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
-		},
+		}},
 	}
 }
 
@@ -43,12 +43,12 @@ func testMachine(edit func(*infrav1.AzureMachine)) *infrav1.DroverMachineFields 
 	if edit != nil {
 		edit(m)
 	}
-	return &infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, Azure: m}
+	return &infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, Cloud: infrav1.MachineCloud{Azure: m}}
 }
 
 // testBalancer returns settings with which the stub makes a load balancer.
-func testBalancer(internal bool) *infrav1.LoadBalancerFields {
-	return &infrav1.LoadBalancerFields{Azure: &infrav1.AzureLoadBalancer{SubnetID: armstub.Subnet, Internal: internal}}
+func testBalancer(internal bool) *infrav1.LoadBalancerCloud {
+	return &infrav1.LoadBalancerCloud{Azure: &infrav1.AzureLoadBalancer{SubnetID: armstub.Subnet, Internal: internal}}
 }
 
 func start(t testing.TB, options armstub.Options) *armstub.Cloud {
@@ -83,7 +83,7 @@ func conform(t *testing.T, options armstub.Options, machines int) {
 	bad := testCredentials()
 	bad[keyClientSecret] = []byte("marked~but.wrong_secret")
 	elsewhere := testAccount()
-	elsewhere.Azure.SubscriptionID = armstub.Other
+	elsewhere.Cloud.Azure.SubscriptionID = armstub.Other
 	conformance.Run(t, conformance.Target{
 		Cloud:          row,
 		Account:        testAccount(),

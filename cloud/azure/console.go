@@ -30,7 +30,7 @@ func (d *driver) Console(ctx context.Context, instance cloud.Resource) ([]byte, 
 	}
 	link, err := url.Parse(answer.Serial)
 	if err != nil || link.Scheme != "https" || !strings.HasSuffix(link.Hostname(), ".blob."+d.storage) {
-		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without a link to the cloud's storage: check spec.azure", op)
+		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without a link to the cloud's storage: check spec.cloud.azure", op)
 	}
 	return d.blob(ctx, link)
 }

@@ -51,7 +51,7 @@ func TestContract(t *testing.T) {
 	stub := start(t, armstub.Options{Boot: 50 * time.Millisecond, Stop: 50 * time.Millisecond, PageSize: 2})
 	d, client := sdk(t, stub)
 	model := func(req cloud.Request) (vm armcompute.VirtualMachine) {
-		text, err := json.Marshal(d.machine(req, req.Spec.Azure))
+		text, err := json.Marshal(d.machine(req, req.Spec.Cloud.Azure))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(json.Unmarshal(text, &vm)).To(Succeed())
 		return vm
@@ -241,7 +241,7 @@ func TestAmbient(t *testing.T) {
 	}
 	g := NewWithT(t)
 	public := testAccount()
-	public.Azure.Custom = nil
+	public.Cloud.Azure.Custom = nil
 	g.Expect(cloud.CodeOf(try(testAccount(), nil))).To(Equal(cloud.InvalidSpec))
 	g.Expect(cloud.CodeOf(try(public, map[string][]byte{}))).To(Equal(cloud.Unauthorized))
 	g.Expect(asked).To(BeEmpty())

@@ -295,7 +295,7 @@ func (d *driver) loginError(ctx context.Context, last *exchange, err error) erro
 	case isAnswer && (last.status == http.StatusBadRequest || last.status == http.StatusUnauthorized):
 		code = cloud.Unauthorized
 	case !isAnswer:
-		return &cloud.Error{Code: code, Message: getToken + ": unexpected response of the token service (not Azure): check spec.azure",
+		return &cloud.Error{Code: code, Message: getToken + ": unexpected response of the token service (not Azure): check spec.cloud.azure",
 			RetryAfter: driverkit.RetryAfter(code, last.header), Err: errors.New("no token")}
 	}
 	words, _, _ := strings.Cut(answer.Description, " Trace ID:") // differs in every answer

@@ -85,7 +85,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	return &driver{
 		account: account, endpoint: p.endpoint, scope: p.scope, storage: p.storage,
 		unusedSSHKey: key,
-		api:          driverkit.JSON{Client: client, Secrets: secrets, Cloud: "Azure", Settings: "spec.azure"},
+		api:          driverkit.JSON{Client: client, Secrets: secrets, Cloud: "Azure", Settings: "spec.cloud.azure"},
 		source: source{credential: credential, make: func() (azcore.TokenCredential, error) {
 			again, _, err := newCredential(account, cfg.Credentials, client)
 			return again, err

@@ -66,13 +66,13 @@ func TestRequest(t *testing.T) {
 			made, err := d.Ensure(t.Context(), req)
 			g.Expect(err).NotTo(HaveOccurred())
 			wantZone := "2"
-			if req.Spec.Azure.AvailabilitySetID != "" {
+			if req.Spec.Cloud.Azure.AvailabilitySetID != "" {
 				wantZone = ""
 			}
 			g.Expect(made.FailureDomain).To(Equal(wantZone))
-			g.Expect(made.Interruptible).To(Equal(req.Spec.Azure.Spot != nil))
-			parts := 1 + len(req.Spec.Azure.NetworkInterfaces) + 1 + len(req.Spec.Azure.DataDisks)
-			for _, nic := range req.Spec.Azure.NetworkInterfaces {
+			g.Expect(made.Interruptible).To(Equal(req.Spec.Cloud.Azure.Spot != nil))
+			parts := 1 + len(req.Spec.Cloud.Azure.NetworkInterfaces) + 1 + len(req.Spec.Cloud.Azure.DataDisks)
+			for _, nic := range req.Spec.Cloud.Azure.NetworkInterfaces {
 				if nic.PublicIP != nil {
 					parts++
 				}
@@ -92,19 +92,19 @@ func TestValidation(t *testing.T) {
 		path string
 	}{
 		"everything":   {edit: armstub.Everything},
-		"reserved tag": {func(m *infrav1.AzureMachine) { m.Tags = map[string]string{"Drover-x": "y"} }, "spec.azure.tags[Drover-x]"},
-		"invalid tag":  {func(m *infrav1.AzureMachine) { m.Tags = map[string]string{"a/b": "y"} }, "spec.azure.tags[a/b]"},
+		"reserved tag": {func(m *infrav1.AzureMachine) { m.Tags = map[string]string{"Drover-x": "y"} }, "spec.cloud.azure.tags[Drover-x]"},
+		"invalid tag":  {func(m *infrav1.AzureMachine) { m.Tags = map[string]string{"a/b": "y"} }, "spec.cloud.azure.tags[a/b]"},
 		"ultra": {func(m *infrav1.AzureMachine) {
 			m.DataDisks = []infrav1.AzureDataDisk{{Type: "UltraSSD_LRS", SizeGiB: 4}}
-		}, "spec.azure.ultraSSD"},
+		}, "spec.cloud.azure.ultraSSD"},
 		"confidential": {func(m *infrav1.AzureMachine) {
 			m.OSDisk = &infrav1.AzureOSDisk{SecurityEncryptionType: "VMGuestStateOnly"}
-		}, "spec.azure.osDisk.securityEncryptionType"},
-		"no diagnostics": {func(m *infrav1.AzureMachine) { m.BootDiagnostics, m.BootDiagnosticsStorageURI = new(bool), "https://x" }, "spec.azure.bootDiagnosticsStorageURI"},
+		}, "spec.cloud.azure.osDisk.securityEncryptionType"},
+		"no diagnostics": {func(m *infrav1.AzureMachine) { m.BootDiagnostics, m.BootDiagnosticsStorageURI = new(bool), "https://x" }, "spec.cloud.azure.bootDiagnosticsStorageURI"},
 	} {
 		var got string
 		machine := testMachine(test.edit)
-		delete(machine.Azure.Tags, cloud.TagToken)
+		delete(machine.Cloud.Azure.Tags, cloud.TagToken)
 		for _, err := range Cloud().Union.ValidateMachine(machine, field.NewPath("spec")) {
 			got += err.Field
 		}
@@ -114,7 +114,7 @@ func TestValidation(t *testing.T) {
 	}
 	account := testAccount()
 	account.CredentialsRef = nil
-	if errs := Cloud().Union.ValidateAccount(account, field.NewPath("spec")); len(errs) != 1 || errs[0].Field != "spec.azure.custom" {
+	if errs := Cloud().Union.ValidateAccount(account, field.NewPath("spec")); len(errs) != 1 || errs[0].Field != "spec.cloud.azure.custom" {
 		t.Errorf("a custom endpoint without credentials: %v", errs)
 	}
 }
@@ -155,7 +155,7 @@ func TestName(t *testing.T) {
 func TestNameUsedAgain(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	d := &driver{account: testAccount().Azure}
+	d := &driver{account: testAccount().Cloud.Azure}
 	first, second := time.Now().Add(-time.Minute), time.Now()
 	r := d.instance(&virtualMachine{Name: "m-1", Properties: machineProperties{TimeCreated: &first}}, nil)
 	nic := dependant{Properties: dependantProperties{VirtualMachine: &reference{r.ID}}}
@@ -236,7 +236,7 @@ func TestAcceptedAndFailed(t *testing.T) {
 func TestFailedUpdate(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	d := &driver{account: testAccount().Azure}
+	d := &driver{account: testAccount().Cloud.Azure}
 	long, recent := time.Now().Add(-time.Hour), time.Now()
 	view := &instanceView{Statuses: []status{{Code: "ProvisioningState/failed/VMExtensionError"}, {Code: "PowerState/running"}}}
 	for at, want := range map[*time.Time]cloud.State{&long: cloud.StateRunning, &recent: cloud.StateFailed, nil: cloud.StateRunning} {
@@ -281,7 +281,7 @@ func TestStates(t *testing.T) {
 		{"Migrating", nil, cloud.StateRunning},
 		{"Deleting", power("running"), cloud.StateStopping},
 	} {
-		d := &driver{account: testAccount().Azure}
+		d := &driver{account: testAccount().Cloud.Azure}
 		got := d.instance(&virtualMachine{Properties: machineProperties{ProvisioningState: test.provisioning}}, test.view)
 		NewWithT(t).Expect(got.State).To(Equal(test.want), "%+v", test)
 	}

@@ -43,7 +43,7 @@ func TestRealAccount(t *testing.T) {
 		secret[key] = []byte(os.Getenv(variable))
 	}
 	d, err := newDriver(cloud.Config{
-		Account:     &infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Azure: &real.AzureAccount},
+		Account:     &infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Azure: &real.AzureAccount}},
 		Credentials: secret, Connect: conformance.Through(http.DefaultTransport),
 	})
 	if err != nil {
@@ -58,7 +58,7 @@ func TestRealAccount(t *testing.T) {
 func TestLife(t *testing.T) {
 	t.Parallel()
 	stub := start(t, armstub.Options{Boot: 50 * time.Millisecond, Stop: 50 * time.Millisecond, Lag: 20 * time.Millisecond})
-	wholeLife(t, connect(t, stub), testMachine(nil).Azure, 10*time.Millisecond)
+	wholeLife(t, connect(t, stub), testMachine(nil).Cloud.Azure, 10*time.Millisecond)
 	if left := stub.Left(cloud.TagOwnership, realOwner); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
@@ -80,7 +80,7 @@ func wholeLife(t *testing.T, d *driver, spec *infrav1.AzureMachine, pace time.Du
 	for range 2 {
 		name := "drover-" + strings.ToLower(rand.Text()[:10])
 		req := cloud.Request{Token: name + "-token", OwnershipID: realOwner, Namespace: "test", Name: name, UserData: []byte("#cloud-config\n"),
-			Spec: &infrav1.DroverMachineFields{Azure: spec}}
+			Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Azure: spec}}}
 		refs = append(refs, cloud.Reference{Token: req.Token, OwnershipID: realOwner})
 		began := time.Now()
 		made, err := d.Ensure(ctx, req)

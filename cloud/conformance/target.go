@@ -28,7 +28,7 @@ type Target struct {
 	// Machine can be made, some hundred times.
 	Machine *infrav1.DroverMachineFields
 	// Balancer are the settings of load balancers; nil: the cloud's defaults.
-	Balancer *infrav1.LoadBalancerFields
+	Balancer *infrav1.LoadBalancerCloud
 	// Refused are machines that can't be made, each with its expected code. Include at least an
 	// unknown type and an unknown image.
 	Refused map[string]Refused

@@ -164,7 +164,7 @@ func TestNoCapacity(t *testing.T) {
 			t.Errorf("%d creates for two domains without capacity", n)
 		}
 		large := request("large")
-		large.Spec.Simulated.InstanceType = "large"
+		large.Spec.Cloud.Simulated.InstanceType = "large"
 		if _, err := a.Ensure(t.Context(), large, []string{"a"}); cloud.CodeOf(err) != cloud.NoCapacity || c.count("run") != 3 {
 			t.Errorf("another kind of machine was not tried: %v", err)
 		}
@@ -206,7 +206,7 @@ func TestNoCapacityLater(t *testing.T) {
 			t.Errorf("the successor went to %+v", last)
 		}
 		large := request("large")
-		large.Spec.Simulated.InstanceType = "large"
+		large.Spec.Cloud.Simulated.InstanceType = "large"
 		if zone, err := a.Domain(large.Spec, []string{"a", "b"}); zone != "a" || err != nil {
 			t.Errorf("another kind of machine goes to %q, %v", zone, err)
 		}
@@ -412,7 +412,7 @@ func TestSet(t *testing.T) {
 			t.Error("the same config made another account")
 		}
 		ensure(t, a, "m")
-		b := s.account(t, func(cfg *AccountConfig) { cfg.Spec.Simulated.Region = "s" })
+		b := s.account(t, func(cfg *AccountConfig) { cfg.Spec.Cloud.Simulated.Region = "s" })
 		if b == a || s.Get(testKey) != b {
 			t.Error("another config did not make another account")
 		}
@@ -420,7 +420,7 @@ func TestSet(t *testing.T) {
 			t.Error("what was known is lost")
 		}
 		for what, change := range map[string]func(*AccountConfig){
-			"no cloud": func(cfg *AccountConfig) { cfg.Spec.Simulated = nil },
+			"no cloud": func(cfg *AccountConfig) { cfg.Spec.Cloud.Simulated = nil },
 			"no key":   func(cfg *AccountConfig) { cfg.Credentials = map[string][]byte{} },
 			"wrong limit": func(cfg *AccountConfig) {
 				cfg.Spec.RateLimits = &infrav1.RateLimits{Read: &infrav1.RateLimit{PerSecond: "x"}}
@@ -454,7 +454,7 @@ func TestOffering(t *testing.T) {
 		c := newTestCloud(t)
 		a := c.begin(t).account(t)
 		known, unknown := request("m").Spec, request("m").Spec
-		unknown.Simulated.InstanceType = "none"
+		unknown.Cloud.Simulated.InstanceType = "none"
 		c.setFault(func(string) fault { return fault{code: string(cloud.Unavailable)} })
 		if _, err := a.Offering(t.Context(), known); cloud.CodeOf(err) != cloud.Unavailable {
 			t.Errorf("got %v", err)

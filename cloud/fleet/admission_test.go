@@ -381,7 +381,7 @@ func TestForgedPlaceHoldsNobody(t *testing.T) {
 				s := c.begin(t)
 				a := s.account(t)
 				b := s.join(t, types.NamespacedName{Namespace: "thieves", Name: "account"}, func(cfg *AccountConfig) {
-					cfg.Spec.Simulated.Endpoint = "https://thief.example.com"
+					cfg.Spec.Cloud.Simulated.Endpoint = "https://thief.example.com"
 				})
 				for range 3 {
 					c.setFault(func(string) fault { return f })

@@ -417,7 +417,7 @@ func TestAccountThatLeftLeavesNothing(t *testing.T) {
 // endpoint that a tenant chose may claim any place: its answers hold nobody outside of that
 // namespace.
 func TestWhoSharesALimit(t *testing.T) {
-	chosen := func(spec *infrav1.DroverAccountSpec) string { return spec.Simulated.Endpoint }
+	chosen := func(spec *infrav1.DroverAccountSpec) string { return spec.Cloud.Simulated.Endpoint }
 	type account struct{ namespace, endpoint, place string }
 	for name, c := range map[string]struct {
 		endpoint func(*infrav1.DroverAccountSpec) string
@@ -439,7 +439,7 @@ func TestWhoSharesALimit(t *testing.T) {
 				a := &Account{
 					key:    types.NamespacedName{Namespace: is.namespace, Name: n},
 					cloud:  cloud.Cloud{Name: "test", Endpoint: c.endpoint},
-					config: AccountConfig{Spec: infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: is.endpoint}}},
+					config: AccountConfig{Spec: infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: is.endpoint}}}},
 					place:  place{proved: is.place},
 				}
 				limiters.join(a)

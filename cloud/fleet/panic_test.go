@@ -151,7 +151,7 @@ func beginPanicking(t *testing.T, c *testCloud, change ...func(*Options)) (s *se
 		connect := o.Clouds[0].New
 		o.Clouds[0].New = func(cfg cloud.Config) (cloud.Driver, error) {
 			made, err := connect(cfg)
-			if err != nil || cfg.Account.Simulated.Region != "bad" {
+			if err != nil || cfg.Account.Cloud.Simulated.Region != "bad" {
 				return made, err
 			}
 			d.begin("New") // before the write: loops may use the driver meanwhile
@@ -167,7 +167,7 @@ func beginPanicking(t *testing.T, c *testCloud, change ...func(*Options)) (s *se
 func (s *session) setBad(t *testing.T) *Account {
 	t.Helper()
 	cfg := copyOf(s.Get(testKey).config)
-	cfg.Spec.Simulated.Region = "bad"
+	cfg.Spec.Cloud.Simulated.Region = "bad"
 	a, err := s.Set(badKey, cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -377,7 +377,7 @@ func TestLimitsOfAnother(t *testing.T) {
 		slow := &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "0.01", Burst: 1}, Read: &infrav1.RateLimit{PerSecond: "0.01", Burst: 1}}
 		other := func(name, place string) *Account {
 			a, err := s.Set(types.NamespacedName{Namespace: "other", Name: name}, AccountConfig{
-				Spec:        infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Region: "r"}, RateLimits: slow},
+				Spec:        infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "r"}}, RateLimits: slow},
 				Credentials: map[string][]byte{"token": []byte("worthless")}, Place: place,
 			})
 			if err != nil {
@@ -577,11 +577,11 @@ func TestDeadConnection(t *testing.T) {
 // machines.
 func TestHeartbeat(t *testing.T) {
 	o := Options{Clouds: []cloud.Cloud{{Name: "x", Union: driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{
-		Account: func(s *infrav1.DroverAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
+		Account: func(s *infrav1.DroverAccountSpec) *infrav1.SimulatedAccount { return s.Cloud.Simulated }},
 		New: func(cloud.Config) (cloud.Driver, error) {
 			return watchDriver{testDriver: &testDriver{region: "r"}, stream: &stream{}}, nil
 		}}}, Times: TimesFor(DefaultCall)}
-	a, err := NewAccounts(o).Set(testKey, AccountConfig{Spec: infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{}}})
+	a, err := NewAccounts(o).Set(testKey, AccountConfig{Spec: infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

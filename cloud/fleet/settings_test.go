@@ -39,8 +39,8 @@ func TestSettingsKeepDriver(t *testing.T) {
 		"a copy of the Secret":   {func(c *AccountConfig) { c.Spec.CredentialsRef = &infrav1.LocalReference{Name: "copy"} }, true, false},
 		"the Secret's data":      {func(c *AccountConfig) { c.Credentials = map[string][]byte{"token": []byte("other")} }, false, false},
 		"a key of the Secret":    {func(c *AccountConfig) { c.Credentials["more"] = []byte("x") }, false, false},
-		"the cloud's fields":     {func(c *AccountConfig) { c.Spec.Simulated.Region = "s" }, false, false},
-		"the endpoint":           {func(c *AccountConfig) { c.Spec.Simulated.Endpoint = "https://other" }, false, false},
+		"the cloud's fields":     {func(c *AccountConfig) { c.Spec.Cloud.Simulated.Region = "s" }, false, false},
+		"the endpoint":           {func(c *AccountConfig) { c.Spec.Cloud.Simulated.Endpoint = "https://other" }, false, false},
 		"limits and credentials": {func(c *AccountConfig) { c.Spec.RateLimits, c.Credentials["more"] = slow, []byte("x") }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -132,7 +132,7 @@ func (d *testDriver) Offering(ctx context.Context, spec *infrav1.DroverMachineFi
 	if _, err := d.call(ctx, "offering", wireRequest{}); err != nil {
 		return cloud.Offering{}, err
 	}
-	if spec.Simulated.InstanceType == "none" {
+	if spec.Cloud.Simulated.InstanceType == "none" {
 		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "no such type")
 	}
 	return cloud.Offering{Architecture: "amd64"}, nil
@@ -156,8 +156,8 @@ func toResource(r testResource) cloud.Resource {
 func (c *testCloud) row() cloud.Cloud {
 	return cloud.Cloud{
 		Name:     "test",
-		Endpoint: func(s *infrav1.DroverAccountSpec) string { return s.Simulated.Endpoint },
-		Union:    driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.DroverAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
+		Endpoint: func(s *infrav1.DroverAccountSpec) string { return s.Cloud.Simulated.Endpoint },
+		Union:    driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.DroverAccountSpec) *infrav1.SimulatedAccount { return s.Cloud.Simulated }},
 		Limits:   cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}},
 		Traits:   cloud.Traits{CreateHorizon: c.horizon, ReadLag: max(c.lag, c.readLag), TerminationTime: c.ending, CascadesDelete: c.cascades, ZonalIdempotency: c.zonal, Named: c.named},
 		Batch:    cloud.Batch{Read: 100, Delete: 100},
@@ -169,7 +169,7 @@ func (c *testCloud) row() cloud.Cloud {
 			if err != nil {
 				return nil, err
 			}
-			return &testDriver{region: cfg.Account.Simulated.Region, credential: string(cfg.Credentials["token"]), http: http.Client{Transport: transport}}, nil
+			return &testDriver{region: cfg.Account.Cloud.Simulated.Region, credential: string(cfg.Credentials["token"]), http: http.Client{Transport: transport}}, nil
 		},
 	}
 }
@@ -255,7 +255,7 @@ func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account
 	t.Helper()
 	cfg := AccountConfig{
 		Spec: infrav1.DroverAccountSpec{
-			Simulated: &infrav1.SimulatedAccount{Region: "r"},
+			Cloud:     infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "r"}},
 			Inventory: infrav1.InventorySpec{IdleSeconds: 60, ActiveSeconds: 5},
 		},
 		Credentials: map[string][]byte{"token": []byte("right")},
@@ -277,7 +277,7 @@ func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account
 // request returns a request for a machine of the cluster "own".
 func request(token string) cloud.Request {
 	return cloud.Request{Token: token, OwnershipID: "own", Namespace: "team", Name: "m-" + token,
-		Spec: &infrav1.DroverMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: "small"}}}
+		Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small"}}}}
 }
 
 // ensure makes a machine as a controller does: it retries when the account says.
@@ -313,7 +313,7 @@ func until(t *testing.T, limit time.Duration, what string, ok func() bool) time.
 func (s *session) join(t *testing.T, key types.NamespacedName, change ...func(*AccountConfig)) *Account {
 	t.Helper()
 	cfg := AccountConfig{
-		Spec:        infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Region: "r"}},
+		Spec:        infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "r"}}},
 		Credentials: map[string][]byte{"token": []byte("right")}, Place: testPlace,
 	}
 	for _, c := range change {

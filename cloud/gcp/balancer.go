@@ -231,7 +231,7 @@ func (d *driver) ensureParts(ctx context.Context, req cloud.BalancerRequest, b *
 // makeBalancer makes the parts, stage by stage.
 func (d *driver) makeBalancer(ctx context.Context, req cloud.BalancerRequest, b *balancer) error {
 	if req.Spec == nil || req.Spec.GCP == nil {
-		return cloud.Invalid("spec.endpoint.loadBalancer.gcp is not set: it names the network")
+		return cloud.Invalid("spec.endpoint.loadBalancer.cloud.gcp is not set: it names the network")
 	}
 	r, err := d.zones.Get(ctx, "", d.readRegion)
 	if err != nil {

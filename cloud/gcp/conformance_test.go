@@ -60,7 +60,7 @@ func testCredentials() map[string][]byte {
 func testAccount() *infrav1.DroverAccountSpec {
 	return &infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "c"},
-		GCP:            &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region, UniverseDomain: googleapis},
+		Cloud:          infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region, UniverseDomain: googleapis}},
 	}
 }
 
@@ -74,12 +74,12 @@ func testMachine(edit func(*infrav1.GCPMachine)) *infrav1.DroverMachineFields {
 	if edit != nil {
 		edit(m)
 	}
-	return &infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, GCP: m}
+	return &infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, Cloud: infrav1.MachineCloud{GCP: m}}
 }
 
 // testBalancer returns settings with which the stub makes a load balancer.
-func testBalancer() *infrav1.LoadBalancerFields {
-	return &infrav1.LoadBalancerFields{GCP: &infrav1.GCPLoadBalancer{Network: gcpstub.Network}}
+func testBalancer() *infrav1.LoadBalancerCloud {
+	return &infrav1.LoadBalancerCloud{GCP: &infrav1.GCPLoadBalancer{Network: gcpstub.Network}}
 }
 
 func start(t testing.TB, options gcpstub.Options) *gcpstub.Cloud {
@@ -124,7 +124,7 @@ func conform(t *testing.T, options gcpstub.Options, machines int) {
 		return conformance.Refused{Machine: testMachine(edit), Code: code, OfferingToo: offeringToo}
 	}
 	elsewhere := testAccount()
-	elsewhere.GCP.ProjectID = gcpstub.Other
+	elsewhere.Cloud.GCP.ProjectID = gcpstub.Other
 	conformance.Run(t, conformance.Target{
 		Cloud:          row,
 		Account:        testAccount(),

@@ -90,7 +90,7 @@ func newCredential(account *infrav1.GCPAccount, secret map[string][]byte, client
 	c.subject = strings.TrimSpace(string(secret[keySubjectToken]))
 	c.secrets = driverkit.NewRedactor(string(text), c.file.PrivateKey, c.subject)
 	if universe := c.file.Universe; universe != "" && universe != c.universe {
-		return nil, invalidSecret(keyCredentials, "is for a universe other than spec.gcp.universeDomain")
+		return nil, invalidSecret(keyCredentials, "is for a universe other than spec.cloud.gcp.universeDomain")
 	}
 	switch c.file.Type {
 	case "service_account":
@@ -202,7 +202,7 @@ func (c *credential) ask(ctx context.Context, method, address string, form url.V
 	}
 	req, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(form.Encode()))
 	if err != nil {
-		return token{}, cloud.Errorf(cloud.InvalidSpec, "%s: the address is not a URL: check spec.gcp", getToken)
+		return token{}, cloud.Errorf(cloud.InvalidSpec, "%s: the address is not a URL: check spec.cloud.gcp", getToken)
 	}
 	if form == nil {
 		req.Header.Set("Metadata-Flavor", "Google")
@@ -235,7 +235,7 @@ func (c *credential) impersonate(ctx context.Context, own token) (token, error) 
 
 func usable(text string, life time.Duration) (token, error) {
 	if text == "" || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) || life <= 0 {
-		return token{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without a token (not Google): check spec.gcp", getToken)
+		return token{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response without a token (not Google): check spec.cloud.gcp", getToken)
 	}
 	return token{text, life}, nil
 }
@@ -278,7 +278,7 @@ func (c *credential) refusal(resp *http.Response, body []byte) error {
 		word, text = service.Error.Status, service.Error.Message
 	default:
 		return &cloud.Error{Code: code, RetryAfter: driverkit.RetryAfter(code, resp.Header),
-			Message: getToken + ": unexpected response of the token service (not Google): check spec.gcp"}
+			Message: getToken + ": unexpected response of the token service (not Google): check spec.cloud.gcp"}
 	}
 	if resp.StatusCode == http.StatusBadRequest || resp.StatusCode == http.StatusNotFound {
 		code = cloud.Unauthorized

@@ -126,7 +126,7 @@ func TestUniverse(t *testing.T) {
 	g := NewWithT(t)
 	stub := start(t, gcpstub.Options{})
 	account := testAccount()
-	account.GCP.UniverseDomain = gcpstub.Universe
+	account.Cloud.GCP.UniverseDomain = gcpstub.Universe
 	secret := map[string][]byte{keyCredentials: keyJSON(testKeys()[0], map[string]any{"universe_domain": gcpstub.Universe})}
 	d, err := newDriver(cloud.Config{Account: account, Credentials: secret, Connect: conformance.Through(stub.Transport())})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -160,7 +160,7 @@ func TestAmbient(t *testing.T) {
 	}
 	g.Expect(asked).To(Equal([]string{"http://metadata.google.internal", "https://compute.googleapis.com", "https://compute.googleapis.com"}))
 	custom := testAccount()
-	custom.GCP.Endpoint = "https://compute.elsewhere.test"
+	custom.Cloud.GCP.Endpoint = "https://compute.elsewhere.test"
 	_, err = newDriver(cloud.Config{Account: custom, Connect: conformance.Through(through)})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec), "%v", err)
 }

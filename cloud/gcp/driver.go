@@ -74,7 +74,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}
 	return &driver{
 		account: account, endpoint: endpoint, started: time.Now(), credential: credential, tokens: newTokenCache(),
-		api:          driverkit.JSON{Client: client, Secrets: credential.secrets, Cloud: "Compute Engine", Settings: "spec.gcp"},
+		api:          driverkit.JSON{Client: client, Secrets: credential.secrets, Cloud: "Compute Engine", Settings: "spec.cloud.gcp"},
 		zones:        driverkit.Memo[region]{TTL: zonesTTL},
 		machineTypes: driverkit.Memo[machineType]{TTL: machineTypeTTL},
 		leftovers:    driverkit.Memo[[]disk]{TTL: leftoversTTL},
@@ -100,7 +100,7 @@ func (d *driver) readRegion(ctx context.Context) (r region, err error) {
 	err = d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "regions/" + d.account.Region, out: &r})
 	switch {
 	case driverkit.RefusedAs(err, notFound):
-		return region{}, cloud.Errorf(cloud.InvalidSpec, "project %q or region %q does not exist: check spec.gcp", d.account.ProjectID, d.account.Region)
+		return region{}, cloud.Errorf(cloud.InvalidSpec, "project %q or region %q does not exist: check spec.cloud.gcp", d.account.ProjectID, d.account.Region)
 	case err != nil:
 		return region{}, err
 	case r.Name != d.account.Region || !strings.HasSuffix(r.SelfLink, "/projects/"+d.account.ProjectID+"/regions/"+r.Name):

@@ -133,17 +133,17 @@ func TestValidation(t *testing.T) {
 		path string
 	}{
 		"everything":     {everything, ""},
-		"reserved label": {func(m *infrav1.GCPMachine) { m.Labels = map[string]string{"drover-x": "y"} }, "spec.gcp.labels[drover-x]"},
-		"capitals":       {func(m *infrav1.GCPMachine) { m.Labels = map[string]string{"Team": "y"} }, "spec.gcp.labels[Team]"},
-		"label value":    {func(m *infrav1.GCPMachine) { m.Labels = map[string]string{"team": "a/b"} }, "spec.gcp.labels[team]"},
-		"metadata":       {func(m *infrav1.GCPMachine) { m.Metadata = map[string]string{"a b": "y"} }, "spec.gcp.metadata[a b]"},
-		"manager tag":    {func(m *infrav1.GCPMachine) { m.ResourceManagerTags = map[string]string{"x": "y"} }, "spec.gcp.resourceManagerTags[x]"},
-		"spot restarts":  {func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.AutomaticRestart = "SPOT", &yes }, "spec.gcp.automaticRestart"},
-		"spot migrates":  {func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.OnHostMaintenance = "SPOT", "MIGRATE" }, "spec.gcp.onHostMaintenance"},
+		"reserved label": {func(m *infrav1.GCPMachine) { m.Labels = map[string]string{"drover-x": "y"} }, "spec.cloud.gcp.labels[drover-x]"},
+		"capitals":       {func(m *infrav1.GCPMachine) { m.Labels = map[string]string{"Team": "y"} }, "spec.cloud.gcp.labels[Team]"},
+		"label value":    {func(m *infrav1.GCPMachine) { m.Labels = map[string]string{"team": "a/b"} }, "spec.cloud.gcp.labels[team]"},
+		"metadata":       {func(m *infrav1.GCPMachine) { m.Metadata = map[string]string{"a b": "y"} }, "spec.cloud.gcp.metadata[a b]"},
+		"manager tag":    {func(m *infrav1.GCPMachine) { m.ResourceManagerTags = map[string]string{"x": "y"} }, "spec.cloud.gcp.resourceManagerTags[x]"},
+		"spot restarts":  {func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.AutomaticRestart = "SPOT", &yes }, "spec.cloud.gcp.automaticRestart"},
+		"spot migrates":  {func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.OnHostMaintenance = "SPOT", "MIGRATE" }, "spec.cloud.gcp.onHostMaintenance"},
 	} {
 		var got string
 		machine := testMachine(test.edit)
-		delete(machine.GCP.Labels, cloud.TagToken)
+		delete(machine.Cloud.GCP.Labels, cloud.TagToken)
 		for _, err := range Cloud().Union.ValidateMachine(machine, field.NewPath("spec")) {
 			got += err.Field
 		}
@@ -152,7 +152,7 @@ func TestValidation(t *testing.T) {
 		}
 	}
 	account := testAccount()
-	account.CredentialsRef, account.GCP.Endpoint, account.GCP.UniverseDomain, account.GCP.CABundle = nil, "https://compute.example", "example", "PEM"
+	account.CredentialsRef, account.Cloud.GCP.Endpoint, account.Cloud.GCP.UniverseDomain, account.Cloud.GCP.CABundle = nil, "https://compute.example", "example", "PEM"
 	if errs := Cloud().Union.ValidateAccount(account, field.NewPath("spec")); len(errs) != 3 {
 		t.Errorf("a custom endpoint and universe without credentials: %v", errs)
 	}

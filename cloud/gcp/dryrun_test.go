@@ -94,7 +94,7 @@ func TestDryRun(t *testing.T) {
 				req.FailureDomain = test.zone
 			}
 			if test.machineType != "" {
-				req.Spec.GCP.MachineType = test.machineType
+				req.Spec.Cloud.GCP.MachineType = test.machineType
 			}
 			err := connect(t, stub).DryRun(t.Context(), req)
 			g.Expect(cloud.CodeOf(err)).To(Equal(test.code), "%v", err)

@@ -62,8 +62,8 @@ const googleapis = "googleapis.com"
 
 // union selects GCP's members of DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.GCPAccount, infrav1.GCPMachine]{
-	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.GCPAccount { return a.GCP },
-	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.GCPMachine { return m.GCP },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.GCPAccount { return a.Cloud.GCP },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.GCPMachine { return m.Cloud.GCP },
 	CheckAccount: validateAccount,
 	CheckMachine: validateMachine,
 }
@@ -75,7 +75,7 @@ func Cloud() cloud.Cloud {
 		Union: union,
 		New:   newDriver,
 		Endpoint: func(spec *infrav1.DroverAccountSpec) string {
-			a := spec.GCP
+			a := spec.Cloud.GCP
 			if a.Endpoint == "" && a.CABundle == "" && universeOf(a) == googleapis {
 				return ""
 			}
@@ -101,7 +101,7 @@ func Cloud() cloud.Cloud {
 		},
 		Batch: cloud.Batch{Read: maxDescribe, Delete: maxDelete},
 		ProviderID: func(spec *infrav1.DroverAccountSpec) string {
-			return providerID(spec.GCP.ProjectID, "{{ v1.availability_zone }}", "{{ v1.local_hostname }}")
+			return providerID(spec.Cloud.GCP.ProjectID, "{{ v1.availability_zone }}", "{{ v1.local_hostname }}")
 		},
 	}
 }
@@ -123,14 +123,14 @@ func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all fie
 	if spec.CredentialsRef != nil {
 		return nil
 	}
-	if spec.GCP.Endpoint != "" {
-		all = append(all, field.Forbidden(path.Child("gcp", "endpoint"), "a custom endpoint needs its own credentials: set credentialsRef"))
+	if spec.Cloud.GCP.Endpoint != "" {
+		all = append(all, field.Forbidden(path.Child("cloud", "gcp", "endpoint"), "a custom endpoint needs its own credentials: set credentialsRef"))
 	}
-	if spec.GCP.CABundle != "" {
-		all = append(all, field.Forbidden(path.Child("gcp", "caBundle"), "authorities of your own need your own credentials: set credentialsRef"))
+	if spec.Cloud.GCP.CABundle != "" {
+		all = append(all, field.Forbidden(path.Child("cloud", "gcp", "caBundle"), "authorities of your own need your own credentials: set credentialsRef"))
 	}
-	if universeOf(spec.GCP) != googleapis {
-		all = append(all, field.Forbidden(path.Child("gcp", "universeDomain"), "another universe needs its own credentials: set credentialsRef"))
+	if universeOf(spec.Cloud.GCP) != googleapis {
+		all = append(all, field.Forbidden(path.Child("cloud", "gcp", "universeDomain"), "another universe needs its own credentials: set credentialsRef"))
 	}
 	return all
 }
@@ -143,7 +143,7 @@ var (
 )
 
 func validateMachine(m *infrav1.GCPMachine, path *field.Path) (all field.ErrorList) {
-	path = path.Child("gcp")
+	path = path.Child("cloud", "gcp")
 	for key, value := range m.Labels {
 		at := path.Child("labels").Key(cloud.Clip(key, 63))
 		switch {

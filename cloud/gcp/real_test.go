@@ -43,7 +43,7 @@ func TestRealAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, err := newDriver(cloud.Config{
-		Account:     &infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, GCP: &real.GCPAccount},
+		Account:     &infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{GCP: &real.GCPAccount}},
 		Credentials: map[string][]byte{keyCredentials: key}, Connect: conformance.Through(http.DefaultTransport),
 	})
 	if err != nil {
@@ -59,7 +59,7 @@ func TestRealAccount(t *testing.T) {
 func TestLife(t *testing.T) {
 	t.Parallel()
 	stub := start(t, gcpstub.Options{Boot: 100 * time.Millisecond, Stop: 50 * time.Millisecond, Lag: 20 * time.Millisecond})
-	wholeLife(t, connect(t, stub), testMachine(nil).GCP, 10*time.Millisecond)
+	wholeLife(t, connect(t, stub), testMachine(nil).Cloud.GCP, 10*time.Millisecond)
 	if left := stub.Left(cloud.TagOwnership, realOwner); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
@@ -79,7 +79,7 @@ func wholeLife(t *testing.T, d *driver, spec *infrav1.GCPMachine, pace time.Dura
 	name, first := "drover-"+strings.ToLower(rand.Text()[:10]), cloud.Resource{}
 	for _, token := range []string{name + "-1", name + "-2"} {
 		req := cloud.Request{Token: token, OwnershipID: realOwner, Namespace: "test", Name: name, FailureDomain: info.FailureDomains[0],
-			UserData: []byte("#cloud-config\n"), Spec: &infrav1.DroverMachineFields{GCP: spec}}
+			UserData: []byte("#cloud-config\n"), Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{GCP: spec}}}
 		refs := []cloud.Reference{{Token: token, OwnershipID: realOwner}}
 		func() {
 			defer func() { conformance.Clean(ctx, t, d, refs, pace) }()

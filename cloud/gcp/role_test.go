@@ -97,7 +97,7 @@ func TestRole(t *testing.T) {
 	_, err = d.Offering(ctx, req.Spec)
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, image := range []infrav1.GCPImage{{Name: gcpstub.Image}, {Family: gcpstub.Image, Project: gcpstub.ImageProject}} {
-		req.Spec.GCP.Image = image
+		req.Spec.Cloud.GCP.Image = image
 		g.Expect(d.DryRun(ctx, req)).To(Succeed())
 	}
 	instance, err := ensured(t, d, req)

@@ -116,7 +116,7 @@ func written(t *testing.T) *damage.Tape {
 
 func TestDamagedAnswers(t *testing.T) {
 	address := &url.URL{Scheme: "https", Host: "10.0.0.1"}
-	spec := &infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{Instancetype: &infrav1.KubeVirtInstancetype{Name: "u1"}}}
+	spec := &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{Instancetype: &infrav1.KubeVirtInstancetype{Name: "u1"}}}}
 	damage.Run(t, written(t), damage.Target{
 		Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
 			to := endpoint{server: address, bearer: func() (string, error) { return "marked-token", nil }}
@@ -127,7 +127,7 @@ func TestDamagedAnswers(t *testing.T) {
 		},
 		Machine: cloud.Request{Token: "token-1", OwnershipID: "blue", Namespace: "ns", Name: "m", Spec: spec},
 		Balancer: cloud.BalancerRequest{Token: "balancer-1", OwnershipID: "blue", Namespace: "ns", Name: "lb", Port: 6443,
-			Targets: []string{"10.0.0.1"}, Spec: &infrav1.LoadBalancerFields{KubeVirt: &infrav1.KubeVirtLoadBalancer{}}},
+			Targets: []string{"10.0.0.1"}, Spec: &infrav1.LoadBalancerCloud{KubeVirt: &infrav1.KubeVirtLoadBalancer{}}},
 		Secrets: []string{"marked-token"},
 		Drivers: 1000,
 	})

@@ -51,7 +51,7 @@ type driver struct {
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
-	if cfg.Account == nil || cfg.Account.KubeVirt == nil {
+	if cfg.Account == nil || cfg.Account.Cloud.KubeVirt == nil {
 		return nil, cloud.Invalid("the account's spec.kubeVirt is not set")
 	}
 	to, err := endpointOf(cfg.Credentials)
@@ -64,8 +64,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}
 	return &driver{
 		client:        newClient(to, transport),
-		namespace:     cfg.Account.KubeVirt.Namespace,
-		domains:       slices.Clone(cfg.Account.KubeVirt.FailureDomains),
+		namespace:     cfg.Account.Cloud.KubeVirt.Namespace,
+		domains:       slices.Clone(cfg.Account.Cloud.KubeVirt.FailureDomains),
 		page:          pageSize,
 		streamTimeout: streamTimeout, absentInterval: absentInterval,
 		shapes: driverkit.Memo[shape]{TTL: shapeTTL},
@@ -122,7 +122,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	if err != nil {
 		return cloud.Resource{}, err
 	}
-	if err := d.checkInstancetype(ctx, req.Spec.KubeVirt); err != nil {
+	if err := d.checkInstancetype(ctx, req.Spec.Cloud.KubeVirt); err != nil {
 		if found, missing := d.adopt(ctx, req); missing == nil {
 			return found, nil // it was created while its instancetype existed
 		}
@@ -166,7 +166,7 @@ func (d *driver) check(req cloud.Request) (none infrav1.KubeVirtFailureDomain, e
 func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 	domain, err := d.check(req)
 	if err == nil {
-		err = d.checkInstancetype(ctx, req.Spec.KubeVirt)
+		err = d.checkInstancetype(ctx, req.Spec.Cloud.KubeVirt)
 	}
 	query := strict()
 	query.Set("dryRun", metav1.DryRunAll)

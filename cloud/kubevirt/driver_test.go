@@ -102,7 +102,7 @@ func TestDryRun(t *testing.T) {
 					write(w, 422, refusal(422, metav1.StatusReasonInvalid, "no"))
 				}
 			})
-			spec := &infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{CPU: &infrav1.KubeVirtCPU{Cores: 1}}}
+			spec := &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{CPU: &infrav1.KubeVirtCPU{Cores: 1}}}}
 			err := d.DryRun(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Name: "m", Namespace: "ns", Spec: spec})
 			g.Expect(cloud.CodeOf(err)).To(Equal(c.want), "%v", err)
 			g.Expect(posts).To(Equal(c.posts))
@@ -209,7 +209,7 @@ func TestCodes(t *testing.T) {
 			w.Header().Set("Retry-After", "3")
 			write(w, test.status, test.said)
 		})
-		_, err := d.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Spec: &infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
+		_, err := d.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{}}}})
 		var e *cloud.Error
 		g.Expect(err).To(BeAssignableToTypeOf(e), name)
 		e = err.(*cloud.Error) //nolint:errorlint // it is asserted above
@@ -400,7 +400,7 @@ func TestPodEndpoint(t *testing.T) {
 // TestValidate: rules that the CRD can't express.
 func TestValidate(t *testing.T) {
 	g := NewWithT(t)
-	errs := union.ValidateMachine(&infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{
+	errs := union.ValidateMachine(&infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{
 		Labels:        map[string]string{cloud.TagToken: "mine", "team": "a b"},
 		Annotations:   map[string]string{"drover-machine": "x", "a b": ""},
 		NodeSelector:  map[string]string{"a b": ""},
@@ -408,17 +408,17 @@ func TestValidate(t *testing.T) {
 		Spread:        []infrav1.KubeVirtSpread{{TopologyKey: "a b"}},
 		GPUs:          []infrav1.KubeVirtDevice{{DeviceName: "a b"}},
 		Networks:      []infrav1.KubeVirtNetwork{{Name: "a"}, {Name: "b"}},
-	}}, field.NewPath("spec"))
+	}}}, field.NewPath("spec"))
 	var at []string
 	for _, e := range errs {
 		at = append(at, e.Field)
 	}
-	g.Expect(at).To(ConsistOf("spec.kubevirt.labels", "spec.kubevirt.labels[drover-creation-token]", "spec.kubevirt.annotations[drover-machine]",
-		"spec.kubevirt.annotations[a b]", "spec.kubevirt.nodeSelector", "spec.kubevirt.requiredNodes[0].values[0]", "spec.kubevirt.spread[0].topologyKey",
-		"spec.kubevirt.gpus[0].deviceName", "spec.kubevirt.networks[1]"))
-	errs = validateAccount(&infrav1.DroverAccountSpec{KubeVirt: &infrav1.KubeVirtAccount{
+	g.Expect(at).To(ConsistOf("spec.cloud.kubevirt.labels", "spec.cloud.kubevirt.labels[drover-creation-token]", "spec.cloud.kubevirt.annotations[drover-machine]",
+		"spec.cloud.kubevirt.annotations[a b]", "spec.cloud.kubevirt.nodeSelector", "spec.cloud.kubevirt.requiredNodes[0].values[0]", "spec.cloud.kubevirt.spread[0].topologyKey",
+		"spec.cloud.kubevirt.gpus[0].deviceName", "spec.cloud.kubevirt.networks[1]"))
+	errs = validateAccount(&infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{
 		FailureDomains: []infrav1.KubeVirtFailureDomain{{Name: "a", NodeSelector: map[string]string{"a b": ""}}},
-	}}, field.NewPath("spec"))
+	}}}, field.NewPath("spec"))
 	g.Expect(errs).To(HaveLen(1))
 }
 

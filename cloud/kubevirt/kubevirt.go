@@ -31,8 +31,8 @@ const (
 
 // union accesses KubeVirt's member of the unions in DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.KubeVirtAccount, infrav1.KubeVirtMachine]{
-	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.KubeVirtAccount { return a.KubeVirt },
-	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.KubeVirtMachine { return m.KubeVirt },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.KubeVirtAccount { return a.Cloud.KubeVirt },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.KubeVirtMachine { return m.Cloud.KubeVirt },
 	CheckAccount: validateAccount,
 	CheckMachine: validateMachine,
 }
@@ -67,8 +67,8 @@ const instanceVariable = "{{ v1.instance_id }}"
 func providerID(name string) string { return "kubevirt://" + name }
 
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all field.ErrorList) {
-	a := spec.KubeVirt
-	path = path.Child("kubevirt", "failureDomains")
+	a := spec.Cloud.KubeVirt
+	path = path.Child("cloud", "kubevirt", "failureDomains")
 	for i, domain := range a.FailureDomains {
 		all = append(all, metav1validation.ValidateLabels(domain.NodeSelector, path.Index(i).Child("nodeSelector"))...)
 	}
@@ -76,7 +76,7 @@ func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all fie
 }
 
 func validateMachine(m *infrav1.KubeVirtMachine, path *field.Path) (all field.ErrorList) {
-	path = path.Child("kubevirt")
+	path = path.Child("cloud", "kubevirt")
 	all = append(all, metav1validation.ValidateLabels(m.NodeSelector, path.Child("nodeSelector"))...)
 	all = append(all, metav1validation.ValidateLabels(m.Labels, path.Child("labels"))...)
 	all = append(all, notReserved(m.Labels, path.Child("labels"))...)

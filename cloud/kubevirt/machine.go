@@ -70,7 +70,7 @@ func newSecret(req cloud.Request, namespace string) *corev1.Secret {
 func secretData(req cloud.Request) map[string][]byte {
 	userData := bytes.ReplaceAll(req.UserData, []byte(providerID(instanceVariable)), []byte(providerID(req.Token)))
 	data := map[string][]byte{userDataKey: userData}
-	if network := req.Spec.KubeVirt.NetworkData; network != "" {
+	if network := req.Spec.Cloud.KubeVirt.NetworkData; network != "" {
 		data[networkDataKey] = []byte(network)
 	}
 	return data
@@ -78,7 +78,7 @@ func secretData(req cloud.Request) map[string][]byte {
 
 // newVM returns the complete VM.
 func newVM(req cloud.Request, namespace string, domain infrav1.KubeVirtFailureDomain) *kubevirtv1.VirtualMachine {
-	spec := req.Spec.KubeVirt
+	spec := req.Spec.Cloud.KubeVirt
 	labels, annotations := map[string]string{}, map[string]string{}
 	maps.Copy(labels, spec.Labels)
 	maps.Copy(labels, tags(req))
@@ -120,7 +120,7 @@ func runStrategy(spec *infrav1.KubeVirtMachine) kubevirtv1.VirtualMachineRunStra
 
 // guest returns the VM's template without its disks.
 func guest(req cloud.Request, domain infrav1.KubeVirtFailureDomain) kubevirtv1.VirtualMachineInstanceSpec {
-	spec := req.Spec.KubeVirt
+	spec := req.Spec.Cloud.KubeVirt
 	nodes := map[string]string{}
 	maps.Copy(nodes, spec.NodeSelector)
 	maps.Copy(nodes, domain.NodeSelector)
@@ -211,7 +211,7 @@ func features(spec *infrav1.KubeVirtMachine) *kubevirtv1.Features {
 // addDisks adds the root disk, the seed with the user data, and the data disks, each with its
 // volume.
 func addDisks(vm *kubevirtv1.VirtualMachine, req cloud.Request, namespace string) {
-	spec := req.Spec.KubeVirt
+	spec := req.Spec.Cloud.KubeVirt
 	root := spec.RootDisk
 	add(vm, req, namespace, infrav1.KubeVirtDataDisk{Name: rootDisk, ContainerDisk: root.ContainerDisk, DataVolume: root.DataVolume, Bus: root.Bus})
 	inGuest := &vm.Spec.Template.Spec
@@ -252,10 +252,10 @@ func disk(name string, bus infrav1.KubeVirtDiskBus) kubevirtv1.Disk {
 func seed(req cloud.Request) kubevirtv1.VolumeSource {
 	secret := &corev1.LocalObjectReference{Name: req.Token}
 	var networkData *corev1.LocalObjectReference
-	if req.Spec.KubeVirt.NetworkData != "" {
+	if req.Spec.Cloud.KubeVirt.NetworkData != "" {
 		networkData = secret
 	}
-	if req.Spec.KubeVirt.CloudInit == infrav1.KubeVirtConfigDrive {
+	if req.Spec.Cloud.KubeVirt.CloudInit == infrav1.KubeVirtConfigDrive {
 		return kubevirtv1.VolumeSource{CloudInitConfigDrive: &kubevirtv1.CloudInitConfigDriveSource{UserDataSecretRef: secret, NetworkDataSecretRef: networkData}}
 	}
 	return kubevirtv1.VolumeSource{CloudInitNoCloud: &kubevirtv1.CloudInitNoCloudSource{UserDataSecretRef: secret, NetworkDataSecretRef: networkData}}

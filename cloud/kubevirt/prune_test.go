@@ -113,7 +113,7 @@ func TestRefusedLeavesNothing(t *testing.T) {
 			g := NewWithT(t)
 			d, asked := secretAndVM(t, test.status, test.said)
 			_, err := d.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", MaybeSent: test.maybeSent,
-				Spec: &infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
+				Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{}}}})
 			g.Expect(cloud.CodeOf(err)).To(Equal(test.code), "%v", err)
 			want := []string{"POST secrets", "POST virtualmachines"}
 			if test.removed {

@@ -139,7 +139,7 @@ func TestNameOf(t *testing.T) {
 	} {
 		g.Expect(nameOf(token)).To(Equal(name))
 	}
-	_, err := (&driver{}).check(cloud.Request{Token: "1a2b3c4d-x", OwnershipID: "blue", Spec: &infrav1.DroverMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
+	_, err := (&driver{}).check(cloud.Request{Token: "1a2b3c4d-x", OwnershipID: "blue", Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{}}}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "it is not made again")
 	token := tagging.ImportToken("1a2b3c4d", "blue", "workers-0")
 	for name, c := range map[string]struct {

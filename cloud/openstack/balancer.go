@@ -117,7 +117,7 @@ func (b *loadBalancer) resource() cloud.Resource {
 // EnsureBalancer implements cloud.Balancer.
 func (d *driver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) (cloud.Resource, error) {
 	if req.Spec == nil || req.Spec.OpenStack == nil {
-		return cloud.Resource{}, cloud.Invalid("spec.endpoint.loadBalancer.openstack is not set: it names the subnet")
+		return cloud.Resource{}, cloud.Invalid("spec.endpoint.loadBalancer.cloud.openstack is not set: it names the subnet")
 	}
 	switch has, err := d.hasOctavia(ctx); {
 	case err != nil:

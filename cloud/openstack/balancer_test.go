@@ -168,7 +168,7 @@ func (o *octavia) matches(req *http.Request) bool {
 func balancerRequest(targets ...string) cloud.BalancerRequest {
 	return cloud.BalancerRequest{
 		Token: "balancer-token-0001", OwnershipID: "owner-1", Namespace: "team-a", Name: "blue", Port: 6443, Targets: targets,
-		Spec: &infrav1.LoadBalancerFields{OpenStack: &infrav1.OpenStackLoadBalancer{Subnet: subnetOfBalancer}},
+		Spec: &infrav1.LoadBalancerCloud{OpenStack: &infrav1.OpenStackLoadBalancer{Subnet: subnetOfBalancer}},
 	}
 }
 

@@ -48,11 +48,11 @@ func TestClientCertificate(t *testing.T) {
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: known, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	account := &infrav1.DroverAccountSpec{OpenStack: &infrav1.OpenStackAccount{
+	account := &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{
 		CABundle: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})),
-	}}
+	}}}
 	ask := func(credentials map[string][]byte) error {
-		trust, err := connection(account.OpenStack, credentials)
+		trust, err := connection(account.Cloud.OpenStack, credentials)
 		if err != nil {
 			return err
 		}
@@ -73,8 +73,8 @@ func TestClientCertificate(t *testing.T) {
 		err := ask(bad)
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized), "%v", err)
 	}
-	account.OpenStack.CABundle = ""
-	config, err := connection(account.OpenStack, nil)
+	account.Cloud.OpenStack.CABundle = ""
+	config, err := connection(account.Cloud.OpenStack, nil)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(config).To(BeNil(), "the shared connections do")
 }

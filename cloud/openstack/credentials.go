@@ -96,7 +96,7 @@ func entryOf(file []byte, name string) (cloudEntry, error) {
 			return entry, nil
 		}
 	}
-	return cloudEntry{}, cloud.Invalid("%s has %d clouds, and none is named %q: set spec.openstack.cloud",
+	return cloudEntry{}, cloud.Invalid("%s has %d clouds, and none is named %q: set spec.cloud.openstack.cloud",
 		cloudsKey, len(content.Clouds), name)
 }
 
@@ -107,9 +107,9 @@ func (e *cloudEntry) check(account *infrav1.OpenStackAccount) error {
 	}
 	switch {
 	case e.Verify != nil && !*e.Verify:
-		return refuse("verify: false is not allowed: put the CA certificate into spec.openstack.caBundle")
+		return refuse("verify: false is not allowed: put the CA certificate into spec.cloud.openstack.caBundle")
 	case e.CACert != "":
-		return refuse("cacert names a file, and Drover reads none: put its content into spec.openstack.caBundle")
+		return refuse("cacert names a file, and Drover reads none: put its content into spec.cloud.openstack.caBundle")
 	case e.Cert != "" || e.Key != "":
 		return refuse("cert and key name files, and Drover reads none: put their content into the Secret's keys %s and %s", certificateKey, privateKey)
 	case e.Auth.AuthURL == "":

@@ -78,7 +78,7 @@ func withBalancers(token []byte) []byte {
 }
 
 func TestDamagedAnswers(t *testing.T) {
-	account := &infrav1.DroverAccountSpec{OpenStack: accountOf(t)}
+	account := &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{OpenStack: accountOf(t)}}
 	damage.Run(t, recordedTape(t), damage.Target{
 		Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
 			d, err := newDriver(cloud.Config{Account: account, Credentials: map[string][]byte{cloudsKey: []byte(clouds)}, Connect: conformance.Through(transport)})
@@ -89,7 +89,7 @@ func TestDamagedAnswers(t *testing.T) {
 		},
 		Machine: requested(nil),
 		Balancer: cloud.BalancerRequest{Token: "balancer-1", OwnershipID: "owner-1", Namespace: "ns", Name: "lb", Port: 6443, Targets: []string{"10.0.0.1"},
-			Spec: &infrav1.LoadBalancerFields{OpenStack: &infrav1.OpenStackLoadBalancer{Subnet: "nodes"}}},
+			Spec: &infrav1.LoadBalancerCloud{OpenStack: &infrav1.OpenStackLoadBalancer{Subnet: "nodes"}}},
 		Secrets: []string{"very-secret"},
 		Drivers: 1000,
 	})

@@ -49,10 +49,10 @@ type driver struct {
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
-	if cfg.Account == nil || cfg.Account.OpenStack == nil {
-		return nil, cloud.Invalid("the account's spec.openstack is not set")
+	if cfg.Account == nil || cfg.Account.Cloud.OpenStack == nil {
+		return nil, cloud.Invalid("the account's spec.cloud.openstack is not set")
 	}
-	account := cfg.Account.OpenStack
+	account := cfg.Account.Cloud.OpenStack
 	login, err := newLogin(account, cfg.Credentials)
 	if err != nil {
 		return nil, err

@@ -82,7 +82,7 @@ func TestRegionalProviderIDs(t *testing.T) {
 	found, err := d.List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found[0].ProviderID).To(Equal("openstack://RegionOne/" + found[0].ID))
-	g.Expect(Cloud().ProviderID(&infrav1.DroverAccountSpec{OpenStack: d.account})).To(Equal("openstack://RegionOne/{{ v1.instance_id }}"))
+	g.Expect(Cloud().ProviderID(&infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{OpenStack: d.account}})).To(Equal("openstack://RegionOne/{{ v1.instance_id }}"))
 }
 
 // TestDryRun: what a machine names is looked up, and nothing is created.

@@ -48,7 +48,7 @@ const (
 // portDescription returns a description with the port's ownership ID, its index, its dependants,
 // and the machine's name for users.
 func portDescription(req cloud.Request, index int) string {
-	machine, markers := req.Spec.OpenStack, ""
+	machine, markers := req.Spec.Cloud.OpenStack, ""
 	if machine.Ports[index].FloatingNetwork != "" {
 		markers += " " + floatingMarker + "=yes"
 	}
@@ -201,7 +201,7 @@ func (d *driver) createServer(ctx context.Context, req cloud.Request, body newSe
 
 // zoneOf returns the requested availability zone, or "".
 func zoneOf(req cloud.Request) string {
-	return cmp.Or(req.FailureDomain, req.Spec.OpenStack.AvailabilityZone)
+	return cmp.Or(req.FailureDomain, req.Spec.Cloud.OpenStack.AvailabilityZone)
 }
 
 // networkRef is an interface of a server: a network in which Nova creates a port, or a port.

@@ -142,7 +142,7 @@ func typed(secrets driverkit.Redactor, op string, class cloud.Class, err error) 
 	case errors.As(err, &answer):
 		return classify(secrets, op, class, answer)
 	case errors.As(err, &broken):
-		return cloud.Errorf(cloud.Unknown, "%s: unexpected response, not JSON (not OpenStack): check spec.openstack.authURL", op)
+		return cloud.Errorf(cloud.Unknown, "%s: unexpected response, not JSON (not OpenStack): check spec.cloud.openstack.authURL", op)
 	case err != nil && !ofConnection(err):
 		return cloud.Errorf(cloud.Unavailable, "%s: the response can't be decoded", op)
 	}

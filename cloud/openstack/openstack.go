@@ -44,8 +44,8 @@ const (
 
 // union selects OpenStack's members of DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.OpenStackAccount, infrav1.OpenStackMachine]{
-	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.OpenStackAccount { return a.OpenStack },
-	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.OpenStackMachine { return m.OpenStack },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.OpenStackAccount { return a.Cloud.OpenStack },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.OpenStackMachine { return m.Cloud.OpenStack },
 	CheckAccount: validateAccount,
 	CheckMachine: validateMachine,
 }
@@ -57,7 +57,7 @@ func Cloud() cloud.Cloud {
 		Union: union,
 		New:   newDriver,
 		Endpoint: func(spec *infrav1.DroverAccountSpec) string {
-			return spec.OpenStack.AuthURL + "\n" + spec.OpenStack.CABundle
+			return spec.Cloud.OpenStack.AuthURL + "\n" + spec.Cloud.OpenStack.CABundle
 		},
 		// Cautious guesses: Nova and Neutron have no rate limits, but a proxy in front of them may.
 		Limits: cloud.Limits{
@@ -69,7 +69,7 @@ func Cloud() cloud.Cloud {
 		CheckUserData: driverkit.MaxUserData(maxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxDelete},
 		ProviderID: func(a *infrav1.DroverAccountSpec) string {
-			return providerID(a.OpenStack, "{{ v1.instance_id }}")
+			return providerID(a.Cloud.OpenStack, "{{ v1.instance_id }}")
 		},
 	}
 }
@@ -85,18 +85,18 @@ func providerID(account *infrav1.OpenStackAccount, id string) string {
 }
 
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all field.ErrorList) {
-	a := spec.OpenStack
+	a := spec.Cloud.OpenStack
 	if spec.CredentialsRef == nil {
 		all = append(all, field.Required(path.Child("credentialsRef"), "OpenStack has no ambient credentials: name a Secret with clouds.yaml"))
 	}
 	if _, err := driverkit.CertPool(a.CABundle); err != nil {
-		all = append(all, field.Invalid(path.Child("openstack", "caBundle"), "", "must contain PEM certificates"))
+		all = append(all, field.Invalid(path.Child("cloud", "openstack", "caBundle"), "", "must contain PEM certificates"))
 	}
 	return all
 }
 
 func validateMachine(m *infrav1.OpenStackMachine, path *field.Path) (all field.ErrorList) {
-	path = path.Child("openstack")
+	path = path.Child("cloud", "openstack")
 	for key, value := range m.Metadata {
 		at := path.Child("metadata").Key(cloud.Clip(key, maxText))
 		switch {

@@ -136,7 +136,7 @@ func TestClouds(t *testing.T) {
 		"named credential":       {file: "clouds: {a: {auth: {auth_url: 'https://keystone.example.com/v3', application_credential_name: n, application_credential_secret: s, username: u, user_domain_id: d}}}"},
 		"token":                  {file: "clouds: {a: {auth_type: token, auth: {auth_url: 'https://keystone.example.com/v3', token: t}}}"},
 		"the right one of two":   {file: two, cloud: "b"},
-		"which of two":           {file: two, want: cloud.InvalidSpec, says: "spec.openstack.cloud"},
+		"which of two":           {file: two, want: cloud.InvalidSpec, says: "spec.cloud.openstack.cloud"},
 		"none of that name":      {file: two, cloud: "c", want: cloud.InvalidSpec},
 		"no file":                {want: cloud.Unauthorized, says: "is missing"},
 		"no YAML":                {file: "a: [", want: cloud.InvalidSpec},
@@ -358,13 +358,13 @@ func TestValidate(t *testing.T) {
 		m.Tags = []string{"drover-creation-token=x", "fine"}
 		m.Ports = []infrav1.OpenStackPort{{Network: "n", AllowedAddressPairs: []infrav1.OpenStackAddressPair{{IPAddress: "10.0.0.1"}, {IPAddress: "fd00::/8"}, {IPAddress: "ten"}}}}
 	}).Spec, path)).To(ConsistOf(
-		HaveField("Field", `spec.openstack.metadata[drover-ownership-id]`), HaveField("Field", `spec.openstack.metadata[]`),
-		HaveField("Field", `spec.openstack.metadata[long]`), HaveField("Field", "spec.openstack.tags[0]"),
-		HaveField("Field", "spec.openstack.ports[0].allowedAddressPairs[2].ipAddress"),
+		HaveField("Field", `spec.cloud.openstack.metadata[drover-ownership-id]`), HaveField("Field", `spec.cloud.openstack.metadata[]`),
+		HaveField("Field", `spec.cloud.openstack.metadata[long]`), HaveField("Field", "spec.cloud.openstack.tags[0]"),
+		HaveField("Field", "spec.cloud.openstack.ports[0].allowedAddressPairs[2].ipAddress"),
 	))
-	account := &infrav1.DroverAccountSpec{OpenStack: &infrav1.OpenStackAccount{CABundle: "none"}}
+	account := &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{CABundle: "none"}}}
 	g.Expect(validateAccount(account, path)).To(ConsistOf(
-		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.openstack.caBundle")))
+		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.cloud.openstack.caBundle")))
 }
 
 // FuzzRefusal: every answer becomes a typed error without secrets, and with a message of limited
@@ -394,7 +394,7 @@ func FuzzPort(f *testing.F) {
 		if index%2 == 0 {
 			m.Ports[index].FloatingNetwork = "public"
 		}
-		req := cloud.Request{OwnershipID: owner, Namespace: namespace, Name: name, Spec: &infrav1.DroverMachineFields{OpenStack: m}}
+		req := cloud.Request{OwnershipID: owner, Namespace: namespace, Name: name, Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{OpenStack: m}}}
 		p := port{Description: portDescription(req, index)}
 		if p.ownership() != owner || p.index() != index || index%2 == 0 && !p.floating() || index == 0 && !p.volumes() || len(p.Description) > maxText {
 			t.Errorf("%q: %q %d", p.Description, p.ownership(), p.index())

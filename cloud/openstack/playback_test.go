@@ -173,7 +173,7 @@ func accountOf(t *testing.T) *infrav1.OpenStackAccount {
 func connected(t *testing.T, p http.RoundTripper) *driver {
 	t.Helper()
 	d, err := newDriver(cloud.Config{
-		Account:     &infrav1.DroverAccountSpec{OpenStack: accountOf(t)},
+		Account:     &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{OpenStack: accountOf(t)}},
 		Credentials: map[string][]byte{cloudsKey: []byte(clouds)}, Connect: conformance.Through(p),
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -187,6 +187,6 @@ func requested(change func(*infrav1.OpenStackMachine)) cloud.Request {
 	}
 	return cloud.Request{
 		Token: "recorded-token-0001", OwnershipID: "owner-1", Namespace: "team-a", Name: "blue-1",
-		UserData: []byte("#cloud-config\n"), Spec: &infrav1.DroverMachineFields{OpenStack: m},
+		UserData: []byte("#cloud-config\n"), Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{OpenStack: m}},
 	}
 }

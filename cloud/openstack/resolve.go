@@ -176,5 +176,5 @@ func (d *driver) neutronID(ctx context.Context, kind neutronKind, wanted string,
 
 // unexpectedResponse returns the error for an answer that lacks the requested content.
 func unexpectedResponse(op operation) error {
-	return cloud.Errorf(cloud.Unknown, "%s: unexpected response without the requested content (not OpenStack): check spec.openstack.authURL", op.name)
+	return cloud.Errorf(cloud.Unknown, "%s: unexpected response without the requested content (not OpenStack): check spec.cloud.openstack.authURL", op.name)
 }

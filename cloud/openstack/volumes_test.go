@@ -53,7 +53,7 @@ func TestVolumes(t *testing.T) {
 			_, err := d.Ensure(t.Context(), req)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(p.ops()).To(Equal([]string{"CreateToken", "ListServers", "ListFlavors", "ListImages", "ListNetworks", "CreateServer"}))
-			from, err := d.image(t.Context(), req.Spec.OpenStack.Image)
+			from, err := d.image(t.Context(), req.Spec.Cloud.OpenStack.Image)
 			g.Expect(err).NotTo(HaveOccurred())
 			if len(test.want) > 0 {
 				test.want[0].UUID = from.ID

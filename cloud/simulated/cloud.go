@@ -33,8 +33,8 @@ const (
 
 // union selects the simulated cloud's members of DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{
-	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.SimulatedAccount { return a.Simulated },
-	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.SimulatedMachine { return m.Simulated },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.SimulatedAccount { return a.Cloud.Simulated },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.SimulatedMachine { return m.Cloud.Simulated },
 	CheckAccount: validateAccount,
 }
 
@@ -44,7 +44,7 @@ func Cloud(endpoint string) cloud.Cloud {
 		Name:     "simulated",
 		Union:    union,
 		New:      func(cfg cloud.Config) (cloud.Driver, error) { return newDriver(cfg, endpoint) },
-		Endpoint: func(spec *infrav1.DroverAccountSpec) string { return spec.Simulated.Endpoint },
+		Endpoint: func(spec *infrav1.DroverAccountSpec) string { return spec.Cloud.Simulated.Endpoint },
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 50, Burst: 100},
 			Delete: cloud.Limit{PerSecond: 20, Burst: 50},
@@ -60,11 +60,11 @@ func Cloud(endpoint string) cloud.Cloud {
 }
 
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.ErrorList {
-	a := spec.Simulated
+	a := spec.Cloud.Simulated
 	if a.Endpoint == "" {
 		return nil
 	}
-	path = path.Child("simulated", "endpoint")
+	path = path.Child("cloud", "simulated", "endpoint")
 	if msg := endpointFault(a.Endpoint); msg != "" {
 		return field.ErrorList{field.Invalid(path, a.Endpoint, msg)}
 	}
@@ -89,10 +89,10 @@ func endpointFault(endpoint string) string {
 // newDriver returns an account's driver. operator is the operator's own endpoint, for accounts
 // without one.
 func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
-	if cfg.Account == nil || cfg.Account.Simulated == nil {
-		return nil, cloud.Invalid("the account's spec.simulated is not set")
+	if cfg.Account == nil || cfg.Account.Cloud.Simulated == nil {
+		return nil, cloud.Invalid("the account's spec.cloud.simulated is not set")
 	}
-	endpoint := cfg.Account.Simulated.Endpoint
+	endpoint := cfg.Account.Cloud.Simulated.Endpoint
 	if endpoint != "" && cfg.Credentials == nil {
 		return nil, cloud.Invalid("a custom endpoint needs its own credentials")
 	}
@@ -100,7 +100,7 @@ func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 		endpoint = operator
 	}
 	if endpoint == "" {
-		return nil, cloud.Invalid("no endpoint: set spec.simulated.endpoint or the flag --simulated-endpoint")
+		return nil, cloud.Invalid("no endpoint: set spec.cloud.simulated.endpoint or the flag --simulated-endpoint")
 	}
 	if msg := endpointFault(endpoint); msg != "" {
 		return nil, cloud.Invalid("the endpoint %s", msg)
@@ -113,7 +113,7 @@ func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	region := cfg.Account.Simulated.Region
+	region := cfg.Account.Cloud.Simulated.Region
 	if region == "" {
 		region = defaultRegion
 	}
@@ -122,7 +122,7 @@ func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 		region:   region,
 		token:    token,
 		api: driverkit.JSON{
-			Client: driverkit.Client(transport), Secrets: driverkit.NewRedactor(token), Cloud: "a simulated cloud", Settings: "spec.simulated.endpoint",
+			Client: driverkit.Client(transport), Secrets: driverkit.NewRedactor(token), Cloud: "a simulated cloud", Settings: "spec.cloud.simulated.endpoint",
 		},
 	}, nil
 }

@@ -35,13 +35,13 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 	row.Traits.ReadLag = lag // the row's own value is the simulator's worst
 	machine := func(edit func(*infrav1.SimulatedMachine)) *infrav1.DroverMachineFields {
 		fields := machine()
-		fields.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: 10}}
-		edit(fields.Simulated)
+		fields.Cloud.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: 10}}
+		edit(fields.Cloud.Simulated)
 		return fields
 	}
 	conformance.Run(t, conformance.Target{
 		Cloud:          row,
-		Account:        &infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}},
+		Account:        &infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}}},
 		Credentials:    map[string][]byte{"token": []byte(secret)},
 		BadCredentials: map[string][]byte{"token": []byte("marked-but-wrong-token")},
 		Machine:        machine(func(*infrav1.SimulatedMachine) {}),

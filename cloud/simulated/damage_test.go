@@ -19,7 +19,7 @@ func TestDamagedAnswers(t *testing.T) {
 	target := damage.Target{
 		Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
 			return simulated.Cloud("").New(cloud.Config{
-				Account:     &infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}},
+				Account:     &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}}},
 				Credentials: map[string][]byte{"token": []byte(secret)},
 				Connect:     conformance.Through(transport),
 			})

@@ -57,7 +57,7 @@ func newDriver(t *testing.T, url, token string) cloud.Driver {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	t.Cleanup(transport.CloseIdleConnections)
 	d, err := simulated.Cloud("").New(cloud.Config{
-		Account:     &infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: url, Region: "sim-1"}},
+		Account:     &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: url, Region: "sim-1"}}},
 		Credentials: map[string][]byte{"token": []byte(token)},
 		Connect:     conformance.Through(transport),
 	})
@@ -68,7 +68,7 @@ func newDriver(t *testing.T, url, token string) cloud.Driver {
 }
 
 func machine() *infrav1.DroverMachineFields {
-	return &infrav1.DroverMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image", DiskGiB: 20}}
+	return &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image", DiskGiB: 20}}}
 }
 
 func request(token string) cloud.Request {
@@ -203,8 +203,8 @@ func TestRealRefusals(t *testing.T) {
 		_, err := d.Ensure(t.Context(), r)
 		return cloud.CodeOf(err)
 	}
-	g.Expect(code(func(r *cloud.Request) { r.Spec.Simulated.InstanceType = "huge" })).To(Equal(cloud.InvalidSpec))
-	g.Expect(code(func(r *cloud.Request) { r.Spec.Simulated.Image = "none" })).To(Equal(cloud.InvalidSpec))
+	g.Expect(code(func(r *cloud.Request) { r.Spec.Cloud.Simulated.InstanceType = "huge" })).To(Equal(cloud.InvalidSpec))
+	g.Expect(code(func(r *cloud.Request) { r.Spec.Cloud.Simulated.Image = "none" })).To(Equal(cloud.InvalidSpec))
 	g.Expect(code(func(r *cloud.Request) { r.FailureDomain = "c" })).To(Equal(cloud.InvalidSpec))
 	g.Expect(code(func(r *cloud.Request) { r.UserData = make([]byte, 16<<10+1) })).To(Equal(cloud.InvalidSpec))
 	g.Expect(code(func(r *cloud.Request) { r.FailureDomain = "a" })).To(Equal(cloud.NoCapacity))
@@ -230,7 +230,7 @@ func TestListIsComplete(t *testing.T) {
 	d := newDriver(t, admin.URL, secret)
 	for i := range 40 {
 		r := request(fmt.Sprintf("tok-%d", i))
-		r.Spec.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: 5}}
+		r.Spec.Cloud.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: 5}}
 		_, err := d.Ensure(t.Context(), r)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
@@ -255,7 +255,7 @@ func TestDeleteWithDependants(t *testing.T) {
 	admin := newCloud(t, simulator.Options{})
 	d := newDriver(t, admin.URL, secret)
 	r := request("tok-1")
-	r.Spec.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: 5}, {SizeGiB: 6}}
+	r.Spec.Cloud.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: 5}, {SizeGiB: 6}}
 	_, err := d.Ensure(t.Context(), r)
 	g.Expect(err).NotTo(HaveOccurred())
 	all, err := d.Describe(t.Context(), []cloud.Reference{reference("tok-1"), reference("tok-2")})
@@ -307,7 +307,7 @@ func TestOffering(t *testing.T) {
 	g.Expect(o.Capacity.Memory().String()).To(Equal("4Gi"))
 	g.Expect(o.Architecture).To(Equal("amd64"))
 	unknown := machine()
-	unknown.Simulated.Image = "none"
+	unknown.Cloud.Simulated.Image = "none"
 	_, err = d.Offering(t.Context(), unknown)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
 	info, err := d.Probe(t.Context())
@@ -378,7 +378,7 @@ func TestDeleteRepeatsNoToken(t *testing.T) {
 
 func TestNew(t *testing.T) {
 	own := func(endpoint string) *infrav1.DroverAccountSpec {
-		return &infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: endpoint}}
+		return &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: endpoint}}}
 	}
 	token := map[string][]byte{"token": []byte("t")}
 	for name, c := range map[string]struct {

@@ -284,8 +284,8 @@ func (s *session) cloning(ctx context.Context, page int32) (map[types.ManagedObj
 // Ensure looks for the machine as a VM, as a running clone and as a clone that may be the
 // machine's. It clones the template only if there is none.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Resource, err error) {
-	if req.Spec == nil || req.Spec.VSphere == nil {
-		return made, cloud.Invalid("the machine's spec.vsphere is not set")
+	if req.Spec == nil || req.Spec.Cloud.VSphere == nil {
+		return made, cloud.Invalid("the machine's spec.cloud.vsphere is not set")
 	}
 	if len(req.UserData) > maxUserData {
 		return made, cloud.Invalid("the user data has %d bytes, at most %d are possible", len(req.UserData), maxUserData)
@@ -311,11 +311,11 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Reso
 // DryRun implements preflight.DryRunner. It resolves the names, and compares the fields with the
 // template. vCenter checks no clone without starting it.
 func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
-	if req.Spec == nil || req.Spec.VSphere == nil {
-		return cloud.Invalid("the machine's spec.vsphere is not set")
+	if req.Spec == nil || req.Spec.Cloud.VSphere == nil {
+		return cloud.Invalid("the machine's spec.cloud.vsphere is not set")
 	}
 	return d.vcenter.withSession(ctx, func(s *session) error {
-		p, err := d.plan(ctx, s, req.Spec.VSphere, req.FailureDomain)
+		p, err := d.plan(ctx, s, req.Spec.Cloud.VSphere, req.FailureDomain)
 		if err == nil {
 			_, err = p.cloneSpec(req, identityOf(req.Token))
 		}
@@ -370,7 +370,7 @@ func (d *driver) mayClone(ctx context.Context, s *session, req cloud.Request, id
 		return nil
 	}
 	var templates map[types.ManagedObjectReference]bool
-	if p, err := d.plan(ctx, s, req.Spec.VSphere, req.FailureDomain); err == nil {
+	if p, err := d.plan(ctx, s, req.Spec.Cloud.VSphere, req.FailureDomain); err == nil {
 		templates = map[types.ManagedObjectReference]bool{withoutServer(p.template.ref): true}
 	}
 	return d.clones.checkUnknown(ctx, s, d.page, id, templates)
@@ -388,7 +388,7 @@ func names(vms []vm) string {
 // clone starts the clone of the machine. One call sets its UUIDs, its owner and its user data, and
 // powers it on.
 func (d *driver) clone(ctx context.Context, s *session, req cloud.Request, id string) (*cloud.Resource, error) {
-	p, err := d.plan(ctx, s, req.Spec.VSphere, req.FailureDomain)
+	p, err := d.plan(ctx, s, req.Spec.Cloud.VSphere, req.FailureDomain)
 	if err != nil {
 		return nil, err
 	}

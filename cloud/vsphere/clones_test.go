@@ -215,7 +215,7 @@ func TestDuplicates(t *testing.T) {
 	id := identityOf(req.Token)
 	second := func(name string, edit func(*types.VirtualMachineConfigSpec)) {
 		g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
-			p, err := d.plan(t.Context(), s, req.Spec.VSphere, "")
+			p, err := d.plan(t.Context(), s, req.Spec.Cloud.VSphere, "")
 			g.Expect(err).NotTo(HaveOccurred())
 			spec, err := p.cloneSpec(req, id)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -288,7 +288,7 @@ func TestReplacedTemplate(t *testing.T) {
 	_, err := d.Ensure(t.Context(), request("before"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
-		p, err := d.plan(t.Context(), s, machine().VSphere, "")
+		p, err := d.plan(t.Context(), s, machine().Cloud.VSphere, "")
 		if err == nil {
 			p.template.ref.Value = "vm-0"
 		}

@@ -109,7 +109,7 @@ func (v *vcenter) callError(operation string, err error) error {
 	case errors.As(err, &syntax):
 		return cloud.Errorf(cloud.Unavailable, "%s: the response is not complete XML", operation)
 	}
-	return cloud.Errorf(cloud.Unknown, "%s: unexpected response (not vCenter): check spec.vsphere.server", operation)
+	return cloud.Errorf(cloud.Unknown, "%s: unexpected response (not vCenter): check spec.cloud.vsphere.server", operation)
 }
 
 // statusError returns an error for an answer that is neither a result nor a fault, else nil.

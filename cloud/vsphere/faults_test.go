@@ -107,7 +107,7 @@ func TestDomainRefuses(t *testing.T) {
 			template.fault = nil
 		}
 	}
-	v.account.VSphere.FailureDomains = []infrav1.VSphereFailureDomain{
+	v.account.Cloud.VSphere.FailureDomains = []infrav1.VSphereFailureDomain{
 		{Name: "no-pool", ResourcePool: "DC0_C9/Resources"},
 		{Name: "no-store", ResourcePool: "DC0_C0/Resources", Datastore: "LocalDS_9"},
 	}
@@ -117,7 +117,7 @@ func TestDomainRefuses(t *testing.T) {
 		req.FailureDomain = domain
 		_, err := d.Ensure(t.Context(), req)
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NoCapacity), "%v", err)
-		req.Spec.VSphere.Template = "nothing"
+		req.Spec.Cloud.VSphere.Template = "nothing"
 		_, err = d.Ensure(t.Context(), req)
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound), "%v", err)
 	}

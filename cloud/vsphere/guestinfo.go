@@ -37,7 +37,7 @@ func isIgnition(userData []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(u
 // cloud-init's VMware data source or of Ignition (its operator notes, "VMware"). In Ignition's
 // images, Afterburn reads the metadata, under the same name as cloud-init.
 func options(req cloud.Request) ([]types.BaseOptionValue, error) {
-	spec := req.Spec.VSphere
+	spec := req.Spec.Cloud.VSphere
 	metadata, err := metadata(req)
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func compress(data []byte) (string, error) {
 // metadata returns the data source's metadata, identity and network, as JSON (which is YAML).
 func metadata(req cloud.Request) ([]byte, error) {
 	data := map[string]any{"instance-id": identityOf(req.Token), "local-hostname": label(req.Name)}
-	networks := req.Spec.VSphere.Networks
+	networks := req.Spec.Cloud.VSphere.Networks
 	if len(networks) > 1 || slices.ContainsFunc(networks, configured) { // otherwise cloud-init uses DHCP by default
 		ethernets := map[string]any{}
 		for i, n := range networks {

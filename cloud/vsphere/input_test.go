@@ -34,7 +34,7 @@ func TestTwoTemplatesOfOneName(t *testing.T) {
 	found := map[types.ManagedObjectReference]bool{}
 	for _, name := range []string{original.Name, "old/" + original.Name} {
 		g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
-			p, err := d.plan(t.Context(), s, machine(func(m *infrav1.VSphereMachine) { m.Template = name }).VSphere, "")
+			p, err := d.plan(t.Context(), s, machine(func(m *infrav1.VSphereMachine) { m.Template = name }).Cloud.VSphere, "")
 			if err == nil {
 				found[p.template.ref] = true
 			}

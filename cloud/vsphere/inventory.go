@@ -133,7 +133,7 @@ func (s *session) retrieve(ctx context.Context, page int32, kind string, objects
 			}
 		}
 		if stored > maxStored {
-			return nil, "", cloud.Errorf(cloud.Unknown, "RetrievePropertiesEx %s: the properties take more than %d MiB: check spec.vsphere.server", kind, maxStored>>20)
+			return nil, "", cloud.Errorf(cloud.Unknown, "RetrievePropertiesEx %s: the properties take more than %d MiB: check spec.cloud.vsphere.server", kind, maxStored>>20)
 		}
 		return all, result.Token, nil
 	})

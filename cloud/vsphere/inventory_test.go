@@ -205,9 +205,9 @@ func TestTrust(t *testing.T) {
 	g := NewWithT(t)
 	v, other := start(t), start(t)
 	account := v.account.DeepCopy()
-	account.VSphere.Server = other.account.VSphere.Server
+	account.Cloud.VSphere.Server = other.account.Cloud.VSphere.Server
 	ask := func() error {
-		config, err := trust(account.VSphere)
+		config, err := trust(account.Cloud.VSphere)
 		if err != nil {
 			return err
 		}
@@ -220,24 +220,24 @@ func TestTrust(t *testing.T) {
 		return err
 	}
 	g.Expect(ask()).To(Succeed(), "both simulators have httptest's certificate")
-	block, _ := pem.Decode([]byte(account.VSphere.CABundle))
-	account.VSphere.CABundle = strangersCA
+	block, _ := pem.Decode([]byte(account.Cloud.VSphere.CABundle))
+	account.Cloud.VSphere.CABundle = strangersCA
 	err := ask()
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
 	g.Expect(err).To(MatchError(ContainSubstring("certificate signed by unknown authority")))
 
 	right := sha256.Sum256(block.Bytes)
-	account.VSphere.Thumbprint = hex.EncodeToString(right[:])
+	account.Cloud.VSphere.Thumbprint = hex.EncodeToString(right[:])
 	g.Expect(ask()).To(Succeed(), "the thumbprint suffices")
-	account.VSphere.Thumbprint = strings.ReplaceAll(fmt.Sprintf("% X", right), " ", ":")
+	account.Cloud.VSphere.Thumbprint = strings.ReplaceAll(fmt.Sprintf("% X", right), " ", ":")
 	g.Expect(ask()).To(Succeed(), "as openssl prints it")
-	account.VSphere.CABundle, right[31] = v.account.VSphere.CABundle, right[31]^1
-	account.VSphere.Thumbprint = hex.EncodeToString(right[:])
+	account.Cloud.VSphere.CABundle, right[31] = v.account.Cloud.VSphere.CABundle, right[31]^1
+	account.Cloud.VSphere.Thumbprint = hex.EncodeToString(right[:])
 	err = ask()
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "a bundle that vouches for it does not help")
-	g.Expect(err).To(MatchError(ContainSubstring("which differs from spec.vsphere.thumbprint")))
+	g.Expect(err).To(MatchError(ContainSubstring("which differs from spec.cloud.vsphere.thumbprint")))
 	old := sha1.Sum(block.Bytes)
-	account.VSphere.Thumbprint = hex.EncodeToString(old[:])
+	account.Cloud.VSphere.Thumbprint = hex.EncodeToString(old[:])
 	g.Expect(cloud.CodeOf(ask())).To(Equal(cloud.InvalidSpec), "SHA-1")
 }
 

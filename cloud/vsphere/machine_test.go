@@ -142,7 +142,7 @@ func TestLinkedClone(t *testing.T) {
 		var spec *types.VirtualMachineCloneSpec
 		var from template
 		g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
-			p, err := d.plan(t.Context(), s, req.Spec.VSphere, "")
+			p, err := d.plan(t.Context(), s, req.Spec.Cloud.VSphere, "")
 			g.Expect(err).NotTo(HaveOccurred())
 			from = p.template
 			spec, err = p.cloneSpec(req, identityOf(req.Token))
@@ -223,14 +223,14 @@ func TestFullController(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	g := NewWithT(t)
-	account := &infrav1.DroverAccountSpec{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com", Datacenter: "dc1", CABundle: "no PEM", Thumbprint: "da39a3ee5e6b4b0d3255bfef95601890afd80709",
-		NodeAddresses: &infrav1.VSphereNodeAddresses{Exclude: []string{"192.0.2.0/24", "192.0.2.1"}}}}
+	account := &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com", Datacenter: "dc1", CABundle: "no PEM", Thumbprint: "da39a3ee5e6b4b0d3255bfef95601890afd80709",
+		NodeAddresses: &infrav1.VSphereNodeAddresses{Exclude: []string{"192.0.2.0/24", "192.0.2.1"}}}}}
 	g.Expect(validateAccount(account, field.NewPath("spec"))).To(ConsistOf(
-		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.vsphere.caBundle"), HaveField("Field", "spec.vsphere.thumbprint"),
-		HaveField("Field", "spec.vsphere.nodeAddresses.exclude[1]")))
+		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.cloud.vsphere.caBundle"), HaveField("Field", "spec.cloud.vsphere.thumbprint"),
+		HaveField("Field", "spec.cloud.vsphere.nodeAddresses.exclude[1]")))
 	_, err := newDriver(cloud.Config{Account: account, Credentials: map[string][]byte{usernameKey: []byte("u")}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
-	account.VSphere.Server = "host/path"
+	account.Cloud.VSphere.Server = "host/path"
 	_, err = newDriver(cloud.Config{Account: account, Credentials: credentials()})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
 
@@ -243,7 +243,7 @@ func TestValidate(t *testing.T) {
 	})
 	var fields []string
 	for _, e := range union.ValidateMachine(bad, field.NewPath("spec")) {
-		fields = append(fields, strings.TrimPrefix(e.Field, "spec.vsphere."))
+		fields = append(fields, strings.TrimPrefix(e.Field, "spec.cloud.vsphere."))
 	}
 	g.Expect(fields).To(ConsistOf("extraConfig[0].key", "networks[0].addresses[0]", "networks[0].nameservers[0]",
 		"networks[0].gateway4", "networks[0].gateway6", "networks[0].routes[0].to", "networks[0].routes[0].via"))

@@ -249,7 +249,7 @@ func (d *driver) network(ctx context.Context, s *session, name string) (types.Ba
 
 // cloneSpec returns the specification of the complete machine.
 func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineCloneSpec, error) {
-	spec := req.Spec.VSphere
+	spec := req.Spec.Cloud.VSphere
 	options, err := options(req)
 	if err != nil {
 		return nil, err
@@ -401,16 +401,16 @@ func (t template) disks() (root *types.VirtualDisk, units map[int32]bool) {
 
 // Offering returns the template's capacity, with the changes that the machine's own fields make.
 func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFields) (o cloud.Offering, err error) {
-	if fields == nil || fields.VSphere == nil {
-		return o, cloud.Invalid("the machine's spec.vsphere is not set")
+	if fields == nil || fields.Cloud.VSphere == nil {
+		return o, cloud.Invalid("the machine's spec.cloud.vsphere is not set")
 	}
 	err = d.vcenter.withSession(ctx, func(s *session) error {
-		t, err := d.template(ctx, s, fields.VSphere)
+		t, err := d.template(ctx, s, fields.Cloud.VSphere)
 		if cloud.CodeOf(err) == cloud.NotFound {
 			return &cloud.Error{Code: cloud.InvalidSpec, Message: fmt.Sprintf("no offering: %v", err), Err: err}
 		}
 		if err == nil {
-			o = t.offering(fields.VSphere)
+			o = t.offering(fields.Cloud.VSphere)
 		}
 		return err
 	})

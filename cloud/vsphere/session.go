@@ -245,7 +245,7 @@ func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 		return s.callError(operation, err)
 	}
 	if reflect.ValueOf(res).Elem().FieldByName("Res").IsNil() {
-		return cloud.Errorf(cloud.Unknown, "%s: unexpected response (not vCenter): check spec.vsphere.server", operation)
+		return cloud.Errorf(cloud.Unknown, "%s: unexpected response (not vCenter): check spec.cloud.vsphere.server", operation)
 	}
 	return nil
 }

@@ -178,7 +178,7 @@ func TestUnknownTags(t *testing.T) {
 func TestZonesByTag(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
-	v.account.VSphere.FailureDomains, v.account.VSphere.ZoneCategory = nil, "k8s-zone"
+	v.account.Cloud.VSphere.FailureDomains, v.account.Cloud.VSphere.ZoneCategory = nil, "k8s-zone"
 	ids := v.tags(t, "k8s-zone", "zone-a", "zone-b", "zone-c")
 	d := v.driver(t)
 	hosted := v.Context.Map.Any("ClusterComputeResource").(*simulator.ClusterComputeResource)
@@ -217,7 +217,7 @@ func TestZonesByTag(t *testing.T) {
 
 	g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
 		for zone, cluster := range map[string]*simulator.ClusterComputeResource{"zone-a": hosted, "zone-b": v.Context.Map.Get(empty).(*simulator.ClusterComputeResource)} {
-			p, err := d.plan(t.Context(), s, machine(func(m *infrav1.VSphereMachine) { m.Datastore = "" }).VSphere, zone)
+			p, err := d.plan(t.Context(), s, machine(func(m *infrav1.VSphereMachine) { m.Datastore = "" }).Cloud.VSphere, zone)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(p.pool).To(Equal(*cluster.ResourcePool))
 			g.Expect(*p.store).To(Equal(store), "where the machine names none")

@@ -84,18 +84,18 @@ func startAt(t testing.TB, address string, vms int) *vcsim {
 		CredentialsRef: &infrav1.LocalReference{Name: "vcenter"},
 		// Tests may run any number of clones at once.
 		RateLimits: &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}},
-		VSphere: &infrav1.VSphereAccount{
+		Cloud: infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{
 			Server: strings.Replace(server.URL.Host, "localhost", "127.0.0.1", 1), Datacenter: "DC0", CABundle: string(ca),
 			FailureDomains: []infrav1.VSphereFailureDomain{
 				{Name: "rack-b", ResourcePool: "DC0_C0/Resources/DC0_C0_RP1"},
 				{Name: "rack-a", ResourcePool: "DC0_C0/Resources", Datastore: "LocalDS_0"},
 			},
-		},
+		}},
 	}
 	v.permissions.Exists = func(ref types.ManagedObjectReference) bool { return v.Context.Map.Get(ref) != nil }
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	config, err := trust(v.account.VSphere)
+	config, err := trust(v.account.Cloud.VSphere)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func machine(edit ...func(*infrav1.VSphereMachine)) *infrav1.DroverMachineFields
 	for _, e := range edit {
 		e(m)
 	}
-	return &infrav1.DroverMachineFields{VSphere: m}
+	return &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{VSphere: m}}
 }
 
 func request(token string, edit ...func(*infrav1.VSphereMachine)) cloud.Request {

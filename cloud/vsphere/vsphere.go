@@ -42,8 +42,8 @@ const (
 
 // union accesses vSphere's member of the unions in DroverAccount and DroverMachine.
 var union = driverkit.Fields[infrav1.VSphereAccount, infrav1.VSphereMachine]{
-	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.VSphereAccount { return a.VSphere },
-	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.VSphereMachine { return m.VSphere },
+	Account:      func(a *infrav1.DroverAccountSpec) *infrav1.VSphereAccount { return a.Cloud.VSphere },
+	Machine:      func(m *infrav1.DroverMachineFields) *infrav1.VSphereMachine { return m.Cloud.VSphere },
 	CheckAccount: validateAccount,
 	CheckMachine: validateMachine,
 }
@@ -55,7 +55,7 @@ func Cloud() cloud.Cloud {
 		Union: union,
 		New:   newDriver,
 		Endpoint: func(spec *infrav1.DroverAccountSpec) string {
-			a := spec.VSphere
+			a := spec.Cloud.VSphere
 			return strings.Join([]string{a.Server, a.CABundle, a.Thumbprint}, "\n")
 		},
 		// Conservative guesses: vCenter documents no rate limits. It queues clones beyond 8 on one
@@ -100,21 +100,21 @@ func importedID(token string) string {
 func providerID(biosUUID string) string { return "vsphere://" + strings.ToLower(biosUUID) }
 
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.ErrorList {
-	a := spec.VSphere
+	a := spec.Cloud.VSphere
 	var all field.ErrorList
 	if spec.CredentialsRef == nil {
 		all = append(all, field.Required(path.Child("credentialsRef"), "vSphere has no ambient credentials: name a Secret with username and password"))
 	}
 	if _, err := driverkit.CertPool(a.CABundle); err != nil {
-		all = append(all, field.Invalid(path.Child("vsphere", "caBundle"), "", "must contain PEM certificates"))
+		all = append(all, field.Invalid(path.Child("cloud", "vsphere", "caBundle"), "", "must contain PEM certificates"))
 	}
 	if _, err := thumbprintOf(a.Thumbprint); err != nil {
-		all = append(all, field.Invalid(path.Child("vsphere", "thumbprint"), a.Thumbprint, "must be SHA-256: 64 hexadecimal digits"))
+		all = append(all, field.Invalid(path.Child("cloud", "vsphere", "thumbprint"), a.Thumbprint, "must be SHA-256: 64 hexadecimal digits"))
 	}
 	if n := a.NodeAddresses; n != nil {
 		for i, text := range n.Exclude {
 			if _, err := netip.ParsePrefix(text); err != nil {
-				all = append(all, field.Invalid(path.Child("vsphere", "nodeAddresses", "exclude").Index(i), text, "must be an address range, such as 192.0.2.0/24"))
+				all = append(all, field.Invalid(path.Child("cloud", "vsphere", "nodeAddresses", "exclude").Index(i), text, "must be an address range, such as 192.0.2.0/24"))
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.Er
 
 func validateMachine(m *infrav1.VSphereMachine, path *field.Path) field.ErrorList {
 	var all field.ErrorList
-	path = path.Child("vsphere")
+	path = path.Child("cloud", "vsphere")
 	for i, option := range m.ExtraConfig {
 		if reserved(option.Key) {
 			all = append(all, field.Forbidden(path.Child("extraConfig").Index(i).Child("key"), "is reserved for Drover"))
@@ -187,10 +187,10 @@ type driver struct {
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
-	if cfg.Account == nil || cfg.Account.VSphere == nil {
-		return nil, cloud.Invalid("the account's spec.vsphere is not set")
+	if cfg.Account == nil || cfg.Account.Cloud.VSphere == nil {
+		return nil, cloud.Invalid("the account's spec.cloud.vsphere is not set")
 	}
-	account := cfg.Account.VSphere
+	account := cfg.Account.Cloud.VSphere
 	// The line break after a value is the tool's that made the Secret. A space may be the user's.
 	username, password := strings.TrimRight(string(cfg.Credentials[usernameKey]), "\r\n"), strings.TrimRight(string(cfg.Credentials[passwordKey]), "\r\n")
 	for key, value := range map[string]string{usernameKey: username, passwordKey: password} {

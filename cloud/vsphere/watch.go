@@ -298,13 +298,13 @@ func (f *stream) next(ctx context.Context, timeout time.Duration) (changes, erro
 		for _, filter := range set.FilterSet {
 			for _, update := range filter.ObjectSet {
 				if n := len(update.Obj.Type) + len(update.Obj.Value) + len(update.Obj.ServerGUID); n > maxReference {
-					return nil, cloud.Errorf(cloud.Unknown, "WaitForUpdatesEx: a reference has %d bytes: check spec.vsphere.server", n)
+					return nil, cloud.Errorf(cloud.Unknown, "WaitForUpdatesEx: a reference has %d bytes: check spec.cloud.vsphere.server", n)
 				}
 				f.record(all, update)
 			}
 		}
 		if len(all) > maxViewed || f.view.Len() > maxViewed {
-			return nil, cloud.Errorf(cloud.Unknown, "WaitForUpdatesEx: more than %d VMs have changed: check spec.vsphere.server", maxViewed)
+			return nil, cloud.Errorf(cloud.Unknown, "WaitForUpdatesEx: more than %d VMs have changed: check spec.cloud.vsphere.server", maxViewed)
 		}
 		if !ptr.Deref(set.Truncated, false) {
 			return all, nil

@@ -319,7 +319,7 @@ func TestWatchRestarts(t *testing.T) {
 	v.stop()
 	g.Eventually(l.ended, "60s").Should(BeClosed())
 	g.Expect(cloud.CodeOf(l.err)).To(Equal(cloud.Unavailable))
-	again := startAt(t, v.account.VSphere.Server, 3) // the simulator assigns new references: with fewer VMs, they would collide
+	again := startAt(t, v.account.Cloud.VSphere.Server, 3) // the simulator assigns new references: with fewer VMs, they would collide
 	again.own()
 	l = listen(t, d)
 	g.Eventually(l.wholes, "30s").Should(Equal(1))

@@ -46,26 +46,26 @@ func TestCheckOnAWS(t *testing.T) {
 		{name: "subnets", machine: func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0dead"}} }, failed: true,
 			want: []string{`Passed +type and image`, `Failed +failure domains`}},
 		{name: "another account", account: func(a *infrav1.AWSAccount) { a.AccountID = "999999999999" }, failed: true,
-			want: []string{`Failed +credentials +Conflict: .*spec.aws.accountID is "999999999999"`, `use those with which`}},
+			want: []string{`Failed +credentials +Conflict: .*spec.cloud.aws.accountID is "999999999999"`, `use those with which`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			g, ctx := NewWithT(t), context.Background()
 			stub := ec2stub.New(t, ec2stub.Options{Keys: map[string]string{key: secret}})
 			account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "aws"}, Spec: infrav1.DroverAccountSpec{
-				CredentialsRef: &infrav1.LocalReference{Name: "aws"}, AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: stub.URL},
+				CredentialsRef: &infrav1.LocalReference{Name: "aws"}, Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: stub.URL}},
 			}}
 			if tc.account != nil {
-				tc.account(account.Spec.AWS)
+				tc.account(account.Spec.Cloud.AWS)
 			}
 			template := &infrav1.DroverMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "workers"}}
-			template.Spec.Template.Spec = infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "aws"}, AWS: &infrav1.AWSMachine{
+			template.Spec.Template.Spec = infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "aws"}, Cloud: infrav1.MachineCloud{AWS: &infrav1.AWSMachine{
 				InstanceType: "t3.small", Image: infrav1.AWSImage{ID: "ami-0a"},
 				Subnets:        infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}},
 				SecurityGroups: &infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}},
-			}}
+			}}}
 			if tc.machine != nil {
-				tc.machine(template.Spec.Template.Spec.AWS)
+				tc.machine(template.Spec.Template.Spec.Cloud.AWS)
 			}
 			credentials := &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "aws", Labels: map[string]string{infrav1.CredentialsLabel: "aws"}},

@@ -176,7 +176,7 @@ func tenant(t *testing.T, name string, ca []byte) []client.Object {
 		&clusterv1.Cluster{ObjectMeta: meta(name)},
 		&infrav1.DroverAccount{ObjectMeta: meta(name), Spec: infrav1.DroverAccountSpec{
 			CredentialsRef: &infrav1.LocalReference{Name: name},
-			Simulated:      &infrav1.SimulatedAccount{Region: "sim-1", Endpoint: "http://" + name + ".example.com"},
+			Cloud:          infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "sim-1", Endpoint: "http://" + name + ".example.com"}},
 		}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, Labels: labels},
 			Data: map[string][]byte{"value": kubeconfig, "token": []byte("token")}},

@@ -144,7 +144,7 @@ func TestDisksOfMachineControllerAreAdmitted(t *testing.T) {
 			g.Expect(p.Blocked()).To(Equal(0))
 			g.Expect(refusals(t, w.target, p)).To(BeEmpty())
 			workers := p.Pools[slices.IndexFunc(p.Pools, func(pool Pool) bool { return pool.Name == "workers" })]
-			g.Expect(workers.Machine.AWS.RootVolume.IOPS).To(BeEquivalentTo(c.want))
+			g.Expect(workers.Machine.Cloud.AWS.RootVolume.IOPS).To(BeEquivalentTo(c.want))
 			noted := slices.ContainsFunc(p.Findings, func(f Finding) bool { return f.Field == at+"diskIops" && f.Severity == Noted })
 			g.Expect(noted).To(Equal(c.iops != c.want))
 		})

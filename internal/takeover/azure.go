@@ -23,7 +23,7 @@ func instanceOnAzure(providerID string) string {
 
 // azureAccount refuses another location or resource group than the account's.
 func (s findings) azureAccount(at, location, group string, target *Target) {
-	account := target.Account.Spec.Azure
+	account := target.Account.Spec.Cloud.Azure
 	if location != "" && !strings.EqualFold(strings.ReplaceAll(location, " ", ""), account.Location) {
 		s.addRefused(at+"location", "it is %q, and the DroverAccount's is %q", location, account.Location)
 	}
@@ -35,9 +35,9 @@ func (s findings) azureAccount(at, location, group string, target *Target) {
 // onAzure returns the ID of a resource of the account's subscription.
 func (t *Target) onAzure(group, kind, name string) string {
 	if group == "" {
-		group = t.Account.Spec.Azure.ResourceGroup
+		group = t.Account.Spec.Cloud.Azure.ResourceGroup
 	}
-	return "/subscriptions/" + t.Account.Spec.Azure.SubscriptionID + "/resourceGroups/" + group + "/providers/" + kind + "/" + name
+	return "/subscriptions/" + t.Account.Spec.Cloud.Azure.SubscriptionID + "/resourceGroups/" + group + "/providers/" + kind + "/" + name
 }
 
 // marketplaceImage returns the image of a URN, PUBLISHER:OFFER:SKU:VERSION, or nil.

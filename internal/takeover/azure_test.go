@@ -23,9 +23,9 @@ const (
 
 // onAzure changes the target's account.
 func onAzure(target *Target) *Target {
-	target.Account.Spec = infrav1.DroverAccountSpec{Azure: &infrav1.AzureAccount{
+	target.Account.Spec = infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
 		SubscriptionID: onAzureSubscription, Location: "westeurope", ResourceGroup: "nodes",
-	}}
+	}}}
 	return target
 }
 
@@ -173,7 +173,7 @@ func TestPurchasePlansOfMachineController(t *testing.T) {
 			if c.finding != "" {
 				g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", c.finding), HaveField("Message", ContainSubstring("purchase plan")))))
 			}
-			image := p.Pools[slices.IndexFunc(p.Pools, func(pool Pool) bool { return pool.Name == "workers" })].Machine.Azure.Image
+			image := p.Pools[slices.IndexFunc(p.Pools, func(pool Pool) bool { return pool.Name == "workers" })].Machine.Cloud.Azure.Image
 			g.Expect(image.Marketplace != nil && image.Marketplace.Plan).To(Equal(c.bought))
 			g.Expect(image.Plan).To(Equal(c.plan))
 		})

@@ -352,7 +352,7 @@ func (m *CAPI) machine(p *Plan, o *unstructured.Unstructured, pool *Pool, target
 	if machine == nil {
 		return nil
 	}
-	if pool.Machine != nil && pool.Machine.AWS != nil {
+	if pool.Machine != nil && pool.Machine.Cloud.AWS != nil {
 		machine.Identity = "owned"
 	}
 	if spec.ProviderID != machine.ProviderID {
@@ -381,11 +381,11 @@ func (m *CAPI) infrastructure(s findings, pool *Pool, target *Target) {
 	at := slices.IndexFunc(m.Templates, func(o unstructured.Unstructured) bool { return o.GetKind() == ref.Kind && o.GetName() == ref.Name })
 	account := &target.Account.Spec
 	switch {
-	case (ref.Kind != "AWSMachineTemplate" || account.AWS == nil) && (ref.Kind != "OpenStackMachineTemplate" || account.OpenStack == nil):
+	case (ref.Kind != "AWSMachineTemplate" || account.Cloud.AWS == nil) && (ref.Kind != "OpenStackMachineTemplate" || account.Cloud.OpenStack == nil):
 		s.addRefused("spec.template.spec.infrastructureRef", "it is %s: Drover takes over machines of AWSMachineTemplates and OpenStackMachineTemplates, with a DroverAccount of the same cloud", ref.Kind)
 	case at < 0:
 		s.addRefused("spec.template.spec.infrastructureRef", "%s %s does not exist", ref.Kind, ref.Name)
-	case account.OpenStack != nil:
+	case account.Cloud.OpenStack != nil:
 		m.capo(s.plan, pool, &m.Templates[at], target)
 	default:
 		m.capa(s.plan, pool, &m.Templates[at], target)

@@ -152,7 +152,7 @@ func (m *CAPI) capa(p *Plan, pool *Pool, o *unstructured.Unstructured, target *T
 	s.capaDisks(a, spec)
 	s.capaPurchase(a, spec)
 	s.capaRest(a, spec)
-	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{AWS: a}), []string{capaKey + m.Cluster.GetName()}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{AWS: a}}), []string{capaKey + m.Cluster.GetName()}
 }
 
 // capaCluster returns the AWSCluster, or nil if there is none.
@@ -162,7 +162,7 @@ func (m *CAPI) capaCluster(p *Plan, target *Target) *capaCluster {
 	if !ok {
 		return nil
 	}
-	if region := target.Account.Spec.AWS.Region; cluster.Spec.Region != region {
+	if region := target.Account.Spec.Cloud.AWS.Region; cluster.Spec.Region != region {
 		s.addRefused("spec.region", "it is %q, and the DroverAccount's is %q", cluster.Spec.Region, region)
 	}
 	return cluster

@@ -156,9 +156,9 @@ func (s findings) kubeadmName(c *bootstrapv1.DroverConfigSpec, field, name strin
 	variable = strings.ReplaceAll(variable, "-", "_")
 	short := variable == "local_hostname" || variable == "v1.local_hostname"
 	switch {
-	case target.Account.Spec.OpenStack != nil && (short || variable == "ds.meta_data.name"):
+	case target.Account.Spec.Cloud.OpenStack != nil && (short || variable == "ds.meta_data.name"):
 		c.NodeName = bootstrapv1.NodeNameMachine // as the server; Hostname has the domain of Nova
-	case target.Account.Spec.OpenStack != nil && jinja(name):
+	case target.Account.Spec.Cloud.OpenStack != nil && jinja(name):
 		c.NodeName = bootstrapv1.NodeNameMachine
 		s.addLost(field, "new Nodes have the name of their Machine, without a domain: OpenStack does not say by which other name it knows a server")
 	case variable == "ds.meta_data.local_hostname":

@@ -231,7 +231,7 @@ func (m *CAPI) capo(p *Plan, pool *Pool, o *unstructured.Unstructured, target *T
 	s.capoPorts(a, spec, cluster, found)
 	s.capoDisks(a, spec)
 	s.capoPlace(a, spec, found)
-	pool.Machine, pool.Keys, pool.sizeByID = target.fields(infrav1.DroverMachineFields{OpenStack: a}), []string{nameKey}, spec.FlavorID != nil
+	pool.Machine, pool.Keys, pool.sizeByID = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{OpenStack: a}}), []string{nameKey}, spec.FlavorID != nil
 }
 
 // capoFound returns what the provider has found for a machine of a template.
@@ -374,7 +374,7 @@ func (s findings) capoPortRest(from *capoPort, port *infrav1.OpenStackPort) {
 		s.addNote(at+"trunk", "a trunk goes with its machine, and the ports of its subports stay: the provider deletes these, too")
 	}
 	if len(from.Tags) > 0 {
-		s.addLost(at+"tags", "new ports have none: set DroverMachine.spec.openstack.ports[].tags in the next template, if your Neutron accepts tags for new ports")
+		s.addLost(at+"tags", "new ports have none: set DroverMachine.spec.cloud.openstack.ports[].tags in the next template, if your Neutron accepts tags for new ports")
 	}
 	if !ptr.Deref(from.AdminStateUp, true) {
 		s.addLost(at+"adminStateUp", "new ports are up")
@@ -435,7 +435,7 @@ func (s findings) capoPlace(a *infrav1.OpenStackMachine, spec *capoMachine, foun
 		a.SchedulerHints[hint.Name] = *hint.Value.String
 	}
 	if len(spec.FloatingIPPoolRef) > 0 {
-		s.addLost(at+"floatingIPPoolRef", "new machines get no addresses of a pool, and those of the old machines stay claimed: set DroverMachine.spec.openstack.ports[].floatingNetwork in the next template")
+		s.addLost(at+"floatingIPPoolRef", "new machines get no addresses of a pool, and those of the old machines stay claimed: set DroverMachine.spec.cloud.openstack.ports[].floatingNetwork in the next template")
 	}
 }
 

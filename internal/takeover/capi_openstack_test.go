@@ -227,7 +227,7 @@ func TestAddressesInTheClusterNetwork(t *testing.T) {
 	w := newCAPIServers(t)
 	set(&w.Templates[1], "spec.template.spec.ports", []any{map[string]any{"fixedIPs": []any{map[string]any{"ipAddress": "192.0.2.1"}}}})
 	p, g := w.plan(), NewWithT(t)
-	g.Expect(p.Pools[0].Machine.OpenStack.Ports[0].FixedIPs).To(ConsistOf(
+	g.Expect(p.Pools[0].Machine.Cloud.OpenStack.Ports[0].FixedIPs).To(ConsistOf(
 		And(HaveField("SubnetID", "30000000-0000-4000-8000-000000000001"), HaveField("IPAddress", "")),
 	))
 }

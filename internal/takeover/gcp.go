@@ -21,7 +21,7 @@ func instanceOnGCP(providerID string) string {
 
 // zone sets the pool's zone, and refuses one of another region than the account's.
 func (s findings) zone(pool *Pool, field, zone string, target *Target) {
-	if region := target.Account.Spec.GCP.Region; zone != "" && !strings.HasPrefix(zone, region+"-") {
+	if region := target.Account.Spec.Cloud.GCP.Region; zone != "" && !strings.HasPrefix(zone, region+"-") {
 		s.addRefused(field, "it is %q, and the DroverAccount's region is %q", zone, region)
 	}
 	pool.FailureDomain = zone
@@ -37,7 +37,7 @@ func (t *Target) afterPart(url, part string) (name, project string) {
 	if _, rest, found := strings.Cut(url, "projects/"); found {
 		project, _, _ = strings.Cut(rest, "/")
 	}
-	if project == t.Account.Spec.GCP.ProjectID {
+	if project == t.Account.Spec.Cloud.GCP.ProjectID {
 		project = ""
 	}
 	return name, project

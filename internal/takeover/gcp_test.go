@@ -15,7 +15,7 @@ import (
 
 // onGCP changes the target's account.
 func onGCP(target *Target) *Target {
-	target.Account.Spec = infrav1.DroverAccountSpec{GCP: &infrav1.GCPAccount{ProjectID: "nodes-4711", Region: "europe-west4"}}
+	target.Account.Spec = infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: "nodes-4711", Region: "europe-west4"}}}
 	return target
 }
 

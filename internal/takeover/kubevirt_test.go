@@ -17,7 +17,7 @@ import (
 
 // onKubeVirt changes the target's account.
 func onKubeVirt(target *Target) *Target {
-	target.Account.Spec = infrav1.DroverAccountSpec{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "blue-machines"}}
+	target.Account.Spec = infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "blue-machines"}}}
 	return target
 }
 

@@ -93,7 +93,7 @@ func TestMetadataOfVMsOnKubeVirt(t *testing.T) {
 	set(&w.Deployments[0], "spec.template.metadata.labels", map[string]any{"machine": "workers", "cluster.x-k8s.io/role": "x"})
 	set(&w.Deployments[0], field, map[string]any{"example.com/rack": "a", "cdi.kubevirt.io/storage.bind.immediate.requested": "true"})
 	p := w.plan()
-	vm := func(p *Plan, name string) *infrav1.KubeVirtMachine { return poolNamed(p, name).Machine.KubeVirt }
+	vm := func(p *Plan, name string) *infrav1.KubeVirtMachine { return poolNamed(p, name).Machine.Cloud.KubeVirt }
 	g.Expect(vm(p, "workers").Labels).To(And(HaveKeyWithValue("machine", "workers"), HaveKeyWithValue("cluster.x-k8s.io/role", "worker")))
 	g.Expect(vm(p, "workers").Annotations).To(And(HaveKeyWithValue("example.com/rack", "a"), HaveLen(4)))
 	g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Lost), HaveField("Field", field), HaveField("Message", ContainSubstring("cdi.kubevirt.io")))))

@@ -228,8 +228,8 @@ func (s findings) mcTemplate(pool *Pool, template *mcTemplate, target *Target) {
 	}
 	account := &target.Account.Spec
 	same := map[string]bool{
-		"aws": account.AWS != nil, "azure": account.Azure != nil, "gce": account.GCP != nil,
-		"kubevirt": account.KubeVirt != nil, "openstack": account.OpenStack != nil, "vsphere": account.VSphere != nil,
+		"aws": account.Cloud.AWS != nil, "azure": account.Cloud.Azure != nil, "gce": account.Cloud.GCP != nil,
+		"kubevirt": account.Cloud.KubeVirt != nil, "openstack": account.Cloud.OpenStack != nil, "vsphere": account.Cloud.VSphere != nil,
 	}
 	if !same[config.CloudProvider] {
 		s.addRefused(value+".cloudProvider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a DroverAccount of the same cloud", config.CloudProvider)
@@ -254,15 +254,15 @@ func (s findings) mcTemplate(pool *Pool, template *mcTemplate, target *Target) {
 		}
 	}
 	switch {
-	case account.KubeVirt != nil:
+	case account.Cloud.KubeVirt != nil:
 		s.mcKubeVirt(pool, config, &template.ObjectMeta, target)
-	case account.OpenStack != nil:
+	case account.Cloud.OpenStack != nil:
 		s.mcOpenStack(pool, config.CloudProviderSpec, target)
-	case account.VSphere != nil:
+	case account.Cloud.VSphere != nil:
 		s.mcVSphere(pool, config, target)
-	case account.Azure != nil:
+	case account.Cloud.Azure != nil:
 		s.mcAzure(pool, config.CloudProviderSpec, config.OperatingSystem, family, target)
-	case account.GCP != nil:
+	case account.Cloud.GCP != nil:
 		s.mcGCP(pool, config, family, target)
 	default:
 		s.mcAWS(pool, config.CloudProviderSpec, family, target)

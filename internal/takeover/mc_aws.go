@@ -48,8 +48,8 @@ func (s findings) mcAWS(pool *Pool, from map[string]any, family string, target *
 		return
 	}
 	text := func(field string, v mcVar) string { return s.text(at+"."+field, v) }
-	if region := text("region", spec.Region); region != "" && region != target.Account.Spec.AWS.Region {
-		s.addRefused(at+".region", "it is %q, and the DroverAccount's is %q", region, target.Account.Spec.AWS.Region)
+	if region := text("region", spec.Region); region != "" && region != target.Account.Spec.Cloud.AWS.Region {
+		s.addRefused(at+".region", "it is %q, and the DroverAccount's is %q", region, target.Account.Spec.Cloud.AWS.Region)
 	}
 	subnet := text("subnetId", spec.SubnetID)
 	if subnet == "" {
@@ -91,5 +91,5 @@ func (s findings) mcAWS(pool *Pool, from map[string]any, family string, target *
 			}
 		}
 	}
-	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{AWS: m}), []string{mcKey}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{AWS: m}}), []string{mcKey}
 }

@@ -73,8 +73,8 @@ func (s findings) mcAzure(pool *Pool, from map[string]any, system, family string
 	}
 	text := func(field string, v mcVar) string { return s.text(at+"."+field, v) }
 	s.azureAccount(at+".", text("location", spec.Location), text("resourceGroup", spec.ResourceGroup), target)
-	if id := spec.SubscriptionID.value; id != "" && id != target.Account.Spec.Azure.SubscriptionID {
-		s.addRefused(at+".subscriptionID", "it is %q, and the DroverAccount's is %q", id, target.Account.Spec.Azure.SubscriptionID)
+	if id := spec.SubscriptionID.value; id != "" && id != target.Account.Spec.Cloud.Azure.SubscriptionID {
+		s.addRefused(at+".subscriptionID", "it is %q, and the DroverAccount's is %q", id, target.Account.Spec.Cloud.Azure.SubscriptionID)
 	}
 	nic := infrav1.AzureNetworkInterface{
 		SubnetID: target.onAzure(text("vnetResourceGroup", spec.VNetResourceGroup), "Microsoft.Network/virtualNetworks",
@@ -105,7 +105,7 @@ func (s findings) mcAzure(pool *Pool, from map[string]any, system, family string
 	if security := spec.Security; security != nil {
 		m.Security = given(infrav1.AzureSecurity{Type: security.Type, SecureBoot: security.SecureBoot, VTPM: security.VTPM})
 	}
-	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Azure: m}), []string{mcKey}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Azure: m}}), []string{mcKey}
 }
 
 // mcPlan returns the purchase plan with which machine-controller makes VMs of an operating system,

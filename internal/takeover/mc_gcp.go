@@ -62,7 +62,7 @@ func (s findings) mcGCP(pool *Pool, config *mcProviderConfig, family string, tar
 		}
 		return text(field, *v)
 	}
-	if project, account := text("projectID", spec.ProjectID), target.Account.Spec.GCP.ProjectID; project != "" && project != account {
+	if project, account := text("projectID", spec.ProjectID), target.Account.Spec.Cloud.GCP.ProjectID; project != "" && project != account {
 		s.addRefused(at+".projectID", "it is %q, and the DroverAccount's is %q", project, account)
 	}
 	s.zone(pool, at+".zone", text("zone", spec.Zone), target)
@@ -100,7 +100,7 @@ func (s findings) mcGCP(pool *Pool, config *mcProviderConfig, family string, tar
 	if len(spec.GuestOSFeatures) > 0 {
 		s.addNote(at+".guestOSFeatures", "the image must have them")
 	}
-	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{GCP: m}), []string{mcInstanceKey}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{GCP: m}}), []string{mcInstanceKey}
 }
 
 // mcGCPRuns maps how machines are bought and what they may do.

@@ -137,7 +137,7 @@ func (s findings) mcKubeVirt(pool *Pool, config *mcProviderConfig, meta *metav1.
 	s.mcKubeVirtPlace(m, spec, pool)
 	s.mcKubeVirtNames(pool, m, spec)
 	s.mcKubeVirtRest(spec)
-	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{KubeVirt: m}), []string{nameKey}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: m}}), []string{nameKey}
 }
 
 // mcKubeVirtMeta gives VMs the labels and annotations of their Machines. Those of VMs win.
@@ -341,7 +341,7 @@ func (s findings) mcKubeVirtRest(spec *mcKubeVirtSpec) {
 // machine-controller's own, which names the namespace of the VMs.
 func (s findings) mcAnnotations(field string, all map[string]string, target *Target) (own []string) {
 	for key, value := range all {
-		account := target.Account.Spec.KubeVirt
+		account := target.Account.Spec.Cloud.KubeVirt
 		if account == nil || key != mcNamespace {
 			own = append(own, key)
 			continue

@@ -116,19 +116,19 @@ func (s findings) mcOpenStack(pool *Pool, from map[string]any, target *Target) {
 	if spec.NodeVolumeAttachLimit != nil {
 		s.addNote(at+".nodeVolumeAttachLimit", "it is for the cloud provider that was built into kubelets: set the limit in the CSI driver")
 	}
-	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{OpenStack: m}), []string{mcServerKey}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{OpenStack: m}}), []string{mcServerKey}
 }
 
 // address adds the floating IP that machine-controller would release with a Machine.
 func (p *Plan) address(o *unstructured.Unstructured, one *Machine, pool *Pool) {
-	if pool.Machine == nil || pool.Machine.OpenStack == nil {
+	if pool.Machine == nil || pool.Machine.Cloud.OpenStack == nil {
 		return
 	}
 	id := strings.TrimSpace(o.GetAnnotations()[mcAddress])
 	switch {
 	case id != "" && slices.Contains(o.GetFinalizers(), mcAddress):
 		one.OwnedResources = []string{id}
-	case len(pool.Machine.OpenStack.Ports) > 0 && pool.Machine.OpenStack.Ports[0].FloatingNetwork != "":
+	case len(pool.Machine.Cloud.OpenStack.Ports) > 0 && pool.Machine.Cloud.OpenStack.Ports[0].FloatingNetwork != "":
 		p.findingsFor("Machine", o.GetName()).addNote("metadata.annotations", "%s is missing, so its floating IP is not its own: it stays when the machine goes, as before", mcAddress)
 	}
 }

@@ -84,5 +84,5 @@ func (s findings) mcVSphere(pool *Pool, config *mcProviderConfig, target *Target
 	if text("vmGroup", spec.VMGroup) != "" {
 		s.addLost(at+".vmGroup", "new machines are in no group of VMs")
 	}
-	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{VSphere: m}), []string{nameKey}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{VSphere: m}}), []string{nameKey}
 }

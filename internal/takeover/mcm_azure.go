@@ -120,7 +120,7 @@ func (s findings) azure(pool *Pool, class *unstructured.Unstructured, target *Ta
 		return
 	}
 	s.azureAccount(at, spec.Location, spec.ResourceGroup, target)
-	if c, account := spec.Cloud, target.Account.Spec.Azure; c != nil && account.Custom == nil && !strings.EqualFold(c.Name, account.Cloud) && (account.Cloud != "" || c.Name != "AzurePublic") {
+	if c, account := spec.Cloud, target.Account.Spec.Cloud.Azure; c != nil && account.Custom == nil && !strings.EqualFold(c.Name, account.Cloud) && (account.Cloud != "" || c.Name != "AzurePublic") {
 		s.addRefused(at+"cloudConfiguration.name", "it is %q, and the DroverAccount's is %q", c.Name, account.Cloud)
 	}
 	p := &spec.Properties
@@ -139,7 +139,7 @@ func (s findings) azure(pool *Pool, class *unstructured.Unstructured, target *Ta
 	s.azureDisks(m, p)
 	s.azurePlace(pool, m, p)
 	s.azureRest(m, p)
-	pool.Machine = target.fields(infrav1.DroverMachineFields{Azure: m})
+	pool.Machine = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Azure: m}})
 	pool.Keys = s.keys(at+"tags", spec.Tags, mcmServerClusterKey, mcmServerRoleKey)
 }
 

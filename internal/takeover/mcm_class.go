@@ -36,21 +36,21 @@ func (m *MCM) classes(p *Plan, target *Target) {
 		}
 		provider, _, _ := unstructured.NestedString(class.Object, "provider")
 		switch account := &target.Account.Spec; {
-		case provider == "AWS" && account.AWS != nil:
+		case provider == "AWS" && account.Cloud.AWS != nil:
 			spec := &mcmAWS{}
 			if s.decode(class.Object, "providerSpec", spec) {
-				pool.Machine = target.fields(infrav1.DroverMachineFields{AWS: s.aws(spec, account.AWS.Region)})
+				pool.Machine = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{AWS: s.aws(spec, account.Cloud.AWS.Region)}})
 				pool.Keys = s.keys("providerSpec.tags", spec.Tags, mcmClusterKey, mcmRoleKey)
 			}
-		case (provider == "" || strings.EqualFold(provider, "KubeVirt")) && account.KubeVirt != nil: // its driver does not look
+		case (provider == "" || strings.EqualFold(provider, "KubeVirt")) && account.Cloud.KubeVirt != nil: // its driver does not look
 			s.kubevirt(pool, class, target)
-		case provider == "OpenStack" && account.OpenStack != nil:
+		case provider == "OpenStack" && account.Cloud.OpenStack != nil:
 			s.openstack(pool, class, target)
-		case strings.EqualFold(provider, "vSphere") && account.VSphere != nil:
+		case strings.EqualFold(provider, "vSphere") && account.Cloud.VSphere != nil:
 			s.vsphere(pool, class, target)
-		case strings.EqualFold(provider, "Azure") && account.Azure != nil:
+		case strings.EqualFold(provider, "Azure") && account.Cloud.Azure != nil:
 			s.azure(pool, class, target)
-		case strings.EqualFold(provider, "GCP") && account.GCP != nil:
+		case strings.EqualFold(provider, "GCP") && account.Cloud.GCP != nil:
 			s.gcp(pool, class, target)
 		default:
 			s.addRefused("provider", "it is %q: Drover takes over machines of AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere, with a DroverAccount of the same cloud", provider)

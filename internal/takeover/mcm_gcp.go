@@ -97,8 +97,8 @@ func (s findings) gcp(pool *Pool, class *unstructured.Unstructured, target *Targ
 	if !s.decode(class.Object, "providerSpec", spec) {
 		return
 	}
-	if spec.Region != target.Account.Spec.GCP.Region {
-		s.addRefused(at+"region", "it is %q, and the DroverAccount's is %q", spec.Region, target.Account.Spec.GCP.Region)
+	if spec.Region != target.Account.Spec.Cloud.GCP.Region {
+		s.addRefused(at+"region", "it is %q, and the DroverAccount's is %q", spec.Region, target.Account.Spec.Cloud.GCP.Region)
 	}
 	s.zone(pool, at+"zone", spec.Zone, target)
 	m := &infrav1.GCPMachine{
@@ -110,7 +110,7 @@ func (s findings) gcp(pool *Pool, class *unstructured.Unstructured, target *Targ
 	s.gcpDisks(m, spec, target)
 	s.gcpInterfaces(m, spec.NetworkInterfaces, target)
 	s.gcpRest(m, spec, target)
-	pool.Machine = target.fields(infrav1.DroverMachineFields{GCP: m})
+	pool.Machine = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{GCP: m}})
 	tags := map[string]string{}
 	for _, tag := range spec.Tags {
 		tags[tag] = ""

@@ -93,7 +93,7 @@ func (s findings) kubevirt(pool *Pool, class *unstructured.Unstructured, target 
 	}
 	slices.SortFunc(m.RequiredNodes, func(a, b infrav1.KubeVirtNodeCondition) int { return cmp.Compare(a.Key, b.Key) })
 	s.kubevirtRest(spec)
-	pool.Machine = target.fields(infrav1.DroverMachineFields{KubeVirt: m})
+	pool.Machine = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: m}})
 	pool.Keys, pool.cluster = s.keys(at+"tags", spec.Tags, mcmCluster, mcmRole), spec.Tags[mcmCluster]
 }
 

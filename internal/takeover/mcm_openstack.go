@@ -81,7 +81,7 @@ func (s findings) openstack(pool *Pool, class *unstructured.Unstructured, target
 	case spec.RootDiskType != nil:
 		s.addNote(at+"rootDiskType", "it has no effect without rootDiskSize, here as there")
 	}
-	pool.Machine = target.fields(infrav1.DroverMachineFields{OpenStack: m})
+	pool.Machine = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{OpenStack: m}})
 	pool.Keys = s.keys(at+"tags", spec.Tags, mcmServerClusterKey, mcmServerRoleKey)
 	pool.named = own
 }
@@ -131,7 +131,7 @@ func (s findings) openstackPorts(m *infrav1.OpenStackMachine, spec *mcmOpenStack
 
 // region refuses a region of OpenStack that is not the account's.
 func (s findings) region(field, region string, target *Target) {
-	if account := target.Account.Spec.OpenStack.Region; region != "" && account != "" && region != account {
+	if account := target.Account.Spec.Cloud.OpenStack.Region; region != "" && account != "" && region != account {
 		s.addRefused(field, "it is %q, and the DroverAccount's is %q", region, account)
 	}
 }

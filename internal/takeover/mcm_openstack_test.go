@@ -15,7 +15,7 @@ import (
 
 // onOpenStack changes the target's account.
 func onOpenStack(target *Target) *Target {
-	target.Account.Spec = infrav1.DroverAccountSpec{OpenStack: &infrav1.OpenStackAccount{Region: "RegionOne"}}
+	target.Account.Spec = infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{Region: "RegionOne"}}}
 	return target
 }
 

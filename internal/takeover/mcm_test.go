@@ -89,7 +89,7 @@ func newTarget() *Target {
 	target := &Target{
 		Namespace: "blue", Cluster: "blue", Identity: "1a2b3c4d", OwnershipID: "6f1c",
 		Account: &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Name: "prod"}, Spec: infrav1.DroverAccountSpec{
-			AWS: &infrav1.AWSAccount{Region: "eu-central-1"},
+			Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}},
 		}},
 		Bootstrap: &bootstrapv1.DroverConfigTemplate{},
 	}

@@ -96,7 +96,7 @@ func (s findings) vsphere(pool *Pool, class *unstructured.Unstructured, target *
 		}
 	}
 	s.vsphereRest(spec)
-	pool.Machine = target.fields(infrav1.DroverMachineFields{VSphere: m})
+	pool.Machine = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{VSphere: m}})
 	pool.Keys, pool.cluster = s.keys(at+"tags", spec.Tags, mcmCluster, mcmRole), spec.Tags[mcmCluster]
 }
 

@@ -46,15 +46,15 @@ type Target struct {
 // instance returns the cloud's ID of the VM with this provider ID, or "" if it is none.
 func (t *Target) instance(providerID string) string {
 	switch account := &t.Account.Spec; {
-	case account.KubeVirt != nil:
+	case account.Cloud.KubeVirt != nil:
 		return instanceOnKubeVirt(providerID)
-	case account.OpenStack != nil:
+	case account.Cloud.OpenStack != nil:
 		return instanceOnOpenStack(providerID)
-	case account.VSphere != nil:
+	case account.Cloud.VSphere != nil:
 		return instanceOnVSphere(providerID)
-	case account.Azure != nil:
+	case account.Cloud.Azure != nil:
 		return instanceOnAzure(providerID)
-	case account.GCP != nil:
+	case account.Cloud.GCP != nil:
 		return instanceOnGCP(providerID)
 	}
 	return instanceOnAWS(providerID)
@@ -63,7 +63,7 @@ func (t *Target) instance(providerID string) string {
 // token returns the creation token of a machine. It is the same in each run.
 func (t *Target) token(m Machine) string {
 	token := tagging.ImportToken(t.Identity, t.OwnershipID, m.Instance)
-	if t.Account.Spec.VSphere != nil { // vCenter finds a VM only by its UUID; half of the digest leaves room for it
+	if t.Account.Spec.Cloud.VSphere != nil { // vCenter finds a VM only by its UUID; half of the digest leaves room for it
 		return token[:len(token)-16] + "-" + m.Instance
 	}
 	return token

@@ -192,7 +192,7 @@ func (p *Plan) joinable(target *Target) {
 		pool := &p.Pools[i]
 		s := p.findingsFor("MachineDeployment", pool.Name)
 		if m := pool.Machine; m != nil && len(pool.Machines) == 0 &&
-			(m.AWS != nil && m.AWS.Image == (infrav1.AWSImage{}) || m.Azure != nil && m.Azure.Image == (infrav1.AzureImage{})) {
+			(m.Cloud.AWS != nil && m.Cloud.AWS.Image == (infrav1.AWSImage{}) || m.Cloud.Azure != nil && m.Cloud.Azure.Image == (infrav1.AzureImage{})) {
 			s.addRefused("", "it names no image, and has no machine whose image new ones could get: scale it to 1 first")
 		}
 		if cmp.Or(pool.Config.NodeName, target.Bootstrap.Spec.Template.Spec.NodeName) != bootstrapv1.NodeNameHostname {
@@ -201,9 +201,9 @@ func (p *Plan) joinable(target *Target) {
 		bootstrap := p.findingsFor("DroverConfigTemplate", target.Bootstrap.Name)
 		const field, why = "spec.template.spec.nodeName", "it is Hostname: the instance data have the name with a domain"
 		switch {
-		case account.GCP != nil:
+		case account.Cloud.GCP != nil:
 			bootstrap.addRefused(field, "%s, which Google does not tell Drover, so no new machine would join: leave it out", why)
-		case account.OpenStack != nil:
+		case account.Cloud.OpenStack != nil:
 			bootstrap.addNote(field, "%s, unless Nova's dhcp_domain is empty, and OpenStack tells Drover only the server's name: then no new machine joins; Machine names Nodes after their server", why)
 		}
 	}
@@ -277,7 +277,7 @@ func (s findings) compare(pool *Pool, m Machine, vm *tagging.Instance, target *T
 		s.addRefused("", "the provider ID of its VM is %s, but its Node has %s: the DroverAccount must be for the same place, and on OpenStack have regionalProviderIDs as the Nodes have it",
 			vm.ProviderID, m.ProviderID)
 	}
-	if owner := vm.Tags[ownerKey]; owner != "" && target.Account.Spec.KubeVirt != nil {
+	if owner := vm.Tags[ownerKey]; owner != "" && target.Account.Spec.Cloud.KubeVirt != nil {
 		s.addRefused("", "its VM %s is owned by %s, together with which Kubernetes would delete it: take the owner off the VM", vm.ID, owner)
 	}
 	if is := vm.Tags[pool.Keys[0]]; m.Identity != "" && is != m.Identity {
@@ -288,17 +288,17 @@ func (s findings) compare(pool *Pool, m Machine, vm *tagging.Instance, target *T
 		return
 	}
 	var size, image string
-	if aws := pool.Machine.AWS; aws != nil {
+	if aws := pool.Machine.Cloud.AWS; aws != nil {
 		if aws.Image == (infrav1.AWSImage{}) {
 			aws.Image.ID = vm.ImageID
 			s.plan.findingsFor("MachineDeployment", pool.Name).addNote("", "it names no image: new machines get that of VM %s, %s", vm.ID, vm.ImageID)
 		}
 		size, image = aws.InstanceType, aws.Image.ID
 	}
-	if openstack := pool.Machine.OpenStack; openstack != nil {
+	if openstack := pool.Machine.Cloud.OpenStack; openstack != nil {
 		size, image = openstack.Flavor, openstack.Image.ID
 	}
-	if azure := pool.Machine.Azure; azure != nil {
+	if azure := pool.Machine.Cloud.Azure; azure != nil {
 		if azure.Image == (infrav1.AzureImage{}) {
 			azure.Image = azureImage(vm.ImageID)
 			about := s.plan.findingsFor("MachineDeployment", pool.Name)
@@ -309,13 +309,13 @@ func (s findings) compare(pool *Pool, m Machine, vm *tagging.Instance, target *T
 		}
 		size, image = azure.VMSize, imageOnAzure(&azure.Image)
 	}
-	if gcp := pool.Machine.GCP; gcp != nil {
+	if gcp := pool.Machine.Cloud.GCP; gcp != nil {
 		size = gcp.MachineType // Google does not tell the image
 	}
-	if vsphere := pool.Machine.VSphere; vsphere != nil {
+	if vsphere := pool.Machine.Cloud.VSphere; vsphere != nil {
 		size = sizeOnVSphere(vsphere)
 	}
-	if kubevirt := pool.Machine.KubeVirt; kubevirt != nil {
+	if kubevirt := pool.Machine.Cloud.KubeVirt; kubevirt != nil {
 		size, image = sizeOnKubeVirt(kubevirt), imageOnKubeVirt(kubevirt)
 	}
 	if size != "" && vm.Type != size && !pool.sizeByID {

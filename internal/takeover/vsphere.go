@@ -18,7 +18,7 @@ func (s findings) below(field, name, kind string, target *Target) string {
 	if !strings.HasPrefix(name, "/") {
 		return name
 	}
-	folder := path.Join("/", target.Account.Spec.VSphere.Datacenter, kind)
+	folder := path.Join("/", target.Account.Spec.Cloud.VSphere.Datacenter, kind)
 	if name == folder {
 		return ""
 	}
@@ -33,7 +33,7 @@ func (s findings) below(field, name, kind string, target *Target) string {
 // domains must have theirs.
 func (s findings) pool(field, name string, target *Target) string {
 	name = s.below(field, name, "host", target)
-	account := target.Account.Spec.VSphere
+	account := target.Account.Spec.Cloud.VSphere
 	switch {
 	case name == "" && len(account.FailureDomains) == 0 && account.ZoneCategory == "":
 		s.addRefused(field, "there is none: name the pool, or failure domains of the DroverAccount")
@@ -45,7 +45,7 @@ func (s findings) pool(field, name string, target *Target) string {
 
 // datacenter refuses a datacenter that is not the account's.
 func (s findings) datacenter(field, name string, target *Target) {
-	if account := target.Account.Spec.VSphere.Datacenter; name != "" && path.Join("/", name) != path.Join("/", account) {
+	if account := target.Account.Spec.Cloud.VSphere.Datacenter; name != "" && path.Join("/", name) != path.Join("/", account) {
 		s.addRefused(field, "it is %q, and the DroverAccount's is %q", name, account)
 	}
 }

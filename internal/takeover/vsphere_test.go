@@ -15,7 +15,7 @@ import (
 
 // onVSphere changes the target's account.
 func onVSphere(target *Target) *Target {
-	target.Account.Spec = infrav1.DroverAccountSpec{VSphere: &infrav1.VSphereAccount{Datacenter: "dc1"}}
+	target.Account.Spec = infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{Datacenter: "dc1"}}}
 	return target
 }
 
@@ -136,7 +136,7 @@ func TestPlaceOnVSphere(t *testing.T) {
 	place := func() *infrav1.VSphereMachine {
 		p := w.plan()
 		g.Expect(p.Blocked()).To(Equal(0), "%v", p.Findings)
-		return p.Pools[1].Machine.VSphere
+		return p.Pools[1].Machine.Cloud.VSphere
 	}
 	set(&w.Classes[0], "providerSpec.computeCluster", "cluster-b")
 	g.Expect(place()).To(And(HaveField("ResourcePool", "cluster-b/Resources"), HaveField("Host", ""), HaveField("Datastore", "")))
@@ -146,6 +146,6 @@ func TestPlaceOnVSphere(t *testing.T) {
 	for _, field := range []string{"hostSystem", "computeCluster", "resourcePool"} {
 		set(&w.Classes[0], "providerSpec."+field, nil)
 	}
-	w.target.Account.Spec.VSphere.ZoneCategory = "k8s-zone"
+	w.target.Account.Spec.Cloud.VSphere.ZoneCategory = "k8s-zone"
 	g.Expect(place()).To(HaveField("ResourcePool", ""))
 }

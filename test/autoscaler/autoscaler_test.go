@@ -66,7 +66,9 @@ func TestAutoscaler(t *testing.T) {
 func TestOnAWS(t *testing.T) {
 	s := start(t, rig.StartOnAWS)
 	of := func(instanceType, image string) func(*infrav1.DroverMachineFields) {
-		return func(m *infrav1.DroverMachineFields) { m.AWS.InstanceType, m.AWS.Image.ID = instanceType, image }
+		return func(m *infrav1.DroverMachineFields) {
+			m.Cloud.AWS.InstanceType, m.Cloud.AWS.Image.ID = instanceType, image
+		}
 	}
 	small := s.newGroup("small", 4, func(g *group) { g.fields = of("t3.small", ec2stub.KeepingImage) })
 	large := s.newGroup("large", 2, func(g *group) { g.fields = of("p4d.24xlarge", ec2stub.KeepingImage) })
@@ -83,7 +85,7 @@ func TestOnAWS(t *testing.T) {
 func TestOnAzure(t *testing.T) {
 	s := start(t, rig.StartOnAzure)
 	of := func(size, image string) func(*infrav1.DroverMachineFields) {
-		return func(m *infrav1.DroverMachineFields) { m.Azure.VMSize, m.Azure.Image.ID = size, image }
+		return func(m *infrav1.DroverMachineFields) { m.Cloud.Azure.VMSize, m.Cloud.Azure.Image.ID = size, image }
 	}
 	small := s.newGroup("small", 4, func(g *group) { g.fields = of("Standard_D2s_v5", armstub.Image) })
 	large := s.newGroup("large", 2, func(g *group) { g.fields = of("Standard_D32s_v5", armstub.Image) })
@@ -100,7 +102,7 @@ func TestOnAzure(t *testing.T) {
 func TestOnGCP(t *testing.T) {
 	s := start(t, rig.StartOnGCP)
 	of := func(machineType string) func(*infrav1.DroverMachineFields) {
-		return func(m *infrav1.DroverMachineFields) { m.GCP.MachineType = machineType }
+		return func(m *infrav1.DroverMachineFields) { m.Cloud.GCP.MachineType = machineType }
 	}
 	small := s.newGroup("small", 4, func(g *group) { g.fields = of("e2-standard-2") })
 	large := s.newGroup("large", 2, func(g *group) { g.fields = of("e2-standard-32") })

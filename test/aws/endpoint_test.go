@@ -34,7 +34,7 @@ func TestEndpoint(t *testing.T) {
 	for _, o := range objects {
 		if c, ok := o.(*infrav1.DroverCluster); ok {
 			c.Spec.Endpoint.LoadBalancer.AccountRef = c.Spec.AccountRefs[0]
-			c.Spec.Endpoint.LoadBalancer.AWS = &infrav1.AWSLoadBalancer{Subnets: &infrav1.AWSSelector{IDs: []string{"subnet-0a2", "subnet-0b1"}}}
+			c.Spec.Endpoint.LoadBalancer.Cloud.AWS = &infrav1.AWSLoadBalancer{Subnets: &infrav1.AWSSelector{IDs: []string{"subnet-0a2", "subnet-0b1"}}}
 		}
 	}
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, objects...))

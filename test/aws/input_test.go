@@ -226,7 +226,7 @@ func TestBadManners(t *testing.T) {
 	for _, c := range badManners {
 		pool := s.NewPool("md", 0)
 		template := pool.Template(pool.Name, pool.Machine)
-		c.change(template.Spec.Template.Spec.AWS)
+		c.change(template.Spec.Template.Spec.Cloud.AWS)
 		if err := s.Rig.Client.Create(s.Ctx, template); err == nil || !strings.Contains(err.Error(), c.words) {
 			t.Errorf("%s: %v, want %q", c.fields, err, c.words)
 		}
@@ -262,8 +262,8 @@ func (s *stage) bad(name string, change func(*infrav1.AWSMachine), data string) 
 	s.Helper()
 	pool := s.NewPool(name, 1)
 	template := pool.Template(pool.Name, pool.Machine)
-	template.Spec.Template.Spec.AWS.Image.ID = "ami-0a" // an image without volumes that outlive the instance
-	change(template.Spec.Template.Spec.AWS)
+	template.Spec.Template.Spec.Cloud.AWS.Image.ID = "ami-0a" // an image without volumes that outlive the instance
+	change(template.Spec.Template.Spec.Cloud.AWS)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: pool.Name}, Data: map[string][]byte{"value": []byte("#cloud-config\n" + data)}}
 	md := pool.Deployment()
 	md.Spec.Template.Spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To(secret.Name)}
@@ -320,13 +320,13 @@ func TestBadAccounts(t *testing.T) {
 		reason string
 		words  []string
 	}{
-		{"expired", func(a *infrav1.DroverAccountSpec) { a.AWS.Endpoint = expired.URL },
+		{"expired", func(a *infrav1.DroverAccountSpec) { a.Cloud.AWS.Endpoint = expired.URL },
 			infrav1.UnauthorizedReason, []string{"ExpiredToken", "credentialsRef: renew the credentials"}},
 		{"secret", func(a *infrav1.DroverAccountSpec) { a.CredentialsRef.Name = other.Name },
 			infrav1.UnauthorizedReason, []string{"SignatureDoesNotMatch", "credentialsRef: put the access key's own secret"}},
-		{"role", func(a *infrav1.DroverAccountSpec) { a.AWS.AssumeRole = foreign },
+		{"role", func(a *infrav1.DroverAccountSpec) { a.Cloud.AWS.AssumeRole = foreign },
 			infrav1.UnauthorizedReason, []string{"AccessDenied", "assumeRole: let the role's trust policy"}},
-		{"site", func(a *infrav1.DroverAccountSpec) { a.AWS.Endpoint = site.URL }, infrav1.CloudErrorUnknownReason, []string{"check spec.aws.endpoint"}},
+		{"site", func(a *infrav1.DroverAccountSpec) { a.Cloud.AWS.Endpoint = site.URL }, infrav1.CloudErrorUnknownReason, []string{"check spec.cloud.aws.endpoint"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}

@@ -22,7 +22,7 @@ func TestEndpoint(t *testing.T) {
 	for _, o := range objects {
 		if c, ok := o.(*infrav1.DroverCluster); ok {
 			c.Spec.Endpoint.LoadBalancer.AccountRef = c.Spec.AccountRefs[0]
-			c.Spec.Endpoint.LoadBalancer.Azure = &infrav1.AzureLoadBalancer{SubnetID: armstub.Subnet}
+			c.Spec.Endpoint.LoadBalancer.Cloud.Azure = &infrav1.AzureLoadBalancer{SubnetID: armstub.Subnet}
 		}
 	}
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, objects...))

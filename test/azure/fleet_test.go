@@ -20,20 +20,20 @@ const tenant = "77777777-1111-2222-3333-444444444444"
 
 func accountConfig() fleet.AccountConfig {
 	return fleet.AccountConfig{
-		Spec: infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Azure: &infrav1.AzureAccount{
+		Spec: infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
 			Custom: &infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
-		}},
+		}}},
 		Credentials: map[string][]byte{"tenantID": []byte(tenant), "clientID": []byte("client"), "clientSecret": []byte("secret")},
 	}
 }
 
 // smallest returns a machine that the stand-in can make.
 func smallest() *infrav1.DroverMachineFields {
-	return &infrav1.DroverMachineFields{Azure: &infrav1.AzureMachine{
+	return &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Azure: &infrav1.AzureMachine{
 		VMSize: "Standard_D2s_v5", Image: infrav1.AzureImage{ID: armstub.Image},
 		NetworkInterfaces: []infrav1.AzureNetworkInterface{{SubnetID: armstub.Subnet}},
-	}}
+	}}}
 }
 
 // account returns an account as the manager has it, with its limiter, and runs its loops until the

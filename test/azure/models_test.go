@@ -95,7 +95,7 @@ func TestModels(t *testing.T) {
 		},
 	} {
 		machine := smallest()
-		edit(machine.Azure)
+		edit(machine.Cloud.Azure)
 		req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, UserData: []byte("#cloud-config\n"), Spec: machine}
 		_, err := d.Offering(ctx, machine)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -144,7 +144,7 @@ func balanceAll(t *testing.T, d cloud.Balancer) {
 	} {
 		spec.SubnetID = armstub.Subnet
 		req := cloud.BalancerRequest{
-			Token: "balancer-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Port: 6443, Spec: &infrav1.LoadBalancerFields{Azure: &spec},
+			Token: "balancer-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Port: 6443, Spec: &infrav1.LoadBalancerCloud{Azure: &spec},
 		}
 		for _, targets := range [][]string{nil, {"10.0.0.4", "10.0.0.5"}} {
 			req.Targets = targets

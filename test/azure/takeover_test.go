@@ -58,7 +58,7 @@ func takenOver(s *takeover.Stage, add func(*takeover.Old, takeover.Pool), writes
 	s.Azure.SetKeep(false)
 	pool := takeover.Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}}
 	add(s.Old, pool)
-	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.Azure.AdminUsername = "operators" }, writes)
+	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.Cloud.Azure.AdminUsername = "operators" }, writes)
 	volumes := map[string]bool{}
 	for _, e := range s.Azure.Books() {
 		if e.Tags["csi"] != "" {

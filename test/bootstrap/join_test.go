@@ -46,7 +46,7 @@ func (e *environment) droverMachine(t *testing.T, machine *clusterv1.Machine, ip
 			Namespace: machine.Namespace, Name: machine.Name, Labels: map[string]string{clusterv1.ClusterNameLabel: machine.Spec.ClusterName},
 		},
 		Spec: infrav1.DroverMachineSpec{ProviderID: "simulated:///" + machine.Name, DroverMachineFields: infrav1.DroverMachineFields{
-			AccountRef: infrav1.LocalReference{Name: "a"}, Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "ubuntu"},
+			AccountRef: infrav1.LocalReference{Name: "a"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "ubuntu"}},
 		}},
 	}
 	g.Expect(e.Create(t.Context(), cm)).To(Succeed())

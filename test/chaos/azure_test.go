@@ -91,7 +91,7 @@ func (azureWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func(c
 	return forget(x.Azure.Inject(out)), nil
 }
 
-func (azureWorld) resize(m *infrav1.DroverMachineFields) { m.Azure.VMSize = "Standard_D2s_v6" }
+func (azureWorld) resize(m *infrav1.DroverMachineFields) { m.Cloud.Azure.VMSize = "Standard_D2s_v6" }
 
 func (azureWorld) set(_ context.Context, w *wave, s simulator.Settings) error {
 	for _, x := range w.tenants {

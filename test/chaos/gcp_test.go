@@ -91,7 +91,7 @@ func (gcpWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func(con
 	return forget(x.GCP.Inject(out)), nil
 }
 
-func (gcpWorld) resize(m *infrav1.DroverMachineFields) { m.GCP.MachineType = "t2a-standard-1" }
+func (gcpWorld) resize(m *infrav1.DroverMachineFields) { m.Cloud.GCP.MachineType = "t2a-standard-1" }
 
 func (gcpWorld) set(_ context.Context, w *wave, s simulator.Settings) error {
 	for _, x := range w.tenants {

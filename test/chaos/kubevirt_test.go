@@ -231,7 +231,7 @@ func (b *blow) draw(c faultproxy.Call, at faultproxy.Point) bool {
 	return b.hit[c.Number]
 }
 
-func (*kubevirtWorld) resize(m *infrav1.DroverMachineFields) { m.KubeVirt.MemoryMiB *= 2 }
+func (*kubevirtWorld) resize(m *infrav1.DroverMachineFields) { m.Cloud.KubeVirt.MemoryMiB *= 2 }
 
 // set makes watches lag, as reads do in other clouds. Reads are consistent.
 func (*kubevirtWorld) set(_ context.Context, w *wave, s simulator.Settings) error {

@@ -81,7 +81,7 @@ func (vsphereWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func
 	})), nil
 }
 
-func (vsphereWorld) resize(m *infrav1.DroverMachineFields) { m.VSphere.CPUs *= 2 }
+func (vsphereWorld) resize(m *infrav1.DroverMachineFields) { m.Cloud.VSphere.CPUs *= 2 }
 
 // set does nothing: vCenter is consistent and returns complete answers.
 func (vsphereWorld) set(context.Context, *wave, simulator.Settings) error { return nil }

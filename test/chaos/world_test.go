@@ -90,7 +90,9 @@ func (s *simulatedWorld) fault(ctx context.Context, x *tenant, f simulator.Fault
 	return func(ctx context.Context) error { return s.admin.RemoveFault(ctx, id) }, err
 }
 
-func (s *simulatedWorld) resize(m *infrav1.DroverMachineFields) { m.Simulated.InstanceType = "large" }
+func (s *simulatedWorld) resize(m *infrav1.DroverMachineFields) {
+	m.Cloud.Simulated.InstanceType = "large"
+}
 
 func (s *simulatedWorld) set(ctx context.Context, _ *wave, settings simulator.Settings) error {
 	return s.admin.SetSettings(ctx, settings)
@@ -210,7 +212,7 @@ func forget(all ...func()) func(context.Context) error {
 	}
 }
 
-func (amazonWorld) resize(m *infrav1.DroverMachineFields) { m.AWS.InstanceType = "m7g.large" }
+func (amazonWorld) resize(m *infrav1.DroverMachineFields) { m.Cloud.AWS.InstanceType = "m7g.large" }
 
 // set applies the settings that EC2 has. Volumes that outlive their instance exist only without
 // lag: in reality a user turns an old volume into one, and the driver creates none, so a lagging

@@ -86,7 +86,7 @@ func (h *harness) stormTenant(t *testing.T) *tenant {
 		made.Dress = func(o client.Object) {
 			dress(o)
 			if template, ok := o.(*infrav1.DroverMachineTemplate); ok {
-				template.Spec.Template.Spec.AWS.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0b1"}}
+				template.Spec.Template.Spec.Cloud.AWS.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0b1"}}
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // field matches a field name of our kinds or Cluster API's in the book, such as
-// `DroverMachine.spec.aws.instanceType`.
+// `DroverMachine.spec.cloud.aws.instanceType`.
 var field = regexp.MustCompile("`([A-Z][A-Za-z]+)\\.((?:spec|status)[A-Za-z0-9.\\[\\]]*)`")
 
 // TestFieldsExist tests that each field that the book names with its kind exists in that kind's

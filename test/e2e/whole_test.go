@@ -124,7 +124,7 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 				InfrastructureProvider: ptr.To(infrastructure), Flavor: "topology-kubeadm", PostNamespaceCreated: credentials,
 				ModifyControlPlaneFields:                                   map[string]any{"spec.machineTemplate.spec.deletion.nodeDrainTimeoutSeconds": int64(10)},
 				ModifyMachineDeploymentBootstrapConfigTemplateFields:       map[string]any{"spec.template.spec.verbosity": int64(4)},
-				ModifyMachineDeploymentInfrastructureMachineTemplateFields: map[string]any{"spec.template.spec.simulated.zone": "sim-1a"},
+				ModifyMachineDeploymentInfrastructureMachineTemplateFields: map[string]any{"spec.template.spec.cloud.simulated.zone": "sim-1a"},
 			}
 		})
 	})
@@ -280,9 +280,10 @@ spec:
     spec:
       accountRef:
         name: simulated
-      simulated:
-        instanceType: small
-        image: ` + whole.ImageName(kubernetes) + "\n"
+      cloud:
+        simulated:
+          instanceType: small
+          image: ` + whole.ImageName(kubernetes) + "\n"
 	}
 	return kubeadm
 }

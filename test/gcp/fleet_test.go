@@ -47,7 +47,7 @@ func TestFleet(t *testing.T) {
 	stub := gcpstub.New(t, gcpstub.Options{Email: email, Key: public, Boot: 10 * time.Second, Stop: 30 * time.Second})
 	config := fleet.AccountConfig{
 		Spec: infrav1.DroverAccountSpec{
-			CredentialsRef: &infrav1.LocalReference{Name: "c"}, GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region},
+			CredentialsRef: &infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region}},
 		},
 		Credentials: secret,
 	}
@@ -59,10 +59,10 @@ func TestFleet(t *testing.T) {
 		}
 		return sum
 	}
-	machine := &infrav1.DroverMachineFields{GCP: &infrav1.GCPMachine{
+	machine := &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{GCP: &infrav1.GCPMachine{
 		MachineType: "e2-standard-2", Image: infrav1.GCPImage{Name: gcpstub.Image},
 		NetworkInterfaces: []infrav1.GCPNetworkInterface{{Subnetwork: gcpstub.Subnet}},
-	}}
+	}}}
 	before := calls()
 	engine.Live(t, a, n, machine, "owner", func(i int) []string { return gcpstub.Zones()[i%3:][:1] }, func() {
 		g.Expect(stub.Made()).To(Equal(n))

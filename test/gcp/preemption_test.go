@@ -24,7 +24,7 @@ func TestPreemption(t *testing.T) {
 	for _, o := range pool.Objects() {
 		s.Dress(o)
 		if template, ok := o.(*infrav1.DroverMachineTemplate); ok {
-			template.Spec.Template.Spec.GCP.ProvisioningModel = "SPOT"
+			template.Spec.Template.Spec.Cloud.GCP.ProvisioningModel = "SPOT"
 		}
 		s.Do(s.Rig.Client.Create(s.Ctx, o))
 	}

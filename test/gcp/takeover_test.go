@@ -56,7 +56,7 @@ func takenOver(s *takeover.Stage, add func(*takeover.Old, takeover.Pool), writes
 	s.GCP.SetKeep(false)
 	pool := takeover.Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}}
 	add(s.Old, pool)
-	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.GCP.Labels = map[string]string{"team": "blue"} }, writes)
+	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.Cloud.GCP.Labels = map[string]string{"team": "blue"} }, writes)
 	s.Empty()
 	if objections := s.GCP.Objections(); len(objections) > 0 {
 		s.Errorf("Google's discovery document: %v", objections)

@@ -150,7 +150,7 @@ func TestMemoryOfManyAccounts(t *testing.T) {
 	to, a := targets(t)["gcp"], hostile["gcp"]["instances"]
 	a.between += strings.Repeat(" ", 12-len(a.unit+a.between))
 	honest := targets(t)["gcp"]
-	honest.account.GCP.Endpoint = "https://honest.test"
+	honest.account.Cloud.GCP.Endpoint = "https://honest.test"
 	accounts := fleet.NewAccounts(fleet.Options{
 		Clouds: []cloud.Cloud{to.cloud}, Times: fleet.TimesFor(10 * time.Minute),
 		Transport: byHost{

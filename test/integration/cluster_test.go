@@ -181,7 +181,7 @@ func TestClusterIsKeptForItsMachines(t *testing.T) {
 	s.create(s.kubeconfigSecret(s.Kubeconfig), s.credentials(), s.Account(), infra, s.ControlPlane(), s.Cluster())
 	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
 	machine := &infrav1.DroverMachine{ObjectMeta: s.meta("m"), Spec: infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{
-		AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{},
+		AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}},
 	}}}
 	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod"}
 	s.create(machine)

@@ -61,7 +61,7 @@ func newEndpoint(t *testing.T, dress ...func(*infrav1.DroverCluster)) *endpoint 
 func (e *endpoint) machine(name string) *clusterv1.Machine {
 	e.t.Helper()
 	vm := &infrav1.DroverMachine{ObjectMeta: e.meta(name), Spec: infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{
-		AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{},
+		AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}},
 	}}}
 	m := &clusterv1.Machine{ObjectMeta: e.meta(name), Spec: clusterv1.MachineSpec{
 		ClusterName:       "prod",

@@ -17,7 +17,7 @@ import (
 func template(s *tenant, name string, machine infrav1.SimulatedMachine) *infrav1.DroverMachineTemplate {
 	return &infrav1.DroverMachineTemplate{ObjectMeta: s.meta(name), Spec: infrav1.DroverMachineTemplateSpec{
 		Template: infrav1.DroverMachineTemplateResource{Spec: infrav1.DroverMachineFields{
-			AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &machine,
+			AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &machine},
 		}},
 	}}
 }

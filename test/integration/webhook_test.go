@@ -23,16 +23,16 @@ import (
 func TestAdmissionRefuses(t *testing.T) {
 	s := newTenant(t)
 	machine := func(edit func(*infrav1.DroverMachineFields)) *infrav1.DroverMachine {
-		fields := infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{}}
+		fields := infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}}}
 		edit(&fields)
 		return &infrav1.DroverMachine{ObjectMeta: s.meta("x"), Spec: infrav1.DroverMachineSpec{DroverMachineFields: fields}}
 	}
 	openStack := func(edit func(*infrav1.OpenStackMachine)) *infrav1.DroverMachine {
 		return machine(func(f *infrav1.DroverMachineFields) {
-			f.Simulated = nil
-			f.OpenStack = &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node"}, RootVolume: &infrav1.OpenStackVolume{SizeGiB: 9},
+			f.Cloud.Simulated = nil
+			f.Cloud.OpenStack = &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node"}, RootVolume: &infrav1.OpenStackVolume{SizeGiB: 9},
 				Volumes: []infrav1.OpenStackVolume{{SizeGiB: 1}}}
-			edit(f.OpenStack)
+			edit(f.Cloud.OpenStack)
 		})
 	}
 	account := func(edit func(*infrav1.DroverAccountSpec)) *infrav1.DroverAccount {
@@ -44,20 +44,20 @@ func TestAdmissionRefuses(t *testing.T) {
 		object client.Object
 		want   string
 	}{
-		"machine without a cloud": {machine(func(f *infrav1.DroverMachineFields) { f.Simulated = nil }), "exactly one cloud must be set"},
-		"machine without account": {machine(func(f *infrav1.DroverMachineFields) { f.AccountRef.Name = "" }), "spec.accountRef.name"},
+		"machine without a cloud": {machine(func(f *infrav1.DroverMachineFields) { f.Cloud.Simulated = nil }), "spec.cloud: Required value"},
+		"machine without account": {machine(func(f *infrav1.DroverMachineFields) { f.AccountRef.Name = "" }), "spec.accountRef: Required value"},
 		"account by path":         {machine(func(f *infrav1.DroverMachineFields) { f.AccountRef.Name = "other/prod" }), "spec.accountRef.name"},
-		"negative disk":           {machine(func(f *infrav1.DroverMachineFields) { f.Simulated.DiskGiB = -1 }), "spec.simulated.diskGiB"},
+		"negative disk":           {machine(func(f *infrav1.DroverMachineFields) { f.Cloud.Simulated.DiskGiB = -1 }), "spec.cloud.simulated.diskGiB"},
 		"negative data disk": {machine(func(f *infrav1.DroverMachineFields) {
-			f.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: -1}}
-		}), "spec.simulated.dataDisks[0].sizeGiB"},
+			f.Cloud.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: -1}}
+		}), "spec.cloud.simulated.dataDisks[0].sizeGiB"},
 		"volume's zone without ports": {openStack(func(m *infrav1.OpenStackMachine) { m.Volumes[0].AvailabilityZone = "nova" }), "needs ports"},
 		"root's zone without ports":   {openStack(func(m *infrav1.OpenStackMachine) { m.RootVolume.InMachineZone = true }), "needs ports"},
 		"volume's zone twice": {openStack(func(m *infrav1.OpenStackMachine) {
 			m.Volumes[0] = infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", InMachineZone: true}
 		}), "availabilityZone and inMachineZone exclude each other"},
-		"account without a cloud":     {account(func(a *infrav1.DroverAccountSpec) { a.Simulated = nil }), "exactly one cloud must be set"},
-		"own endpoint, no own Secret": {account(func(a *infrav1.DroverAccountSpec) { a.CredentialsRef = nil }), "spec.simulated.endpoint"},
+		"account without a cloud":     {account(func(a *infrav1.DroverAccountSpec) { a.Cloud.Simulated = nil }), "spec.cloud: Required value"},
+		"own endpoint, no own Secret": {account(func(a *infrav1.DroverAccountSpec) { a.CredentialsRef = nil }), "spec.cloud.simulated.endpoint"},
 		"negative rate": {account(func(a *infrav1.DroverAccountSpec) {
 			a.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "-1", Burst: 1}}
 		}), "spec.rateLimits.create.perSecond"},
@@ -80,7 +80,7 @@ func TestAdmissionRefuses(t *testing.T) {
 		}}, "spec.version"},
 		"template without a cloud": {&infrav1.DroverMachineTemplate{ObjectMeta: s.meta("x"), Spec: infrav1.DroverMachineTemplateSpec{
 			Template: infrav1.DroverMachineTemplateResource{Spec: infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}}},
-		}}, "exactly one cloud must be set"},
+		}}, "spec.template.spec.cloud: Required value"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestTemplatesAreImmutable(t *testing.T) {
 	}
 	tryMachines := func(annotations map[string]string, options ...client.PatchOption) error {
 		m := read(s, machines.DeepCopy())
-		return try(m, func() { m.Spec.Template.Spec.Simulated.DiskGiB, m.Annotations = 99, annotations }, options...)
+		return try(m, func() { m.Spec.Template.Spec.Cloud.Simulated.DiskGiB, m.Annotations = 99, annotations }, options...)
 	}
 	dry := map[string]string{clusterv1.TopologyDryRunAnnotation: ""}
 	refused := MatchError(ContainSubstring("a template is immutable"))
@@ -122,7 +122,7 @@ func TestTemplatesAreImmutable(t *testing.T) {
 	s.Expect(tryMachines(dry)).To(refused, "the annotation alone opens nothing")
 
 	update(s, machines, func(m *infrav1.DroverMachineTemplate) { m.Labels = map[string]string{"team": "a"} })
-	s.Expect(read(s, machines).Spec.Template.Spec.Simulated.DiskGiB).To(BeEquivalentTo(20), "the default is in the object")
+	s.Expect(read(s, machines).Spec.Template.Spec.Cloud.Simulated.DiskGiB).To(BeEquivalentTo(20), "the default is in the object")
 }
 
 // TestAccountKeepsItsRegion tests that the region of an account can't be changed.
@@ -130,21 +130,21 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 	s := newTenant(t)
 	account := s.Account()
 	s.create(account)
-	s.refusesChange(account, func() { account.Spec.Simulated.Region = "sim-2" }, "region can't be changed")
+	s.refusesChange(account, func() { account.Spec.Cloud.Simulated.Region = "sim-2" }, "region can't be changed")
 
 	project := &infrav1.DroverAccount{ObjectMeta: s.meta("project"), Spec: infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "none"},
-		OpenStack:      &infrav1.OpenStackAccount{AuthURL: "https://keystone.example.test/v3", ProjectID: "p", RegionalProviderIDs: true},
+		Cloud:          infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: "https://keystone.example.test/v3", ProjectID: "p", RegionalProviderIDs: true}},
 	}}
 	s.Expect(env.client.Create(s.ctx, project)).To(MatchError(ContainSubstring("regionalProviderIDs needs a region")))
-	project.Spec.OpenStack.Region = "RegionOne"
+	project.Spec.Cloud.OpenStack.Region = "RegionOne"
 	s.create(project)
-	s.refusesChange(project, func() { project.Spec.OpenStack.Region = "RegionTwo" }, "region can't be changed")
+	s.refusesChange(project, func() { project.Spec.Cloud.OpenStack.Region = "RegionTwo" }, "region can't be changed")
 	moved := &infrav1.DroverAccount{ObjectMeta: s.meta("moved"), Spec: project.Spec}
 	moved.Spec.Place = "openstack:p" // a move or a restore creates the object as it was
 	s.create(moved)
 	s.refusesChange(moved, func() { moved.Spec.Place = "openstack:elsewhere" }, "place is set once")
-	s.refusesChange(project, func() { project.Spec.OpenStack.RegionalProviderIDs = false }, "regionalProviderIDs can't be changed")
+	s.refusesChange(project, func() { project.Spec.Cloud.OpenStack.RegionalProviderIDs = false }, "regionalProviderIDs can't be changed")
 }
 
 // TestMachineIsImmutable tests that the cloud fields and the accountRef of a machine can't be
@@ -152,11 +152,11 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 func TestMachineIsImmutable(t *testing.T) {
 	s := newTenant(t)
 	machine := &infrav1.DroverMachine{ObjectMeta: s.meta("m"), Spec: infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{
-		AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{},
+		AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}},
 	}}}
 	s.create(machine)
 	for want, change := range map[string]func(*infrav1.DroverMachine){
-		"the machine's cloud fields can't be changed": func(m *infrav1.DroverMachine) { m.Spec.Simulated.DiskGiB = 99 },
+		"the machine's cloud fields can't be changed": func(m *infrav1.DroverMachine) { m.Spec.Cloud.Simulated.DiskGiB = 99 },
 		"accountRef can't be changed":                 func(m *infrav1.DroverMachine) { m.Spec.AccountRef.Name = "other" },
 	} {
 		s.refusesChange(machine, func() { change(machine) }, want)
@@ -180,7 +180,7 @@ func TestCopyIsRefused(t *testing.T) {
 	s := newTenant(t)
 	machine := func(name string, change func(*infrav1.DroverMachineSpec)) *infrav1.DroverMachine {
 		m := &infrav1.DroverMachine{ObjectMeta: s.meta(name), Spec: infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{
-			AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{},
+			AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}},
 		}}}
 		change(&m.Spec)
 		return m
@@ -202,7 +202,7 @@ func TestTokenOfAnother(t *testing.T) {
 	s := newTenant(t)
 	attacker := s.Namespace + "-attacker"
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: attacker}})
-	fields := infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{}}
+	fields := infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}}}
 	theirs := func(name, token string) *infrav1.DroverMachine {
 		m := &infrav1.DroverMachine{
 			ObjectMeta: metav1.ObjectMeta{Namespace: attacker, Name: name, Finalizers: []string{"example.com/keep"}},

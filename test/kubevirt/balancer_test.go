@@ -21,13 +21,13 @@ import (
 
 // Nothing forwards connections here: there is no kube-proxy. The API server judges the objects.
 
-func balancerFields(kind, host string) *infrav1.LoadBalancerFields {
-	return &infrav1.LoadBalancerFields{KubeVirt: &infrav1.KubeVirtLoadBalancer{Type: kind, Host: host}}
+func balancerFields(kind, host string) *infrav1.LoadBalancerCloud {
+	return &infrav1.LoadBalancerCloud{KubeVirt: &infrav1.KubeVirtLoadBalancer{Type: kind, Host: host}}
 }
 
-func clusterIP() *infrav1.LoadBalancerFields { return balancerFields("ClusterIP", "") }
+func clusterIP() *infrav1.LoadBalancerCloud { return balancerFields("ClusterIP", "") }
 
-func balancerRequest(owner string, spec *infrav1.LoadBalancerFields, targets ...string) cloud.BalancerRequest {
+func balancerRequest(owner string, spec *infrav1.LoadBalancerCloud, targets ...string) cloud.BalancerRequest {
 	return cloud.BalancerRequest{Token: newToken(), OwnershipID: owner, Namespace: "team-a", Name: "blue", Port: 6443, Targets: targets, Spec: spec}
 }
 
@@ -85,7 +85,7 @@ func TestBalancerTypes(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec), "%v", err)
 	g.Expect(err).To(MatchError(ContainSubstring("nodePort")))
 
-	req = balancerRequest(owner, &infrav1.LoadBalancerFields{KubeVirt: &infrav1.KubeVirtLoadBalancer{Annotations: map[string]string{"metallb.io/loadBalancerIPs": "192.0.2.10"}}})
+	req = balancerRequest(owner, &infrav1.LoadBalancerCloud{KubeVirt: &infrav1.KubeVirtLoadBalancer{Annotations: map[string]string{"metallb.io/loadBalancerIPs": "192.0.2.10"}}})
 	made = ensure(t, d, req)
 	g.Expect(made.State).To(Equal(cloud.StatePending))
 	g.Expect(infra.Admin.Get(t.Context(), nameOf(req), service)).To(Succeed())

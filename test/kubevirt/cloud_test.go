@@ -93,7 +93,7 @@ func mebibytes(n int64) *resource.Quantity { return resource.NewQuantity(n<<20, 
 func account(domains ...infrav1.KubeVirtFailureDomain) *infrav1.DroverAccountSpec {
 	return &infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "kubevirt"},
-		KubeVirt:       &infrav1.KubeVirtAccount{Namespace: namespace, FailureDomains: domains},
+		Cloud:          infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{Namespace: namespace, FailureDomains: domains}},
 	}
 }
 
@@ -120,7 +120,7 @@ func machine(change func(*infrav1.KubeVirtMachine)) *infrav1.DroverMachineFields
 	if change != nil {
 		change(m)
 	}
-	return &infrav1.DroverMachineFields{KubeVirt: m}
+	return &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: m}}
 }
 
 // counted counts calls by name, and can make a call fail before or after it is sent.

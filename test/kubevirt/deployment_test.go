@@ -129,7 +129,7 @@ func onKubeVirt(objects []client.Object) []client.Object {
 				scenario.FillCredentials(o, "kubevirt", credentials())
 			}
 		case *infrav1.DroverAccount:
-			o.Spec.Simulated, o.Spec.KubeVirt = nil, account().KubeVirt
+			o.Spec.Cloud.Simulated, o.Spec.Cloud.KubeVirt = nil, account().Cloud.KubeVirt
 			o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
 		case *infrav1.DroverMachineTemplate:
 			ref := o.Spec.Template.Spec.AccountRef

@@ -46,8 +46,8 @@ func TestEndpoint(t *testing.T) {
 		bad := cluster.DroverCluster()
 		bad.Name = "bad"
 		bad.Spec.Endpoint.LoadBalancer.AccountRef = bad.Spec.AccountRefs[0]
-		bad.Spec.Endpoint.LoadBalancer.KubeVirt = &wrong
-		g.Expect(c.Create(t.Context(), bad)).To(MatchError(ContainSubstring("spec.endpoint.loadBalancer.kubevirt")), "%+v", wrong)
+		bad.Spec.Endpoint.LoadBalancer.Cloud.KubeVirt = &wrong
+		g.Expect(c.Create(t.Context(), bad)).To(MatchError(ContainSubstring("spec.endpoint.loadBalancer.cloud.kubevirt")), "%+v", wrong)
 	}
 	own := &infrav1.DroverCluster{}
 	is := func(reason string) func() bool {

@@ -436,7 +436,7 @@ func TestNamespace(t *testing.T) {
 		g.Expect(infra.Admin.Patch(t.Context(), o, kept)).To(Succeed())
 	}
 	spec := account()
-	spec.KubeVirt.Namespace = doomed
+	spec.Cloud.KubeVirt.Namespace = doomed
 	d, _ := connect(t, spec)
 	req := request("test-"+newToken()[:16], machine(nil))
 	g.Eventually(func() error { _, err := d.Ensure(t.Context(), req); return err }, "1m", "100ms").Should(Succeed(), "once the rights are in force")

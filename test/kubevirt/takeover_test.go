@@ -520,7 +520,7 @@ func (o *old) roll(t *testing.T) {
 	template := &infrav1.DroverMachineTemplate{}
 	g.Expect(o.c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: o.pool}, template)).To(Succeed())
 	next := &infrav1.DroverMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: o.pool + "-next"}, Spec: template.Spec}
-	next.Spec.Template.Spec.KubeVirt.MemoryMiB = 256
+	next.Spec.Template.Spec.Cloud.KubeVirt.MemoryMiB = 256
 	g.Expect(o.c.Create(t.Context(), next)).To(Succeed())
 	md := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: o.pool}}
 	g.Expect(scenario.Patch(t.Context(), o.c, md, func() {

@@ -45,42 +45,43 @@ func TestBadInputIsRefused(t *testing.T) {
 	long := strings.Repeat("n", 10_000)
 	machine := func(spec string) [3]string { return [3]string{infra, "DroverMachine", spec} }
 	simulated := func(fields string) [3]string {
-		return machine(`{"accountRef":{"name":"a"},"simulated":{` + fields + `}}`)
+		return machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{` + fields + `}}}`)
 	}
 	account := func(fields string) [3]string {
-		return [3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"simulated":{},` + fields + `}`}
+		return [3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"cloud":{"simulated":{}},` + fields + `}`}
 	}
 	config := func(fields string) [3]string { return [3]string{boot, "DroverConfig", `{` + fields + `}`} }
 	for name, test := range map[string]struct {
 		object [3]string // API group, kind, spec
 		words  []string
 	}{
-		"two clouds":               {machine(`{"accountRef":{"name":"a"},"simulated":{},"nimbus":{}}`), []string{"unknown field", "spec.nimbus"}},
+		"two clouds":               {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{},"vsphere":{"template":"t"}}}`), []string{"exactly one of the fields in"}},
+		"an unknown cloud":         {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{},"nimbus":{}}}`), []string{"unknown field", "spec.cloud.nimbus"}},
 		"another cloud":            {machine(`{"accountRef":{"name":"a"},"nimbus":{}}`), []string{"unknown field", "spec.nimbus"}},
-		"no cloud":                 {machine(`{"accountRef":{"name":"a"}}`), []string{"exactly one cloud must be set"}},
-		"a cloud that is null":     {machine(`{"accountRef":{"name":"a"},"simulated":null}`), []string{"exactly one cloud must be set"}},
-		"no account":               {machine(`{"simulated":{}}`), []string{"spec.accountRef", "Required"}},
+		"no cloud":                 {machine(`{"accountRef":{"name":"a"}}`), []string{"spec.cloud", "Required"}},
+		"a cloud that is null":     {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":null}}`), []string{"exactly one of the fields in"}},
+		"no account":               {machine(`{"cloud":{"simulated":{}}}`), []string{"spec.accountRef", "Required"}},
 		"no spec":                  {machine(`null`), []string{"spec", "Required"}},
 		"two clouds, account":      {account(`"nimbus":{}`), []string{"unknown field", "spec.nimbus"}},
-		"misspelled field":         {simulated(`"instancetype":"small"`), []string{"unknown field", "spec.simulated.instancetype"}},
-		"zero disk":                {simulated(`"diskGiB":0`), []string{"spec.simulated.diskGiB"}},
-		"disk above all":           {simulated(`"diskGiB":65537`), []string{"spec.simulated.diskGiB"}},
-		"disk beyond 32 bits":      {simulated(`"diskGiB":4294967300`), []string{"spec.simulated.diskGiB"}},
-		"half a disk":              {simulated(`"diskGiB":10.5`), []string{"spec.simulated.diskGiB"}},
-		"disk in words":            {simulated(`"diskGiB":"20"`), []string{"spec.simulated.diskGiB"}},
-		"many disks":               {simulated(`"dataDisks":[` + strings.TrimSuffix(strings.Repeat(`{"sizeGiB":1},`, 17), ",") + `]`), []string{"spec.simulated.dataDisks"}},
-		"empty type":               {simulated(`"instanceType":""`), []string{"spec.simulated.instanceType"}},
-		"long type":                {simulated(`"instanceType":"` + long + `"`), []string{"spec.simulated.instanceType"}},
-		"long image":               {simulated(`"image":"` + long + `"`), []string{"spec.simulated.image"}},
-		"long zone":                {simulated(`"zone":"` + long + `"`), []string{"spec.simulated.zone"}},
-		"long account":             {machine(`{"accountRef":{"name":"` + long + `"},"simulated":{}}`), []string{"spec.accountRef.name"}},
-		"zero byte in type":        {simulated(`"instanceType":"a\u0000b"`), []string{"spec.simulated.instanceType"}},
-		"bad UTF-8 in type":        {simulated("\"instanceType\":\"a\xff\""), []string{"spec.simulated.instanceType"}},
-		"short token":              {machine(`{"accountRef":{"name":"a"},"simulated":{},"creation":{"token":"x"}}`), []string{"spec.creation.token"}},
-		"long provider ID":         {machine(`{"accountRef":{"name":"a"},"simulated":{},"providerID":"` + long + `"}`), []string{"spec.providerID"}},
-		"long endpoint":            {[3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"http://` + long + `"}}`}, []string{"spec.simulated.endpoint"}},
-		"endpoint with a password": {[3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"http://a:b@c"}}`}, []string{"spec.simulated.endpoint"}},
-		"endpoint of a file":       {[3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"file:///etc/passwd"}}`}, []string{"spec.simulated.endpoint"}},
+		"misspelled field":         {simulated(`"instancetype":"small"`), []string{"unknown field", "spec.cloud.simulated.instancetype"}},
+		"zero disk":                {simulated(`"diskGiB":0`), []string{"spec.cloud.simulated.diskGiB"}},
+		"disk above all":           {simulated(`"diskGiB":65537`), []string{"spec.cloud.simulated.diskGiB"}},
+		"disk beyond 32 bits":      {simulated(`"diskGiB":4294967300`), []string{"spec.cloud.simulated.diskGiB"}},
+		"half a disk":              {simulated(`"diskGiB":10.5`), []string{"spec.cloud.simulated.diskGiB"}},
+		"disk in words":            {simulated(`"diskGiB":"20"`), []string{"spec.cloud.simulated.diskGiB"}},
+		"many disks":               {simulated(`"dataDisks":[` + strings.TrimSuffix(strings.Repeat(`{"sizeGiB":1},`, 17), ",") + `]`), []string{"spec.cloud.simulated.dataDisks"}},
+		"empty type":               {simulated(`"instanceType":""`), []string{"spec.cloud.simulated.instanceType"}},
+		"long type":                {simulated(`"instanceType":"` + long + `"`), []string{"spec.cloud.simulated.instanceType"}},
+		"long image":               {simulated(`"image":"` + long + `"`), []string{"spec.cloud.simulated.image"}},
+		"long zone":                {simulated(`"zone":"` + long + `"`), []string{"spec.cloud.simulated.zone"}},
+		"long account":             {machine(`{"accountRef":{"name":"` + long + `"},"cloud":{"simulated":{}}}`), []string{"spec.accountRef.name"}},
+		"zero byte in type":        {simulated(`"instanceType":"a\u0000b"`), []string{"spec.cloud.simulated.instanceType"}},
+		"bad UTF-8 in type":        {simulated("\"instanceType\":\"a\xff\""), []string{"spec.cloud.simulated.instanceType"}},
+		"short token":              {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{}},"creation":{"token":"x"}}`), []string{"spec.creation.token"}},
+		"long provider ID":         {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{}},"providerID":"` + long + `"}`), []string{"spec.providerID"}},
+		"long endpoint":            {[3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"cloud":{"simulated":{"endpoint":"http://` + long + `"}}}`}, []string{"spec.cloud.simulated.endpoint"}},
+		"endpoint with a password": {[3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"cloud":{"simulated":{"endpoint":"http://a:b@c"}}}`}, []string{"spec.cloud.simulated.endpoint"}},
+		"endpoint of a file":       {[3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"cloud":{"simulated":{"endpoint":"file:///etc/passwd"}}}`}, []string{"spec.cloud.simulated.endpoint"}},
 		"negative interval":        {account(`"inventory":{"idleSeconds":-1}`), []string{"spec.inventory.idleSeconds"}},
 		"interval of years":        {account(`"inventory":{"activeSeconds":99999999}`), []string{"spec.inventory.activeSeconds"}},
 		"negative burst":           {account(`"rateLimits":{"create":{"perSecond":"1","burst":-1}}`), []string{"spec.rateLimits.create.burst"}},
@@ -114,9 +115,9 @@ func TestBadInputIsRefused(t *testing.T) {
 		})
 	}
 	for name, test := range map[string]struct{ contentType, body string }{
-		"a name of 10,000 characters": {"application/json", `{"apiVersion":"` + infra + `/v1beta1","kind":"DroverMachine","metadata":{"name":"` + long + `"},"spec":{"accountRef":{"name":"a"},"simulated":{}}}`},
-		"YAML with a zero byte":       {"application/yaml", "apiVersion: " + infra + "/v1beta1\nkind: DroverMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, simulated: {image: \"a\x00\"}}\n"},
-		"YAML with bad UTF-8":         {"application/yaml", "apiVersion: " + infra + "/v1beta1\nkind: DroverMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, simulated: {image: \"a\xff\"}}\n"},
+		"a name of 10,000 characters": {"application/json", `{"apiVersion":"` + infra + `/v1beta1","kind":"DroverMachine","metadata":{"name":"` + long + `"},"spec":{"accountRef":{"name":"a"},"cloud":{"simulated":{}}}}`},
+		"YAML with a zero byte":       {"application/yaml", "apiVersion: " + infra + "/v1beta1\nkind: DroverMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, cloud: {simulated: {image: \"a\x00\"}}}\n"},
+		"YAML with bad UTF-8":         {"application/yaml", "apiVersion: " + infra + "/v1beta1\nkind: DroverMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, cloud: {simulated: {image: \"a\xff\"}}}\n"},
 		"half an object":              {"application/json", `{"apiVersion":"` + infra + `/v1beta1","kind":"DroverMachine","metadata":{"na`},
 		"nothing":                     {"application/json", ``},
 	} {
@@ -138,7 +139,7 @@ func TestStrangeStringsReachTheCloud(t *testing.T) {
 	s := newStage(t)
 	for name, image := range map[string]string{"zero": `a\u0000b`, "utf8": "a\xff\xfe", "quotes": `\"; DROP TABLE images; --\n\u202e`} {
 		body := fmt.Sprintf(`{"apiVersion":"infrastructure.cluster.x-k8s.io/v1beta1","kind":"DroverMachineTemplate","metadata":{"name":%q},`+
-			`"spec":{"template":{"spec":{"accountRef":{"name":%q},"simulated":{"image":"%s"}}}}}`, name, s.Name, image)
+			`"spec":{"template":{"spec":{"accountRef":{"name":%q},"cloud":{"simulated":{"image":"%s"}}}}}}`, name, s.Name, image)
 		if err := s.raw("infrastructure.cluster.x-k8s.io", "drovermachinetemplates", "application/json", body); err != nil {
 			t.Fatal(err)
 		}
@@ -304,21 +305,21 @@ func TestRunningMachineIsNotMoved(t *testing.T) {
 	machine := s.machines()[0]
 	key, vm := client.ObjectKeyFromObject(&machine), s.instanceOf(&machine)
 	for patch, words := range map[string]string{
-		`{"accountRef":{"name":"other"}}`:               "accountRef can't be changed",
-		`{"accountRef":null}`:                           "accountRef",
-		`{"simulated":null}`:                            "exactly one cloud must be set",
-		`{"simulated":{"instanceType":"large"}}`:        "can't be changed",
-		`{"simulated":{"image":"other"}}`:               "can't be changed",
-		`{"simulated":{"zone":"sim-1c"}}`:               "can't be changed",
-		`{"simulated":{"diskGiB":21}}`:                  "can't be changed",
-		`{"simulated":{"dataDisks":[{"sizeGiB":6}]}}`:   "can't be changed",
-		`{"simulated":{"dataDisks":null}}`:              "can't be changed",
-		`{"simulated":{"market":{"type":"spot"}}}`:      "can't be changed",
-		`{"providerID":"simulated:///sim-1a/i-1"}`:      "providerID is set once",
-		`{"creation":{"attempt":1}}`:                    "creation can't be changed once the VM is made",
-		`{"providerID":null}`:                           "providerID is set once",
-		`{"creation":{"token":"00000000000000000000"}}`: "creation.token is set once",
-		`{"creation":null}`:                             "creation.token is set once",
+		`{"accountRef":{"name":"other"}}`:                       "accountRef can't be changed",
+		`{"accountRef":null}`:                                   "accountRef",
+		`{"cloud":{"simulated":null}}`:                          "exactly one of the fields in",
+		`{"cloud":{"simulated":{"instanceType":"large"}}}`:      "can't be changed",
+		`{"cloud":{"simulated":{"image":"other"}}}`:             "can't be changed",
+		`{"cloud":{"simulated":{"zone":"sim-1c"}}}`:             "can't be changed",
+		`{"cloud":{"simulated":{"diskGiB":21}}}`:                "can't be changed",
+		`{"cloud":{"simulated":{"dataDisks":[{"sizeGiB":6}]}}}`: "can't be changed",
+		`{"cloud":{"simulated":{"dataDisks":null}}}`:            "can't be changed",
+		`{"cloud":{"simulated":{"market":{"type":"spot"}}}}`:    "can't be changed",
+		`{"providerID":"simulated:///sim-1a/i-1"}`:              "providerID is set once",
+		`{"creation":{"attempt":1}}`:                            "creation can't be changed once the VM is made",
+		`{"providerID":null}`:                                   "providerID is set once",
+		`{"creation":{"token":"00000000000000000000"}}`:         "creation.token is set once",
+		`{"creation":null}`:                                     "creation.token is set once",
 	} {
 		err := env.client.Patch(s.ctx, machine.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":`+patch+`}`)))
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), words) {

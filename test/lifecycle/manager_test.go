@@ -626,7 +626,7 @@ func (h *house) behindTheWebhooks() {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }))
 	defer server.Close()
 	account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: "own-endpoint"}}
-	account.Spec.Simulated = &infrav1.SimulatedAccount{Endpoint: server.URL}
+	account.Spec.Cloud.Simulated = &infrav1.SimulatedAccount{Endpoint: server.URL}
 	h.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "operator"}})
 	h.soon("the account is taken", func(ctx context.Context) (string, error) { // the API server takes a moment to forget the webhooks
 		return "", client.IgnoreAlreadyExists(h.client.Create(ctx, account.DeepCopy()))

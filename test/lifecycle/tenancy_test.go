@@ -146,7 +146,7 @@ func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 func TestReferencesHaveNoNamespace(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	fields := map[string]any{"accountRef": map[string]any{"name": "a", "namespace": "other"}, "simulated": map[string]any{}}
+	fields := map[string]any{"accountRef": map[string]any{"name": "a", "namespace": "other"}, "cloud": map[string]any{"simulated": map[string]any{}}}
 	for name, o := range map[string]struct {
 		apiVersion, kind, path string
 		spec                   map[string]any
@@ -154,7 +154,7 @@ func TestReferencesHaveNoNamespace(t *testing.T) {
 		"machine":  {infrav1.GroupVersion.String(), "DroverMachine", "spec.accountRef", fields},
 		"template": {infrav1.GroupVersion.String(), "DroverMachineTemplate", "spec.template.spec.accountRef", map[string]any{"template": map[string]any{"spec": fields}}},
 		"account": {infrav1.GroupVersion.String(), "DroverAccount", "spec.credentialsRef", map[string]any{
-			"credentialsRef": map[string]any{"name": "a", "namespace": "other"}, "simulated": map[string]any{}}},
+			"credentialsRef": map[string]any{"name": "a", "namespace": "other"}, "cloud": map[string]any{"simulated": map[string]any{}}}},
 		"control-plane": {controlplanev1.GroupVersion.String(), "AdoptedControlPlane", "spec.kubeconfigRef", map[string]any{
 			"kubeconfigRef": map[string]any{"name": "a", "namespace": "other"}}},
 		"cluster": {infrav1.GroupVersion.String(), "DroverCluster", "spec.accountRefs", map[string]any{
@@ -213,7 +213,7 @@ func TestAmbientCredentials(t *testing.T) {
 	s := newStage(t)
 	ambient := func(namespace, name string) *infrav1.DroverAccount {
 		return &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-			Spec: infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{}}}
+			Spec: infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{}}}}
 	}
 	for _, namespace := range []string{"operator", "operators", s.Namespace} {
 		s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, ambient(namespace, "ambient"))
@@ -230,9 +230,9 @@ func TestAmbientCredentials(t *testing.T) {
 
 	url, calls := s.listener(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 	own := ambient("operator", "own-endpoint")
-	own.Spec.Simulated.Endpoint = url
-	s.refused(own, "spec.simulated.endpoint", "set credentialsRef")
-	if err := s.change(inside, func() { inside.Spec.Simulated.Endpoint = url }); err == nil || !strings.Contains(err.Error(), "endpoint can't be changed") {
+	own.Spec.Cloud.Simulated.Endpoint = url
+	s.refused(own, "spec.cloud.simulated.endpoint", "set credentialsRef")
+	if err := s.change(inside, func() { inside.Spec.Cloud.Simulated.Endpoint = url }); err == nil || !strings.Contains(err.Error(), "endpoint can't be changed") {
 		t.Errorf("an ambient account was given an endpoint: %v", err)
 	}
 	// A missing Secret and an empty Secret both differ from no reference.
@@ -308,7 +308,7 @@ func TestHostileEndpoints(t *testing.T) {
 	for name, test := range tests {
 		account := s.Account()
 		account.Name = name
-		account.Spec.Simulated.Endpoint, called[name] = s.listener(test.answer)
+		account.Spec.Cloud.Simulated.Endpoint, called[name] = s.listener(test.answer)
 		s.create(account)
 		accounts[name] = account
 	}

@@ -42,7 +42,7 @@ func (v *vsphere) adopt(c *scenario.Adopted) {
 		case *infrav1.DroverAccount:
 			o.Spec.RateLimits = nil // use the driver's defaults, as users do
 		case *infrav1.DroverMachineTemplate:
-			o.Spec.Template.Spec.VSphere.AntiAffinityGroup = "" // a DRS rule has its own cost
+			o.Spec.Template.Spec.Cloud.VSphere.AntiAffinityGroup = "" // a DRS rule has its own cost
 		}
 	}
 }

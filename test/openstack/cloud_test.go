@@ -217,7 +217,7 @@ func setQuota(t testing.TB, admin *tenant, project, name string, value int) (und
 func account(project string) *infrav1.DroverAccountSpec {
 	return &infrav1.DroverAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "openstack"},
-		OpenStack:      &infrav1.OpenStackAccount{AuthURL: keystone, ProjectID: project, Region: "RegionOne", Interface: "public"},
+		Cloud:          infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: keystone, ProjectID: project, Region: "RegionOne", Interface: "public"}},
 	}
 }
 
@@ -240,7 +240,7 @@ func machine(change func(*infrav1.OpenStackMachine)) *infrav1.DroverMachineField
 	if change != nil {
 		change(m)
 	}
-	return &infrav1.DroverMachineFields{OpenStack: m}
+	return &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{OpenStack: m}}
 }
 
 // counted counts calls by name, and can make a call fail before or after it is sent.

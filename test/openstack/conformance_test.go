@@ -25,7 +25,7 @@ func TestConformance(t *testing.T) {
 		Credentials:    password(who.name, who.name),
 		BadCredentials: password(who.name, "wrong-password"),
 		Machine:        machine(nil),
-		Balancer:       &infrav1.LoadBalancerFields{OpenStack: &infrav1.OpenStackLoadBalancer{Subnet: "nodes"}},
+		Balancer:       &infrav1.LoadBalancerCloud{OpenStack: &infrav1.OpenStackLoadBalancer{Subnet: "nodes"}},
 		Refused: map[string]conformance.Refused{
 			"unknown flavor":  {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }), Code: cloud.InvalidSpec, OfferingToo: true},
 			"unknown image":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Image = infrav1.OpenStackImage{ID: unknownID} }), Code: cloud.InvalidSpec, OfferingToo: true},

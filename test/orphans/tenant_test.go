@@ -140,7 +140,7 @@ func (x *tenant) object(token string) *infrav1.DroverMachine {
 	m := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: "m-" + token[8:]}}
 	m.Labels = map[string]string{clusterv1.ClusterNameLabel: x.Name}
 	m.Spec.AccountRef.Name, m.Spec.Creation.Token = x.Name, token
-	m.Spec.Simulated = &infrav1.SimulatedMachine{}
+	m.Spec.Cloud.Simulated = &infrav1.SimulatedMachine{}
 	return m
 }
 

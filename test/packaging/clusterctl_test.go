@@ -256,8 +256,8 @@ func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 			t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
 			continue
 		}
-		if a, ok := typed.(*infrav1.DroverAccount); ok && a.Spec.VSphere != nil && a.Spec.VSphere.CABundle != ca {
-			t.Errorf("the CA bundle became %q", a.Spec.VSphere.CABundle)
+		if a, ok := typed.(*infrav1.DroverAccount); ok && a.Spec.Cloud.VSphere != nil && a.Spec.Cloud.VSphere.CABundle != ca {
+			t.Errorf("the CA bundle became %q", a.Spec.Cloud.VSphere.CABundle)
 		}
 		if md, ok := typed.(*clusterv1.MachineDeployment); ok {
 			replicasRules(t, md)

@@ -122,7 +122,7 @@ func (s topology) machinesAre(n int32, size string) scenario.Check {
 			return fmt.Sprintf("there are %d DroverMachines", len(machines.Items)), nil
 		}
 		for i := range machines.Items {
-			if is := machines.Items[i].Spec.Simulated.InstanceType; is != size {
+			if is := machines.Items[i].Spec.Cloud.Simulated.InstanceType; is != size {
 				return fmt.Sprintf("%s is %s", machines.Items[i].Name, is), nil
 			}
 		}

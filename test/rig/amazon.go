@@ -75,12 +75,12 @@ func DressAWS(o client.Object, endpoint, secret string) {
 			scenario.FillCredentials(o, "aws", map[string][]byte{"aws_access_key_id": []byte(AWSKey), "aws_secret_access_key": []byte(secret)})
 		}
 	case *infrav1.DroverAccount:
-		o.Spec.Simulated, o.Spec.AWS = nil, &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint}
+		o.Spec.Cloud.Simulated, o.Spec.Cloud.AWS = nil, &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint}
 		hurry(o)
 	case *infrav1.DroverMachineTemplate:
 		nodes := infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}}
-		o.Spec.Template.Spec.Simulated = nil
-		o.Spec.Template.Spec.AWS = &infrav1.AWSMachine{
+		o.Spec.Template.Spec.Cloud.Simulated = nil
+		o.Spec.Template.Spec.Cloud.AWS = &infrav1.AWSMachine{
 			InstanceType: "t3.small", Image: infrav1.AWSImage{ID: ec2stub.KeepingImage}, Subnets: nodes, SecurityGroups: &nodes,
 		}
 	}

@@ -98,15 +98,15 @@ func DressAzure(o client.Object, url, ca, group, secret string) {
 			scenario.FillCredentials(o, "azure", data)
 		}
 	case *infrav1.DroverAccount:
-		o.Spec.Simulated = nil
-		o.Spec.Azure = &infrav1.AzureAccount{
+		o.Spec.Cloud.Simulated = nil
+		o.Spec.Cloud.Azure = &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: group,
 			Custom: &infrav1.AzureCustomCloud{Endpoint: url, AuthorityHost: url, CABundle: ca},
 		}
 		hurry(o)
 	case *infrav1.DroverMachineTemplate:
-		o.Spec.Template.Spec.Simulated = nil
-		o.Spec.Template.Spec.Azure = &infrav1.AzureMachine{
+		o.Spec.Template.Spec.Cloud.Simulated = nil
+		o.Spec.Template.Spec.Cloud.Azure = &infrav1.AzureMachine{
 			VMSize: "Standard_D2s_v5", Image: infrav1.AzureImage{ID: armstub.Image},
 			NetworkInterfaces: []infrav1.AzureNetworkInterface{{SubnetID: armstub.Subnet}},
 		}

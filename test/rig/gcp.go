@@ -120,14 +120,14 @@ func DressGCP(o client.Object, url, ca, project, keyID string) {
 			scenario.FillCredentials(o, "gcp", data)
 		}
 	case *infrav1.DroverAccount:
-		o.Spec.Simulated = nil
-		o.Spec.GCP = &infrav1.GCPAccount{
+		o.Spec.Cloud.Simulated = nil
+		o.Spec.Cloud.GCP = &infrav1.GCPAccount{
 			ProjectID: project, Region: gcpstub.Region, UniverseDomain: gcpstub.Universe, Endpoint: url, CABundle: ca,
 		}
 		hurry(o)
 	case *infrav1.DroverMachineTemplate:
-		o.Spec.Template.Spec.Simulated = nil
-		o.Spec.Template.Spec.GCP = &infrav1.GCPMachine{
+		o.Spec.Template.Spec.Cloud.Simulated = nil
+		o.Spec.Template.Spec.Cloud.GCP = &infrav1.GCPMachine{
 			MachineType: "e2-standard-2", Image: infrav1.GCPImage{Name: gcpstub.Image},
 			NetworkInterfaces: []infrav1.GCPNetworkInterface{{Subnetwork: gcpstub.Subnet}},
 		}

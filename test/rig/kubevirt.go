@@ -79,11 +79,11 @@ func dressKubeVirt(object client.Object, t *Tenant, kubeconfig []byte) {
 			scenario.FillCredentials(o, "kubevirt", map[string][]byte{"kubeconfig": behind})
 		}
 	case *infrav1.DroverAccount:
-		o.Spec.Simulated, o.Spec.KubeVirt = nil, &infrav1.KubeVirtAccount{Namespace: t.Name}
+		o.Spec.Cloud.Simulated, o.Spec.Cloud.KubeVirt = nil, &infrav1.KubeVirtAccount{Namespace: t.Name}
 		hurry(o)
 	case *infrav1.DroverMachineTemplate:
-		o.Spec.Template.Spec.Simulated = nil
-		o.Spec.Template.Spec.KubeVirt = &infrav1.KubeVirtMachine{
+		o.Spec.Template.Spec.Cloud.Simulated = nil
+		o.Spec.Template.Spec.Cloud.KubeVirt = &infrav1.KubeVirtMachine{
 			CPU: &infrav1.KubeVirtCPU{Cores: 1}, MemoryMiB: 128, Architecture: "amd64",
 			RootDisk: infrav1.KubeVirtRootDisk{ContainerDisk: &infrav1.KubeVirtContainerDisk{Image: "registry.example.com/node:1"}},
 			DataDisks: []infrav1.KubeVirtDataDisk{{Name: "data", DataVolume: &infrav1.KubeVirtDataVolume{

@@ -91,11 +91,11 @@ func DressOpenStack(object client.Object, door, project string) {
 				"clouds: {demo: {auth: {auth_url: %s/identity/v3, username: %s, password: %s, user_domain_id: default}}}", door, stack.User, stack.Password)})
 		}
 	case *infrav1.DroverAccount:
-		o.Spec.Simulated, o.Spec.Inventory = nil, infrav1.InventorySpec{}
+		o.Spec.Cloud.Simulated, o.Spec.Inventory = nil, infrav1.InventorySpec{}
 		if !plain {
 			o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 5, ActiveSeconds: 3} // a listing takes this cloud about a second
 		}
-		o.Spec.OpenStack = &infrav1.OpenStackAccount{AuthURL: door + "/identity/v3", ProjectID: project, Region: stack.Region,
+		o.Spec.Cloud.OpenStack = &infrav1.OpenStackAccount{AuthURL: door + "/identity/v3", ProjectID: project, Region: stack.Region,
 			RegionalProviderIDs: strings.Contains(o.Namespace, "regional")}
 		hurry(o)
 	case *infrav1.DroverMachineTemplate:
@@ -103,7 +103,7 @@ func DressOpenStack(object client.Object, door, project string) {
 		if !plain {
 			machine.Ports[0].AllowedAddressPairs = []infrav1.OpenStackAddressPair{{IPAddress: "10.244.0.0/16"}}
 		}
-		o.Spec.Template.Spec.Simulated, o.Spec.Template.Spec.OpenStack = nil, machine
+		o.Spec.Template.Spec.Cloud.Simulated, o.Spec.Template.Spec.Cloud.OpenStack = nil, machine
 	}
 }
 

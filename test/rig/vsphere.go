@@ -120,12 +120,12 @@ func DressVSphere(o client.Object, endpoint string, ca []byte, password string) 
 		}
 	case *infrav1.DroverAccount:
 		server := strings.TrimPrefix(endpoint, "https://")
-		o.Spec.Simulated = nil
-		o.Spec.VSphere = &infrav1.VSphereAccount{Server: server, Datacenter: vcenter.Datacenter, CABundle: string(ca)}
+		o.Spec.Cloud.Simulated = nil
+		o.Spec.Cloud.VSphere = &infrav1.VSphereAccount{Server: server, Datacenter: vcenter.Datacenter, CABundle: string(ca)}
 		hurry(o)
 	case *infrav1.DroverMachineTemplate:
-		o.Spec.Template.Spec.Simulated = nil
-		o.Spec.Template.Spec.VSphere = &infrav1.VSphereMachine{
+		o.Spec.Template.Spec.Cloud.Simulated = nil
+		o.Spec.Template.Spec.Cloud.VSphere = &infrav1.VSphereMachine{
 			Template: vcenter.Template, ResourcePool: vcenter.ResourcePool, Datastore: vcenter.Datastore, CPUs: 2, MemoryMiB: 4096,
 			AntiAffinityGroup: "workers",
 		}

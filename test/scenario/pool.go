@@ -47,7 +47,7 @@ func (p Pool) Template(name string, machine infrav1.SimulatedMachine) *infrav1.D
 	t := &infrav1.DroverMachineTemplate{ObjectMeta: p.meta(name)}
 	t.Spec.Template.Spec = infrav1.DroverMachineFields{
 		AccountRef: infrav1.LocalReference{Name: p.Cluster.Name},
-		Simulated:  &machine,
+		Cloud:      infrav1.MachineCloud{Simulated: &machine},
 	}
 	p.Cluster.dress(t)
 	return t

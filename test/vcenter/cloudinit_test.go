@@ -51,7 +51,7 @@ func TestCloudInit(t *testing.T) {
 	t.Cleanup(v.Close)
 	u, err := url.Parse(v.URL)
 	g.Expect(err).NotTo(HaveOccurred())
-	account := &infrav1.DroverAccountSpec{VSphere: &infrav1.VSphereAccount{Server: u.Host, Datacenter: vcenter.Datacenter, CABundle: string(v.CA)}}
+	account := &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{Server: u.Host, Datacenter: vcenter.Datacenter, CABundle: string(v.CA)}}}
 	row := vsphere.Cloud()
 	d, err := row.New(cloud.Config{Account: account, Connect: func(trust *tls.Config) (http.RoundTripper, error) { return cloud.Connect(&http.Transport{}, trust) }, Credentials: map[string][]byte{
 		"username": []byte(username), "password": []byte(password)}})
@@ -60,7 +60,7 @@ func TestCloudInit(t *testing.T) {
 	userData := "#cloud-config\nruncmd:\n- echo 'what a kubelet needs: äöü, \"quotes\" and\ttabs'\n" + strings.Repeat("# long\n", 5000)
 	made, err := d.Ensure(t.Context(), cloud.Request{
 		Token: "0a1b2c3d", OwnershipID: "blue", Namespace: "team-a", Name: "blue-md-0-x7k2p", UserData: []byte(userData),
-		Spec: &infrav1.DroverMachineFields{VSphere: &infrav1.VSphereMachine{
+		Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{VSphere: &infrav1.VSphereMachine{
 			Template: vcenter.Template, ResourcePool: vcenter.ResourcePool, Datastore: vcenter.Datastore,
 			Networks: []infrav1.VSphereNetwork{
 				{Name: "VM Network", MTU: 9000, MACAddress: "00:50:56:00:00:07"},
@@ -70,7 +70,7 @@ func TestCloudInit(t *testing.T) {
 					Routes: []infrav1.VSphereRoute{{To: "198.51.100.0/24", Via: "192.0.2.254", Metric: 100}},
 				},
 			},
-		}},
+		}}},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(v.VMs()).To(HaveLen(1))

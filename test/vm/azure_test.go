@@ -38,7 +38,7 @@ func (s *stand) azure(t *testing.T) {
 	cluster := s.clusterOf(t, "azure", func(o client.Object) {
 		rig.DressAzure(o, "https://"+stub.Address, stub.CA, group, "a secret")
 		if template, ok := o.(*infrav1.DroverMachineTemplate); ok {
-			template.Spec.Template.Spec.Azure.AdminUsername, template.Spec.Template.Spec.Azure.SSHKeys = "ops", []string{alicesKey}
+			template.Spec.Template.Spec.Cloud.Azure.AdminUsername, template.Spec.Template.Spec.Cloud.Azure.SSHKeys = "ops", []string{alicesKey}
 		}
 	})
 	config := s.common()

@@ -36,7 +36,7 @@ func (s *stand) gcp(t *testing.T) {
 	cluster := s.clusterOf(t, "gcp", func(o client.Object) {
 		rig.DressGCP(o, "https://"+stub.Address, stub.CA, project, "a key")
 		if template, ok := o.(*infrav1.DroverMachineTemplate); ok {
-			template.Spec.Template.Spec.GCP.Metadata = map[string]string{"ssh-keys": "debian:" + alicesKey}
+			template.Spec.Template.Spec.Cloud.GCP.Metadata = map[string]string{"ssh-keys": "debian:" + alicesKey}
 		}
 	})
 	config := s.common()

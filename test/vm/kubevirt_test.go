@@ -80,10 +80,10 @@ func dressKubeVirt(object client.Object, kubeconfig []byte) {
 			scenario.FillCredentials(o, "kubevirt", map[string][]byte{"kubeconfig": kubeconfig})
 		}
 	case *infrav1.DroverAccount:
-		o.Spec.Simulated, o.Spec.KubeVirt = nil, &infrav1.KubeVirtAccount{Namespace: kubeVirtTenant}
+		o.Spec.Cloud.Simulated, o.Spec.Cloud.KubeVirt = nil, &infrav1.KubeVirtAccount{Namespace: kubeVirtTenant}
 	case *infrav1.DroverMachineTemplate:
-		o.Spec.Template.Spec.Simulated = nil
-		o.Spec.Template.Spec.KubeVirt = &infrav1.KubeVirtMachine{
+		o.Spec.Template.Spec.Cloud.Simulated = nil
+		o.Spec.Template.Spec.Cloud.KubeVirt = &infrav1.KubeVirtMachine{
 			CPU: &infrav1.KubeVirtCPU{Cores: 2}, MemoryMiB: 1280, Architecture: "amd64",
 			RootDisk: infrav1.KubeVirtRootDisk{ContainerDisk: &infrav1.KubeVirtContainerDisk{Image: "registry.example.com/prebuilt:1"}},
 			// With masquerade the guest would have another address than its instance.

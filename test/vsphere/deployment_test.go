@@ -26,7 +26,7 @@ func TestMachineDeployment(t *testing.T) {
 	s.Dress = func(o client.Object) {
 		dress(o)
 		if template, ok := o.(*infrav1.DroverMachineTemplate); ok {
-			m := template.Spec.Template.Spec.VSphere
+			m := template.Spec.Template.Spec.Cloud.VSphere
 			m.Tags = []infrav1.VSphereTag{{Category: "team", Name: "blue"}}
 			m.CustomAttributes = []infrav1.VSphereAttribute{{Name: "cost-center", Value: "4711"}}
 		}

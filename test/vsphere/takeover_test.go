@@ -58,7 +58,7 @@ func takenOver(s *takeover.Stage, add func(*takeover.Old, takeover.Pool)) {
 	s.Helper()
 	pool := takeover.Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}}
 	add(s.Old, pool)
-	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.VSphere.MemoryMiB *= 2 }, map[string]int{"ReconfigVM_Task": 5 * pool.Replicas})
+	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.Cloud.VSphere.MemoryMiB *= 2 }, map[string]int{"ReconfigVM_Task": 5 * pool.Replicas})
 	s.Empty()
 	for _, vm := range s.VCenter.VMs() {
 		NewWithT(s.T).Expect(vm.Gone).To(BeTrue(), vm.Name)

@@ -142,7 +142,7 @@ func (s *Stage) template(ctx context.Context, name, release string) (string, err
 		return "", err
 	}
 	t := &infrav1.DroverMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name + "-" + release}, Spec: *old.Spec.DeepCopy()}
-	t.Spec.Template.Spec.Simulated.Image = ImageName(release)
+	t.Spec.Template.Spec.Cloud.Simulated.Image = ImageName(release)
 	return t.Name, s.Client.Create(ctx, t)
 }
 

@@ -18,14 +18,12 @@ const (
 	OrphanPolicyReport OrphanPolicy = "Report"
 )
 
-// DroverAccountSpec describes one place where machines can be created, and how to access it. Exactly
-// one cloud must be set.
-// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.azure), has(self.gcp), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, azure, gcp, kubevirt, openstack, simulated or vsphere"
+// DroverAccountSpec describes one place where machines can be created, and how to access it.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.place) || (has(self.place) && self.place == oldSelf.place)",message="place is set once: make a new DroverAccount for another place"
-// +kubebuilder:validation:XValidation:rule="!has(self.place) || !has(self.aws) || !has(self.aws.accountID) || self.place.contains(':' + self.aws.accountID + ':')",message="aws.accountID is not the AWS account that the place names: make a new DroverAccount for another one"
+// +kubebuilder:validation:XValidation:rule="!has(self.place) || !has(self.cloud.aws) || !has(self.cloud.aws.accountID) || self.place.contains(':' + self.cloud.aws.accountID + ':')",message="cloud.aws.accountID is not the AWS account that the place names: make a new DroverAccount for another one"
 type DroverAccountSpec struct {
 	// credentialsRef names the Secret with the credentials, in this namespace. The Secret must have
-	// the label drover.io/cloud-credentials, whose value is the name of the cloud's field here,
+	// the label drover.io/cloud-credentials, whose value is the name of the member of cloud,
 	// such as "aws". Each cloud documents which keys it reads. Drover picks up
 	// a change of the Secret immediately. Default: the manager's own (ambient) credentials. They
 	// are permitted only in namespaces that the operator lists in --ambient-credentials-namespaces,
@@ -33,6 +31,41 @@ type DroverAccountSpec struct {
 	// +optional
 	CredentialsRef *LocalReference `json:"credentialsRef,omitempty"`
 
+	// cloud specifies the place in one cloud.
+	// +required
+	Cloud AccountCloud `json:"cloud,omitzero"`
+
+	// place identifies the place to which the credentials give access. Drover sets it after it has
+	// verified the credentials. It is immutable once set, and credentials for another place are
+	// rejected.
+	// Example: "aws:123456789012:eu-central-1".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Place string `json:"place,omitempty"`
+
+	// rateLimits limits the calls to the cloud. The limits apply per place, because that is what
+	// clouds throttle. DroverAccounts with the same place share the largest limits that any of them
+	// specifies. Default: the limits that the cloud documents.
+	// +optional
+	RateLimits *RateLimits `json:"rateLimits,omitempty"`
+
+	// inventory specifies how often the account's machines are listed. One listing serves all
+	// machines.
+	// +optional
+	// +kubebuilder:default={}
+	Inventory InventorySpec `json:"inventory,omitempty"`
+
+	// orphanPolicy specifies what happens to resources that have Drover's tags and belong to no
+	// DroverMachine: "Delete" or "Report". Default: "Report".
+	// +optional
+	// +kubebuilder:default=Report
+	OrphanPolicy OrphanPolicy `json:"orphanPolicy,omitempty"`
+}
+
+// AccountCloud is a place in one cloud. Exactly one member must be set.
+// +kubebuilder:validation:ExactlyOneOf=aws;azure;gcp;kubevirt;openstack;simulated;vsphere
+type AccountCloud struct {
 	// aws is a region of an AWS account.
 	// +optional
 	AWS *AWSAccount `json:"aws,omitempty"`
@@ -61,33 +94,6 @@ type DroverAccountSpec struct {
 	// vsphere is a datacenter of a vCenter Server.
 	// +optional
 	VSphere *VSphereAccount `json:"vsphere,omitempty"`
-
-	// place identifies the place to which the credentials give access. Drover sets it after it has
-	// verified the credentials. It is immutable once set, and credentials for another place are
-	// rejected.
-	// Example: "aws:123456789012:eu-central-1".
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=512
-	Place string `json:"place,omitempty"`
-
-	// rateLimits limits the calls to the cloud. The limits apply per place, because that is what
-	// clouds throttle. DroverAccounts with the same place share the largest limits that any of them
-	// specifies. Default: the limits that the cloud documents.
-	// +optional
-	RateLimits *RateLimits `json:"rateLimits,omitempty"`
-
-	// inventory specifies how often the account's machines are listed. One listing serves all
-	// machines.
-	// +optional
-	// +kubebuilder:default={}
-	Inventory InventorySpec `json:"inventory,omitempty"`
-
-	// orphanPolicy specifies what happens to resources that have Drover's tags and belong to no
-	// DroverMachine: "Delete" or "Report". Default: "Report".
-	// +optional
-	// +kubebuilder:default=Report
-	OrphanPolicy OrphanPolicy `json:"orphanPolicy,omitempty"`
 }
 
 // RateLimits holds one limit for each kind of call, so that no kind starves another.

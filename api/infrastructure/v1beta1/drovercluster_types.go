@@ -65,8 +65,10 @@ type VirtualIP struct {
 	Port int32 `json:"port,omitempty"`
 }
 
-// LoadBalancerFields specify a load balancer of one cloud: that of the account.
-type LoadBalancerFields struct {
+// LoadBalancerCloud specifies a load balancer in one cloud. At most one member can be set: that of
+// the cloud of the account.
+// +kubebuilder:validation:AtMostOneOf=aws;azure;gcp;kubevirt;openstack
+type LoadBalancerCloud struct {
 	// aws specifies a Network Load Balancer.
 	// +optional
 	AWS *AWSLoadBalancer `json:"aws,omitempty"`
@@ -90,13 +92,16 @@ type LoadBalancerFields struct {
 
 // LoadBalancer specifies a load balancer.
 type LoadBalancer struct {
-	LoadBalancerFields `json:",inline"`
-
 	// accountRef names the DroverAccount, in this namespace, in whose cloud the load balancer is
 	// created. It must be the account of the control plane's machines: those of other accounts get
 	// no connections, and only this account's zones are offered to the control plane.
 	// +required
 	AccountRef LocalReference `json:"accountRef"`
+
+	// cloud specifies the load balancer in the cloud of the account. Default: no fields, as in the
+	// simulated cloud, whose load balancers have none.
+	// +optional
+	Cloud LoadBalancerCloud `json:"cloud,omitempty,omitzero"`
 
 	// port is the TCP port of the load balancer and of the API servers. Default: 6443.
 	// +optional

@@ -8,39 +8,45 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// DroverMachineFields are the fields of a machine that a user sets. Exactly one cloud must be set,
-// that of the DroverAccount.
-// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.azure), has(self.gcp), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, azure, gcp, kubevirt, openstack, simulated or vsphere"
+// DroverMachineFields are the fields of a machine that a user sets.
 type DroverMachineFields struct {
 	// accountRef names the DroverAccount, in this namespace, that creates the machine.
 	// +required
-	AccountRef LocalReference `json:"accountRef"`
+	AccountRef LocalReference `json:"accountRef,omitzero"`
 
-	// aws is an EC2 instance.
+	// cloud specifies the machine in the cloud of its DroverAccount.
+	// +required
+	Cloud MachineCloud `json:"cloud,omitzero"`
+}
+
+// MachineCloud specifies a machine in one cloud. Exactly one member must be set.
+// +kubebuilder:validation:ExactlyOneOf=aws;azure;gcp;kubevirt;openstack;simulated;vsphere
+type MachineCloud struct {
+	// aws specifies an EC2 instance.
 	// +optional
 	AWS *AWSMachine `json:"aws,omitempty"`
 
-	// azure is an Azure virtual machine.
+	// azure specifies an Azure virtual machine.
 	// +optional
 	Azure *AzureMachine `json:"azure,omitempty"`
 
-	// gcp is a virtual machine of Compute Engine.
+	// gcp specifies a virtual machine of Compute Engine.
 	// +optional
 	GCP *GCPMachine `json:"gcp,omitempty"`
 
-	// kubevirt is a VirtualMachine in a Kubernetes cluster with KubeVirt.
+	// kubevirt specifies a VirtualMachine in a Kubernetes cluster with KubeVirt.
 	// +optional
 	KubeVirt *KubeVirtMachine `json:"kubevirt,omitempty"`
 
-	// openstack is a Nova server.
+	// openstack specifies a Nova server.
 	// +optional
 	OpenStack *OpenStackMachine `json:"openstack,omitempty"`
 
-	// simulated is a machine of the embedded simulated cloud.
+	// simulated specifies a machine of the embedded simulated cloud.
 	// +optional
 	Simulated *SimulatedMachine `json:"simulated,omitempty"`
 
-	// vsphere is a VM in a datacenter of a vCenter Server.
+	// vsphere specifies a VM in a datacenter of a vCenter Server.
 	// +optional
 	VSphere *VSphereMachine `json:"vsphere,omitempty"`
 }
@@ -52,13 +58,7 @@ type DroverMachineFields struct {
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || !has(oldSelf.creation.attempt) || (has(self.creation) && has(self.creation.attempt) && self.creation.attempt >= oldSelf.creation.attempt)",message="creation.attempt never falls: a cloud may know the token of a lower one"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || !has(oldSelf.creation) || (has(self.creation) && self.creation == oldSelf.creation)",message="creation can't be changed once the VM is made"
 // +kubebuilder:validation:XValidation:rule="self.accountRef == oldSelf.accountRef",message="accountRef can't be changed: make a new machine"
-// +kubebuilder:validation:XValidation:rule="has(self.aws) == has(oldSelf.aws) && (!has(self.aws) || self.aws == oldSelf.aws)",message="the machine's cloud fields can't be changed: make a new machine"
-// +kubebuilder:validation:XValidation:rule="has(self.azure) == has(oldSelf.azure) && (!has(self.azure) || self.azure == oldSelf.azure)",message="the machine's cloud fields can't be changed: make a new machine"
-// +kubebuilder:validation:XValidation:rule="has(self.gcp) == has(oldSelf.gcp) && (!has(self.gcp) || self.gcp == oldSelf.gcp)",message="the machine's cloud fields can't be changed: make a new machine"
-// +kubebuilder:validation:XValidation:rule="has(self.kubevirt) == has(oldSelf.kubevirt) && (!has(self.kubevirt) || self.kubevirt == oldSelf.kubevirt)",message="the machine's cloud fields can't be changed: make a new machine"
-// +kubebuilder:validation:XValidation:rule="has(self.openstack) == has(oldSelf.openstack) && (!has(self.openstack) || self.openstack == oldSelf.openstack)",message="the machine's cloud fields can't be changed: make a new machine"
-// +kubebuilder:validation:XValidation:rule="has(self.simulated) == has(oldSelf.simulated) && (!has(self.simulated) || self.simulated == oldSelf.simulated)",message="the machine's cloud fields can't be changed: make a new machine"
-// +kubebuilder:validation:XValidation:rule="has(self.vsphere) == has(oldSelf.vsphere) && (!has(self.vsphere) || self.vsphere == oldSelf.vsphere)",message="the machine's cloud fields can't be changed: make a new machine"
+// +kubebuilder:validation:XValidation:rule="self.cloud == oldSelf.cloud",message="cloud can't be changed: make a new machine"
 type DroverMachineSpec struct {
 	DroverMachineFields `json:",inline"`
 

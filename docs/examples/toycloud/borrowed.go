@@ -18,16 +18,16 @@ type toyMachine struct {
 }
 
 func accountOf(spec *infrav1.DroverAccountSpec) *toyAccount {
-	if spec.Simulated == nil {
+	if spec.Cloud.Simulated == nil {
 		return nil
 	}
-	return &toyAccount{Endpoint: spec.Simulated.Endpoint}
+	return &toyAccount{Endpoint: spec.Cloud.Simulated.Endpoint}
 }
 
 func machineOf(fields *infrav1.DroverMachineFields) *toyMachine {
-	if fields.Simulated == nil {
+	if fields.Cloud.Simulated == nil {
 		return nil
 	}
-	m := fields.Simulated
+	m := fields.Cloud.Simulated
 	return &toyMachine{Size: m.InstanceType, Image: m.Image, Zone: m.Zone, DiskGiB: m.DiskGiB}
 }

@@ -18,13 +18,13 @@ func TestDamagedAnswers(t *testing.T) {
 	target := damage.Target{
 		Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
 			return Cloud().New(cloud.Config{
-				Account:     &infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: endpoint}},
+				Account:     &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: endpoint}}},
 				Credentials: map[string][]byte{"token": []byte(toyKey)},
 				Connect:     conformance.Through(transport),
 			})
 		},
 		Machine: cloud.Request{Token: "token-1", OwnershipID: "owner-1", Namespace: "default", Name: "m-1",
-			Spec: &infrav1.DroverMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image", DiskGiB: 20}}},
+			Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image", DiskGiB: 20}}}},
 		Secrets: []string{toyKey},
 		Drivers: 500,
 	}

@@ -23,11 +23,11 @@ func TestConformance(t *testing.T) {
 
 func (toy *toy) conform(t *testing.T, row cloud.Cloud, endpoint string) {
 	machine := func(size, image, zone string) *infrav1.DroverMachineFields {
-		return &infrav1.DroverMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: size, Image: image, Zone: zone, DiskGiB: 20}}
+		return &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: size, Image: image, Zone: zone, DiskGiB: 20}}}
 	}
 	conformance.Run(t, conformance.Target{
 		Cloud:          row,
-		Account:        &infrav1.DroverAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: endpoint}},
+		Account:        &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: endpoint}}},
 		Credentials:    map[string][]byte{"token": []byte(toyKey)},
 		BadCredentials: map[string][]byte{"token": []byte("marked-other-key")},
 		Machine:        machine("small", "node-image", ""),

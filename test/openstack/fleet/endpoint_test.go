@@ -30,7 +30,7 @@ func TestEndpoint(t *testing.T) {
 	for _, o := range objects {
 		if c, ok := o.(*infrav1.DroverCluster); ok {
 			c.Spec.Endpoint.LoadBalancer.AccountRef = c.Spec.AccountRefs[0]
-			c.Spec.Endpoint.LoadBalancer.OpenStack = &infrav1.OpenStackLoadBalancer{Subnet: "nodes", FloatingNetwork: "public"}
+			c.Spec.Endpoint.LoadBalancer.Cloud.OpenStack = &infrav1.OpenStackLoadBalancer{Subnet: "nodes", FloatingNetwork: "public"}
 		}
 	}
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, objects...))

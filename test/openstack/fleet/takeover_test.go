@@ -153,7 +153,7 @@ func (o *old) takenOver(of takeover.System, place takeover.Place, writes map[str
 	pool := takeover.Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}}
 	s := takeover.Start(o.Stage, of, place)
 	add(s.Old, pool)
-	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.OpenStack.Metadata = map[string]string{"team": "blue"} }, writes)
+	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.Cloud.OpenStack.Metadata = map[string]string{"team": "blue"} }, writes)
 	s.Empty()
 	s.Until("no server, port, volume and floating IP is left", func(context.Context) (string, error) { return strings.Join(o.parts(), ", "), nil })
 }
