@@ -17,7 +17,7 @@ type AWSAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}$`
-	Region string `json:"region"`
+	Region string `json:"region,omitempty"`
 
 	// accountID is the ID of the AWS account to which the credentials, or the role that they
 	// assume, must give access. It is immutable once set. Default: the account to which they give
@@ -66,7 +66,7 @@ type AWSInterruptionQueue struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https?://[^\s/?#@]+/[^\s?#@]+$`
-	URL string `json:"url"`
+	URL string `json:"url,omitempty"`
 
 	// rebalance specifies what happens when EC2 recommends leaving a spot instance because it is
 	// likely to be interrupted. "Report" shows the recommendation in the DroverMachine's condition
@@ -85,7 +85,7 @@ type AWSAssumeRole struct {
 	// +kubebuilder:validation:MinLength=20
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:Pattern=`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]+$`
-	ARN string `json:"arn"`
+	ARN string `json:"arn,omitempty"`
 
 	// externalID is the external ID that the role's trust policy requires. It is not a secret.
 	// Example: "drover-team-a".
@@ -106,7 +106,7 @@ type AWSMachine struct {
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[a-z0-9-]+\.[a-z0-9-]+$`
-	InstanceType string `json:"instanceType"`
+	InstanceType string `json:"instanceType,omitempty"`
 
 	// image is the AMI to boot.
 	// +required
@@ -313,14 +313,14 @@ type AWSImageLookup struct {
 	// +kubebuilder:validation:items:MinLength=4
 	// +kubebuilder:validation:items:MaxLength=16
 	// +kubebuilder:validation:items:Pattern=`^([0-9]{12}|self|amazon|aws-marketplace)$`
-	Owners []string `json:"owners"`
+	Owners []string `json:"owners,omitempty"`
 
 	// name is the name of the AMI. "*" and "?" are wildcards.
 	// Example: "capi-ubuntu-24.04-v1.36.*".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// architecture is the CPU architecture of the AMI, as a GOARCH value. Default: either.
 	// Example: "arm64".
@@ -392,7 +392,7 @@ type AWSDataVolume struct {
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^(/dev/)?[a-z]+[0-9]*$`
-	DeviceName string `json:"deviceName"`
+	DeviceName string `json:"deviceName,omitempty"`
 
 	// snapshotID is the ID of the snapshot from which the disk is created. Default: none, and
 	// sizeGiB is required.
@@ -466,7 +466,7 @@ type AWSPlacementGroup struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// partition is the partition of the group, if the group's strategy is "partition". Default: EC2
 	// chooses.
@@ -539,7 +539,7 @@ type AWSMarket struct {
 	// for a machine of the Capacity Block that capacityReservation names.
 	// +required
 	// +kubebuilder:validation:Enum=spot;capacity-block
-	Type string `json:"type"`
+	Type string `json:"type,omitempty"`
 
 	// maxPriceUSD is the maximum price per hour, in US dollars. AWS advises against it, because the
 	// machine is then interrupted more often. Default: the on-demand price.

@@ -16,7 +16,7 @@ type AzureAccount struct {
 	// +kubebuilder:validation:MinLength=36
 	// +kubebuilder:validation:MaxLength=36
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
-	SubscriptionID string `json:"subscriptionID"`
+	SubscriptionID string `json:"subscriptionID,omitempty"`
 
 	// location is the Azure region in which machines are created. It is immutable.
 	// Example: "westeurope".
@@ -25,7 +25,7 @@ type AzureAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]+$`
-	Location string `json:"location"`
+	Location string `json:"location,omitempty"`
 
 	// resourceGroup is the resource group in which machines are created, with their network
 	// interfaces, disks and public addresses. It must exist. It is immutable.
@@ -35,7 +35,7 @@ type AzureAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=90
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_().-]*[A-Za-z0-9_()-]$`
-	ResourceGroup string `json:"resourceGroup"`
+	ResourceGroup string `json:"resourceGroup,omitempty"`
 
 	// cloud is the cloud of Microsoft that has the subscription. It is immutable.
 	// Default: "AzurePublic".
@@ -59,7 +59,7 @@ type AzureCustomCloud struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[^\s/?#@]+$`
-	Endpoint string `json:"endpoint"`
+	Endpoint string `json:"endpoint,omitempty"`
 
 	// authorityHost is the URL of the service that issues tokens.
 	// Example: "https://login.example".
@@ -67,7 +67,7 @@ type AzureCustomCloud struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[^\s/?#@]+/?$`
-	AuthorityHost string `json:"authorityHost"`
+	AuthorityHost string `json:"authorityHost,omitempty"`
 
 	// audience is the audience of the tokens. Default: the endpoint.
 	// Example: "https://management.example.onmicrosoft.com/4711".
@@ -97,7 +97,7 @@ type AzureMachine struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-]+$`
-	VMSize string `json:"vmSize"`
+	VMSize string `json:"vmSize,omitempty"`
 
 	// image is the image to boot.
 	// +required
@@ -109,7 +109,7 @@ type AzureMachine struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
-	NetworkInterfaces []AzureNetworkInterface `json:"networkInterfaces"`
+	NetworkInterfaces []AzureNetworkInterface `json:"networkInterfaces,omitempty"`
 
 	// osDisk is the disk that the machine boots from. Default: the image's size, as Standard HDD.
 	// +optional
@@ -302,21 +302,21 @@ type AzureMarketplaceImage struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	Publisher string `json:"publisher"`
+	Publisher string `json:"publisher,omitempty"`
 
 	// offer is the offer of the publisher.
 	// Example: "ubuntu-24_04-lts".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	Offer string `json:"offer"`
+	Offer string `json:"offer,omitempty"`
 
 	// sku is the image of the offer.
 	// Example: "server".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	SKU string `json:"sku"`
+	SKU string `json:"sku,omitempty"`
 
 	// version is the version of the image; "latest" is the one when the machine is created.
 	// Default: "latest".
@@ -339,19 +339,19 @@ type AzurePlan struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	Publisher string `json:"publisher"`
+	Publisher string `json:"publisher,omitempty"`
 
 	// product is the offer.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	Product string `json:"product"`
+	Product string `json:"product,omitempty"`
 
 	// name is the name of the plan.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 }
 
 // AzureNetworkInterface is a network interface.
@@ -363,7 +363,7 @@ type AzureNetworkInterface struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^/subscriptions/[^\s?#]+/subnets/[^\s/?#]+$`
-	SubnetID string `json:"subnetID"`
+	SubnetID string `json:"subnetID,omitempty"`
 
 	// acceleratedNetworking bypasses the host's virtual switch, if the size supports it. Default:
 	// false.
@@ -627,7 +627,7 @@ type AzureLoadBalancer struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^/subscriptions/[^\s?#]+/subnets/[^\s/?#]+$`
-	SubnetID string `json:"subnetID"`
+	SubnetID string `json:"subnetID,omitempty"`
 
 	// internal is true if the load balancer has a private address. Otherwise it has a public one,
 	// which Drover creates. Default: false.

@@ -119,14 +119,14 @@ type RateLimit struct {
 	// +kubebuilder:validation:Pattern=`^(0\.[0-9]{0,2}[1-9]|[1-9][0-9]{0,3}(\.[0-9]{1,3})?)$`
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=8
-	PerSecond string `json:"perSecond"`
+	PerSecond string `json:"perSecond,omitempty"`
 
 	// burst is the number of calls that are possible at once after a pause.
 	// Example: 5.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
-	Burst int32 `json:"burst"`
+	Burst int32 `json:"burst,omitempty"`
 }
 
 // InventorySpec specifies how often the account is listed.
@@ -205,14 +205,14 @@ type FormerOwner struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	OwnershipID string `json:"ownershipID"`
+	OwnershipID string `json:"ownershipID,omitempty"`
 
 	// cluster is the name of the DroverCluster.
 	// Example: "blue".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Cluster string `json:"cluster"`
+	Cluster string `json:"cluster,omitempty"`
 }
 
 // OrphansStatus is the result of the last pass of the orphan collector.
@@ -270,14 +270,14 @@ type Orphan struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
-	Kind string `json:"kind"`
+	Kind string `json:"kind,omitempty"`
 
 	// id is the cloud's ID of the resource.
 	// Example: "i-0a1b2c3d4e5f60718".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
-	ID string `json:"id"`
+	ID string `json:"id,omitempty"`
 
 	// since is the time at which the first listing began that showed the resource without a
 	// machine.
@@ -379,7 +379,7 @@ type DroverAccount struct {
 
 	// spec describes the place and how to access it.
 	// +required
-	Spec DroverAccountSpec `json:"spec"`
+	Spec DroverAccountSpec `json:"spec,omitzero"`
 
 	// status is the observed state of the account.
 	// +optional

@@ -96,7 +96,7 @@ type LoadBalancer struct {
 	// created. It must be the account of the control plane's machines: those of other accounts get
 	// no connections, and only this account's zones are offered to the control plane.
 	// +required
-	AccountRef LocalReference `json:"accountRef"`
+	AccountRef LocalReference `json:"accountRef,omitzero"`
 
 	// cloud specifies the load balancer in the cloud of the account. Default: no fields, as in the
 	// simulated cloud, whose load balancers have none.
@@ -150,7 +150,7 @@ type DroverClusterCreation struct {
 	// +kubebuilder:validation:MinLength=8
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	OwnershipID string `json:"ownershipID"`
+	OwnershipID string `json:"ownershipID,omitempty"`
 
 	// loadBalancerToken is the identity of the endpoint's load balancer in the cloud. Drover sets
 	// it to a random value. It is in the tags of the load balancer and all its parts.

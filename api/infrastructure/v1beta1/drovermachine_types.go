@@ -87,7 +87,7 @@ type DroverMachineCreation struct {
 	// +kubebuilder:validation:MinLength=16
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	Token string `json:"token"`
+	Token string `json:"token,omitempty"`
 
 	// failureDomain is the failure domain in which the VM is requested, on a cloud that would
 	// create a second VM for the same token in another domain. Drover sets it before the create
@@ -221,7 +221,7 @@ type DroverMachine struct {
 
 	// spec is the desired state of the machine.
 	// +required
-	Spec DroverMachineSpec `json:"spec"`
+	Spec DroverMachineSpec `json:"spec,omitzero"`
 
 	// status is the observed state of the machine.
 	// +optional
@@ -253,7 +253,7 @@ type DroverMachineTemplateResource struct {
 
 	// spec is the spec of the DroverMachines.
 	// +required
-	Spec DroverMachineFields `json:"spec"`
+	Spec DroverMachineFields `json:"spec,omitzero"`
 }
 
 // DroverMachineTemplateSpec wraps the template.
@@ -261,7 +261,7 @@ type DroverMachineTemplateSpec struct {
 	// template is the template from which DroverMachines are created. It is immutable. To change it,
 	// create a new template and point the MachineDeployment at it, which rolls out new machines.
 	// +required
-	Template DroverMachineTemplateResource `json:"template"`
+	Template DroverMachineTemplateResource `json:"template,omitzero"`
 }
 
 // NodeInfo describes a Node that is created from this template, for the cluster-autoscaler's scale
@@ -335,7 +335,7 @@ type DroverMachineTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec DroverMachineTemplateSpec `json:"spec"`
+	Spec DroverMachineTemplateSpec `json:"spec,omitzero"`
 
 	// status is what the cloud reports about such machines.
 	// +optional

@@ -15,7 +15,7 @@ type GCPAccount struct {
 	// +kubebuilder:validation:MinLength=6
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^([a-z0-9][-a-z0-9.]*:)?[a-z][-a-z0-9]*[a-z0-9]$`
-	ProjectID string `json:"projectID"`
+	ProjectID string `json:"projectID,omitempty"`
 
 	// region is the region in whose zones machines are created. It is immutable.
 	// Example: "europe-west4".
@@ -24,7 +24,7 @@ type GCPAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=60
 	// +kubebuilder:validation:Pattern=`^[a-z][-a-z0-9]*[a-z0-9]$`
-	Region string `json:"region"`
+	Region string `json:"region,omitempty"`
 
 	// universeDomain is the domain of the services of a sovereign cloud by Google. It needs
 	// credentialsRef unless it is Google's own. It is immutable. Default: "googleapis.com".
@@ -67,7 +67,7 @@ type GCPMachine struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z][-a-z0-9]*[a-z0-9]$`
-	MachineType string `json:"machineType"`
+	MachineType string `json:"machineType,omitempty"`
 
 	// image is what the boot disk is made from.
 	// +required
@@ -79,7 +79,7 @@ type GCPMachine struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
-	NetworkInterfaces []GCPNetworkInterface `json:"networkInterfaces"`
+	NetworkInterfaces []GCPNetworkInterface `json:"networkInterfaces,omitempty"`
 
 	// bootDisk is the disk that the machine boots from. Default: the image's size, of the type that
 	// Compute Engine chooses for the machine type.
@@ -353,7 +353,7 @@ type GCPAliasIPRange struct {
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[0-9a-f.:]*/[0-9]{1,3}$`
-	Range string `json:"range"`
+	Range string `json:"range,omitempty"`
 
 	// secondaryRange is the name of the subnet's secondary range that the addresses are from.
 	// Default: the primary range.
@@ -438,7 +438,7 @@ type GCPKMSKey struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^projects/[^\s/?#]+/locations/[^\s/?#]+/keyRings/[^\s/?#]+/cryptoKeys/[^\s?#]+$`
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// serviceAccount is the email address of the service account that uses the key. Default: that
 	// of Compute Engine in the project.
@@ -456,7 +456,7 @@ type GCPLocalSSDs struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=24
-	Count int32 `json:"count"`
+	Count int32 `json:"count,omitempty"`
 
 	// interface is the interface of the disks. Default: "NVME".
 	// +optional
@@ -513,14 +513,14 @@ type GCPAccelerator struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z][-a-z0-9]*[a-z0-9]$`
-	Type string `json:"type"`
+	Type string `json:"type,omitempty"`
 
 	// count is how many GPUs there are.
 	// Example: 1.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16
-	Count int32 `json:"count"`
+	Count int32 `json:"count,omitempty"`
 }
 
 // GCPReservation specifies which reservation a machine uses.
@@ -529,7 +529,7 @@ type GCPReservation struct {
 	// type is which reservations the machine may use.
 	// +required
 	// +kubebuilder:validation:Enum=ANY_RESERVATION;NO_RESERVATION;SPECIFIC_RESERVATION
-	Type string `json:"type"`
+	Type string `json:"type,omitempty"`
 
 	// name is the name of the reservation, or projects/PROJECT/reservations/NAME for one that
 	// another project shares.
@@ -548,7 +548,7 @@ type GCPNodeAffinity struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	Key string `json:"key"`
+	Key string `json:"key,omitempty"`
 
 	// operator is IN or NOT_IN. Default: "IN".
 	// +optional
@@ -563,7 +563,7 @@ type GCPNodeAffinity struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=256
-	Values []string `json:"values"`
+	Values []string `json:"values,omitempty"`
 }
 
 // GCPLoadBalancer is a global external proxy Network Load Balancer for the API servers of a
@@ -575,7 +575,7 @@ type GCPLoadBalancer struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
-	Network string `json:"network"`
+	Network string `json:"network,omitempty"`
 
 	// hostProject is the project that has the network, for Shared VPC. Default: the account's.
 	// +optional

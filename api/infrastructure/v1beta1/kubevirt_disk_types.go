@@ -31,7 +31,7 @@ type KubeVirtContainerDisk struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
-	Image string `json:"image"`
+	Image string `json:"image,omitempty"`
 
 	// pullSecret is the name of a Secret in the account's namespace with the registry's
 	// credentials. Default: none.
@@ -57,7 +57,7 @@ type KubeVirtDataDisk struct {
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="!(self in ['root', 'cloudinit'])",message="root and cloudinit are the machine's own disks"
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// containerDisk is an image that contains a disk. What the guest writes is lost when the guest
 	// ends. Default: none.
@@ -158,7 +158,7 @@ type KubeVirtRegistrySource struct {
 	// +kubebuilder:validation:MinLength=10
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^(docker|oci-archive)://`
-	URL string `json:"url"`
+	URL string `json:"url,omitempty"`
 
 	// pullMethod is "node" to pull with the node's container runtime, or "pod" to pull with CDI.
 	// Default: CDI's default, which is "pod".
@@ -189,7 +189,7 @@ type KubeVirtHTTPSource struct {
 	// +kubebuilder:validation:MinLength=8
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:Pattern=`^https?://`
-	URL string `json:"url"`
+	URL string `json:"url,omitempty"`
 
 	// checksum is the checksum of the image, with its algorithm. Default: none, and the image is
 	// not verified.
@@ -223,7 +223,7 @@ type KubeVirtObjectSource struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// namespace is the namespace of the object. Default: the account's namespace.
 	// Example: "images".

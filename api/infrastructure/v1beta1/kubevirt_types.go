@@ -15,7 +15,7 @@ type KubeVirtAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	Namespace string `json:"namespace"`
+	Namespace string `json:"namespace,omitempty"`
 
 	// failureDomains are groups of the cluster's nodes that fail independently of each other.
 	// Default: none, and each machine specifies where it is placed.
@@ -35,7 +35,7 @@ type KubeVirtFailureDomain struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// nodeSelector is the set of labels of the domain's nodes. It is added to the machine's own
 	// nodeSelector.
@@ -44,7 +44,7 @@ type KubeVirtFailureDomain struct {
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.size() <= 317 && self[k].size() <= 63)",message="a label's key has at most 317 characters, its value 63"
-	NodeSelector map[string]string `json:"nodeSelector"`
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 }
 
 // KubeVirtRunStrategy specifies what happens to a VM whose guest has ended.
@@ -268,7 +268,7 @@ type KubeVirtInstancetype struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// kind is the kind of the instancetype: that of the cluster, or that of the account's
 	// namespace. Default: "VirtualMachineClusterInstancetype".
@@ -286,7 +286,7 @@ type KubeVirtPreference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// kind is the kind of the preference: that of the cluster, or that of the account's namespace.
 	// Default: "VirtualMachineClusterPreference".
@@ -303,7 +303,7 @@ type KubeVirtCPU struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1024
-	Cores int32 `json:"cores"`
+	Cores int32 `json:"cores,omitempty"`
 
 	// sockets is the number of sockets. Default: 1.
 	// +optional
@@ -341,7 +341,7 @@ type KubeVirtDevice struct {
 	// +required
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=317
-	DeviceName string `json:"deviceName"`
+	DeviceName string `json:"deviceName,omitempty"`
 }
 
 // KubeVirtNetwork is one network interface.
@@ -354,7 +354,7 @@ type KubeVirtNetwork struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// multus is the name of the NetworkAttachmentDefinition to connect to, as "name" or
 	// "namespace/name". Default: the pod network.
@@ -385,13 +385,13 @@ type KubeVirtNodeCondition struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
-	Key string `json:"key"`
+	Key string `json:"key,omitempty"`
 
 	// operator specifies how the label is compared with the values.
 	// Example: "In".
 	// +required
 	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
-	Operator string `json:"operator"`
+	Operator string `json:"operator,omitempty"`
 
 	// values are the values to compare the label with. Default: none.
 	// Example: ["zone-a", "zone-b"].
@@ -411,7 +411,7 @@ type KubeVirtSpread struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
-	TopologyKey string `json:"topologyKey"`
+	TopologyKey string `json:"topologyKey,omitempty"`
 
 	// maxSkew is the maximum difference between the numbers of machines of two values. Default: 1.
 	// +optional
@@ -478,7 +478,7 @@ type KubeVirtFirmware struct {
 	// bootloader is "BIOS" or "UEFI".
 	// +required
 	// +kubebuilder:validation:Enum=BIOS;UEFI
-	Bootloader string `json:"bootloader"`
+	Bootloader string `json:"bootloader,omitempty"`
 
 	// secureBoot allows only signed code to boot. Default: false.
 	// +optional

@@ -17,7 +17,7 @@ type OpenStackAccount struct {
 	// +kubebuilder:validation:MinLength=8
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https?://[^\s?#@]+$`
-	AuthURL string `json:"authURL"`
+	AuthURL string `json:"authURL,omitempty"`
 
 	// projectID is the ID of the project in which machines are created. Credentials for another
 	// project are rejected. It is immutable.
@@ -27,7 +27,7 @@ type OpenStackAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-]+$`
-	ProjectID string `json:"projectID"`
+	ProjectID string `json:"projectID,omitempty"`
 
 	// region is the region whose services are used. It is immutable. Default: the only region in
 	// the service catalog.
@@ -74,7 +74,7 @@ type OpenStackMachine struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	Flavor string `json:"flavor"`
+	Flavor string `json:"flavor,omitempty"`
 
 	// image is the image to boot.
 	// +required
@@ -203,7 +203,7 @@ type OpenStackVolume struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
-	SizeGiB int32 `json:"sizeGiB"`
+	SizeGiB int32 `json:"sizeGiB,omitempty"`
 
 	// type is the ID or name of the volume type. It needs Nova of the release Stein (2019) or
 	// later. Default: the cloud's default type.
@@ -236,7 +236,7 @@ type OpenStackPort struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	Network string `json:"network"`
+	Network string `json:"network,omitempty"`
 
 	// fixedIPs are the addresses of the port, one for each item. Default: Neutron's choice.
 	// Example: [{"subnetID": "616fb98f-46ca-475e-917e-2563e5a8cd19"}].
@@ -356,7 +356,7 @@ type OpenStackAddressPair struct {
 	// +required
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=49
-	IPAddress string `json:"ipAddress"`
+	IPAddress string `json:"ipAddress,omitempty"`
 
 	// macAddress is the MAC address that belongs to ipAddress. Default: the port's.
 	// Example: "fa:16:3e:00:00:01".
@@ -374,7 +374,7 @@ type OpenStackLoadBalancer struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	Subnet string `json:"subnet"`
+	Subnet string `json:"subnet,omitempty"`
 
 	// floatingNetwork is the name or ID of the external network of the load balancer's floating IP,
 	// which becomes the endpoint. Default: none, and the endpoint is the address in subnet.

@@ -79,7 +79,7 @@ type SimulatedDataDisk struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
-	SizeGiB int32 `json:"sizeGiB"`
+	SizeGiB int32 `json:"sizeGiB,omitempty"`
 }
 
 // SimulatedMarket specifies how the machine is purchased.
@@ -87,5 +87,5 @@ type SimulatedMarket struct {
 	// type is "spot" for a cheaper machine that the cloud may interrupt at any time.
 	// +required
 	// +kubebuilder:validation:Enum=spot
-	Type string `json:"type"`
+	Type string `json:"type,omitempty"`
 }

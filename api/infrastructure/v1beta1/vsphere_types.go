@@ -14,7 +14,7 @@ type VSphereAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=260
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
-	Server string `json:"server"`
+	Server string `json:"server,omitempty"`
 
 	// caBundle holds the PEM certificates with which vCenter's certificate is verified: that of its
 	// authority, which vCenter offers at https://SERVER/certs/download.zip, or its own if it is
@@ -44,7 +44,7 @@ type VSphereAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
-	Datacenter string `json:"datacenter"`
+	Datacenter string `json:"datacenter,omitempty"`
 
 	// failureDomains are parts of the datacenter that fail independently of each other. Default:
 	// none, and each machine specifies where it is placed.
@@ -103,7 +103,7 @@ type VSphereFailureDomain struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// resourcePool is the resource pool of machines in this domain. It replaces that of the
 	// machine.
@@ -112,7 +112,7 @@ type VSphereFailureDomain struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
-	ResourcePool string `json:"resourcePool"`
+	ResourcePool string `json:"resourcePool,omitempty"`
 
 	// datastore is the datastore of machines in this domain. It replaces that of the machine.
 	// Example: "san-a".
@@ -390,14 +390,14 @@ type VSphereLibraryItem struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	Library string `json:"library"`
+	Library string `json:"library,omitempty"`
 
 	// item is the name of the template in the library.
 	// Example: "ubuntu-2404-kube-v1.36.3".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	Item string `json:"item"`
+	Item string `json:"item,omitempty"`
 }
 
 // VSphereTag is a tag of vSphere. The tag must exist.
@@ -407,14 +407,14 @@ type VSphereTag struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	Category string `json:"category"`
+	Category string `json:"category,omitempty"`
 
 	// name is the name of the tag in its category.
 	// Example: "blue".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 }
 
 // VSphereAttribute is the value of a custom attribute that vCenter defines for VMs, or for all
@@ -425,14 +425,14 @@ type VSphereAttribute struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=80
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// value is the value of the attribute.
 	// Example: "4711".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	Value string `json:"value"`
+	Value string `json:"value,omitempty"`
 }
 
 // VSphereBootOptions specifies how a VM starts.
@@ -512,7 +512,7 @@ type VSphereDataDisk struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=63488
-	SizeGiB int32 `json:"sizeGiB"`
+	SizeGiB int32 `json:"sizeGiB,omitempty"`
 }
 
 // VSphereNetwork is one network adapter, and how the guest configures it (with cloud-init's network
@@ -525,7 +525,7 @@ type VSphereNetwork struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// macAddress is the MAC address of the adapter. All machines of a template would have the same
 	// address, so it is for a single machine. Default: vCenter's choice.
@@ -610,14 +610,14 @@ type VSphereRoute struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	To string `json:"to"`
+	To string `json:"to,omitempty"`
 
 	// via is the address of the gateway.
 	// Example: "192.0.2.254".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	Via string `json:"via"`
+	Via string `json:"via,omitempty"`
 
 	// metric orders routes to the same destination. The route with the lowest metric is used.
 	// Default: the guest's setting.
@@ -635,12 +635,12 @@ type VSphereOption struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	Key string `json:"key"`
+	Key string `json:"key,omitempty"`
 
 	// value is the value of the option.
 	// Example: "high".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
-	Value string `json:"value"`
+	Value string `json:"value,omitempty"`
 }
