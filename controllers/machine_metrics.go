@@ -289,7 +289,7 @@ func (t *MachineMetrics) pool(m *infrav1.DroverMachine) string {
 // instanceType returns the name of the machine's instance type, in whichever cloud's fields; "" if
 // they have none. It reads them as the column "Type" of kubectl does.
 func instanceType(fields *infrav1.DroverMachineFields) string {
-	all, err := runtime.DefaultUnstructuredConverter.ToUnstructured(fields)
+	all, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&fields.Cloud)
 	if err != nil {
 		return ""
 	}

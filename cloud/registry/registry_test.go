@@ -60,7 +60,7 @@ func account(t *testing.T, cloud, path string) *infrav1.DroverAccountSpec {
 	spec := &infrav1.DroverAccountSpec{}
 	member := memberOf(spec, cloud)
 	if !member.IsValid() {
-		t.Fatalf("DroverAccountSpec has no field %s", cloud)
+		t.Fatalf("AccountCloud has no field %s", cloud)
 	}
 	member.Set(reflect.New(member.Type().Elem()))
 	value := member.Elem()
@@ -84,13 +84,13 @@ func account(t *testing.T, cloud, path string) *infrav1.DroverAccountSpec {
 }
 
 func memberOf(spec *infrav1.DroverAccountSpec, cloud string) reflect.Value {
-	value := reflect.ValueOf(spec).Elem()
+	value := reflect.ValueOf(&spec.Cloud).Elem()
 	return value.Field(index(value.Type(), cloud))
 }
 
 // fieldsOf returns the paths of the text and truth values in the account's only cloud.
 func fieldsOf(spec *infrav1.DroverAccountSpec) (paths []string) {
-	value := reflect.ValueOf(spec).Elem()
+	value := reflect.ValueOf(&spec.Cloud).Elem()
 	for i := range value.NumField() {
 		if f := value.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() {
 			paths = append(paths, leaves(f.Type().Elem(), "")...)

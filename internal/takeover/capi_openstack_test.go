@@ -183,30 +183,30 @@ func TestClusterAPIChoicesOnOpenStack(t *testing.T) {
 		{"flavor by ID", func(w *capiWorld) { set(&w.Templates[0], at+"flavorID", "9") }, `flavor: "9"`},
 		{"IDs", ports(map[string]any{
 			"network": map[string]any{"id": x}, "fixedIPs": []any{map[string]any{"subnet": map[string]any{"id": y}, "ipAddress": "192.0.2.1"}},
-		}), "- fixedIPs:\n          - ipAddress: 192.0.2.1\n            subnetID: " + y + "\n          network: " + x},
+		}), "- fixedIPs:\n            - ipAddress: 192.0.2.1\n              subnetID: " + y + "\n            network: " + x},
 		{"address without a subnet", ports(map[string]any{"network": map[string]any{"id": x}, "fixedIPs": []any{map[string]any{"ipAddress": "192.0.2.1"}}}),
-			"- fixedIPs:\n          - ipAddress: 192.0.2.1\n          network: " + x},
-		{"own groups", ports(map[string]any{"securityGroups": []any{map[string]any{"id": x}}}), "securityGroups:\n          - " + x + "\n        tags:"},
+			"- fixedIPs:\n            - ipAddress: 192.0.2.1\n            network: " + x},
+		{"own groups", ports(map[string]any{"securityGroups": []any{map[string]any{"id": x}}}), "securityGroups:\n            - " + x + "\n          tags:"},
 		{"groups of the machine", func(w *capiWorld) {
 			group := map[string]any{"filter": map[string]any{"name": "own"}}
 			set(&w.Templates[1], at+"securityGroups", []any{group, group})
-		}, "securityGroups:\n          - 20000000-0000-4000-8000-000000000001\n          - own\n        tags:"},
+		}, "securityGroups:\n            - 20000000-0000-4000-8000-000000000001\n            - own\n          tags:"},
 		{"no managed groups", func(w *capiWorld) {
 			set(&w.Infrastructure[0], "spec.managedSecurityGroups", nil)
 			set(&w.Templates[1], at+"securityGroups", []any{map[string]any{"id": x}})
-		}, "securityGroups:\n          - " + x + "\n"},
+		}, "securityGroups:\n            - " + x + "\n"},
 		{"port security on", ports(map[string]any{"disablePortSecurity": false}), "portSecurity: true"},
 		{"MAC address", ports(map[string]any{"macAddress": "fa:16:3e:00:00:01"}), "macAddress: fa:16:3e:00:00:01"},
 		{"pairs need port security", ports(map[string]any{"disablePortSecurity": true, "allowedAddressPairs": []any{map[string]any{"ipAddress": "192.0.2.0/24"}}}),
-			"network: 10000000-0000-4000-8000-000000000001\n          portSecurity: false\n"},
+			"network: 10000000-0000-4000-8000-000000000001\n            portSecurity: false\n"},
 		{"address pair", ports(map[string]any{"allowedAddressPairs": []any{map[string]any{"ipAddress": "192.0.2.0/24", "macAddress": "fa:16:3e:00:00:01"}}}),
-			"- allowedAddressPairs:\n          - ipAddress: 192.0.2.0/24\n            macAddress: fa:16:3e:00:00:01\n"},
-		{"trunk of the machine", func(w *capiWorld) { set(&w.Templates[1], at+"trunk", true) }, "securityGroups:\n          - 20000000-0000-4000-8000-000000000001\n          trunk: true\n"},
+			"- allowedAddressPairs:\n            - ipAddress: 192.0.2.0/24\n              macAddress: fa:16:3e:00:00:01\n"},
+		{"trunk of the machine", func(w *capiWorld) { set(&w.Templates[1], at+"trunk", true) }, "securityGroups:\n            - 20000000-0000-4000-8000-000000000001\n            trunk: true\n"},
 		{"server group by ID", func(w *capiWorld) { set(&w.Templates[1], at+"serverGroup", map[string]any{"id": x}) }, "serverGroupID: " + x},
-		{"image by ID", func(w *capiWorld) { set(&w.Templates[1], at+"image", map[string]any{"id": x}) }, "image:\n          id: " + x},
+		{"image by ID", func(w *capiWorld) { set(&w.Templates[1], at+"image", map[string]any{"id": x}) }, "image:\n            id: " + x},
 		{"volume in a zone", func(w *capiWorld) {
 			set(&w.Templates[1], at+"rootVolume", map[string]any{"sizeGiB": int64(7), "availabilityZone": map[string]any{"from": "Name", "name": "az-7"}})
-		}, "rootVolume:\n          availabilityZone: az-7\n          sizeGiB: 7\n"},
+		}, "rootVolume:\n            availabilityZone: az-7\n            sizeGiB: 7\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

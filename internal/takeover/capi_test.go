@@ -263,26 +263,26 @@ func TestClusterAPIChoices(t *testing.T) {
 		change func(*capiWorld)
 		want   string
 	}{
-		{"subnet by ID", func(w *capiWorld) { set(&w.Templates[0], at+"subnet.id", "subnet-0e") }, "ids:\n          - subnet-0e"},
+		{"subnet by ID", func(w *capiWorld) { set(&w.Templates[0], at+"subnet.id", "subnet-0e") }, "ids:\n            - subnet-0e"},
 		{"key of nobody", func(w *capiWorld) {
 			set(&w.Infrastructure[0], "spec.sshKeyName", nil)
 			set(&w.Templates[0], at+"sshKeyName", nil)
 		}, "keyName: default"},
 		{"public subnet", func(w *capiWorld) {
 			set(&w.Templates[1], at+"publicIP", true)
-		}, "ids:\n          - subnet-01"},
+		}, "ids:\n            - subnet-01"},
 		{"capacity block", func(w *capiWorld) {
 			set(&w.Templates[0], at+"marketType", "CapacityBlock")
 			set(&w.Templates[0], at+"capacityReservationId", "cr-0")
-		}, "capacityReservation:\n          id: cr-0"},
+		}, "capacityReservation:\n            id: cr-0"},
 		{"not managed", func(w *capiWorld) {
 			w.Infrastructure[0].SetAnnotations(map[string]string{"cluster.x-k8s.io/managed-by": "x"})
-		}, "securityGroups:\n          ids:\n          - sg-09\n"},
+		}, "securityGroups:\n            ids:\n            - sg-09\n"},
 		{"IPv6", func(w *capiWorld) { set(&w.Templates[0], at+"assignPrimaryIPv6", "enabled") }, "primaryIPv6: true"},
 		{"EFA", func(w *capiWorld) { set(&w.Templates[0], at+"networkInterfaceType", "efa") }, "efa: true"},
 		{"key without encryption", func(w *capiWorld) {
 			set(&w.Templates[0], at+"nonRootVolumes", []any{map[string]any{"deviceName": "/dev/sdf", "size": int64(200), "encryptionKey": "alias/data"}})
-		}, "deviceName: /dev/sdf\n          encrypted: true"},
+		}, "deviceName: /dev/sdf\n            encrypted: true"},
 		{"encrypted memory", func(w *capiWorld) {
 			set(&w.Templates[0], at+"cpuOptions.confidentialCompute", "AMDEncryptedVirtualizationNestedPaging")
 		}, "amdSEVSNP: true"},
