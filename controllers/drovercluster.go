@@ -36,8 +36,8 @@ import (
 // count.
 const maxFailureDomains = 100
 
-// DroverClusterReconciler gives each cluster its ownership ID and reports the zones of its accounts.
-// It makes no cloud calls.
+// DroverClusterReconciler gives each cluster its ownership ID and reports the zones of its
+// accounts. It makes no cloud calls.
 type DroverClusterReconciler struct {
 	Client    client.Client
 	APIReader client.Reader

@@ -129,8 +129,8 @@ func isUndescribed(template *infrav1.DroverMachineTemplate) bool {
 	return reason == "" || reason == infrav1.WaitingForAccountReason || reason == infrav1.QueuedReason
 }
 
-// machineToCluster returns the DroverCluster of a new machine of the control plane: its template may
-// be another one than that of the machines before.
+// machineToCluster returns the DroverCluster of a new machine of the control plane: its template
+// may be another one than that of the machines before.
 func (r *DroverClusterReconciler) machineToCluster(ctx context.Context, o client.Object) []reconcile.Request {
 	name := o.GetLabels()[clusterv1.ClusterNameLabel]
 	return r.requests(ctx, o.GetNamespace(), func(c *infrav1.DroverCluster) bool {

@@ -57,8 +57,8 @@ func reportDuplicate(ctx context.Context, reader client.Reader, s *machineScope,
 	return false, nil
 }
 
-// claimsVM reports whether a DroverMachine with the token of a machine claims the machine's VM, too.
-// One of the same namespace always does. Of another tenant's, the token alone proves nothing,
+// claimsVM reports whether a DroverMachine with the token of a machine claims the machine's VM,
+// too. One of the same namespace always does. Of another tenant's, the token alone proves nothing,
 // because anybody may write any token into an object of their own. Drover writes it together with
 // the finalizer, and changes nothing in the cloud for an object without that. A VM also has the
 // ownership ID of its cluster, which other tenants do not know: a restored copy of the cluster has

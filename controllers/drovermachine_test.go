@@ -362,7 +362,8 @@ func (b *bench) countNodes() int {
 	return len(list.Items)
 }
 
-// fleetOf returns a provisioned cluster and, for each name, a DroverMachine with a VM and a Machine.
+// fleetOf returns a provisioned cluster and, for each name, a DroverMachine with a VM and a
+// Machine.
 func fleetOf(names ...string) []client.Object {
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "team-a", Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "prod"}}

@@ -141,7 +141,8 @@ func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (r
 	isOurs := s.Spec.Creation.LoadBalancerToken != "" && controllerutil.ContainsFinalizer(s, infrav1.EndpointFinalizer)
 	isLeaving := !s.DeletionTimestamp.IsZero() || s.cluster == nil || !s.cluster.DeletionTimestamp.IsZero()
 	if isLeaving || !isOurs {
-		// Nothing may reconcile a DroverCluster that is being deleted when its Machines are deleted.
+		// Nothing may reconcile a DroverCluster that is being deleted when its Machines are
+		// deleted.
 		all := !s.DeletionTimestamp.IsZero()
 		if err := r.removeHooks(ctx, machines, func(t *target) bool { return all || t.isDeleted() }); err != nil {
 			return reconcile.Result{}, err

@@ -102,7 +102,8 @@ func (r *EndpointReconciler) handOver(ctx context.Context, infra *infrav1.Drover
 	return releaseCluster(ctx, r.Client, infra, infrav1.EndpointFinalizer)
 }
 
-// releaseMachines removes the hooks that a DroverCluster has left, whose finalizer somebody removed.
+// releaseMachines removes the hooks that a DroverCluster has left, whose finalizer somebody
+// removed.
 func (r *EndpointReconciler) releaseMachines(ctx context.Context, gone client.ObjectKey) error {
 	clusters := &clusterv1.ClusterList{}
 	if err := r.Client.List(ctx, clusters, client.InNamespace(gone.Namespace)); err != nil {

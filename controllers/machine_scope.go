@@ -16,7 +16,8 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// machineScope holds what one reconcile of a DroverMachine or its Node has read. It holds no client.
+// machineScope holds what one reconcile of a DroverMachine or its Node has read. It holds no
+// client.
 type machineScope struct {
 	*infrav1.DroverMachine
 	// owner and cluster are nil if they do not exist.

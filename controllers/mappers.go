@@ -111,9 +111,9 @@ func accountIfDeleted(_ context.Context, account client.Object) []reconcile.Requ
 	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(account)}}
 }
 
-// ofAccount returns what requests returns for the account that a DroverMachine, or the load balancer
-// of a DroverCluster, is in. An account that does not exist has nothing to reconcile: its deletion
-// is an event itself.
+// ofAccount returns what requests returns for the account that a DroverMachine, or the load
+// balancer of a DroverCluster, is in. An account that does not exist has nothing to reconcile: its
+// deletion is an event itself.
 func ofAccount(reader client.Reader, requests handler.MapFunc) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
 		key := client.ObjectKey{Namespace: o.GetNamespace()}

@@ -22,9 +22,8 @@ import (
 )
 
 // Webhooks refuses objects for reasons that the CRDs' own rules can't check: rules that only a
-// cloud's row of the registry knows, copies of DroverMachines, and changes of templates. It makes no
-// cloud calls. Defaults are in the CRDs, so no webhook
-// mutates objects.
+// cloud's row of the registry knows, copies of DroverMachines, and changes of templates. It makes
+// no cloud calls. Defaults are in the CRDs, so no webhook mutates objects.
 type Webhooks struct {
 	// Clouds are the registry's rows.
 	Clouds []cloud.Cloud
@@ -115,9 +114,9 @@ func (w Webhooks) checkMachine(fields *infrav1.DroverMachineFields, path *field.
 	return field.ErrorList{field.Required(path, "set the fields of one cloud that this manager supports: "+w.names())}
 }
 
-// checkUnique refuses a copy of a DroverMachine, because it would claim the original's VM. An object
-// from a move or a backup also has a token, but no other object claims the VM. An object of the
-// same name is the original itself, and the API server decides about it.
+// checkUnique refuses a copy of a DroverMachine, because it would claim the original's VM. An
+// object from a move or a backup also has a token, but no other object claims the VM. An object of
+// the same name is the original itself, and the API server decides about it.
 func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.DroverMachine) (field.ErrorList, error) {
 	path := field.NewPath("spec")
 	if m.Spec.Creation.Token != "" {
@@ -146,7 +145,8 @@ func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.DroverMachine) (fi
 	return nil, nil
 }
 
-// other returns a listed DroverMachine that has another name or namespace and claims the VM, or nil.
+// other returns a listed DroverMachine that has another name or namespace and claims the VM, or
+// nil.
 func (w Webhooks) other(
 	ctx context.Context, m *infrav1.DroverMachine, claims func(*infrav1.DroverMachine) (bool, error), options ...client.ListOption,
 ) (*infrav1.DroverMachine, error) {

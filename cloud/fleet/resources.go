@@ -13,8 +13,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Bounds of what the statuses of a DroverMachine and a DroverAccount can hold. Anyone can answer at a
-// tenant's endpoint, and the API server would refuse all of a status that exceeds them.
+// Bounds of what the statuses of a DroverMachine and a DroverAccount can hold. Anyone can answer at
+// a tenant's endpoint, and the API server would refuse all of a status that exceeds them.
 const (
 	maxProviderID = 512
 	maxZones      = 100

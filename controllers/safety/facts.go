@@ -40,8 +40,8 @@ func (s *shared[T]) get(asked time.Time, read func() (T, error)) (T, error) {
 	return s.value, s.err
 }
 
-// owner is the relevant part of a DroverCluster, claim that of a DroverMachine or of a DroverCluster's
-// load balancer.
+// owner is the relevant part of a DroverCluster, claim that of a DroverMachine or of a
+// DroverCluster's load balancer.
 type (
 	owner struct {
 		namespace, name, ownershipID string
@@ -184,8 +184,8 @@ func (r *OrphanReconciler) readTenant(ctx context.Context, namespace string) (t 
 	return t, err
 }
 
-// readClaims lists the DroverMachines and the load balancers of the DroverClusters of a namespace; ""
-// stands for all namespaces.
+// readClaims lists the DroverMachines and the load balancers of the DroverClusters of a namespace;
+// "" stands for all namespaces.
 func (r *OrphanReconciler) readClaims(ctx context.Context, namespace string) (claims []claim, err error) {
 	err = eachItem(ctx, r.APIReader, &infrav1.DroverMachineList{}, func(o runtime.Object) {
 		m := o.(*infrav1.DroverMachine)

@@ -49,15 +49,15 @@ type facts struct {
 // cluster is a cluster whose resources may be orphans.
 type cluster struct {
 	// skipReason says why the cluster is not judged now: it is paused, it moves to or from another
-	// management cluster, its API server does not answer, or another DroverCluster has its ownership
-	// ID. If empty, the cluster is judged.
+	// management cluster, its API server does not answer, or another DroverCluster has its
+	// ownership ID. If empty, the cluster is judged.
 	skipReason string
 	// former: the DroverCluster was deleted.
 	former bool
 }
 
-// orphan is a resource of a cluster that is here, with a token that no DroverMachine here has, or an
-// instance other than the one that its DroverMachine has recorded.
+// orphan is a resource of a cluster that is here, with a token that no DroverMachine here has, or
+// an instance other than the one that its DroverMachine has recorded.
 type orphan struct {
 	cloud.Resource
 	// since is when the API server answered in the first of the consecutive passes that found no
@@ -220,9 +220,9 @@ func (f *facts) suspects() bool {
 	})
 }
 
-// unowned reports whether no DroverMachine has the resource's token, or the DroverMachine that has it
-// has recorded another instance that lives. An instance that a DroverMachine has recorded is never
-// unowned: somebody has changed its token.
+// unowned reports whether no DroverMachine has the resource's token, or the DroverMachine that has
+// it has recorded another instance that lives. An instance that a DroverMachine has recorded is
+// never unowned: somebody has changed its token.
 func (f *facts) unowned(x cloud.Resource, seen index) bool {
 	recorded, known := f.machines[x.Token]
 	if f.claimed[x.Token] {

@@ -39,7 +39,8 @@ type mcVSphereTag struct {
 }
 
 // mcVSphere maps a cloudProviderSpec to the fields of a machine. Server and credentials are the
-// DroverAccount's. The cluster is only for the rule that keeps VMs apart: Drover finds it by itself.
+// DroverAccount's. The cluster is only for the rule that keeps VMs apart: Drover finds it by
+// itself.
 func (s findings) mcVSphere(pool *Pool, config *mcProviderConfig, target *Target) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec"
 	spec := &mcVSphereSpec{}

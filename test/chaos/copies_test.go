@@ -31,8 +31,8 @@ func (x *tenant) swap(ctx context.Context, on bool) error {
 	return x.writeSecret(ctx, credentials)
 }
 
-// recorded returns the DroverMachines whose VM is recorded. Their spec is final, so that a backup of
-// them is not older than their VM.
+// recorded returns the DroverMachines whose VM is recorded. Their spec is final, so that a backup
+// of them is not older than their VM.
 func (x *tenant) recorded(ctx context.Context) ([]infrav1.DroverMachine, error) {
 	list := &infrav1.DroverMachineList{}
 	if err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace)); err != nil {

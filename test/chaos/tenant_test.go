@@ -512,8 +512,8 @@ func (x *tenant) restsBy(ctx context.Context, r client.Reader) (string, error) {
 	return x.owned(ctx, r, wanted)
 }
 
-// owned checks that there are as many VMs as wanted, each with its DroverMachine, and that each load
-// balancer has its DroverCluster.
+// owned checks that there are as many VMs as wanted, each with its DroverMachine, and that each
+// load balancer has its DroverCluster.
 func (x *tenant) owned(ctx context.Context, r client.Reader, wanted int) (string, error) {
 	machines := &infrav1.DroverMachineList{}
 	if err := r.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {

@@ -56,8 +56,8 @@ func TestVanishedVMIsReplaced(t *testing.T) {
 }
 
 // TestVanishedVMIsNotMadeAgain checks that a lost VM stays lost when nothing replaces the Machine:
-// the DroverMachine reports it and creates no other VM, not even after a restart of the manager. The
-// test is not parallel, because it restarts the manager that all tests share.
+// the DroverMachine reports it and creates no other VM, not even after a restart of the manager.
+// The test is not parallel, because it restarts the manager that all tests share.
 func TestVanishedVMIsNotMadeAgain(t *testing.T) {
 	s := newStage(t)
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}

@@ -171,8 +171,8 @@ func TestStrangeStringsReachTheCloud(t *testing.T) {
 
 // TestUserDataTooLarge checks that user data above the cloud's limit are not sent, and that a
 // condition states how many bytes there are and how many are allowed. Drover's own config reports
-// it before the data are written; for the data of other providers the DroverMachine does. Only files
-// have a way around the limit (test/bootstrap and test/vm).
+// it before the data are written; for the data of other providers the DroverMachine does. Only
+// files have a way around the limit (test/bootstrap and test/vm).
 func TestUserDataTooLarge(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

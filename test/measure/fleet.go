@@ -44,8 +44,8 @@ type Options struct {
 	Latency time.Duration
 	// Joins is the time from the create call until the machine boots.
 	Joins time.Duration
-	// Throttle is the cloud's throttling preset, "none" by default. With "ec2" the DroverAccount has
-	// EC2's rate limits too.
+	// Throttle is the cloud's throttling preset, "none" by default. With "ec2" the DroverAccount
+	// has EC2's rate limits too.
 	Throttle string
 	// Inventory is the inventory setting of the DroverAccount. The zero value means the defaults.
 	Inventory infrav1.InventorySpec

@@ -43,9 +43,9 @@ const (
 	CredentialsFinalizer = "drover.io/credentials"
 
 	// AbandonAnnotation on a DroverMachine that is being deleted releases its VM without deleting
-	// it, and on a DroverCluster its load balancer. Its value must be the object's own name, so that
-	// a template or a wildcard can't spread it. What is released continues to run and cost money,
-	// and a Warning Event says so.
+	// it, and on a DroverCluster its load balancer. Its value must be the object's own name, so
+	// that a template or a wildcard can't spread it. What is released continues to run and cost
+	// money, and a Warning Event says so.
 	AbandonAnnotation = "drover.io/abandon"
 )
 
@@ -87,8 +87,8 @@ const (
 	// DuplicateInstancesReason says that more than one VM has this machine's creation token. Drover
 	// changes nothing until a person has decided.
 	DuplicateInstancesReason = "DuplicateInstances"
-	// DuplicateTokenReason says that another DroverMachine has this one's creation.token: one of the
-	// two is a copy. Drover creates and deletes nothing for either of them.
+	// DuplicateTokenReason says that another DroverMachine has this one's creation.token: one of
+	// the two is a copy. Drover creates and deletes nothing for either of them.
 	DuplicateTokenReason = "DuplicateToken"
 	// NeverSeenReason says that the account shows no VM with this machine's tags, and has never
 	// shown one. Drover does not conclude from this that the VM is gone.

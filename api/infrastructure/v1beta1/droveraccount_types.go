@@ -317,8 +317,8 @@ const CredentialsLabel = "drover.io/cloud-credentials"
 // its value identifies.
 const ConfirmOrphansAnnotation = "drover.io/confirm-orphans"
 
-// ConfirmMissingAnnotation on a DroverAccount confirms that exactly the set of missing machines that
-// its value identifies is gone.
+// ConfirmMissingAnnotation on a DroverAccount confirms that exactly the set of missing machines
+// that its value identifies is gone.
 const ConfirmMissingAnnotation = "drover.io/confirm-missing"
 
 // AccountMachinesFoundCondition is False while so many of the account's machines are missing at
@@ -357,8 +357,8 @@ const (
 	NoEventStreamReason = "NoEventStream"
 )
 
-// DroverAccount is one place where machines can be created: a cloud, its credentials and its limits.
-// All machines that refer to it share one client, one rate limit and one inventory.
+// DroverAccount is one place where machines can be created: a cloud, its credentials and its
+// limits. All machines that refer to it share one client, one rate limit and one inventory.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=droveraccounts,scope=Namespaced,categories=cluster-api,shortName=dra

@@ -264,8 +264,8 @@ type DroverClusterTemplateResource struct {
 
 // DroverClusterTemplateSpec wraps the template.
 type DroverClusterTemplateSpec struct {
-	// template is the template from which DroverClusters are created. It is immutable. To change it,
-	// create a new template.
+	// template is the template from which DroverClusters are created. It is immutable. To change
+	// it, create a new template.
 	// +required
 	Template DroverClusterTemplateResource `json:"template"`
 }

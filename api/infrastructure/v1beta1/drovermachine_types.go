@@ -258,8 +258,9 @@ type DroverMachineTemplateResource struct {
 
 // DroverMachineTemplateSpec wraps the template.
 type DroverMachineTemplateSpec struct {
-	// template is the template from which DroverMachines are created. It is immutable. To change it,
-	// create a new template and point the MachineDeployment at it, which rolls out new machines.
+	// template is the template from which DroverMachines are created. It is immutable. To change
+	// it, create a new template and point the MachineDeployment at it, which rolls out new
+	// machines.
 	// +required
 	Template DroverMachineTemplateResource `json:"template,omitzero"`
 }
