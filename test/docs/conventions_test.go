@@ -254,26 +254,3 @@ func TestBools(t *testing.T) {
 		t.Error("no bool was found")
 	}
 }
-
-// TestRequiredIsWritten tests that a required field is never left out of JSON.
-func TestRequiredIsWritten(t *testing.T) {
-	paths, err := filepath.Glob(filepath.Join(root, "api/*/v1beta1/*_types.go"))
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no types found: %v", err)
-	}
-	field := regexp.MustCompile("`json:\"\\w+,(omitempty|omitzero)")
-	for _, path := range paths {
-		required := false
-		for _, line := range strings.Split(read(t, strings.TrimPrefix(path, root+"/")), "\n") {
-			switch line = strings.TrimSpace(line); {
-			case line == "// +required":
-				required = true
-			case !strings.HasPrefix(line, "//"):
-				if required && field.MatchString(line) {
-					t.Errorf("%s: a required field may be left out: %s", path, line)
-				}
-				required = false
-			}
-		}
-	}
-}

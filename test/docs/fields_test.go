@@ -88,10 +88,9 @@ func TestNoneIsNone(t *testing.T) {
 			if ours[cloud] == nil {
 				ours[cloud] = map[string]string{}
 			}
-			fieldNames(spec.Properties[cloud], kind+".spec."+cloud, ours[cloud])
-			delete(spec.Properties, cloud)
+			fieldNames(spec.Properties["cloud"].Properties[cloud], kind+".spec.cloud."+cloud, ours[cloud])
 		}
-		delete(spec.Properties, "simulated")
+		delete(spec.Properties, "cloud")
 		fieldNames(spec, kind+".spec", ours[""])
 	}
 	rows := 0
