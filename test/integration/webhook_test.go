@@ -156,8 +156,8 @@ func TestMachineIsImmutable(t *testing.T) {
 	}}}
 	s.create(machine)
 	for want, change := range map[string]func(*infrav1.DroverMachine){
-		"the machine's cloud fields can't be changed": func(m *infrav1.DroverMachine) { m.Spec.Cloud.Simulated.DiskGiB = 99 },
-		"accountRef can't be changed":                 func(m *infrav1.DroverMachine) { m.Spec.AccountRef.Name = "other" },
+		"cloud can't be changed":      func(m *infrav1.DroverMachine) { m.Spec.Cloud.Simulated.DiskGiB = 99 },
+		"accountRef can't be changed": func(m *infrav1.DroverMachine) { m.Spec.AccountRef.Name = "other" },
 	} {
 		s.refusesChange(machine, func() { change(machine) }, want)
 	}
