@@ -152,3 +152,34 @@ func has(schema apiextensionsv1.JSONSchemaProps, path []string) bool {
 	}
 	return child.Items != nil && child.Items.Schema != nil && has(*child.Items.Schema, path[1:])
 }
+
+// oldNames are the names that v0.1.0-rc.1 had.
+var oldNames = regexp.MustCompile(`(?i)\bcloud(account|cluster|machine|initconfig)(templates?|s)?\b|drover_cloud(account|cluster|machine|initconfig)|x-k8s\.io/v1alpha1`)
+
+// TestOldNames tests that nothing that users read or apply has an old name, except for the table
+// that maps the old names to the new ones.
+func TestOldNames(t *testing.T) {
+	texts := book(t)
+	for _, pattern := range []string{"templates/*.yaml", "config/*/*.yaml", "config/*/*/*.yaml", "config/prometheus/*.json"} {
+		paths, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s matches nothing: %v", pattern, err)
+		}
+		for _, path := range paths {
+			name, err := filepath.Rel(root, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[name] = read(t, name)
+		}
+	}
+	old, mapped, found := texts["docs/upgrades.md"], "", false
+	if texts["docs/upgrades.md"], mapped, found = strings.Cut(old, "## From the release candidate"); !found || !oldNames.MatchString(mapped) {
+		t.Error("docs/upgrades.md has no table of old names")
+	}
+	for name, text := range texts {
+		if m := oldNames.FindString(text); m != "" {
+			t.Errorf("%s has %s, a name of v0.1.0-rc.1: docs/upgrades.md has the new one", name, m)
+		}
+	}
+}
