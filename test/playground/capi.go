@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
 // provider is one of Cluster API's managers as its release installs it from the manifests in its
@@ -200,13 +202,22 @@ func (p provider) rebind(o *unstructured.Unstructured) error {
 	}}, "subjects")
 }
 
-// installWebhooks applies webhook configurations for a server outside the cluster.
-func (m *Management) installWebhooks(ctx context.Context, file, prefix, url string) error {
+// installWebhooks applies webhook configurations for a server outside the cluster, with the patches
+// that the release's kustomization makes.
+func (m *Management) installWebhooks(ctx context.Context, file, prefix, url string, patches ...*unstructured.Unstructured) error {
 	configurations, err := read(file)
 	if err != nil {
 		return err
 	}
 	for _, c := range configurations {
+		for _, p := range patches {
+			if p.GetKind() != c.GetKind() || p.GetName() != c.GetName() {
+				continue
+			}
+			if c.Object, err = strategicpatch.StrategicMergeMapPatch(c.Object, p.Object, admissionv1.ValidatingWebhookConfiguration{}); err != nil {
+				return fmt.Errorf("%s: patch %s: %w", file, p.GetName(), err)
+			}
+		}
 		c.SetName(prefix + c.GetName())
 		if err := serveAt(c, url, m.ca.pem); err != nil {
 			return err

@@ -301,7 +301,11 @@ func (m *Management) InstallDrover(ctx context.Context) error {
 	}
 	webhooks := filepath.Join(config, "webhook", "manifests.yaml")
 	if _, err := os.Stat(webhooks); err == nil {
-		if err := m.installWebhooks(ctx, webhooks, "drover-", s.url()); err != nil {
+		patches, err := read(filepath.Join(config, "webhook", "match_conditions.yaml"))
+		if err != nil {
+			return err
+		}
+		if err := m.installWebhooks(ctx, webhooks, "drover-", s.url(), patches...); err != nil {
 			return fmt.Errorf("install Drover's webhooks: %w", err)
 		}
 	}
