@@ -58,8 +58,10 @@ bench: ## Print calls, writes, CPU, memory and times for fleets of 10 to 3,000 m
 	@go build -o bin/bench ./test/bench
 	@exec bin/bench $(ARGS)
 
-# Programs of Kubernetes and etcd that are installed are good enough to look at Drover.
+# Programs of Kubernetes and etcd that are installed are good enough to look at Drover. So are those that setup-envtest uses,
+# except for a cluster that is upgraded from one patch release to the next.
 demo demo-cluster playground: export DROVER_INSTALLED := 1
+demo playground: export DROVER_ARCHIVES := 1
 
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud; ARGS="-film docs/pictures/demo.svg" records it
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
