@@ -58,27 +58,24 @@ bench: ## Print calls, writes, CPU, memory and times for fleets of 10 to 3,000 m
 	@go build -o bin/bench ./test/bench
 	@exec bin/bench $(ARGS)
 
-# Programs of Kubernetes and etcd that are installed are good enough to look at Drover.
+# Programs of Kubernetes and etcd that are installed are good enough to look at Drover. So are those that setup-envtest uses,
+# except for a cluster that is upgraded from one patch release to the next.
 demo demo-cluster playground: export DROVER_INSTALLED := 1
+demo playground: export DROVER_ARCHIVES := 1
 
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud; ARGS="-film docs/pictures/demo.svg" records it
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
-	@hack/program ./test/demo bin/demo
-	@hack/program . bin/manager
-	@hack/program ./cmd/drover bin/drover
+	@hack/program ./test/demo bin/demo . bin/manager ./cmd/drover bin/drover
 	@exec bin/demo $(ARGS)
 
 demo-cluster: ## Show a whole cluster: its control plane comes, is upgraded, heals, manages itself and goes, on a simulated cloud (Linux, root)
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl clusterctl kubeadm capi-kubeadm-bootstrap capi-kubeadm-controlplane >/dev/null
-	@hack/program ./test/demo bin/demo
-	@hack/program . bin/manager
-	@hack/program ./cmd/drover bin/drover
+	@hack/program ./test/demo bin/demo . bin/manager ./cmd/drover bin/drover
 	@exec bin/demo -cluster
 
 playground: ## Start a management cluster with Drover and a simulated cloud, and leave it to you until Ctrl-C; TAKEOVER=1 for EC2's stand-in and machines of another system
 	@hack/tool $(PLAYGROUND) kubectl >/dev/null
-	@hack/program . bin/manager
-	@hack/program ./cmd/drover bin/drover
+	@hack/program . bin/manager ./cmd/drover bin/drover
 ifdef TAKEOVER
 	@go test -c -o bin/takeover.test ./test/takeover
 	@cd test/takeover && exec ../../bin/takeover.test -test.run '^TestRehearsal$$' -test.timeout 0 -stay

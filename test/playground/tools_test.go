@@ -58,11 +58,8 @@ func TestInstalledTools(t *testing.T) {
 	minor := kubernetes[:strings.LastIndex(kubernetes, ".")]
 	older := kubernetes[:strings.Index(kubernetes, ".")] + ".1.0"
 
-	// This go does everything but build.
-	real, err := exec.LookPath("go")
-	g.Expect(err).NotTo(HaveOccurred())
 	bin := t.TempDir()
-	program(t, bin, "go", `[ "$1" != build ] || { echo "no building" >&2; exit 1; }; exec `+real+` "$@"`)
+	goWithoutBuild(t, bin, "")
 	program(t, bin, "kube-scheduler", "echo Kubernetes "+kubernetes)
 
 	for _, tc := range []struct {
@@ -108,10 +105,22 @@ func program(t *testing.T, dir, name, script string) {
 	NewWithT(t).Expect(os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755)).To(Succeed())
 }
 
-// runTool runs hack/tool with an empty cache, and with bin in front of PATH.
-func runTool(t *testing.T, root, bin, tool string, env ...string) (out, said string, err error) {
+// goWithoutBuild writes a go command that does everything but build. Cases of a shell script come
+// first.
+func goWithoutBuild(t *testing.T, bin, cases string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "hack", "tool"), tool)
+	real, err := exec.LookPath("go")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	program(t, bin, "go", `case "$1 $2" in `+cases+`
+"build -v" | "list -deps") echo "no building" >&2; exit 1 ;;
+esac
+exec `+real+` "$@"`)
+}
+
+// runTool runs hack/tool for the named tools, with an empty cache, and with bin in front of PATH.
+func runTool(t *testing.T, root, bin, tools string, env ...string) (out, said string, err error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "hack", "tool"), strings.Fields(tools)...)
 	cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+t.TempDir(), "PATH="+bin+":"+os.Getenv("PATH"))
 	cmd.Env = append(cmd.Env, env...)
 	var errs strings.Builder
