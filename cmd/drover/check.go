@@ -60,17 +60,9 @@ The command writes nothing. It ends with code 0 if nothing failed, and 1 otherwi
 			if o.output != "text" && o.output != "json" {
 				return fmt.Errorf("--output %q: must be text or json", o.output)
 			}
-			config, err := management.Config(version)
+			c, err := management.Client(version)
 			if err != nil {
 				return err
-			}
-			scheme, err := options.NewScheme()
-			if err != nil {
-				return err
-			}
-			c, err := client.New(config, client.Options{Scheme: scheme})
-			if err != nil {
-				return fmt.Errorf("making a client of the management cluster: %w", err)
 			}
 			dialer, err := clouds.Dialer()
 			if err != nil {

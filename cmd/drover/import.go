@@ -135,20 +135,14 @@ type importer struct {
 
 // newImporter connects to the clusters and to the account.
 func newImporter(ctx context.Context, out io.Writer, system takeover.System, o importOptions, version string) (*importer, error) {
-	config, err := o.management.Config(version)
-	if err != nil {
-		return nil, err
-	}
-	scheme, err := options.NewScheme()
+	management, err := o.management.Client(version)
 	if err != nil {
 		return nil, err
 	}
 	i := &importer{options: o, out: out}
 	i.System = system
 	i.OldNamespace, i.Stopped, i.AssumeStopped = o.fromNamespace, o.stopped, o.assumeStopped
-	if i.Management, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
-		return nil, fmt.Errorf("making a client of the management cluster: %w", err)
-	}
+	i.Management = management
 	if i.Old, err = clientOf(o.from, i.Management, version); err != nil {
 		return nil, fmt.Errorf("--from: %w", err)
 	}

@@ -54,17 +54,9 @@ const listingTimeout = 2 * time.Minute
 func printOrphans(
 	ctx context.Context, out io.Writer, management options.Management, clouds options.Clouds, limits options.Orphans, version string,
 ) error {
-	config, err := management.Config(version)
+	c, err := management.Client(version)
 	if err != nil {
 		return err
-	}
-	scheme, err := options.NewScheme()
-	if err != nil {
-		return err
-	}
-	c, err := client.New(config, client.Options{Scheme: scheme})
-	if err != nil {
-		return fmt.Errorf("making a client of the management cluster: %w", err)
 	}
 	identity, err := controllers.Identity(ctx, c)
 	if err != nil {
