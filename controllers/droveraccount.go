@@ -291,7 +291,7 @@ type refusal struct {
 func (r *DroverAccountReconciler) config(ctx context.Context, account *infrav1.DroverAccount) (fleet.AccountConfig, *refusal, error) {
 	config := fleet.AccountConfig{Spec: account.Spec, Place: account.Spec.Place}
 	config.Spec.Place = "" // otherwise recording it would rebuild the driver
-	if account.Spec.CredentialsRef == nil {
+	if account.Spec.CredentialsRef.Name == "" {
 		return config, r.refuseAmbient(account), nil
 	}
 	secret := &corev1.Secret{}

@@ -47,7 +47,7 @@ func newAccountTest(t *testing.T, spec infrav1.DroverAccountSpec) *accountTest {
 	g := NewWithT(t)
 	g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
 	g.Expect(infrav1.AddToScheme(scheme)).To(Succeed())
-	spec.CredentialsRef = &infrav1.LocalReference{Name: "keys"}
+	spec.CredentialsRef = infrav1.LocalReference{Name: "keys"}
 	x := &accountTest{
 		WithT:  g,
 		events: events.NewFakeRecorder(10),
@@ -145,7 +145,7 @@ func TestEditKeepsDriver(t *testing.T) {
 	}
 	live := x.live()
 	x.Expect(edit(func() {
-		x.account.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "0.5", Burst: 2}}
+		x.account.Spec.RateLimits = &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "0.5", Burst: 2}}
 	})).To(BeIdenticalTo(live))
 	x.Expect(edit(func() {
 		x.account.Spec.Inventory.IdleSeconds, x.account.Spec.OrphanPolicy = 30, infrav1.OrphanPolicyDelete

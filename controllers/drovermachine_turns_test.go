@@ -113,7 +113,7 @@ func TestWaitingMachinesCostLittle(t *testing.T) {
 				b := newBench(t, objects...)
 				synctest.Wait() // its account has started
 				spec := infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "sim-1"}}}
-				spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: c.perSecond, Burst: c.burst}}
+				spec.RateLimits = &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: c.perSecond, Burst: c.burst}}
 				b.r.Accounts = b.accounts(spec, func(d cloud.Driver, _ string) cloud.Driver { return slowDriver{d, c.latency} }, "team-a")
 				count := &steps{Client: b.management, Reconciler: b.r, lists: map[string]int{}, reconciles: map[types.NamespacedName]int{}}
 				b.r.APIReader = count
@@ -231,7 +231,7 @@ func TestSilentAccountsLeaveWorkers(t *testing.T) {
 				synctest.Wait() // its account has started
 				calls := &hangingCalls{hanging: map[types.NamespacedName]bool{}}
 				spec := infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "sim-1"}}}
-				spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "100", Burst: 100}}
+				spec.RateLimits = &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "100", Burst: 100}}
 				b.r.Accounts = b.accounts(spec, func(d cloud.Driver, namespace string) cloud.Driver {
 					if namespace == "team-a" {
 						return slowDriver{d, time.Second}

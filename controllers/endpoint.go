@@ -3,6 +3,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -33,6 +34,9 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/internal/predicates"
 )
+
+// defaultPort is the port of an API server whose endpoint names none: kubeadm's.
+const defaultPort = 6443
 
 // EndpointReconciler creates the load balancers of clusters whose DroverCluster asks for one, keeps
 // the machines of the control plane as its targets, and deletes it when the last machine is gone.
@@ -209,7 +213,7 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	// A create in progress continues when the manager is asked to stop, to get its answer.
 	balancer, err := s.account.EnsureBalancer(context.WithoutCancel(ctx), cloud.BalancerRequest{
 		Token: s.Spec.Creation.LoadBalancerToken, OwnershipID: s.Spec.Creation.OwnershipID, Recorded: s.isRecorded(), MaybeSent: !unsent,
-		Namespace: s.Namespace, Name: s.Name, Port: s.Spec.Endpoint.LoadBalancer.Port, Targets: addresses,
+		Namespace: s.Namespace, Name: s.Name, Port: cmp.Or(s.Spec.Endpoint.LoadBalancer.Port, defaultPort), Targets: addresses,
 		Spec: &s.Spec.Endpoint.LoadBalancer.Cloud,
 	})
 	if s.isRecorded() && cloud.CodeOf(err) == cloud.NotFound {

@@ -97,7 +97,7 @@ func secretToAccounts(reader client.Reader) handler.MapFunc {
 // refers is reconciled.
 func accountToSecret(_ context.Context, o client.Object) []reconcile.Request {
 	account, ok := o.(*infrav1.DroverAccount)
-	if !ok || account.Spec.CredentialsRef == nil {
+	if !ok || account.Spec.CredentialsRef.Name == "" {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: account.Namespace, Name: account.Spec.CredentialsRef.Name}}}

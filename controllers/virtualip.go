@@ -3,6 +3,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -32,7 +33,7 @@ func (r *EndpointReconciler) reserve(ctx context.Context, s *endpointScope) erro
 	}
 	vip := s.Spec.Endpoint.VirtualIP
 	if vip.Address != "" {
-		return r.record(ctx, s, clusterv1.APIEndpoint{Host: vip.Address, Port: vip.Port}, nil)
+		return r.record(ctx, s, clusterv1.APIEndpoint{Host: vip.Address, Port: cmp.Or(vip.Port, defaultPort)}, nil)
 	}
 	claim, err := r.claimAddress(ctx, s)
 	if err != nil {
@@ -60,7 +61,7 @@ func (r *EndpointReconciler) reserve(ctx context.Context, s *endpointScope) erro
 			"IPAddress %q is not an address for IPAddressClaim %q: see the IPAM provider's logs", address.Name, claim.Name))
 		return nil
 	}
-	return r.record(ctx, s, clusterv1.APIEndpoint{Host: address.Spec.Address, Port: vip.Port}, nil)
+	return r.record(ctx, s, clusterv1.APIEndpoint{Host: address.Spec.Address, Port: cmp.Or(vip.Port, defaultPort)}, nil)
 }
 
 // claimAddress returns the cluster's IPAddressClaim, which it creates if there is none.

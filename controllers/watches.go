@@ -40,10 +40,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		values client.IndexerFunc
 	}{
 		{&infrav1.DroverAccount{}, accountByCredentials, func(o client.Object) []string {
-			if ref := o.(*infrav1.DroverAccount).Spec.CredentialsRef; ref != nil {
-				return []string{ref.Name}
-			}
-			return nil
+			return nonEmpty(o.(*infrav1.DroverAccount).Spec.CredentialsRef.Name)
 		}},
 		{&infrav1.DroverMachine{}, machineByAccount, func(o client.Object) []string {
 			return nonEmpty(o.(*infrav1.DroverMachine).Spec.AccountRef.Name)

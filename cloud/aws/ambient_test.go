@@ -69,7 +69,7 @@ func TestAmbientChain(t *testing.T) {
 			test.set(t)
 			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), SessionToken: test.session})
 			account, asked := testAccount(""), map[string]int{}
-			account.CredentialsRef = nil
+			account.CredentialsRef.Name = ""
 			d, err := newDriver(cloud.Config{Account: account, Connect: through(func(r *http.Request) (*http.Response, error) {
 				op := cloud.OperationOf(r.Context()).Name
 				asked[op]++

@@ -72,7 +72,7 @@ func providerID(zone, id string) string { return "aws:///" + zone + "/" + id }
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all field.ErrorList) {
 	a := spec.Cloud.AWS
 	path = path.Child("cloud", "aws")
-	if a.Endpoint != "" && spec.CredentialsRef == nil {
+	if a.Endpoint != "" && spec.CredentialsRef.Name == "" {
 		all = append(all, field.Forbidden(path.Child("endpoint"), "a custom endpoint needs its own credentials: set credentialsRef"))
 	}
 	if queue := a.InterruptionQueue; queue != nil && a.Endpoint == "" && !inRegion(queue.URL, a.Region) {

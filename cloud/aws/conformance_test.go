@@ -26,7 +26,7 @@ func testCredentials() map[string][]byte {
 
 func testAccount(endpoint string) *infrav1.DroverAccountSpec {
 	return &infrav1.DroverAccountSpec{
-		CredentialsRef: &infrav1.LocalReference{Name: "c"},
+		CredentialsRef: infrav1.LocalReference{Name: "c"},
 		Cloud:          infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint}},
 	}
 }

@@ -23,7 +23,7 @@ func TestDeletionOfAFleet(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Stop: 5 * time.Second})
 	spec := testAccount(stub.URL)
-	fast := &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}
+	fast := infrav1.RateLimit{PerSecond: "1000", Burst: 1000}
 	spec.RateLimits = &infrav1.RateLimits{Create: fast}
 	account := testFleet(t, *spec)
 	var refs []cloud.Reference

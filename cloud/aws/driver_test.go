@@ -467,7 +467,7 @@ func TestAmbient(t *testing.T) {
 	_, err := newDriver(cloud.Config{Account: testAccount("http://127.0.0.1:1"), Connect: conformance.Through(http.DefaultTransport)})
 	g.Expect(code(err)).To(Equal(cloud.InvalidSpec))
 	account := testAccount("")
-	account.CredentialsRef, account.Cloud.AWS.DualStack, account.Cloud.AWS.FIPS = nil, true, true
+	account.CredentialsRef, account.Cloud.AWS.DualStack, account.Cloud.AWS.FIPS = infrav1.LocalReference{}, true, true
 	var asked []string
 	d, err := newDriver(cloud.Config{Account: account, Connect: through(func(r *http.Request) (*http.Response, error) {
 		asked = append(asked, r.URL.Host+" "+r.Header.Get("Authorization")[:32])

@@ -309,6 +309,6 @@ func TestValidate(t *testing.T) {
 		})
 	}
 	account := testAccount("http://127.0.0.1:1")
-	account.CredentialsRef = nil
+	account.CredentialsRef = infrav1.LocalReference{}
 	NewWithT(t).Expect(validateAccount(account, field.NewPath("spec"))).To(HaveLen(1))
 }

@@ -102,7 +102,7 @@ func pathOf(account *infrav1.AzureAccount, kind string) string {
 }
 
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.ErrorList {
-	if spec.Cloud.Azure.Custom != nil && spec.CredentialsRef == nil {
+	if spec.Cloud.Azure.Custom != nil && spec.CredentialsRef.Name == "" {
 		return field.ErrorList{field.Forbidden(path.Child("cloud", "azure", "custom"), "a custom endpoint needs its own credentials: set credentialsRef")}
 	}
 	return nil

@@ -25,7 +25,7 @@ func testCredentials() map[string][]byte {
 
 func testAccount() *infrav1.DroverAccountSpec {
 	return &infrav1.DroverAccountSpec{
-		CredentialsRef: &infrav1.LocalReference{Name: "c"},
+		CredentialsRef: infrav1.LocalReference{Name: "c"},
 		Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
 			Custom: &infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},

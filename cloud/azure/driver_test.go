@@ -113,7 +113,7 @@ func TestValidation(t *testing.T) {
 		}
 	}
 	account := testAccount()
-	account.CredentialsRef = nil
+	account.CredentialsRef = infrav1.LocalReference{}
 	if errs := Cloud().Union.ValidateAccount(account, field.NewPath("spec")); len(errs) != 1 || errs[0].Field != "spec.cloud.azure.custom" {
 		t.Errorf("a custom endpoint without credentials: %v", errs)
 	}

@@ -43,7 +43,7 @@ func TestRealAccount(t *testing.T) {
 		secret[key] = []byte(os.Getenv(variable))
 	}
 	d, err := newDriver(cloud.Config{
-		Account:     &infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Azure: &real.AzureAccount}},
+		Account:     &infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Azure: &real.AzureAccount}},
 		Credentials: secret, Connect: conformance.Through(http.DefaultTransport),
 	})
 	if err != nil {

@@ -285,7 +285,7 @@ func TestUnresponsiveCloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		a := c.begin(t).account(t, func(cfg *AccountConfig) {
-			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "100", Burst: 100}}
+			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "100", Burst: 100}}
 		})
 		// ask sends as many creates at once as may be under way, and returns how many of them
 		// waited for an answer that did not come.
@@ -423,7 +423,7 @@ func TestSet(t *testing.T) {
 			"no cloud": func(cfg *AccountConfig) { cfg.Spec.Cloud.Simulated = nil },
 			"no key":   func(cfg *AccountConfig) { cfg.Credentials = map[string][]byte{} },
 			"wrong limit": func(cfg *AccountConfig) {
-				cfg.Spec.RateLimits = &infrav1.RateLimits{Read: &infrav1.RateLimit{PerSecond: "x"}}
+				cfg.Spec.RateLimits = &infrav1.RateLimits{Read: infrav1.RateLimit{PerSecond: "x"}}
 			},
 		} {
 			cfg := copyOf(b.config)
@@ -437,7 +437,7 @@ func TestSet(t *testing.T) {
 			}
 		}
 		s.account(t, func(cfg *AccountConfig) {
-			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "7", Burst: 9}}
+			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "7", Burst: 9}}
 		})
 		if got := b.limiter.Load().create.bucket.limit; got != withHeadroom(cloud.Limit{PerSecond: 7, Burst: 9}) {
 			t.Errorf("a lone account's new limits: %v", got)

@@ -341,7 +341,7 @@ func copyOf(cfg AccountConfig) AccountConfig {
 // ambient credentials.
 func haveSameDriver(a, b AccountConfig) bool {
 	for _, spec := range []*infrav1.DroverAccountSpec{&a.Spec, &b.Spec} {
-		spec.CredentialsRef, spec.Place, spec.OrphanPolicy = nil, "", ""
+		spec.CredentialsRef, spec.Place, spec.OrphanPolicy = infrav1.LocalReference{}, "", ""
 		spec.RateLimits, spec.Inventory = nil, infrav1.InventorySpec{} // these are settings
 	}
 	return (a.Credentials == nil) == (b.Credentials == nil) &&

@@ -90,7 +90,7 @@ func (q *queue) wait() (took time.Duration, attempts int) {
 
 func createLimit(perSecond string, burst int32) func(*AccountConfig) {
 	return func(cfg *AccountConfig) {
-		cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: perSecond, Burst: burst}}
+		cfg.Spec.RateLimits = &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: perSecond, Burst: burst}}
 	}
 }
 
@@ -196,7 +196,7 @@ func TestSecondStepsGoFirst(t *testing.T) {
 				cl.start = c.start
 				d, q := &stepDriver{sent: map[string]time.Time{}}, newQueue(t)
 				a := cl.begin(t, inTwoSteps(d), func(o *Options) { o.OnMachines = q.wake }).account(t, createLimit(c.perSecond, c.burst), func(cfg *AccountConfig) {
-					cfg.Spec.RateLimits.Read = &infrav1.RateLimit{PerSecond: "100", Burst: 1000}
+					cfg.Spec.RateLimits.Read = infrav1.RateLimit{PerSecond: "100", Burst: 1000}
 				})
 				began := time.Now()
 				for i := range c.machines {

@@ -270,14 +270,14 @@ func limitsOf(defaults cloud.Limits, spec *infrav1.RateLimits) (cloud.Limits, er
 	}
 	for _, l := range []struct {
 		name string
-		from *infrav1.RateLimit
+		from infrav1.RateLimit
 		to   *cloud.Limit
 	}{
 		{"create", spec.Create, &defaults.Create},
 		{"delete", spec.Delete, &defaults.Delete},
 		{"read", spec.Read, &defaults.Read},
 	} {
-		if l.from == nil {
+		if l.from == (infrav1.RateLimit{}) {
 			continue
 		}
 		perSecond, err := strconv.ParseFloat(l.from.PerSecond, 64)
@@ -286,7 +286,7 @@ func limitsOf(defaults cloud.Limits, spec *infrav1.RateLimits) (cloud.Limits, er
 		}
 		*l.to = cloud.Limit{PerSecond: perSecond, Burst: int(l.from.Burst)}
 	}
-	if defaults.AtOnce > 0 && spec.Create != nil {
+	if defaults.AtOnce > 0 && spec.Create != (infrav1.RateLimit{}) {
 		defaults.AtOnce = defaults.Create.Burst
 	}
 	return defaults, nil

@@ -253,7 +253,7 @@ func TestWaitEndsWithContext(t *testing.T) {
 func TestLimitsOf(t *testing.T) {
 	defaults := cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}}
 	rate := func(s string) *infrav1.RateLimits {
-		return &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: s, Burst: 7}}
+		return &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: s, Burst: 7}}
 	}
 	for _, c := range []struct {
 		spec *infrav1.RateLimits

@@ -318,7 +318,7 @@ func TestCreatesAreCapped(t *testing.T) {
 		c := newTestCloud(t)
 		c.latency = 25 * time.Second
 		a := c.begin(t).account(t, func(cfg *AccountConfig) {
-			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "100", Burst: 200}}
+			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "100", Burst: 200}}
 		})
 		var under, most atomic.Int32
 		var all sync.WaitGroup
@@ -374,7 +374,7 @@ func TestLimitsOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		s := c.begin(t)
-		slow := &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "0.01", Burst: 1}, Read: &infrav1.RateLimit{PerSecond: "0.01", Burst: 1}}
+		slow := &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "0.01", Burst: 1}, Read: infrav1.RateLimit{PerSecond: "0.01", Burst: 1}}
 		other := func(name, place string) *Account {
 			a, err := s.Set(types.NamespacedName{Namespace: "other", Name: name}, AccountConfig{
 				Spec:        infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "r"}}, RateLimits: slow},

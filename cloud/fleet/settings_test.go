@@ -26,7 +26,7 @@ func (d *countedDriver) Adjust(account *infrav1.DroverAccountSpec) {
 // changes: its cloud's fields and its credentials. Otherwise a driver would lose what it remembers,
 // such as creates that may still take effect.
 func TestSettingsKeepDriver(t *testing.T) {
-	slow := &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "0.5", Burst: 3}}
+	slow := &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "0.5", Burst: 3}}
 	for name, c := range map[string]struct {
 		edit            func(*AccountConfig)
 		keeps, adjusted bool
@@ -36,7 +36,7 @@ func TestSettingsKeepDriver(t *testing.T) {
 		"nothing":                {func(*AccountConfig) {}, true, false},
 		"empty rate limits":      {func(c *AccountConfig) { c.Spec.RateLimits = &infrav1.RateLimits{} }, true, false},
 		"orphan policy":          {func(c *AccountConfig) { c.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete }, true, false},
-		"a copy of the Secret":   {func(c *AccountConfig) { c.Spec.CredentialsRef = &infrav1.LocalReference{Name: "copy"} }, true, false},
+		"a copy of the Secret":   {func(c *AccountConfig) { c.Spec.CredentialsRef = infrav1.LocalReference{Name: "copy"} }, true, false},
 		"the Secret's data":      {func(c *AccountConfig) { c.Credentials = map[string][]byte{"token": []byte("other")} }, false, false},
 		"a key of the Secret":    {func(c *AccountConfig) { c.Credentials["more"] = []byte("x") }, false, false},
 		"the cloud's fields":     {func(c *AccountConfig) { c.Spec.Cloud.Simulated.Region = "s" }, false, false},
@@ -81,7 +81,7 @@ func TestRaisedLimitEndsWaits(t *testing.T) {
 		s := newTestCloud(t).begin(t)
 		rate := func(perSecond string, burst int32) func(*AccountConfig) {
 			return func(cfg *AccountConfig) {
-				cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: perSecond, Burst: burst}}
+				cfg.Spec.RateLimits = &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: perSecond, Burst: burst}}
 			}
 		}
 		a := s.account(t, rate("0.01", 1))
@@ -118,7 +118,7 @@ func TestSettingsApplyAtOnce(t *testing.T) {
 				at := func(cfg *AccountConfig) { cfg.Place = place }
 				a := s.account(t, at)
 				s.account(t, at, func(cfg *AccountConfig) {
-					cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "7", Burst: 9}}
+					cfg.Spec.RateLimits = &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "7", Burst: 9}}
 					cfg.Spec.Inventory.IdleSeconds = 7
 				})
 				if got, want := a.limiter.Load().create.bucket.limit, withHeadroom(cloud.Limit{PerSecond: 7, Burst: 9}); got != want {

@@ -59,7 +59,7 @@ func testCredentials() map[string][]byte {
 
 func testAccount() *infrav1.DroverAccountSpec {
 	return &infrav1.DroverAccountSpec{
-		CredentialsRef: &infrav1.LocalReference{Name: "c"},
+		CredentialsRef: infrav1.LocalReference{Name: "c"},
 		Cloud:          infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region, UniverseDomain: googleapis}},
 	}
 }

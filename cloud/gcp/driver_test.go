@@ -152,7 +152,7 @@ func TestValidation(t *testing.T) {
 		}
 	}
 	account := testAccount()
-	account.CredentialsRef, account.Cloud.GCP.Endpoint, account.Cloud.GCP.UniverseDomain, account.Cloud.GCP.CABundle = nil, "https://compute.example", "example", "PEM"
+	account.CredentialsRef, account.Cloud.GCP.Endpoint, account.Cloud.GCP.UniverseDomain, account.Cloud.GCP.CABundle = infrav1.LocalReference{}, "https://compute.example", "example", "PEM"
 	if errs := Cloud().Union.ValidateAccount(account, field.NewPath("spec")); len(errs) != 3 {
 		t.Errorf("a custom endpoint and universe without credentials: %v", errs)
 	}

@@ -120,7 +120,7 @@ func universeOf(account *infrav1.GCPAccount) string {
 }
 
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all field.ErrorList) {
-	if spec.CredentialsRef != nil {
+	if spec.CredentialsRef.Name != "" {
 		return nil
 	}
 	if spec.Cloud.GCP.Endpoint != "" {

@@ -43,7 +43,7 @@ func TestRealAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, err := newDriver(cloud.Config{
-		Account:     &infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{GCP: &real.GCPAccount}},
+		Account:     &infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{GCP: &real.GCPAccount}},
 		Credentials: map[string][]byte{keyCredentials: key}, Connect: conformance.Through(http.DefaultTransport),
 	})
 	if err != nil {

@@ -24,7 +24,7 @@ func TestSecondStepGoesFirst(t *testing.T) {
 	g := NewWithT(t)
 	stub := start(t, gcpstub.Options{Boot: time.Second})
 	spec := testAccount()
-	spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "3", Burst: 2}}
+	spec.RateLimits = &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "3", Burst: 2}}
 	a := engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall), Transport: stub.Transport()},
 		fleet.AccountConfig{Spec: *spec, Credentials: testCredentials()})
 	const machines = 24

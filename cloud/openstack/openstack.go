@@ -86,7 +86,7 @@ func providerID(account *infrav1.OpenStackAccount, id string) string {
 
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all field.ErrorList) {
 	a := spec.Cloud.OpenStack
-	if spec.CredentialsRef == nil {
+	if spec.CredentialsRef.Name == "" {
 		all = append(all, field.Required(path.Child("credentialsRef"), "OpenStack has no ambient credentials: name a Secret with clouds.yaml"))
 	}
 	if _, err := driverkit.CertPool(a.CABundle); err != nil {

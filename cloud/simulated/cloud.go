@@ -25,7 +25,7 @@ const (
 	tokenKey = "token"
 	// tokenVariable is the variable with the operator's own (ambient) token.
 	tokenVariable = "DROVER_SIMULATED_TOKEN"
-	// defaultRegion is also the CRD's default.
+	// defaultRegion is also in the CRD, in the rule that the region can't be changed.
 	defaultRegion = "sim-1"
 	// maxBatch keeps a call's body and answer far below the limits of both sides.
 	maxBatch = 500
@@ -68,7 +68,7 @@ func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.Er
 	if msg := endpointFault(a.Endpoint); msg != "" {
 		return field.ErrorList{field.Invalid(path, a.Endpoint, msg)}
 	}
-	if spec.CredentialsRef == nil {
+	if spec.CredentialsRef.Name == "" {
 		return field.ErrorList{field.Forbidden(path, "a custom endpoint needs its own credentials: set credentialsRef")}
 	}
 	return nil

@@ -41,7 +41,7 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 	}
 	conformance.Run(t, conformance.Target{
 		Cloud:          row,
-		Account:        &infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}}},
+		Account:        &infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}}},
 		Credentials:    map[string][]byte{"token": []byte(secret)},
 		BadCredentials: map[string][]byte{"token": []byte("marked-but-wrong-token")},
 		Machine:        machine(func(*infrav1.SimulatedMachine) {}),

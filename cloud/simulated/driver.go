@@ -17,8 +17,12 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// defaultDiskGiB is also the CRD's default.
-const defaultDiskGiB = 20
+// The defaults that the descriptions of SimulatedMachine's fields name.
+const (
+	defaultInstanceType = "small"
+	defaultImage        = "node-image"
+	defaultDiskGiB      = 20
+)
 
 type driver struct {
 	endpoint, region, token string
@@ -69,11 +73,11 @@ func (d *driver) runRequest(req cloud.Request) (wire.RunInstancesRequest, error)
 		Region:       d.region,
 		ClientToken:  req.Token,
 		Name:         driverkit.HostName(req.Name, wire.MaxName),
-		InstanceType: spec.InstanceType,
-		Image:        spec.Image,
+		InstanceType: cmp.Or(spec.InstanceType, defaultInstanceType),
+		Image:        cmp.Or(spec.Image, defaultImage),
 		Zone:         cmp.Or(req.FailureDomain, spec.Zone),
 		DiskGiB:      cmp.Or(spec.DiskGiB, defaultDiskGiB),
-		Spot:         spec.Market != nil && spec.Market.Type == "spot",
+		Spot:         spec.Market.Type == "spot",
 		UserData:     req.UserData,
 		Tags:         tags(req.OwnershipID, req.Token, req.Namespace, req.Name),
 	}
@@ -269,13 +273,14 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFiel
 	if err != nil {
 		return cloud.Offering{}, err
 	}
-	t := slices.IndexFunc(catalog.InstanceTypes, func(t wire.InstanceType) bool { return t.Name == spec.InstanceType })
+	instanceType, image := cmp.Or(spec.InstanceType, defaultInstanceType), cmp.Or(spec.Image, defaultImage)
+	t := slices.IndexFunc(catalog.InstanceTypes, func(t wire.InstanceType) bool { return t.Name == instanceType })
 	if t < 0 {
-		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "instance type %[2]q does not exist in region %[1]s", d.region, spec.InstanceType)
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "instance type %[2]q does not exist in region %[1]s", d.region, instanceType)
 	}
-	i := slices.IndexFunc(catalog.Images, func(i wire.Image) bool { return i.Name == spec.Image })
+	i := slices.IndexFunc(catalog.Images, func(i wire.Image) bool { return i.Name == image })
 	if i < 0 {
-		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "image %[2]q does not exist in region %[1]s", d.region, spec.Image)
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "image %[2]q does not exist in region %[1]s", d.region, image)
 	}
 	return offering(catalog.InstanceTypes[t], catalog.Images[i], cmp.Or(spec.DiskGiB, defaultDiskGiB)), nil
 }

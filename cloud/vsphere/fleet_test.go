@@ -102,7 +102,7 @@ func TestClonesAtOnce(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
 	v.account.RateLimits.Create.Burst = atOnce
-	v.account.RateLimits.Read = &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}
+	v.account.RateLimits.Read = infrav1.RateLimit{PerSecond: "1000", Burst: 1000}
 	v.account.Inventory.ActiveSeconds = 1
 	template := v.replace(func(h *heldVM) { h.released = make(chan struct{}) })
 	v.held = true
@@ -134,7 +134,7 @@ func TestWatchedFleet(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
 	v.account.RateLimits.Create.Burst = int32(limit.Burst)
-	v.account.RateLimits.Read = &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}
+	v.account.RateLimits.Read = infrav1.RateLimit{PerSecond: "1000", Burst: 1000}
 	v.account.Inventory.ActiveSeconds = int32(pace.Seconds())
 	a := v.connected(t)
 	var all sync.Map

@@ -81,9 +81,9 @@ func startAt(t testing.TB, address string, vms int) *vcsim {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	v := &vcsim{Service: model.Service, model: model, stop: stop, calls: map[string]int{}}
 	v.account = &infrav1.DroverAccountSpec{
-		CredentialsRef: &infrav1.LocalReference{Name: "vcenter"},
+		CredentialsRef: infrav1.LocalReference{Name: "vcenter"},
 		// Tests may run any number of clones at once.
-		RateLimits: &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}},
+		RateLimits: &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "1000", Burst: 1000}},
 		Cloud: infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{
 			Server: strings.Replace(server.URL.Host, "localhost", "127.0.0.1", 1), Datacenter: "DC0", CABundle: string(ca),
 			FailureDomains: []infrav1.VSphereFailureDomain{

@@ -102,7 +102,7 @@ func providerID(biosUUID string) string { return "vsphere://" + strings.ToLower(
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.ErrorList {
 	a := spec.Cloud.VSphere
 	var all field.ErrorList
-	if spec.CredentialsRef == nil {
+	if spec.CredentialsRef.Name == "" {
 		all = append(all, field.Required(path.Child("credentialsRef"), "vSphere has no ambient credentials: name a Secret with username and password"))
 	}
 	if _, err := driverkit.CertPool(a.CABundle); err != nil {

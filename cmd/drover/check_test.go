@@ -53,7 +53,7 @@ func TestCheckOnAWS(t *testing.T) {
 			g, ctx := NewWithT(t), context.Background()
 			stub := ec2stub.New(t, ec2stub.Options{Keys: map[string]string{key: secret}})
 			account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "aws"}, Spec: infrav1.DroverAccountSpec{
-				CredentialsRef: &infrav1.LocalReference{Name: "aws"}, Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: stub.URL}},
+				CredentialsRef: infrav1.LocalReference{Name: "aws"}, Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: stub.URL}},
 			}}
 			if tc.account != nil {
 				tc.account(account.Spec.Cloud.AWS)

@@ -175,7 +175,7 @@ func tenant(t *testing.T, name string, ca []byte) []client.Object {
 		adopted,
 		&clusterv1.Cluster{ObjectMeta: meta(name)},
 		&infrav1.DroverAccount{ObjectMeta: meta(name), Spec: infrav1.DroverAccountSpec{
-			CredentialsRef: &infrav1.LocalReference{Name: name},
+			CredentialsRef: infrav1.LocalReference{Name: name},
 			Cloud:          infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "sim-1", Endpoint: "http://" + name + ".example.com"}},
 		}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, Labels: labels},

@@ -20,7 +20,7 @@ const tenant = "77777777-1111-2222-3333-444444444444"
 
 func accountConfig() fleet.AccountConfig {
 	return fleet.AccountConfig{
-		Spec: infrav1.DroverAccountSpec{CredentialsRef: &infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
+		Spec: infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
 			Custom: &infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
 		}}},

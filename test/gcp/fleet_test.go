@@ -47,7 +47,7 @@ func TestFleet(t *testing.T) {
 	stub := gcpstub.New(t, gcpstub.Options{Email: email, Key: public, Boot: 10 * time.Second, Stop: 30 * time.Second})
 	config := fleet.AccountConfig{
 		Spec: infrav1.DroverAccountSpec{
-			CredentialsRef: &infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region}},
+			CredentialsRef: infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region}},
 		},
 		Credentials: secret,
 	}

@@ -116,7 +116,7 @@ func text(format string, args ...any) io.Reader {
 }
 
 func targets(t testing.TB) map[string]*target {
-	ref := &infrav1.LocalReference{Name: "c"}
+	ref := infrav1.LocalReference{Name: "c"}
 	return map[string]*target{
 		"aws": {
 			cloud: aws.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: "http://cloud.test"}}},

@@ -186,7 +186,7 @@ func made(t *testing.T, accounts *fleet.Accounts, to *target, name string) *flee
 	t.Helper()
 	key := types.NamespacedName{Namespace: name, Name: name}
 	cfg := fleet.AccountConfig{Spec: to.account, Credentials: to.credentials}
-	cfg.Spec.RateLimits = &infrav1.RateLimits{Read: &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}}
+	cfg.Spec.RateLimits = &infrav1.RateLimits{Read: infrav1.RateLimit{PerSecond: "1000", Burst: 1000}}
 	a, err := accounts.Set(key, cfg)
 	if err != nil {
 		t.Fatal(err)

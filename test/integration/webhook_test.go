@@ -57,9 +57,9 @@ func TestAdmissionRefuses(t *testing.T) {
 			m.Volumes[0] = infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", InMachineZone: true}
 		}), "availabilityZone and inMachineZone exclude each other"},
 		"account without a cloud":     {account(func(a *infrav1.DroverAccountSpec) { a.Cloud.Simulated = nil }), "spec.cloud: Required value"},
-		"own endpoint, no own Secret": {account(func(a *infrav1.DroverAccountSpec) { a.CredentialsRef = nil }), "spec.cloud.simulated.endpoint"},
+		"own endpoint, no own Secret": {account(func(a *infrav1.DroverAccountSpec) { a.CredentialsRef = infrav1.LocalReference{} }), "spec.cloud.simulated.endpoint"},
 		"negative rate": {account(func(a *infrav1.DroverAccountSpec) {
-			a.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "-1", Burst: 1}}
+			a.RateLimits = &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "-1", Burst: 1}}
 		}), "spec.rateLimits.create.perSecond"},
 		"endpoint of somebody else's beside one of Drover's": {&infrav1.DroverCluster{ObjectMeta: s.meta("x"), Spec: infrav1.DroverClusterSpec{
 			DroverClusterFields:  infrav1.DroverClusterFields{Endpoint: infrav1.Endpoint{LoadBalancer: infrav1.LoadBalancer{AccountRef: infrav1.LocalReference{Name: "prod"}}}},
@@ -133,7 +133,7 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 	s.refusesChange(account, func() { account.Spec.Cloud.Simulated.Region = "sim-2" }, "region can't be changed")
 
 	project := &infrav1.DroverAccount{ObjectMeta: s.meta("project"), Spec: infrav1.DroverAccountSpec{
-		CredentialsRef: &infrav1.LocalReference{Name: "none"},
+		CredentialsRef: infrav1.LocalReference{Name: "none"},
 		Cloud:          infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: "https://keystone.example.test/v3", ProjectID: "p", RegionalProviderIDs: true}},
 	}}
 	s.Expect(env.client.Create(s.ctx, project)).To(MatchError(ContainSubstring("regionalProviderIDs needs a region")))

@@ -92,7 +92,7 @@ func mebibytes(n int64) *resource.Quantity { return resource.NewQuantity(n<<20, 
 // account returns the spec of an account at the infrastructure cluster.
 func account(domains ...infrav1.KubeVirtFailureDomain) *infrav1.DroverAccountSpec {
 	return &infrav1.DroverAccountSpec{
-		CredentialsRef: &infrav1.LocalReference{Name: "kubevirt"},
+		CredentialsRef: infrav1.LocalReference{Name: "kubevirt"},
 		Cloud:          infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{Namespace: namespace, FailureDomains: domains}},
 	}
 }

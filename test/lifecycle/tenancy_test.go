@@ -236,10 +236,10 @@ func TestAmbientCredentials(t *testing.T) {
 		t.Errorf("an ambient account was given an endpoint: %v", err)
 	}
 	// A missing Secret and an empty Secret both differ from no reference.
-	own.Spec.CredentialsRef = &infrav1.LocalReference{Name: "own"}
+	own.Spec.CredentialsRef = infrav1.LocalReference{Name: "own"}
 	s.create(own)
 	s.soon("the Secret is missed", says(own, clusterv1.ReadyCondition, infrav1.SecretInvalidReason))
-	if err := s.change(own, func() { own.Spec.CredentialsRef = nil }); err == nil || !strings.Contains(err.Error(), "set credentialsRef") {
+	if err := s.change(own, func() { own.Spec.CredentialsRef = infrav1.LocalReference{} }); err == nil || !strings.Contains(err.Error(), "set credentialsRef") {
 		t.Errorf("the credentials were taken off an account with an endpoint of its own: %v", err)
 	}
 	s.create(scenario.Credentials(metav1.ObjectMeta{Namespace: "operator", Name: "own"}, "simulated", nil))

@@ -45,9 +45,9 @@ func likeEC2(cloud *playground.Simulator) func(*scenario.Adopted) {
 	return func(a *scenario.Adopted) {
 		a.Endpoint, a.Token = cloud.URL, cloud.Token
 		a.RateLimits = &infrav1.RateLimits{
-			Create: &infrav1.RateLimit{PerSecond: "2", Burst: 5},
-			Delete: &infrav1.RateLimit{PerSecond: "5", Burst: 50},
-			Read:   &infrav1.RateLimit{PerSecond: "20", Burst: 100},
+			Create: infrav1.RateLimit{PerSecond: "2", Burst: 5},
+			Delete: infrav1.RateLimit{PerSecond: "5", Burst: 50},
+			Read:   infrav1.RateLimit{PerSecond: "20", Burst: 100},
 		}
 	}
 }

@@ -288,9 +288,9 @@ func (f *fleet) cluster(n int, kubeconfig []byte) scenario.Adopted {
 	}
 	if f.Throttle == simulator.ThrottleEC2 {
 		a.RateLimits = &infrav1.RateLimits{
-			Create: &infrav1.RateLimit{PerSecond: "2", Burst: 5},
-			Delete: &infrav1.RateLimit{PerSecond: "5", Burst: 50},
-			Read:   &infrav1.RateLimit{PerSecond: "20", Burst: 100},
+			Create: infrav1.RateLimit{PerSecond: "2", Burst: 5},
+			Delete: infrav1.RateLimit{PerSecond: "5", Burst: 50},
+			Read:   infrav1.RateLimit{PerSecond: "20", Burst: 100},
 		}
 	}
 	f.place.adopt(&a)

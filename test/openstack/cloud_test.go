@@ -216,7 +216,7 @@ func setQuota(t testing.TB, admin *tenant, project, name string, value int) (und
 
 func account(project string) *infrav1.DroverAccountSpec {
 	return &infrav1.DroverAccountSpec{
-		CredentialsRef: &infrav1.LocalReference{Name: "openstack"},
+		CredentialsRef: infrav1.LocalReference{Name: "openstack"},
 		Cloud:          infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: keystone, ProjectID: project, Region: "RegionOne", Interface: "public"}},
 	}
 }

@@ -101,7 +101,7 @@ func (t *Tenant) Close() {
 // hundreds of machines slow.
 func hurry(o *infrav1.DroverAccount) {
 	if o.Spec.RateLimits == nil {
-		fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
+		fast := infrav1.RateLimit{PerSecond: "100", Burst: 100}
 		o.Spec.RateLimits = &infrav1.RateLimits{Create: fast, Delete: fast, Read: fast}
 	}
 }

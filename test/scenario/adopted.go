@@ -79,7 +79,7 @@ func FillCredentials(s *corev1.Secret, cloud string, data map[string][]byte) {
 // Account returns the DroverAccount that creates the machines.
 func (a Adopted) Account() *infrav1.DroverAccount {
 	return &infrav1.DroverAccount{ObjectMeta: a.meta(a.Name), Spec: infrav1.DroverAccountSpec{
-		CredentialsRef: &infrav1.LocalReference{Name: a.credentialsSecret()},
+		CredentialsRef: infrav1.LocalReference{Name: a.credentialsSecret()},
 		Cloud:          infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: a.Endpoint}},
 		Inventory:      a.Inventory,
 		RateLimits:     a.RateLimits,

@@ -114,8 +114,8 @@ func TestConformanceOfAProcess(t *testing.T) {
 	conformance.Run(t, conformance.Target{
 		Cloud: row,
 		Account: &infrav1.DroverAccountSpec{
-			CredentialsRef: &infrav1.LocalReference{Name: "vcenter"},
-			RateLimits:     &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}}, // no limit for the suite's parallel clones
+			CredentialsRef: infrav1.LocalReference{Name: "vcenter"},
+			RateLimits:     &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "1000", Burst: 1000}}, // no limit for the suite's parallel clones
 			Cloud:          infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{Server: u.Host, Datacenter: vcenter.Datacenter, CABundle: string(at.CA)}},
 		},
 		Credentials:    map[string][]byte{"username": []byte(username), "password": []byte(password)},

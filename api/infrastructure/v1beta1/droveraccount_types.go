@@ -29,7 +29,7 @@ type DroverAccountSpec struct {
 	// are permitted only in namespaces that the operator lists in --ambient-credentials-namespaces,
 	// and never together with a custom endpoint.
 	// +optional
-	CredentialsRef *LocalReference `json:"credentialsRef,omitempty"`
+	CredentialsRef LocalReference `json:"credentialsRef,omitempty,omitzero"`
 
 	// cloud specifies the place in one cloud.
 	// +required
@@ -53,13 +53,11 @@ type DroverAccountSpec struct {
 	// inventory specifies how often the account's machines are listed. One listing serves all
 	// machines.
 	// +optional
-	// +kubebuilder:default={}
-	Inventory InventorySpec `json:"inventory,omitempty"`
+	Inventory InventorySpec `json:"inventory,omitempty,omitzero"`
 
 	// orphanPolicy specifies what happens to resources that have Drover's tags and belong to no
 	// DroverMachine: "Delete" or "Report". Default: "Report".
 	// +optional
-	// +kubebuilder:default=Report
 	OrphanPolicy OrphanPolicy `json:"orphanPolicy,omitempty"`
 }
 
@@ -68,23 +66,23 @@ type DroverAccountSpec struct {
 type AccountCloud struct {
 	// aws is a region of an AWS account.
 	// +optional
-	AWS *AWSAccount `json:"aws,omitempty"`
+	AWS *AWSAccount `json:"aws,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// azure is a resource group of an Azure subscription, in one location.
 	// +optional
-	Azure *AzureAccount `json:"azure,omitempty"`
+	Azure *AzureAccount `json:"azure,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// gcp is a Google Cloud project, in one region.
 	// +optional
-	GCP *GCPAccount `json:"gcp,omitempty"`
+	GCP *GCPAccount `json:"gcp,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// kubevirt is a namespace of a Kubernetes cluster with KubeVirt.
 	// +optional
-	KubeVirt *KubeVirtAccount `json:"kubevirt,omitempty"`
+	KubeVirt *KubeVirtAccount `json:"kubevirt,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// openstack is a project in a region of an OpenStack cloud.
 	// +optional
-	OpenStack *OpenStackAccount `json:"openstack,omitempty"`
+	OpenStack *OpenStackAccount `json:"openstack,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// simulated is the embedded simulated cloud. Its machines cost nothing. It is for trying out
 	// Drover and for tests.
@@ -93,22 +91,22 @@ type AccountCloud struct {
 
 	// vsphere is a datacenter of a vCenter Server.
 	// +optional
-	VSphere *VSphereAccount `json:"vsphere,omitempty"`
+	VSphere *VSphereAccount `json:"vsphere,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 }
 
 // RateLimits holds one limit for each kind of call, so that no kind starves another.
 type RateLimits struct {
 	// create limits the calls that create machines.
 	// +optional
-	Create *RateLimit `json:"create,omitempty"`
+	Create RateLimit `json:"create,omitempty,omitzero"`
 
 	// delete limits the calls that delete machines and their dependants.
 	// +optional
-	Delete *RateLimit `json:"delete,omitempty"`
+	Delete RateLimit `json:"delete,omitempty,omitzero"`
 
 	// read limits the calls that list and describe.
 	// +optional
-	Read *RateLimit `json:"read,omitempty"`
+	Read RateLimit `json:"read,omitempty,omitzero"`
 }
 
 // RateLimit is a token bucket.
@@ -130,11 +128,11 @@ type RateLimit struct {
 }
 
 // InventorySpec specifies how often the account is listed.
+// +kubebuilder:validation:MinProperties=1
 type InventorySpec struct {
 	// idleSeconds is the time between two complete listings, in seconds, while no change is
 	// expected. It determines how soon Drover notices that a VM has vanished. Default: 60.
 	// +optional
-	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	IdleSeconds int32 `json:"idleSeconds,omitempty"`
@@ -144,7 +142,6 @@ type InventorySpec struct {
 	// idleSeconds. When all starting machines have become Nodes, the next listing follows
 	// immediately. Default: 5.
 	// +optional
-	// +kubebuilder:default=5
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=600
 	ActiveSeconds int32 `json:"activeSeconds,omitempty"`
@@ -282,7 +279,7 @@ type Orphan struct {
 	// since is the time at which the first listing began that showed the resource without a
 	// machine.
 	// +required
-	Since metav1.Time `json:"since"`
+	Since metav1.Time `json:"since,omitempty,omitzero"` //nolint:kubeapilinter // No time is empty.
 
 	// next says what happens to the resource, and when.
 	// Example: "may be deleted if it is still without a machine after 2026-01-02T03:04:05Z".

@@ -28,6 +28,7 @@ type DroverClusterFields struct {
 
 // Endpoint specifies how clients reach the API servers of a cluster.
 // +kubebuilder:validation:XValidation:rule="has(self.loadBalancer) != has(self.virtualIP)",message="exactly one of loadBalancer and virtualIP must be set"
+// +kubebuilder:validation:MinProperties=1
 type Endpoint struct {
 	// loadBalancer is a load balancer of TCP connections, which forwards them to the machines of
 	// the control plane. Its address becomes controlPlaneEndpoint. If somebody deletes it in the
@@ -44,6 +45,7 @@ type Endpoint struct {
 
 // VirtualIP specifies an address that moves among machines.
 // +kubebuilder:validation:XValidation:rule="has(self.address) != has(self.poolRef)",message="exactly one of address and poolRef must be set"
+// +kubebuilder:validation:MinProperties=1
 type VirtualIP struct {
 	// address is an IP address that nobody else uses, in the machines' network.
 	// Example: "192.0.2.10".
@@ -55,11 +57,10 @@ type VirtualIP struct {
 	// poolRef names the pool, in this namespace, of an IPAM provider of Cluster API. Drover claims
 	// one address with an IPAddressClaim that has the DroverCluster's name and belongs to it.
 	// +optional
-	PoolRef ipamv1.IPPoolReference `json:"poolRef,omitempty,omitzero"`
+	PoolRef ipamv1.IPPoolReference `json:"poolRef,omitempty,omitzero"` //nolint:kubeapilinter // The type has required fields, which the linter does not see in another module.
 
 	// port is the TCP port of the API servers. Default: 6443.
 	// +optional
-	// +kubebuilder:default=6443
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port,omitempty"`
@@ -68,6 +69,7 @@ type VirtualIP struct {
 // LoadBalancerCloud specifies a load balancer in one cloud. At most one member can be set: that of
 // the cloud of the account.
 // +kubebuilder:validation:AtMostOneOf=aws;azure;gcp;kubevirt;openstack
+// +kubebuilder:validation:MinProperties=1
 type LoadBalancerCloud struct {
 	// aws specifies a Network Load Balancer.
 	// +optional
@@ -75,15 +77,15 @@ type LoadBalancerCloud struct {
 
 	// azure specifies a Standard Load Balancer.
 	// +optional
-	Azure *AzureLoadBalancer `json:"azure,omitempty"`
+	Azure *AzureLoadBalancer `json:"azure,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// gcp specifies a proxy Network Load Balancer, which the internet can reach.
 	// +optional
-	GCP *GCPLoadBalancer `json:"gcp,omitempty"`
+	GCP *GCPLoadBalancer `json:"gcp,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// openstack specifies a load balancer of Octavia.
 	// +optional
-	OpenStack *OpenStackLoadBalancer `json:"openstack,omitempty"`
+	OpenStack *OpenStackLoadBalancer `json:"openstack,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// kubevirt specifies a Service of the cluster that runs the VMs.
 	// +optional
@@ -105,20 +107,19 @@ type LoadBalancer struct {
 
 	// port is the TCP port of the load balancer and of the API servers. Default: 6443.
 	// +optional
-	// +kubebuilder:default=6443
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port,omitempty"`
 }
 
 // IsSet reports whether Drover provides the endpoint.
-func (e *Endpoint) IsSet() bool { return e.HasLoadBalancer() || e.HasVirtualIP() }
+func (e *Endpoint) IsSet() bool { return *e != Endpoint{} }
 
 // HasLoadBalancer reports whether Drover creates a load balancer.
-func (e *Endpoint) HasLoadBalancer() bool { return e.LoadBalancer.AccountRef.Name != "" }
+func (e *Endpoint) HasLoadBalancer() bool { return e.LoadBalancer != LoadBalancer{} }
 
 // HasVirtualIP reports whether the endpoint is an address that moves among machines.
-func (e *Endpoint) HasVirtualIP() bool { return e.VirtualIP.Port != 0 }
+func (e *Endpoint) HasVirtualIP() bool { return e.VirtualIP != VirtualIP{} }
 
 // DroverClusterSpec specifies the infrastructure of a cluster.
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint is immutable: create a new cluster"
@@ -132,7 +133,7 @@ type DroverClusterSpec struct {
 	// Default: that of endpoint, or copied from the control plane object,
 	// once that has it.
 	// +optional
-	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
+	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"` //nolint:kubeapilinter // The type has MinProperties=1, which the linter does not see in another module.
 
 	// creation is Drover's record of what everything in the clouds that belongs to this cluster is
 	// created with. Drover sets it before it creates anything. It is immutable once set. It is in
@@ -178,7 +179,7 @@ type DroverClusterCreation struct {
 type DroverClusterInitialization struct {
 	// provisioned is true when machines can be created for this cluster.
 	// +optional
-	Provisioned *bool `json:"provisioned,omitempty"`
+	Provisioned *bool `json:"provisioned,omitempty"` //nolint:kubeapilinter // Cluster API's contract has a bool.
 }
 
 // DroverClusterStatus is the observed state of the cluster's infrastructure.
@@ -227,7 +228,7 @@ type DroverCluster struct {
 
 	// spec is the cluster's identity and endpoint.
 	// +optional
-	Spec DroverClusterSpec `json:"spec,omitempty,omitzero"`
+	Spec DroverClusterSpec `json:"spec,omitempty,omitzero"` //nolint:kubeapilinter // {} is valid: a cluster may need no settings.
 
 	// status is the observed state of the cluster's infrastructure.
 	// +optional
@@ -255,11 +256,11 @@ type DroverClusterList struct {
 type DroverClusterTemplateResource struct {
 	// metadata is copied to each DroverCluster that is created from the template.
 	// +optional
-	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
+	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"` //nolint:kubeapilinter // The type has MinProperties=1, which the linter does not see in another module.
 
 	// spec is the part of the DroverClusters' spec that clusters of one class can share.
 	// +required
-	Spec DroverClusterFields `json:"spec"`
+	Spec DroverClusterFields `json:"spec"` //nolint:kubeapilinter // {} is valid: a cluster may need no settings.
 }
 
 // DroverClusterTemplateSpec wraps the template.
@@ -267,7 +268,7 @@ type DroverClusterTemplateSpec struct {
 	// template is the template from which DroverClusters are created. It is immutable. To change
 	// it, create a new template.
 	// +required
-	Template DroverClusterTemplateResource `json:"template"`
+	Template DroverClusterTemplateResource `json:"template"` //nolint:kubeapilinter // {} is valid: a cluster may need no settings.
 }
 
 // DroverClusterTemplate is the template from which a ClusterClass creates DroverClusters.
@@ -284,7 +285,7 @@ type DroverClusterTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec DroverClusterTemplateSpec `json:"spec"`
+	Spec DroverClusterTemplateSpec `json:"spec"` //nolint:kubeapilinter // {} is valid: a cluster may need no settings.
 }
 
 // DroverClusterTemplateList is a list of DroverClusterTemplates.

@@ -24,15 +24,15 @@ type DroverMachineFields struct {
 type MachineCloud struct {
 	// aws specifies an EC2 instance.
 	// +optional
-	AWS *AWSMachine `json:"aws,omitempty"`
+	AWS *AWSMachine `json:"aws,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// azure specifies an Azure virtual machine.
 	// +optional
-	Azure *AzureMachine `json:"azure,omitempty"`
+	Azure *AzureMachine `json:"azure,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// gcp specifies a virtual machine of Compute Engine.
 	// +optional
-	GCP *GCPMachine `json:"gcp,omitempty"`
+	GCP *GCPMachine `json:"gcp,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// kubevirt specifies a VirtualMachine in a Kubernetes cluster with KubeVirt.
 	// +optional
@@ -40,7 +40,7 @@ type MachineCloud struct {
 
 	// openstack specifies a Nova server.
 	// +optional
-	OpenStack *OpenStackMachine `json:"openstack,omitempty"`
+	OpenStack *OpenStackMachine `json:"openstack,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// simulated specifies a machine of the embedded simulated cloud.
 	// +optional
@@ -101,7 +101,7 @@ type DroverMachineCreation struct {
 	// attempt is the number of create calls that such a cloud has refused. It is part of the token
 	// that the next call sends to the cloud, so that this token is a new one. Default: 0.
 	// +optional
-	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Minimum=1
 	Attempt int32 `json:"attempt,omitempty"`
 }
 
@@ -110,7 +110,7 @@ type DroverMachineCreation struct {
 type DroverMachineInitialization struct {
 	// provisioned is true once the VM has been seen running.
 	// +optional
-	Provisioned *bool `json:"provisioned,omitempty"`
+	Provisioned *bool `json:"provisioned,omitempty"` //nolint:kubeapilinter // Cluster API's contract has a bool.
 }
 
 // DroverMachineStatus is the observed state of the machine. All of it can be restored from spec and
@@ -165,7 +165,7 @@ type DroverMachineStatus struct {
 	// interruptible is true if the cloud may interrupt the VM (spot). Cluster API labels the Node
 	// accordingly.
 	// +optional
-	Interruptible *bool `json:"interruptible,omitempty"`
+	Interruptible *bool `json:"interruptible,omitempty"` //nolint:kubeapilinter // Cluster API's contract has a bool.
 
 	// cloud is the cloud of the machine's account, as its field in spec is named.
 	// Example: "aws".
@@ -249,7 +249,7 @@ type DroverMachineList struct {
 type DroverMachineTemplateResource struct {
 	// metadata is copied to each DroverMachine that is created from the template.
 	// +optional
-	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
+	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"` //nolint:kubeapilinter // The type has MinProperties=1, which the linter does not see in another module.
 
 	// spec is the spec of the DroverMachines.
 	// +required

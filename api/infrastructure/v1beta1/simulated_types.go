@@ -5,6 +5,7 @@ package v1beta1
 // SimulatedAccount is a region of a simulated cloud that runs as a separate process ("drover
 // simulate"). Its credentials Secret has the key "token".
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint can't be changed, because the account's machines would look gone: make a new DroverAccount"
+// +kubebuilder:validation:XValidation:rule="(has(self.region) ? self.region : 'sim-1') == (has(oldSelf.region) ? oldSelf.region : 'sim-1')",message="region can't be changed: make a new DroverAccount"
 type SimulatedAccount struct {
 	// endpoint is the URL of the simulated cloud. It is immutable. Default: the URL in the
 	// manager's flag --simulated-endpoint.
@@ -18,8 +19,6 @@ type SimulatedAccount struct {
 	// region is the region of the simulated cloud. It is immutable: in a listing of another region,
 	// all machines of this account would be gone. Default: "sim-1".
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="region can't be changed: make a new DroverAccount"
-	// +kubebuilder:default=sim-1
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -31,7 +30,6 @@ type SimulatedMachine struct {
 	// instanceType is the name of an instance type in the cloud's catalog. Default: "small".
 	// Example: "small" (2 CPUs, 4 GiB).
 	// +optional
-	// +kubebuilder:default=small
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
@@ -39,7 +37,6 @@ type SimulatedMachine struct {
 
 	// image is the name of a disk image in the cloud's catalog. Default: "node-image".
 	// +optional
-	// +kubebuilder:default=node-image
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Image string `json:"image,omitempty"`
@@ -54,7 +51,6 @@ type SimulatedMachine struct {
 
 	// diskGiB is the size of the root disk, in GiB. Default: 20.
 	// +optional
-	// +kubebuilder:default=20
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
 	DiskGiB int32 `json:"diskGiB,omitempty"`
@@ -69,7 +65,7 @@ type SimulatedMachine struct {
 
 	// market specifies how the machine is purchased. Default: on demand.
 	// +optional
-	Market *SimulatedMarket `json:"market,omitempty"`
+	Market SimulatedMarket `json:"market,omitempty,omitzero"`
 }
 
 // SimulatedDataDisk is a disk in addition to the root disk.
