@@ -30,8 +30,8 @@ type apiService struct {
 	addresses []string
 }
 
-// droverMachine returns the machine's DroverMachine, which has the provider ID and addresses earlier
-// than the Machine. If there is none, it returns an empty one.
+// droverMachine returns the machine's DroverMachine, which has the provider ID and addresses
+// earlier than the Machine. If there is none, it returns an empty one.
 func (r *CSRReconciler) droverMachine(ctx context.Context, machine *clusterv1.Machine) (*infrav1.DroverMachine, error) {
 	cloud := &infrav1.DroverMachine{}
 	if !onDroverMachine(machine) {

@@ -56,15 +56,11 @@ func oneOf[T ~string](s T, at *field.Path, values ...T) field.ErrorList {
 // validateSystem checks what depends on the operating system: its mode of installation, its format,
 // and the settings that differ by system.
 func validateSystem(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorList {
+	if unknownSystem(spec) {
+		return nil
+	}
 	var errs field.ErrorList
 	s := systemOf(spec)
-	if spec.OperatingSystem != "" && s.name == "" {
-		var names []bootstrapv1.OperatingSystem
-		for _, known := range systems() {
-			names = append(names, known.name)
-		}
-		return oneOf(spec.OperatingSystem, at.Child("operatingSystem"), names...)
-	}
 	errs = append(errs, oneOf(spec.Format, at.Child("format"), bootstrapv1.FormatCloudConfig, bootstrapv1.FormatIgnition)...)
 	if s.name != "" && len(errs) == 0 && FormatOf(spec) != s.format {
 		errs = append(errs, field.Forbidden(at.Child("format"), fmt.Sprintf("images of %s read %s", s.name, s.format)))

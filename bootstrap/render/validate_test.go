@@ -79,6 +79,8 @@ func TestValidate(t *testing.T) {
 		"file from two places":        {file(bootstrapv1.File{Path: "/a", Content: "a", ContentFrom: from}), "spec.files[0].contentFrom"},
 		"file from a Secret":          {file(bootstrapv1.File{Path: "/a", ContentFrom: from}), ""},
 		"unknown system":              {spec{OperatingSystem: "beos"}, "spec.operatingSystem"},
+		"unknown release":             {spec{OperatingSystem: "ubuntu-26.04", Format: bootstrapv1.FormatIgnition, Install: packages}, "spec.operatingSystem"},
+		"unknown, with a file":        {spec{OperatingSystem: "beos", Install: packages, Files: []bootstrapv1.File{{Path: "a"}}}, "spec.files[0].path spec.operatingSystem"},
 		"unknown mode":                {spec{OperatingSystem: "rhel-9", Install: bootstrapv1.Install{Mode: "Magic"}}, "spec.install.mode"},
 		"packages, no system":         {spec{Install: packages}, "spec.operatingSystem"},
 		"packages on Flatcar":         {spec{OperatingSystem: "flatcar", Install: packages}, "spec.install.mode"},
@@ -141,6 +143,26 @@ func TestValidate(t *testing.T) {
 			}
 			g.Expect(strings.Join(fields, " ")).To(Equal(c.at), "%v", errs)
 		})
+	}
+}
+
+// TestUnknownSystem: a webhook accepts a system that only another release knows, and the user data
+// are refused with the names of all known systems.
+func TestUnknownSystem(t *testing.T) {
+	for _, spec := range []bootstrapv1.DroverConfigSpec{
+		{OperatingSystem: "ubuntu-26.04", Files: []bootstrapv1.File{{Path: "/etc/motd"}}},
+		{OperatingSystem: "beos", Install: bootstrapv1.Install{Mode: bootstrapv1.InstallPackages}, Files: []bootstrapv1.File{{Path: "/etc/motd"}}},
+		{OperatingSystem: "fedora-coreos", Format: bootstrapv1.FormatIgnition, Host: bootstrapv1.Host{UnattendedUpgrades: "Off"}},
+	} {
+		g := NewWithT(t)
+		g.Expect(ValidateExceptSystem(&spec, field.NewPath("spec"))).To(BeEmpty())
+		in := input(t)
+		in.Spec = &spec
+		_, err := UserData(in)
+		g.Expect(err).To(MatchError(ContainSubstring("spec.operatingSystem")))
+		for _, row := range Matrix() {
+			g.Expect(err).To(MatchError(ContainSubstring(`"` + string(row.System) + `"`)))
+		}
 	}
 }
 

@@ -115,7 +115,6 @@ var foreignEnums = map[string]string{
 	"interface":         "Keystone",
 	"model":             "KubeVirt",
 	"nicType":           "Compute Engine",
-	"operatingSystem":   "the system",
 	"operator":          "Compute Engine",
 	"preference":        "EC2",
 	"provisioningModel": "Compute Engine",

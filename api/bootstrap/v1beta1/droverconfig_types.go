@@ -67,9 +67,10 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.install) || !has(self.install.binaries) || has(self.install.binaries.kubeadm) == (has(self.join) && has(self.join.method) && self.join.method == 'Kubeadm')",message="install.binaries.kubeadm and the method Kubeadm go together"
 type DroverConfigSpec struct {
 	// operatingSystem is the operating system of the image. docs/bootstrap.md lists the supported
-	// systems and what each can do. Default: none. The image can then be of any system, but must
-	// contain containerd and a kubelet whose unit reads the same files as kubeadm's unit, as
-	// image-builder's images do.
+	// systems and what each can do. For an unsupported system, the Ready condition is False with
+	// reason InvalidSpec, and its message lists the supported ones. Default: none. The image can
+	// then be of any system, but must contain containerd and a kubelet whose unit reads the same
+	// files as kubeadm's unit, as image-builder's images do.
 	// Example: "ubuntu-24.04".
 	// +optional
 	OperatingSystem OperatingSystem `json:"operatingSystem,omitempty"`

@@ -2,8 +2,11 @@
 
 package v1beta1
 
-// OperatingSystem is the operating system of a machine image.
-// +kubebuilder:validation:Enum=ubuntu-22.04;ubuntu-24.04;debian-12;debian-13;rhel-8;rhel-9;rocky-8;rocky-9;amazon-linux-2023;flatcar
+// OperatingSystem is the operating system of a machine image. Which systems are known depends on
+// the release of Drover, and not on the API.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 type OperatingSystem string
 
 // Format is the format of user data.
