@@ -79,7 +79,7 @@ fetch() {
 
 // binaries downloads and installs each program.
 func (n *node) binaries(s system, spec *bootstrapv1.BinariesInstall, kubelet string) {
-	arch := cmp.Or(spec.Architecture, "amd64")
+	arch := string(cmp.Or(spec.Architecture, bootstrapv1.ArchitectureAMD64))
 	github := func(project, version, name string) string {
 		return "https://github.com/" + project + "/releases/download/v" + version + "/" + name
 	}

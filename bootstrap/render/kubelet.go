@@ -190,9 +190,9 @@ func kubeletFlags(in Input) map[string]string {
 		flags["provider-id"] = id
 	}
 	switch in.Spec.Kubelet.NodeIPFamily { // an unspecified address selects the default route's address of that family
-	case "IPv4":
+	case bootstrapv1.NodeIPv4:
 		flags["node-ip"] = "0.0.0.0"
-	case "IPv6":
+	case bootstrapv1.NodeIPv6:
 		flags["node-ip"] = "::"
 	}
 	return flags
@@ -218,7 +218,7 @@ func (n *node) startKubelet(in Input) {
 		"if systemctl is-active --quiet systemd-resolved; then",
 		"  sed -i 's#^resolvConf: .*#resolvConf: "+systemdResolvConf+"#' "+KubeletConfigPath,
 		"fi")
-	if in.Spec.Kubelet.NodeIPFamily == "DualStack" {
+	if in.Spec.Kubelet.NodeIPFamily == bootstrapv1.NodeDualStack {
 		n.extend(bothAddresses("KUBELET_KUBEADM_ARGS", kubeadmFlagsPath)...)
 	}
 	n.commands(beforeKubelet, in.Spec.PreKubeletCommands)

@@ -72,7 +72,7 @@ func TestUserDataJoins(t *testing.T) {
 func TestHostname(t *testing.T) {
 	g := NewWithT(t)
 	in := input(t)
-	in.Spec.NodeName = bootstrapv1.NodeNameHostname
+	in.Spec.NodeNameSource = bootstrapv1.NodeNameHostname
 	out, err := UserData(in)
 	g.Expect(err).NotTo(HaveOccurred())
 	m := readBack(g, bootstrapv1.FormatCloudConfig, out)

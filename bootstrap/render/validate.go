@@ -52,8 +52,8 @@ func Validate(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorLis
 // "clusterctl move".
 func ValidateExceptSystem(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if spec.NodeName == bootstrapv1.NodeNameHostname && FormatOf(spec) == bootstrapv1.FormatIgnition {
-		errs = append(errs, field.Invalid(at.Child("nodeName"), spec.NodeName, `needs format "cloud-config": Ignition has no instance data`))
+	if spec.NodeNameSource == bootstrapv1.NodeNameHostname && FormatOf(spec) == bootstrapv1.FormatIgnition {
+		errs = append(errs, field.Invalid(at.Child("nodeNameSource"), spec.NodeNameSource, `needs format "CloudConfig": Ignition has no instance data`))
 	}
 	errs = append(errs, validateLabels(spec.NodeLabels, at.Child("nodeLabels"))...)
 	errs = append(errs, validateTaints(spec.NodeTaints, at.Child("nodeTaints"))...)

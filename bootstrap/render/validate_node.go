@@ -112,7 +112,7 @@ func validateInstall(in *bootstrapv1.Install, at *field.Path) field.ErrorList {
 		return errs
 	}
 	b, binaries := in.Binaries, at.Child("binaries")
-	errs = append(errs, oneOf(b.Architecture, binaries.Child("architecture"), "amd64", "arm64")...)
+	errs = append(errs, oneOf(b.Architecture, binaries.Child("architecture"), bootstrapv1.ArchitectureAMD64, bootstrapv1.ArchitectureARM64)...)
 	errs = append(errs, match(b.Mirror, mirrorPattern, binaries.Child("mirror"), "must be an address that begins with https:// or http://")...)
 	errs = append(errs, validateSHA256(b.Kubelet.SHA256, binaries.Child("kubelet", "sha256"))...)
 	for _, r := range []struct {
@@ -173,7 +173,7 @@ func validateSHA256(sum string, at *field.Path) field.ErrorList {
 }
 
 func validateKubelet(k *bootstrapv1.Kubelet, at *field.Path) field.ErrorList {
-	errs := oneOf(k.NodeIPFamily, at.Child("nodeIPFamily"), "IPv4", "IPv6", "DualStack")
+	errs := oneOf(k.NodeIPFamily, at.Child("nodeIPFamily"), bootstrapv1.NodeIPv4, bootstrapv1.NodeIPv6, bootstrapv1.NodeDualStack)
 	for _, gate := range slices.Sorted(maps.Keys(k.FeatureGates)) {
 		errs = append(errs, match(gate, gatePattern, at.Child("featureGates"), "must be a feature gate's name")...)
 	}
@@ -297,7 +297,7 @@ func validateHost(h *bootstrapv1.Host, at *field.Path) field.ErrorList {
 		}
 	}
 	errs = append(errs, validateUsers(h.Users, at.Child("users"))...)
-	errs = append(errs, oneOf(h.Swap, at.Child("swap"), "Off", "Unchanged")...)
+	errs = append(errs, oneOf(h.Swap, at.Child("swap"), bootstrapv1.SwapOff, bootstrapv1.SwapUnchanged)...)
 	for _, name := range slices.Sorted(maps.Keys(h.Sysctls)) {
 		if !sysctlPattern.MatchString(name) {
 			errs = append(errs, field.Invalid(at.Child("sysctls"), shorten(name), "must be a parameter's name"))
@@ -311,7 +311,7 @@ func validateHost(h *bootstrapv1.Host, at *field.Path) field.ErrorList {
 			errs = append(errs, field.Invalid(at.Child("kernelModules").Index(i), shorten(m), "must be a module's name"))
 		}
 	}
-	errs = append(errs, oneOf(h.UnattendedUpgrades, at.Child("unattendedUpgrades"), "On", "Off")...)
+	errs = append(errs, oneOf(h.UnattendedUpgrades, at.Child("unattendedUpgrades"), bootstrapv1.UpgradesOn, bootstrapv1.UpgradesOff)...)
 	return append(errs, validateSecretName(h.Subscription, at.Child("subscription"))...)
 }
 
@@ -328,7 +328,7 @@ func validateUsers(users []bootstrapv1.User, at *field.Path) field.ErrorList {
 		}
 		seen[u.Name] = true
 		errs = append(errs, validateKeys(u.SSHAuthorizedKeys, at.Child("sshAuthorizedKeys"))...)
-		errs = append(errs, oneOf(u.Sudo, at.Child("sudo"), "Allowed", "Denied")...)
+		errs = append(errs, oneOf(u.Sudo, at.Child("sudo"), bootstrapv1.SudoAllowed, bootstrapv1.SudoDenied)...)
 	}
 	return errs
 }

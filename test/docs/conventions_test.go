@@ -111,7 +111,6 @@ var foreignEnums = map[string]string{
 	"architecture":      "Go",
 	"bus":               "KubeVirt",
 	"confidentialType":  "Compute Engine",
-	"format":            "Cluster API",
 	"interface":         "Keystone",
 	"model":             "KubeVirt",
 	"nicType":           "Compute Engine",

@@ -51,15 +51,15 @@ const (
 	InternalErrorReason = "InternalError"
 )
 
-// NodeNaming specifies how a Node is named.
+// NodeNameSource specifies where the name of a Node comes from.
 // +kubebuilder:validation:Enum=Machine;Hostname
-type NodeNaming string
+type NodeNameSource string
 
 const (
 	// NodeNameMachine gives the Node the name of its Machine.
-	NodeNameMachine NodeNaming = "Machine"
+	NodeNameMachine NodeNameSource = "Machine"
 	// NodeNameHostname gives the Node the host name that the cloud uses.
-	NodeNameHostname NodeNaming = "Hostname"
+	NodeNameHostname NodeNameSource = "Hostname"
 )
 
 // DroverConfigSpec specifies how a machine image becomes a node.
@@ -75,8 +75,8 @@ type DroverConfigSpec struct {
 	// +optional
 	OperatingSystem OperatingSystem `json:"operatingSystem,omitempty"`
 
-	// format is the format of the user data, which the image must understand. Default: "ignition"
-	// for Flatcar, and "cloud-config" for all others.
+	// format is the format of the user data, which the image must understand. Default: "Ignition"
+	// for Flatcar, and "CloudConfig" for all others.
 	// +optional
 	Format Format `json:"format,omitempty"`
 
@@ -104,14 +104,15 @@ type DroverConfigSpec struct {
 	// +optional
 	Host Host `json:"host,omitempty,omitzero"`
 
-	// nodeName specifies the name of the Node. "Machine" gives the Node and the host the name of
-	// the Machine. "Hostname" uses the host name in the cloud's instance data (local_hostname: on
-	// AWS the private DNS name or the resource name, depending on the subnet), for cloud
-	// controllers that find Nodes by that name. "Hostname" needs the format "cloud-config", and a
-	// cloud that reports the name among the machine's addresses. Default: "Machine".
+	// nodeNameSource specifies where the name of the Node comes from. "Machine" gives the Node and
+	// the host the name of the Machine. "Hostname" uses the host name in the cloud's instance data
+	// (local_hostname: on AWS the private DNS name or the resource name, depending on the subnet),
+	// for cloud controllers that find Nodes by that name. "Hostname" needs the format
+	// "CloudConfig", and a cloud that reports the name among the machine's addresses. Default:
+	// "Machine".
 	// +optional
 	// +kubebuilder:default=Machine
-	NodeName NodeNaming `json:"nodeName,omitempty"`
+	NodeNameSource NodeNameSource `json:"nodeNameSource,omitempty"`
 
 	// nodeLabels are the labels that the Node registers with. Only labels that the NodeRestriction
 	// admission plugin allows a kubelet to set on itself are accepted. Default: none.

@@ -10,16 +10,52 @@ package v1beta1
 type OperatingSystem string
 
 // Format is the format of user data.
-// +kubebuilder:validation:Enum=cloud-config;ignition
+// +kubebuilder:validation:Enum=CloudConfig;Ignition
 type Format string
 
-// The formats of user data. The key "format" of the data Secret holds one of them, as in Cluster
-// API's own bootstrap provider.
+// The formats of user data. The key "format" of the data Secret has Cluster API's own words for
+// them, "cloud-config" and "ignition".
 const (
 	// FormatCloudConfig is the format of cloud-init.
-	FormatCloudConfig Format = "cloud-config"
+	FormatCloudConfig Format = "CloudConfig"
 	// FormatIgnition is the format of Ignition, specification 3.3.0.
-	FormatIgnition Format = "ignition"
+	FormatIgnition Format = "Ignition"
+)
+
+// SudoPolicy specifies whether a user account may run commands as root.
+// +kubebuilder:validation:Enum=Allowed;Denied
+type SudoPolicy string
+
+// The policies for sudo.
+const (
+	// SudoAllowed permits any command, without a password.
+	SudoAllowed SudoPolicy = "Allowed"
+	// SudoDenied permits none.
+	SudoDenied SudoPolicy = "Denied"
+)
+
+// SwapPolicy specifies what happens to swap.
+// +kubebuilder:validation:Enum=Off;Unchanged
+type SwapPolicy string
+
+// The policies for swap.
+const (
+	// SwapOff disables swap permanently.
+	SwapOff SwapPolicy = "Off"
+	// SwapUnchanged leaves swap as in the image.
+	SwapUnchanged SwapPolicy = "Unchanged"
+)
+
+// UpgradePolicy specifies whether the operating system upgrades itself.
+// +kubebuilder:validation:Enum=On;Off
+type UpgradePolicy string
+
+// The policies for unattended upgrades.
+const (
+	// UpgradesOn enables unattended upgrades.
+	UpgradesOn UpgradePolicy = "On"
+	// UpgradesOff disables unattended upgrades.
+	UpgradesOff UpgradePolicy = "Off"
 )
 
 // SecretKey names one key of a Secret in the config's namespace. The Secret must have the label
@@ -119,8 +155,7 @@ type User struct {
 	// Default: "Denied".
 	// +optional
 	// +kubebuilder:default=Denied
-	// +kubebuilder:validation:Enum=Allowed;Denied
-	Sudo string `json:"sudo,omitempty"`
+	Sudo SudoPolicy `json:"sudo,omitempty"`
 }
 
 // Proxy is the HTTP proxy between the machine and the Internet. The installation, containerd and
@@ -190,8 +225,7 @@ type Host struct {
 	// machine with swap unless it is configured to. Default: "Off" if Drover installs the kubelet,
 	// "Unchanged" for prebuilt images.
 	// +optional
-	// +kubebuilder:validation:Enum=Off;Unchanged
-	Swap string `json:"swap,omitempty"`
+	Swap SwapPolicy `json:"swap,omitempty"`
 
 	// sysctls are the kernel parameters that are set at each boot. Default: those for forwarding
 	// and for passing bridged traffic through the packet filter if Drover installs the kubelet,
@@ -217,8 +251,7 @@ type Host struct {
 	// software is held at its version in both cases. It needs operatingSystem. Default: the image's
 	// setting.
 	// +optional
-	// +kubebuilder:validation:Enum=On;Off
-	UnattendedUpgrades string `json:"unattendedUpgrades,omitempty"`
+	UnattendedUpgrades UpgradePolicy `json:"unattendedUpgrades,omitempty"`
 
 	// subscription names a Secret with the keys "organization" and "activationKey", with which a
 	// RHEL machine registers with Red Hat or a Satellite server. The machine unregisters when it is

@@ -75,13 +75,25 @@ type PackagesInstall struct {
 	ContainerdRepository string `json:"containerdRepository,omitempty"`
 }
 
+// Architecture is the CPU architecture of a machine.
+// +kubebuilder:validation:Enum=amd64;arm64
+type Architecture string
+
+// The architectures have their names in Go and in Kubernetes' downloads.
+const (
+	// ArchitectureAMD64 is x86-64.
+	ArchitectureAMD64 Architecture = "amd64"
+	// ArchitectureARM64 is AArch64.
+	ArchitectureARM64 Architecture = "arm64"
+)
+
 // BinariesInstall specifies which files are downloaded.
 type BinariesInstall struct {
-	// architecture is the CPU architecture of the machine. Default: "amd64".
+	// architecture is the CPU architecture of the machine, by the name in the files' URLs. Default:
+	// "amd64".
 	// +optional
 	// +kubebuilder:default=amd64
-	// +kubebuilder:validation:Enum=amd64;arm64
-	Architecture string `json:"architecture,omitempty"`
+	Architecture Architecture `json:"architecture,omitempty"`
 
 	// mirror is the base URL of copies of the files. Each copy is below the host and path of the
 	// original. Default: the originals.
@@ -194,6 +206,20 @@ type Join struct {
 	IgnorePreflightErrors []string `json:"ignorePreflightErrors,omitempty"`
 }
 
+// NodeIPFamily specifies the families of a Node's addresses.
+// +kubebuilder:validation:Enum=IPv4;IPv6;DualStack
+type NodeIPFamily string
+
+// The families of a Node's addresses.
+const (
+	// NodeIPv4 is an address of IPv4 only.
+	NodeIPv4 NodeIPFamily = "IPv4"
+	// NodeIPv6 is an address of IPv6 only.
+	NodeIPv6 NodeIPFamily = "IPv6"
+	// NodeDualStack is an address of each family.
+	NodeDualStack NodeIPFamily = "DualStack"
+)
+
 // Kubelet holds settings of the kubelet. Names and meanings are those of KubeletConfiguration
 // (kubelet.config.k8s.io/v1beta1).
 // +kubebuilder:validation:MinProperties=1
@@ -202,8 +228,7 @@ type Kubelet struct {
 	// "DualStack" for the default route's address of each family. Default: the kubelet's choice,
 	// IPv4 before IPv6.
 	// +optional
-	// +kubebuilder:validation:Enum=IPv4;IPv6;DualStack
-	NodeIPFamily string `json:"nodeIPFamily,omitempty"`
+	NodeIPFamily NodeIPFamily `json:"nodeIPFamily,omitempty"`
 
 	// maxPods is the maximum number of pods on the Node. Default: that of the cluster's
 	// kubelet-config with join.method Kubeadm, otherwise the kubelet's own, 110.
