@@ -51,7 +51,7 @@ func (n *node) install(in Input) {
 		s.repositories.setUp(n, &in.Spec.Install.Packages, software{kubelet, containerdVersion(in.Spec), joinsByKubeadm(in.Spec)})
 	} else {
 		programs = s.programs
-		n.binaries(s, in.Spec.Install.Binaries, kubelet)
+		n.binaries(s, &in.Spec.Install.Binaries, kubelet)
 		n.units = append(n.units, unit{"containerd.service", strings.ReplaceAll(containerdUnitText, "PROGRAMS", programs)})
 	}
 	n.units = append(n.units, unit{"kubelet.service", strings.ReplaceAll(kubeletUnitText, "PROGRAMS", programs)})

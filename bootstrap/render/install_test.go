@@ -39,7 +39,7 @@ func TestContainerdStarts(t *testing.T) {
 // TestContainerdThatDoesNotStart: the script says why, and starts nothing.
 func TestContainerdThatDoesNotStart(t *testing.T) {
 	in := full(t, "debian-13", bootstrapv1.InstallBinaries)
-	web := webOf(NewWithT(t), in.Spec.Install.Binaries)
+	web := webOf(NewWithT(t), &in.Spec.Install.Binaries)
 	broken := archive(NewWithT(t), "bin/containerd", "#!/bin/sh\necho \"/lib64/libc.so.6: version 'GLIBC_2.34' not found\" >&2\nexit 1\n")
 	web["containerd-2.2.1-linux-amd64.tar.gz"], in.Spec.Install.Binaries.Containerd.SHA256 = broken, sum(broken)
 	s := newSandbox(t, in)

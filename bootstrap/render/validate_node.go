@@ -105,10 +105,10 @@ func validateInstall(in *bootstrapv1.Install, at *field.Path) field.ErrorList {
 			errs = append(errs, match(url, mirrorPattern, packages.Child(name), "must be an address that begins with https://")...)
 		}
 	}
-	if (in.Binaries != nil) != (in.Mode == bootstrapv1.InstallBinaries) {
+	if given := in.Binaries != (bootstrapv1.BinariesInstall{}); given != (in.Mode == bootstrapv1.InstallBinaries) {
 		return append(errs, field.Invalid(at.Child("binaries"), "", "goes together with the mode Binaries"))
 	}
-	if in.Binaries == nil {
+	if in.Mode != bootstrapv1.InstallBinaries {
 		return errs
 	}
 	b, binaries := in.Binaries, at.Child("binaries")
@@ -152,7 +152,7 @@ func validateJoin(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.Erro
 		seen[lower] = true
 	}
 	b := spec.Install.Binaries
-	if b == nil {
+	if b == (bootstrapv1.BinariesInstall{}) {
 		return errs
 	}
 	kubeadm := at.Child("install", "binaries", "kubeadm")
@@ -174,9 +174,7 @@ func validateSHA256(sum string, at *field.Path) field.ErrorList {
 
 func validateKubelet(k *bootstrapv1.Kubelet, at *field.Path) field.ErrorList {
 	errs := oneOf(k.NodeIPFamily, at.Child("nodeIPFamily"), bootstrapv1.NodeIPv4, bootstrapv1.NodeIPv6, bootstrapv1.NodeDualStack)
-	for _, gate := range slices.Sorted(maps.Keys(k.FeatureGates)) {
-		errs = append(errs, match(gate, gatePattern, at.Child("featureGates"), "must be a feature gate's name")...)
-	}
+	errs = append(errs, validateFeatureGates(k.FeatureGates, at.Child("featureGates"))...)
 	for name, reserved := range map[string]map[string]string{"systemReserved": k.SystemReserved, "kubeReserved": k.KubeReserved} {
 		for _, key := range slices.Sorted(maps.Keys(reserved)) {
 			errs = append(errs, oneOf(key, at.Child(name), "cpu", "memory", "ephemeral-storage", "pid")...)
@@ -189,6 +187,26 @@ func validateKubelet(k *bootstrapv1.Kubelet, at *field.Path) field.ErrorList {
 	}
 	if k.Configuration != nil {
 		errs = append(errs, validatePassedThrough(k.Configuration.Raw, at.Child("configuration"))...)
+	}
+	return errs
+}
+
+func validateFeatureGates(gates []bootstrapv1.FeatureGate, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	seen := map[string]bool{}
+	for i, gate := range gates {
+		at := at.Index(i)
+		if !gatePattern.MatchString(gate.Name) {
+			errs = append(errs, field.Invalid(at.Child("name"), shorten(gate.Name), "must be a feature gate's name"))
+		}
+		if seen[gate.Name] {
+			errs = append(errs, field.Duplicate(at.Child("name"), shorten(gate.Name)))
+		}
+		seen[gate.Name] = true
+		if gate.State == "" {
+			errs = append(errs, field.Required(at.Child("state"), "Enabled or Disabled"))
+		}
+		errs = append(errs, oneOf(gate.State, at.Child("state"), bootstrapv1.FeatureEnabled, bootstrapv1.FeatureDisabled)...)
 	}
 	return errs
 }

@@ -25,7 +25,7 @@ func TestValidate(t *testing.T) {
 	}
 	binaries := func(change func(*bootstrapv1.BinariesInstall)) bootstrapv1.Install {
 		b := binariesOf("")
-		change(b)
+		change(&b)
 		return bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: b}
 	}
 	ignoring := func(method bootstrapv1.JoinMethod, checks ...string) spec {
@@ -108,6 +108,11 @@ func TestValidate(t *testing.T) {
 		"pause image, prebuilt":       {spec{Containerd: bootstrapv1.Containerd{PauseImage: "a"}}, "spec.containerd.pauseImage"},
 		"registry with a path":        {spec{Containerd: bootstrapv1.Containerd{Registries: []bootstrapv1.Registry{{Host: "../a", Mirrors: []bootstrapv1.Mirror{{URL: "https://a"}}}}}}, "spec.containerd.registries[0].host"},
 		"mirror with a quote":         {spec{Containerd: bootstrapv1.Containerd{Registries: []bootstrapv1.Registry{{Host: "a", Mirrors: []bootstrapv1.Mirror{{URL: "https://a\""}}}}}}, "spec.containerd.registries[0].mirrors[0].url"},
+		"feature gate":                {spec{Kubelet: bootstrapv1.Kubelet{FeatureGates: []bootstrapv1.FeatureGate{{Name: "NodeSwap", State: bootstrapv1.FeatureEnabled}}}}, ""},
+		"feature gate's odd name":     {spec{Kubelet: bootstrapv1.Kubelet{FeatureGates: []bootstrapv1.FeatureGate{{Name: "a b", State: bootstrapv1.FeatureEnabled}}}}, "spec.kubelet.featureGates[0].name"},
+		"feature gate, no state":      {spec{Kubelet: bootstrapv1.Kubelet{FeatureGates: []bootstrapv1.FeatureGate{{Name: "A"}}}}, "spec.kubelet.featureGates[0].state"},
+		"feature gate's odd state":    {spec{Kubelet: bootstrapv1.Kubelet{FeatureGates: []bootstrapv1.FeatureGate{{Name: "A", State: "true"}}}}, "spec.kubelet.featureGates[0].state"},
+		"feature gate twice":          {spec{Kubelet: bootstrapv1.Kubelet{FeatureGates: []bootstrapv1.FeatureGate{{Name: "A", State: "Enabled"}, {Name: "A", State: "Disabled"}}}}, "spec.kubelet.featureGates[1].name"},
 		"amount":                      {spec{Kubelet: bootstrapv1.Kubelet{KubeReserved: map[string]string{"cpu": "much"}}}, "spec.kubelet.kubeReserved[cpu]"},
 		"resource":                    {spec{Kubelet: bootstrapv1.Kubelet{KubeReserved: map[string]string{"gpu": "1"}}}, "spec.kubelet.kubeReserved"},
 		"soft eviction, no grace":     {spec{Kubelet: bootstrapv1.Kubelet{EvictionSoft: map[string]string{"memory.available": "1Gi"}}}, "spec.kubelet.evictionSoftGracePeriod[memory.available]"},

@@ -211,7 +211,7 @@ func (s findings) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration, tar
 			if err != nil {
 				s.addRefused(registration+"kubeletExtraArgs", "max-pods is no number: %q", value)
 			}
-			c.Kubelet.MaxPods = ptr.To(int32(n))
+			c.Kubelet.MaxPods = int32(n)
 		default:
 			s.addLost(registration+"kubeletExtraArgs", "new kubelets do not get --%s, unless kubelet of the DroverConfigTemplate says so", arg.Name)
 		}

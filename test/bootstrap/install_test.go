@@ -35,7 +35,7 @@ func (e *environment) versions(t *testing.T, cluster *clusterv1.Cluster) {
 	g.Expect(err).NotTo(HaveOccurred())
 	sum := strings.Repeat("0", 64)
 	spec := bootstrapv1.DroverConfigSpec{OperatingSystem: "flatcar", Install: bootstrapv1.Install{
-		Mode: bootstrapv1.InstallBinaries, Binaries: &bootstrapv1.BinariesInstall{
+		Mode: bootstrapv1.InstallBinaries, Binaries: bootstrapv1.BinariesInstall{
 			Kubelet: bootstrapv1.Checksum{SHA256: sum}, Containerd: bootstrapv1.Release{Version: "2.2.1", SHA256: sum},
 			Runc: bootstrapv1.Release{Version: "1.4.0", SHA256: sum}, CNIPlugins: bootstrapv1.Release{Version: "1.9.1", SHA256: sum},
 		}}}

@@ -13,6 +13,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	"sigs.k8s.io/yaml"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // TestBounds tests that every string, list and map of Drover's own kinds has a bound, and that an
@@ -162,7 +164,7 @@ func TestConventions(t *testing.T) {
 					t.Errorf("%s has values that are not in CamelCase: add to foreignEnums who defines them", path)
 				}
 			}
-			checkDefault(t, path, field)
+			checkDefault(t, crd.Spec.Group, path, field)
 			if kind != "DroverMachine" { // its cloud fields are immutable as a whole
 				checkImmutable(t, path, field)
 			}
@@ -193,10 +195,17 @@ func TestConventions(t *testing.T) {
 	}
 }
 
-// checkDefault tests that a default is in the schema if and only if the description says that it is
-// a constant. The zero value (false, 0, "") needs no default in the schema.
-func checkDefault(t *testing.T, path string, field *apiextensionsv1.JSONSchemaProps) {
+// checkDefault tests that no schema has a default, because a default in an object hides what its
+// user chose. In the infrastructure group, a default is in the schema if and only if the
+// description says that it is a constant. The zero value (false, 0, "") needs none there.
+func checkDefault(t *testing.T, group, path string, field *apiextensionsv1.JSONSchemaProps) {
 	t.Helper()
+	if group != infrav1.GroupVersion.Group {
+		if field.Default != nil {
+			t.Errorf("%s: the schema has the default %s, which the code must apply", path, field.Default.Raw)
+		}
+		return
+	}
 	described, inSchema := "", ""
 	if m := constantDefault.FindStringSubmatch(field.Description); m != nil {
 		described = m[1]
@@ -253,9 +262,10 @@ func TestBools(t *testing.T) {
 	}
 }
 
-// TestRequiredIsWritten tests that a required field is never left out of JSON.
+// TestRequiredIsWritten tests that a required field of the infrastructure group is never left out of
+// JSON.
 func TestRequiredIsWritten(t *testing.T) {
-	paths, err := filepath.Glob(filepath.Join(root, "api/*/v1beta1/*_types.go"))
+	paths, err := filepath.Glob(filepath.Join(root, "api/infrastructure/v1beta1/*_types.go"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no types found: %v", err)
 	}

@@ -111,7 +111,6 @@ type DroverConfigSpec struct {
 	// "CloudConfig", and a cloud that reports the name among the machine's addresses. Default:
 	// "Machine".
 	// +optional
-	// +kubebuilder:default=Machine
 	NodeNameSource NodeNameSource `json:"nodeNameSource,omitempty"`
 
 	// nodeLabels are the labels that the Node registers with. Only labels that the NodeRestriction
@@ -182,7 +181,6 @@ type DroverConfigSpec struct {
 	// tokenTTLSeconds is how long the machine's bootstrap token is valid, in seconds. Drover renews
 	// the token until the machine has joined, and then deletes it. Default: 1800.
 	// +optional
-	// +kubebuilder:default=1800
 	// +kubebuilder:validation:Minimum=600
 	// +kubebuilder:validation:Maximum=86400
 	TokenTTLSeconds int32 `json:"tokenTTLSeconds,omitempty"`
@@ -202,7 +200,7 @@ type DroverConfigSpec struct {
 type DroverConfigInitialization struct {
 	// dataSecretCreated is true once the Secret with the user data exists.
 	// +optional
-	DataSecretCreated *bool `json:"dataSecretCreated,omitempty"`
+	DataSecretCreated *bool `json:"dataSecretCreated,omitempty"` //nolint:kubeapilinter // Cluster API's contract has a bool.
 }
 
 // DroverConfigStatus is the observed state of the config.
@@ -245,7 +243,7 @@ type DroverConfig struct {
 
 	// spec specifies how the machine is set up.
 	// +optional
-	Spec DroverConfigSpec `json:"spec,omitempty,omitzero"`
+	Spec DroverConfigSpec `json:"spec,omitempty,omitzero"` //nolint:kubeapilinter // {} is valid: an image may need no settings.
 
 	// status is the observed state of the config.
 	// +optional
@@ -273,11 +271,11 @@ type DroverConfigList struct {
 type DroverConfigTemplateResource struct {
 	// metadata is copied to each DroverConfig that is created from the template.
 	// +optional
-	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
+	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"` //nolint:kubeapilinter // The type has MinProperties=1, which the linter does not see in another module.
 
 	// spec is the spec of the DroverConfigs.
 	// +optional
-	Spec DroverConfigSpec `json:"spec,omitempty,omitzero"`
+	Spec DroverConfigSpec `json:"spec,omitempty,omitzero"` //nolint:kubeapilinter // {} is valid: an image may need no settings.
 }
 
 // DroverConfigTemplateSpec wraps the template.
@@ -286,7 +284,7 @@ type DroverConfigTemplateSpec struct {
 	// it, create a new template and point the MachineDeployment at it, which rolls out new
 	// machines.
 	// +required
-	Template DroverConfigTemplateResource `json:"template"`
+	Template DroverConfigTemplateResource `json:"template"` //nolint:kubeapilinter // {} is valid: an image may need no settings.
 }
 
 // DroverConfigTemplate is the template from which MachineDeployments create DroverConfigs.
@@ -303,7 +301,7 @@ type DroverConfigTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec DroverConfigTemplateSpec `json:"spec"`
+	Spec DroverConfigTemplateSpec `json:"spec"` //nolint:kubeapilinter // {} is valid: an image may need no settings.
 }
 
 // DroverConfigTemplateList is a list of DroverConfigTemplates.

@@ -66,14 +66,14 @@ type SecretKey struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// key is the key in the Secret.
 	// Example: "motd".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Key string `json:"key"`
+	Key string `json:"key,omitempty"`
 }
 
 // SecretName names a Secret in the config's namespace. The Secret must have the label
@@ -84,7 +84,7 @@ type SecretName struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 }
 
 // FileSource specifies where a file's content comes from.
@@ -92,7 +92,7 @@ type FileSource struct {
 	// secret is the key of a Secret that holds the content.
 	// Example: {"name":"motd","key":"text"}.
 	// +required
-	Secret SecretKey `json:"secret"`
+	Secret SecretKey `json:"secret,omitempty,omitzero"`
 }
 
 // File is a file on the machine.
@@ -104,10 +104,11 @@ type File struct {
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^/[^\x00]+$`
-	Path string `json:"path"`
+	Path string `json:"path,omitempty"`
 
-	// content is the content of the file. Default: an empty file.
+	// content is the content of the file. Default: that of contentFrom, or an empty file.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=65536
 	Content string `json:"content,omitempty"`
 
@@ -118,15 +119,15 @@ type File struct {
 
 	// permissions are the file's permissions in octal. Default: "0644".
 	// +optional
-	// +kubebuilder:default="0644"
 	// +kubebuilder:validation:Pattern=`^0[0-7]{3}$`
+	// +kubebuilder:validation:MinLength=4
 	// +kubebuilder:validation:MaxLength=5
 	Permissions string `json:"permissions,omitempty"`
 
 	// owner is the owner of the file, as "user:group". The image or host.users must have both: a
 	// machine that lacks one does not become a Node. Default: "root:root".
 	// +optional
-	// +kubebuilder:default="root:root"
+	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[a-z_][-a-z0-9_]*:[a-z_][-a-z0-9_]*$`
 	Owner string `json:"owner,omitempty"`
@@ -140,7 +141,7 @@ type User struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[a-z_][-a-z0-9_]*$`
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// sshAuthorizedKeys are the SSH public keys that can log in. Default: none.
 	// Example: ["ssh-ed25519 AAAA... alice@example.org"].
@@ -154,12 +155,12 @@ type User struct {
 	// sudo is "Allowed" for a user account that may run any command as root, without a password.
 	// Default: "Denied".
 	// +optional
-	// +kubebuilder:default=Denied
 	Sudo SudoPolicy `json:"sudo,omitempty"`
 }
 
 // Proxy is the HTTP proxy between the machine and the Internet. The installation, containerd and
 // the kubelet use it.
+// +kubebuilder:validation:MinProperties=1
 type Proxy struct {
 	// httpProxy is the proxy for http URLs. Default: none.
 	// Example: "http://proxy.example.org:3128".
@@ -191,6 +192,7 @@ type Proxy struct {
 }
 
 // Host holds settings of the operating system.
+// +kubebuilder:validation:MinProperties=1
 type Host struct {
 	// proxy is the proxy between the machine and the Internet. Default: none.
 	// +optional
