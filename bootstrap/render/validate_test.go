@@ -3,6 +3,10 @@
 package render
 
 import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -169,6 +173,24 @@ func TestUnknownSystem(t *testing.T) {
 			g.Expect(err).To(MatchError(ContainSubstring(`"` + string(row.System) + `"`)))
 		}
 	}
+}
+
+// TestRefusedKubeletFields: the API describes which fields of KubeletConfiguration can't be passed
+// through, and these are refused.
+func TestRefusedKubeletFields(t *testing.T) {
+	g := NewWithT(t)
+	source, err := os.ReadFile("../../api/bootstrap/v1beta1/node_types.go")
+	g.Expect(err).NotTo(HaveOccurred())
+	_, comment, ok := strings.Cut(string(source), "// configuration is an escape hatch")
+	g.Expect(ok).To(BeTrue())
+	comment, _, ok = strings.Cut(comment, "Default:")
+	g.Expect(ok).To(BeTrue())
+	for name := range kubeletFields() {
+		g.Expect(comment).To(MatchRegexp(`\b` + name + `\b`))
+	}
+	list := regexp.MustCompile(`\b[a-z]+[A-Z]\w*|apiVersion|authentication|authorization|kind`).FindAllString(comment, -1)
+	list = slices.DeleteFunc(list, func(name string) bool { return name == "nodeTaints" })
+	g.Expect(list).To(ConsistOf(slices.Collect(maps.Keys(kubeletFields()))))
 }
 
 func TestValidateHidesContents(t *testing.T) {

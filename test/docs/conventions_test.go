@@ -262,8 +262,8 @@ func TestBools(t *testing.T) {
 	}
 }
 
-// TestRequiredIsWritten tests that a required field of the infrastructure group is never left out of
-// JSON.
+// TestRequiredIsWritten tests that a required field of the infrastructure group is never left out
+// of JSON.
 func TestRequiredIsWritten(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(root, "api/infrastructure/v1beta1/*_types.go"))
 	if err != nil || len(paths) == 0 {

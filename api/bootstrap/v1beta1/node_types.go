@@ -322,9 +322,16 @@ type Kubelet struct {
 	// +kubebuilder:validation:Maximum=1000
 	ContainerLogMaxFiles int32 `json:"containerLogMaxFiles,omitempty"`
 
-	// configuration holds further fields of KubeletConfiguration. Unknown fields are rejected. So
-	// are those that have a field here or that Drover sets: how the kubelet joins, which
-	// authorities it trusts, and which runtime it uses. Default: none.
+	// configuration is an escape hatch: it holds fields of KubeletConfiguration that have no field
+	// here. Drover passes them on unchanged, and their meaning depends on the kubelet's version.
+	// Unknown fields are rejected. So are those with a field in this spec: clusterDNS,
+	// clusterDomain, containerLogMaxFiles, containerLogMaxSize, evictionHard, evictionSoft,
+	// evictionSoftGracePeriod, featureGates, kubeReserved, maxPods, registerWithTaints (nodeTaints)
+	// and systemReserved. And so are those that decide how the kubelet joins, which authorities it
+	// trusts, and which runtime it uses: apiVersion, authentication, authorization, cgroupDriver,
+	// containerRuntimeEndpoint, imageServiceEndpoint, kind, providerID, readOnlyPort, registerNode,
+	// resolvConf, rotateCertificates, serverTLSBootstrap, staticPodURL, tlsCertFile and
+	// tlsPrivateKeyFile. Default: none.
 	// Example: {"serializeImagePulls":false}.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields

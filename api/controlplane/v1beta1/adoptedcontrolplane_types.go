@@ -182,7 +182,8 @@ type AdoptedControlPlaneTemplateResource struct {
 
 // AdoptedControlPlaneTemplateSpec wraps the template.
 type AdoptedControlPlaneTemplateSpec struct {
-	// template is the template from which AdoptedControlPlanes are created.
+	// template is the template from which AdoptedControlPlanes are created. It is immutable. To
+	// change it, create a new template and refer to it in the ClusterClass.
 	// +required
 	Template AdoptedControlPlaneTemplateResource `json:"template,omitempty,omitzero"`
 }
