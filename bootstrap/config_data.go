@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	kubeadmv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -190,7 +191,7 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope, workload client
 		ClusterDomain: s.cluster.Spec.ClusterNetwork.ServiceDomain,
 		Version:       s.machine.Spec.Version, ControlPlaneVersion: version,
 	}
-	data := map[string][]byte{formatKey: []byte(render.FormatOf(&s.config.Spec)), tokenKey: []byte(text)}
+	data := map[string][]byte{formatKey: []byte(formatWord(&s.config.Spec)), tokenKey: []byte(text)}
 	data[valueKey], err = render.UserData(in)
 	if err == nil && host.Takes != nil {
 		if tooLarge := host.Takes(data[valueKey]); tooLarge != nil {
@@ -205,6 +206,14 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope, workload client
 		return nil, "", w
 	}
 	return data, text, nil
+}
+
+// formatWord returns Cluster API's word for the format of a spec's user data.
+func formatWord(spec *bootstrapv1.DroverConfigSpec) kubeadmv1.Format {
+	if render.FormatOf(spec) == bootstrapv1.FormatIgnition {
+		return kubeadmv1.Ignition
+	}
+	return kubeadmv1.CloudConfig
 }
 
 // moveFilesOut moves the files out of user data that are too large for the cloud. The machine

@@ -57,7 +57,7 @@ func (r *ConfigReconciler) hasNode(ctx context.Context, s *scope, workload clien
 // host name from its cloud, that name may no longer be known. expectedNodeName then returns the
 // name of the cached Node with the machine's provider ID, or "" if there is none.
 func (r *ConfigReconciler) expectedNodeName(ctx context.Context, s *scope) (string, error) {
-	if s.config.Spec.NodeName != bootstrapv1.NodeNameHostname {
+	if s.config.Spec.NodeNameSource != bootstrapv1.NodeNameHostname {
 		return naming.NodeName(s.machine.Name), nil
 	}
 	cached, err := r.ClusterCache.GetReader(ctx, client.ObjectKeyFromObject(s.cluster))
@@ -83,7 +83,7 @@ func holder(s *scope) token.Holder {
 		Cluster:    client.ObjectKeyFromObject(s.cluster),
 		Groups:     tokenGroups(s.config),
 	}
-	if s.config.Spec.NodeName != bootstrapv1.NodeNameHostname {
+	if s.config.Spec.NodeNameSource != bootstrapv1.NodeNameHostname {
 		h.Node = naming.NodeName(s.machine.Name)
 	}
 	return h

@@ -23,9 +23,9 @@ import (
 // +kubebuilder:webhook:verbs=create;update,path=/validate-bootstrap-cluster-x-k8s-io-v1beta1-droverconfig,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=droverconfigs,versions=v1beta1,name=validation.droverconfig.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-bootstrap-cluster-x-k8s-io-v1beta1-droverconfigtemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=droverconfigtemplates,versions=v1beta1,name=validation.droverconfigtemplate.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 
-// Webhooks validates DroverConfigs and their templates, and makes templates immutable. It sets
-// the finalizer of the configs that ConfigReconciler watches on creation, which saves a write per
-// machine.
+// Webhooks validates DroverConfigs and their templates, and makes templates immutable. Only
+// ConfigReconciler judges the operating system. Webhooks sets the finalizer of the configs that
+// ConfigReconciler watches on creation, which saves a write per machine.
 type Webhooks struct {
 	// WatchFilterValue is the value of ConfigReconciler.
 	WatchFilterValue string
@@ -64,11 +64,11 @@ func (w Webhooks) Default(ctx context.Context, config *bootstrapv1.DroverConfig)
 }
 
 func checkConfig(config *bootstrapv1.DroverConfig) field.ErrorList {
-	return render.Validate(&config.Spec, field.NewPath("spec"))
+	return render.ValidateExceptSystem(&config.Spec, field.NewPath("spec"))
 }
 
 func checkTemplate(template *bootstrapv1.DroverConfigTemplate) field.ErrorList {
 	at := field.NewPath("spec", "template")
 	errs := template.Spec.Template.ObjectMeta.Validate(at.Child("metadata"))
-	return append(errs, render.Validate(&template.Spec.Template.Spec, at.Child("spec"))...)
+	return append(errs, render.ValidateExceptSystem(&template.Spec.Template.Spec, at.Child("spec"))...)
 }

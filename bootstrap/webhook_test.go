@@ -22,9 +22,12 @@ func TestChecks(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(checkConfig(&bootstrapv1.DroverConfig{Spec: spec("blue")})).To(BeEmpty())
 	g.Expect(checkConfig(&bootstrapv1.DroverConfig{Spec: spec("not a value")})).NotTo(BeEmpty())
+	g.Expect(checkConfig(&bootstrapv1.DroverConfig{Spec: bootstrapv1.DroverConfigSpec{OperatingSystem: "beos"}})).To(BeEmpty(), "the controller judges it")
 	template := &bootstrapv1.DroverConfigTemplate{}
 	template.Spec.Template.Spec = spec("blue")
 	g.Expect(checkTemplate(template)).To(BeEmpty())
+	template.Spec.Template.Spec.OperatingSystem = "ubuntu-26.04"
+	g.Expect(checkTemplate(template)).To(BeEmpty(), "the controller judges it")
 	template.Spec.Template.Spec = spec("not a value")
 	g.Expect(checkTemplate(template)).NotTo(BeEmpty())
 }

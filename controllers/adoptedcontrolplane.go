@@ -273,6 +273,11 @@ func setUnavailable(adopted *controlplanev1.AdoptedControlPlane, reason, message
 	setCondition(adopted, clusterv1.AvailableCondition, metav1.ConditionFalse, reason, message)
 }
 
+// kubeconfigKey returns the key of the user's kubeconfig in its Secret.
+func kubeconfigKey(adopted *controlplanev1.AdoptedControlPlane) string {
+	return cmp.Or(adopted.Spec.KubeconfigRef.Key, secret.KubeconfigDataName)
+}
+
 // kubeconfig reads and checks the user's kubeconfig, or returns why it can't be used.
 func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane) (*corev1.Secret, *kubeconfig.Config, *probeFailure, error) {
 	ref := adopted.Spec.KubeconfigRef
@@ -285,10 +290,10 @@ func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted 
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("reading Secret %q: %w", ref.Name, err)
 	}
-	data, ok := source.Data[ref.Key]
+	data, ok := source.Data[kubeconfigKey(adopted)]
 	if !ok {
 		return nil, nil, &probeFailure{controlplanev1.KubeconfigMissingReason,
-			fmt.Sprintf("Secret %q has no key %q", ref.Name, ref.Key)}, nil
+			fmt.Sprintf("Secret %q has no key %q", ref.Name, kubeconfigKey(adopted))}, nil
 	}
 	config, err := kubeconfig.Parse(data)
 	if err != nil {
@@ -447,7 +452,7 @@ func ownedBy(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane) bool
 // missingInSecret returns what Cluster API lacks in a Secret that the user wrote under the name
 // that Cluster API reads, or "" if it lacks nothing.
 func missingInSecret(source *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) string {
-	if source.Labels[clusterv1.ClusterNameLabel] == cluster.Name && adopted.Spec.KubeconfigRef.Key == secret.KubeconfigDataName {
+	if source.Labels[clusterv1.ClusterNameLabel] == cluster.Name && kubeconfigKey(adopted) == secret.KubeconfigDataName {
 		return ""
 	}
 	return fmt.Sprintf("The name of Secret %q is reserved for the Cluster's kubeconfig: give your Secret another name, "+

@@ -23,7 +23,7 @@ import (
 
 // Webhooks refuses objects for reasons that the CRDs' own rules can't check: rules that only a
 // cloud's row of the registry knows, copies of DroverMachines, and changes of templates. It makes
-// no cloud calls. Defaults are in the CRDs, so no webhook mutates objects.
+// no cloud calls. Defaults are in the code that reads a field, so no webhook mutates objects.
 type Webhooks struct {
 	// Clouds are the registry's rows.
 	Clouds []cloud.Cloud
@@ -39,6 +39,7 @@ type Webhooks struct {
 // +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1beta1-drovermachine,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=drovermachines,versions=v1beta1,name=validation.drovermachine.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1beta1-drovermachinetemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=drovermachinetemplates,versions=v1beta1,name=validation.drovermachinetemplate.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-controlplane-cluster-x-k8s-io-v1beta1-adoptedcontrolplane,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanes,versions=v1beta1,name=validation.adoptedcontrolplane.controlplane.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-controlplane-cluster-x-k8s-io-v1beta1-adoptedcontrolplanetemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanetemplates,versions=v1beta1,name=validation.adoptedcontrolplanetemplate.controlplane.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 
 // SetupWithManager registers the webhooks with the manager's webhook server.
 func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
@@ -79,6 +80,11 @@ func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 			Check: func(o *controlplanev1.AdoptedControlPlane) field.ErrorList {
 				return checkEndpoint(o.Spec.ControlPlaneEndpoint, field.NewPath("spec"))
 			},
+		}),
+		validation.Register(mgr, &controlplanev1.AdoptedControlPlaneTemplate{}, validation.Rules[*controlplanev1.AdoptedControlPlaneTemplate]{
+			Spec:     func(o *controlplanev1.AdoptedControlPlaneTemplate) any { return o.Spec },
+			Check:    func(*controlplanev1.AdoptedControlPlaneTemplate) field.ErrorList { return nil },
+			Template: true,
 		}),
 	)
 }

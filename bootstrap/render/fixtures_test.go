@@ -55,11 +55,11 @@ func full(t testing.TB, name bootstrapv1.OperatingSystem, mode bootstrapv1.Insta
 		ClusterDNS:      "fd00::a",
 		ClusterDomain:   "example.org",
 		Kubelet: bootstrapv1.Kubelet{
-			NodeIPFamily: "DualStack", MaxPods: ptr.To[int32](50), FeatureGates: map[string]bool{"NodeSwap": false},
+			NodeIPFamily: "DualStack", MaxPods: 50, FeatureGates: []bootstrapv1.FeatureGate{{Name: "NodeSwap", State: bootstrapv1.FeatureDisabled}},
 			SystemReserved: map[string]string{"cpu": "100m"}, KubeReserved: map[string]string{"memory": "300Mi"},
 			EvictionHard: map[string]string{"memory.available": "200Mi"}, EvictionSoft: map[string]string{"nodefs.available": "15%"},
 			EvictionSoftGracePeriod: map[string]string{"nodefs.available": "1m30s"},
-			ContainerLogMaxSize:     "20Mi", ContainerLogMaxFiles: ptr.To[int32](3),
+			ContainerLogMaxSize:     "20Mi", ContainerLogMaxFiles: 3,
 			Configuration: &apiextensionsv1.JSON{Raw: []byte(`{"serializeImagePulls":false,"maxParallelImagePulls":5}`)},
 		},
 		Containerd: bootstrapv1.Containerd{
@@ -105,9 +105,9 @@ func full(t testing.TB, name bootstrapv1.OperatingSystem, mode bootstrapv1.Insta
 	return in
 }
 
-func binariesOf(mirror string) *bootstrapv1.BinariesInstall {
+func binariesOf(mirror string) bootstrapv1.BinariesInstall {
 	sum := func(digit string) string { return strings.Repeat(digit, 64) }
-	return &bootstrapv1.BinariesInstall{
+	return bootstrapv1.BinariesInstall{
 		Mirror: mirror, Kubelet: bootstrapv1.Checksum{SHA256: sum("1")},
 		Containerd: bootstrapv1.Release{Version: "2.2.1", SHA256: sum("2")}, Runc: bootstrapv1.Release{Version: "1.4.0", SHA256: sum("3")},
 		CNIPlugins: bootstrapv1.Release{Version: "1.9.1", SHA256: sum("4")}, Crictl: bootstrapv1.Release{Version: "1.36.0", SHA256: sum("5")},
@@ -117,7 +117,7 @@ func binariesOf(mirror string) *bootstrapv1.BinariesInstall {
 // byKubeadm returns the input for a machine that joins by kubeadm.
 func byKubeadm(in Input) Input {
 	in.Spec.Join = bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm, IgnorePreflightErrors: []string{"SystemVerification", "FileExisting-crictl"}}
-	if b := in.Spec.Install.Binaries; b != nil {
+	if b := &in.Spec.Install.Binaries; in.Spec.Install.Mode == bootstrapv1.InstallBinaries {
 		b.Kubeadm.SHA256 = strings.Repeat("6", 64)
 	}
 	return in

@@ -124,7 +124,7 @@ func places() []place {
 	kubeadm := func(set func(in *Input, s string)) func(*Input, string) {
 		return func(in *Input, s string) {
 			in.Spec.Join.Method = bootstrapv1.JoinKubeadm
-			if b := in.Spec.Install.Binaries; b != nil {
+			if b := &in.Spec.Install.Binaries; in.Spec.Install.Mode == bootstrapv1.InstallBinaries {
 				b.Kubeadm = b.Kubelet
 			}
 			set(in, s)
@@ -156,7 +156,9 @@ func places() []place {
 			read: kubeletField(func(c kubeletv1.KubeletConfiguration) string { return c.ClusterDomain })},
 		{name: "DNS", harmless: "1.1.1.1", at: []string{config}, set: func(in *Input, s string) { in.Spec.ClusterDNS = s },
 			read: kubeletField(func(c kubeletv1.KubeletConfiguration) string { return c.ClusterDNS[0] })},
-		{name: "feature gate", harmless: "A", at: []string{config}, set: func(in *Input, s string) { in.Spec.Kubelet.FeatureGates = map[string]bool{s: true} },
+		{name: "feature gate", harmless: "A", at: []string{config}, set: func(in *Input, s string) {
+			in.Spec.Kubelet.FeatureGates = []bootstrapv1.FeatureGate{{Name: s, State: bootstrapv1.FeatureEnabled}}
+		},
 			read: kubeletField(func(c kubeletv1.KubeletConfiguration) string { return onlyKey(c.FeatureGates) })},
 		{name: "reserved amount", harmless: "1", at: []string{config}, set: func(in *Input, s string) { in.Spec.Kubelet.KubeReserved = map[string]string{"cpu": s} },
 			read: kubeletField(func(c kubeletv1.KubeletConfiguration) string { return c.KubeReserved["cpu"] })},

@@ -31,9 +31,9 @@ func (n *node) host(in Input) {
 	n.sudo(in.Spec.Host.Users)
 	s := systemOf(in.Spec)
 	switch in.Spec.Host.UnattendedUpgrades {
-	case "On":
+	case bootstrapv1.UpgradesOn:
 		n.do("Switching unattended upgrades on", s.upgradesOn...)
-	case "Off":
+	case bootstrapv1.UpgradesOff:
 		n.do("Switching unattended upgrades off", s.upgradesOff...)
 	}
 }
@@ -106,11 +106,11 @@ func (n *node) kernel(spec *bootstrapv1.DroverConfigSpec) {
 			"net.bridge.bridge-nf-call-iptables": "1", "net.bridge.bridge-nf-call-ip6tables": "1",
 			"net.ipv4.ip_forward": "1",
 		}
-		if family := spec.Kubelet.NodeIPFamily; family == "IPv6" || family == "DualStack" {
+		if family := spec.Kubelet.NodeIPFamily; family == bootstrapv1.NodeIPv6 || family == bootstrapv1.NodeDualStack {
 			// A router ignores router advertisements by default.
 			sysctls["net.ipv6.conf.all.forwarding"], sysctls["net.ipv6.conf.all.accept_ra"], sysctls["net.ipv6.conf.default.accept_ra"] = "1", "2", "2"
 		}
-		swap = cmp.Or(swap, "Off")
+		swap = cmp.Or(swap, bootstrapv1.SwapOff)
 	}
 	maps.Copy(sysctls, spec.Host.Sysctls)
 	if len(modules) > 0 {
@@ -126,7 +126,7 @@ func (n *node) kernel(spec *bootstrapv1.DroverConfigSpec) {
 		n.add(file{path: sysctlsPath, content: strings.Join(lines, "\n") + "\n"})
 		n.do("Setting the kernel's parameters", "sysctl -p "+sysctlsPath)
 	}
-	if swap == "Off" {
+	if swap == bootstrapv1.SwapOff {
 		n.do("Switching swap off", "swapoff -a",
 			"if [ -f /etc/fstab ]; then",
 			`  sed -i -E '/^[^#[:space:]]+[[:space:]]+[^[:space:]]+[[:space:]]+swap[[:space:]]/s/^/#/' /etc/fstab`,
@@ -160,7 +160,7 @@ func (n *node) time(servers []string) {
 func (n *node) sudo(users []bootstrapv1.User) {
 	content := ""
 	for _, u := range users {
-		if u.Sudo == "Allowed" {
+		if u.Sudo == bootstrapv1.SudoAllowed {
 			content += u.Name + " ALL=(ALL) NOPASSWD:ALL\n"
 		}
 	}

@@ -51,7 +51,7 @@ func (n *node) install(in Input) {
 		s.repositories.setUp(n, &in.Spec.Install.Packages, software{kubelet, containerdVersion(in.Spec), joinsByKubeadm(in.Spec)})
 	} else {
 		programs = s.programs
-		n.binaries(s, in.Spec.Install.Binaries, kubelet)
+		n.binaries(s, &in.Spec.Install.Binaries, kubelet)
 		n.units = append(n.units, unit{"containerd.service", strings.ReplaceAll(containerdUnitText, "PROGRAMS", programs)})
 	}
 	n.units = append(n.units, unit{"kubelet.service", strings.ReplaceAll(kubeletUnitText, "PROGRAMS", programs)})
@@ -79,7 +79,7 @@ fetch() {
 
 // binaries downloads and installs each program.
 func (n *node) binaries(s system, spec *bootstrapv1.BinariesInstall, kubelet string) {
-	arch := cmp.Or(spec.Architecture, "amd64")
+	arch := string(cmp.Or(spec.Architecture, bootstrapv1.ArchitectureAMD64))
 	github := func(project, version, name string) string {
 		return "https://github.com/" + project + "/releases/download/v" + version + "/" + name
 	}

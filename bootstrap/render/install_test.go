@@ -21,7 +21,7 @@ func TestContainerdStarts(t *testing.T) {
 		"rhel-9": static, "rocky-9": static, "amazon-linux-2023": static, // 2.34
 	}
 	for _, row := range Matrix() {
-		for _, arch := range []string{"amd64", "arm64"} {
+		for _, arch := range []bootstrapv1.Architecture{bootstrapv1.ArchitectureAMD64, bootstrapv1.ArchitectureARM64} {
 			in := full(t, row.System, bootstrapv1.InstallBinaries)
 			in.Spec.Install.Binaries.Mirror = ""
 			in.Spec.Install.Binaries.Architecture = arch
@@ -31,7 +31,7 @@ func TestContainerdStarts(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(want).To(HaveKey(row.System), "say which glibc this system has")
 			g.Expect(readBack(g, FormatOf(in.Spec), data).files[ScriptPath].content).To(ContainSubstring(
-				"https://github.com/containerd/containerd/releases/download/v2.2.1/"+want[row.System]+arch+".tar.gz"), "%s", row.System)
+				"https://github.com/containerd/containerd/releases/download/v2.2.1/"+want[row.System]+string(arch)+".tar.gz"), "%s", row.System)
 		}
 	}
 }
@@ -39,7 +39,7 @@ func TestContainerdStarts(t *testing.T) {
 // TestContainerdThatDoesNotStart: the script says why, and starts nothing.
 func TestContainerdThatDoesNotStart(t *testing.T) {
 	in := full(t, "debian-13", bootstrapv1.InstallBinaries)
-	web := webOf(NewWithT(t), in.Spec.Install.Binaries)
+	web := webOf(NewWithT(t), &in.Spec.Install.Binaries)
 	broken := archive(NewWithT(t), "bin/containerd", "#!/bin/sh\necho \"/lib64/libc.so.6: version 'GLIBC_2.34' not found\" >&2\nexit 1\n")
 	web["containerd-2.2.1-linux-amd64.tar.gz"], in.Spec.Install.Binaries.Containerd.SHA256 = broken, sum(broken)
 	s := newSandbox(t, in)

@@ -156,7 +156,7 @@ func joinKind(v string) metav1.TypeMeta {
 // leaves behind would block the next try. So the script removes that and tries again. Once the
 // kubelet has its certificate, there is nothing left to do.
 func (n *node) runKubeadm(in Input) {
-	if in.Spec.Kubelet.NodeIPFamily == "DualStack" {
+	if in.Spec.Kubelet.NodeIPFamily == bootstrapv1.NodeDualStack {
 		n.do("Configuring the kubelet", bothAddresses("KUBELET_EXTRA_ARGS", KubeletDefaultsPath)...)
 		n.extend(copyDefaults)
 	}

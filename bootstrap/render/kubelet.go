@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	logsv1 "k8s.io/component-base/logs/api/v1"
 	kubeletv1 "k8s.io/kubelet/config/v1beta1"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -70,21 +69,31 @@ func (in Input) clientCAPath() string {
 func asked(in Input) kubeletv1.KubeletConfiguration {
 	k, no := in.Spec.Kubelet, false
 	config := kubeletv1.KubeletConfiguration{
-		FeatureGates:            k.FeatureGates,
-		MaxPods:                 ptr.Deref(k.MaxPods, 0),
+		FeatureGates:            featureGates(k.FeatureGates),
+		MaxPods:                 k.MaxPods,
 		SystemReserved:          k.SystemReserved,
 		KubeReserved:            k.KubeReserved,
 		EvictionHard:            k.EvictionHard,
 		EvictionSoft:            k.EvictionSoft,
 		EvictionSoftGracePeriod: k.EvictionSoftGracePeriod,
 		ContainerLogMaxSize:     k.ContainerLogMaxSize,
-		ContainerLogMaxFiles:    k.ContainerLogMaxFiles,
+	}
+	if k.ContainerLogMaxFiles != 0 {
+		config.ContainerLogMaxFiles = &k.ContainerLogMaxFiles
 	}
 	// The field exists since 1.31. Older kubelets do not check the cgroup version.
 	if v, err := in.version(); err == nil && v != nil && systemOf(in.Spec).cgroupV1 && v.AtLeast(version.MustParseGeneric("1.31.0")) {
 		config.FailCgroupV1 = &no
 	}
 	return config
+}
+
+func featureGates(gates []bootstrapv1.FeatureGate) map[string]bool {
+	out := make(map[string]bool, len(gates))
+	for _, gate := range gates {
+		out[gate.Name] = gate.State == bootstrapv1.FeatureEnabled
+	}
+	return out
 }
 
 // writeKubeletConfig omits fields that nobody set, but that the Go types would write. User data
@@ -190,9 +199,9 @@ func kubeletFlags(in Input) map[string]string {
 		flags["provider-id"] = id
 	}
 	switch in.Spec.Kubelet.NodeIPFamily { // an unspecified address selects the default route's address of that family
-	case "IPv4":
+	case bootstrapv1.NodeIPv4:
 		flags["node-ip"] = "0.0.0.0"
-	case "IPv6":
+	case bootstrapv1.NodeIPv6:
 		flags["node-ip"] = "::"
 	}
 	return flags
@@ -218,7 +227,7 @@ func (n *node) startKubelet(in Input) {
 		"if systemctl is-active --quiet systemd-resolved; then",
 		"  sed -i 's#^resolvConf: .*#resolvConf: "+systemdResolvConf+"#' "+KubeletConfigPath,
 		"fi")
-	if in.Spec.Kubelet.NodeIPFamily == "DualStack" {
+	if in.Spec.Kubelet.NodeIPFamily == bootstrapv1.NodeDualStack {
 		n.extend(bothAddresses("KUBELET_KUBEADM_ARGS", kubeadmFlagsPath)...)
 	}
 	n.commands(beforeKubelet, in.Spec.PreKubeletCommands)

@@ -77,7 +77,7 @@ func userDataOf(in Input, later []byte) ([]byte, error) {
 			return nil, fmt.Errorf("for clients of the kubelet: %w", err)
 		}
 	}
-	if in.Spec.NodeName == bootstrapv1.NodeNameHostname {
+	if in.Spec.NodeNameSource == bootstrapv1.NodeNameHostname {
 		in.NodeName = hostVariable
 	}
 	n, err := describe(in, later)

@@ -72,7 +72,7 @@ func TestUserDataJoins(t *testing.T) {
 func TestHostname(t *testing.T) {
 	g := NewWithT(t)
 	in := input(t)
-	in.Spec.NodeName = bootstrapv1.NodeNameHostname
+	in.Spec.NodeNameSource = bootstrapv1.NodeNameHostname
 	out, err := UserData(in)
 	g.Expect(err).NotTo(HaveOccurred())
 	m := readBack(g, bootstrapv1.FormatCloudConfig, out)
@@ -155,7 +155,7 @@ func TestVersions(t *testing.T) {
 		g := NewWithT(t)
 		in := least(t, variant{"ubuntu-24.04", c.mode})
 		in.Version, in.ControlPlaneVersion = c.machine, c.server
-		if b := in.Spec.Install.Binaries; b != nil {
+		if b := &in.Spec.Install.Binaries; c.mode == bootstrapv1.InstallBinaries {
 			b.Containerd.Version = c.containerd
 		}
 		out, err := UserData(in)
@@ -318,4 +318,48 @@ func newCA(t *testing.T) []byte {
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	g.Expect(err).NotTo(HaveOccurred())
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// TestDefaults: a field that is not set means the same as its documented default.
+func TestDefaults(t *testing.T) {
+	type spec = bootstrapv1.DroverConfigSpec
+	binaries := binariesOf("")
+	named := binaries
+	named.Architecture = bootstrapv1.ArchitectureAMD64
+	files := []bootstrapv1.File{{Path: "/etc/motd"}}
+	users := []bootstrapv1.User{{Name: "alice"}}
+	for name, c := range map[string]struct{ unset, set spec }{
+		"prebuilt": {spec{}, spec{
+			Format: bootstrapv1.FormatCloudConfig, NodeNameSource: bootstrapv1.NodeNameMachine,
+			Install: bootstrapv1.Install{Mode: bootstrapv1.InstallPrebuilt}, Join: bootstrapv1.Join{Method: bootstrapv1.JoinKubelet},
+			Host: bootstrapv1.Host{Swap: bootstrapv1.SwapUnchanged}, ClusterDNS: "10.96.0.10", ClusterDomain: "cluster.local",
+		}},
+		"files and users": {spec{Files: files, Host: bootstrapv1.Host{Users: users}}, spec{
+			Files: []bootstrapv1.File{{Path: "/etc/motd", Permissions: "0644", Owner: "root:root"}},
+			Host:  bootstrapv1.Host{Users: []bootstrapv1.User{{Name: "alice", Sudo: bootstrapv1.SudoDenied}}},
+		}},
+		"packages": {spec{OperatingSystem: "rhel-9", Install: bootstrapv1.Install{Mode: bootstrapv1.InstallPackages}}, spec{
+			OperatingSystem: "rhel-9", Host: bootstrapv1.Host{Swap: bootstrapv1.SwapOff},
+			Install: bootstrapv1.Install{Mode: bootstrapv1.InstallPackages, Packages: bootstrapv1.PackagesInstall{
+				ContainerdVersion: "2.2", KubernetesRepository: "https://pkgs.k8s.io/core:/stable:", ContainerdRepository: "https://download.docker.com/linux",
+			}},
+		}},
+		"binaries": {spec{OperatingSystem: "flatcar", Install: bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: binaries}}, spec{
+			OperatingSystem: "flatcar", Format: bootstrapv1.FormatIgnition,
+			Install: bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: named},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			in := input(t)
+			in.ClusterDNS, in.ClusterDomain, in.Version, in.ControlPlaneVersion = "", "", "v1.36.3", "v1.36.3"
+			in.Spec = &c.unset
+			unset, err := UserData(in)
+			g.Expect(err).NotTo(HaveOccurred())
+			in.Spec = &c.set
+			set, err := UserData(in)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(string(unset)).To(Equal(string(set)))
+		})
+	}
 }

@@ -163,7 +163,7 @@ func TestScriptRuns(t *testing.T) {
 			in := full(t, v.name, v.mode)
 			web := map[string]string{"Release.key": "key", "gpg": "key"}
 			if v.mode == bootstrapv1.InstallBinaries {
-				web = webOf(NewWithT(t), in.Spec.Install.Binaries)
+				web = webOf(NewWithT(t), &in.Spec.Install.Binaries)
 			}
 			s := newSandbox(t, in)
 			s.serve(web)
@@ -273,7 +273,7 @@ func TestInstanceDataMissing(t *testing.T) {
 // that has got a certificate is not.
 func TestKubeadmIsTriedAgain(t *testing.T) {
 	in := byKubeadm(least(t, variant{"flatcar", bootstrapv1.InstallBinaries}))
-	web := webOf(NewWithT(t), in.Spec.Install.Binaries)
+	web := webOf(NewWithT(t), &in.Spec.Install.Binaries)
 	web["kubeadm"] = standIn
 	in.Spec.Install.Binaries.Kubeadm.SHA256 = sum(standIn)
 	s := newSandbox(t, in)
@@ -304,7 +304,7 @@ exit 1
 func TestDownloads(t *testing.T) {
 	fetch := func(change func(*sandbox)) (*sandbox, string, bool) {
 		in := least(t, variant{"debian-13", bootstrapv1.InstallBinaries})
-		web := webOf(NewWithT(t), in.Spec.Install.Binaries)
+		web := webOf(NewWithT(t), &in.Spec.Install.Binaries)
 		s := newSandbox(t, in)
 		s.serve(web)
 		change(s)

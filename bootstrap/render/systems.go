@@ -73,6 +73,11 @@ func systemOf(spec *bootstrapv1.DroverConfigSpec) system {
 	return system{format: bootstrapv1.FormatCloudConfig}
 }
 
+// unknownSystem reports whether the spec names a system that this release does not know.
+func unknownSystem(spec *bootstrapv1.DroverConfigSpec) bool {
+	return spec.OperatingSystem != "" && systemOf(spec).name == ""
+}
+
 // modes returns the modes of installation that a system supports.
 func (s system) modes() []bootstrapv1.InstallMode {
 	out := []bootstrapv1.InstallMode{bootstrapv1.InstallPrebuilt}

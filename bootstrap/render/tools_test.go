@@ -82,9 +82,9 @@ func collect(t *testing.T, dir string) (all outputs) {
 		}
 		if v.name == "" {
 			in := least(t, v)
-			in.Spec.NodeName = bootstrapv1.NodeNameHostname
+			in.Spec.NodeNameSource = bootstrapv1.NodeNameHostname
 			other := byKubeadm(least(t, v))
-			other.Spec.NodeName = bootstrapv1.NodeNameHostname
+			other.Spec.NodeNameSource = bootstrapv1.NodeNameHostname
 			inputs = append(inputs, in, other)
 		}
 		if slices.Contains(kubeadmVariants(), v) {

@@ -31,13 +31,29 @@ var (
 )
 
 // Validate checks what the CRD's schema can't. It also repeats the schema's checks, because user
-// data must not be rendered from a spec that no schema has checked. It sends no request. Webhooks
-// and UserData use it. Its messages never contain contents of files, commands or keys, which may be
-// secret.
+// data must not be rendered from a spec that no schema has checked. It sends no request. UserData
+// uses it. Its messages never contain contents of files, commands or keys, which may be secret.
 func Validate(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorList {
+	errs := ValidateExceptSystem(spec, at)
+	if unknownSystem(spec) {
+		var names []bootstrapv1.OperatingSystem
+		for _, known := range systems() {
+			names = append(names, known.name)
+		}
+		errs = append(errs, oneOf(spec.OperatingSystem, at.Child("operatingSystem"), names...)...)
+		sortByField(errs)
+	}
+	return errs
+}
+
+// ValidateExceptSystem is Validate for webhooks: it accepts an operating system that Drover does
+// not know, and then does not check what depends on the system. Each release knows other systems,
+// and a webhook must not refuse the objects of machines that another release has set up, as in
+// "clusterctl move".
+func ValidateExceptSystem(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if spec.NodeName == bootstrapv1.NodeNameHostname && FormatOf(spec) == bootstrapv1.FormatIgnition {
-		errs = append(errs, field.Invalid(at.Child("nodeName"), spec.NodeName, `needs format "cloud-config": Ignition has no instance data`))
+	if spec.NodeNameSource == bootstrapv1.NodeNameHostname && FormatOf(spec) == bootstrapv1.FormatIgnition {
+		errs = append(errs, field.Invalid(at.Child("nodeNameSource"), spec.NodeNameSource, `needs format "CloudConfig": Ignition has no instance data`))
 	}
 	errs = append(errs, validateLabels(spec.NodeLabels, at.Child("nodeLabels"))...)
 	errs = append(errs, validateTaints(spec.NodeTaints, at.Child("nodeTaints"))...)
@@ -64,11 +80,16 @@ func Validate(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorLis
 	if n := size(spec); n > MaxBytes {
 		errs = append(errs, field.Invalid(at, n, fmt.Sprintf("files, commands and keys must not exceed %d bytes in all", MaxBytes)))
 	}
-	if len(errs) > 0 { // sorted, because a condition shows them
-		slices.SortStableFunc(errs, func(a, b *field.Error) int { return strings.Compare(a.Field, b.Field) })
+	if len(errs) > 0 || unknownSystem(spec) {
+		sortByField(errs)
 		return errs
 	}
 	return validateOwnPaths(spec, at.Child("files"))
+}
+
+// sortByField gives errors a stable order, because a condition shows them.
+func sortByField(errs field.ErrorList) {
+	slices.SortStableFunc(errs, func(a, b *field.Error) int { return strings.Compare(a.Field, b.Field) })
 }
 
 // ownPaths returns the paths of the files that the node has without the user's files, whether

@@ -56,15 +56,11 @@ func oneOf[T ~string](s T, at *field.Path, values ...T) field.ErrorList {
 // validateSystem checks what depends on the operating system: its mode of installation, its format,
 // and the settings that differ by system.
 func validateSystem(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorList {
+	if unknownSystem(spec) {
+		return nil
+	}
 	var errs field.ErrorList
 	s := systemOf(spec)
-	if spec.OperatingSystem != "" && s.name == "" {
-		var names []bootstrapv1.OperatingSystem
-		for _, known := range systems() {
-			names = append(names, known.name)
-		}
-		return oneOf(spec.OperatingSystem, at.Child("operatingSystem"), names...)
-	}
 	errs = append(errs, oneOf(spec.Format, at.Child("format"), bootstrapv1.FormatCloudConfig, bootstrapv1.FormatIgnition)...)
 	if s.name != "" && len(errs) == 0 && FormatOf(spec) != s.format {
 		errs = append(errs, field.Forbidden(at.Child("format"), fmt.Sprintf("images of %s read %s", s.name, s.format)))
@@ -109,14 +105,14 @@ func validateInstall(in *bootstrapv1.Install, at *field.Path) field.ErrorList {
 			errs = append(errs, match(url, mirrorPattern, packages.Child(name), "must be an address that begins with https://")...)
 		}
 	}
-	if (in.Binaries != nil) != (in.Mode == bootstrapv1.InstallBinaries) {
+	if given := in.Binaries != (bootstrapv1.BinariesInstall{}); given != (in.Mode == bootstrapv1.InstallBinaries) {
 		return append(errs, field.Invalid(at.Child("binaries"), "", "goes together with the mode Binaries"))
 	}
-	if in.Binaries == nil {
+	if in.Mode != bootstrapv1.InstallBinaries {
 		return errs
 	}
 	b, binaries := in.Binaries, at.Child("binaries")
-	errs = append(errs, oneOf(b.Architecture, binaries.Child("architecture"), "amd64", "arm64")...)
+	errs = append(errs, oneOf(b.Architecture, binaries.Child("architecture"), bootstrapv1.ArchitectureAMD64, bootstrapv1.ArchitectureARM64)...)
 	errs = append(errs, match(b.Mirror, mirrorPattern, binaries.Child("mirror"), "must be an address that begins with https:// or http://")...)
 	errs = append(errs, validateSHA256(b.Kubelet.SHA256, binaries.Child("kubelet", "sha256"))...)
 	for _, r := range []struct {
@@ -156,7 +152,7 @@ func validateJoin(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.Erro
 		seen[lower] = true
 	}
 	b := spec.Install.Binaries
-	if b == nil {
+	if b == (bootstrapv1.BinariesInstall{}) {
 		return errs
 	}
 	kubeadm := at.Child("install", "binaries", "kubeadm")
@@ -177,10 +173,8 @@ func validateSHA256(sum string, at *field.Path) field.ErrorList {
 }
 
 func validateKubelet(k *bootstrapv1.Kubelet, at *field.Path) field.ErrorList {
-	errs := oneOf(k.NodeIPFamily, at.Child("nodeIPFamily"), "IPv4", "IPv6", "DualStack")
-	for _, gate := range slices.Sorted(maps.Keys(k.FeatureGates)) {
-		errs = append(errs, match(gate, gatePattern, at.Child("featureGates"), "must be a feature gate's name")...)
-	}
+	errs := oneOf(k.NodeIPFamily, at.Child("nodeIPFamily"), bootstrapv1.NodeIPv4, bootstrapv1.NodeIPv6, bootstrapv1.NodeDualStack)
+	errs = append(errs, validateFeatureGates(k.FeatureGates, at.Child("featureGates"))...)
 	for name, reserved := range map[string]map[string]string{"systemReserved": k.SystemReserved, "kubeReserved": k.KubeReserved} {
 		for _, key := range slices.Sorted(maps.Keys(reserved)) {
 			errs = append(errs, oneOf(key, at.Child(name), "cpu", "memory", "ephemeral-storage", "pid")...)
@@ -193,6 +187,26 @@ func validateKubelet(k *bootstrapv1.Kubelet, at *field.Path) field.ErrorList {
 	}
 	if k.Configuration != nil {
 		errs = append(errs, validatePassedThrough(k.Configuration.Raw, at.Child("configuration"))...)
+	}
+	return errs
+}
+
+func validateFeatureGates(gates []bootstrapv1.FeatureGate, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	seen := map[string]bool{}
+	for i, gate := range gates {
+		at := at.Index(i)
+		if !gatePattern.MatchString(gate.Name) {
+			errs = append(errs, field.Invalid(at.Child("name"), shorten(gate.Name), "must be a feature gate's name"))
+		}
+		if seen[gate.Name] {
+			errs = append(errs, field.Duplicate(at.Child("name"), shorten(gate.Name)))
+		}
+		seen[gate.Name] = true
+		if gate.State == "" {
+			errs = append(errs, field.Required(at.Child("state"), "Enabled or Disabled"))
+		}
+		errs = append(errs, oneOf(gate.State, at.Child("state"), bootstrapv1.FeatureEnabled, bootstrapv1.FeatureDisabled)...)
 	}
 	return errs
 }
@@ -301,7 +315,7 @@ func validateHost(h *bootstrapv1.Host, at *field.Path) field.ErrorList {
 		}
 	}
 	errs = append(errs, validateUsers(h.Users, at.Child("users"))...)
-	errs = append(errs, oneOf(h.Swap, at.Child("swap"), "Off", "Unchanged")...)
+	errs = append(errs, oneOf(h.Swap, at.Child("swap"), bootstrapv1.SwapOff, bootstrapv1.SwapUnchanged)...)
 	for _, name := range slices.Sorted(maps.Keys(h.Sysctls)) {
 		if !sysctlPattern.MatchString(name) {
 			errs = append(errs, field.Invalid(at.Child("sysctls"), shorten(name), "must be a parameter's name"))
@@ -315,7 +329,7 @@ func validateHost(h *bootstrapv1.Host, at *field.Path) field.ErrorList {
 			errs = append(errs, field.Invalid(at.Child("kernelModules").Index(i), shorten(m), "must be a module's name"))
 		}
 	}
-	errs = append(errs, oneOf(h.UnattendedUpgrades, at.Child("unattendedUpgrades"), "On", "Off")...)
+	errs = append(errs, oneOf(h.UnattendedUpgrades, at.Child("unattendedUpgrades"), bootstrapv1.UpgradesOn, bootstrapv1.UpgradesOff)...)
 	return append(errs, validateSecretName(h.Subscription, at.Child("subscription"))...)
 }
 
@@ -332,7 +346,7 @@ func validateUsers(users []bootstrapv1.User, at *field.Path) field.ErrorList {
 		}
 		seen[u.Name] = true
 		errs = append(errs, validateKeys(u.SSHAuthorizedKeys, at.Child("sshAuthorizedKeys"))...)
-		errs = append(errs, oneOf(u.Sudo, at.Child("sudo"), "Allowed", "Denied")...)
+		errs = append(errs, oneOf(u.Sudo, at.Child("sudo"), bootstrapv1.SudoAllowed, bootstrapv1.SudoDenied)...)
 	}
 	return errs
 }

@@ -3,6 +3,10 @@
 package render
 
 import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +29,7 @@ func TestValidate(t *testing.T) {
 	}
 	binaries := func(change func(*bootstrapv1.BinariesInstall)) bootstrapv1.Install {
 		b := binariesOf("")
-		change(b)
+		change(&b)
 		return bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: b}
 	}
 	ignoring := func(method bootstrapv1.JoinMethod, checks ...string) spec {
@@ -79,6 +83,8 @@ func TestValidate(t *testing.T) {
 		"file from two places":        {file(bootstrapv1.File{Path: "/a", Content: "a", ContentFrom: from}), "spec.files[0].contentFrom"},
 		"file from a Secret":          {file(bootstrapv1.File{Path: "/a", ContentFrom: from}), ""},
 		"unknown system":              {spec{OperatingSystem: "beos"}, "spec.operatingSystem"},
+		"unknown release":             {spec{OperatingSystem: "ubuntu-26.04", Format: bootstrapv1.FormatIgnition, Install: packages}, "spec.operatingSystem"},
+		"unknown, with a file":        {spec{OperatingSystem: "beos", Install: packages, Files: []bootstrapv1.File{{Path: "a"}}}, "spec.files[0].path spec.operatingSystem"},
 		"unknown mode":                {spec{OperatingSystem: "rhel-9", Install: bootstrapv1.Install{Mode: "Magic"}}, "spec.install.mode"},
 		"packages, no system":         {spec{Install: packages}, "spec.operatingSystem"},
 		"packages on Flatcar":         {spec{OperatingSystem: "flatcar", Install: packages}, "spec.install.mode"},
@@ -106,6 +112,11 @@ func TestValidate(t *testing.T) {
 		"pause image, prebuilt":       {spec{Containerd: bootstrapv1.Containerd{PauseImage: "a"}}, "spec.containerd.pauseImage"},
 		"registry with a path":        {spec{Containerd: bootstrapv1.Containerd{Registries: []bootstrapv1.Registry{{Host: "../a", Mirrors: []bootstrapv1.Mirror{{URL: "https://a"}}}}}}, "spec.containerd.registries[0].host"},
 		"mirror with a quote":         {spec{Containerd: bootstrapv1.Containerd{Registries: []bootstrapv1.Registry{{Host: "a", Mirrors: []bootstrapv1.Mirror{{URL: "https://a\""}}}}}}, "spec.containerd.registries[0].mirrors[0].url"},
+		"feature gate":                {spec{Kubelet: bootstrapv1.Kubelet{FeatureGates: []bootstrapv1.FeatureGate{{Name: "NodeSwap", State: bootstrapv1.FeatureEnabled}}}}, ""},
+		"feature gate's odd name":     {spec{Kubelet: bootstrapv1.Kubelet{FeatureGates: []bootstrapv1.FeatureGate{{Name: "a b", State: bootstrapv1.FeatureEnabled}}}}, "spec.kubelet.featureGates[0].name"},
+		"feature gate, no state":      {spec{Kubelet: bootstrapv1.Kubelet{FeatureGates: []bootstrapv1.FeatureGate{{Name: "A"}}}}, "spec.kubelet.featureGates[0].state"},
+		"feature gate's odd state":    {spec{Kubelet: bootstrapv1.Kubelet{FeatureGates: []bootstrapv1.FeatureGate{{Name: "A", State: "true"}}}}, "spec.kubelet.featureGates[0].state"},
+		"feature gate twice":          {spec{Kubelet: bootstrapv1.Kubelet{FeatureGates: []bootstrapv1.FeatureGate{{Name: "A", State: "Enabled"}, {Name: "A", State: "Disabled"}}}}, "spec.kubelet.featureGates[1].name"},
 		"amount":                      {spec{Kubelet: bootstrapv1.Kubelet{KubeReserved: map[string]string{"cpu": "much"}}}, "spec.kubelet.kubeReserved[cpu]"},
 		"resource":                    {spec{Kubelet: bootstrapv1.Kubelet{KubeReserved: map[string]string{"gpu": "1"}}}, "spec.kubelet.kubeReserved"},
 		"soft eviction, no grace":     {spec{Kubelet: bootstrapv1.Kubelet{EvictionSoft: map[string]string{"memory.available": "1Gi"}}}, "spec.kubelet.evictionSoftGracePeriod[memory.available]"},
@@ -142,6 +153,44 @@ func TestValidate(t *testing.T) {
 			g.Expect(strings.Join(fields, " ")).To(Equal(c.at), "%v", errs)
 		})
 	}
+}
+
+// TestUnknownSystem: a webhook accepts a system that only another release knows, and the user data
+// are refused with the names of all known systems.
+func TestUnknownSystem(t *testing.T) {
+	for _, spec := range []bootstrapv1.DroverConfigSpec{
+		{OperatingSystem: "ubuntu-26.04", Files: []bootstrapv1.File{{Path: "/etc/motd"}}},
+		{OperatingSystem: "beos", Install: bootstrapv1.Install{Mode: bootstrapv1.InstallPackages}, Files: []bootstrapv1.File{{Path: "/etc/motd"}}},
+		{OperatingSystem: "fedora-coreos", Format: bootstrapv1.FormatIgnition, Host: bootstrapv1.Host{UnattendedUpgrades: "Off"}},
+	} {
+		g := NewWithT(t)
+		g.Expect(ValidateExceptSystem(&spec, field.NewPath("spec"))).To(BeEmpty())
+		in := input(t)
+		in.Spec = &spec
+		_, err := UserData(in)
+		g.Expect(err).To(MatchError(ContainSubstring("spec.operatingSystem")))
+		for _, row := range Matrix() {
+			g.Expect(err).To(MatchError(ContainSubstring(`"` + string(row.System) + `"`)))
+		}
+	}
+}
+
+// TestRefusedKubeletFields: the API describes which fields of KubeletConfiguration can't be passed
+// through, and these are refused.
+func TestRefusedKubeletFields(t *testing.T) {
+	g := NewWithT(t)
+	source, err := os.ReadFile("../../api/bootstrap/v1beta1/node_types.go")
+	g.Expect(err).NotTo(HaveOccurred())
+	_, comment, ok := strings.Cut(string(source), "// configuration is an escape hatch")
+	g.Expect(ok).To(BeTrue())
+	comment, _, ok = strings.Cut(comment, "Default:")
+	g.Expect(ok).To(BeTrue())
+	for name := range kubeletFields() {
+		g.Expect(comment).To(MatchRegexp(`\b` + name + `\b`))
+	}
+	list := regexp.MustCompile(`\b[a-z]+[A-Z]\w*|apiVersion|authentication|authorization|kind`).FindAllString(comment, -1)
+	list = slices.DeleteFunc(list, func(name string) bool { return name == "nodeTaints" })
+	g.Expect(list).To(ConsistOf(slices.Collect(maps.Keys(kubeletFields()))))
 }
 
 func TestValidateHidesContents(t *testing.T) {

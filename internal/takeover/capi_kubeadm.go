@@ -40,7 +40,7 @@ func (m *CAPI) config(s findings, pool *Pool, target *Target) {
 		return
 	}
 	c := &pool.Config
-	c.Format = bootstrapv1.Format(spec.Format)
+	c.Format = kubeadmFormat(spec.Format)
 	about.kubeadmFiles(c, spec.Files)
 	c.PreKubeletCommands = about.kubeadmCommands(at+".preKubeadmCommands", spec.PreKubeadmCommands)
 	c.PostKubeletCommands = about.kubeadmCommands(at+".postKubeadmCommands", spec.PostKubeadmCommands)
@@ -64,6 +64,17 @@ func (m *CAPI) config(s findings, pool *Pool, target *Target) {
 	if spec.ClusterConfiguration.IsDefined() || spec.InitConfiguration.IsDefined() {
 		about.addNote(at, "clusterConfiguration and initConfiguration are for control planes: workers ignore them, here as there")
 	}
+}
+
+// kubeadmFormat maps the format of user data. One that Drover does not know stays, and is refused.
+func kubeadmFormat(format kubeadmv1.Format) bootstrapv1.Format {
+	switch format {
+	case kubeadmv1.CloudConfig:
+		return bootstrapv1.FormatCloudConfig
+	case kubeadmv1.Ignition:
+		return bootstrapv1.FormatIgnition
+	}
+	return bootstrapv1.Format(format)
 }
 
 // jinja reports whether the bootstrap provider lets cloud-init fill in a text. Drover's texts mean
@@ -137,7 +148,7 @@ func (s findings) kubeadmUsers(c *bootstrapv1.DroverConfigSpec, users []kubeadmv
 		keys := slices.DeleteFunc(slices.Clone(u.SSHAuthorizedKeys), func(key string) bool { return strings.TrimSpace(key) == "" })
 		user := bootstrapv1.User{Name: u.Name, SSHAuthorizedKeys: keys}
 		if strings.Contains(u.Sudo, "ALL") {
-			user.Sudo = "Allowed"
+			user.Sudo = bootstrapv1.SudoAllowed
 		}
 		if u.Gecos+u.Groups+u.HomeDir+u.Shell+u.Passwd+u.PasswdFrom.Secret.Name+u.PrimaryGroup != "" || u.Inactive != nil || !ptr.Deref(u.LockPassword, true) {
 			s.addLost("spec.template.spec.users", "on new machines, user %s has only keys and sudo", u.Name)
@@ -157,17 +168,17 @@ func (s findings) kubeadmName(c *bootstrapv1.DroverConfigSpec, field, name strin
 	short := variable == "local_hostname" || variable == "v1.local_hostname"
 	switch {
 	case target.Account.Spec.Cloud.OpenStack != nil && (short || variable == "ds.meta_data.name"):
-		c.NodeName = bootstrapv1.NodeNameMachine // as the server; Hostname has the domain of Nova
+		c.NodeNameSource = bootstrapv1.NodeNameMachine // as the server; Hostname has the domain of Nova
 	case target.Account.Spec.Cloud.OpenStack != nil && jinja(name):
-		c.NodeName = bootstrapv1.NodeNameMachine
+		c.NodeNameSource = bootstrapv1.NodeNameMachine
 		s.addLost(field, "new Nodes have the name of their Machine, without a domain: OpenStack does not say by which other name it knows a server")
 	case variable == "ds.meta_data.local_hostname":
-		c.NodeName = bootstrapv1.NodeNameHostname
+		c.NodeNameSource = bootstrapv1.NodeNameHostname
 	case short:
-		c.NodeName = bootstrapv1.NodeNameHostname
+		c.NodeNameSource = bootstrapv1.NodeNameHostname
 		s.addLost(field, "new Nodes have the name that AWS gives their VM, with its domain, and not the short one")
 	default:
-		s.addLost(field, "new Nodes have the name of their Machine, or what nodeName of the DroverConfigTemplate says")
+		s.addLost(field, "new Nodes have the name of their Machine, or what nodeNameSource of the DroverConfigTemplate says")
 	}
 }
 
@@ -200,7 +211,7 @@ func (s findings) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration, tar
 			if err != nil {
 				s.addRefused(registration+"kubeletExtraArgs", "max-pods is no number: %q", value)
 			}
-			c.Kubelet.MaxPods = ptr.To(int32(n))
+			c.Kubelet.MaxPods = int32(n)
 		default:
 			s.addLost(registration+"kubeletExtraArgs", "new kubelets do not get --%s, unless kubelet of the DroverConfigTemplate says so", arg.Name)
 		}

@@ -52,13 +52,13 @@ func TestNodesOfOpenStackKeepTheirName(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
 			w := newCAPIServers(t)
-			w.target.Bootstrap.Spec.Template.Spec.NodeName = bootstrapv1.NodeNameHostname
+			w.target.Bootstrap.Spec.Template.Spec.NodeNameSource = bootstrapv1.NodeNameHostname
 			for i := range w.Configs {
 				set(&w.Configs[i], field, name)
 			}
 			p := w.plan()
 			for i := range p.Pools {
-				g.Expect(w.target.configTemplate(&p.Pools[i]).Spec.Template.Spec.NodeName).To(Equal(bootstrapv1.NodeNameMachine))
+				g.Expect(w.target.configTemplate(&p.Pools[i]).Spec.Template.Spec.NodeNameSource).To(Equal(bootstrapv1.NodeNameMachine))
 			}
 			finding := And(HaveField("Severity", Lost), HaveField("Field", field))
 			if lost {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/cloud/tagging"
 )
 
@@ -199,7 +200,7 @@ func TestFindingsOfClusterAPI(t *testing.T) {
 		{"file below nothing", kubeadm("files", []any{map[string]any{"path": "etc/motd", "content": "blue"}}), Lost, config, at + ".files", "must be absolute"},
 		{"file of a user", kubeadm("files", []any{map[string]any{"path": "/etc/motd", "content": "blue", "owner": "root"}}), Lost, config, at + ".files", "user:group"},
 		{"permissions", kubeadm("files", []any{map[string]any{"path": "/etc/motd", "content": "blue", "permissions": "644"}}), Lost, config, at + ".files", "/etc/motd"},
-		{"another system's format", kubeadm("format", "ignition"), Refused, config, at + ".format", "images of ubuntu-24.04 read cloud-config"},
+		{"another system's format", kubeadm("format", "ignition"), Refused, config, at + ".format", "images of ubuntu-24.04 read CloudConfig"},
 		{"name of a user", kubeadm("users", []any{map[string]any{"name": "Alice"}}), Lost, config, at + ".users", "Alice"},
 		{"not in base64", kubeadm("files", []any{map[string]any{"path": "/x", "encoding": "base64", "content": "%"}}), Refused, config, at + ".files.content", "base64"},
 		{"compressed", file("encoding", "gzip"), Lost, config, at + ".files.encoding", "compressed"},
@@ -296,5 +297,22 @@ func TestClusterAPIChoices(t *testing.T) {
 			g.Expect(w.plan().Blocked()).To(Equal(0))
 			g.Expect(print(t, w)).To(ContainSubstring(c.want))
 		})
+	}
+}
+
+// TestFormatOfUserData tests that Cluster API's words for the format become Drover's.
+func TestFormatOfUserData(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]bootstrapv1.Format{
+		"": "", "ignition": bootstrapv1.FormatIgnition, "cloud-config": bootstrapv1.FormatCloudConfig,
+	} {
+		w := newCAPIWorld(t)
+		w.target.Bootstrap.Spec.Template.Spec.OperatingSystem = ""
+		for i := range w.Configs {
+			set(&w.Configs[i], "spec.template.spec.format", word)
+		}
+		for _, pool := range w.plan().Pools {
+			NewWithT(t).Expect(pool.Config.Format).To(Equal(want))
+		}
 	}
 }

@@ -64,9 +64,9 @@ func TestValuesOfMachineController(t *testing.T) {
 // being made, or from getting a certificate.
 func TestNewMachinesCanJoin(t *testing.T) {
 	t.Parallel()
-	const at = "spec.template.spec.nodeName"
+	const at = "spec.template.spec.nodeNameSource"
 	hostname := func(w *mcWorld) *mcWorld {
-		w.target.Bootstrap.Spec.Template.Spec.NodeName = bootstrapv1.NodeNameHostname
+		w.target.Bootstrap.Spec.Template.Spec.NodeNameSource = bootstrapv1.NodeNameHostname
 		return w
 	}
 	named := HaveField("Field", at)

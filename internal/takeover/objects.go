@@ -162,7 +162,7 @@ func (t *Target) configTemplate(pool *Pool) *bootstrapv1.DroverConfigTemplate {
 func (p *Pool) setUp(spec *bootstrapv1.DroverConfigSpec) {
 	more := p.Config.DeepCopy()
 	spec.Format = cmp.Or(more.Format, spec.Format)
-	spec.NodeName = cmp.Or(more.NodeName, spec.NodeName)
+	spec.NodeNameSource = cmp.Or(more.NodeNameSource, spec.NodeNameSource)
 	spec.Kubelet.MaxPods = cmp.Or(more.Kubelet.MaxPods, spec.Kubelet.MaxPods)
 	spec.Files = append(spec.Files, more.Files...)
 	spec.PreKubeletCommands = append(spec.PreKubeletCommands, more.PreKubeletCommands...)

@@ -195,11 +195,11 @@ func (p *Plan) joinable(target *Target) {
 			(m.Cloud.AWS != nil && m.Cloud.AWS.Image == (infrav1.AWSImage{}) || m.Cloud.Azure != nil && m.Cloud.Azure.Image == (infrav1.AzureImage{})) {
 			s.addRefused("", "it names no image, and has no machine whose image new ones could get: scale it to 1 first")
 		}
-		if cmp.Or(pool.Config.NodeName, target.Bootstrap.Spec.Template.Spec.NodeName) != bootstrapv1.NodeNameHostname {
+		if cmp.Or(pool.Config.NodeNameSource, target.Bootstrap.Spec.Template.Spec.NodeNameSource) != bootstrapv1.NodeNameHostname {
 			continue
 		}
 		bootstrap := p.findingsFor("DroverConfigTemplate", target.Bootstrap.Name)
-		const field, why = "spec.template.spec.nodeName", "it is Hostname: the instance data have the name with a domain"
+		const field, why = "spec.template.spec.nodeNameSource", "it is Hostname: the instance data have the name with a domain"
 		switch {
 		case account.Cloud.GCP != nil:
 			bootstrap.addRefused(field, "%s, which Google does not tell Drover, so no new machine would join: leave it out", why)

@@ -31,7 +31,7 @@ func TestMachineDeployment(t *testing.T) {
 func TestNodeNames(t *testing.T) {
 	s := start(t, "names")
 	pool := s.NewPool("md", 2)
-	pool.Config.NodeName = bootstrapv1.NodeNameHostname
+	pool.Config.NodeNameSource = bootstrapv1.NodeNameHostname
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
 	s.Until("two machines are ready", pool.Ready(s.Rig.Client, 2))
 	machines := &clusterv1.MachineList{}

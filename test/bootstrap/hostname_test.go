@@ -23,7 +23,7 @@ func TestHostname(t *testing.T) {
 	g := NewWithT(t)
 	stop := e.manager(t)
 	cluster := e.cluster(t, "host", nil)
-	machine, config := e.machineWith(t, cluster, "host-1", "", bootstrapv1.DroverConfigSpec{NodeName: bootstrapv1.NodeNameHostname})
+	machine, config := e.machineWith(t, cluster, "host-1", "", bootstrapv1.DroverConfigSpec{NodeNameSource: bootstrapv1.NodeNameHostname})
 	data := e.data(t, config)
 	g.Expect(strings.Count(string(data.Data["value"]), "--hostname-override={{ ds.meta_data.local_hostname }}")).To(Equal(1))
 	secret := tokenOf(data)

@@ -12,8 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	"github.com/drover-io/drover/bootstrap/render"
 )
 
 func message(config *bootstrapv1.DroverConfig) string {
@@ -33,7 +35,7 @@ func (e *environment) versions(t *testing.T, cluster *clusterv1.Cluster) {
 	g.Expect(err).NotTo(HaveOccurred())
 	sum := strings.Repeat("0", 64)
 	spec := bootstrapv1.DroverConfigSpec{OperatingSystem: "flatcar", Install: bootstrapv1.Install{
-		Mode: bootstrapv1.InstallBinaries, Binaries: &bootstrapv1.BinariesInstall{
+		Mode: bootstrapv1.InstallBinaries, Binaries: bootstrapv1.BinariesInstall{
 			Kubelet: bootstrapv1.Checksum{SHA256: sum}, Containerd: bootstrapv1.Release{Version: "2.2.1", SHA256: sum},
 			Runc: bootstrapv1.Release{Version: "1.4.0", SHA256: sum}, CNIPlugins: bootstrapv1.Release{Version: "1.9.1", SHA256: sum},
 		}}}
@@ -47,6 +49,30 @@ func (e *environment) versions(t *testing.T, cluster *clusterv1.Cluster) {
 	g.Expect(string(data.Data["format"])).To(Equal("ignition"))
 	_, report, err := v3_3.Parse(data.Data["value"])
 	g.Expect(err).NotTo(HaveOccurred(), report.String())
+}
+
+// unknownSystem checks that the API accepts a system that Drover does not know, and that the config
+// says which ones it knows.
+func (e *environment) unknownSystem(t *testing.T, cluster *clusterv1.Cluster) {
+	g := NewWithT(t)
+	for machine, spec := range map[string]bootstrapv1.DroverConfigSpec{
+		"system-1": {OperatingSystem: "ubuntu-26.04"},
+		"system-2": {OperatingSystem: "beos", Install: bootstrapv1.Install{Mode: bootstrapv1.InstallPackages}},
+	} {
+		_, config := e.machineWith(t, cluster, machine, "", spec)
+		e.eventually(g, config, func(g Gomega) {
+			g.Expect(reason(config)).To(Equal(bootstrapv1.InvalidSpecReason))
+			for _, row := range render.Matrix() {
+				g.Expect(message(config)).To(ContainSubstring(string(row.System)))
+			}
+		})
+	}
+	_, config := e.machineWith(t, cluster, "system-3", "", bootstrapv1.DroverConfigSpec{})
+	for _, odd := range []bootstrapv1.OperatingSystem{"Ubuntu 24.04", "-", bootstrapv1.OperatingSystem(strings.Repeat("a", 64))} {
+		changed := config.DeepCopy()
+		changed.Spec.OperatingSystem = odd
+		g.Expect(e.Update(t.Context(), changed, client.DryRunAll)).To(MatchError(ContainSubstring("spec.operatingSystem")))
+	}
 }
 
 // secrets checks that a config waits for a Secret, and that it does not use the Secret without

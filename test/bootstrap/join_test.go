@@ -141,6 +141,7 @@ func TestJoin(t *testing.T) {
 		g.Consistently(func(g Gomega) { g.Expect(e.writes(g)).To(Equal(before)) }, quiet).Should(Succeed())
 	})
 	t.Run("what is installed fits the API server", func(t *testing.T) { e.versions(t, cluster) })
+	t.Run("an unknown system is reported", func(t *testing.T) { e.unknownSystem(t, cluster) })
 	t.Run("Secrets are waited for", func(t *testing.T) { e.secrets(t, cluster) })
 }
 

@@ -98,7 +98,12 @@ func TestTemplatesAreImmutable(t *testing.T) {
 	s := newTenant(t)
 	machines := template(s, "small", infrav1.SimulatedMachine{})
 	clusters := &infrav1.DroverClusterTemplate{ObjectMeta: s.meta("clusters")}
-	s.create(machines, clusters)
+	controlPlanes := &controlplanev1.AdoptedControlPlaneTemplate{ObjectMeta: s.meta("control-planes"), Spec: controlplanev1.AdoptedControlPlaneTemplateSpec{
+		Template: controlplanev1.AdoptedControlPlaneTemplateResource{Spec: controlplanev1.AdoptedControlPlaneSpec{
+			KubeconfigRef: controlplanev1.KubeconfigReference{Name: "admin"},
+		}},
+	}}
+	s.create(machines, clusters, controlPlanes)
 
 	// The test uses patches, because the templates' controller may write their status at any time.
 	try := func(o client.Object, change func(), options ...client.PatchOption) error {
@@ -118,6 +123,24 @@ func TestTemplatesAreImmutable(t *testing.T) {
 	s.Expect(try(c, func() {
 		c.Spec.Template.Spec.AccountRefs = []infrav1.LocalReference{{Name: "other"}}
 	})).To(refused)
+	for _, change := range []func(*controlplanev1.AdoptedControlPlaneTemplateResource){
+		func(r *controlplanev1.AdoptedControlPlaneTemplateResource) { r.Spec.KubeconfigRef.Name = "other" },
+		func(r *controlplanev1.AdoptedControlPlaneTemplateResource) { r.Spec.KubeconfigRef.Key = "config" },
+		func(r *controlplanev1.AdoptedControlPlaneTemplateResource) {
+			r.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 6443}
+		},
+		func(r *controlplanev1.AdoptedControlPlaneTemplateResource) {
+			r.ObjectMeta.Labels = map[string]string{"team": "a"}
+		},
+	} {
+		for _, options := range [][]client.PatchOption{nil, {client.DryRunAll}} {
+			p := read(s, controlPlanes.DeepCopy())
+			s.Expect(try(p, func() { change(&p.Spec.Template) }, options...)).To(refused)
+		}
+		p := read(s, controlPlanes.DeepCopy())
+		s.Expect(try(p, func() { change(&p.Spec.Template); p.Annotations = dry }, client.DryRunAll)).To(Succeed())
+	}
+	update(s, controlPlanes, func(p *controlplanev1.AdoptedControlPlaneTemplate) { p.Labels = map[string]string{"team": "a"} })
 	s.Expect(tryMachines(dry, client.DryRunAll)).To(Succeed())
 	s.Expect(tryMachines(dry)).To(refused, "the annotation alone opens nothing")
 

@@ -24,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -180,10 +179,10 @@ func (s *stand) kubeadm(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	binaries.Kubeadm.SHA256, err = sumOf(s.mirror.kubeadm)
 	g.Expect(err).NotTo(HaveOccurred())
-	config.OperatingSystem, config.Install = "debian-12", bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: binaries}
+	config.OperatingSystem, config.Install = "debian-12", bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: *binaries}
 	config.Containerd.PauseImage = pauseImage
 	config.Join = bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm, IgnorePreflightErrors: []string{"SystemVerification"}}
-	config.Kubelet.MaxPods = ptr.To[int32](50)
+	config.Kubelet.MaxPods = 50
 	s.becomesNode(t, s.pool("kubeadm", "bare", config), func(machine *clusterv1.Machine) {
 		g.Expect(s.node(t, machine).Status.Capacity.Pods().Value()).To(Equal(int64(50)))
 	})

@@ -87,7 +87,7 @@ func (s *stand) fromMirror(t *testing.T, name string, broken func(http.ResponseW
 	binaries, err := s.mirror.binaries()
 	g.Expect(err).NotTo(HaveOccurred())
 	binaries.Mirror = "http://" + net.JoinHostPort(host, s.mirror.port())
-	config.OperatingSystem, config.Install = "debian-12", bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: binaries}
+	config.OperatingSystem, config.Install = "debian-12", bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: *binaries}
 	config.Containerd.PauseImage = pauseImage
 	// systemd-resolved starts before the user data is applied, so it is restarted before the script
 	// that needs it.

@@ -51,15 +51,15 @@ const (
 	InternalErrorReason = "InternalError"
 )
 
-// NodeNaming specifies how a Node is named.
+// NodeNameSource specifies where the name of a Node comes from.
 // +kubebuilder:validation:Enum=Machine;Hostname
-type NodeNaming string
+type NodeNameSource string
 
 const (
 	// NodeNameMachine gives the Node the name of its Machine.
-	NodeNameMachine NodeNaming = "Machine"
+	NodeNameMachine NodeNameSource = "Machine"
 	// NodeNameHostname gives the Node the host name that the cloud uses.
-	NodeNameHostname NodeNaming = "Hostname"
+	NodeNameHostname NodeNameSource = "Hostname"
 )
 
 // DroverConfigSpec specifies how a machine image becomes a node.
@@ -67,15 +67,16 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.install) || !has(self.install.binaries) || has(self.install.binaries.kubeadm) == (has(self.join) && has(self.join.method) && self.join.method == 'Kubeadm')",message="install.binaries.kubeadm and the method Kubeadm go together"
 type DroverConfigSpec struct {
 	// operatingSystem is the operating system of the image. docs/bootstrap.md lists the supported
-	// systems and what each can do. Default: none. The image can then be of any system, but must
-	// contain containerd and a kubelet whose unit reads the same files as kubeadm's unit, as
-	// image-builder's images do.
+	// systems and what each can do. For an unsupported system, the Ready condition is False with
+	// reason InvalidSpec, and its message lists the supported ones. Default: none. The image can
+	// then be of any system, but must contain containerd and a kubelet whose unit reads the same
+	// files as kubeadm's unit, as image-builder's images do.
 	// Example: "ubuntu-24.04".
 	// +optional
 	OperatingSystem OperatingSystem `json:"operatingSystem,omitempty"`
 
-	// format is the format of the user data, which the image must understand. Default: "ignition"
-	// for Flatcar, and "cloud-config" for all others.
+	// format is the format of the user data, which the image must understand. Default: "Ignition"
+	// for Flatcar, and "CloudConfig" for all others.
 	// +optional
 	Format Format `json:"format,omitempty"`
 
@@ -103,14 +104,14 @@ type DroverConfigSpec struct {
 	// +optional
 	Host Host `json:"host,omitempty,omitzero"`
 
-	// nodeName specifies the name of the Node. "Machine" gives the Node and the host the name of
-	// the Machine. "Hostname" uses the host name in the cloud's instance data (local_hostname: on
-	// AWS the private DNS name or the resource name, depending on the subnet), for cloud
-	// controllers that find Nodes by that name. "Hostname" needs the format "cloud-config", and a
-	// cloud that reports the name among the machine's addresses. Default: "Machine".
+	// nodeNameSource specifies where the name of the Node comes from. "Machine" gives the Node and
+	// the host the name of the Machine. "Hostname" uses the host name in the cloud's instance data
+	// (local_hostname: on AWS the private DNS name or the resource name, depending on the subnet),
+	// for cloud controllers that find Nodes by that name. "Hostname" needs the format
+	// "CloudConfig", and a cloud that reports the name among the machine's addresses. Default:
+	// "Machine".
 	// +optional
-	// +kubebuilder:default=Machine
-	NodeName NodeNaming `json:"nodeName,omitempty"`
+	NodeNameSource NodeNameSource `json:"nodeNameSource,omitempty"`
 
 	// nodeLabels are the labels that the Node registers with. Only labels that the NodeRestriction
 	// admission plugin allows a kubelet to set on itself are accepted. Default: none.
@@ -180,7 +181,6 @@ type DroverConfigSpec struct {
 	// tokenTTLSeconds is how long the machine's bootstrap token is valid, in seconds. Drover renews
 	// the token until the machine has joined, and then deletes it. Default: 1800.
 	// +optional
-	// +kubebuilder:default=1800
 	// +kubebuilder:validation:Minimum=600
 	// +kubebuilder:validation:Maximum=86400
 	TokenTTLSeconds int32 `json:"tokenTTLSeconds,omitempty"`
@@ -200,7 +200,7 @@ type DroverConfigSpec struct {
 type DroverConfigInitialization struct {
 	// dataSecretCreated is true once the Secret with the user data exists.
 	// +optional
-	DataSecretCreated *bool `json:"dataSecretCreated,omitempty"`
+	DataSecretCreated *bool `json:"dataSecretCreated,omitempty"` //nolint:kubeapilinter // Cluster API's contract has a bool.
 }
 
 // DroverConfigStatus is the observed state of the config.
@@ -243,7 +243,7 @@ type DroverConfig struct {
 
 	// spec specifies how the machine is set up.
 	// +optional
-	Spec DroverConfigSpec `json:"spec,omitempty,omitzero"`
+	Spec DroverConfigSpec `json:"spec,omitempty,omitzero"` //nolint:kubeapilinter // {} is valid: an image may need no settings.
 
 	// status is the observed state of the config.
 	// +optional
@@ -271,11 +271,11 @@ type DroverConfigList struct {
 type DroverConfigTemplateResource struct {
 	// metadata is copied to each DroverConfig that is created from the template.
 	// +optional
-	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
+	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"` //nolint:kubeapilinter // The type has MinProperties=1, which the linter does not see in another module.
 
 	// spec is the spec of the DroverConfigs.
 	// +optional
-	Spec DroverConfigSpec `json:"spec,omitempty,omitzero"`
+	Spec DroverConfigSpec `json:"spec,omitempty,omitzero"` //nolint:kubeapilinter // {} is valid: an image may need no settings.
 }
 
 // DroverConfigTemplateSpec wraps the template.
@@ -284,7 +284,7 @@ type DroverConfigTemplateSpec struct {
 	// it, create a new template and point the MachineDeployment at it, which rolls out new
 	// machines.
 	// +required
-	Template DroverConfigTemplateResource `json:"template"`
+	Template DroverConfigTemplateResource `json:"template"` //nolint:kubeapilinter // {} is valid: an image may need no settings.
 }
 
 // DroverConfigTemplate is the template from which MachineDeployments create DroverConfigs.
@@ -301,7 +301,7 @@ type DroverConfigTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec DroverConfigTemplateSpec `json:"spec"`
+	Spec DroverConfigTemplateSpec `json:"spec"` //nolint:kubeapilinter // {} is valid: an image may need no settings.
 }
 
 // DroverConfigTemplateList is a list of DroverConfigTemplates.

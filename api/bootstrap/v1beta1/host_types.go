@@ -2,21 +2,60 @@
 
 package v1beta1
 
-// OperatingSystem is the operating system of a machine image.
-// +kubebuilder:validation:Enum=ubuntu-22.04;ubuntu-24.04;debian-12;debian-13;rhel-8;rhel-9;rocky-8;rocky-9;amazon-linux-2023;flatcar
+// OperatingSystem is the operating system of a machine image. Which systems are known depends on
+// the release of Drover, and not on the API.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 type OperatingSystem string
 
 // Format is the format of user data.
-// +kubebuilder:validation:Enum=cloud-config;ignition
+// +kubebuilder:validation:Enum=CloudConfig;Ignition
 type Format string
 
-// The formats of user data. The key "format" of the data Secret holds one of them, as in Cluster
-// API's own bootstrap provider.
+// The formats of user data. The key "format" of the data Secret has Cluster API's own words for
+// them, "cloud-config" and "ignition".
 const (
 	// FormatCloudConfig is the format of cloud-init.
-	FormatCloudConfig Format = "cloud-config"
+	FormatCloudConfig Format = "CloudConfig"
 	// FormatIgnition is the format of Ignition, specification 3.3.0.
-	FormatIgnition Format = "ignition"
+	FormatIgnition Format = "Ignition"
+)
+
+// SudoPolicy specifies whether a user account may run commands as root.
+// +kubebuilder:validation:Enum=Allowed;Denied
+type SudoPolicy string
+
+// The policies for sudo.
+const (
+	// SudoAllowed permits any command, without a password.
+	SudoAllowed SudoPolicy = "Allowed"
+	// SudoDenied permits none.
+	SudoDenied SudoPolicy = "Denied"
+)
+
+// SwapPolicy specifies what happens to swap.
+// +kubebuilder:validation:Enum=Off;Unchanged
+type SwapPolicy string
+
+// The policies for swap.
+const (
+	// SwapOff disables swap permanently.
+	SwapOff SwapPolicy = "Off"
+	// SwapUnchanged leaves swap as in the image.
+	SwapUnchanged SwapPolicy = "Unchanged"
+)
+
+// UpgradePolicy specifies whether the operating system upgrades itself.
+// +kubebuilder:validation:Enum=On;Off
+type UpgradePolicy string
+
+// The policies for unattended upgrades.
+const (
+	// UpgradesOn enables unattended upgrades.
+	UpgradesOn UpgradePolicy = "On"
+	// UpgradesOff disables unattended upgrades.
+	UpgradesOff UpgradePolicy = "Off"
 )
 
 // SecretKey names one key of a Secret in the config's namespace. The Secret must have the label
@@ -27,14 +66,14 @@ type SecretKey struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// key is the key in the Secret.
 	// Example: "motd".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Key string `json:"key"`
+	Key string `json:"key,omitempty"`
 }
 
 // SecretName names a Secret in the config's namespace. The Secret must have the label
@@ -45,7 +84,7 @@ type SecretName struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 }
 
 // FileSource specifies where a file's content comes from.
@@ -53,7 +92,7 @@ type FileSource struct {
 	// secret is the key of a Secret that holds the content.
 	// Example: {"name":"motd","key":"text"}.
 	// +required
-	Secret SecretKey `json:"secret"`
+	Secret SecretKey `json:"secret,omitempty,omitzero"`
 }
 
 // File is a file on the machine.
@@ -65,10 +104,11 @@ type File struct {
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^/[^\x00]+$`
-	Path string `json:"path"`
+	Path string `json:"path,omitempty"`
 
-	// content is the content of the file. Default: an empty file.
+	// content is the content of the file. Default: that of contentFrom, or an empty file.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=65536
 	Content string `json:"content,omitempty"`
 
@@ -79,15 +119,15 @@ type File struct {
 
 	// permissions are the file's permissions in octal. Default: "0644".
 	// +optional
-	// +kubebuilder:default="0644"
 	// +kubebuilder:validation:Pattern=`^0[0-7]{3}$`
+	// +kubebuilder:validation:MinLength=4
 	// +kubebuilder:validation:MaxLength=5
 	Permissions string `json:"permissions,omitempty"`
 
 	// owner is the owner of the file, as "user:group". The image or host.users must have both: a
 	// machine that lacks one does not become a Node. Default: "root:root".
 	// +optional
-	// +kubebuilder:default="root:root"
+	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[a-z_][-a-z0-9_]*:[a-z_][-a-z0-9_]*$`
 	Owner string `json:"owner,omitempty"`
@@ -101,7 +141,7 @@ type User struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[a-z_][-a-z0-9_]*$`
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// sshAuthorizedKeys are the SSH public keys that can log in. Default: none.
 	// Example: ["ssh-ed25519 AAAA... alice@example.org"].
@@ -115,13 +155,12 @@ type User struct {
 	// sudo is "Allowed" for a user account that may run any command as root, without a password.
 	// Default: "Denied".
 	// +optional
-	// +kubebuilder:default=Denied
-	// +kubebuilder:validation:Enum=Allowed;Denied
-	Sudo string `json:"sudo,omitempty"`
+	Sudo SudoPolicy `json:"sudo,omitempty"`
 }
 
 // Proxy is the HTTP proxy between the machine and the Internet. The installation, containerd and
 // the kubelet use it.
+// +kubebuilder:validation:MinProperties=1
 type Proxy struct {
 	// httpProxy is the proxy for http URLs. Default: none.
 	// Example: "http://proxy.example.org:3128".
@@ -153,6 +192,7 @@ type Proxy struct {
 }
 
 // Host holds settings of the operating system.
+// +kubebuilder:validation:MinProperties=1
 type Host struct {
 	// proxy is the proxy between the machine and the Internet. Default: none.
 	// +optional
@@ -187,8 +227,7 @@ type Host struct {
 	// machine with swap unless it is configured to. Default: "Off" if Drover installs the kubelet,
 	// "Unchanged" for prebuilt images.
 	// +optional
-	// +kubebuilder:validation:Enum=Off;Unchanged
-	Swap string `json:"swap,omitempty"`
+	Swap SwapPolicy `json:"swap,omitempty"`
 
 	// sysctls are the kernel parameters that are set at each boot. Default: those for forwarding
 	// and for passing bridged traffic through the packet filter if Drover installs the kubelet,
@@ -214,8 +253,7 @@ type Host struct {
 	// software is held at its version in both cases. It needs operatingSystem. Default: the image's
 	// setting.
 	// +optional
-	// +kubebuilder:validation:Enum=On;Off
-	UnattendedUpgrades string `json:"unattendedUpgrades,omitempty"`
+	UnattendedUpgrades UpgradePolicy `json:"unattendedUpgrades,omitempty"`
 
 	// subscription names a Secret with the keys "organization" and "activationKey", with which a
 	// RHEL machine registers with Red Hat or a Satellite server. The machine unregisters when it is

@@ -26,11 +26,11 @@ const (
 // version of the Machine.
 // +kubebuilder:validation:XValidation:rule="!has(self.packages) || (has(self.mode) && self.mode == 'Packages')",message="packages needs the mode Packages"
 // +kubebuilder:validation:XValidation:rule="has(self.binaries) == (has(self.mode) && self.mode == 'Binaries')",message="binaries and the mode Binaries go together"
+// +kubebuilder:validation:MinProperties=1
 type Install struct {
 	// mode is "Prebuilt" to start the software in the image, "Packages" to install from package
 	// repositories, or "Binaries" to download single files. Default: "Prebuilt".
 	// +optional
-	// +kubebuilder:default=Prebuilt
 	Mode InstallMode `json:"mode,omitempty"`
 
 	// packages configures the mode Packages. Default: the projects' own repositories.
@@ -40,7 +40,7 @@ type Install struct {
 	// binaries configures the mode Binaries, and is required in that mode.
 	// Example: docs/bootstrap.md.
 	// +optional
-	Binaries *BinariesInstall `json:"binaries,omitempty"`
+	Binaries BinariesInstall `json:"binaries,omitempty,omitzero"`
 }
 
 // PackagesInstall specifies which packages are installed, and from where.
@@ -58,7 +58,6 @@ type PackagesInstall struct {
 	// kubernetesRepository is the URL of a copy of the Kubernetes project's repository, without the
 	// version's folder. Default: "https://pkgs.k8s.io/core:/stable:".
 	// +optional
-	// +kubebuilder:default="https://pkgs.k8s.io/core:/stable:"
 	// +kubebuilder:validation:MinLength=9
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^https://[A-Za-z0-9._~:/-]+[^/]$`
@@ -68,20 +67,30 @@ type PackagesInstall struct {
 	// without the operating system's folder. Amazon Linux has containerd in its own repository.
 	// Default: "https://download.docker.com/linux".
 	// +optional
-	// +kubebuilder:default="https://download.docker.com/linux"
 	// +kubebuilder:validation:MinLength=9
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^https://[A-Za-z0-9._~:/-]+[^/]$`
 	ContainerdRepository string `json:"containerdRepository,omitempty"`
 }
 
+// Architecture is the CPU architecture of a machine.
+// +kubebuilder:validation:Enum=amd64;arm64
+type Architecture string
+
+// The architectures have their names in Go and in Kubernetes' downloads.
+const (
+	// ArchitectureAMD64 is x86-64.
+	ArchitectureAMD64 Architecture = "amd64"
+	// ArchitectureARM64 is AArch64.
+	ArchitectureARM64 Architecture = "arm64"
+)
+
 // BinariesInstall specifies which files are downloaded.
 type BinariesInstall struct {
-	// architecture is the CPU architecture of the machine. Default: "amd64".
+	// architecture is the CPU architecture of the machine, by the name in the files' URLs. Default:
+	// "amd64".
 	// +optional
-	// +kubebuilder:default=amd64
-	// +kubebuilder:validation:Enum=amd64;arm64
-	Architecture string `json:"architecture,omitempty"`
+	Architecture Architecture `json:"architecture,omitempty"`
 
 	// mirror is the base URL of copies of the files. Each copy is below the host and path of the
 	// original. Default: the originals.
@@ -95,7 +104,7 @@ type BinariesInstall struct {
 
 	// kubelet is the file from dl.k8s.io at the Machine's version.
 	// +required
-	Kubelet Checksum `json:"kubelet"`
+	Kubelet Checksum `json:"kubelet,omitempty,omitzero"`
 
 	// kubeadm is the file from dl.k8s.io at the Machine's version. It is required with join.method
 	// Kubeadm, and can't be set otherwise.
@@ -107,15 +116,15 @@ type BinariesInstall struct {
 	// containerd-static-<version>-linux-<architecture>.tar.gz, and on the others
 	// containerd-<version>-linux-<architecture>.tar.gz.
 	// +required
-	Containerd Release `json:"containerd"`
+	Containerd Release `json:"containerd,omitempty,omitzero"`
 
 	// runc is the binary of a runc release.
 	// +required
-	Runc Release `json:"runc"`
+	Runc Release `json:"runc,omitempty,omitzero"`
 
 	// cniPlugins is the archive of a release of the CNI reference plugins.
 	// +required
-	CNIPlugins Release `json:"cniPlugins"`
+	CNIPlugins Release `json:"cniPlugins,omitempty,omitzero"`
 
 	// crictl is the archive of a cri-tools release. Default: none, crictl is not installed. A node
 	// does not need it.
@@ -132,7 +141,7 @@ type Checksum struct {
 	// +kubebuilder:validation:MinLength=64
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
-	SHA256 string `json:"sha256"`
+	SHA256 string `json:"sha256,omitempty"`
 }
 
 // Release is one file of a project's release.
@@ -143,7 +152,7 @@ type Release struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+\.[0-9]+\.[0-9]+(-[a-z0-9.]+)?$`
-	Version string `json:"version"`
+	Version string `json:"version,omitempty"`
 
 	// sha256 is the SHA-256 checksum of the file, in hexadecimal. It is verified before the file is
 	// used.
@@ -152,7 +161,7 @@ type Release struct {
 	// +kubebuilder:validation:MinLength=64
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
-	SHA256 string `json:"sha256"`
+	SHA256 string `json:"sha256,omitempty"`
 }
 
 // JoinMethod specifies how a machine joins its cluster.
@@ -179,7 +188,6 @@ type Join struct {
 	// kubeadm created, a Machine with a version, and kubeadm in a prebuilt image. See
 	// docs/bootstrap.md. Default: "Kubelet".
 	// +optional
-	// +kubebuilder:default=Kubelet
 	Method JoinMethod `json:"method,omitempty"`
 
 	// ignorePreflightErrors are the kubeadm checks whose failure is only a warning, or "all". It
@@ -194,6 +202,48 @@ type Join struct {
 	IgnorePreflightErrors []string `json:"ignorePreflightErrors,omitempty"`
 }
 
+// FeatureState specifies whether a feature is in use.
+// +kubebuilder:validation:Enum=Enabled;Disabled
+type FeatureState string
+
+// The states of a feature.
+const (
+	// FeatureEnabled enables the feature.
+	FeatureEnabled FeatureState = "Enabled"
+	// FeatureDisabled disables the feature.
+	FeatureDisabled FeatureState = "Disabled"
+)
+
+// FeatureGate enables or disables one feature of the kubelet.
+type FeatureGate struct {
+	// name is the name of the feature.
+	// Example: "NodeSwap".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Z][A-Za-z0-9]*$`
+	Name string `json:"name,omitempty"`
+
+	// state is "Enabled" or "Disabled".
+	// Example: "Enabled".
+	// +required
+	State FeatureState `json:"state,omitempty"`
+}
+
+// NodeIPFamily specifies the families of a Node's addresses.
+// +kubebuilder:validation:Enum=IPv4;IPv6;DualStack
+type NodeIPFamily string
+
+// The families of a Node's addresses.
+const (
+	// NodeIPv4 is an address of IPv4 only.
+	NodeIPv4 NodeIPFamily = "IPv4"
+	// NodeIPv6 is an address of IPv6 only.
+	NodeIPv6 NodeIPFamily = "IPv6"
+	// NodeDualStack is an address of each family.
+	NodeDualStack NodeIPFamily = "DualStack"
+)
+
 // Kubelet holds settings of the kubelet. Names and meanings are those of KubeletConfiguration
 // (kubelet.config.k8s.io/v1beta1).
 // +kubebuilder:validation:MinProperties=1
@@ -202,21 +252,23 @@ type Kubelet struct {
 	// "DualStack" for the default route's address of each family. Default: the kubelet's choice,
 	// IPv4 before IPv6.
 	// +optional
-	// +kubebuilder:validation:Enum=IPv4;IPv6;DualStack
-	NodeIPFamily string `json:"nodeIPFamily,omitempty"`
+	NodeIPFamily NodeIPFamily `json:"nodeIPFamily,omitempty"`
 
 	// maxPods is the maximum number of pods on the Node. Default: that of the cluster's
 	// kubelet-config with join.method Kubeadm, otherwise the kubelet's own, 110.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
-	MaxPods *int32 `json:"maxPods,omitempty"`
+	MaxPods int32 `json:"maxPods,omitempty"`
 
 	// featureGates enables or disables features by name. Default: the defaults of Kubernetes.
-	// Example: {"NodeSwap":true}.
+	// Example: [{"name":"NodeSwap","state":"Enabled"}].
 	// +optional
-	// +kubebuilder:validation:MaxProperties=64
-	FeatureGates map[string]bool `json:"featureGates,omitempty"`
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	FeatureGates []FeatureGate `json:"featureGates,omitempty"`
 
 	// systemReserved is reserved for system daemons: cpu, memory, ephemeral-storage, pid. Default:
 	// none.
@@ -268,11 +320,18 @@ type Kubelet struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=1000
-	ContainerLogMaxFiles *int32 `json:"containerLogMaxFiles,omitempty"`
+	ContainerLogMaxFiles int32 `json:"containerLogMaxFiles,omitempty"`
 
-	// configuration holds further fields of KubeletConfiguration. Unknown fields are rejected. So
-	// are those that have a field here or that Drover sets: how the kubelet joins, which
-	// authorities it trusts, and which runtime it uses. Default: none.
+	// configuration is an escape hatch: it holds fields of KubeletConfiguration that have no field
+	// here. Drover passes them on unchanged, and their meaning depends on the kubelet's version.
+	// Unknown fields are rejected. So are those with a field in this spec: clusterDNS,
+	// clusterDomain, containerLogMaxFiles, containerLogMaxSize, evictionHard, evictionSoft,
+	// evictionSoftGracePeriod, featureGates, kubeReserved, maxPods, registerWithTaints (nodeTaints)
+	// and systemReserved. And so are those that decide how the kubelet joins, which authorities it
+	// trusts, and which runtime it uses: apiVersion, authentication, authorization, cgroupDriver,
+	// containerRuntimeEndpoint, imageServiceEndpoint, kind, providerID, readOnlyPort, registerNode,
+	// resolvConf, rotateCertificates, serverTLSBootstrap, staticPodURL, tlsCertFile and
+	// tlsPrivateKeyFile. Default: none.
 	// Example: {"serializeImagePulls":false}.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
@@ -289,7 +348,7 @@ type Registry struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^(_default|[a-z0-9]([-a-z0-9.]*[a-z0-9])?(:[0-9]{1,5})?)$`
-	Host string `json:"host"`
+	Host string `json:"host,omitempty"`
 
 	// mirrors are tried first, in order, and then the registry itself.
 	// Example: [{"url": "https://mirror.example.org"}].
@@ -298,7 +357,7 @@ type Registry struct {
 	// +listMapKey=url
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
-	Mirrors []Mirror `json:"mirrors"`
+	Mirrors []Mirror `json:"mirrors,omitempty"`
 }
 
 // Mirror is a server that has copies of a registry's images.
@@ -309,7 +368,7 @@ type Mirror struct {
 	// +kubebuilder:validation:MinLength=8
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^https?://[A-Za-z0-9._~:/\[\]-]+$`
-	URL string `json:"url"`
+	URL string `json:"url,omitempty"`
 }
 
 // Containerd holds settings of the container runtime.

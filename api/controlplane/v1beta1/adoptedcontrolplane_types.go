@@ -45,11 +45,10 @@ type KubeconfigReference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 
 	// key is the key in the Secret's data. Default: "value".
 	// +optional
-	// +kubebuilder:default=value
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
@@ -62,12 +61,12 @@ type AdoptedControlPlaneSpec struct {
 	// contain its credentials: a client certificate or token, and the CA. Programs, auth provider
 	// plugins and file paths are rejected. Drover picks up a change of the Secret immediately.
 	// +required
-	KubeconfigRef KubeconfigReference `json:"kubeconfigRef"`
+	KubeconfigRef KubeconfigReference `json:"kubeconfigRef,omitempty,omitzero"`
 
 	// controlPlaneEndpoint is the address at which machines reach the API server. Default: the
 	// kubeconfig's server.
 	// +optional
-	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
+	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"` //nolint:kubeapilinter // The type has MinProperties=1, which the linter does not see in another module.
 
 	// version is the Kubernetes version that the control plane is expected to run. Only
 	// ClusterClass needs it. If empty, status.version still has the version that the API server
@@ -85,7 +84,7 @@ type AdoptedControlPlaneSpec struct {
 type AdoptedControlPlaneInitialization struct {
 	// controlPlaneInitialized is true once the API server has answered.
 	// +optional
-	ControlPlaneInitialized *bool `json:"controlPlaneInitialized,omitempty"`
+	ControlPlaneInitialized *bool `json:"controlPlaneInitialized,omitempty"` //nolint:kubeapilinter // Cluster API's contract has a bool.
 }
 
 // AdoptedControlPlaneStatus is the observed state of the API server.
@@ -107,7 +106,7 @@ type AdoptedControlPlaneStatus struct {
 	// plane. It makes Cluster API drain worker machines although there are no control plane
 	// machines.
 	// +optional
-	ExternalManagedControlPlane *bool `json:"externalManagedControlPlane,omitempty"`
+	ExternalManagedControlPlane *bool `json:"externalManagedControlPlane,omitempty"` //nolint:kubeapilinter // Cluster API's contract has a bool.
 
 	// version is the Kubernetes version that the API server reported.
 	// Example: "v1.36.3".
@@ -143,7 +142,7 @@ type AdoptedControlPlane struct {
 
 	// spec specifies where the API server is.
 	// +required
-	Spec AdoptedControlPlaneSpec `json:"spec"`
+	Spec AdoptedControlPlaneSpec `json:"spec,omitempty,omitzero"`
 
 	// status is the observed state of the API server.
 	// +optional
@@ -172,20 +171,21 @@ type AdoptedControlPlaneList struct {
 type AdoptedControlPlaneTemplateResource struct {
 	// metadata is copied to each AdoptedControlPlane that is created from the template.
 	// +optional
-	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
+	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"` //nolint:kubeapilinter // The type has MinProperties=1, which the linter does not see in another module.
 
 	// spec is the spec of the AdoptedControlPlanes. version must not be set: it comes from the
 	// Cluster's spec.topology.version.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="!has(self.version)",message="version can't be set in a template: it is the Cluster's, in spec.topology.version"
-	Spec AdoptedControlPlaneSpec `json:"spec"`
+	Spec AdoptedControlPlaneSpec `json:"spec,omitempty,omitzero"`
 }
 
 // AdoptedControlPlaneTemplateSpec wraps the template.
 type AdoptedControlPlaneTemplateSpec struct {
-	// template is the template from which AdoptedControlPlanes are created.
+	// template is the template from which AdoptedControlPlanes are created. It is immutable. To
+	// change it, create a new template and refer to it in the ClusterClass.
 	// +required
-	Template AdoptedControlPlaneTemplateResource `json:"template"`
+	Template AdoptedControlPlaneTemplateResource `json:"template,omitempty,omitzero"`
 }
 
 // AdoptedControlPlaneTemplate is the template from which a ClusterClass creates
@@ -204,7 +204,7 @@ type AdoptedControlPlaneTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec AdoptedControlPlaneTemplateSpec `json:"spec"`
+	Spec AdoptedControlPlaneTemplateSpec `json:"spec,omitempty,omitzero"`
 }
 
 // AdoptedControlPlaneTemplateList is a list of AdoptedControlPlaneTemplates.

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/utils/ptr"
-
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud/simulated/simulator/userdata"
@@ -86,7 +84,7 @@ func TestFormatsAreAlike(t *testing.T) {
 func joinByDrover(ctx context.Context, t *testing.T, a *apiServer, format bootstrapv1.Format, change func(*render.Input, userdata.Machine)) (*kubelet, userdata.Machine, error) {
 	t.Helper()
 	in := droverInput(t, bootstrapv1.DroverConfigSpec{
-		Format: format, Join: bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm}, Kubelet: bootstrapv1.Kubelet{MaxPods: ptr.To[int32](50)},
+		Format: format, Join: bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm}, Kubelet: bootstrapv1.Kubelet{MaxPods: 50},
 	})
 	in.Server, in.CA = a.URL, a.describes
 	disk := userdata.Machine{Files: map[string]userdata.File{}}
