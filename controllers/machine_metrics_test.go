@@ -183,7 +183,7 @@ func TestInstanceType(t *testing.T) {
 		"m7i.large": {Cloud: infrav1.MachineCloud{AWS: &infrav1.AWSMachine{InstanceType: "m7i.large"}}},
 		"D4s_v5":    {Cloud: infrav1.MachineCloud{Azure: &infrav1.AzureMachine{VMSize: "D4s_v5"}}},
 		"m1.large":  {Cloud: infrav1.MachineCloud{OpenStack: &infrav1.OpenStackMachine{Flavor: "m1.large"}}},
-		"u1.medium": {Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{Instancetype: &infrav1.KubeVirtInstancetype{Name: "u1.medium"}}}},
+		"u1.medium": {Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{Instancetype: infrav1.KubeVirtInstancetype{Name: "u1.medium"}}}},
 		"":          {Cloud: infrav1.MachineCloud{VSphere: &infrav1.VSphereMachine{CPUs: 2}}},
 	} {
 		if got := instanceType(&fields); got != want {

@@ -116,7 +116,7 @@ func written(t *testing.T) *damage.Tape {
 
 func TestDamagedAnswers(t *testing.T) {
 	address := &url.URL{Scheme: "https", Host: "10.0.0.1"}
-	spec := &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{Instancetype: &infrav1.KubeVirtInstancetype{Name: "u1"}}}}
+	spec := &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{Instancetype: infrav1.KubeVirtInstancetype{Name: "u1"}}}}
 	damage.Run(t, written(t), damage.Target{
 		Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
 			to := endpoint{server: address, bearer: func() (string, error) { return "marked-token", nil }}

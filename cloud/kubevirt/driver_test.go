@@ -102,7 +102,7 @@ func TestDryRun(t *testing.T) {
 					write(w, 422, refusal(422, metav1.StatusReasonInvalid, "no"))
 				}
 			})
-			spec := &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{CPU: &infrav1.KubeVirtCPU{Cores: 1}}}}
+			spec := &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{CPU: infrav1.KubeVirtCPU{Cores: 1}}}}
 			err := d.DryRun(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Name: "m", Namespace: "ns", Spec: spec})
 			g.Expect(cloud.CodeOf(err)).To(Equal(c.want), "%v", err)
 			g.Expect(posts).To(Equal(c.posts))

@@ -99,11 +99,11 @@ func newVM(req cloud.Request, namespace string, domain infrav1.KubeVirtFailureDo
 			},
 		},
 	}
-	if i := spec.Instancetype; i != nil {
-		vm.Spec.Instancetype = &kubevirtv1.InstancetypeMatcher{Name: i.Name, Kind: i.Kind}
+	if i := spec.Instancetype; i.Name != "" {
+		vm.Spec.Instancetype = &kubevirtv1.InstancetypeMatcher{Name: i.Name, Kind: cmp.Or(i.Kind, clusterInstancetype)}
 	}
-	if p := spec.Preference; p != nil {
-		vm.Spec.Preference = &kubevirtv1.PreferenceMatcher{Name: p.Name, Kind: p.Kind}
+	if p := spec.Preference; p.Name != "" {
+		vm.Spec.Preference = &kubevirtv1.PreferenceMatcher{Name: p.Name, Kind: cmp.Or(p.Kind, "VirtualMachineClusterPreference")}
 	}
 	addDisks(vm, req, namespace)
 	return vm
@@ -126,22 +126,22 @@ func guest(req cloud.Request, domain infrav1.KubeVirtFailureDomain) kubevirtv1.V
 	maps.Copy(nodes, domain.NodeSelector)
 	g := kubevirtv1.VirtualMachineInstanceSpec{
 		Hostname:                      driverkit.HostName(req.Name, 63),
-		Architecture:                  string(spec.Architecture),
+		Architecture:                  cmp.Or(string(spec.Architecture), defaultArchitecture),
 		NodeSelector:                  nodes,
 		Affinity:                      affinity(spec),
 		TopologySpreadConstraints:     spread(spec, req.OwnershipID),
 		Tolerations:                   tolerations(spec),
 		PriorityClassName:             spec.PriorityClassName,
-		TerminationGracePeriodSeconds: spec.TerminationGraceSeconds,
+		TerminationGracePeriodSeconds: cmp.Or(spec.TerminationGraceSeconds, ptr.To[int64](30)),
 		Domain:                        kubevirtv1.DomainSpec{Firmware: firmware(spec), Features: features(spec)},
 	}
 	if spec.EvictionStrategy != "" {
 		g.EvictionStrategy = ptr.To(kubevirtv1.EvictionStrategy(spec.EvictionStrategy))
 	}
-	if c := spec.CPU; c != nil {
+	if c := spec.CPU; c.Cores != 0 {
 		g.Domain.CPU = &kubevirtv1.CPU{
 			Cores: uint32(c.Cores), Sockets: uint32(max(c.Sockets, 1)), Threads: uint32(max(c.Threads, 1)),
-			Model: c.Model, DedicatedCPUPlacement: ptr.Deref(c.Dedicated, false),
+			Model: c.Model, DedicatedCPUPlacement: c.Placement == infrav1.KubeVirtCPUDedicated,
 		}
 	}
 	if spec.MemoryMiB > 0 {
@@ -191,10 +191,10 @@ func card(n infrav1.KubeVirtNetwork) kubevirtv1.Interface {
 
 func firmware(spec *infrav1.KubeVirtMachine) *kubevirtv1.Firmware {
 	switch {
-	case spec.Firmware == nil:
+	case spec.Firmware.Bootloader == "":
 		return nil
 	case spec.Firmware.Bootloader == "UEFI":
-		secure := ptr.Deref(spec.Firmware.SecureBoot, false)
+		secure := spec.Firmware.SecureBoot == infrav1.FeatureEnabled
 		return &kubevirtv1.Firmware{Bootloader: &kubevirtv1.Bootloader{EFI: &kubevirtv1.EFI{SecureBoot: &secure}}}
 	}
 	return &kubevirtv1.Firmware{Bootloader: &kubevirtv1.Bootloader{BIOS: &kubevirtv1.BIOS{}}}
@@ -202,7 +202,7 @@ func firmware(spec *infrav1.KubeVirtMachine) *kubevirtv1.Firmware {
 
 // features returns the features that secure boot requires, or nil without secure boot.
 func features(spec *infrav1.KubeVirtMachine) *kubevirtv1.Features {
-	if spec.Firmware == nil || !ptr.Deref(spec.Firmware.SecureBoot, false) {
+	if spec.Firmware.SecureBoot != infrav1.FeatureEnabled {
 		return nil
 	}
 	return &kubevirtv1.Features{SMM: &kubevirtv1.FeatureState{Enabled: ptr.To(true)}}
@@ -360,7 +360,7 @@ func spread(spec *infrav1.KubeVirtMachine, owner string) (all []corev1.TopologyS
 func tolerations(spec *infrav1.KubeVirtMachine) (all []corev1.Toleration) {
 	for _, t := range spec.Tolerations {
 		all = append(all, corev1.Toleration{
-			Key: t.Key, Operator: corev1.TolerationOperator(t.Operator), Value: t.Value, Effect: corev1.TaintEffect(t.Effect), TolerationSeconds: t.Seconds,
+			Key: t.Key, Operator: corev1.TolerationOperator(cmp.Or(t.Operator, string(corev1.TolerationOpEqual))), Value: t.Value, Effect: corev1.TaintEffect(t.Effect), TolerationSeconds: t.Seconds,
 		})
 	}
 	return all

@@ -29,6 +29,12 @@ type shape struct {
 	memory resource.Quantity
 }
 
+// The defaults of a machine's fields.
+const (
+	clusterInstancetype = "VirtualMachineClusterInstancetype"
+	defaultArchitecture = "amd64"
+)
+
 // Offering returns the capacity of the instancetype, or of the machine's own fields.
 func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFields) (cloud.Offering, error) {
 	spec, err := union.MachineOf(fields)
@@ -36,10 +42,10 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFiel
 		return cloud.Offering{}, err
 	}
 	s := shape{memory: *resource.NewQuantity(spec.MemoryMiB<<20, resource.BinarySI)}
-	if c := spec.CPU; c != nil {
+	if c := spec.CPU; c.Cores != 0 {
 		s.cpus = int64(c.Cores) * int64(max(c.Sockets, 1)) * int64(max(c.Threads, 1))
 	}
-	if i := spec.Instancetype; i != nil {
+	if i := spec.Instancetype; i.Name != "" {
 		if s, err = d.shape(ctx, i); err != nil {
 			return cloud.Offering{}, err
 		}
@@ -48,7 +54,7 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFiel
 	if v := spec.RootDisk.DataVolume; v != nil {
 		disk = int64(v.SizeGiB) << 30
 	}
-	o := driverkit.Offering(cmp.Or(string(spec.Architecture), "amd64"), s.cpus, 0, disk, nil)
+	o := driverkit.Offering(cmp.Or(string(spec.Architecture), defaultArchitecture), s.cpus, 0, disk, nil)
 	o.Capacity[corev1.ResourceMemory] = s.memory
 	return o, nil
 }
@@ -56,21 +62,21 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFiel
 // checkInstancetype refuses a machine whose instancetype does not exist. KubeVirt accepts such a
 // VM, but never starts it.
 func (d *driver) checkInstancetype(ctx context.Context, spec *infrav1.KubeVirtMachine) error {
-	if spec.Instancetype == nil {
+	if spec.Instancetype.Name == "" {
 		return nil
 	}
 	_, err := d.shape(ctx, spec.Instancetype)
 	return err
 }
 
-func (d *driver) shape(ctx context.Context, i *infrav1.KubeVirtInstancetype) (shape, error) {
+func (d *driver) shape(ctx context.Context, i infrav1.KubeVirtInstancetype) (shape, error) {
 	return d.shapes.Get(ctx, i.Kind+"/"+i.Name, func(ctx context.Context) (shape, error) { return d.instancetype(ctx, i) })
 }
 
 // instancetype reads an instancetype from the API server.
-func (d *driver) instancetype(ctx context.Context, i *infrav1.KubeVirtInstancetype) (shape, error) {
+func (d *driver) instancetype(ctx context.Context, i infrav1.KubeVirtInstancetype) (shape, error) {
 	const group = "apis/instancetype.kubevirt.io/v1beta1/"
-	kind := cmp.Or(i.Kind, "VirtualMachineClusterInstancetype")
+	kind := cmp.Or(i.Kind, clusterInstancetype)
 	path := group + "virtualmachineclusterinstancetypes/" + url.PathEscape(i.Name)
 	if kind == "VirtualMachineInstancetype" {
 		path = group + "namespaces/" + url.PathEscape(d.namespace) + "/virtualmachineinstancetypes/" + url.PathEscape(i.Name)

@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -27,9 +28,9 @@ func instanceOnKubeVirt(providerID string) string {
 // sizeOnKubeVirt returns a machine's size as the driver has it, or "".
 func sizeOnKubeVirt(m *infrav1.KubeVirtMachine) string {
 	switch {
-	case m.Instancetype != nil:
-		return strings.ToLower(m.Instancetype.Kind) + " " + m.Instancetype.Name
-	case m.CPU == nil || m.MemoryMiB == 0:
+	case m.Instancetype.Name != "":
+		return strings.ToLower(cmp.Or(m.Instancetype.Kind, "VirtualMachineClusterInstancetype")) + " " + m.Instancetype.Name
+	case m.CPU.Cores == 0 || m.MemoryMiB == 0:
 		return ""
 	}
 	return fmt.Sprintf("%d CPUs, %d MiB", m.CPU.Cores*max(m.CPU.Sockets, 1)*max(m.CPU.Threads, 1), m.MemoryMiB)

@@ -164,11 +164,11 @@ func (s findings) mcKubeVirtMeta(m *infrav1.KubeVirtMachine, meta *metav1.Object
 func (s findings) mcKubeVirtSize(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine."
 	if p := vm.Preference; p != nil {
-		m.Preference = &infrav1.KubeVirtPreference{Name: p.Name, Kind: cmp.Or(p.Kind, "VirtualMachineClusterPreference")}
+		m.Preference = infrav1.KubeVirtPreference{Name: p.Name, Kind: cmp.Or(p.Kind, "VirtualMachineClusterPreference")}
 		s.mcKubeVirtMatched(at+"preference", p)
 	}
 	if i := vm.Instancetype; i != nil { // it alone counts
-		m.Instancetype = &infrav1.KubeVirtInstancetype{Name: i.Name, Kind: cmp.Or(i.Kind, "VirtualMachineClusterInstancetype")}
+		m.Instancetype = infrav1.KubeVirtInstancetype{Name: i.Name, Kind: cmp.Or(i.Kind, "VirtualMachineClusterInstancetype")}
 		s.mcKubeVirtMatched(at+"instancetype", i)
 		s.addNote(at+"instancetype", "machine-controller prefers a VirtualMachineInstancetype of the namespace, whatever the kind: new machines get the %s %s",
 			m.Instancetype.Kind, i.Name)
@@ -181,7 +181,7 @@ func (s findings) mcKubeVirtSize(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
 		s.addLost(at+"template.cpus", "new machines have %d CPUs, of which KubeVirt reserves a part (cpuAllocationRatio), not all", cores)
 	}
 	if cores > 0 {
-		m.CPU = &infrav1.KubeVirtCPU{Cores: int32(cores), Sockets: 1, Threads: 1}
+		m.CPU = infrav1.KubeVirtCPU{Cores: int32(cores), Sockets: 1, Threads: 1}
 	}
 }
 

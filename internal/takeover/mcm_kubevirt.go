@@ -108,14 +108,16 @@ func (s findings) kubevirtSize(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
 		return fmt.Sprint(from[key])
 	}
 	cpus := cmp.Or(text(spec.Resources.Limits, "cpu"), text(spec.Resources.Requests, "cpu"))
-	m.CPU = &infrav1.KubeVirtCPU{Cores: int32(s.quantity(at+"resources", cpus, 0)), Sockets: 1, Threads: 1}
-	cpu := &infrav1.KubeVirtCPU{}
+	m.CPU = infrav1.KubeVirtCPU{Cores: int32(s.quantity(at+"resources", cpus, 0)), Sockets: 1, Threads: 1}
+	cpu, dedicated := infrav1.KubeVirtCPU{}, false
 	if s.known(at+"cpu", spec.CPU, map[string]any{
-		"cores": &cpu.Cores, "sockets": &cpu.Sockets, "threads": &cpu.Threads, "model": &cpu.Model, "dedicatedCpuPlacement": &cpu.Dedicated,
+		"cores": &cpu.Cores, "sockets": &cpu.Sockets, "threads": &cpu.Threads, "model": &cpu.Model, "dedicatedCpuPlacement": &dedicated,
 	}); cpu.Cores+cpu.Sockets+cpu.Threads > 0 {
 		m.CPU.Cores, m.CPU.Sockets, m.CPU.Threads = max(cpu.Cores, 1), max(cpu.Sockets, 1), max(cpu.Threads, 1)
 	}
-	m.CPU.Model, m.CPU.Dedicated = cpu.Model, cpu.Dedicated
+	if m.CPU.Model = cpu.Model; dedicated {
+		m.CPU.Placement = infrav1.KubeVirtCPUDedicated
+	}
 	var guest string
 	s.known(at+"memory", spec.Memory, map[string]any{"guest": &guest})
 	m.MemoryMiB = s.quantity(at+"resources", cmp.Or(guest, text(spec.Resources.Requests, "memory")), 20)

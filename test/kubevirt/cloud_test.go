@@ -114,7 +114,7 @@ func badCredentials(t testing.TB) map[string][]byte {
 // machine returns a small machine. The stand-in nodes start every machine.
 func machine(change func(*infrav1.KubeVirtMachine)) *infrav1.DroverMachineFields {
 	m := &infrav1.KubeVirtMachine{
-		CPU: &infrav1.KubeVirtCPU{Cores: 1}, MemoryMiB: 128, Architecture: "amd64",
+		CPU: infrav1.KubeVirtCPU{Cores: 1}, MemoryMiB: 128, Architecture: "amd64",
 		RootDisk: infrav1.KubeVirtRootDisk{ContainerDisk: &infrav1.KubeVirtContainerDisk{Image: "registry.example.com/node:1"}},
 	}
 	if change != nil {

@@ -36,8 +36,8 @@ func TestConformance(t *testing.T) {
 		Balancer:       clusterIP(),
 		Refused: map[string]conformance.Refused{
 			"unknown instancetype": {Machine: machine(func(m *infrav1.KubeVirtMachine) {
-				m.CPU, m.MemoryMiB = nil, 0
-				m.Instancetype = &infrav1.KubeVirtInstancetype{Name: "enormous", Kind: "VirtualMachineInstancetype"}
+				m.CPU, m.MemoryMiB = infrav1.KubeVirtCPU{}, 0
+				m.Instancetype = infrav1.KubeVirtInstancetype{Name: "enormous", Kind: "VirtualMachineInstancetype"}
 			}), Code: cloud.InvalidSpec, OfferingToo: true},
 			"two interfaces of one name": {Machine: machine(sameNetworks), Code: cloud.InvalidSpec},
 			"a label that is none": {Machine: machine(func(m *infrav1.KubeVirtMachine) {

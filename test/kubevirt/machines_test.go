@@ -90,7 +90,7 @@ func runs(t testing.TB, d cloud.Driver, token string) cloud.Resource {
 
 // everything sets all fields of a machine.
 func everything(m *infrav1.KubeVirtMachine) {
-	m.CPU = &infrav1.KubeVirtCPU{Cores: 2, Sockets: 2, Threads: 1, Dedicated: ptr.To(true), Model: "host-passthrough"}
+	m.CPU = infrav1.KubeVirtCPU{Cores: 2, Sockets: 2, Threads: 1, Placement: infrav1.KubeVirtCPUDedicated, Model: "host-passthrough"}
 	m.RootDisk = infrav1.KubeVirtRootDisk{Bus: "scsi", DataVolume: &infrav1.KubeVirtDataVolume{
 		Source: infrav1.KubeVirtDataVolumeSource{HTTP: &infrav1.KubeVirtHTTPSource{URL: "https://images.example.com/node.qcow2"}}, SizeGiB: 10,
 		StorageClassName: "fast", AccessMode: "ReadWriteOnce", VolumeMode: "Filesystem",
@@ -108,7 +108,7 @@ func everything(m *infrav1.KubeVirtMachine) {
 	m.PreferredNodes = []infrav1.KubeVirtNodeCondition{{Key: "ssd", Operator: "Exists"}}
 	m.Spread = []infrav1.KubeVirtSpread{{TopologyKey: "kubernetes.io/hostname", MaxSkew: 1, WhenUnsatisfiable: "ScheduleAnyway", MatchLabels: map[string]string{"team": "blue"}}}
 	m.Tolerations = []infrav1.KubeVirtToleration{{Key: "dedicated", Operator: "Equal", Value: "vms", Effect: "NoExecute", Seconds: ptr.To(int64(300))}}
-	m.Firmware = &infrav1.KubeVirtFirmware{Bootloader: "UEFI", SecureBoot: ptr.To(true)}
+	m.Firmware = infrav1.KubeVirtFirmware{Bootloader: "UEFI", SecureBoot: infrav1.FeatureEnabled}
 	m.TPM = infrav1.KubeVirtTPMEphemeral
 	m.Labels, m.Annotations = map[string]string{"team": "blue"}, map[string]string{"example.com/cost-center": "42"}
 }
@@ -321,7 +321,7 @@ func TestReasons(t *testing.T) {
 			m.RootDisk.DataVolume.Source = infrav1.KubeVirtDataVolumeSource{PVC: &infrav1.KubeVirtObjectSource{Name: "nothing"}}
 		}, state: cloud.StatePending, reason: " is not populated yet: The source pvc nothing doesn't exist"},
 		"no such preference": {change: func(m *infrav1.KubeVirtMachine) {
-			m.Preference = &infrav1.KubeVirtPreference{Name: "nothing", Kind: "VirtualMachinePreference"}
+			m.Preference = infrav1.KubeVirtPreference{Name: "nothing", Kind: "VirtualMachinePreference"}
 		}, state: cloud.StatePending, reason: "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -84,7 +84,7 @@ func dressKubeVirt(object client.Object, t *Tenant, kubeconfig []byte) {
 	case *infrav1.DroverMachineTemplate:
 		o.Spec.Template.Spec.Cloud.Simulated = nil
 		o.Spec.Template.Spec.Cloud.KubeVirt = &infrav1.KubeVirtMachine{
-			CPU: &infrav1.KubeVirtCPU{Cores: 1}, MemoryMiB: 128, Architecture: "amd64",
+			CPU: infrav1.KubeVirtCPU{Cores: 1}, MemoryMiB: 128, Architecture: "amd64",
 			RootDisk: infrav1.KubeVirtRootDisk{ContainerDisk: &infrav1.KubeVirtContainerDisk{Image: "registry.example.com/node:1"}},
 			DataDisks: []infrav1.KubeVirtDataDisk{{Name: "data", DataVolume: &infrav1.KubeVirtDataVolume{
 				SizeGiB: 1, Source: infrav1.KubeVirtDataVolumeSource{Blank: &infrav1.KubeVirtBlankSource{}},

@@ -84,7 +84,7 @@ func dressKubeVirt(object client.Object, kubeconfig []byte) {
 	case *infrav1.DroverMachineTemplate:
 		o.Spec.Template.Spec.Cloud.Simulated = nil
 		o.Spec.Template.Spec.Cloud.KubeVirt = &infrav1.KubeVirtMachine{
-			CPU: &infrav1.KubeVirtCPU{Cores: 2}, MemoryMiB: 1280, Architecture: "amd64",
+			CPU: infrav1.KubeVirtCPU{Cores: 2}, MemoryMiB: 1280, Architecture: "amd64",
 			RootDisk: infrav1.KubeVirtRootDisk{ContainerDisk: &infrav1.KubeVirtContainerDisk{Image: "registry.example.com/prebuilt:1"}},
 			// With masquerade the guest would have another address than its instance.
 			Networks: []infrav1.KubeVirtNetwork{{Name: "default", Binding: "Bridge"}}, NetworkData: networkData,

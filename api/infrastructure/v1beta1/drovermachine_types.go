@@ -36,7 +36,7 @@ type MachineCloud struct {
 
 	// kubevirt specifies a VirtualMachine in a Kubernetes cluster with KubeVirt.
 	// +optional
-	KubeVirt *KubeVirtMachine `json:"kubevirt,omitempty"`
+	KubeVirt *KubeVirtMachine `json:"kubevirt,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// openstack specifies a Nova server.
 	// +optional

@@ -5,15 +5,16 @@ package v1beta1
 // KubeVirtRootDisk is the disk that the machine boots from. Exactly one source must be set.
 // +kubebuilder:validation:XValidation:rule="has(self.containerDisk) != has(self.dataVolume)",message="exactly one must be set: containerDisk or dataVolume"
 // +kubebuilder:validation:XValidation:rule="!has(self.dataVolume) || !has(self.dataVolume.source.blank)",message="a machine can't boot from a blank disk"
+// +kubebuilder:validation:MinProperties=1
 type KubeVirtRootDisk struct {
 	// containerDisk is an image that contains a disk, such as those at "quay.io/containerdisks".
 	// What the guest writes is lost when the guest ends. Default: none.
 	// +optional
-	ContainerDisk *KubeVirtContainerDisk `json:"containerDisk,omitempty"`
+	ContainerDisk *KubeVirtContainerDisk `json:"containerDisk,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// dataVolume is a volume of the machine that CDI fills. Default: none.
 	// +optional
-	DataVolume *KubeVirtDataVolume `json:"dataVolume,omitempty"`
+	DataVolume *KubeVirtDataVolume `json:"dataVolume,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// bus is the bus of the disk. Default: the preference's bus, otherwise "virtio".
 	// +optional
@@ -62,11 +63,11 @@ type KubeVirtDataDisk struct {
 	// containerDisk is an image that contains a disk. What the guest writes is lost when the guest
 	// ends. Default: none.
 	// +optional
-	ContainerDisk *KubeVirtContainerDisk `json:"containerDisk,omitempty"`
+	ContainerDisk *KubeVirtContainerDisk `json:"containerDisk,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// dataVolume is a volume of the machine. Default: none.
 	// +optional
-	DataVolume *KubeVirtDataVolume `json:"dataVolume,omitempty"`
+	DataVolume *KubeVirtDataVolume `json:"dataVolume,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// emptyGiB is the size of an empty disk on the node, in GiB. The disk is lost when the guest
 	// ends. Default: none.
@@ -85,7 +86,7 @@ type KubeVirtDataDisk struct {
 type KubeVirtDataVolume struct {
 	// source specifies the initial content of the volume.
 	// +required
-	Source KubeVirtDataVolumeSource `json:"source"`
+	Source KubeVirtDataVolumeSource `json:"source,omitempty,omitzero"`
 
 	// sizeGiB is the size of the volume in GiB. Default: the size of the source, if CDI can
 	// determine it.
@@ -120,27 +121,28 @@ type KubeVirtDataVolume struct {
 // KubeVirtDataVolumeSource specifies where a volume's content comes from. Exactly one source must
 // be set.
 // +kubebuilder:validation:XValidation:rule="[has(self.registry), has(self.http), has(self.pvc), has(self.snapshot), has(self.dataSource), has(self.blank)].filter(x, x).size() == 1",message="exactly one source must be set: registry, http, pvc, snapshot, dataSource or blank"
+// +kubebuilder:validation:MinProperties=1
 type KubeVirtDataVolumeSource struct {
 	// registry is a disk in an OCI image. Default: none.
 	// +optional
-	Registry *KubeVirtRegistrySource `json:"registry,omitempty"`
+	Registry *KubeVirtRegistrySource `json:"registry,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// http is a disk image at a URL. Default: none.
 	// +optional
-	HTTP *KubeVirtHTTPSource `json:"http,omitempty"`
+	HTTP *KubeVirtHTTPSource `json:"http,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// pvc is a PersistentVolumeClaim to clone. Default: none.
 	// +optional
-	PVC *KubeVirtObjectSource `json:"pvc,omitempty"`
+	PVC *KubeVirtObjectSource `json:"pvc,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// snapshot is a VolumeSnapshot to restore. Default: none.
 	// +optional
-	Snapshot *KubeVirtObjectSource `json:"snapshot,omitempty"`
+	Snapshot *KubeVirtObjectSource `json:"snapshot,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// dataSource is a CDI DataSource, which specifies what to clone and is kept up to date outside
 	// of Drover. Default: none.
 	// +optional
-	DataSource *KubeVirtObjectSource `json:"dataSource,omitempty"`
+	DataSource *KubeVirtObjectSource `json:"dataSource,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// blank is an empty volume. Default: none.
 	// +optional

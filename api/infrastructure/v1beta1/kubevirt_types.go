@@ -83,21 +83,21 @@ type KubeVirtArchitecture string
 // and memoryMiB.
 // +kubebuilder:validation:XValidation:rule="has(self.instancetype) != (has(self.cpu) || has(self.memoryMiB))",message="give either instancetype, or cpu and memoryMiB"
 // +kubebuilder:validation:XValidation:rule="has(self.instancetype) || (has(self.cpu) && has(self.memoryMiB))",message="cpu and memoryMiB are needed together"
-// +kubebuilder:validation:XValidation:rule="!has(self.firmware) || !has(self.firmware.secureBoot) || !self.firmware.secureBoot || self.firmware.bootloader == 'UEFI'",message="secureBoot needs the bootloader UEFI"
+// +kubebuilder:validation:XValidation:rule="!has(self.firmware) || !has(self.firmware.secureBoot) || self.firmware.secureBoot == 'Disabled' || self.firmware.bootloader == 'UEFI'",message="secureBoot needs the bootloader UEFI"
 type KubeVirtMachine struct {
 	// instancetype specifies the machine's CPU and memory. Default: none, and cpu and memoryMiB are
 	// required.
 	// +optional
-	Instancetype *KubeVirtInstancetype `json:"instancetype,omitempty"`
+	Instancetype KubeVirtInstancetype `json:"instancetype,omitempty,omitzero"`
 
 	// preference specifies what an operating system prefers: buses, firmware and features. Default:
 	// none.
 	// +optional
-	Preference *KubeVirtPreference `json:"preference,omitempty"`
+	Preference KubeVirtPreference `json:"preference,omitempty,omitzero"`
 
 	// cpu specifies the CPUs that the guest sees. Default: the instancetype's CPUs.
 	// +optional
-	CPU *KubeVirtCPU `json:"cpu,omitempty"`
+	CPU KubeVirtCPU `json:"cpu,omitempty,omitzero"`
 
 	// memoryMiB is the guest's memory in MiB. Default: the instancetype's memory.
 	// Example: 8192.
@@ -108,12 +108,11 @@ type KubeVirtMachine struct {
 
 	// architecture is the CPU architecture of the guest. Default: "amd64".
 	// +optional
-	// +kubebuilder:default=amd64
 	Architecture KubeVirtArchitecture `json:"architecture,omitempty"`
 
 	// rootDisk is the disk with the operating system.
 	// +required
-	RootDisk KubeVirtRootDisk `json:"rootDisk"`
+	RootDisk KubeVirtRootDisk `json:"rootDisk,omitempty,omitzero"`
 
 	// dataDisks are additional disks, in the order in which the guest sees them. They are deleted
 	// with the machine. Default: none.
@@ -136,7 +135,6 @@ type KubeVirtMachine struct {
 	// cloudInit is the data source of the guest's user data: "NoCloud" for cloud-init,
 	// "ConfigDrive" for Ignition. Default: "NoCloud".
 	// +optional
-	// +kubebuilder:default=NoCloud
 	CloudInit KubeVirtCloudInit `json:"cloudInit,omitempty"`
 
 	// networkData is the guest's network configuration, in a format that its data source supports.
@@ -162,7 +160,6 @@ type KubeVirtMachine struct {
 	// terminationGraceSeconds is the time that the guest has to shut down when the machine is
 	// deleted, in seconds. Default: 30.
 	// +optional
-	// +kubebuilder:default=30
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=3600
 	TerminationGraceSeconds *int64 `json:"terminationGraceSeconds,omitempty"`
@@ -219,7 +216,7 @@ type KubeVirtMachine struct {
 	// firmware is the firmware that boots the guest. Default: the preference's firmware, otherwise
 	// BIOS.
 	// +optional
-	Firmware *KubeVirtFirmware `json:"firmware,omitempty"`
+	Firmware KubeVirtFirmware `json:"firmware,omitempty,omitzero"`
 
 	// tpm is the guest's TPM 2.0: "Ephemeral", which loses its state at every start, or
 	// "Persistent". Default: none.
@@ -273,7 +270,6 @@ type KubeVirtInstancetype struct {
 	// kind is the kind of the instancetype: that of the cluster, or that of the account's
 	// namespace. Default: "VirtualMachineClusterInstancetype".
 	// +optional
-	// +kubebuilder:default=VirtualMachineClusterInstancetype
 	// +kubebuilder:validation:Enum=VirtualMachineClusterInstancetype;VirtualMachineInstancetype
 	Kind string `json:"kind,omitempty"`
 }
@@ -291,10 +287,20 @@ type KubeVirtPreference struct {
 	// kind is the kind of the preference: that of the cluster, or that of the account's namespace.
 	// Default: "VirtualMachineClusterPreference".
 	// +optional
-	// +kubebuilder:default=VirtualMachineClusterPreference
 	// +kubebuilder:validation:Enum=VirtualMachineClusterPreference;VirtualMachinePreference
 	Kind string `json:"kind,omitempty"`
 }
+
+// KubeVirtCPUPlacement specifies which CPUs of the node run those of a guest.
+// +kubebuilder:validation:Enum=Shared;Dedicated
+type KubeVirtCPUPlacement string
+
+const (
+	// KubeVirtCPUShared lets others use the CPUs, too.
+	KubeVirtCPUShared KubeVirtCPUPlacement = "Shared"
+	// KubeVirtCPUDedicated pins each CPU to one that nothing else uses.
+	KubeVirtCPUDedicated KubeVirtCPUPlacement = "Dedicated"
+)
 
 // KubeVirtCPU specifies a guest's CPUs. Their number is sockets × cores × threads.
 type KubeVirtCPU struct {
@@ -307,22 +313,21 @@ type KubeVirtCPU struct {
 
 	// sockets is the number of sockets. Default: 1.
 	// +optional
-	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	Sockets int32 `json:"sockets,omitempty"`
 
 	// threads is the number of threads of each core. Default: 1.
 	// +optional
-	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=8
 	Threads int32 `json:"threads,omitempty"`
 
-	// dedicated pins each CPU to a CPU of the node that nothing else uses. The node needs the CPU
-	// manager's static policy. Default: false.
+	// placement is "Dedicated" to pin each CPU to a CPU of the node that nothing else uses, or
+	// "Shared". A dedicated CPU needs the CPU manager's static policy on the node. Default:
+	// "Shared".
 	// +optional
-	Dedicated *bool `json:"dedicated,omitempty"`
+	Placement KubeVirtCPUPlacement `json:"placement,omitempty"`
 
 	// model is the model of the CPU. Default: KubeVirt's default, with which the VM can migrate
 	// between similar nodes.
@@ -415,14 +420,12 @@ type KubeVirtSpread struct {
 
 	// maxSkew is the maximum difference between the numbers of machines of two values. Default: 1.
 	// +optional
-	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	MaxSkew int32 `json:"maxSkew,omitempty"`
 
 	// whenUnsatisfiable is "ScheduleAnyway" or "DoNotSchedule". Default: "ScheduleAnyway".
 	// +optional
-	// +kubebuilder:default=ScheduleAnyway
 	// +kubebuilder:validation:Enum=ScheduleAnyway;DoNotSchedule
 	WhenUnsatisfiable string `json:"whenUnsatisfiable,omitempty"`
 
@@ -448,7 +451,6 @@ type KubeVirtToleration struct {
 
 	// operator is "Equal" or "Exists". Default: "Equal".
 	// +optional
-	// +kubebuilder:default=Equal
 	// +kubebuilder:validation:Enum=Equal;Exists
 	Operator string `json:"operator,omitempty"`
 
@@ -480,9 +482,9 @@ type KubeVirtFirmware struct {
 	// +kubebuilder:validation:Enum=BIOS;UEFI
 	Bootloader string `json:"bootloader,omitempty"`
 
-	// secureBoot allows only signed code to boot. Default: false.
+	// secureBoot is "Enabled" if only signed code may boot. Default: "Disabled".
 	// +optional
-	SecureBoot *bool `json:"secureBoot,omitempty"`
+	SecureBoot FeatureState `json:"secureBoot,omitempty"`
 }
 
 // KubeVirtTPM is the kind of a guest's TPM.
@@ -498,13 +500,12 @@ const (
 
 // KubeVirtLoadBalancer is a Service without a selector, next to the VMs. Drover writes its
 // endpoints.
-// +kubebuilder:validation:XValidation:rule="has(self.host) == (self.type == 'NodePort')",message="host is for the type NodePort, which needs it"
+// +kubebuilder:validation:XValidation:rule="has(self.host) == (has(self.type) && self.type == 'NodePort')",message="host is for the type NodePort, which needs it"
 type KubeVirtLoadBalancer struct {
 	// type is the Service's type. "ClusterIP" is reachable only from within the cluster that runs
 	// the VMs. "NodePort" needs a port of the range that this cluster has for node ports. Default:
 	// "LoadBalancer".
 	// +optional
-	// +kubebuilder:default=LoadBalancer
 	// +kubebuilder:validation:Enum=ClusterIP;NodePort;LoadBalancer
 	Type string `json:"type,omitempty"`
 
