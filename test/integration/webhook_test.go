@@ -145,7 +145,7 @@ func TestTemplatesAreImmutable(t *testing.T) {
 	s.Expect(tryMachines(dry)).To(refused, "the annotation alone opens nothing")
 
 	update(s, machines, func(m *infrav1.DroverMachineTemplate) { m.Labels = map[string]string{"team": "a"} })
-	s.Expect(read(s, machines).Spec.Template.Spec.Cloud.Simulated.DiskGiB).To(BeEquivalentTo(20), "the default is in the object")
+	s.Expect(read(s, machines).Spec.Template.Spec.Cloud.Simulated.DiskGiB).To(BeZero(), "no default is in the object")
 }
 
 // TestAccountKeepsItsRegion tests that the region of an account can't be changed.
