@@ -195,8 +195,8 @@ func TestConventions(t *testing.T) {
 	}
 }
 
-// checkDefault tests that a default is in the schema if and only if the description says that it is
-// a constant. The zero value (false, 0, "") needs no default in the schema.
+// checkDefault tests that a default in the schema is the constant that the description says. Most
+// schemas have none, because Drover applies the default where it reads the field.
 func checkDefault(t *testing.T, path string, field *apiextensionsv1.JSONSchemaProps) {
 	t.Helper()
 	described, inSchema := "", ""
@@ -206,7 +206,7 @@ func checkDefault(t *testing.T, path string, field *apiextensionsv1.JSONSchemaPr
 	if field.Default != nil && field.Type != "object" {
 		inSchema = string(field.Default.Raw)
 	}
-	if described != inSchema {
+	if inSchema != "" && described != inSchema {
 		t.Errorf("%s: the default in the description is %s, in the schema %s", path, described, inSchema)
 	}
 }

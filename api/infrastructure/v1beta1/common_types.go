@@ -14,6 +14,18 @@ type LocalReference struct {
 	Name string `json:"name,omitempty"`
 }
 
+// FeatureState specifies whether a feature is in use.
+// +kubebuilder:validation:Enum=Enabled;Disabled
+type FeatureState string
+
+// The states of a feature.
+const (
+	// FeatureEnabled enables the feature.
+	FeatureEnabled FeatureState = "Enabled"
+	// FeatureDisabled disables the feature.
+	FeatureDisabled FeatureState = "Disabled"
+)
+
 const (
 	// MachineFinalizer keeps a DroverMachine until a live read of the cloud shows that nothing is
 	// left of its VM.
