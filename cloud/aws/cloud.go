@@ -75,7 +75,7 @@ func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all fie
 	if a.Endpoint != "" && spec.CredentialsRef.Name == "" {
 		all = append(all, field.Forbidden(path.Child("endpoint"), "a custom endpoint needs its own credentials: set credentialsRef"))
 	}
-	if queue := a.InterruptionQueue; queue != nil && a.Endpoint == "" && !inRegion(queue.URL, a.Region) {
+	if queue := a.InterruptionQueue; queue.URL != "" && a.Endpoint == "" && !inRegion(queue.URL, a.Region) {
 		all = append(all, field.Invalid(path.Child("interruptionQueue", "url"), queue.URL,
 			fmt.Sprintf("must be the https:// URL of a queue in the account's region, %s", a.Region)))
 	}
@@ -101,10 +101,10 @@ func validateMachine(m *infrav1.AWSMachine, path *field.Path) field.ErrorList {
 		}
 		all = append(all, validateVolume(&volume.AWSVolume, path)...)
 	}
-	if m.PrimaryIPv6 && m.IPv6AddressCount == 0 {
+	if m.PrimaryIPv6 == infrav1.FeatureEnabled && m.IPv6AddressCount == 0 {
 		all = append(all, field.Required(path.Child("ipv6AddressCount"), "primaryIPv6 requires an IPv6 address"))
 	}
-	if market := m.Market; market != nil && market.Type == "capacity-block" &&
+	if m.Market.Type == "capacity-block" &&
 		(m.CapacityReservation == nil || m.CapacityReservation.ID == "") {
 		all = append(all, field.Required(path.Child("capacityReservation", "id"), "market type capacity-block requires the ID of the Capacity Block"))
 	}
@@ -112,7 +112,7 @@ func validateMachine(m *infrav1.AWSMachine, path *field.Path) field.ErrorList {
 }
 
 func validateVolume(v *infrav1.AWSVolume, path *field.Path) field.ErrorList {
-	if v.KMSKeyID != "" && v.Encrypted != nil && !*v.Encrypted {
+	if v.KMSKeyID != "" && v.Encryption == infrav1.FeatureDisabled {
 		return field.ErrorList{field.Forbidden(path.Child("kmsKeyID"), "only an encrypted disk has a key")}
 	}
 	return nil

@@ -63,7 +63,7 @@ func newLogin(cfg cloud.Config, base aws.Config) (login, error) {
 	if err != nil {
 		return login{}, err
 	}
-	if role := account.AssumeRole; role != nil {
+	if role := account.AssumeRole; role.ARN != "" {
 		base.Credentials = l.cached()
 		l.provider = stscreds.NewAssumeRoleProvider(newSTS(base, account), role.ARN, func(o *stscreds.AssumeRoleOptions) {
 			o.RoleSessionName = session
@@ -137,10 +137,10 @@ func newSTS(base aws.Config, account *infrav1.AWSAccount) *sts.Client {
 // endpointKinds returns whether to use AWS's FIPS and dual-stack endpoints.
 func endpointKinds(account *infrav1.AWSAccount) (aws.FIPSEndpointState, aws.DualStackEndpointState) {
 	fips, dual := aws.FIPSEndpointStateUnset, aws.DualStackEndpointStateUnset
-	if account.FIPS {
+	if account.FIPS == infrav1.FeatureEnabled {
 		fips = aws.FIPSEndpointStateEnabled
 	}
-	if account.DualStack {
+	if account.DualStack == infrav1.FeatureEnabled {
 		dual = aws.DualStackEndpointStateEnabled
 	}
 	return fips, dual

@@ -25,7 +25,7 @@ func TestDamagedAnswers(t *testing.T) {
 		stub.Send(message, 0)
 	}
 	account := testAccount(stub.URL)
-	account.Cloud.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: stub.QueueURL()}
+	account.Cloud.AWS.InterruptionQueue = infrav1.AWSInterruptionQueue{URL: stub.QueueURL()}
 	target := damage.Target{
 		Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
 			return newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Connect: conformance.Through(transport)})

@@ -104,7 +104,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		leftovers:  driverkit.Memo[[]cloud.Resource]{TTL: leftoversTTL},
 		notices:    driverkit.Memo[map[string]string]{TTL: noticesTTL},
 	}
-	if queue := account.InterruptionQueue; queue != nil {
+	if queue := account.InterruptionQueue; queue.URL != "" {
 		return &queueDriver{driver: d, queue: queue, sqs: sqs.NewFromConfig(base, func(o *sqs.Options) {
 			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
 		})}, nil

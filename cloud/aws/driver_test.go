@@ -155,7 +155,7 @@ func TestResolution(t *testing.T) {
 	t.Parallel()
 	lookup := func(owner, name, arch string) func(*infrav1.AWSMachine) {
 		return func(m *infrav1.AWSMachine) {
-			m.Image = infrav1.AWSImage{Lookup: &infrav1.AWSImageLookup{Owners: []string{owner}, Name: name, Architecture: arch}}
+			m.Image = infrav1.AWSImage{Lookup: infrav1.AWSImageLookup{Owners: []string{owner}, Name: name, Architecture: arch}}
 		}
 	}
 	for name, test := range map[string]struct {
@@ -273,7 +273,7 @@ func TestSpot(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
 	d := connect(t, stub, nil)
-	made, err := d.Ensure(ctx, request("token", func(m *infrav1.AWSMachine) { m.Market = &infrav1.AWSMarket{Type: "spot"} }))
+	made, err := d.Ensure(ctx, request("token", func(m *infrav1.AWSMachine) { m.Market = infrav1.AWSMarket{Type: "spot"} }))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(made.Interruptible).To(BeTrue())
 	stub.Interrupt(made.ID)
@@ -356,7 +356,7 @@ func TestCredentials(t *testing.T) {
 	t.Parallel()
 	role := func(arn, externalID string) func(*cloud.Config) {
 		return func(c *cloud.Config) {
-			c.Account.Cloud.AWS.AssumeRole = &infrav1.AWSAssumeRole{ARN: arn, ExternalID: externalID}
+			c.Account.Cloud.AWS.AssumeRole = infrav1.AWSAssumeRole{ARN: arn, ExternalID: externalID}
 		}
 	}
 	secret := func(keyValues ...string) func(*cloud.Config) {
@@ -415,7 +415,7 @@ func TestSessionName(t *testing.T) {
 	const role = "arn:aws:iam::123456789012:role/drover"
 	long := strings.Repeat("x", 62)
 	for name, edit := range map[string]func(*cloud.Config){
-		"role": func(c *cloud.Config) { c.Account.Cloud.AWS.AssumeRole = &infrav1.AWSAssumeRole{ARN: role} },
+		"role": func(c *cloud.Config) { c.Account.Cloud.AWS.AssumeRole = infrav1.AWSAssumeRole{ARN: role} },
 		"web identity": func(c *cloud.Config) {
 			c.Credentials = map[string][]byte{keyRoleARN: []byte(role), keyIdentity: []byte("identity-token")}
 		},
@@ -467,7 +467,7 @@ func TestAmbient(t *testing.T) {
 	_, err := newDriver(cloud.Config{Account: testAccount("http://127.0.0.1:1"), Connect: conformance.Through(http.DefaultTransport)})
 	g.Expect(code(err)).To(Equal(cloud.InvalidSpec))
 	account := testAccount("")
-	account.CredentialsRef, account.Cloud.AWS.DualStack, account.Cloud.AWS.FIPS = infrav1.LocalReference{}, true, true
+	account.CredentialsRef, account.Cloud.AWS.DualStack, account.Cloud.AWS.FIPS = infrav1.LocalReference{}, infrav1.FeatureEnabled, infrav1.FeatureEnabled
 	var asked []string
 	d, err := newDriver(cloud.Config{Account: account, Connect: through(func(r *http.Request) (*http.Response, error) {
 		asked = append(asked, r.URL.Host+" "+r.Header.Get("Authorization")[:32])
@@ -554,7 +554,7 @@ func TestOffering(t *testing.T) {
 		}, map[corev1.ResourceName]string{"cpu": "2", "memory": "8Gi", "pods": "29", "ephemeral-storage": "50Gi"}, "arm64"},
 		"GPUs": {func(m *infrav1.AWSMachine) {
 			m.InstanceType = "p4d.24xlarge"
-			m.CPUOptions = &infrav1.AWSCPUOptions{CoreCount: 24, ThreadsPerCore: 1}
+			m.CPUOptions = infrav1.AWSCPUOptions{CoreCount: 24, ThreadsPerCore: 1}
 		}, map[corev1.ResourceName]string{"cpu": "24", "memory": "1152Gi", "pods": "110", "nvidia.com/gpu": "8"}, "amd64"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -201,7 +202,7 @@ func runInput(req cloud.Request, p plan) *ec2.RunInstancesInput {
 		InstanceMarketOptions:            marketOptions(spec.Market),
 		TagSpecifications:                tagSpecifications(req, spec),
 	}
-	if spec.DetailedMonitoring {
+	if spec.DetailedMonitoring == infrav1.FeatureEnabled {
 		in.Monitoring = &types.RunInstancesMonitoringEnabled{Enabled: aws.Bool(true)}
 	}
 	return in

@@ -71,7 +71,7 @@ func offering(spec *infrav1.AWSMachine, size types.InstanceTypeInfo, image image
 		return cloud.Offering{}, cloud.Errorf(cloud.Unknown, "EC2 reports no CPU or memory for instance type %s with image %s (%s)", spec.InstanceType, image.id, image.architecture)
 	}
 	cpus, disk := int64(aws.ToInt32(size.VCpuInfo.DefaultVCpus)), image.rootGiB
-	if c := spec.CPUOptions; c != nil && c.CoreCount > 0 {
+	if c := spec.CPUOptions; c.CoreCount > 0 {
 		cpus = int64(c.CoreCount) * int64(c.ThreadsPerCore)
 	}
 	if root := spec.RootVolume; root != nil && root.SizeGiB > 0 {
@@ -107,7 +107,7 @@ func devices(size types.InstanceTypeInfo) map[corev1.ResourceName]int64 {
 
 // fabricAdapters returns how many Elastic Fabric Adapters the machine has.
 func fabricAdapters(spec *infrav1.AWSMachine) (n int64) {
-	if spec.EFA {
+	if spec.EFA == infrav1.FeatureEnabled {
 		n++
 	}
 	for i := range spec.NetworkInterfaces {

@@ -60,8 +60,8 @@ func TestFabricAdapters(t *testing.T) {
 	size := sizeWith(func(s *types.InstanceTypeInfo) {
 		s.NetworkInfo = &types.NetworkInfo{EfaSupported: aws.Bool(true), MaximumNetworkInterfaces: aws.Int32(60), Ipv4AddressesPerInterface: aws.Int32(50), EfaInfo: &types.EfaInfo{MaximumEfaInterfaces: aws.Int32(4)}}
 	})
-	spec := &infrav1.AWSMachine{InstanceType: "p4d.24xlarge", EFA: true, NetworkInterfaces: []infrav1.AWSNetworkInterface{
-		{Type: "efa", NetworkCard: 1, DeviceIndex: 1}, {Type: "efa-only", NetworkCard: 2, DeviceIndex: 1}, {Type: "interface", NetworkCard: 3, DeviceIndex: 1},
+	spec := &infrav1.AWSMachine{InstanceType: "p4d.24xlarge", EFA: infrav1.FeatureEnabled, NetworkInterfaces: []infrav1.AWSNetworkInterface{
+		{Type: "efa", NetworkCard: aws.Int32(1), DeviceIndex: aws.Int32(1)}, {Type: "efa-only", NetworkCard: aws.Int32(2), DeviceIndex: aws.Int32(1)}, {Type: "interface", NetworkCard: aws.Int32(3), DeviceIndex: aws.Int32(1)},
 	}}
 	got := capacityOf(t, size, spec)
 	n := got["vpc.amazonaws.com/efa"]
@@ -72,6 +72,6 @@ func TestFabricAdapters(t *testing.T) {
 func TestNoFabricAdapters(t *testing.T) {
 	got := capacityOf(t, sizeWith(func(*types.InstanceTypeInfo) {}), &infrav1.AWSMachine{NetworkInterfaces: []infrav1.AWSNetworkInterface{{Type: "interface"}}})
 	NewWithT(t).Expect(got).NotTo(HaveKey(efaDevice))
-	got = capacityOf(t, sizeWith(func(*types.InstanceTypeInfo) {}), &infrav1.AWSMachine{EFA: true})
+	got = capacityOf(t, sizeWith(func(*types.InstanceTypeInfo) {}), &infrav1.AWSMachine{EFA: infrav1.FeatureEnabled})
 	NewWithT(t).Expect(got[efaDevice]).To(HaveField("Value()", int64(1)))
 }

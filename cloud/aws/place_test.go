@@ -51,7 +51,7 @@ func TestPlace(t *testing.T) {
 			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Partition: test.partition})
 			d := connect(t, stub, func(c *cloud.Config) {
 				if c.Credentials = test.credentials; test.role != "" {
-					c.Account.Cloud.AWS.AssumeRole = &infrav1.AWSAssumeRole{ARN: test.role}
+					c.Account.Cloud.AWS.AssumeRole = infrav1.AWSAssumeRole{ARN: test.role}
 				}
 			})
 			partition := "aws"

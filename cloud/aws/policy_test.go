@@ -31,7 +31,7 @@ func TestPolicy(t *testing.T) {
 	seen := map[string]bool{}
 	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Stop: time.Millisecond, Keep: true})
 	account := testAccount(stub.URL)
-	account.Cloud.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: stub.QueueURL()}
+	account.Cloud.AWS.InterruptionQueue = infrav1.AWSInterruptionQueue{URL: stub.QueueURL()}
 	made, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(),
 		Connect: through(func(r *http.Request) (*http.Response, error) {
 			op := cloud.OperationOf(r.Context()).Name

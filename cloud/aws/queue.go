@@ -30,7 +30,7 @@ const (
 // account's own endpoint, whatever host the URL names.
 type queueDriver struct {
 	*driver
-	queue *infrav1.AWSInterruptionQueue
+	queue infrav1.AWSInterruptionQueue
 	sqs   *sqs.Client
 }
 

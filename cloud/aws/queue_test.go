@@ -25,9 +25,9 @@ func listen(t *testing.T, stub *ec2stub.Cloud, edit func(*infrav1.AWSInterruptio
 	t.Helper()
 	account := testAccount(stub.URL)
 	// The calls go to the account's endpoint, whatever host this URL names.
-	account.Cloud.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: strings.Replace(stub.QueueURL(), "127.0.0.1", "sqs.example", 1), Rebalance: "Report"}
+	account.Cloud.AWS.InterruptionQueue = infrav1.AWSInterruptionQueue{URL: strings.Replace(stub.QueueURL(), "127.0.0.1", "sqs.example", 1), Rebalance: "Report"}
 	if edit != nil {
-		edit(account.Cloud.AWS.InterruptionQueue)
+		edit(&account.Cloud.AWS.InterruptionQueue)
 	}
 	d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Connect: conformance.Through(http.DefaultTransport)})
 	if err != nil {
@@ -194,7 +194,7 @@ func TestQueueInTrouble(t *testing.T) {
 		})
 	}
 	account := testAccount(foreign.URL)
-	account.Cloud.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: foreign.URL + "/1/q"}
+	account.Cloud.AWS.InterruptionQueue = infrav1.AWSInterruptionQueue{URL: foreign.URL + "/1/q"}
 	d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Connect: conformance.Through(http.DefaultTransport)})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	_, err = d.(*queueDriver).Receive(t.Context())
@@ -217,7 +217,7 @@ func TestQueueOfTheRegion(t *testing.T) {
 		"https://elsewhere.example/us-east-1.amazonaws.com/1/us-east-1": false,
 	} {
 		account := testAccount("")
-		account.Cloud.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: url}
+		account.Cloud.AWS.InterruptionQueue = infrav1.AWSInterruptionQueue{URL: url}
 		errs := validateAccount(account, field.NewPath("spec"))
 		g.Expect(errs).To(HaveLen(map[bool]int{false: 1}[fits]), url)
 		if !fits {

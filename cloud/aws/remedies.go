@@ -35,7 +35,7 @@ var remedies = []struct{ code, words, remedy string }{
 	{"InvalidSecurityGroupID", "", "securityGroups: name groups that exist, of the subnets' VPC"},
 	{"SecurityGroup", "", "securityGroups: name fewer"},
 	{"BootForVolumeTypeUnsupported", "", "rootVolume.type: use a bootable type, such as gp3"},
-	{"EncryptedVolumesNotSupported", "", "instanceType: use one that supports encrypted disks, or set encrypted to false"},
+	{"EncryptedVolumesNotSupported", "", "instanceType: use one that supports encrypted disks, or set encryption to Disabled"},
 	{"CustomerKeyHasBeenRevoked", "", "rootVolume.kmsKeyID, volumes: name a key that the account may use"},
 	{"UnknownVolumeType", "", "rootVolume.type, volumes: choose one that this region has"},
 	{"VolumeTypeNotAvailableInZone", "", "rootVolume.type, volumes: choose one that the zone has"},

@@ -86,7 +86,7 @@ func instanceProfile(nameOrARN string) *types.IamInstanceProfileSpecification {
 // explicit.
 func placement(p plan) *types.Placement {
 	out := &types.Placement{AvailabilityZone: &p.subnet.zone, Tenancy: types.Tenancy(p.spec.Tenancy), HostId: optional(p.spec.HostID)}
-	if group := p.spec.PlacementGroup; group != nil {
+	if group := p.spec.PlacementGroup; group.Name != "" {
 		out.GroupName, out.PartitionNumber = &group.Name, optionalInt(group.Partition)
 	}
 	return out
@@ -105,17 +105,19 @@ func networkInterfaces(p plan) []types.InstanceNetworkInterfaceSpecification {
 		return nic
 	}
 	first := one(0, 0, "")
-	if p.spec.EFA {
+	if p.spec.EFA == infrav1.FeatureEnabled {
 		first.InterfaceType = aws.String("efa")
 	}
-	first.AssociatePublicIpAddress = p.spec.PublicIP
+	if p.spec.PublicIP != "" {
+		first.AssociatePublicIpAddress = aws.Bool(p.spec.PublicIP == infrav1.FeatureEnabled)
+	}
 	first.Ipv6AddressCount = optionalInt(p.spec.IPv6AddressCount)
-	if p.spec.PrimaryIPv6 {
+	if p.spec.PrimaryIPv6 == infrav1.FeatureEnabled {
 		first.PrimaryIpv6 = aws.Bool(true)
 	}
 	all := []types.InstanceNetworkInterfaceSpecification{first}
 	for _, nic := range p.spec.NetworkInterfaces {
-		all = append(all, one(nic.DeviceIndex, nic.NetworkCard, nic.Type))
+		all = append(all, one(aws.ToInt32(nic.DeviceIndex), aws.ToInt32(nic.NetworkCard), nic.Type))
 	}
 	return all
 }
@@ -157,7 +159,7 @@ func deletedWithInstance(v types.EbsBlockDevice) *types.EbsBlockDevice {
 
 func blockDevice(v infrav1.AWSVolume) *types.EbsBlockDevice {
 	encrypted := aws.Bool(true)
-	if v.Encrypted != nil && !*v.Encrypted {
+	if v.Encryption == infrav1.FeatureDisabled {
 		encrypted = nil // EC2 refuses to remove a snapshot's encryption
 	}
 	return &types.EbsBlockDevice{
@@ -180,10 +182,10 @@ func metadataOptions(m infrav1.AWSMetadata) *types.InstanceMetadataOptionsReques
 	if m.Tokens == "optional" {
 		out.HttpTokens = types.HttpTokensStateOptional
 	}
-	if m.IPv6 {
+	if m.IPv6 == infrav1.FeatureEnabled {
 		out.HttpProtocolIpv6 = types.InstanceMetadataProtocolStateEnabled
 	}
-	if m.InstanceTags {
+	if m.InstanceTags == infrav1.FeatureEnabled {
 		out.InstanceMetadataTags = types.InstanceMetadataTagsStateEnabled
 	}
 	return out
@@ -201,23 +203,24 @@ func capacityReservation(r *infrav1.AWSCapacityReservation) *types.CapacityReser
 	}}
 }
 
-func cpuOptions(c *infrav1.AWSCPUOptions) *types.CpuOptionsRequest {
-	if c == nil {
-		return nil
-	}
-	out := &types.CpuOptionsRequest{CoreCount: optionalInt(c.CoreCount), ThreadsPerCore: optionalInt(c.ThreadsPerCore)}
-	if c.AMDSEVSNP {
+// cpuOptions returns nil if the instance type's options remain: some types accept no others.
+func cpuOptions(c infrav1.AWSCPUOptions) *types.CpuOptionsRequest {
+	out := types.CpuOptionsRequest{CoreCount: optionalInt(c.CoreCount), ThreadsPerCore: optionalInt(c.ThreadsPerCore)}
+	if c.AMDSEVSNP == infrav1.FeatureEnabled {
 		out.AmdSevSnp = types.AmdSevSnpSpecificationEnabled
 	}
-	if c.NestedVirtualization {
+	if c.NestedVirtualization == infrav1.FeatureEnabled {
 		out.NestedVirtualization = types.NestedVirtualizationSpecificationEnabled
 	}
-	return out
+	if out == (types.CpuOptionsRequest{}) {
+		return nil
+	}
+	return &out
 }
 
 // marketOptions requests a one-time spot instance, which EC2 terminates when it takes it back.
-func marketOptions(m *infrav1.AWSMarket) *types.InstanceMarketOptionsRequest {
-	if m == nil {
+func marketOptions(m infrav1.AWSMarket) *types.InstanceMarketOptionsRequest {
+	if m.Type == "" {
 		return nil
 	}
 	out := &types.InstanceMarketOptionsRequest{MarketType: types.MarketType(m.Type)}
@@ -244,7 +247,7 @@ func tagSpecifications(req cloud.Request, spec *infrav1.AWSMachine) []types.TagS
 		tags = append(tags, types.Tag{Key: aws.String(key), Value: aws.String(all[key])})
 	}
 	kinds := []types.ResourceType{types.ResourceTypeInstance, types.ResourceTypeVolume, types.ResourceTypeNetworkInterface}
-	if spec.Market != nil && spec.Market.Type == "spot" {
+	if spec.Market.Type == "spot" {
 		kinds = append(kinds, types.ResourceTypeSpotInstancesRequest)
 	}
 	var specs []types.TagSpecification

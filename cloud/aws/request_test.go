@@ -59,6 +59,23 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// TestDisabled: a feature that is disabled is left out of the request, as EC2's default is, except
+// for a public address, for which the subnet has a default.
+func TestDisabled(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	const off = infrav1.FeatureDisabled
+	want := input(nil)
+	want.NetworkInterfaces[0].AssociatePublicIpAddress = aws.Bool(false)
+	want.BlockDeviceMappings[0].Ebs.Encrypted = nil
+	g.Expect(input(func(m *infrav1.AWSMachine) {
+		m.PublicIP, m.PrimaryIPv6, m.EFA, m.DetailedMonitoring = off, off, off, off
+		m.RootVolume = &infrav1.AWSVolume{Encryption: off}
+		m.Metadata = infrav1.AWSMetadata{IPv6: off, InstanceTags: off}
+		m.CPUOptions = infrav1.AWSCPUOptions{AMDSEVSNP: off, NestedVirtualization: off}
+	})).To(Equal(want))
+}
+
 // TestFields sets each field once and checks its place in the request.
 func TestFields(t *testing.T) {
 	t.Parallel()
@@ -74,39 +91,39 @@ func TestFields(t *testing.T) {
 			VolumeType: types.VolumeTypeGp3, Iops: aws.Int32(6000), Throughput: aws.Int32(500),
 		}},
 		"volume": {func(m *infrav1.AWSMachine) {
-			m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-01", AWSVolume: infrav1.AWSVolume{Encrypted: aws.Bool(false)}}}
+			m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-01", AWSVolume: infrav1.AWSVolume{Encryption: infrav1.FeatureDisabled}}}
 		}, func(in *ec2.RunInstancesInput) any { return in.BlockDeviceMappings[1] }, types.BlockDeviceMapping{
 			DeviceName: aws.String("/dev/sdf"), Ebs: &types.EbsBlockDevice{DeleteOnTermination: aws.Bool(true), SnapshotId: aws.String("snap-01")},
 		}},
-		"public IP": {func(m *infrav1.AWSMachine) { m.PublicIP = aws.Bool(false) },
-			func(in *ec2.RunInstancesInput) any { return *in.NetworkInterfaces[0].AssociatePublicIpAddress }, false},
-		"IPv6": {func(m *infrav1.AWSMachine) { m.IPv6AddressCount, m.PrimaryIPv6 = 2, true },
+		"public IP": {func(m *infrav1.AWSMachine) { m.PublicIP = infrav1.FeatureEnabled },
+			func(in *ec2.RunInstancesInput) any { return *in.NetworkInterfaces[0].AssociatePublicIpAddress }, true},
+		"IPv6": {func(m *infrav1.AWSMachine) { m.IPv6AddressCount, m.PrimaryIPv6 = 2, infrav1.FeatureEnabled },
 			func(in *ec2.RunInstancesInput) any {
 				return []any{*in.NetworkInterfaces[0].Ipv6AddressCount, *in.NetworkInterfaces[0].PrimaryIpv6}
 			}, []any{int32(2), true}},
 		"EFA": {func(m *infrav1.AWSMachine) {
-			m.EFA = true
-			m.NetworkInterfaces = []infrav1.AWSNetworkInterface{{Type: "efa-only", NetworkCard: 1, DeviceIndex: 1}, {Type: "interface", DeviceIndex: 1}}
+			m.EFA = infrav1.FeatureEnabled
+			m.NetworkInterfaces = []infrav1.AWSNetworkInterface{{Type: "efa-only", NetworkCard: aws.Int32(1), DeviceIndex: aws.Int32(1)}, {Type: "interface", DeviceIndex: aws.Int32(1)}, {DeviceIndex: aws.Int32(2), NetworkCard: aws.Int32(0)}}
 		}, func(in *ec2.RunInstancesInput) any {
 			var all []string
 			for _, nic := range in.NetworkInterfaces {
 				all = append(all, aws.ToString(nic.InterfaceType)+" "+aws.ToString(nic.SubnetId))
 			}
 			return append(all, string('0'+rune(*in.NetworkInterfaces[1].NetworkCardIndex)))
-		}, []string{"efa subnet-0a1", "efa-only subnet-0a1", " subnet-0a1", "1"}},
+		}, []string{"efa subnet-0a1", "efa-only subnet-0a1", " subnet-0a1", " subnet-0a1", "1"}},
 		"profile": {func(m *infrav1.AWSMachine) { m.InstanceProfile = "nodes" },
 			func(in *ec2.RunInstancesInput) any { return *in.IamInstanceProfile.Name }, "nodes"},
 		"profile's ARN": {func(m *infrav1.AWSMachine) { m.InstanceProfile = "arn:aws:iam::1:instance-profile/nodes" },
 			func(in *ec2.RunInstancesInput) any { return *in.IamInstanceProfile.Arn }, "arn:aws:iam::1:instance-profile/nodes"},
 		"metadata": {func(m *infrav1.AWSMachine) {
-			m.Metadata = infrav1.AWSMetadata{Tokens: "optional", HopLimit: 2, IPv6: true, InstanceTags: true}
+			m.Metadata = infrav1.AWSMetadata{Tokens: "optional", HopLimit: 2, IPv6: infrav1.FeatureEnabled, InstanceTags: infrav1.FeatureEnabled}
 		}, func(in *ec2.RunInstancesInput) any { return *in.MetadataOptions }, types.InstanceMetadataOptionsRequest{
 			HttpEndpoint: "enabled", HttpTokens: "optional", HttpPutResponseHopLimit: aws.Int32(2), HttpProtocolIpv6: "enabled", InstanceMetadataTags: "enabled",
 		}},
 		"key": {func(m *infrav1.AWSMachine) { m.KeyName = "ops" }, func(in *ec2.RunInstancesInput) any { return *in.KeyName }, "ops"},
 		"placement": {func(m *infrav1.AWSMachine) {
 			m.Tenancy, m.HostID = "host", "h-01"
-			m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: "p", Partition: 2}
+			m.PlacementGroup = infrav1.AWSPlacementGroup{Name: "p", Partition: 2}
 		}, func(in *ec2.RunInstancesInput) any { return *in.Placement }, types.Placement{AvailabilityZone: aws.String("us-east-1a"),
 			Tenancy: "host", HostId: aws.String("h-01"), GroupName: aws.String("p"), PartitionNumber: aws.Int32(2)}},
 		"reservation": {func(m *infrav1.AWSMachine) { m.CapacityReservation = &infrav1.AWSCapacityReservation{ID: "cr-01"} },
@@ -123,17 +140,17 @@ func TestFields(t *testing.T) {
 		}, func(in *ec2.RunInstancesInput) any { return *in.CapacityReservationSpecification },
 			types.CapacityReservationSpecification{CapacityReservationPreference: "capacity-reservations-only"}},
 		"CPU": {func(m *infrav1.AWSMachine) {
-			m.CPUOptions = &infrav1.AWSCPUOptions{CoreCount: 4, ThreadsPerCore: 1, AMDSEVSNP: true, NestedVirtualization: true}
+			m.CPUOptions = infrav1.AWSCPUOptions{CoreCount: 4, ThreadsPerCore: 1, AMDSEVSNP: infrav1.FeatureEnabled, NestedVirtualization: infrav1.FeatureEnabled}
 		}, func(in *ec2.RunInstancesInput) any { return *in.CpuOptions }, types.CpuOptionsRequest{CoreCount: aws.Int32(4),
 			ThreadsPerCore: aws.Int32(1), AmdSevSnp: "enabled", NestedVirtualization: "enabled"}},
-		"spot": {func(m *infrav1.AWSMachine) { m.Market = &infrav1.AWSMarket{Type: "spot", MaxPriceUSD: "0.05"} },
+		"spot": {func(m *infrav1.AWSMachine) { m.Market = infrav1.AWSMarket{Type: "spot", MaxPriceUSD: "0.05"} },
 			func(in *ec2.RunInstancesInput) any {
 				return []any{*in.InstanceMarketOptions.SpotOptions.MaxPrice, in.InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior, len(in.TagSpecifications)}
 			}, []any{"0.05", types.InstanceInterruptionBehaviorTerminate, 4}},
-		"capacity block": {func(m *infrav1.AWSMachine) { m.Market = &infrav1.AWSMarket{Type: "capacity-block"} },
+		"capacity block": {func(m *infrav1.AWSMachine) { m.Market = infrav1.AWSMarket{Type: "capacity-block"} },
 			func(in *ec2.RunInstancesInput) any { return *in.InstanceMarketOptions },
 			types.InstanceMarketOptionsRequest{MarketType: types.MarketTypeCapacityBlock}},
-		"monitoring": {func(m *infrav1.AWSMachine) { m.DetailedMonitoring = true },
+		"monitoring": {func(m *infrav1.AWSMachine) { m.DetailedMonitoring = infrav1.FeatureEnabled },
 			func(in *ec2.RunInstancesInput) any { return *in.Monitoring.Enabled }, true},
 		"tags": {func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"Name": "mine", cloud.TagToken: "forged"} },
 			func(in *ec2.RunInstancesInput) any {
@@ -290,10 +307,10 @@ func TestValidate(t *testing.T) {
 		"empty tag": {func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"": "y"} }, "spec.cloud.aws.tags[]"},
 		"no size":   {func(m *infrav1.AWSMachine) { m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf"}} }, "spec.cloud.aws.volumes[0].sizeGiB"},
 		"key without lock": {func(m *infrav1.AWSMachine) {
-			m.RootVolume = &infrav1.AWSVolume{Encrypted: aws.Bool(false), KMSKeyID: "k"}
+			m.RootVolume = &infrav1.AWSVolume{Encryption: infrav1.FeatureDisabled, KMSKeyID: "k"}
 		}, "spec.cloud.aws.rootVolume.kmsKeyID"},
-		"primary of none":  {func(m *infrav1.AWSMachine) { m.PrimaryIPv6 = true }, "spec.cloud.aws.ipv6AddressCount"},
-		"block without ID": {func(m *infrav1.AWSMachine) { m.Market = &infrav1.AWSMarket{Type: "capacity-block"} }, "spec.cloud.aws.capacityReservation.id"},
+		"primary of none":  {func(m *infrav1.AWSMachine) { m.PrimaryIPv6 = infrav1.FeatureEnabled }, "spec.cloud.aws.ipv6AddressCount"},
+		"block without ID": {func(m *infrav1.AWSMachine) { m.Market = infrav1.AWSMarket{Type: "capacity-block"} }, "spec.cloud.aws.capacityReservation.id"},
 		"nothing wrong":    {nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

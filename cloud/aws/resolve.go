@@ -84,7 +84,7 @@ func (d *driver) parameter(ctx context.Context, name string) (string, error) {
 func (d *driver) findImages(ctx context.Context, wanted infrav1.AWSImage) ([]types.Image, error) {
 	in := &ec2.DescribeImagesInput{}
 	missing := cloud.Errorf(cloud.InvalidSpec, "AMI %s does not exist in this region, or the account may not use it", wanted.ID)
-	if lookup := wanted.Lookup; lookup != nil {
+	if lookup := wanted.Lookup; lookup.Name != "" {
 		in.Owners = lookup.Owners
 		in.Filters = append(tagFilters(lookup.Tags), filter("name", lookup.Name), filter("state", "available"))
 		if lookup.Architecture != "" {

@@ -140,10 +140,13 @@ func (m *CAPI) capa(p *Plan, pool *Pool, o *unstructured.Unstructured, target *T
 		return
 	}
 	a := &infrav1.AWSMachine{
-		InstanceType: spec.InstanceType, InstanceProfile: spec.InstanceProfile, PublicIP: spec.PublicIP,
+		InstanceType: spec.InstanceType, InstanceProfile: spec.InstanceProfile,
 		KeyName: ptr.Deref(cmp.Or(spec.KeyName, cluster.Spec.KeyName), "default"),
-		EFA:     spec.NetworkInterfaceType == "efa", Tags: map[string]string{},
-		Image: infrav1.AWSImage{ID: ptr.Deref(spec.AMI.ID, "")}, RootVolume: &infrav1.AWSVolume{Encrypted: ptr.To(false)},
+		EFA:     enabledIf(spec.NetworkInterfaceType == "efa"), Tags: map[string]string{},
+		Image: infrav1.AWSImage{ID: ptr.Deref(spec.AMI.ID, "")}, RootVolume: &infrav1.AWSVolume{Encryption: infrav1.FeatureDisabled},
+	}
+	if spec.PublicIP != nil {
+		a.PublicIP = stateOf(*spec.PublicIP)
 	}
 	maps.Copy(a.Tags, cluster.Spec.Tags)
 	maps.Copy(a.Tags, spec.Tags)
@@ -231,7 +234,7 @@ func (s findings) capaNetwork(a *infrav1.AWSMachine, spec *capaMachine, cluster 
 		s.addLost(at+"networkInterfaces", "new machines do not get interfaces that exist")
 	}
 	if spec.PrimaryIPv6 == "enabled" {
-		a.PrimaryIPv6, a.IPv6AddressCount = true, 1
+		a.PrimaryIPv6, a.IPv6AddressCount = infrav1.FeatureEnabled, 1
 	}
 	if len(spec.PrivateDNSName) > 0 {
 		s.addLost(at+"privateDnsName", "the subnet says which names new machines get")
@@ -243,7 +246,7 @@ func (s findings) capaDisks(a *infrav1.AWSMachine, spec *capaMachine) {
 	volume := func(v *capaVolume) infrav1.AWSVolume {
 		return infrav1.AWSVolume{
 			SizeGiB: v.Size, Type: v.Type, IOPS: v.IOPS, ThroughputMiBps: ptr.Deref(v.Throughput, 0),
-			Encrypted: ptr.To(ptr.Deref(v.Encrypted, false) || v.EncryptionKey != ""), KMSKeyID: v.EncryptionKey,
+			Encryption: stateOf(ptr.Deref(v.Encrypted, false) || v.EncryptionKey != ""), KMSKeyID: v.EncryptionKey,
 		}
 	}
 	if root := spec.RootVolume; root != nil {
@@ -261,12 +264,12 @@ func (s findings) capaPurchase(a *infrav1.AWSMachine, spec *capaMachine) {
 	const at = "spec.template.spec."
 	switch {
 	case spec.Spot != nil || spec.MarketType == "Spot":
-		a.Market = &infrav1.AWSMarket{Type: "spot"}
+		a.Market = infrav1.AWSMarket{Type: "spot"}
 		if spec.Spot != nil {
 			a.Market.MaxPriceUSD = ptr.Deref(spec.Spot.MaxPrice, "")
 		}
 	case spec.MarketType == "CapacityBlock":
-		a.Market = &infrav1.AWSMarket{Type: "capacity-block"}
+		a.Market = infrav1.AWSMarket{Type: "capacity-block"}
 	}
 	preference := map[string]string{"Open": "open", "None": "none", "CapacityReservationsOnly": "capacity-reservations-only"}[spec.Preference]
 	if id := ptr.Deref(spec.CapacityReservation, ""); id != "" {
@@ -276,7 +279,7 @@ func (s findings) capaPurchase(a *infrav1.AWSMachine, spec *capaMachine) {
 	}
 	a.Tenancy, a.HostID = spec.Tenancy, ptr.Deref(spec.HostID, "")
 	if spec.PlacementGroup != "" {
-		a.PlacementGroup = &infrav1.AWSPlacementGroup{Name: spec.PlacementGroup, Partition: spec.Partition}
+		a.PlacementGroup = infrav1.AWSPlacementGroup{Name: spec.PlacementGroup, Partition: spec.Partition}
 	}
 	if ptr.Deref(spec.HostAffinity, "default") != "default" {
 		s.addLost(at+"hostAffinity", "new machines are not bound to their host while they are stopped")
@@ -284,10 +287,10 @@ func (s findings) capaPurchase(a *infrav1.AWSMachine, spec *capaMachine) {
 	if spec.DynamicHostAllocation != nil {
 		s.addLost(at+"dynamicHostAllocation", "new machines use hosts that exist, and nobody releases those of the old machines")
 	}
-	a.CPUOptions = given(infrav1.AWSCPUOptions{
-		AMDSEVSNP:            spec.CPU.ConfidentialCompute == "AMDEncryptedVirtualizationNestedPaging",
-		NestedVirtualization: spec.CPU.NestedVirtualization == "enabled",
-	})
+	a.CPUOptions = infrav1.AWSCPUOptions{
+		AMDSEVSNP:            enabledIf(spec.CPU.ConfidentialCompute == "AMDEncryptedVirtualizationNestedPaging"),
+		NestedVirtualization: enabledIf(spec.CPU.NestedVirtualization == "enabled"),
+	}
 }
 
 // capaRest maps how machines get their data.
@@ -295,7 +298,8 @@ func (s findings) capaRest(a *infrav1.AWSMachine, spec *capaMachine) {
 	const at = "spec.template.spec."
 	o := ptr.Deref(spec.Metadata, capaMetadata{})
 	a.Metadata = infrav1.AWSMetadata{
-		Tokens: cmp.Or(o.Tokens, "optional"), HopLimit: cmp.Or(o.HopLimit, 1), IPv6: o.IPv6 == "enabled", InstanceTags: o.Tags == "enabled",
+		Tokens: cmp.Or(o.Tokens, "optional"), HopLimit: cmp.Or(o.HopLimit, 1),
+		IPv6: enabledIf(o.IPv6 == "enabled"), InstanceTags: enabledIf(o.Tags == "enabled"),
 	}
 	if o.Endpoint == "disabled" {
 		s.addLost(at+"instanceMetadataOptions.httpEndpoint", "new machines reach the instance metadata service")

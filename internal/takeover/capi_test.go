@@ -279,14 +279,14 @@ func TestClusterAPIChoices(t *testing.T) {
 		{"not managed", func(w *capiWorld) {
 			w.Infrastructure[0].SetAnnotations(map[string]string{"cluster.x-k8s.io/managed-by": "x"})
 		}, "securityGroups:\n            ids:\n            - sg-09\n"},
-		{"IPv6", func(w *capiWorld) { set(&w.Templates[0], at+"assignPrimaryIPv6", "enabled") }, "primaryIPv6: true"},
-		{"EFA", func(w *capiWorld) { set(&w.Templates[0], at+"networkInterfaceType", "efa") }, "efa: true"},
+		{"IPv6", func(w *capiWorld) { set(&w.Templates[0], at+"assignPrimaryIPv6", "enabled") }, "primaryIPv6: Enabled"},
+		{"EFA", func(w *capiWorld) { set(&w.Templates[0], at+"networkInterfaceType", "efa") }, "efa: Enabled"},
 		{"key without encryption", func(w *capiWorld) {
 			set(&w.Templates[0], at+"nonRootVolumes", []any{map[string]any{"deviceName": "/dev/sdf", "size": int64(200), "encryptionKey": "alias/data"}})
-		}, "deviceName: /dev/sdf\n            encrypted: true"},
+		}, "deviceName: /dev/sdf\n            encryption: Enabled"},
 		{"encrypted memory", func(w *capiWorld) {
 			set(&w.Templates[0], at+"cpuOptions.confidentialCompute", "AMDEncryptedVirtualizationNestedPaging")
-		}, "amdSEVSNP: true"},
+		}, "amdSEVSNP: Enabled"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

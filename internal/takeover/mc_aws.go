@@ -64,11 +64,11 @@ func (s findings) mcAWS(pool *Pool, from map[string]any, family string, target *
 	}
 	m := &infrav1.AWSMachine{
 		InstanceType: text("instanceType", spec.InstanceType), Image: infrav1.AWSImage{ID: text("ami", spec.AMI)},
-		InstanceProfile: text("instanceProfile", spec.InstanceProfile), PublicIP: ptr.To(ptr.Deref(spec.AssignPublicIP, true)),
+		InstanceProfile: text("instanceProfile", spec.InstanceProfile), PublicIP: stateOf(ptr.Deref(spec.AssignPublicIP, true)),
 		Subnets: infrav1.AWSSelector{IDs: []string{subnet}}, Tags: maps.Clone(spec.Tags),
 		RootVolume: &infrav1.AWSVolume{
 			SizeGiB: spec.DiskSize, Type: disk, IOPS: iops,
-			Encrypted: ptr.To(text("ebsVolumeEncrypted", spec.EBSVolumeEncrypted) == "true"),
+			Encryption: stateOf(text("ebsVolumeEncrypted", spec.EBSVolumeEncrypted) == "true"),
 		},
 		Metadata: infrav1.AWSMetadata{Tokens: "optional", HopLimit: 3}, // as the other system makes them
 	}
@@ -82,7 +82,7 @@ func (s findings) mcAWS(pool *Pool, from map[string]any, family string, target *
 		m.IPv6AddressCount = 1
 	}
 	if ptr.Deref(spec.IsSpotInstance, false) {
-		m.Market = &infrav1.AWSMarket{Type: "spot"}
+		m.Market = infrav1.AWSMarket{Type: "spot"}
 		mcLabel(pool, "k8c.io/aws-spot", "aws-node-termination-handler")
 		if c := spec.SpotInstanceConfig; c != nil {
 			m.Market.MaxPriceUSD = text("spotInstanceConfig.maxPrice", c.MaxPrice)

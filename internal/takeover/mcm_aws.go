@@ -102,7 +102,7 @@ func (s findings) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
 		s.addRefused(at+"region", "it is %q, and the DroverAccount's is %q", spec.Region, region)
 	}
 	m := &infrav1.AWSMachine{
-		InstanceType: spec.MachineType, Image: infrav1.AWSImage{ID: spec.AMI}, KeyName: spec.KeyName, DetailedMonitoring: spec.Monitoring,
+		InstanceType: spec.MachineType, Image: infrav1.AWSImage{ID: spec.AMI}, KeyName: spec.KeyName, DetailedMonitoring: enabledIf(spec.Monitoring),
 		InstanceProfile: spec.IAM.Name + spec.IAM.ARN, // exactly one is set
 		Tags:            maps.Clone(spec.Tags),
 	}
@@ -119,9 +119,10 @@ func (s findings) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
 	s.awsPlacement(m, spec.Placement)
 	s.awsMetadata(m, spec.Metadata)
 	if c := spec.CPU; c != nil {
-		m.CPUOptions = given(infrav1.AWSCPUOptions{
-			CoreCount: ptr.Deref(c.CoreCount, 0), ThreadsPerCore: ptr.Deref(c.ThreadsPerCore, 0), AMDSEVSNP: ptr.Deref(c.AMDSEVSNP, "") == "enabled",
-		})
+		m.CPUOptions = infrav1.AWSCPUOptions{
+			CoreCount: ptr.Deref(c.CoreCount, 0), ThreadsPerCore: ptr.Deref(c.ThreadsPerCore, 0),
+			AMDSEVSNP: enabledIf(ptr.Deref(c.AMDSEVSNP, "") == "enabled"),
+		}
 	}
 	return m
 }
@@ -133,7 +134,7 @@ func (s findings) awsDisks(m *infrav1.AWSMachine, devices []mcmAWSDevice) {
 	for _, d := range devices {
 		volume := infrav1.AWSVolume{
 			SizeGiB: d.EBS.VolumeSize, Type: d.EBS.VolumeType, IOPS: d.EBS.IOPS, ThroughputMiBps: ptr.Deref(d.EBS.Throughput, 0),
-			Encrypted: ptr.To(d.EBS.Encrypted), KMSKeyID: ptr.Deref(d.EBS.KMSKeyID, ""),
+			Encryption: stateOf(d.EBS.Encrypted), KMSKeyID: ptr.Deref(d.EBS.KMSKeyID, ""),
 		}
 		if !ptr.Deref(d.EBS.DeleteOnTermination, true) {
 			s.addLost(at+".ebs.deleteOnTermination", "the disks of new machines are deleted with them")
@@ -172,9 +173,11 @@ func (s findings) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterf
 	if len(first.SecurityGroupIDs) > 0 {
 		m.SecurityGroups = &infrav1.AWSSelector{IDs: first.SecurityGroupIDs}
 	}
-	m.PublicIP = first.AssociatePublicIPAddress
-	m.IPv6AddressCount, m.PrimaryIPv6 = ptr.Deref(first.IPv6AddressCount, 0), ptr.Deref(first.PrimaryIPv6, false)
-	m.EFA = ptr.Deref(first.InterfaceType, "") == "efa"
+	if public := first.AssociatePublicIPAddress; public != nil {
+		m.PublicIP = stateOf(*public)
+	}
+	m.IPv6AddressCount, m.PrimaryIPv6 = ptr.Deref(first.IPv6AddressCount, 0), enabledIf(ptr.Deref(first.PrimaryIPv6, false))
+	m.EFA = enabledIf(ptr.Deref(first.InterfaceType, "") == "efa")
 	if kind := ptr.Deref(first.InterfaceType, "interface"); kind != "interface" && kind != "efa" {
 		s.addLost(at+".interfaceType", "the first interface of new machines can't be %q", kind)
 	}
@@ -195,7 +198,7 @@ func (s findings) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterf
 			continue
 		}
 		m.NetworkInterfaces = append(m.NetworkInterfaces, infrav1.AWSNetworkInterface{
-			Type: ptr.Deref(one.InterfaceType, "interface"), NetworkCard: ptr.Deref(one.NetworkCardIndex, 0), DeviceIndex: ptr.Deref(one.DeviceIndex, int32(i)),
+			Type: ptr.Deref(one.InterfaceType, "interface"), NetworkCard: one.NetworkCardIndex, DeviceIndex: ptr.To(ptr.Deref(one.DeviceIndex, int32(i))),
 		})
 		if one.SubnetID != first.SubnetID {
 			s.addLost(at+".subnetID", "all interfaces of new machines are in the subnet of the first one, %s", first.SubnetID)
@@ -212,13 +215,13 @@ func (s findings) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterf
 // awsPurchase maps how machines are bought.
 func (s findings) awsPurchase(m *infrav1.AWSMachine, spec *mcmAWS) {
 	if price := spec.SpotPrice; price != nil {
-		m.Market = &infrav1.AWSMarket{Type: "spot", MaxPriceUSD: *price}
+		m.Market = infrav1.AWSMarket{Type: "spot", MaxPriceUSD: *price}
 	}
 	if market := spec.Market; market != nil {
 		if market.MarketType != "spot" && market.MarketType != "capacity-block" {
 			s.addLost("providerSpec.instanceMarketOptions.marketType", "new machines can't be bought as %q", market.MarketType)
-		} else if m.Market == nil {
-			m.Market = &infrav1.AWSMarket{Type: market.MarketType}
+		} else if m.Market.Type == "" {
+			m.Market = infrav1.AWSMarket{Type: market.MarketType}
 		}
 	}
 	if r := spec.CapacityReservation; r != nil {
@@ -267,7 +270,7 @@ func (s findings) awsMetadata(m *infrav1.AWSMachine, options *mcmAWSMetadata) {
 	} else {
 		unset = append(unset, "a response makes one hop")
 	}
-	m.Metadata.IPv6 = options.IPv6 == "enabled"
+	m.Metadata.IPv6 = enabledIf(options.IPv6 == "enabled")
 	if len(unset) > 0 {
 		s.addNote(at, "it leaves to the account and the image what Drover sets for new machines: %s", strings.Join(unset, ", and "))
 	}

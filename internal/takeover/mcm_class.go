@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -81,6 +82,20 @@ func given[T comparable](settings T) *T {
 		return nil
 	}
 	return &settings
+}
+
+// enabledIf returns "Enabled" if the feature is on, otherwise nothing, for a feature that is off by
+// default.
+func enabledIf(on bool) infrav1.FeatureState {
+	if on {
+		return infrav1.FeatureEnabled
+	}
+	return ""
+}
+
+// stateOf returns the state of a feature that is set explicitly.
+func stateOf(on bool) infrav1.FeatureState {
+	return cmp.Or(enabledIf(on), infrav1.FeatureDisabled)
 }
 
 // The tag keys by which machine-controller-manager recognizes its VMs have these parts.

@@ -192,7 +192,7 @@ func (p *Plan) joinable(target *Target) {
 		pool := &p.Pools[i]
 		s := p.findingsFor("MachineDeployment", pool.Name)
 		if m := pool.Machine; m != nil && len(pool.Machines) == 0 &&
-			(m.Cloud.AWS != nil && m.Cloud.AWS.Image == (infrav1.AWSImage{}) || m.Cloud.Azure != nil && m.Cloud.Azure.Image == (infrav1.AzureImage{})) {
+			(m.Cloud.AWS != nil && m.Cloud.AWS.Image.ID == "" || m.Cloud.Azure != nil && m.Cloud.Azure.Image == (infrav1.AzureImage{})) {
 			s.addRefused("", "it names no image, and has no machine whose image new ones could get: scale it to 1 first")
 		}
 		if cmp.Or(pool.Config.NodeNameSource, target.Bootstrap.Spec.Template.Spec.NodeNameSource) != bootstrapv1.NodeNameHostname {
@@ -289,7 +289,7 @@ func (s findings) compare(pool *Pool, m Machine, vm *tagging.Instance, target *T
 	}
 	var size, image string
 	if aws := pool.Machine.Cloud.AWS; aws != nil {
-		if aws.Image == (infrav1.AWSImage{}) {
+		if aws.Image.ID == "" {
 			aws.Image.ID = vm.ImageID
 			s.plan.findingsFor("MachineDeployment", pool.Name).addNote("", "it names no image: new machines get that of VM %s, %s", vm.ID, vm.ImageID)
 		}

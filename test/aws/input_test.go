@@ -58,16 +58,16 @@ var badMachines = []struct {
 		m.SecurityGroups = &infrav1.AWSSelector{Tags: map[string]string{"role": "none"}}
 	}, notFound, []string{"vpc-01", "securityGroups.tags"}},
 
-	{"ipv6", "Machine.ipv6AddressCount Machine.primaryIPv6", func(m *infrav1.AWSMachine) { m.IPv6AddressCount, m.PrimaryIPv6 = 1, true },
+	{"ipv6", "Machine.ipv6AddressCount Machine.primaryIPv6", func(m *infrav1.AWSMachine) { m.IPv6AddressCount, m.PrimaryIPv6 = 1, infrav1.FeatureEnabled },
 		invalid, []string{"subnet-0", "ipv6AddressCount, subnets: use subnets with IPv6"}},
-	{"efa", "Machine.efa", func(m *infrav1.AWSMachine) { m.EFA = true }, invalid, []string{"t3.small", "efa, networkInterfaces: choose an instanceType"}},
-	{"interfaces", "Machine.instanceType", interfaces(infrav1.AWSNetworkInterface{DeviceIndex: 1}, infrav1.AWSNetworkInterface{DeviceIndex: 2},
-		infrav1.AWSNetworkInterface{DeviceIndex: 3}), invalid, []string{"Interface count 4", "t3.small", "volumes, networkInterfaces: use fewer"}},
-	{"interface-type", "NetworkInterface.type", interfaces(infrav1.AWSNetworkInterface{Type: "efa-only", DeviceIndex: 1}),
+	{"efa", "Machine.efa", func(m *infrav1.AWSMachine) { m.EFA = infrav1.FeatureEnabled }, invalid, []string{"t3.small", "efa, networkInterfaces: choose an instanceType"}},
+	{"interfaces", "Machine.instanceType", interfaces(infrav1.AWSNetworkInterface{DeviceIndex: ptr.To[int32](1)}, infrav1.AWSNetworkInterface{DeviceIndex: ptr.To[int32](2)},
+		infrav1.AWSNetworkInterface{DeviceIndex: ptr.To[int32](3)}), invalid, []string{"Interface count 4", "t3.small", "volumes, networkInterfaces: use fewer"}},
+	{"interface-type", "NetworkInterface.type", interfaces(infrav1.AWSNetworkInterface{Type: "efa-only", DeviceIndex: ptr.To[int32](1)}),
 		invalid, []string{"t3.small", "efa, networkInterfaces: choose an instanceType"}},
-	{"interface-card", "NetworkInterface.networkCard", interfaces(infrav1.AWSNetworkInterface{NetworkCard: 1, DeviceIndex: 1}),
+	{"interface-card", "NetworkInterface.networkCard", interfaces(infrav1.AWSNetworkInterface{NetworkCard: ptr.To[int32](1), DeviceIndex: ptr.To[int32](1)}),
 		invalid, []string{"t3.small", "networkInterfaces.networkCard: name a card"}},
-	{"interface-device", "NetworkInterface.deviceIndex", interfaces(infrav1.AWSNetworkInterface{DeviceIndex: 0}),
+	{"interface-device", "NetworkInterface.deviceIndex", interfaces(infrav1.AWSNetworkInterface{DeviceIndex: ptr.To[int32](0)}),
 		invalid, []string{"unique device index", "networkInterfaces.deviceIndex: give each its own"}},
 
 	{"root-size", "Volume.sizeGiB", root(infrav1.AWSVolume{SizeGiB: 4}), invalid, []string{"size 4GB", "rootVolume, volumes: use at least"}},
@@ -76,8 +76,8 @@ var badMachines = []struct {
 		invalid, []string{"ratio of 1250", "rootVolume, volumes: choose a type, sizeGiB, iops"}},
 	{"throughput", "Volume.throughputMiBps", root(infrav1.AWSVolume{Type: "gp3", SizeGiB: 8, ThroughputMiBps: 1000}),
 		invalid, []string{"ratio of 0.333", "rootVolume, volumes: choose a type, sizeGiB, iops and throughputMiBps"}},
-	{"encryption", "Volume.encrypted", func(m *infrav1.AWSMachine) { m.InstanceType = "m1.small" },
-		invalid, []string{"m1.small", "use one that supports encrypted disks, or set encrypted to false"}},
+	{"encryption", "Volume.encryption", func(m *infrav1.AWSMachine) { m.InstanceType = "m1.small" },
+		invalid, []string{"m1.small", "use one that supports encrypted disks, or set encryption to Disabled"}},
 	{"key", "Volume.kmsKeyID", root(infrav1.AWSVolume{KMSKeyID: ec2stub.DeniedKey}),
 		infrav1.InstanceGoneReason, []string{"Client error on launch", "rootVolume.kmsKeyID"}},
 	{"volumes", "DataVolume.deviceName", func(m *infrav1.AWSMachine) {
@@ -102,12 +102,12 @@ var badMachines = []struct {
 
 	{"tenancy", "Machine.tenancy", func(m *infrav1.AWSMachine) { m.Tenancy = "host" }, noCapacity, []string{"tenancy, hostID: allocate a dedicated host"}},
 	{"host", "Machine.hostID", func(m *infrav1.AWSMachine) { m.Tenancy, m.HostID = "host", "h-"+ec2stub.Nobody }, notFound, []string{"hostID: name a dedicated host"}},
-	{"placement", "PlacementGroup.name", func(m *infrav1.AWSMachine) { m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: ec2stub.Nobody} },
+	{"placement", "PlacementGroup.name", func(m *infrav1.AWSMachine) { m.PlacementGroup = infrav1.AWSPlacementGroup{Name: ec2stub.Nobody} },
 		notFound, []string{"placementGroup: name one"}},
-	{"strategy", "PlacementGroup.name", func(m *infrav1.AWSMachine) { m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: ec2stub.ClusterGroup} },
+	{"strategy", "PlacementGroup.name", func(m *infrav1.AWSMachine) { m.PlacementGroup = infrav1.AWSPlacementGroup{Name: ec2stub.ClusterGroup} },
 		invalid, []string{"t3.small", "placementGroup: use one whose strategy"}},
 	{"partition", "PlacementGroup.partition", func(m *infrav1.AWSMachine) {
-		m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: "spread", Partition: 3}
+		m.PlacementGroup = infrav1.AWSPlacementGroup{Name: "spread", Partition: 3}
 	}, invalid, []string{"spread", "placementGroup: use one whose strategy supports the instanceType and partition"}},
 	{"reservation", "CapacityReservation.id", func(m *infrav1.AWSMachine) {
 		m.CapacityReservation = &infrav1.AWSCapacityReservation{ID: "cr-" + ec2stub.Nobody}
@@ -119,16 +119,17 @@ var badMachines = []struct {
 		m.CapacityReservation = &infrav1.AWSCapacityReservation{Preference: "capacity-reservations-only"}
 	}, noCapacity, []string{"capacityReservation: enlarge it"}},
 	{"cores", "CPUOptions.coreCount CPUOptions.threadsPerCore", func(m *infrav1.AWSMachine) {
-		m.InstanceType, m.CPUOptions = "t2.small", &infrav1.AWSCPUOptions{CoreCount: 1, ThreadsPerCore: 1}
+		m.InstanceType, m.CPUOptions = "t2.small", infrav1.AWSCPUOptions{CoreCount: 1, ThreadsPerCore: 1}
 	}, invalid, []string{"t2.small", "cpuOptions: remove them"}},
-	{"memory", "CPUOptions.amdSEVSNP", func(m *infrav1.AWSMachine) { m.CPUOptions = &infrav1.AWSCPUOptions{AMDSEVSNP: true} },
+	{"memory", "CPUOptions.amdSEVSNP", func(m *infrav1.AWSMachine) { m.CPUOptions = infrav1.AWSCPUOptions{AMDSEVSNP: infrav1.FeatureEnabled} },
 		invalid, []string{"t3.small", "cpuOptions.amdSEVSNP: choose"}},
-	{"nesting", "CPUOptions.nestedVirtualization", func(m *infrav1.AWSMachine) { m.CPUOptions = &infrav1.AWSCPUOptions{NestedVirtualization: true} },
-		invalid, []string{"t3.small", "cpuOptions.nestedVirtualization: choose"}},
-	{"price", "Market.maxPriceUSD", func(m *infrav1.AWSMachine) { m.Market = &infrav1.AWSMarket{Type: "spot", MaxPriceUSD: "0.001"} },
+	{"nesting", "CPUOptions.nestedVirtualization", func(m *infrav1.AWSMachine) {
+		m.CPUOptions = infrav1.AWSCPUOptions{NestedVirtualization: infrav1.FeatureEnabled}
+	}, invalid, []string{"t3.small", "cpuOptions.nestedVirtualization: choose"}},
+	{"price", "Market.maxPriceUSD", func(m *infrav1.AWSMachine) { m.Market = infrav1.AWSMarket{Type: "spot", MaxPriceUSD: "0.001"} },
 		noCapacity, []string{"0.001", "market.maxPriceUSD: raise it"}},
 	{"block", "Market.type", func(m *infrav1.AWSMachine) {
-		m.Market, m.CapacityReservation = &infrav1.AWSMarket{Type: "capacity-block"}, &infrav1.AWSCapacityReservation{ID: "cr-0a"}
+		m.Market, m.CapacityReservation = infrav1.AWSMarket{Type: "capacity-block"}, &infrav1.AWSCapacityReservation{ID: "cr-0a"}
 	}, noCapacity, []string{"capacityReservation: the Capacity Block has not started"}},
 }
 
@@ -140,7 +141,7 @@ const (
 
 func lookup(owner, name, architecture string, tags map[string]string) func(*infrav1.AWSMachine) {
 	return func(m *infrav1.AWSMachine) {
-		m.Image = infrav1.AWSImage{Lookup: &infrav1.AWSImageLookup{Owners: []string{owner}, Name: name, Architecture: architecture, Tags: tags}}
+		m.Image = infrav1.AWSImage{Lookup: infrav1.AWSImageLookup{Owners: []string{owner}, Name: name, Architecture: architecture, Tags: tags}}
 	}
 }
 
@@ -159,18 +160,18 @@ var badManners = []struct {
 	words  string
 }{
 	{"Machine.publicIP", func(m *infrav1.AWSMachine) {
-		m.PublicIP, m.NetworkInterfaces = ptr.To(true), []infrav1.AWSNetworkInterface{{DeviceIndex: 1}}
+		m.PublicIP, m.NetworkInterfaces = infrav1.FeatureEnabled, []infrav1.AWSNetworkInterface{{DeviceIndex: ptr.To[int32](1)}}
 	}, "leave out publicIP, or networkInterfaces"},
 	{"Machine.hostID", func(m *infrav1.AWSMachine) { m.HostID = "h-01" }, "hostID needs tenancy host"},
 	{"Metadata.tokens", func(m *infrav1.AWSMachine) { m.Metadata.Tokens = "never" }, "metadata.tokens"},
 	{"Metadata.hopLimit", func(m *infrav1.AWSMachine) { m.Metadata.HopLimit = 65 }, "metadata.hopLimit"},
 	{"Volume.iops", root(infrav1.AWSVolume{Type: "gp2", IOPS: 3000}), "iops is for type gp3"},
-	{"CPUOptions.coreCount", func(m *infrav1.AWSMachine) { m.CPUOptions = &infrav1.AWSCPUOptions{CoreCount: 2} }, "coreCount and threadsPerCore go together"},
+	{"CPUOptions.coreCount", func(m *infrav1.AWSMachine) { m.CPUOptions = infrav1.AWSCPUOptions{CoreCount: 2} }, "coreCount and threadsPerCore go together"},
 	{"CapacityReservation.id", func(m *infrav1.AWSMachine) {
 		m.CapacityReservation = &infrav1.AWSCapacityReservation{ID: "cr-01", Preference: "open"}
 	}, "exactly one of id, resourceGroupARN and preference"},
 	{"Market.maxPriceUSD", func(m *infrav1.AWSMachine) {
-		m.Market = &infrav1.AWSMarket{Type: "capacity-block", MaxPriceUSD: "1"}
+		m.Market = infrav1.AWSMarket{Type: "capacity-block", MaxPriceUSD: "1"}
 	}, "maxPriceUSD needs type spot"},
 }
 
@@ -310,7 +311,7 @@ func TestBadAccounts(t *testing.T) {
 	t.Cleanup(site.Close)
 	expired := ec2stub.New(t, ec2stub.Options{})
 	expired.Expire()
-	foreign := &infrav1.AWSAssumeRole{ARN: "arn:aws:iam::210987654321:role/foreign", ExternalID: "another"}
+	foreign := infrav1.AWSAssumeRole{ARN: "arn:aws:iam::210987654321:role/foreign", ExternalID: "another"}
 	other := scenario.Credentials(metav1.ObjectMeta{Namespace: s.Namespace, Name: "other"}, "aws",
 		map[string][]byte{"aws_access_key_id": []byte(rig.AWSKey), "aws_secret_access_key": []byte("of-another-key")})
 	s.Do(s.Rig.Client.Create(s.Ctx, other))

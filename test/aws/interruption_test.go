@@ -34,7 +34,7 @@ func TestInterruption(t *testing.T) {
 	account := s.Account()
 	listen := func(url string) {
 		s.Do(scenario.Patch(s.Ctx, s.Rig.Client, account, func() {
-			account.Spec.Cloud.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: url}
+			account.Spec.Cloud.AWS.InterruptionQueue = infrav1.AWSInterruptionQueue{URL: url}
 		}))
 	}
 	listen(s.AWS.QueueURL() + "-2")
@@ -43,7 +43,7 @@ func TestInterruption(t *testing.T) {
 	for _, o := range pool.Objects() {
 		s.Dress(o)
 		if template, ok := o.(*infrav1.DroverMachineTemplate); ok {
-			template.Spec.Template.Spec.Cloud.AWS.Market = &infrav1.AWSMarket{Type: "spot"}
+			template.Spec.Template.Spec.Cloud.AWS.Market = infrav1.AWSMarket{Type: "spot"}
 		}
 		s.Do(s.Rig.Client.Create(s.Ctx, o))
 	}

@@ -107,7 +107,7 @@ func TestTakeover(t *testing.T) {
 	}
 	status("it is complete\n")
 
-	s.Roll(Pool{Name: "a", Replicas: 2}, func(m *infrav1.DroverMachineFields) { m.Cloud.AWS.DetailedMonitoring = true })
+	s.Roll(Pool{Name: "a", Replicas: 2}, func(m *infrav1.DroverMachineFields) { m.Cloud.AWS.DetailedMonitoring = infrav1.FeatureEnabled })
 	s.Scale("a", 0)
 	s.Scale("b", 0)
 	s.Empty()

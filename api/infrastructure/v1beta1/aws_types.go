@@ -6,7 +6,7 @@ package v1beta1
 // and "aws_secret_access_key", plus "aws_session_token" for temporary credentials; or the keys
 // "aws_role_arn" and "aws_web_identity_token".
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint can't be changed, because the account's machines would look gone: make a new DroverAccount"
-// +kubebuilder:validation:XValidation:rule="!has(self.endpoint) || ((!has(self.fips) || !self.fips) && (!has(self.dualStack) || !self.dualStack))",message="fips and dualStack choose among AWS's own endpoints: leave them out, or endpoint"
+// +kubebuilder:validation:XValidation:rule="!has(self.endpoint) || ((!has(self.fips) || self.fips != 'Enabled') && (!has(self.dualStack) || self.dualStack != 'Enabled'))",message="fips and dualStack choose among AWS's own endpoints: leave them out, or endpoint"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.accountID) || (has(self.accountID) && self.accountID == oldSelf.accountID)",message="accountID can't be changed: make a new DroverAccount"
 type AWSAccount struct {
 	// region is the AWS region in which machines are created, in any partition. It is immutable: in
@@ -38,24 +38,26 @@ type AWSAccount struct {
 	// +kubebuilder:validation:Pattern=`^https?://[^\s/?#@]+$`
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// fips selects the endpoints whose cryptography is validated to FIPS 140. Default: false.
+	// fips is "Enabled" to use the endpoints whose cryptography is validated to FIPS 140. Default:
+	// "Disabled".
 	// +optional
-	FIPS bool `json:"fips,omitempty"`
+	FIPS FeatureState `json:"fips,omitempty"`
 
-	// dualStack selects the endpoints that are also reachable over IPv6. Default: false.
+	// dualStack is "Enabled" to use the endpoints that are also reachable over IPv6. Default:
+	// "Disabled".
 	// +optional
-	DualStack bool `json:"dualStack,omitempty"`
+	DualStack FeatureState `json:"dualStack,omitempty"`
 
 	// assumeRole is a role to assume, in this or another AWS account. The credentials are then used
 	// for nothing else.
 	// +optional
-	AssumeRole *AWSAssumeRole `json:"assumeRole,omitempty"`
+	AssumeRole AWSAssumeRole `json:"assumeRole,omitempty,omitzero"`
 
 	// interruptionQueue is the queue to which EventBridge sends what EC2 announces about instances.
 	// Only this DroverAccount may use the queue, because Drover removes what it reads. Default:
 	// none, and Drover notices an interruption only when the instance is gone.
 	// +optional
-	InterruptionQueue *AWSInterruptionQueue `json:"interruptionQueue,omitempty"`
+	InterruptionQueue AWSInterruptionQueue `json:"interruptionQueue,omitempty,omitzero"`
 }
 
 // AWSInterruptionQueue is an Amazon SQS queue.
@@ -72,7 +74,6 @@ type AWSInterruptionQueue struct {
 	// likely to be interrupted. "Report" shows the recommendation in the DroverMachine's condition
 	// InstanceHealthy. "Replace" deletes the Machine, as for an interruption. Default: "Report".
 	// +optional
-	// +kubebuilder:default=Report
 	// +kubebuilder:validation:Enum=Report;Replace
 	Rebalance string `json:"rebalance,omitempty"`
 }
@@ -110,23 +111,23 @@ type AWSMachine struct {
 
 	// image is the AMI to boot.
 	// +required
-	Image AWSImage `json:"image"`
+	Image AWSImage `json:"image,omitempty,omitzero"`
 
 	// subnets are the subnets that the machine may be in. Drover uses the one with the most free
 	// addresses in the machine's failure domain.
 	// Example: {"tags": {"kubernetes.io/role/internal-elb": "1"}}.
 	// +required
-	Subnets AWSSelector `json:"subnets"`
+	Subnets AWSSelector `json:"subnets,omitempty,omitzero"`
 
 	// securityGroups are the security groups of all network interfaces of the machine. Tags select
 	// only groups of the subnet's VPC. Default: the VPC's default group.
 	// +optional
-	SecurityGroups *AWSSelector `json:"securityGroups,omitempty"`
+	SecurityGroups *AWSSelector `json:"securityGroups,omitempty"` //nolint:kubeapilinter // The struct is not comparable, and has no member that is always set.
 
-	// publicIP specifies whether the machine gets a public IPv4 address. Default: the subnet's
-	// setting.
+	// publicIP is "Enabled" to give the machine a public IPv4 address, and "Disabled" to give it
+	// none. Default: the subnet's setting.
 	// +optional
-	PublicIP *bool `json:"publicIP,omitempty"`
+	PublicIP FeatureState `json:"publicIP,omitempty"`
 
 	// ipv6AddressCount is the number of IPv6 addresses of the first network interface. Default: 0,
 	// or the subnet's setting.
@@ -135,14 +136,15 @@ type AWSMachine struct {
 	// +kubebuilder:validation:Maximum=50
 	IPv6AddressCount int32 `json:"ipv6AddressCount,omitempty"`
 
-	// primaryIPv6 keeps the first of these IPv6 addresses for the lifetime of the machine. Default:
-	// false.
+	// primaryIPv6 is "Enabled" to keep the first of these IPv6 addresses for the lifetime of the
+	// machine. Default: "Disabled".
 	// +optional
-	PrimaryIPv6 bool `json:"primaryIPv6,omitempty"`
+	PrimaryIPv6 FeatureState `json:"primaryIPv6,omitempty"`
 
-	// efa makes the first network interface an Elastic Fabric Adapter. Default: false.
+	// efa is "Enabled" to make the first network interface an Elastic Fabric Adapter. Default:
+	// "Disabled".
 	// +optional
-	EFA bool `json:"efa,omitempty"`
+	EFA FeatureState `json:"efa,omitempty"`
 
 	// networkInterfaces are additional network interfaces in the same subnet. They are deleted with
 	// the machine. Default: none.
@@ -175,9 +177,9 @@ type AWSMachine struct {
 	InstanceProfile string `json:"instanceProfile,omitempty"`
 
 	// metadata specifies how software on the machine reaches the instance metadata service.
+	// Default: with a session token, within one network hop.
 	// +optional
-	// +kubebuilder:default={}
-	Metadata AWSMetadata `json:"metadata,omitempty"`
+	Metadata AWSMetadata `json:"metadata,omitempty,omitzero"`
 
 	// keyName is the name of the EC2 key pair whose public key the image accepts for logins.
 	// Default: none.
@@ -204,7 +206,7 @@ type AWSMachine struct {
 
 	// placementGroup is the placement group of the machine.
 	// +optional
-	PlacementGroup *AWSPlacementGroup `json:"placementGroup,omitempty"`
+	PlacementGroup AWSPlacementGroup `json:"placementGroup,omitempty,omitzero"`
 
 	// capacityReservation specifies the reserved capacity to use. Default: any open reservation
 	// that matches.
@@ -213,16 +215,16 @@ type AWSMachine struct {
 
 	// cpuOptions changes the processor. Default: the instance type's options.
 	// +optional
-	CPUOptions *AWSCPUOptions `json:"cpuOptions,omitempty"`
+	CPUOptions AWSCPUOptions `json:"cpuOptions,omitempty,omitzero"`
 
 	// market specifies how the machine is purchased. Default: on demand.
 	// +optional
-	Market *AWSMarket `json:"market,omitempty"`
+	Market AWSMarket `json:"market,omitempty,omitzero"`
 
-	// detailedMonitoring makes CloudWatch measure every minute instead of every five minutes. AWS
-	// charges for it. Default: false.
+	// detailedMonitoring is "Enabled" to make CloudWatch measure every minute instead of every five
+	// minutes. AWS charges for it. Default: "Disabled".
 	// +optional
-	DetailedMonitoring bool `json:"detailedMonitoring,omitempty"`
+	DetailedMonitoring FeatureState `json:"detailedMonitoring,omitempty"`
 
 	// tags are added to the instance, its volumes and its network interfaces, in addition to
 	// Drover's tags. Keys must not begin with "aws:" or "drover-".
@@ -234,25 +236,38 @@ type AWSMachine struct {
 	Tags map[string]string `json:"tags,omitempty"`
 }
 
+// AWSLoadBalancerScheme specifies which addresses a load balancer has.
+// +kubebuilder:validation:Enum=Internal;InternetFacing
+type AWSLoadBalancerScheme string
+
+const (
+	// AWSLoadBalancerInternal is a load balancer with private addresses only.
+	AWSLoadBalancerInternal AWSLoadBalancerScheme = "Internal"
+	// AWSLoadBalancerInternetFacing is a load balancer with public addresses.
+	AWSLoadBalancerInternetFacing AWSLoadBalancerScheme = "InternetFacing"
+)
+
 // AWSLoadBalancer is a Network Load Balancer for the API servers of a cluster.
 type AWSLoadBalancer struct {
 	// subnets are where the load balancer has addresses: the first by ID in each zone, all of one
 	// VPC. If not set, the subnets of the default VPC are used.
 	// +optional
-	Subnets *AWSSelector `json:"subnets,omitempty"`
+	Subnets *AWSSelector `json:"subnets,omitempty"` //nolint:kubeapilinter // The struct is not comparable, and has no member that is always set.
 
 	// securityGroups are set beside the group that Drover creates for the load balancer. Name the
 	// machines' group here if its rules let its own members connect to the API servers.
 	// +optional
-	SecurityGroups *AWSSelector `json:"securityGroups,omitempty"`
+	SecurityGroups *AWSSelector `json:"securityGroups,omitempty"` //nolint:kubeapilinter // The struct is not comparable, and has no member that is always set.
 
-	// internal is true if the load balancer has private addresses only. Default: false.
+	// scheme is "Internal" for a load balancer with private addresses only, or "InternetFacing".
+	// Default: "InternetFacing".
 	// +optional
-	Internal bool `json:"internal,omitempty"`
+	Scheme AWSLoadBalancerScheme `json:"scheme,omitempty"`
 }
 
 // AWSSelector selects resources by IDs or by tags. Drover looks up tags again every few minutes.
 // +kubebuilder:validation:XValidation:rule="has(self.ids) != has(self.tags)",message="exactly one of ids and tags must be set"
+// +kubebuilder:validation:MinProperties=1
 type AWSSelector struct {
 	// ids are the IDs of the resources.
 	// Example: ["subnet-0a1b2c3d4e5f60718"].
@@ -277,6 +292,7 @@ type AWSSelector struct {
 // AWSImage names an AMI in one of three ways. Drover looks up ssmParameter and lookup again every
 // few minutes, because their results can change.
 // +kubebuilder:validation:XValidation:rule="[has(self.id), has(self.ssmParameter), has(self.lookup)].filter(x, x).size() == 1",message="exactly one of id, ssmParameter and lookup must be set"
+// +kubebuilder:validation:MinProperties=1
 type AWSImage struct {
 	// id is the ID of the AMI, in the account's region.
 	// Example: "ami-0a1b2c3d4e5f60718".
@@ -298,7 +314,7 @@ type AWSImage struct {
 
 	// lookup finds the newest AMI that matches.
 	// +optional
-	Lookup *AWSImageLookup `json:"lookup,omitempty"`
+	Lookup AWSImageLookup `json:"lookup,omitempty,omitzero"`
 }
 
 // AWSImageLookup finds the newest AMI that matches.
@@ -369,11 +385,10 @@ type AWSVolume struct {
 	// +kubebuilder:validation:Maximum=2000
 	ThroughputMiBps int32 `json:"throughputMiBps,omitempty"`
 
-	// encrypted specifies whether the disk is encrypted. If false, the image or snapshot and the
-	// account's own setting decide. Default: true.
+	// encryption is "Enabled" to encrypt the disk. If it is "Disabled", the image or snapshot and
+	// the account's own setting decide. Default: "Enabled".
 	// +optional
-	// +kubebuilder:default=true
-	Encrypted *bool `json:"encrypted,omitempty"`
+	Encryption FeatureState `json:"encryption,omitempty"`
 
 	// kmsKeyID is the ID, alias or ARN of the key that encrypts the disk. Default: the account's
 	// key for EBS.
@@ -411,7 +426,6 @@ type AWSNetworkInterface struct {
 	// type is "interface", or "efa" or "efa-only" for an Elastic Fabric Adapter with or without IP.
 	// Default: "interface".
 	// +optional
-	// +kubebuilder:default=interface
 	// +kubebuilder:validation:Enum=interface;efa;efa-only
 	Type string `json:"type,omitempty"`
 
@@ -421,7 +435,7 @@ type AWSNetworkInterface struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=63
-	NetworkCard int32 `json:"networkCard,omitempty"`
+	NetworkCard *int32 `json:"networkCard,omitempty"`
 
 	// deviceIndex is the index of the interface on its card. The machine's first interface has
 	// index 0 on card 0.
@@ -429,34 +443,34 @@ type AWSNetworkInterface struct {
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=63
-	DeviceIndex int32 `json:"deviceIndex"`
+	DeviceIndex *int32 `json:"deviceIndex,omitempty"`
 }
 
 // AWSMetadata specifies how software on the machine reaches the instance metadata service, which
 // has the machine's user data and the credentials of its instance profile.
+// +kubebuilder:validation:MinProperties=1
 type AWSMetadata struct {
 	// tokens specifies whether requests must contain a session token ("IMDSv2"): "required" or
 	// "optional". Default: "required".
 	// +optional
-	// +kubebuilder:default=required
 	// +kubebuilder:validation:Enum=required;optional
 	Tokens string `json:"tokens,omitempty"`
 
 	// hopLimit is the maximum number of network hops of a response. 1 keeps responses from pods
 	// that do not share the host's network. Default: 1.
 	// +optional
-	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	HopLimit int32 `json:"hopLimit,omitempty"`
 
-	// ipv6 makes the service available over IPv6 as well. Default: false.
+	// ipv6 is "Enabled" to make the service available over IPv6 as well. Default: "Disabled".
 	// +optional
-	IPv6 bool `json:"ipv6,omitempty"`
+	IPv6 FeatureState `json:"ipv6,omitempty"`
 
-	// instanceTags makes the instance's tags available in the metadata. Default: false.
+	// instanceTags is "Enabled" to make the instance's tags available in the metadata. Default:
+	// "Disabled".
 	// +optional
-	InstanceTags bool `json:"instanceTags,omitempty"`
+	InstanceTags FeatureState `json:"instanceTags,omitempty"`
 }
 
 // AWSPlacementGroup is the placement group of a machine.
@@ -522,14 +536,15 @@ type AWSCPUOptions struct {
 	// +kubebuilder:validation:Maximum=2
 	ThreadsPerCore int32 `json:"threadsPerCore,omitempty"`
 
-	// amdSEVSNP encrypts the memory, if the instance type supports it. Default: false.
+	// amdSEVSNP is "Enabled" to encrypt the memory, if the instance type supports it. Default:
+	// "Disabled".
 	// +optional
-	AMDSEVSNP bool `json:"amdSEVSNP,omitempty"`
+	AMDSEVSNP FeatureState `json:"amdSEVSNP,omitempty"`
 
-	// nestedVirtualization lets the machine run virtual machines, if the instance type supports it.
-	// Default: false.
+	// nestedVirtualization is "Enabled" to let the machine run virtual machines, if the instance
+	// type supports it. Default: "Disabled".
 	// +optional
-	NestedVirtualization bool `json:"nestedVirtualization,omitempty"`
+	NestedVirtualization FeatureState `json:"nestedVirtualization,omitempty"`
 }
 
 // AWSMarket specifies how the machine is purchased.
