@@ -61,7 +61,7 @@ func (x *deleting) wantGone() {
 func one(operation string) map[string]int { return map[string]int{operation: 1} }
 
 func trySoft(m *infrav1.VSphereMachine) {
-	m.PowerOffMode, m.GuestShutdownSeconds = infrav1.VSpherePowerOffTrySoft, 300
+	m.PowerOffMode = infrav1.VSpherePowerOffTrySoft
 }
 
 func TestDeleteHard(t *testing.T) {

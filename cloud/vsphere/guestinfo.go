@@ -4,6 +4,7 @@ package vsphere
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/base64"
@@ -63,11 +64,12 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	if spec.HardwareVersion != "" {
 		set(optionHardware, spec.HardwareVersion)
 	}
+	wait := cmp.Or(spec.GuestShutdownSeconds, 300)
 	switch spec.PowerOffMode {
 	case infrav1.VSpherePowerOffTrySoft:
-		set(optionPowerOff, fmt.Sprintf("%ds", max(spec.GuestShutdownSeconds, 1)))
+		set(optionPowerOff, fmt.Sprintf("%ds", wait))
 	case infrav1.VSpherePowerOffSoft:
-		set(optionPowerOff, fmt.Sprintf("%s%ds", softPrefix, max(spec.GuestShutdownSeconds, 1)))
+		set(optionPowerOff, fmt.Sprintf("%s%ds", softPrefix, wait))
 	}
 	userData := "userdata"
 	if isIgnition(req.UserData) {
@@ -123,13 +125,10 @@ func metadata(req cloud.Request) ([]byte, error) {
 // address and sets a name, because only cloud-init's netplan renderer supports anything else. The
 // other renderers write files for an adapter that is named like its entry.
 func ethernet(n infrav1.VSphereNetwork, adapter int, mac string) map[string]any {
-	dhcp4 := len(n.Addresses) == 0
-	if n.DHCP4 != nil {
-		dhcp4 = *n.DHCP4
-	}
+	dhcp4 := n.DHCP4 == infrav1.FeatureEnabled || n.DHCP4 == "" && len(n.Addresses) == 0
 	e := map[string]any{
 		"match": map[string]any{"macaddress": mac}, "set-name": fmt.Sprintf("eth%d", adapter),
-		"dhcp4": dhcp4, "dhcp6": n.DHCP6 != nil && *n.DHCP6,
+		"dhcp4": dhcp4, "dhcp6": n.DHCP6 == infrav1.FeatureEnabled,
 	}
 	if len(n.Addresses) > 0 {
 		e["addresses"] = n.Addresses
@@ -170,9 +169,7 @@ func ethernet(n infrav1.VSphereNetwork, adapter int, mac string) map[string]any 
 
 // configured reports whether the adapter needs more than the guest's default, DHCP for IPv4.
 func configured(n infrav1.VSphereNetwork) bool {
-	dhcp4 := n.DHCP4 == nil || *n.DHCP4
-	dhcp6 := n.DHCP6 != nil && *n.DHCP6
-	return !dhcp4 || dhcp6 || n.MTU > 0 || n.Gateway4 != "" || n.Gateway6 != "" ||
+	return n.DHCP4 == infrav1.FeatureDisabled || n.DHCP6 == infrav1.FeatureEnabled || n.MTU > 0 || n.Gateway4 != "" || n.Gateway6 != "" ||
 		len(n.Addresses)+len(n.Nameservers)+len(n.SearchDomains)+len(n.Routes) > 0
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/vmware/govmomi/vim25/types"
+	"k8s.io/utils/ptr"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
@@ -52,25 +53,22 @@ func (v *vcenter) outdated(m vm) string {
 
 // bootOptions returns the boot options that the machine's fields set, or nil for none.
 func bootOptions(spec *infrav1.VSphereMachine) *types.VirtualMachineBootOptions {
-	if spec.SecureBoot == nil && spec.BootOptions == nil {
+	b := spec.BootOptions
+	if spec.SecureBoot == "" && b == (infrav1.VSphereBootOptions{}) {
 		return nil
 	}
-	o := &types.VirtualMachineBootOptions{EfiSecureBootEnabled: spec.SecureBoot}
-	if b := spec.BootOptions; b != nil {
-		o.BootDelay = int64(b.DelayMilliseconds)
-		if b.RetryAfterMilliseconds > 0 {
-			retry := true
-			o.BootRetryEnabled, o.BootRetryDelay = &retry, int64(b.RetryAfterMilliseconds)
-		}
+	o := &types.VirtualMachineBootOptions{BootDelay: int64(b.DelayMilliseconds)}
+	if spec.SecureBoot != "" {
+		o.EfiSecureBootEnabled = ptr.To(spec.SecureBoot == infrav1.FeatureEnabled)
+	}
+	if b.RetryAfterMilliseconds > 0 {
+		o.BootRetryEnabled, o.BootRetryDelay = ptr.To(true), int64(b.RetryAfterMilliseconds)
 	}
 	return o
 }
 
 // firmwareOf returns vSphere's name of the firmware, or "" for the template's.
 func firmwareOf(spec *infrav1.VSphereMachine) string {
-	if spec.BootOptions == nil {
-		return ""
-	}
 	return map[infrav1.VSphereFirmware]string{
 		infrav1.VSphereFirmwareBIOS: string(types.GuestOsDescriptorFirmwareTypeBios),
 		infrav1.VSphereFirmwareEFI:  string(types.GuestOsDescriptorFirmwareTypeEfi),

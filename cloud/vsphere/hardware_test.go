@@ -23,7 +23,7 @@ func TestHardware(t *testing.T) {
 	g.Expect(plain.Config.Firmware).To(BeEmpty())
 	spec := sent(t, v, func(m *infrav1.VSphereMachine) {
 		m.HardwareVersion = "vmx-21"
-		m.BootOptions = &infrav1.VSphereBootOptions{Firmware: infrav1.VSphereFirmwareEFI, DelayMilliseconds: 5000, RetryAfterMilliseconds: 10000}
+		m.BootOptions = infrav1.VSphereBootOptions{Firmware: infrav1.VSphereFirmwareEFI, DelayMilliseconds: 5000, RetryAfterMilliseconds: 10000}
 	})
 	g.Expect(spec.PowerOn).To(BeTrue())
 	g.Expect(*spec.Config.ScheduledHardwareUpgradeInfo).To(Equal(types.ScheduledHardwareUpgradeInfo{UpgradePolicy: "always", VersionKey: "vmx-21"}))
@@ -32,6 +32,9 @@ func TestHardware(t *testing.T) {
 	g.Expect(spec.Config.BootOptions.BootDelay).To(BeEquivalentTo(5000))
 	g.Expect(*spec.Config.BootOptions.BootRetryEnabled).To(BeTrue())
 	g.Expect(spec.Config.BootOptions.BootRetryDelay).To(BeEquivalentTo(10000))
+	g.Expect(spec.Config.BootOptions.EfiSecureBootEnabled).To(BeNil(), "the template decides")
+	insecure := sent(t, v, func(m *infrav1.VSphereMachine) { m.SecureBoot = infrav1.FeatureDisabled })
+	g.Expect(*insecure.Config.BootOptions.EfiSecureBootEnabled).To(BeFalse())
 	template := v.named("DC0_C0_RP1_VM0")
 	for wanted, asked := range map[string]bool{template.Config.Version: false, "vmx-09": false, "vmx-22": true} {
 		spec := sent(t, v, func(m *infrav1.VSphereMachine) { m.HardwareVersion = wanted })

@@ -18,7 +18,7 @@ import (
 // (VmTemplate LibraryItems Info, vm_template: its identifier in the SOAP API), and is cloned like
 // any other template. The library's own deploy call could set neither the machine's UUID nor its
 // tags.
-func (s *session) libraryTemplate(ctx context.Context, from *infrav1.VSphereLibraryItem) (ref types.ManagedObjectReference, err error) {
+func (s *session) libraryTemplate(ctx context.Context, from infrav1.VSphereLibraryItem) (ref types.ManagedObjectReference, err error) {
 	libraries, err := query(ctx, s, "FindLibrary", func(ctx context.Context, c *rest.Client) ([]string, error) {
 		return library.NewManager(c).FindLibrary(ctx, library.Find{Name: from.Library})
 	})

@@ -79,7 +79,7 @@ func (v *vcsim) amend(operation string, resp *http.Response, err error) (*http.R
 
 func fromLibrary(library, item string) func(*infrav1.VSphereMachine) {
 	return func(m *infrav1.VSphereMachine) {
-		m.Template, m.ContentLibrary = "", &infrav1.VSphereLibraryItem{Library: library, Item: item}
+		m.Template, m.ContentLibrary = "", infrav1.VSphereLibraryItem{Library: library, Item: item}
 	}
 }
 

@@ -44,6 +44,32 @@ func unpacked(t testing.TB, text string) []byte {
 	return data
 }
 
+// TestDHCP: an adapter without addresses gets its IPv4 address with DHCP. Only an adapter that
+// differs from that needs a configuration.
+func TestDHCP(t *testing.T) {
+	const on, off = infrav1.FeatureEnabled, infrav1.FeatureDisabled
+	addresses := []string{"2001:db8::10/64"}
+	for name, test := range map[string]struct {
+		network             infrav1.VSphereNetwork
+		dhcp4, dhcp6, needs bool
+	}{
+		"the default":             {infrav1.VSphereNetwork{}, true, false, false},
+		"as the default":          {infrav1.VSphereNetwork{DHCP4: on, DHCP6: off}, true, false, false},
+		"without":                 {infrav1.VSphereNetwork{DHCP4: off}, false, false, true},
+		"IPv6":                    {infrav1.VSphereNetwork{DHCP4: off, DHCP6: on}, false, true, true},
+		"addresses":               {infrav1.VSphereNetwork{Addresses: addresses}, false, false, true},
+		"addresses and DHCP":      {infrav1.VSphereNetwork{Addresses: addresses, DHCP4: on}, true, false, true},
+		"addresses, without DHCP": {infrav1.VSphereNetwork{Addresses: addresses, DHCP4: off}, false, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			e := ethernet(test.network, 0, "02:00:00:00:00:01")
+			g.Expect([]any{e["dhcp4"], e["dhcp6"]}).To(Equal([]any{test.dhcp4, test.dhcp6}))
+			g.Expect(configured(test.network)).To(Equal(test.needs))
+		})
+	}
+}
+
 // TestMachine: a machine with disks, networks and a failure domain becomes a VM that has them.
 func TestMachine(t *testing.T) {
 	g := NewWithT(t)
@@ -53,7 +79,7 @@ func TestMachine(t *testing.T) {
 		m.DiskGiB, m.DataDisks, m.CoresPerSocket = 40, []infrav1.VSphereDataDisk{{SizeGiB: 100}, {SizeGiB: 5}}, 2
 		m.Networks = []infrav1.VSphereNetwork{
 			{Name: "DC0_DVPG0", MTU: 9000},
-			{Name: "VM Network", DHCP6: ptr.To(true), Addresses: []string{"192.0.2.10/24"}, Gateway4: "192.0.2.1", Nameservers: []string{"192.0.2.53"},
+			{Name: "VM Network", DHCP6: infrav1.FeatureEnabled, Addresses: []string{"192.0.2.10/24"}, Gateway4: "192.0.2.1", Nameservers: []string{"192.0.2.53"},
 				SearchDomains: []string{"example.com"}, Routes: []infrav1.VSphereRoute{{To: "198.51.100.0/24", Via: "192.0.2.254", Metric: 100}}},
 		}
 	})

@@ -130,7 +130,7 @@ func (s *session) child(ctx context.Context, what, folder, name string, kinds ..
 // template reads what a clone starts from: the configuration of the template or, for a linked
 // clone, of its snapshot.
 func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphereMachine) (t template, err error) {
-	if lib := spec.ContentLibrary; lib != nil {
+	if lib := spec.ContentLibrary; lib.Item != "" {
 		t.name = fmt.Sprintf("template %q of content library %q", cloud.Clip(lib.Item, 255), cloud.Clip(lib.Library, 255))
 		t.ref, err = s.libraryTemplate(ctx, lib)
 	} else {

@@ -12,7 +12,6 @@ import (
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/soap"
 	"github.com/vmware/govmomi/vim25/types"
-	"k8s.io/utils/ptr"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
@@ -47,7 +46,7 @@ func TestRequestDevices(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
 	spec := sent(t, v, func(m *infrav1.VSphereMachine) {
-		m.CoresPerSocket, m.SecureBoot, m.TPM = 2, ptr.To(true), infrav1.VSphereTPMVirtual
+		m.CoresPerSocket, m.SecureBoot, m.TPM = 2, infrav1.FeatureEnabled, infrav1.VSphereTPMVirtual
 		m.PCIDevices = []infrav1.VSpherePCIDevice{{VendorID: 4318, DeviceID: 7864}, {VGPUProfile: "grid_t4-8q"}}
 		m.Networks = []infrav1.VSphereNetwork{{Name: "VM Network", MACAddress: "00:50:56:00:00:07"}}
 	})

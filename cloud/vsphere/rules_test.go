@@ -12,7 +12,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
@@ -29,7 +28,7 @@ func rules(t testing.TB, crd string) func(fields any) []string {
 	}
 	var props apiextensions.JSONSchemaProps
 	if err == nil {
-		of := v1.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["vsphere"]
+		of := v1.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["cloud"].Properties["vsphere"]
 		err = apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&of, &props, nil)
 	}
 	if err != nil {
@@ -62,18 +61,28 @@ func rules(t testing.TB, crd string) func(fields any) []string {
 func TestRules(t *testing.T) {
 	g := NewWithT(t)
 	check := rules(t, "drovermachines")
-	item := &infrav1.VSphereLibraryItem{Library: "images", Item: "ubuntu"}
+	item := infrav1.VSphereLibraryItem{Library: "images", Item: "ubuntu"}
 	g.Expect(check(infrav1.VSphereMachine{Template: "t"})).To(BeEmpty())
 	g.Expect(check(infrav1.VSphereMachine{ContentLibrary: item})).To(BeEmpty())
 	for _, both := range []infrav1.VSphereMachine{{}, {Template: "t", ContentLibrary: item}} {
 		g.Expect(check(both)).To(ConsistOf("set template or contentLibrary, and not both"))
 	}
 	secure := func(firmware infrav1.VSphereFirmware) infrav1.VSphereMachine {
-		return infrav1.VSphereMachine{Template: "t", SecureBoot: ptr.To(true), BootOptions: &infrav1.VSphereBootOptions{Firmware: firmware, DelayMilliseconds: 1}}
+		return infrav1.VSphereMachine{Template: "t", SecureBoot: infrav1.FeatureEnabled, BootOptions: infrav1.VSphereBootOptions{Firmware: firmware, DelayMilliseconds: 1}}
 	}
 	g.Expect(check(secure(""))).To(BeEmpty())
 	g.Expect(check(secure(infrav1.VSphereFirmwareEFI))).To(BeEmpty())
 	g.Expect(check(secure(infrav1.VSphereFirmwareBIOS))).To(ConsistOf(ContainSubstring("set bootOptions.firmware to EFI")))
+	insecure := secure(infrav1.VSphereFirmwareBIOS)
+	insecure.SecureBoot = infrav1.FeatureDisabled
+	g.Expect(check(insecure)).To(BeEmpty())
+	dhcp := func(state infrav1.FeatureState, address string) infrav1.VSphereMachine {
+		return infrav1.VSphereMachine{Template: "t", Networks: []infrav1.VSphereNetwork{{Name: "n", DHCP4: state, Addresses: []string{address}}}}
+	}
+	g.Expect(check(dhcp(infrav1.FeatureEnabled, "2001:db8::10/64"))).To(BeEmpty())
+	g.Expect(check(dhcp(infrav1.FeatureDisabled, "192.0.2.10/24"))).To(BeEmpty())
+	g.Expect(check(dhcp("", "192.0.2.10/24"))).To(BeEmpty())
+	g.Expect(check(dhcp(infrav1.FeatureEnabled, "192.0.2.10/24"))).To(ConsistOf(ContainSubstring("has no IPv4 addresses of its own")))
 	check = rules(t, "droveraccounts")
 	domains := []infrav1.VSphereFailureDomain{{Name: "rack-a", ResourcePool: "a"}}
 	g.Expect(check(infrav1.VSphereAccount{FailureDomains: domains})).To(BeEmpty())

@@ -68,7 +68,7 @@ type VSphereAccount struct {
 	// nodeAddresses selects from the addresses that VMware Tools report for a machine. Default: all
 	// of them, except loopback and link-local addresses.
 	// +optional
-	NodeAddresses *VSphereNodeAddresses `json:"nodeAddresses,omitempty"`
+	NodeAddresses *VSphereNodeAddresses `json:"nodeAddresses,omitempty"` //nolint:kubeapilinter // The struct is not comparable, and has no member that is always set.
 }
 
 // VSphereNodeAddresses selects a machine's addresses.
@@ -156,7 +156,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.snapshot) || (has(self.cloneMode) && self.cloneMode == 'Linked')",message="snapshot is for linked clones: set cloneMode to Linked"
 // +kubebuilder:validation:XValidation:rule="!has(self.datastore) || !has(self.datastoreCluster)",message="datastore and datastoreCluster are two answers to one question: set one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.coresPerSocket) || (has(self.cpus) && self.cpus % self.coresPerSocket == 0)",message="cpus must be set, and a multiple of coresPerSocket"
-// +kubebuilder:validation:XValidation:rule="!has(self.secureBoot) || !self.secureBoot || !has(self.bootOptions) || !has(self.bootOptions.firmware) || self.bootOptions.firmware == 'EFI'",message="secure boot is EFI's: set bootOptions.firmware to EFI, or leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.secureBoot) || self.secureBoot != 'Enabled' || !has(self.bootOptions) || !has(self.bootOptions.firmware) || self.bootOptions.firmware == 'EFI'",message="secure boot is EFI's: set bootOptions.firmware to EFI, or leave it out"
 type VSphereMachine struct {
 	// template is the path of the VM or template to clone. It must contain VMware Tools, and either
 	// cloud-init with the VMware data source or Ignition. Default: the template in contentLibrary.
@@ -170,12 +170,11 @@ type VSphereMachine struct {
 	// contentLibrary names the template as an item of a content library, instead of by its path.
 	// Example: {library: images, item: ubuntu-2404-kube-v1.36.3}.
 	// +optional
-	ContentLibrary *VSphereLibraryItem `json:"contentLibrary,omitempty"`
+	ContentLibrary VSphereLibraryItem `json:"contentLibrary,omitempty,omitzero"`
 
 	// cloneMode is "Full", which copies the template's disks, or "Linked", which takes seconds but
 	// depends on the template's snapshot as long as the machine exists. Default: "Full".
 	// +optional
-	// +kubebuilder:default=Full
 	CloneMode VSphereCloneMode `json:"cloneMode,omitempty"`
 
 	// snapshot is the snapshot of the template from which a linked clone is created. It is the name
@@ -311,12 +310,13 @@ type VSphereMachine struct {
 
 	// bootOptions are the options of the firmware. Default: the template's options.
 	// +optional
-	BootOptions *VSphereBootOptions `json:"bootOptions,omitempty"`
+	BootOptions VSphereBootOptions `json:"bootOptions,omitempty,omitzero"`
 
-	// secureBoot makes the firmware start only signed code. The template's firmware must be EFI.
-	// Default: the template's setting.
+	// secureBoot is "Enabled" to make the firmware start only signed code, for which the template's
+	// firmware must be EFI, and "Disabled" to make it start any code. Default: the template's
+	// setting.
 	// +optional
-	SecureBoot *bool `json:"secureBoot,omitempty"`
+	SecureBoot FeatureState `json:"secureBoot,omitempty"`
 
 	// tpm is "Virtual" for a new virtual TPM. If the template has one, the machine gets a new
 	// identity in its place. vCenter needs a key provider, and the template needs EFI firmware.
@@ -370,13 +370,11 @@ type VSphereMachine struct {
 	// "TrySoft" asks the guest to shut down first. "Soft" waits until the guest has shut down,
 	// however long that takes. The Node has been drained before. Default: "Hard".
 	// +optional
-	// +kubebuilder:default=Hard
 	PowerOffMode VSpherePowerOffMode `json:"powerOffMode,omitempty"`
 
 	// guestShutdownSeconds is the time that the guest has to shut down, in seconds. After it,
 	// "TrySoft" cuts the power, and "Soft" asks the guest again. Default: 300.
 	// +optional
-	// +kubebuilder:default=300
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	GuestShutdownSeconds int32 `json:"guestShutdownSeconds,omitempty"`
@@ -517,7 +515,7 @@ type VSphereDataDisk struct {
 
 // VSphereNetwork is one network adapter, and how the guest configures it (with cloud-init's network
 // configuration, version 2).
-// +kubebuilder:validation:XValidation:rule="!has(self.addresses) || !has(self.dhcp4) || !self.dhcp4 || self.addresses.all(a, a.contains(':'))",message="an adapter with DHCP for IPv4 has no IPv4 addresses of its own"
+// +kubebuilder:validation:XValidation:rule="!has(self.addresses) || !has(self.dhcp4) || self.dhcp4 != 'Enabled' || self.addresses.all(a, a.contains(':'))",message="an adapter with DHCP for IPv4 has no IPv4 addresses of its own"
 type VSphereNetwork struct {
 	// name is the path of the network or distributed port group.
 	// Example: "VM Network".
@@ -532,16 +530,18 @@ type VSphereNetwork struct {
 	// Example: "00:50:56:00:00:07".
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{2}:){5}[0-9a-f]{2}$`
+	// +kubebuilder:validation:MinLength=17
 	// +kubebuilder:validation:MaxLength=17
 	MACAddress string `json:"macAddress,omitempty"`
 
-	// dhcp4 requests an IPv4 address with DHCP. Default: true, unless addresses are given.
+	// dhcp4 is "Enabled" to request an IPv4 address with DHCP. Default: "Disabled" if addresses are
+	// given, otherwise "Enabled".
 	// +optional
-	DHCP4 *bool `json:"dhcp4,omitempty"`
+	DHCP4 FeatureState `json:"dhcp4,omitempty"`
 
-	// dhcp6 requests an IPv6 address with DHCP. Default: false.
+	// dhcp6 is "Enabled" to request an IPv6 address with DHCP. Default: "Disabled".
 	// +optional
-	DHCP6 *bool `json:"dhcp6,omitempty"`
+	DHCP6 FeatureState `json:"dhcp6,omitempty"`
 
 	// addresses are the adapter's addresses with their prefix lengths. All machines of a template
 	// would have the same addresses, so they are for a single machine.
