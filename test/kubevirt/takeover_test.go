@@ -338,7 +338,7 @@ func (o *old) add(n int, machine map[string]any, ofVMs map[string]string, change
 
 func (o *old) list(kind string) *unstructured.UnstructuredList {
 	list := &unstructured.UnstructuredList{}
-	list.SetAPIVersion(o.group + "/v1beta1")
+	list.SetAPIVersion(o.group + "/v1alpha1")
 	list.SetKind(kind + "List")
 	return list
 }
@@ -352,7 +352,7 @@ func (o *old) installKind(kind string) {
 			Group: o.group, Scope: apiextensionsv1.NamespaceScoped,
 			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1beta1", Served: true, Storage: true,
+				Name: "v1alpha1", Served: true, Storage: true,
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}},
 			}},
 		},
@@ -364,7 +364,7 @@ func (o *old) installKind(kind string) {
 func (o *old) make(kind, name string, owner *unstructured.Unstructured, fields map[string]any) *unstructured.Unstructured {
 	o.t.Helper()
 	made := (&unstructured.Unstructured{Object: fields}).DeepCopy()
-	made.SetAPIVersion(o.group + "/v1beta1")
+	made.SetAPIVersion(o.group + "/v1alpha1")
 	made.SetKind(kind)
 	made.SetNamespace(o.name)
 	made.SetName(name)

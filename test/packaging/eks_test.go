@@ -69,7 +69,7 @@ func TestEKSUserData(t *testing.T) {
 		}
 		delete(cluster, key)
 	}
-	if len(cluster) > 0 || config.GetKind() != "NodeConfig" || config.GetAPIVersion() != "node.eks.aws/v1beta1" {
+	if len(cluster) > 0 || config.GetKind() != "NodeConfig" || config.GetAPIVersion() != "node.eks.aws/v1alpha1" {
 		t.Errorf("it is a %s of %s, and also says %v", config.GetKind(), config.GetAPIVersion(), cluster)
 	}
 }

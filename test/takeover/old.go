@@ -26,7 +26,7 @@ import (
 type System struct {
 	name, group string
 	// page is that of the book, if it has not the system's name, and apis the API versions of those
-	// kinds that are not in v1beta1 of the group.
+	// kinds that are not in v1alpha1 of the group.
 	page       string
 	apis       map[string]string
 	kinds      []string
@@ -159,7 +159,7 @@ func (s System) list(kind string) *unstructured.UnstructuredList {
 	return list
 }
 
-func (s System) api(kind string) string { return cmp.Or(s.apis[kind], s.group+"/v1beta1") }
+func (s System) api(kind string) string { return cmp.Or(s.apis[kind], s.group+"/v1alpha1") }
 
 // Pool is a pool of the old system.
 type Pool struct {

@@ -108,7 +108,7 @@ func clusterAPI(t *testing.T) string {
 			"---\napiVersion: clusterctl.cluster.x-k8s.io/v1alpha3\nkind: Provider\nmetadata: {name: " + name + ", namespace: " + namespace + "}\n"
 	}
 	for name, content := range map[string]string{
-		"Tiltfile": "v1beta1.extension_repo(name = 'default', url = 'file://" + dir + "/extensions')\ninclude('capi/Tiltfile')\n",
+		"Tiltfile": "v1alpha1.extension_repo(name = 'default', url = 'file://" + dir + "/extensions')\ninclude('capi/Tiltfile')\n",
 		"extensions/uibutton/Tiltfile": "def cmd_button(*args, **kwargs):\n    pass\n" +
 			"def text_input(*args, **kwargs):\n    pass\n" + "location = None\n",
 		"capi/Tiltfile":                             read(t, filepath.Join(source, "Tiltfile")),

@@ -33,7 +33,7 @@ func TestTakeover(t *testing.T) {
 	o.takenOver(takeover.MachineControllerManager(), takeover.Place{
 		Cloud: "OpenStack", Role: role, Tags: map[string]string{"kubernetes.io-cluster-taken": "1", role: "1"},
 		Spec: map[string]any{
-			"apiVersion": "openstack.machine.gardener.cloud/v1beta1", "kind": "MachineProviderConfig", "spec": map[string]any{
+			"apiVersion": "openstack.machine.gardener.cloud/v1alpha1", "kind": "MachineProviderConfig", "spec": map[string]any{
 				"flavorName": "small", "imageName": "node-image", "region": stack.Region, "availabilityZone": "az-1", "securityGroups": []any{"default"},
 				"networkID": o.idOf("networks", "nodes"), "subnetID": o.idOf("subnets", "nodes"), "podNetworkCidr": "10.244.0.0/16",
 				"rootDiskSize": int64(1), "rootDiskType": "fast", "tags": tags,
@@ -79,7 +79,7 @@ func TestTakeoverFromMachineController(t *testing.T) {
 }
 
 // capo is Cluster API with its provider for OpenStack.
-var capo = takeover.ClusterAPI("OpenStack", "v1beta1", map[string]string{"OpenStackServer": "v1beta1"})
+var capo = takeover.ClusterAPI("OpenStack", "v1beta1", map[string]string{"OpenStackServer": "v1alpha1"})
 
 // TestTakeoverFromClusterAPI is TestTakeover for servers of Cluster API's provider, with a port and
 // a trunk of their own, and a volume that Nova deletes.
