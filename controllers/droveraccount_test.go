@@ -26,7 +26,7 @@ func TestRefuseAmbient(t *testing.T) {
 		"listed":                 {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{}}}, false},
 		"not listed":             {"team-b", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{}}}, true},
 		"an endpoint of its own": {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Endpoint: "https://example.com"}}}, true},
-		"a custom Azure":         {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{Custom: &infrav1.AzureCustomCloud{}}}}, true},
+		"a custom Azure":         {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{Custom: infrav1.AzureCustomCloud{Endpoint: "https://management.example"}}}}, true},
 		"Google's own":           {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{UniverseDomain: "googleapis.com"}}}, false},
 		"another universe":       {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{UniverseDomain: "example.com"}}}, true},
 		"Google, an endpoint":    {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{Endpoint: "https://example.com"}}}, true},

@@ -207,7 +207,7 @@ func (d *driver) makeParts(ctx context.Context, req cloud.BalancerRequest, spec 
 		return d.secrets.typed("CreateTargetGroup "+name, err)
 	}
 	scheme := elbtypes.LoadBalancerSchemeEnumInternetFacing
-	if spec.Scheme == infrav1.AWSLoadBalancerInternal {
+	if spec.Scheme == infrav1.LoadBalancerInternal {
 		scheme = elbtypes.LoadBalancerSchemeEnumInternal
 	}
 	var subnets []string

@@ -48,7 +48,7 @@ func testMachine(edit func(*infrav1.AWSMachine)) *infrav1.DroverMachineFields {
 // testBalancer returns settings with which the stub makes a load balancer in all its zones.
 func testBalancer() *infrav1.LoadBalancerCloud {
 	nodes := &infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}}
-	return &infrav1.LoadBalancerCloud{AWS: &infrav1.AWSLoadBalancer{Subnets: nodes, SecurityGroups: nodes, Scheme: infrav1.AWSLoadBalancerInternal}}
+	return &infrav1.LoadBalancerCloud{AWS: &infrav1.AWSLoadBalancer{Subnets: nodes, SecurityGroups: nodes, Scheme: infrav1.LoadBalancerInternal}}
 }
 
 // TestConformance runs the suite over HTTP: against a consistent EC2 whose machines leave a volume

@@ -71,7 +71,7 @@ func Cloud() cloud.Cloud {
 		Union: union,
 		New:   newDriver,
 		Endpoint: func(spec *infrav1.DroverAccountSpec) string {
-			if c := spec.Cloud.Azure.Custom; c != nil {
+			if c := spec.Cloud.Azure.Custom; c.Endpoint != "" {
 				return strings.Join([]string{c.Endpoint, c.AuthorityHost, c.Audience, c.CABundle}, "\n")
 			}
 			return ""
@@ -102,7 +102,7 @@ func pathOf(account *infrav1.AzureAccount, kind string) string {
 }
 
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.ErrorList {
-	if spec.Cloud.Azure.Custom != nil && spec.CredentialsRef.Name == "" {
+	if spec.Cloud.Azure.Custom.Endpoint != "" && spec.CredentialsRef.Name == "" {
 		return field.ErrorList{field.Forbidden(path.Child("cloud", "azure", "custom"), "a custom endpoint needs its own credentials: set credentialsRef")}
 	}
 	return nil
@@ -120,15 +120,15 @@ func validateMachine(m *infrav1.AzureMachine, path *field.Path) field.ErrorList 
 			all = append(all, field.Forbidden(path.Child("tags").Key(key), "the prefix \"drover-\" is reserved"))
 		}
 	}
-	if s := m.Security; m.OSDisk != nil && m.OSDisk.SecurityEncryptionType != "" && (s == nil || s.Type != "ConfidentialVM") {
+	if m.OSDisk != nil && m.OSDisk.SecurityEncryptionType != "" && m.Security.Type != "ConfidentialVM" {
 		all = append(all, field.Forbidden(path.Child("osDisk", "securityEncryptionType"), "needs security.type ConfidentialVM"))
 	}
 	for i := range m.DataDisks {
-		if m.DataDisks[i].Type == "UltraSSD_LRS" && !m.UltraSSD {
+		if m.DataDisks[i].Type == "UltraSSD_LRS" && m.UltraSSD != infrav1.FeatureEnabled {
 			all = append(all, field.Required(path.Child("ultraSSD"), fmt.Sprintf("dataDisks[%d] is of type UltraSSD_LRS", i)))
 		}
 	}
-	if m.BootDiagnosticsStorageURI != "" && m.BootDiagnostics != nil && !*m.BootDiagnostics {
+	if m.BootDiagnosticsStorageURI != "" && m.BootDiagnostics == infrav1.FeatureDisabled {
 		all = append(all, field.Forbidden(path.Child("bootDiagnosticsStorageURI"), "needs bootDiagnostics"))
 	}
 	return all

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -145,7 +146,7 @@ func (d *driver) makeBalancer(ctx context.Context, req cloud.BalancerRequest, fa
 	if err != nil {
 		return nil, err
 	}
-	if !req.Spec.Azure.Internal {
+	if req.Spec.Azure.Scheme != infrav1.LoadBalancerInternal {
 		if err := d.ensureAddress(ctx, req, zones); err != nil {
 			return nil, err
 		}
@@ -209,7 +210,7 @@ func (d *driver) balancerBody(req cloud.BalancerRequest, zones []string) *loadBa
 	spec, base := req.Spec.Azure, d.balancerPath(req.Token)
 	network, _, _ := strings.Cut(spec.SubnetID, "/subnets/")
 	front := balancerPart[frontend]{Name: frontendName}
-	if spec.Internal {
+	if spec.Scheme == infrav1.LoadBalancerInternal {
 		front.Zones = zones
 		front.Properties = frontend{PrivateIPAllocationMethod: "Dynamic", Subnet: &reference{spec.SubnetID}}
 		if spec.Address != "" {
@@ -233,7 +234,7 @@ func (d *driver) balancerBody(req cloud.BalancerRequest, zones []string) *loadBa
 				BackendAddressPool:      reference{base + "/backendAddressPools/" + poolName},
 				Probe:                   reference{base + "/probes/" + probeName},
 				Protocol:                "Tcp", FrontendPort: req.Port, BackendPort: req.Port,
-				IdleTimeoutInMinutes: idleMinutes, EnableTCPReset: true, DisableOutboundSNAT: !spec.Internal,
+				IdleTimeoutInMinutes: idleMinutes, EnableTCPReset: true, DisableOutboundSNAT: spec.Scheme != infrav1.LoadBalancerInternal,
 			}}},
 		},
 	}

@@ -28,7 +28,7 @@ func testAccount() *infrav1.DroverAccountSpec {
 		CredentialsRef: infrav1.LocalReference{Name: "c"},
 		Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
-			Custom: &infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
+			Custom: infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
 		}},
 	}
 }
@@ -48,7 +48,8 @@ func testMachine(edit func(*infrav1.AzureMachine)) *infrav1.DroverMachineFields 
 
 // testBalancer returns settings with which the stub makes a load balancer.
 func testBalancer(internal bool) *infrav1.LoadBalancerCloud {
-	return &infrav1.LoadBalancerCloud{Azure: &infrav1.AzureLoadBalancer{SubnetID: armstub.Subnet, Internal: internal}}
+	scheme := map[bool]infrav1.LoadBalancerScheme{true: infrav1.LoadBalancerInternal, false: infrav1.LoadBalancerInternetFacing}[internal]
+	return &infrav1.LoadBalancerCloud{Azure: &infrav1.AzureLoadBalancer{SubnetID: armstub.Subnet, Scheme: scheme}}
 }
 
 func start(t testing.TB, options armstub.Options) *armstub.Cloud {

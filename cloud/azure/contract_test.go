@@ -241,7 +241,7 @@ func TestAmbient(t *testing.T) {
 	}
 	g := NewWithT(t)
 	public := testAccount()
-	public.Cloud.Azure.Custom = nil
+	public.Cloud.Azure.Custom = infrav1.AzureCustomCloud{}
 	g.Expect(cloud.CodeOf(try(testAccount(), nil))).To(Equal(cloud.InvalidSpec))
 	g.Expect(cloud.CodeOf(try(public, map[string][]byte{}))).To(Equal(cloud.Unauthorized))
 	g.Expect(asked).To(BeEmpty())

@@ -56,7 +56,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		return nil, err
 	}
 	var trust *tls.Config
-	if custom := account.Custom; custom != nil {
+	if custom := account.Custom; custom.Endpoint != "" {
 		if cfg.Credentials == nil {
 			return nil, cloud.Invalid("a custom endpoint needs its own credentials")
 		}

@@ -45,7 +45,7 @@ func TestRequest(t *testing.T) {
 		"smallest":   nil,
 		"everything": armstub.Everything,
 		"others": func(m *infrav1.AzureMachine) {
-			m.Image = infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: armstub.Paid, Offer: armstub.Paid, SKU: armstub.Paid, Plan: true}}
+			m.Image = infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: armstub.Paid, Offer: armstub.Paid, SKU: armstub.Paid, Plan: infrav1.AzurePlanRequired}}
 			m.AvailabilitySetID = "/subscriptions/s/set"
 			m.OSDisk = &infrav1.AzureOSDisk{Ephemeral: &infrav1.AzureEphemeralDisk{Placement: "ResourceDisk"}}
 		},
@@ -100,7 +100,9 @@ func TestValidation(t *testing.T) {
 		"confidential": {func(m *infrav1.AzureMachine) {
 			m.OSDisk = &infrav1.AzureOSDisk{SecurityEncryptionType: "VMGuestStateOnly"}
 		}, "spec.cloud.azure.osDisk.securityEncryptionType"},
-		"no diagnostics": {func(m *infrav1.AzureMachine) { m.BootDiagnostics, m.BootDiagnosticsStorageURI = new(bool), "https://x" }, "spec.cloud.azure.bootDiagnosticsStorageURI"},
+		"no diagnostics": {func(m *infrav1.AzureMachine) {
+			m.BootDiagnostics, m.BootDiagnosticsStorageURI = infrav1.FeatureDisabled, "https://x"
+		}, "spec.cloud.azure.bootDiagnosticsStorageURI"},
 	} {
 		var got string
 		machine := testMachine(test.edit)

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-io/drover/cloud/azure/armstub"
 )
 
-func marketplace(publisher, sku, version string, plan bool) infrav1.AzureImage {
+func marketplace(publisher, sku, version string, plan infrav1.AzurePlanUse) infrav1.AzureImage {
 	return infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: publisher, Offer: publisher, SKU: sku, Version: version, Plan: plan}}
 }
 
@@ -25,7 +25,7 @@ func marketplace(publisher, sku, version string, plan bool) infrav1.AzureImage {
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	accepted := func(c *armstub.Cloud) { c.AcceptTerms(true) }
-	paid := &infrav1.AzurePlan{Publisher: armstub.Paid, Product: armstub.Paid, Name: armstub.Paid}
+	paid := infrav1.AzurePlan{Publisher: armstub.Paid, Product: armstub.Paid, Name: armstub.Paid}
 	imageID := func(id string) func(*infrav1.AzureMachine) { return func(m *infrav1.AzureMachine) { m.Image.ID = id } }
 	use := func(i infrav1.AzureImage) func(*infrav1.AzureMachine) {
 		return func(m *infrav1.AzureMachine) { m.Image = i }
@@ -43,8 +43,8 @@ func TestDryRun(t *testing.T) {
 		"latest of gallery":  {edit: imageID(strings.TrimSuffix(armstub.Image, "/versions/1.0.0"))},
 		"community":          {edit: use(infrav1.AzureImage{CommunityGalleryImageID: "/CommunityGalleries/nodes-4711/Images/ubuntu/Versions/1.0.0"})},
 		"shared":             {edit: use(infrav1.AzureImage{SharedGalleryImageID: "/SharedGalleries/4711-nodes/Images/ubuntu/Versions/latest"})},
-		"marketplace":        {edit: use(marketplace(armstub.Publisher, "server", "", false))},
-		"marketplace's plan": {edit: use(marketplace(armstub.Paid, armstub.Paid, "1.0.0", true)), world: accepted},
+		"marketplace":        {edit: use(marketplace(armstub.Publisher, "server", "", ""))},
+		"marketplace's plan": {edit: use(marketplace(armstub.Paid, armstub.Paid, "1.0.0", infrav1.AzurePlanRequired)), world: accepted},
 		"Arm": {edit: func(m *infrav1.AzureMachine) {
 			m.VMSize, m.Image.ID = "Standard_D2ps_v5", armstub.ArmImage
 		}},
@@ -75,15 +75,15 @@ func TestDryRun(t *testing.T) {
 			text: "is for architecture x64, and size Standard_D2ps_v5 is for arm64"},
 		"old image": {edit: func(m *infrav1.AzureMachine) { m.VMSize, m.Image.ID = "Standard_D2s_v6", armstub.OldImage }, code: cloud.InvalidSpec,
 			text: `is for generation V1 of virtual machines, and size Standard_D2s_v6 for ["V2"]`},
-		"no such sku":     {edit: use(marketplace(armstub.Publisher, "other", "", false)), code: cloud.InvalidSpec, text: "the marketplace has no image Canonical:Canonical:other:latest"},
-		"no such version": {edit: use(marketplace(armstub.Publisher, "server", "2.0.0", false)), code: cloud.InvalidSpec, text: "server:2.0.0 in location"},
-		"plan too many":   {edit: use(marketplace(armstub.Publisher, "server", "", true)), code: cloud.InvalidSpec, text: "has no plan: leave out image.marketplace.plan"},
-		"plan not named":  {edit: use(marketplace(armstub.Paid, armstub.Paid, "", false)), code: cloud.InvalidSpec, text: "has the plan paid of product paid of publisher paid"},
+		"no such sku":     {edit: use(marketplace(armstub.Publisher, "other", "", "")), code: cloud.InvalidSpec, text: "the marketplace has no image Canonical:Canonical:other:latest"},
+		"no such version": {edit: use(marketplace(armstub.Publisher, "server", "2.0.0", "")), code: cloud.InvalidSpec, text: "server:2.0.0 in location"},
+		"plan too many":   {edit: use(marketplace(armstub.Publisher, "server", "", infrav1.AzurePlanRequired)), code: cloud.InvalidSpec, text: "has no plan: leave out image.marketplace.plan"},
+		"plan not named":  {edit: use(marketplace(armstub.Paid, armstub.Paid, "", "")), code: cloud.InvalidSpec, text: "has the plan paid of product paid of publisher paid"},
 		"gallery's plan":  {edit: imageID(armstub.PaidImage), code: cloud.InvalidSpec, text: "set image.marketplace.plan, or image.plan"},
 		"another plan": {edit: func(m *infrav1.AzureMachine) {
-			m.Image = infrav1.AzureImage{ID: armstub.PaidImage, Plan: &infrav1.AzurePlan{Publisher: armstub.Paid, Product: armstub.Paid, Name: "other"}}
+			m.Image = infrav1.AzureImage{ID: armstub.PaidImage, Plan: infrav1.AzurePlan{Publisher: armstub.Paid, Product: armstub.Paid, Name: "other"}}
 		}, code: cloud.InvalidSpec, text: "has the plan paid"},
-		"terms": {edit: use(marketplace(armstub.Paid, armstub.Paid, "", true)), code: cloud.Conflict,
+		"terms": {edit: use(marketplace(armstub.Paid, armstub.Paid, "", infrav1.AzurePlanRequired)), code: cloud.Conflict,
 			text: "az vm image terms accept --publisher paid --offer paid --plan paid"},
 		"gallery's terms": {edit: func(m *infrav1.AzureMachine) { m.Image = infrav1.AzureImage{ID: armstub.PaidImage, Plan: paid} }, code: cloud.Conflict,
 			text: "are not accepted"},

@@ -9,6 +9,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/internal/naming"
 )
 
@@ -51,7 +52,7 @@ func (d *driver) machine(req cloud.Request, spec *infrav1.AzureMachine) *virtual
 	if group := spec.CapacityReservationGroupID; group != "" {
 		vm.Properties.CapacityReservation = &capacityReservation{CapacityReservationGroup: reference{group}}
 	}
-	if spec.UltraSSD {
+	if spec.UltraSSD == infrav1.FeatureEnabled {
 		vm.Properties.AdditionalCapabilities = &capabilities{UltraSSDEnabled: true}
 	}
 	if spot := spec.Spot; spot != nil {
@@ -99,20 +100,20 @@ func tagsFor(req cloud.Request, spec *infrav1.AzureMachine) map[string]string {
 
 func planOf(i infrav1.AzureImage) *plan {
 	switch m := i.Marketplace; {
-	case m != nil && m.Plan:
+	case m != nil && m.Plan == infrav1.AzurePlanRequired:
 		return &plan{Name: m.SKU, Product: m.Offer, Publisher: m.Publisher}
-	case i.Plan != nil:
+	case i.Plan.Name != "":
 		return &plan{Name: i.Plan.Name, Product: i.Plan.Product, Publisher: i.Plan.Publisher}
 	}
 	return nil
 }
 
 func identityOf(i *infrav1.AzureIdentity) *identity {
-	if i == nil || !i.System && len(i.UserIDs) == 0 {
+	if i == nil || i.System != infrav1.FeatureEnabled && len(i.UserIDs) == 0 {
 		return nil
 	}
 	out := &identity{Type: "UserAssigned"}
-	if i.System {
+	if i.System == infrav1.FeatureEnabled {
 		out.Type = "SystemAssigned"
 		if len(i.UserIDs) > 0 {
 			out.Type = "SystemAssigned, UserAssigned"
@@ -164,7 +165,7 @@ func dataDisks(specs []infrav1.AzureDataDisk) (all []disk) {
 	for i := range specs {
 		spec := &specs[i]
 		out := disk{
-			LUN: &spec.LUN, CreateOption: "Empty", DeleteOption: deleteToo, DiskSizeGB: spec.SizeGiB, Caching: "None",
+			LUN: spec.LUN, CreateOption: "Empty", DeleteOption: deleteToo, DiskSizeGB: spec.SizeGiB, Caching: "None",
 			ManagedDisk: managed(spec.Type, spec.DiskEncryptionSetID), SourceResource: optional(spec.SnapshotID),
 			DiskIOPSReadWrite: spec.IOPS, DiskMBpsReadWrite: spec.MBPS,
 		}
@@ -202,7 +203,7 @@ func (d *driver) osProfile(name string, userData []byte, spec *infrav1.AzureMach
 		ComputerName:             name,
 		AdminUsername:            user,
 		CustomData:               base64.StdEncoding.EncodeToString(userData),
-		AllowExtensionOperations: spec.AllowExtensions,
+		AllowExtensionOperations: spec.Extensions == infrav1.FeatureEnabled,
 		LinuxConfiguration:       &linuxSet{DisablePasswordAuthentication: true, ProvisionVMAgent: true, SSH: login},
 	}
 }
@@ -212,14 +213,14 @@ func inlineInterfaces(name string, tags map[string]string, specs []infrav1.Azure
 		spec, primary := &specs[i], i == 0
 		nic := inlineResource{Name: fmt.Sprintf("%s-nic%d", name, i), Tags: tags, Properties: inlineProperties{
 			Primary: &primary, DeleteOption: deleteToo,
-			EnableAcceleratedNetworking: spec.AcceleratedNetworking, EnableIPForwarding: spec.IPForwarding,
+			EnableAcceleratedNetworking: spec.AcceleratedNetworking == infrav1.FeatureEnabled, EnableIPForwarding: spec.IPForwarding == infrav1.FeatureEnabled,
 			NetworkSecurityGroup: optional(spec.SecurityGroupID),
 		}}
 		if len(spec.DNSServers) > 0 {
 			nic.Properties.DNSSettings = &dnsSettings{DNSServers: spec.DNSServers}
 		}
 		nic.Properties.IPConfigurations = append(nic.Properties.IPConfigurations, inlineAddress(nic.Name, "IPv4", tags, spec))
-		if spec.IPv6 {
+		if spec.IPv6 == infrav1.FeatureEnabled {
 			nic.Properties.IPConfigurations = append(nic.Properties.IPConfigurations, inlineAddress(nic.Name, "IPv6", tags, spec))
 		}
 		all = append(all, nic)
@@ -249,21 +250,21 @@ func inlineAddress(nic, version string, tags map[string]string, spec *infrav1.Az
 	return out
 }
 
-func security(spec *infrav1.AzureSecurity) *securityProfile {
-	if spec == nil {
+func security(spec infrav1.AzureSecurity) *securityProfile {
+	if spec == (infrav1.AzureSecurity{}) {
 		return nil
 	}
-	out := &securityProfile{EncryptionAtHost: spec.EncryptionAtHost}
+	out := &securityProfile{EncryptionAtHost: spec.EncryptionAtHost == infrav1.FeatureEnabled}
 	if spec.Type != "Standard" { // Azure's default has no name in every version
 		out.SecurityType = spec.Type
 	}
-	if spec.SecureBoot != nil || spec.VTPM != nil {
-		out.UEFISettings = &uefiSettings{SecureBootEnabled: spec.SecureBoot, VTPMEnabled: spec.VTPM}
+	if spec.SecureBoot != "" || spec.VTPM != "" {
+		out.UEFISettings = &uefiSettings{SecureBootEnabled: driverkit.Bool(spec.SecureBoot), VTPMEnabled: driverkit.Bool(spec.VTPM)}
 	}
 	return out
 }
 
 func diagnostics(spec *infrav1.AzureMachine) *diagnosticsProfile {
-	enabled := spec.BootDiagnostics == nil || *spec.BootDiagnostics
+	enabled := spec.BootDiagnostics != infrav1.FeatureDisabled
 	return &diagnosticsProfile{BootDiagnostics: bootDiagnostics{Enabled: enabled, StorageURI: spec.BootDiagnosticsStorageURI}}
 }

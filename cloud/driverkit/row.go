@@ -11,6 +11,15 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
+// Bool returns nil for a feature that nobody has set, so that the cloud's own default is used.
+func Bool(state infrav1.FeatureState) *bool {
+	if state == "" {
+		return nil
+	}
+	enabled := state == infrav1.FeatureEnabled
+	return &enabled
+}
+
 // MaxUserData returns a cloud.Cloud.CheckUserData that allows at most limit bytes.
 func MaxUserData(limit int) func([]byte) error {
 	return func(userData []byte) error {

@@ -48,29 +48,28 @@ func ensured(t testing.TB, d *driver, req cloud.Request) (made cloud.Resource, e
 
 // everything sets all fields of a machine that can be set together.
 func everything(m *infrav1.GCPMachine) {
-	yes, no := true, false
-	key := &infrav1.GCPKMSKey{Name: "projects/p/locations/l/keyRings/r/cryptoKeys/k", ServiceAccount: "kms@p.iam.gserviceaccount.com"}
+	key := infrav1.GCPKMSKey{Name: "projects/p/locations/l/keyRings/r/cryptoKeys/k", ServiceAccount: "kms@p.iam.gserviceaccount.com"}
 	m.Image = infrav1.GCPImage{Family: gcpstub.Image, Project: "ubuntu-os-cloud"}
 	m.NetworkInterfaces = []infrav1.GCPNetworkInterface{{
 		Network: gcpstub.Network, Subnetwork: gcpstub.Subnet, HostProject: gcpstub.Project, PublicIP: &infrav1.GCPPublicIP{NetworkTier: "STANDARD"},
-		PublicIPv6: true, StackType: "IPV4_IPV6", NICType: "GVNIC", QueueCount: 4,
+		PublicIPv6: infrav1.FeatureEnabled, StackType: "IPV4_IPV6", NICType: "GVNIC", QueueCount: 4,
 		AliasIPRanges: []infrav1.GCPAliasIPRange{{Range: "/24", SecondaryRange: "pods"}},
 	}, {Network: "other"}}
-	m.BootDisk = &infrav1.GCPDisk{SizeGiB: 64, Type: "hyperdisk-balanced", IOPS: 5000, ThroughputMiBps: 200, StoragePool: "pool", KMSKey: key}
+	m.BootDisk = infrav1.GCPDisk{SizeGiB: 64, Type: "hyperdisk-balanced", IOPS: 5000, ThroughputMiBps: 200, StoragePool: "pool", KMSKey: key}
 	m.Disks = []infrav1.GCPDataDisk{
 		{GCPDisk: infrav1.GCPDisk{SizeGiB: 10, Type: "pd-balanced"}, DeviceName: "data"},
-		{Source: &infrav1.GCPImage{Snapshot: "snap"}},
+		{Source: infrav1.GCPImage{Snapshot: "snap"}},
 	}
-	m.LocalSSDs = &infrav1.GCPLocalSSDs{Count: 2, Interface: "SCSI"}
+	m.LocalSSDs = infrav1.GCPLocalSSDs{Count: 2, Interface: "SCSI"}
 	m.ServiceAccount = &infrav1.GCPServiceAccount{Email: "nodes@p.iam.gserviceaccount.com", Scopes: []string{"https://www.googleapis.com/auth/compute"}}
 	m.NetworkTags, m.Labels = []string{"nodes"}, map[string]string{"cost-center": "4711", cloud.TagToken: "stolen"}
 	m.ResourceManagerTags = map[string]string{"tagKeys/1": "tagValues/2"}
 	m.Metadata = map[string]string{"serial-port-logging-enable": "true"}
-	m.CanIPForward, m.ProvisioningModel, m.TerminationAction, m.MaxRunSeconds = true, "SPOT", "STOP", 3600
-	m.Shielded = &infrav1.GCPShielded{SecureBoot: &yes, VTPM: &yes, IntegrityMonitoring: &no}
-	m.ConfidentialType, m.MinCPUPlatform, m.NestedVirtualization, m.ThreadsPerCore, m.VisibleCores = "SEV_SNP", "AMD Milan", true, 1, 2
+	m.IPForwarding, m.ProvisioningModel, m.TerminationAction, m.MaxRunSeconds = infrav1.FeatureEnabled, "SPOT", "STOP", 3600
+	m.Shielded = infrav1.GCPShielded{SecureBoot: infrav1.FeatureEnabled, VTPM: infrav1.FeatureEnabled, IntegrityMonitoring: infrav1.FeatureDisabled}
+	m.ConfidentialType, m.MinCPUPlatform, m.NestedVirtualization, m.ThreadsPerCore, m.VisibleCores = "SEV_SNP", "AMD Milan", infrav1.FeatureEnabled, 1, 2
 	m.Accelerators = []infrav1.GCPAccelerator{{Type: "nvidia-tesla-t4", Count: 1}}
-	m.Reservation = &infrav1.GCPReservation{Type: "SPECIFIC_RESERVATION", Name: "nodes"}
+	m.Reservation = infrav1.GCPReservation{Type: "SPECIFIC_RESERVATION", Name: "nodes"}
 	m.NodeAffinities = []infrav1.GCPNodeAffinity{{Key: "compute.googleapis.com/node-group-name", Values: []string{"hosts"}}}
 	m.PlacementPolicy = "spread"
 }
@@ -127,7 +126,6 @@ func TestScheduling(t *testing.T) {
 // TestValidation: what a CRD can't check is refused before anything is made.
 func TestValidation(t *testing.T) {
 	t.Parallel()
-	yes := true
 	for name, test := range map[string]struct {
 		edit func(*infrav1.GCPMachine)
 		path string
@@ -138,7 +136,7 @@ func TestValidation(t *testing.T) {
 		"label value":    {func(m *infrav1.GCPMachine) { m.Labels = map[string]string{"team": "a/b"} }, "spec.cloud.gcp.labels[team]"},
 		"metadata":       {func(m *infrav1.GCPMachine) { m.Metadata = map[string]string{"a b": "y"} }, "spec.cloud.gcp.metadata[a b]"},
 		"manager tag":    {func(m *infrav1.GCPMachine) { m.ResourceManagerTags = map[string]string{"x": "y"} }, "spec.cloud.gcp.resourceManagerTags[x]"},
-		"spot restarts":  {func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.AutomaticRestart = "SPOT", &yes }, "spec.cloud.gcp.automaticRestart"},
+		"spot restarts":  {func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.AutomaticRestart = "SPOT", infrav1.FeatureEnabled }, "spec.cloud.gcp.automaticRestart"},
 		"spot migrates":  {func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.OnHostMaintenance = "SPOT", "MIGRATE" }, "spec.cloud.gcp.onHostMaintenance"},
 	} {
 		var got string
@@ -648,7 +646,7 @@ func TestOffering(t *testing.T) {
 	stub := start(t, gcpstub.Options{})
 	d := connect(t, stub)
 	offering, err := d.Offering(ctx, testMachine(func(m *infrav1.GCPMachine) {
-		m.MachineType, m.BootDisk = "a2-highgpu-1g", &infrav1.GCPDisk{SizeGiB: 100}
+		m.MachineType, m.BootDisk = "a2-highgpu-1g", infrav1.GCPDisk{SizeGiB: 100}
 		m.Accelerators = []infrav1.GCPAccelerator{{Type: "nvidia-tesla-t4", Count: 2}}
 	}))
 	g.Expect(err).NotTo(HaveOccurred())

@@ -109,7 +109,7 @@ func (d *driver) missingPermissions(ctx context.Context, r request, wanted []str
 func (d *driver) checkSources(ctx context.Context, spec *infrav1.GCPMachine, kind *machineType) error {
 	sources := []*infrav1.GCPImage{&spec.Image}
 	for i := range spec.Disks {
-		if of := spec.Disks[i].Source; of != nil {
+		if of := &spec.Disks[i].Source; *of != (infrav1.GCPImage{}) {
 			sources = append(sources, of)
 		}
 	}
@@ -147,7 +147,7 @@ func (d *driver) checkSubnetwork(ctx context.Context, nic *infrav1.GCPNetworkInt
 		return nil
 	}
 	wanted := []string{"compute.subnetworks.use"}
-	if nic.PublicIP != nil || nic.PublicIPv6 {
+	if nic.PublicIP != nil || nic.PublicIPv6 == infrav1.FeatureEnabled {
 		wanted = append(wanted, "compute.subnetworks.useExternalIp")
 	}
 	project := cmp.Or(nic.HostProject, d.account.ProjectID)
@@ -211,7 +211,7 @@ func needs(spec *infrav1.GCPMachine, kind *machineType) []need {
 	}
 	all = append(all, need{metric: "IN_USE_ADDRESSES", amount: float64(addresses)})
 	gib := map[string]int64{}
-	if spec.BootDisk != nil {
+	if spec.BootDisk.SizeGiB > 0 {
 		gib[diskQuotas[spec.BootDisk.Type]] += spec.BootDisk.SizeGiB
 	}
 	for i := range spec.Disks {

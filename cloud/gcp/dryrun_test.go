@@ -30,7 +30,7 @@ func TestDryRun(t *testing.T) {
 	public := func(m *infrav1.GCPMachine) { m.NetworkInterfaces[0].PublicIP = &infrav1.GCPPublicIP{} }
 	spot := func(m *infrav1.GCPMachine) { m.ProvisioningModel = "SPOT" }
 	disks := func(m *infrav1.GCPMachine) {
-		m.BootDisk = &infrav1.GCPDisk{SizeGiB: 60, Type: "pd-ssd"}
+		m.BootDisk = infrav1.GCPDisk{SizeGiB: 60, Type: "pd-ssd"}
 		m.Disks = []infrav1.GCPDataDisk{{GCPDisk: infrav1.GCPDisk{SizeGiB: 40, Type: "pd-balanced"}}, {GCPDisk: infrav1.GCPDisk{SizeGiB: 500}}}
 	}
 	for name, test := range map[string]struct {
@@ -54,7 +54,7 @@ func TestDryRun(t *testing.T) {
 		"no family": {edit: func(m *infrav1.GCPMachine) { m.Image = infrav1.GCPImage{Family: "x", Project: gcpstub.ImageProject} },
 			code: cloud.NotFound, says: "global/images/family/x of project ubuntu-os-cloud"},
 		"no snapshot": {edit: func(m *infrav1.GCPMachine) {
-			m.Disks = []infrav1.GCPDataDisk{{Source: &infrav1.GCPImage{Snapshot: "x"}}}
+			m.Disks = []infrav1.GCPDataDisk{{Source: infrav1.GCPImage{Snapshot: "x"}}}
 		},
 			code: cloud.NotFound, says: "global/snapshots/x"},
 		"image for another processor": {machineType: "t2a-standard-1", code: cloud.InvalidSpec, says: "is for amd64, and machine type t2a-standard-1 for arm64"},

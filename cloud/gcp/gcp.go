@@ -172,7 +172,7 @@ func validateScheduling(m *infrav1.GCPMachine, path *field.Path) (all field.Erro
 	if m.ProvisioningModel != "SPOT" {
 		return nil
 	}
-	if m.AutomaticRestart != nil && *m.AutomaticRestart {
+	if m.AutomaticRestart == infrav1.FeatureEnabled {
 		all = append(all, field.Forbidden(path.Child("automaticRestart"), "a spot machine is not restarted"))
 	}
 	if m.OnHostMaintenance == "MIGRATE" {

@@ -28,7 +28,7 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFiel
 		return cloud.Offering{}, err
 	}
 	disk := int64(0)
-	if spec.BootDisk != nil {
+	if spec.BootDisk.SizeGiB > 0 {
 		disk = spec.BootDisk.SizeGiB << 30
 	}
 	devices := map[corev1.ResourceName]int64{driverkit.NvidiaGPU: gpus(&kind, spec)}

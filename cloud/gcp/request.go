@@ -69,7 +69,7 @@ func (d *driver) instanceRequest(req cloud.Request, spec *infrav1.GCPMachine, zo
 		Description:         cloud.Clip("DroverMachine "+req.Namespace+"/"+req.Name, 512),
 		MachineType:         "zones/" + zone + "/machineTypes/" + spec.MachineType,
 		MinCPUPlatform:      spec.MinCPUPlatform,
-		CanIPForward:        spec.CanIPForward,
+		CanIPForward:        spec.IPForwarding == infrav1.FeatureEnabled,
 		Labels:              m.labels,
 		Disks:               m.disks(),
 		NetworkInterfaces:   m.networkInterfaces(),
@@ -90,14 +90,14 @@ func (d *driver) instanceRequest(req cloud.Request, spec *infrav1.GCPMachine, zo
 	for _, a := range spec.Accelerators {
 		out.GuestAccelerators = append(out.GuestAccelerators, accelerator{m.zonal("acceleratorTypes", a.Type), a.Count})
 	}
-	if s := spec.Shielded; s != nil {
-		out.Shielded = &shielded{s.SecureBoot, s.VTPM, s.IntegrityMonitoring}
+	if s := spec.Shielded; s != (infrav1.GCPShielded{}) {
+		out.Shielded = &shielded{driverkit.Bool(s.SecureBoot), driverkit.Bool(s.VTPM), driverkit.Bool(s.IntegrityMonitoring)}
 	}
 	if spec.ConfidentialType != "" {
 		out.Confidential = &confidential{true, spec.ConfidentialType}
 	}
-	if spec.NestedVirtualization || spec.ThreadsPerCore > 0 || spec.VisibleCores > 0 {
-		out.AdvancedFeatures = &advancedFeatures{spec.NestedVirtualization, spec.ThreadsPerCore, spec.VisibleCores}
+	if nested := spec.NestedVirtualization == infrav1.FeatureEnabled; nested || spec.ThreadsPerCore > 0 || spec.VisibleCores > 0 {
+		out.AdvancedFeatures = &advancedFeatures{nested, spec.ThreadsPerCore, spec.VisibleCores}
 	}
 	if spec.PlacementPolicy != "" {
 		out.ResourcePolicies = []string{"projects/" + d.account.ProjectID + "/regions/" + d.account.Region + "/resourcePolicies/" + spec.PlacementPolicy}
@@ -138,25 +138,19 @@ func metadataFor(req cloud.Request, spec *infrav1.GCPMachine) *metadata {
 }
 
 func (m maker) disks() []attachedDisk {
-	boot := infrav1.GCPDisk{}
-	if m.spec.BootDisk != nil {
-		boot = *m.spec.BootDisk
-	}
-	first := m.disk(&boot, &m.spec.Image)
+	first := m.disk(&m.spec.BootDisk, &m.spec.Image)
 	first.Boot = true
 	all := []attachedDisk{first}
 	for i := range m.spec.Disks {
-		d := m.disk(&m.spec.Disks[i].GCPDisk, m.spec.Disks[i].Source)
+		d := m.disk(&m.spec.Disks[i].GCPDisk, &m.spec.Disks[i].Source)
 		d.DeviceName = m.spec.Disks[i].DeviceName
 		all = append(all, d)
 	}
-	if local := m.spec.LocalSSDs; local != nil {
-		for range local.Count {
-			all = append(all, attachedDisk{
-				Type: "SCRATCH", AutoDelete: true, Interface: cmp.Or(local.Interface, "NVME"),
-				InitializeParams: &initializeParams{DiskType: m.zonal("diskTypes", "local-ssd")},
-			})
-		}
+	for range m.spec.LocalSSDs.Count {
+		all = append(all, attachedDisk{
+			Type: "SCRATCH", AutoDelete: true, Interface: cmp.Or(m.spec.LocalSSDs.Interface, "NVME"),
+			InitializeParams: &initializeParams{DiskType: m.zonal("diskTypes", "local-ssd")},
+		})
 	}
 	return all
 }
@@ -172,7 +166,7 @@ func (m maker) disk(spec *infrav1.GCPDisk, source *infrav1.GCPImage) attachedDis
 	if spec.StoragePool != "" {
 		params.StoragePool = m.zonal("storagePools", spec.StoragePool)
 	}
-	if source != nil {
+	if *source != (infrav1.GCPImage{}) {
 		global := "projects/" + cmp.Or(source.Project, m.account.ProjectID) + "/global/"
 		switch {
 		case source.Snapshot != "":
@@ -184,7 +178,7 @@ func (m maker) disk(spec *infrav1.GCPDisk, source *infrav1.GCPImage) attachedDis
 		}
 	}
 	out := attachedDisk{Type: "PERSISTENT", AutoDelete: true, InitializeParams: params}
-	if key := spec.KMSKey; key != nil {
+	if key := spec.KMSKey; key.Name != "" {
 		out.EncryptionKey = &encryptionKey{key.Name, key.ServiceAccount}
 	}
 	return out
@@ -204,7 +198,7 @@ func (m maker) networkInterfaces() (all []networkInterface) {
 		if public := spec.PublicIP; public != nil {
 			out.AccessConfigs = []accessConfig{{Type: "ONE_TO_ONE_NAT", Name: "External NAT", NetworkTier: public.NetworkTier}}
 		}
-		if spec.PublicIPv6 {
+		if spec.PublicIPv6 == infrav1.FeatureEnabled {
 			out.IPv6AccessConfigs = []accessConfig{{Type: "DIRECT_IPV6", Name: "External IPv6", NetworkTier: "PREMIUM"}}
 		}
 		for _, r := range spec.AliasIPRanges {
@@ -223,7 +217,7 @@ func networkPath(account *infrav1.GCPAccount, hostProject, name string) string {
 func schedulingFor(spec *infrav1.GCPMachine) *scheduling {
 	out := &scheduling{
 		ProvisioningModel: spec.ProvisioningModel, TerminationAction: spec.TerminationAction,
-		AutomaticRestart: spec.AutomaticRestart, OnHostMaintenance: spec.OnHostMaintenance,
+		AutomaticRestart: driverkit.Bool(spec.AutomaticRestart), OnHostMaintenance: spec.OnHostMaintenance,
 	}
 	if spec.MaxRunSeconds > 0 {
 		out.MaxRunDuration = &duration{spec.MaxRunSeconds}
@@ -244,8 +238,8 @@ func schedulingFor(spec *infrav1.GCPMachine) *scheduling {
 	return out
 }
 
-func reservationFor(spec *infrav1.GCPReservation) *reservationAffinity {
-	if spec == nil {
+func reservationFor(spec infrav1.GCPReservation) *reservationAffinity {
+	if spec.Type == "" {
 		return nil
 	}
 	out := &reservationAffinity{Type: spec.Type}

@@ -27,9 +27,8 @@ func TestCreate(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
 	d := connected(t, p)
-	on := true
 	req := requested(func(m *infrav1.OpenStackMachine) {
-		m.Ports[0].SecurityGroups, m.KeyName, m.ConfigDrive = []string{"default"}, "operators", &on
+		m.Ports[0].SecurityGroups, m.KeyName, m.ConfigDrive = []string{"default"}, "operators", infrav1.FeatureEnabled
 		m.ServerGroupID, m.SchedulerHints = "616fb98f-46ca-475e-917e-2563e5a8cd19", map[string]string{"near": "x"}
 		m.Metadata, m.Tags = map[string]string{"cost-center": "4711"}, []string{"worker"}
 	})
@@ -74,7 +73,7 @@ func TestRegionalProviderIDs(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
 	d := connected(t, p)
-	d.account.Region, d.account.RegionalProviderIDs = "RegionOne", true
+	d.account.Region, d.account.RegionalProviderIDs = "RegionOne", infrav1.FeatureEnabled
 	made, err := d.Ensure(t.Context(), requested(nil))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(made.ProviderID).To(Equal("openstack://RegionOne/" + made.ID))
@@ -251,32 +250,30 @@ func TestRefusedCreate(t *testing.T) {
 }
 
 func ownPorts(m *infrav1.OpenStackMachine) {
-	off := false
 	m.Ports = []infrav1.OpenStackPort{
 		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []infrav1.OpenStackAddressPair{{IPAddress: "10.244.0.0/16", MACAddress: "fa:16:3e:00:00:01"}}, VNICType: "normal", Tags: []string{"team-a"}},
-		{Network: "nodes", PortSecurity: &off, FixedIPs: []infrav1.OpenStackFixedIP{{SubnetID: "616fb98f-46ca-475e-917e-2563e5a8cd19"}, {IPAddress: "10.0.0.10"}}},
+		{Network: "nodes", PortSecurity: infrav1.FeatureDisabled, FixedIPs: []infrav1.OpenStackFixedIP{{SubnetID: "616fb98f-46ca-475e-917e-2563e5a8cd19"}, {IPAddress: "10.0.0.10"}}},
 	}
 }
 
 // TestNovaCreatesPorts: Nova creates ports that its request can describe, because that costs no
 // call. It can describe a network for each port, and the same security groups for all.
 func TestNovaCreatesPorts(t *testing.T) {
-	on := true
 	groups, others := []string{"default"}, []string{"others"}
 	for name, test := range map[string]struct {
 		ports []infrav1.OpenStackPort
-		root  *infrav1.OpenStackVolume
+		root  infrav1.OpenStackVolume
 		nova  bool
 	}{
 		"no ports":                {nova: true},
 		"a network":               {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, nova: true},
 		"networks and groups":     {ports: []infrav1.OpenStackPort{{Network: "nodes", SecurityGroups: groups}, {Network: "storage", SecurityGroups: groups}}, nova: true},
-		"a volume of Nova":        {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, root: &infrav1.OpenStackVolume{SizeGiB: 1}, nova: true},
-		"a volume with a zone":    {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, root: &infrav1.OpenStackVolume{SizeGiB: 1, InMachineZone: true}},
+		"a volume of Nova":        {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, root: infrav1.OpenStackVolume{SizeGiB: 1}, nova: true},
+		"a volume with a zone":    {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, root: infrav1.OpenStackVolume{SizeGiB: 1, InMachineZone: infrav1.FeatureEnabled}},
 		"groups of each":          {ports: []infrav1.OpenStackPort{{Network: "nodes", SecurityGroups: groups}, {Network: "storage", SecurityGroups: others}}},
 		"groups of one":           {ports: []infrav1.OpenStackPort{{Network: "nodes"}, {Network: "storage", SecurityGroups: groups}}},
 		"an address":              {ports: []infrav1.OpenStackPort{{Network: "nodes", FixedIPs: []infrav1.OpenStackFixedIP{{IPAddress: "10.0.0.10"}}}}},
-		"a setting of the second": {ports: []infrav1.OpenStackPort{{Network: "nodes"}, {Network: "storage", PortSecurity: &on}}},
+		"a setting of the second": {ports: []infrav1.OpenStackPort{{Network: "nodes"}, {Network: "storage", PortSecurity: infrav1.FeatureEnabled}}},
 	} {
 		machine := &infrav1.OpenStackMachine{Ports: test.ports, RootVolume: test.root}
 		NewWithT(t).Expect(novaCreatesPorts(machine)).To(Equal(test.nova), name)

@@ -17,6 +17,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // markerTag is on every server of Drover: Nova lists servers by tags, but not by metadata.
@@ -243,7 +244,7 @@ func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, im
 		Networks:         "auto",
 		AvailabilityZone: zoneOf(req),
 		KeyName:          machine.KeyName,
-		ConfigDrive:      machine.ConfigDrive,
+		ConfigDrive:      driverkit.Bool(machine.ConfigDrive),
 		UserData:         base64.StdEncoding.EncodeToString(req.UserData),
 		Metadata: map[string]string{
 			cloud.TagOwnership: req.OwnershipID,
@@ -253,7 +254,7 @@ func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, im
 		Tags:           append([]string{markerTag, tokenTag(req.Token)}, machine.Tags...),
 		SecurityGroups: with.groups,
 	}
-	if machine.RootVolume == nil {
+	if machine.RootVolume.SizeGiB == 0 {
 		server.ImageRef = image
 	}
 	if len(with.interfaces) > 0 {
@@ -448,7 +449,7 @@ func (d *driver) portBody(ctx context.Context, req cloud.Request, index int, wan
 	}
 	body := newPort{
 		Name: portName(req.Token), Description: portDescription(req, index), NetworkID: in,
-		MACAddress: wanted.MACAddress, VNICType: wanted.VNICType, Profile: wanted.BindingProfile, PortSecurity: wanted.PortSecurity, Tags: wanted.Tags,
+		MACAddress: wanted.MACAddress, VNICType: wanted.VNICType, Profile: wanted.BindingProfile, PortSecurity: driverkit.Bool(wanted.PortSecurity), Tags: wanted.Tags,
 	}
 	for _, ip := range wanted.FixedIPs {
 		body.FixedIPs = append(body.FixedIPs, fixedIP{SubnetID: ip.SubnetID, Address: ip.IPAddress})

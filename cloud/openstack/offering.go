@@ -30,7 +30,7 @@ func (d *driver) Offering(ctx context.Context, spec *infrav1.DroverMachineFields
 	if err != nil {
 		return cloud.Offering{}, err
 	}
-	if machine.RootVolume != nil {
+	if machine.RootVolume.SizeGiB > 0 {
 		size.Disk = int64(machine.RootVolume.SizeGiB)
 	}
 	arch := architecture(cmp.Or(from.Architecture, flavorArchitecture(size.Extra)))

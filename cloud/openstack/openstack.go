@@ -78,7 +78,7 @@ func Cloud() cloud.Cloud {
 // OS_CCM_REGIONAL it includes the region.
 func providerID(account *infrav1.OpenStackAccount, id string) string {
 	region := ""
-	if account.RegionalProviderIDs {
+	if account.RegionalProviderIDs == infrav1.FeatureEnabled {
 		region = account.Region
 	}
 	return "openstack://" + region + "/" + id

@@ -390,7 +390,7 @@ func FuzzPort(f *testing.F) {
 		if strings.ContainsFunc(owner, func(r rune) bool { return r <= ' ' || r > '~' }) || len(owner) > 63 || owner == "" || index < 0 || index > 15 {
 			t.Skip("no ownership ID, or no index")
 		}
-		m := &infrav1.OpenStackMachine{Ports: make([]infrav1.OpenStackPort, index+1), RootVolume: &infrav1.OpenStackVolume{InMachineZone: true}}
+		m := &infrav1.OpenStackMachine{Ports: make([]infrav1.OpenStackPort, index+1), RootVolume: infrav1.OpenStackVolume{InMachineZone: infrav1.FeatureEnabled}}
 		if index%2 == 0 {
 			m.Ports[index].FloatingNetwork = "public"
 		}

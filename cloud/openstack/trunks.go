@@ -25,7 +25,7 @@ type trunk struct {
 // ensureTrunks creates the missing trunks of ports that require one.
 func (d *driver) ensureTrunks(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, ports []port, mine *creation) error {
 	for i := range wanted {
-		if !wanted[i].Trunk || ports[i].Trunk.ID != "" {
+		if wanted[i].Trunk != infrav1.FeatureEnabled || ports[i].Trunk.ID != "" {
 			continue
 		}
 		id, err := d.createTrunk(ctx, req, ports[i].ID)

@@ -15,7 +15,7 @@ import (
 
 func withTrunk(m *infrav1.OpenStackMachine) {
 	ownPorts(m)
-	m.Ports[1].Trunk = true
+	m.Ports[1].Trunk = infrav1.FeatureEnabled
 }
 
 // portsOfTrunk returns the machine's two ports. The second has the trunk id, or none if id is "".

@@ -34,11 +34,11 @@ type disk struct {
 // disksOf returns the machine's disks, or nil if it has only the flavor's. made maps the indices of
 // volumes that exist already to their IDs.
 func disksOf(machine *infrav1.OpenStackMachine, image string, made map[int]string) []disk {
-	if machine.RootVolume == nil && len(machine.Volumes) == 0 {
+	if machine.RootVolume.SizeGiB == 0 && len(machine.Volumes) == 0 {
 		return nil
 	}
 	disks := []disk{{Source: "image", Destination: "local", UUID: image, DeleteOnTermination: true}}
-	if v := machine.RootVolume; v != nil {
+	if v := machine.RootVolume; v.SizeGiB > 0 {
 		disks[0] = disk{Source: "image", Destination: "volume", UUID: image, SizeGiB: v.SizeGiB, VolumeType: v.Type, DeleteOnTermination: true}
 	}
 	for _, v := range machine.Volumes {
@@ -56,14 +56,13 @@ func ownVolumes(machine *infrav1.OpenStackMachine, zone string) map[int]newVolum
 	own := map[int]newVolume{}
 	add := func(index int, v *infrav1.OpenStackVolume) {
 		switch {
-		case v == nil:
-		case v.InMachineZone:
+		case v.InMachineZone == infrav1.FeatureEnabled:
 			own[index] = newVolume{SizeGiB: v.SizeGiB, Type: v.Type, Zone: zone}
 		case v.AvailabilityZone != "":
 			own[index] = newVolume{SizeGiB: v.SizeGiB, Type: v.Type, Zone: v.AvailabilityZone}
 		}
 	}
-	add(0, machine.RootVolume)
+	add(0, &machine.RootVolume)
 	for i := range machine.Volumes {
 		add(i+1, &machine.Volumes[i])
 	}
@@ -156,9 +155,9 @@ func (d *driver) ensureVolumes(ctx context.Context, req cloud.Request, machine *
 
 func inMachineZone(machine *infrav1.OpenStackMachine, index int) bool {
 	if index == 0 {
-		return machine.RootVolume.InMachineZone
+		return machine.RootVolume.InMachineZone == infrav1.FeatureEnabled
 	}
-	return machine.Volumes[index-1].InMachineZone
+	return machine.Volumes[index-1].InMachineZone == infrav1.FeatureEnabled
 }
 
 func (d *driver) createVolume(ctx context.Context, req cloud.Request, index int, body newVolume) (volume, error) {

@@ -18,7 +18,7 @@ import (
 // with a volume type needs the newer microversion.
 func TestVolumes(t *testing.T) {
 	for name, test := range map[string]struct {
-		root    *infrav1.OpenStackVolume
+		root    infrav1.OpenStackVolume
 		volumes []infrav1.OpenStackVolume
 		version string
 		image   bool // on the server itself
@@ -26,7 +26,7 @@ func TestVolumes(t *testing.T) {
 	}{
 		"none": {version: "2.61", image: true},
 		"root": {
-			root: &infrav1.OpenStackVolume{SizeGiB: 50, Type: "ssd"}, version: "2.69",
+			root: infrav1.OpenStackVolume{SizeGiB: 50, Type: "ssd"}, version: "2.69",
 			want: []disk{{Source: "image", Destination: "volume", SizeGiB: 50, VolumeType: "ssd", DeleteOnTermination: true}},
 		},
 		"further": {
@@ -37,7 +37,7 @@ func TestVolumes(t *testing.T) {
 			},
 		},
 		"both": {
-			root: &infrav1.OpenStackVolume{SizeGiB: 50}, volumes: []infrav1.OpenStackVolume{{SizeGiB: 10}, {SizeGiB: 20, Type: "ssd"}}, version: "2.69",
+			root: infrav1.OpenStackVolume{SizeGiB: 50}, volumes: []infrav1.OpenStackVolume{{SizeGiB: 10}, {SizeGiB: 20, Type: "ssd"}}, version: "2.69",
 			want: []disk{
 				{Source: "image", Destination: "volume", SizeGiB: 50, DeleteOnTermination: true},
 				{Source: "blank", Destination: "volume", BootIndex: -1, SizeGiB: 10, DeleteOnTermination: true},
@@ -67,7 +67,7 @@ func TestVolumes(t *testing.T) {
 			offering, err := d.Offering(t.Context(), req.Spec)
 			g.Expect(err).NotTo(HaveOccurred())
 			have, size := offering.Capacity["ephemeral-storage"], "1Gi"
-			if test.root != nil {
+			if test.root.SizeGiB > 0 {
 				size = "50Gi"
 			}
 			g.Expect(have.String()).To(Equal(size))
@@ -77,7 +77,7 @@ func TestVolumes(t *testing.T) {
 
 func withOwnVolumes(m *infrav1.OpenStackMachine) {
 	ownPorts(m)
-	m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 50, Type: "ssd", InMachineZone: true}
+	m.RootVolume = infrav1.OpenStackVolume{SizeGiB: 50, Type: "ssd", InMachineZone: infrav1.FeatureEnabled}
 	m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 10}, {SizeGiB: 20, AvailabilityZone: "far"}}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
@@ -174,8 +175,8 @@ func TestPurchasePlansOfMachineController(t *testing.T) {
 				g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", c.finding), HaveField("Message", ContainSubstring("purchase plan")))))
 			}
 			image := p.Pools[slices.IndexFunc(p.Pools, func(pool Pool) bool { return pool.Name == "workers" })].Machine.Cloud.Azure.Image
-			g.Expect(image.Marketplace != nil && image.Marketplace.Plan).To(Equal(c.bought))
-			g.Expect(image.Plan).To(Equal(c.plan))
+			g.Expect(image.Marketplace != nil && image.Marketplace.Plan == infrav1.AzurePlanRequired).To(Equal(c.bought))
+			g.Expect(image.Plan).To(Equal(ptr.Deref(c.plan, infrav1.AzurePlan{})))
 		})
 	}
 }

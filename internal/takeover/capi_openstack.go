@@ -211,7 +211,7 @@ func (m *CAPI) capo(p *Plan, pool *Pool, o *unstructured.Unstructured, target *T
 	}
 	found := m.capoFound(o.GetName())
 	a := &infrav1.OpenStackMachine{
-		Flavor: ptr.Deref(cmp.Or(spec.FlavorID, spec.Flavor), ""), KeyName: spec.KeyName, ConfigDrive: ptr.To(ptr.Deref(spec.ConfigDrive, false)),
+		Flavor: ptr.Deref(cmp.Or(spec.FlavorID, spec.Flavor), ""), KeyName: spec.KeyName, ConfigDrive: stateOf(ptr.Deref(spec.ConfigDrive, false)),
 		Image: s.capoImage(&spec.Image, found),
 	}
 	for _, pair := range spec.ServerMetadata {
@@ -294,11 +294,11 @@ func (s findings) capoPorts(a *infrav1.OpenStackMachine, spec *capoMachine, clus
 			is = found.Ports[i]
 		}
 		port := infrav1.OpenStackPort{
-			MACAddress: ptr.Deref(from.MACAddress, ""), VNICType: ptr.Deref(from.VNICType, ""), Trunk: ptr.Deref(from.Trunk, spec.Trunk),
+			MACAddress: ptr.Deref(from.MACAddress, ""), VNICType: ptr.Deref(from.VNICType, ""), Trunk: enabledIf(ptr.Deref(from.Trunk, spec.Trunk)),
 		}
 		s.capoNetwork(&port, from, cluster, is)
 		if from.DisablePortSecurity != nil {
-			port.PortSecurity = ptr.To(!*from.DisablePortSecurity)
+			port.PortSecurity = stateOf(!*from.DisablePortSecurity)
 		}
 		if !ptr.Deref(from.DisablePortSecurity, false) {
 			port.SecurityGroups = s.capoGroups(from, spec, cluster, is)
@@ -370,7 +370,7 @@ func (s findings) capoGroups(from *capoPort, spec *capoMachine, cluster *capoClu
 // capoPortRest says what ports of new machines lack.
 func (s findings) capoPortRest(from *capoPort, port *infrav1.OpenStackPort) {
 	const at = "spec.template.spec.ports."
-	if port.Trunk {
+	if port.Trunk == infrav1.FeatureEnabled {
 		s.addNote(at+"trunk", "a trunk goes with its machine, and the ports of its subports stay: the provider deletes these, too")
 	}
 	if len(from.Tags) > 0 {
@@ -397,13 +397,13 @@ func (s findings) capoDisks(a *infrav1.OpenStackMachine, spec *capoMachine) {
 	const at = "spec.template.spec.additionalBlockDevices"
 	volume := func(size int32, kind string, zone *capoZone) infrav1.OpenStackVolume {
 		v, z := infrav1.OpenStackVolume{SizeGiB: size, Type: kind}, ptr.Deref(zone, capoZone{})
-		if v.InMachineZone = z.From == "Machine"; !v.InMachineZone {
+		if v.InMachineZone = enabledIf(z.From == "Machine"); v.InMachineZone == "" {
 			v.AvailabilityZone = z.Name
 		}
 		return v
 	}
 	if root := spec.RootVolume; root != nil {
-		a.RootVolume = ptr.To(volume(root.SizeGiB, root.Type, root.AvailabilityZone))
+		a.RootVolume = volume(root.SizeGiB, root.Type, root.AvailabilityZone)
 	}
 	for _, device := range spec.BlockDevices {
 		if device.Storage.Type != "Volume" {

@@ -195,13 +195,13 @@ func TestClusterAPIChoicesOnOpenStack(t *testing.T) {
 			set(&w.Infrastructure[0], "spec.managedSecurityGroups", nil)
 			set(&w.Templates[1], at+"securityGroups", []any{map[string]any{"id": x}})
 		}, "securityGroups:\n            - " + x + "\n"},
-		{"port security on", ports(map[string]any{"disablePortSecurity": false}), "portSecurity: true"},
+		{"port security on", ports(map[string]any{"disablePortSecurity": false}), "portSecurity: Enabled"},
 		{"MAC address", ports(map[string]any{"macAddress": "fa:16:3e:00:00:01"}), "macAddress: fa:16:3e:00:00:01"},
 		{"pairs need port security", ports(map[string]any{"disablePortSecurity": true, "allowedAddressPairs": []any{map[string]any{"ipAddress": "192.0.2.0/24"}}}),
-			"network: 10000000-0000-4000-8000-000000000001\n            portSecurity: false\n"},
+			"network: 10000000-0000-4000-8000-000000000001\n            portSecurity: Disabled\n"},
 		{"address pair", ports(map[string]any{"allowedAddressPairs": []any{map[string]any{"ipAddress": "192.0.2.0/24", "macAddress": "fa:16:3e:00:00:01"}}}),
 			"- allowedAddressPairs:\n            - ipAddress: 192.0.2.0/24\n              macAddress: fa:16:3e:00:00:01\n"},
-		{"trunk of the machine", func(w *capiWorld) { set(&w.Templates[1], at+"trunk", true) }, "securityGroups:\n            - 20000000-0000-4000-8000-000000000001\n            trunk: true\n"},
+		{"trunk of the machine", func(w *capiWorld) { set(&w.Templates[1], at+"trunk", true) }, "securityGroups:\n            - 20000000-0000-4000-8000-000000000001\n            trunk: Enabled\n"},
 		{"server group by ID", func(w *capiWorld) { set(&w.Templates[1], at+"serverGroup", map[string]any{"id": x}) }, "serverGroupID: " + x},
 		{"image by ID", func(w *capiWorld) { set(&w.Templates[1], at+"image", map[string]any{"id": x}) }, "image:\n            id: " + x},
 		{"volume in a zone", func(w *capiWorld) {

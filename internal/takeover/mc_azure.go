@@ -79,7 +79,7 @@ func (s findings) mcAzure(pool *Pool, from map[string]any, system, family string
 	nic := infrav1.AzureNetworkInterface{
 		SubnetID: target.onAzure(text("vnetResourceGroup", spec.VNetResourceGroup), "Microsoft.Network/virtualNetworks",
 			text("vnetName", spec.VNetName)+"/subnets/"+text("subnetName", spec.SubnetName)),
-		AcceleratedNetworking: ptr.Deref(spec.AcceleratedNetworking, false), IPv6: strings.Contains(family, "IPv6"),
+		AcceleratedNetworking: enabledIf(ptr.Deref(spec.AcceleratedNetworking, false)), IPv6: enabledIf(strings.Contains(family, "IPv6")),
 	}
 	if name := text("securityGroupName", spec.SecurityGroupName); name != "" {
 		nic.SecurityGroupID = target.onAzure("", "Microsoft.Network/networkSecurityGroups", name)
@@ -93,17 +93,17 @@ func (s findings) mcAzure(pool *Pool, from map[string]any, system, family string
 	m := &infrav1.AzureMachine{
 		VMSize: text("vmSize", spec.VMSize), Image: infrav1.AzureImage{ID: text("imageID", spec.ImageID)}, NetworkInterfaces: []infrav1.AzureNetworkInterface{nic},
 		OSDisk: &infrav1.AzureOSDisk{SizeGiB: spec.OSDiskSize, Type: ptr.Deref(spec.OSDiskSKU, "")}, Tags: maps.Clone(spec.Tags),
-		BootDiagnostics: ptr.To(ptr.Deref(spec.BootDiagnostics, false)),
+		BootDiagnostics: stateOf(ptr.Deref(spec.BootDiagnostics, false)),
 	}
 	s.mcAzureImage(pool, m, spec, system)
 	s.mcAzurePlace(pool, m, spec, target)
 	if spec.DataDiskSize > 0 {
 		sku := ptr.Deref(spec.DataDiskSKU, "")
-		m.DataDisks = []infrav1.AzureDataDisk{{LUN: 1, SizeGiB: spec.DataDiskSize, Type: sku}}
-		m.UltraSSD = sku == "UltraSSD_LRS"
+		m.DataDisks = []infrav1.AzureDataDisk{{LUN: ptr.To[int32](1), SizeGiB: spec.DataDiskSize, Type: sku}}
+		m.UltraSSD = enabledIf(sku == "UltraSSD_LRS")
 	}
 	if security := spec.Security; security != nil {
-		m.Security = given(infrav1.AzureSecurity{Type: security.Type, SecureBoot: security.SecureBoot, VTPM: security.VTPM})
+		m.Security = infrav1.AzureSecurity{Type: security.Type, SecureBoot: stateIfSet(security.SecureBoot), VTPM: stateIfSet(security.VTPM)}
 	}
 	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Azure: m}}), []string{mcKey}
 }
@@ -147,9 +147,9 @@ func buy(image *infrav1.AzureImage, plan *infrav1.AzurePlan) bool {
 	switch {
 	case plan == nil:
 	case m == nil:
-		image.Plan = plan
+		image.Plan = *plan
 	case strings.EqualFold(plan.Publisher, m.Publisher) && strings.EqualFold(plan.Product, m.Offer) && strings.EqualFold(plan.Name, m.SKU):
-		m.Plan = true
+		m.Plan = infrav1.AzurePlanRequired
 	default:
 		return false
 	}

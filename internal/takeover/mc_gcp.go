@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/utils/ptr"
-
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
@@ -78,13 +76,13 @@ func (s findings) mcGCP(pool *Pool, config *mcProviderConfig, family string, tar
 		nic.PublicIP = &infrav1.GCPPublicIP{}
 	}
 	if strings.Contains(family, "IPv6") {
-		nic.StackType, nic.PublicIPv6 = "IPV4_IPV6", nic.PublicIP != nil
+		nic.StackType, nic.PublicIPv6 = "IPV4_IPV6", enabledIf(nic.PublicIP != nil)
 	}
 	m := &infrav1.GCPMachine{
 		MachineType: text("machineType", spec.MachineType), MinCPUPlatform: text("minCPUPlatform", spec.MinCPUPlatform),
-		BootDisk: &infrav1.GCPDisk{SizeGiB: spec.DiskSize, Type: text("diskType", spec.DiskType)}, NetworkInterfaces: []infrav1.GCPNetworkInterface{nic},
+		BootDisk: infrav1.GCPDisk{SizeGiB: spec.DiskSize, Type: text("diskType", spec.DiskType)}, NetworkInterfaces: []infrav1.GCPNetworkInterface{nic},
 		Labels: maps.Clone(spec.Labels), NetworkTags: slices.Clone(spec.Tags),
-		NestedVirtualization: text("enableNestedVirtualization", spec.NestedVirtualization) == "true",
+		NestedVirtualization: enabledIf(text("enableNestedVirtualization", spec.NestedVirtualization) == "true"),
 	}
 	image, known := mcFamilies[config.OperatingSystem]
 	switch custom := text("customImage", spec.CustomImage); {
@@ -114,6 +112,6 @@ func (s findings) mcGCPRuns(m *infrav1.GCPMachine, spec *mcGCPSpec, text func(st
 		m.ProvisioningModel = "SPOT"
 	}
 	if restart := optional("automaticRestart", spec.AutomaticRestart, ""); restart != "" && m.ProvisioningModel != "SPOT" {
-		m.AutomaticRestart = ptr.To(restart == "true")
+		m.AutomaticRestart = stateOf(restart == "true")
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/utils/ptr"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
@@ -68,7 +67,7 @@ func (s findings) mcOpenStack(pool *Pool, from map[string]any, target *Target) {
 	m := &infrav1.OpenStackMachine{
 		Flavor: text("flavor", spec.Flavor), Image: infrav1.OpenStackImage{Name: text("image", spec.Image)},
 		AvailabilityZone: text("availabilityZone", spec.AvailabilityZone), ServerGroupID: text("serverGroup", spec.ServerGroup),
-		ConfigDrive: ptr.To(text("configDrive", spec.ConfigDrive) == "true"), Metadata: maps.Clone(spec.Tags),
+		ConfigDrive: stateOf(text("configDrive", spec.ConfigDrive) == "true"), Metadata: maps.Clone(spec.Tags),
 	}
 	var groups, networks []string
 	for _, group := range spec.SecurityGroups {
@@ -91,7 +90,7 @@ func (s findings) mcOpenStack(pool *Pool, from map[string]any, target *Target) {
 	for _, name := range networks {
 		port := infrav1.OpenStackPort{Network: name, SecurityGroups: groups}
 		if open {
-			port.PortSecurity = ptr.To(false)
+			port.PortSecurity = infrav1.FeatureDisabled
 		}
 		m.Ports = append(m.Ports, port)
 	}
@@ -106,7 +105,7 @@ func (s findings) mcOpenStack(pool *Pool, from map[string]any, target *Target) {
 	if size := spec.RootDiskSizeGB; size != nil && *size < 1 {
 		s.addRefused(at+".rootDiskSizeGB", "it is %d, and a volume has at least 1: leave it out for the flavor's disk", *size)
 	} else if size != nil {
-		m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: *spec.RootDiskSizeGB, Type: text("rootDiskVolumeType", spec.RootDiskVolumeType)}
+		m.RootVolume = infrav1.OpenStackVolume{SizeGiB: *spec.RootDiskSizeGB, Type: text("rootDiskVolumeType", spec.RootDiskVolumeType)}
 	} else if text("rootDiskVolumeType", spec.RootDiskVolumeType) != "" {
 		s.addNote(at+".rootDiskVolumeType", "it has no effect without rootDiskSizeGB, here as there")
 	}

@@ -120,13 +120,13 @@ func (s findings) azure(pool *Pool, class *unstructured.Unstructured, target *Ta
 		return
 	}
 	s.azureAccount(at, spec.Location, spec.ResourceGroup, target)
-	if c, account := spec.Cloud, target.Account.Spec.Cloud.Azure; c != nil && account.Custom == nil && !strings.EqualFold(c.Name, account.Cloud) && (account.Cloud != "" || c.Name != "AzurePublic") {
+	if c, account := spec.Cloud, target.Account.Spec.Cloud.Azure; c != nil && account.Custom.Endpoint == "" && !strings.EqualFold(c.Name, account.Cloud) && (account.Cloud != "" || c.Name != "AzurePublic") {
 		s.addRefused(at+"cloudConfiguration.name", "it is %q, and the DroverAccount's is %q", c.Name, account.Cloud)
 	}
 	p := &spec.Properties
 	nic := infrav1.AzureNetworkInterface{
 		SubnetID:              target.onAzure(spec.SubnetInfo.VnetResourceGroup, "Microsoft.Network/virtualNetworks", spec.SubnetInfo.VnetName+"/subnets/"+spec.SubnetInfo.SubnetName),
-		AcceleratedNetworking: ptr.Deref(p.Network.Accelerated, false), IPForwarding: true, // always, there
+		AcceleratedNetworking: enabledIf(ptr.Deref(p.Network.Accelerated, false)), IPForwarding: infrav1.FeatureEnabled, // always, there
 	}
 	m := &infrav1.AzureMachine{
 		VMSize: p.Hardware.VMSize, Image: s.mcmAzureImage(&p.Storage.Image), NetworkInterfaces: []infrav1.AzureNetworkInterface{nic}, DiskController: p.Storage.DiskController,
@@ -167,9 +167,9 @@ func (s findings) azureDisks(m *infrav1.AzureMachine, p *mcmAzureProperties) {
 		s.addLost(at+"osDisk.createOption", "the disks of new machines are made from the image")
 	}
 	for _, d := range p.Storage.DataDisks {
-		m.DataDisks = append(m.DataDisks, infrav1.AzureDataDisk{LUN: ptr.Deref(d.LUN, 0), SizeGiB: d.SizeGB, Type: d.Type, Caching: d.Caching})
+		m.DataDisks = append(m.DataDisks, infrav1.AzureDataDisk{LUN: ptr.To(ptr.Deref(d.LUN, 0)), SizeGiB: d.SizeGB, Type: d.Type, Caching: d.Caching})
 		if d.Type == "UltraSSD_LRS" {
-			m.UltraSSD = true
+			m.UltraSSD = infrav1.FeatureEnabled
 		}
 		if d.Image != nil {
 			s.addLost(at+"dataDisks.imageRef", "the data disks of new machines are empty")
@@ -207,15 +207,15 @@ func (s findings) azureRest(m *infrav1.AzureMachine, p *mcmAzureProperties) {
 	if id := ptr.Deref(p.IdentityID, ""); id != "" {
 		m.Identity = &infrav1.AzureIdentity{UserIDs: []string{id}}
 	}
-	m.BootDiagnostics = ptr.To(false)
+	m.BootDiagnostics = infrav1.FeatureDisabled
 	if d := p.Diagnostics; d != nil && d.Enabled {
-		m.BootDiagnostics, m.BootDiagnosticsStorageURI = ptr.To(true), ptr.Deref(d.StorageURI, "")
+		m.BootDiagnostics, m.BootDiagnosticsStorageURI = infrav1.FeatureEnabled, ptr.Deref(d.StorageURI, "")
 	}
 	if security := p.Security; security != nil {
 		of := infrav1.AzureSecurity{Type: ptr.Deref(security.Type, "")}
 		if security.UEFI != nil {
-			of.SecureBoot, of.VTPM = security.UEFI.SecureBoot, security.UEFI.VTPM
+			of.SecureBoot, of.VTPM = stateIfSet(security.UEFI.SecureBoot), stateIfSet(security.UEFI.VTPM)
 		}
-		m.Security = given(of)
+		m.Security = of
 	}
 }

@@ -98,6 +98,14 @@ func stateOf(on bool) infrav1.FeatureState {
 	return cmp.Or(enabledIf(on), infrav1.FeatureDisabled)
 }
 
+// stateIfSet returns the state of a feature that may be left to the cloud.
+func stateIfSet(on *bool) infrav1.FeatureState {
+	if on == nil {
+		return ""
+	}
+	return stateOf(*on)
+}
+
 // The tag keys by which machine-controller-manager recognizes its VMs have these parts.
 const (
 	mcmClusterKey = "kubernetes.io/cluster/"

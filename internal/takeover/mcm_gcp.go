@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -102,7 +103,7 @@ func (s findings) gcp(pool *Pool, class *unstructured.Unstructured, target *Targ
 	}
 	s.zone(pool, at+"zone", spec.Zone, target)
 	m := &infrav1.GCPMachine{
-		CanIPForward: spec.CanIPForward, MinCPUPlatform: spec.MinCPUPlatform, Labels: maps.Clone(spec.Labels),
+		IPForwarding: enabledIf(spec.CanIPForward), MinCPUPlatform: spec.MinCPUPlatform, Labels: maps.Clone(spec.Labels),
 		NetworkTags: slices.DeleteFunc(slices.Clone(spec.Tags), func(tag string) bool { return strings.Contains(tag, mcmNetworkRoleKey) }),
 	}
 	m.MachineType, _ = target.afterPart(spec.MachineType, "machineTypes/")
@@ -120,6 +121,7 @@ func (s findings) gcp(pool *Pool, class *unstructured.Unstructured, target *Targ
 
 func (s findings) gcpDisks(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) {
 	const at = "providerSpec.disks."
+	booted := false
 	for _, d := range spec.Disks {
 		if !ptr.Deref(d.AutoDelete, true) {
 			s.addLost(at+"autoDelete", "the disks of new machines are deleted with them")
@@ -128,35 +130,32 @@ func (s findings) gcpDisks(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) 
 			s.addNote(at+"labels", "the disks of new machines have the machine's labels")
 		}
 		if d.Type == "SCRATCH" {
-			if m.LocalSSDs == nil {
-				m.LocalSSDs = &infrav1.GCPLocalSSDs{Interface: d.Interface}
-			}
-			m.LocalSSDs.Count++
+			m.LocalSSDs = infrav1.GCPLocalSSDs{Interface: cmp.Or(m.LocalSSDs.Interface, d.Interface), Count: m.LocalSSDs.Count + 1}
 			continue
 		}
 		disk := infrav1.GCPDisk{SizeGiB: d.SizeGB, Type: d.Type, IOPS: d.IOPS, ThroughputMiBps: d.Throughput}
 		disk.StoragePool, _ = target.afterPart(ptr.Deref(d.StoragePool, ""), "storagePools/")
 		if e := d.Encryption; e != nil && e.KeyName != "" {
-			disk.KMSKey = &infrav1.GCPKMSKey{Name: e.KeyName, ServiceAccount: e.ServiceAccount}
+			disk.KMSKey = infrav1.GCPKMSKey{Name: e.KeyName, ServiceAccount: e.ServiceAccount}
 		}
 		if d.Boot {
-			m.BootDisk, m.Image = &disk, target.imageOnGCP(d.Image)
+			m.BootDisk, m.Image, booted = disk, target.imageOnGCP(d.Image), true
 			continue
 		}
 		data := infrav1.GCPDataDisk{GCPDisk: disk}
 		if d.Image != "" {
-			data.Source = ptr.To(target.imageOnGCP(d.Image))
+			data.Source = target.imageOnGCP(d.Image)
 		}
 		m.Disks = append(m.Disks, data)
 	}
-	if m.BootDisk == nil {
+	if !booted {
 		s.addRefused(at+"boot", "no disk is for the boot")
 	}
 }
 
 func (s findings) gcpInterfaces(m *infrav1.GCPMachine, interfaces []mcmGCPInterface, target *Target) {
 	for _, i := range interfaces {
-		nic := infrav1.GCPNetworkInterface{StackType: i.StackType, PublicIPv6: i.IPv6Access == "EXTERNAL"}
+		nic := infrav1.GCPNetworkInterface{StackType: i.StackType, PublicIPv6: enabledIf(i.IPv6Access == "EXTERNAL")}
 		nic.Subnetwork, nic.HostProject = target.afterPart(i.Subnetwork, "/subnetworks/")
 		if nic.Subnetwork == "" { // a network with subnets of its own choice
 			nic.Network, nic.HostProject = target.afterPart(i.Network, "/networks/")
@@ -194,9 +193,9 @@ func (s findings) gcpRest(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) {
 		m.Metadata[item.Key] = ptr.Deref(item.Value, "")
 	}
 	m.OnHostMaintenance = spec.Scheduling.OnHostMaintenance
-	m.AutomaticRestart = ptr.To(spec.Scheduling.AutomaticRestart)
+	m.AutomaticRestart = stateOf(spec.Scheduling.AutomaticRestart)
 	if spec.Scheduling.Preemptible {
-		m.ProvisioningModel, m.AutomaticRestart = "SPOT", nil
+		m.ProvisioningModel, m.AutomaticRestart = "SPOT", ""
 		s.addNote(at+"scheduling.preemptible", "new machines are spot machines, which may run longer than 24 hours")
 	}
 	for _, a := range spec.ServiceAccounts {
@@ -206,7 +205,7 @@ func (s findings) gcpRest(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) {
 		s.addRefused(at+"serviceAccounts", "there are %d, and a machine has one", len(spec.ServiceAccounts))
 	}
 	if shielded := spec.Shielded; shielded != nil {
-		m.Shielded = given(infrav1.GCPShielded{SecureBoot: shielded.SecureBoot, VTPM: shielded.VTPM, IntegrityMonitoring: shielded.IntegrityMonitoring})
+		m.Shielded = infrav1.GCPShielded{SecureBoot: stateIfSet(shielded.SecureBoot), VTPM: stateIfSet(shielded.VTPM), IntegrityMonitoring: stateIfSet(shielded.IntegrityMonitoring)}
 	}
-	m.NestedVirtualization = spec.Advanced != nil && spec.Advanced.NestedVirtualization
+	m.NestedVirtualization = enabledIf(spec.Advanced != nil && spec.Advanced.NestedVirtualization)
 }

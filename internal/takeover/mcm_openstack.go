@@ -64,7 +64,7 @@ func (s findings) openstack(pool *Pool, class *unstructured.Unstructured, target
 	s.region(at+"region", spec.Region, target)
 	m := &infrav1.OpenStackMachine{
 		Flavor: spec.FlavorName, Image: infrav1.OpenStackImage{ID: spec.ImageID}, AvailabilityZone: spec.AvailabilityZone, KeyName: spec.KeyName,
-		ServerGroupID: ptr.Deref(spec.ServerGroupID, ""), ConfigDrive: spec.UseConfigDrive, Metadata: maps.Clone(spec.Tags),
+		ServerGroupID: ptr.Deref(spec.ServerGroupID, ""), ConfigDrive: stateIfSet(spec.UseConfigDrive), Metadata: maps.Clone(spec.Tags),
 	}
 	if spec.ImageID == "" {
 		m.Image.Name = spec.ImageName
@@ -74,10 +74,10 @@ func (s findings) openstack(pool *Pool, class *unstructured.Unstructured, target
 	own := len(m.Ports) > 0 && len(m.Ports[0].FixedIPs) > 0 // a port of the machine's name
 	switch {
 	case spec.RootDiskSize > 0 && spec.RootDiskType != nil: // a volume of its name, in its zone
-		m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: spec.RootDiskSize, Type: *spec.RootDiskType, InMachineZone: spec.AvailabilityZone != ""}
+		m.RootVolume = infrav1.OpenStackVolume{SizeGiB: spec.RootDiskSize, Type: *spec.RootDiskType, InMachineZone: enabledIf(spec.AvailabilityZone != "")}
 		own = true
 	case spec.RootDiskSize > 0:
-		m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: spec.RootDiskSize}
+		m.RootVolume = infrav1.OpenStackVolume{SizeGiB: spec.RootDiskSize}
 	case spec.RootDiskType != nil:
 		s.addNote(at+"rootDiskType", "it has no effect without rootDiskSize, here as there")
 	}

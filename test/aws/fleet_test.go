@@ -75,7 +75,10 @@ func TestCallsOfAFleet(t *testing.T) {
 	scenario.Pause(s.Ctx, period*periods*time.Second)
 	idle := calls()
 	t.Logf("in %d periods of listing: %v", periods, idle)
-	atMost(t, "calls in ten idle minutes", sum(idle), machines/10)
+	// No machine here becomes a Node. On a busy computer some are late by now, and each of them has
+	// its console read once.
+	atMost(t, "calls in ten idle minutes", sum(idle)-idle["GetConsoleOutput"], machines/10)
+	atMost(t, "consoles", idle["GetConsoleOutput"], machines)
 
 	list(infrav1.InventorySpec{}) // the defaults
 	s.Until("the account has been listed again", func(context.Context) (string, error) { return missing(1, calls()["DescribeInstances"]), nil })

@@ -22,7 +22,7 @@ func accountConfig() fleet.AccountConfig {
 	return fleet.AccountConfig{
 		Spec: infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
-			Custom: &infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
+			Custom: infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
 		}}},
 		Credentials: map[string][]byte{"tenantID": []byte(tenant), "clientID": []byte("client"), "clientSecret": []byte("secret")},
 	}

@@ -78,12 +78,12 @@ func TestModels(t *testing.T) {
 		"smallest":   func(*infrav1.AzureMachine) {},
 		"everything": armstub.Everything,
 		"others": func(m *infrav1.AzureMachine) {
-			m.Image = infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: armstub.Paid, Offer: armstub.Paid, SKU: armstub.Paid, Plan: true}}
+			m.Image = infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: armstub.Paid, Offer: armstub.Paid, SKU: armstub.Paid, Plan: infrav1.AzurePlanRequired}}
 			m.AvailabilitySetID = "/subscriptions/s/set"
 			m.OSDisk = &infrav1.AzureOSDisk{Ephemeral: &infrav1.AzureEphemeralDisk{Placement: "ResourceDisk"}}
 		},
 		"managed": func(m *infrav1.AzureMachine) {
-			m.Image, m.HostID, m.Identity = infrav1.AzureImage{ID: armstub.ManagedImage}, "/subscriptions/s/host", &infrav1.AzureIdentity{System: true}
+			m.Image, m.HostID, m.Identity = infrav1.AzureImage{ID: armstub.ManagedImage}, "/subscriptions/s/host", &infrav1.AzureIdentity{System: infrav1.FeatureEnabled}
 		},
 		"community": func(m *infrav1.AzureMachine) {
 			m.Image = infrav1.AzureImage{CommunityGalleryImageID: "/CommunityGalleries/nodes-4711/Images/ubuntu/Versions/1.0.0"}
@@ -140,7 +140,7 @@ func TestModels(t *testing.T) {
 func balanceAll(t *testing.T, d cloud.Balancer) {
 	t.Helper()
 	for name, spec := range map[string]infrav1.AzureLoadBalancer{
-		"public": {}, "internal": {Internal: true}, "static": {Internal: true, Address: "10.0.0.100"},
+		"public": {}, "internal": {Scheme: infrav1.LoadBalancerInternal}, "static": {Scheme: infrav1.LoadBalancerInternal, Address: "10.0.0.100"},
 	} {
 		spec.SubnetID = armstub.Subnet
 		req := cloud.BalancerRequest{

@@ -129,7 +129,7 @@ func targets(t testing.TB) map[string]*target {
 		"azure": {
 			cloud: azure.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
 				SubscriptionID: "00000000-1111-2222-3333-444444444444", Location: "westeurope", ResourceGroup: "g",
-				Custom: &infrav1.AzureCustomCloud{Endpoint: "https://management.cloud.test", AuthorityHost: "https://login.cloud.test"}}}},
+				Custom: infrav1.AzureCustomCloud{Endpoint: "https://management.cloud.test", AuthorityHost: "https://login.cloud.test"}}}},
 			credentials: map[string][]byte{"tenantID": []byte("11111111-1111-2222-3333-444444444444"), "clientID": []byte("c"), "clientSecret": []byte("s")},
 			endpoint:    resourceManager,
 		},

@@ -30,7 +30,7 @@ func TestAdmissionRefuses(t *testing.T) {
 	openStack := func(edit func(*infrav1.OpenStackMachine)) *infrav1.DroverMachine {
 		return machine(func(f *infrav1.DroverMachineFields) {
 			f.Cloud.Simulated = nil
-			f.Cloud.OpenStack = &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node"}, RootVolume: &infrav1.OpenStackVolume{SizeGiB: 9},
+			f.Cloud.OpenStack = &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node"}, RootVolume: infrav1.OpenStackVolume{SizeGiB: 9},
 				Volumes: []infrav1.OpenStackVolume{{SizeGiB: 1}}}
 			edit(f.Cloud.OpenStack)
 		})
@@ -52,9 +52,9 @@ func TestAdmissionRefuses(t *testing.T) {
 			f.Cloud.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: -1}}
 		}), "spec.cloud.simulated.dataDisks[0].sizeGiB"},
 		"volume's zone without ports": {openStack(func(m *infrav1.OpenStackMachine) { m.Volumes[0].AvailabilityZone = "nova" }), "needs ports"},
-		"root's zone without ports":   {openStack(func(m *infrav1.OpenStackMachine) { m.RootVolume.InMachineZone = true }), "needs ports"},
+		"root's zone without ports":   {openStack(func(m *infrav1.OpenStackMachine) { m.RootVolume.InMachineZone = infrav1.FeatureEnabled }), "needs ports"},
 		"volume's zone twice": {openStack(func(m *infrav1.OpenStackMachine) {
-			m.Volumes[0] = infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", InMachineZone: true}
+			m.Volumes[0] = infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", InMachineZone: infrav1.FeatureEnabled}
 		}), "availabilityZone and inMachineZone exclude each other"},
 		"account without a cloud":     {account(func(a *infrav1.DroverAccountSpec) { a.Cloud.Simulated = nil }), "spec.cloud: Required value"},
 		"own endpoint, no own Secret": {account(func(a *infrav1.DroverAccountSpec) { a.CredentialsRef = infrav1.LocalReference{} }), "spec.cloud.simulated.endpoint"},
@@ -88,7 +88,7 @@ func TestAdmissionRefuses(t *testing.T) {
 		})
 	}
 	s.create(openStack(func(m *infrav1.OpenStackMachine) {
-		m.Ports, m.RootVolume.InMachineZone, m.Volumes[0].AvailabilityZone = []infrav1.OpenStackPort{{Network: "nodes"}}, true, "nova"
+		m.Ports, m.RootVolume.InMachineZone, m.Volumes[0].AvailabilityZone = []infrav1.OpenStackPort{{Network: "nodes"}}, infrav1.FeatureEnabled, "nova"
 	}))
 }
 
@@ -157,7 +157,7 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 
 	project := &infrav1.DroverAccount{ObjectMeta: s.meta("project"), Spec: infrav1.DroverAccountSpec{
 		CredentialsRef: infrav1.LocalReference{Name: "none"},
-		Cloud:          infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: "https://keystone.example.test/v3", ProjectID: "p", RegionalProviderIDs: true}},
+		Cloud:          infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: "https://keystone.example.test/v3", ProjectID: "p", RegionalProviderIDs: infrav1.FeatureEnabled}},
 	}}
 	s.Expect(env.client.Create(s.ctx, project)).To(MatchError(ContainSubstring("regionalProviderIDs needs a region")))
 	project.Spec.Cloud.OpenStack.Region = "RegionOne"
@@ -167,7 +167,7 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 	moved.Spec.Place = "openstack:p" // a move or a restore creates the object as it was
 	s.create(moved)
 	s.refusesChange(moved, func() { moved.Spec.Place = "openstack:elsewhere" }, "place is set once")
-	s.refusesChange(project, func() { project.Spec.Cloud.OpenStack.RegionalProviderIDs = false }, "regionalProviderIDs can't be changed")
+	s.refusesChange(project, func() { project.Spec.Cloud.OpenStack.RegionalProviderIDs = infrav1.FeatureDisabled }, "regionalProviderIDs can't be changed")
 }
 
 // TestMachineIsImmutable tests that the cloud fields and the accountRef of a machine can't be

@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 			"unknown zone":    {Machine: machine(nil), FailureDomain: "az-9", Code: cloud.NoCapacity},
 			"unknown key":     {Machine: machine(func(m *infrav1.OpenStackMachine) { m.KeyName = "nothing" }), Code: cloud.NotFound},
 			"unknown volume type": {Machine: machine(func(m *infrav1.OpenStackMachine) {
-				m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1, Type: "nothing"}
+				m.RootVolume = infrav1.OpenStackVolume{SizeGiB: 1, Type: "nothing"}
 			}), Code: cloud.NotFound},
 			"address elsewhere": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", FixedIPs: []infrav1.OpenStackFixedIP{{IPAddress: "192.0.2.1"}}}}
@@ -48,11 +48,11 @@ func TestConformance(t *testing.T) {
 			}), Code: cloud.NotFound},
 			"no such zone for a volume": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				withPorts(m)
-				m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "az-9"}
+				m.RootVolume = infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "az-9"}
 			}), Code: cloud.NoCapacity},
 			"no such type of a volume of its own": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				withPorts(m)
-				m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", Type: "nothing"}
+				m.RootVolume = infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", Type: "nothing"}
 			}), Code: cloud.NotFound},
 			"unknown server group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.ServerGroupID = unknownID }), Code: cloud.NotFound},
 			"unknown subnet": {Machine: machine(func(m *infrav1.OpenStackMachine) {

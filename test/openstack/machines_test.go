@@ -63,10 +63,9 @@ func deleteAll(t testing.TB, d cloud.Driver, owner string) int {
 
 // withPorts sets two ports for the machine, with all fields of a port.
 func withPorts(m *infrav1.OpenStackMachine) {
-	off := false
 	m.Ports = []infrav1.OpenStackPort{
 		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []infrav1.OpenStackAddressPair{{IPAddress: "10.244.0.0/16"}}, VNICType: "normal", Tags: []string{"team-a"}},
-		{Network: "storage", PortSecurity: &off},
+		{Network: "storage", PortSecurity: infrav1.FeatureDisabled},
 	}
 }
 
@@ -80,9 +79,9 @@ func withFloatingIP(m *infrav1.OpenStackMachine) {
 // volumes.
 func withAll(m *infrav1.OpenStackMachine) {
 	withFloatingIP(m)
-	m.Ports[1].Trunk = true
+	m.Ports[1].Trunk = infrav1.FeatureEnabled
 	m.AvailabilityZone = "az-1"
-	m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 3, Type: "fast", InMachineZone: true}
+	m.RootVolume = infrav1.OpenStackVolume{SizeGiB: 3, Type: "fast", InMachineZone: infrav1.FeatureEnabled}
 	m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 2}, {SizeGiB: 1, AvailabilityZone: "nova"}}
 }
 
@@ -175,7 +174,6 @@ func TestMachine(t *testing.T) {
 	t.Cleanup(func() { who.do(who.compute, http.MethodDelete, "os-keypairs/"+key, nil, nil) })
 	who.do(who.compute, http.MethodPost, "os-server-groups", map[string]any{"server_group": map[string]any{"name": owner, "policies": []string{"soft-anti-affinity"}}}, &group)
 	t.Cleanup(func() { who.do(who.compute, http.MethodDelete, "os-server-groups/"+group.Group.ID, nil, nil) })
-	on := true
 	made, err := d.Ensure(t.Context(), request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) {
 		m.Image = infrav1.OpenStackImage{Tags: []string{"node"}}
 		m.Ports = []infrav1.OpenStackPort{
@@ -184,7 +182,7 @@ func TestMachine(t *testing.T) {
 		m.AvailabilityZone = "az-2"
 		m.ServerGroupID = group.Group.ID
 		m.SchedulerHints = map[string]string{"note": "none"}
-		m.KeyName, m.ConfigDrive = key, &on
+		m.KeyName, m.ConfigDrive = key, infrav1.FeatureEnabled
 		m.Metadata, m.Tags = map[string]string{"cost-center": "4711"}, []string{"worker"}
 	})))
 	g.Expect(err).NotTo(HaveOccurred())

@@ -23,7 +23,7 @@ func TestVolumes(t *testing.T) {
 	d := connect(t, who, calls)
 	for name, change := range map[string]func(*infrav1.OpenStackMachine){
 		"root": func(m *infrav1.OpenStackMachine) {
-			m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 3, Type: "fast"}
+			m.RootVolume = infrav1.OpenStackVolume{SizeGiB: 3, Type: "fast"}
 			m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 2}, {SizeGiB: 1, Type: "fast"}}
 		},
 		"further ones alone": func(m *infrav1.OpenStackMachine) { m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 4}} },
@@ -114,7 +114,7 @@ func TestVolumeQuota(t *testing.T) {
 	setVolumeQuota(t, admin, who, 0)
 	owner := newOwner(t, who)
 	d := connect(t, who, http.DefaultTransport)
-	req := request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) { m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1} }))
+	req := request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) { m.RootVolume = infrav1.OpenStackVolume{SizeGiB: 1} }))
 	_, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
 	until(t, "it fails", func() bool {

@@ -101,7 +101,7 @@ func DressAzure(o client.Object, url, ca, group, secret string) {
 		o.Spec.Cloud.Simulated = nil
 		o.Spec.Cloud.Azure = &infrav1.AzureAccount{
 			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: group,
-			Custom: &infrav1.AzureCustomCloud{Endpoint: url, AuthorityHost: url, CABundle: ca},
+			Custom: infrav1.AzureCustomCloud{Endpoint: url, AuthorityHost: url, CABundle: ca},
 		}
 		hurry(o)
 	case *infrav1.DroverMachineTemplate:

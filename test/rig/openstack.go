@@ -96,7 +96,7 @@ func DressOpenStack(object client.Object, door, project string) {
 			o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 5, ActiveSeconds: 3} // a listing takes this cloud about a second
 		}
 		o.Spec.Cloud.OpenStack = &infrav1.OpenStackAccount{AuthURL: door + "/identity/v3", ProjectID: project, Region: stack.Region,
-			RegionalProviderIDs: strings.Contains(o.Namespace, "regional")}
+			RegionalProviderIDs: map[bool]infrav1.FeatureState{true: infrav1.FeatureEnabled}[strings.Contains(o.Namespace, "regional")]}
 		hurry(o)
 	case *infrav1.DroverMachineTemplate:
 		machine := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Ports: []infrav1.OpenStackPort{{Network: "nodes"}}}

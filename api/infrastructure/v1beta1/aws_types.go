@@ -236,17 +236,6 @@ type AWSMachine struct {
 	Tags map[string]string `json:"tags,omitempty"`
 }
 
-// AWSLoadBalancerScheme specifies which addresses a load balancer has.
-// +kubebuilder:validation:Enum=Internal;InternetFacing
-type AWSLoadBalancerScheme string
-
-const (
-	// AWSLoadBalancerInternal is a load balancer with private addresses only.
-	AWSLoadBalancerInternal AWSLoadBalancerScheme = "Internal"
-	// AWSLoadBalancerInternetFacing is a load balancer with public addresses.
-	AWSLoadBalancerInternetFacing AWSLoadBalancerScheme = "InternetFacing"
-)
-
 // AWSLoadBalancer is a Network Load Balancer for the API servers of a cluster.
 type AWSLoadBalancer struct {
 	// subnets are where the load balancer has addresses: the first by ID in each zone, all of one
@@ -262,7 +251,7 @@ type AWSLoadBalancer struct {
 	// scheme is "Internal" for a load balancer with private addresses only, or "InternetFacing".
 	// Default: "InternetFacing".
 	// +optional
-	Scheme AWSLoadBalancerScheme `json:"scheme,omitempty"`
+	Scheme LoadBalancerScheme `json:"scheme,omitempty"`
 }
 
 // AWSSelector selects resources by IDs or by tags. Drover looks up tags again every few minutes.

@@ -7,6 +7,7 @@ package v1beta1
 // (with "clientCertificatePassword" if it has one) and "federatedToken".
 // +kubebuilder:validation:XValidation:rule="has(self.custom) == has(oldSelf.custom) && (!has(self.custom) || self.custom.endpoint == oldSelf.custom.endpoint)",message="custom.endpoint can't be changed, because the account's machines would look gone: make a new DroverAccount"
 // +kubebuilder:validation:XValidation:rule="!has(self.custom) || !has(self.cloud) || self.cloud == 'AzurePublic'",message="custom replaces Microsoft's clouds: leave out cloud, or custom"
+// +kubebuilder:validation:XValidation:rule="(has(self.cloud) ? self.cloud : 'AzurePublic') == (has(oldSelf.cloud) ? oldSelf.cloud : 'AzurePublic')",message="cloud can't be changed: make a new DroverAccount"
 type AzureAccount struct {
 	// subscriptionID is the ID of the subscription. It is immutable: in a listing of another
 	// subscription, all machines of this account would be gone.
@@ -40,15 +41,13 @@ type AzureAccount struct {
 	// cloud is the cloud of Microsoft that has the subscription. It is immutable.
 	// Default: "AzurePublic".
 	// +optional
-	// +kubebuilder:default=AzurePublic
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cloud can't be changed: make a new DroverAccount"
 	// +kubebuilder:validation:Enum=AzurePublic;AzureGovernment;AzureChina
 	Cloud string `json:"cloud,omitempty"`
 
 	// custom is a cloud other than these, such as one of Microsoft that is cut off from the
 	// Internet. It needs credentialsRef. Its endpoint is immutable. Default: none.
 	// +optional
-	Custom *AzureCustomCloud `json:"custom,omitempty"`
+	Custom AzureCustomCloud `json:"custom,omitempty,omitzero"`
 }
 
 // AzureCustomCloud is a cloud with endpoints of its own.
@@ -101,7 +100,7 @@ type AzureMachine struct {
 
 	// image is the image to boot.
 	// +required
-	Image AzureImage `json:"image"`
+	Image AzureImage `json:"image,omitempty,omitzero"`
 
 	// networkInterfaces are the network interfaces of the machine. The first one is the primary
 	// one.
@@ -180,7 +179,7 @@ type AzureMachine struct {
 
 	// identity is the managed identity that software on the machine can use. Default: none.
 	// +optional
-	Identity *AzureIdentity `json:"identity,omitempty"`
+	Identity *AzureIdentity `json:"identity,omitempty"` //nolint:kubeapilinter // The struct is not comparable, and has no member that is always set.
 
 	// spot makes the machine a cheaper one that Azure may evict at any time. Default: not a spot
 	// machine.
@@ -189,11 +188,11 @@ type AzureMachine struct {
 
 	// security specifies encryption and measured boot.
 	// +optional
-	Security *AzureSecurity `json:"security,omitempty"`
+	Security AzureSecurity `json:"security,omitempty,omitzero"`
 
-	// ultraSSD permits disks of type UltraSSD_LRS. Default: false.
+	// ultraSSD is "Enabled" to permit disks of type UltraSSD_LRS. Default: "Disabled".
 	// +optional
-	UltraSSD bool `json:"ultraSSD,omitempty"`
+	UltraSSD FeatureState `json:"ultraSSD,omitempty"`
 
 	// diskController is the interface of the disks, "SCSI" or "NVMe". Default: SCSI.
 	// +optional
@@ -207,11 +206,10 @@ type AzureMachine struct {
 	// +kubebuilder:validation:MaxLength=64
 	LicenseType string `json:"licenseType,omitempty"`
 
-	// bootDiagnostics keeps the output of the serial console, so that Drover can show it. Default:
-	// true.
+	// bootDiagnostics is "Enabled" to keep the output of the serial console, so that Drover can show
+	// it. Default: "Enabled".
 	// +optional
-	// +kubebuilder:default=true
-	BootDiagnostics *bool `json:"bootDiagnostics,omitempty"`
+	BootDiagnostics FeatureState `json:"bootDiagnostics,omitempty"`
 
 	// bootDiagnosticsStorageURI is the blob endpoint of the storage account that keeps the boot
 	// diagnostics. Drover can't show them then. Default: storage that Azure manages.
@@ -224,7 +222,6 @@ type AzureMachine struct {
 
 	// adminUsername is the name of the user for logins. Default: "azureuser".
 	// +optional
-	// +kubebuilder:default=azureuser
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[a-z_][a-z0-9_-]*$`
@@ -240,9 +237,10 @@ type AzureMachine struct {
 	// +kubebuilder:validation:items:MaxLength=2048
 	SSHKeys []string `json:"sshKeys,omitempty"`
 
-	// allowExtensions permits that others install VM extensions on the machine. Default: false.
+	// extensions is "Enabled" to permit that others install VM extensions on the machine. Default:
+	// "Disabled".
 	// +optional
-	AllowExtensions bool `json:"allowExtensions,omitempty"`
+	Extensions FeatureState `json:"extensions,omitempty"`
 
 	// tags are added to the virtual machine, its network interfaces, its public addresses and its
 	// disks, in addition to Drover's tags. Keys must not begin with "drover-".
@@ -257,6 +255,7 @@ type AzureMachine struct {
 // AzureImage names an image in one of four ways.
 // +kubebuilder:validation:XValidation:rule="[has(self.id), has(self.marketplace), has(self.communityGalleryImageID), has(self.sharedGalleryImageID)].filter(x, x).size() == 1",message="exactly one of id, marketplace, communityGalleryImageID and sharedGalleryImageID must be set"
 // +kubebuilder:validation:XValidation:rule="!has(self.plan) || !has(self.marketplace)",message="plan is for an image that was made from one of the marketplace: with marketplace, set marketplace.plan"
+// +kubebuilder:validation:MinProperties=1
 type AzureImage struct {
 	// id is the resource ID of a managed image, or of an image or image version in a compute
 	// gallery.
@@ -270,7 +269,7 @@ type AzureImage struct {
 
 	// marketplace is an image of Azure's marketplace.
 	// +optional
-	Marketplace *AzureMarketplaceImage `json:"marketplace,omitempty"`
+	Marketplace *AzureMarketplaceImage `json:"marketplace,omitempty"` //nolint:kubeapilinter // A pointer, because a union's member is set or nil.
 
 	// communityGalleryImageID is the ID of an image or image version in a community gallery.
 	// Example:
@@ -292,7 +291,7 @@ type AzureImage struct {
 
 	// plan is the plan of the marketplace's image from which this image was made.
 	// +optional
-	Plan *AzurePlan `json:"plan,omitempty"`
+	Plan AzurePlan `json:"plan,omitempty,omitzero"`
 }
 
 // AzureMarketplaceImage is an image of Azure's marketplace.
@@ -322,16 +321,26 @@ type AzureMarketplaceImage struct {
 	// Default: "latest".
 	// Example: "24.04.202605010".
 	// +optional
-	// +kubebuilder:default=latest
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	Version string `json:"version,omitempty"`
 
-	// plan specifies whether the image has a purchase plan with the names of the image. Somebody
-	// must have accepted its terms for the subscription. Default: false.
+	// plan is "Required" if the image has a purchase plan, which has the names of the image.
+	// Somebody must have accepted its terms for the subscription. Default: "None".
 	// +optional
-	Plan bool `json:"plan,omitempty"`
+	Plan AzurePlanUse `json:"plan,omitempty"`
 }
+
+// AzurePlanUse specifies whether an image of the marketplace has a purchase plan.
+// +kubebuilder:validation:Enum=None;Required
+type AzurePlanUse string
+
+const (
+	// AzurePlanNone is for an image without a plan.
+	AzurePlanNone AzurePlanUse = "None"
+	// AzurePlanRequired is for an image with a plan, which has the image's names.
+	AzurePlanRequired AzurePlanUse = "Required"
+)
 
 // AzurePlan is a purchase plan of the marketplace.
 type AzurePlan struct {
@@ -365,18 +374,19 @@ type AzureNetworkInterface struct {
 	// +kubebuilder:validation:Pattern=`^/subscriptions/[^\s?#]+/subnets/[^\s/?#]+$`
 	SubnetID string `json:"subnetID,omitempty"`
 
-	// acceleratedNetworking bypasses the host's virtual switch, if the size supports it. Default:
-	// false.
+	// acceleratedNetworking is "Enabled" to bypass the host's virtual switch, if the size supports
+	// it. Default: "Disabled".
 	// +optional
-	AcceleratedNetworking bool `json:"acceleratedNetworking,omitempty"`
+	AcceleratedNetworking FeatureState `json:"acceleratedNetworking,omitempty"`
 
-	// ipForwarding permits traffic of other addresses, such as those of Pods. Default: false.
+	// ipForwarding is "Enabled" to permit traffic of other addresses, such as those of Pods.
+	// Default: "Disabled".
 	// +optional
-	IPForwarding bool `json:"ipForwarding,omitempty"`
+	IPForwarding FeatureState `json:"ipForwarding,omitempty"`
 
-	// ipv6 adds an IPv6 address of the subnet. Default: false.
+	// ipv6 is "Enabled" to add an IPv6 address of the subnet. Default: "Disabled".
 	// +optional
-	IPv6 bool `json:"ipv6,omitempty"`
+	IPv6 FeatureState `json:"ipv6,omitempty"`
 
 	// publicIP gives the interface a public IPv4 address. Default: none.
 	// +optional
@@ -504,7 +514,7 @@ type AzureDataDisk struct {
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=63
-	LUN int32 `json:"lun"`
+	LUN *int32 `json:"lun,omitempty"`
 
 	// sizeGiB is the size of the disk in GiB. Default: the snapshot's.
 	// Example: 256.
@@ -521,7 +531,6 @@ type AzureDataDisk struct {
 
 	// caching is how the host caches the disk. Default: "None".
 	// +optional
-	// +kubebuilder:default=None
 	// +kubebuilder:validation:Enum=None;ReadOnly;ReadWrite
 	Caching string `json:"caching,omitempty"`
 
@@ -559,9 +568,10 @@ type AzureDataDisk struct {
 // AzureIdentity is the managed identity of a machine.
 // +kubebuilder:validation:MinProperties=1
 type AzureIdentity struct {
-	// system gives the machine an identity of its own. Somebody must give it roles. Default: false.
+	// system is "Enabled" to give the machine an identity of its own. Somebody must give it roles.
+	// Default: "Disabled".
 	// +optional
-	System bool `json:"system,omitempty"`
+	System FeatureState `json:"system,omitempty"`
 
 	// userIDs are the resource IDs of user-assigned identities. Default: none.
 	// +optional
@@ -579,7 +589,6 @@ type AzureSpot struct {
 	// evictionPolicy is what an eviction does: "Delete" removes the machine, "Deallocate" stops it,
 	// and its disks continue to cost money. Default: "Delete".
 	// +optional
-	// +kubebuilder:default=Delete
 	// +kubebuilder:validation:Enum=Delete;Deallocate
 	EvictionPolicy string `json:"evictionPolicy,omitempty"`
 
@@ -597,27 +606,27 @@ type AzureSpot struct {
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="!(has(self.secureBoot) || has(self.vTPM)) || has(self.type)",message="secureBoot and vTPM need type"
 type AzureSecurity struct {
-	// encryptionAtHost encrypts the disks on the host, caches and temporary disk included. Default:
-	// false.
+	// encryptionAtHost is "Enabled" to encrypt the disks on the host, caches and temporary disk
+	// included. Default: "Disabled".
 	// +optional
-	EncryptionAtHost bool `json:"encryptionAtHost,omitempty"`
+	EncryptionAtHost FeatureState `json:"encryptionAtHost,omitempty"`
 
 	// type is the security type of the machine. Default: the image's.
 	// +optional
 	// +kubebuilder:validation:Enum=Standard;TrustedLaunch;ConfidentialVM
 	Type string `json:"type,omitempty"`
 
-	// secureBoot boots only signed software. Default: Azure's, by the type.
+	// secureBoot is "Enabled" to boot only signed software. Default: Azure's, by the type.
 	// +optional
-	SecureBoot *bool `json:"secureBoot,omitempty"`
+	SecureBoot FeatureState `json:"secureBoot,omitempty"`
 
-	// vTPM gives the machine a virtual TPM. Default: Azure's, by the type.
+	// vTPM is "Enabled" to give the machine a virtual TPM. Default: Azure's, by the type.
 	// +optional
-	VTPM *bool `json:"vTPM,omitempty"`
+	VTPM FeatureState `json:"vTPM,omitempty"`
 }
 
 // AzureLoadBalancer is a Standard Load Balancer for the API servers of a cluster.
-// +kubebuilder:validation:XValidation:rule="!has(self.address) || (has(self.internal) && self.internal)",message="address needs internal"
+// +kubebuilder:validation:XValidation:rule="!has(self.address) || (has(self.scheme) && self.scheme == 'Internal')",message="address needs the scheme Internal"
 type AzureLoadBalancer struct {
 	// subnetID is the resource ID of a subnet in the virtual network of the control plane's
 	// machines. An internal load balancer has its address in it.
@@ -629,10 +638,10 @@ type AzureLoadBalancer struct {
 	// +kubebuilder:validation:Pattern=`^/subscriptions/[^\s?#]+/subnets/[^\s/?#]+$`
 	SubnetID string `json:"subnetID,omitempty"`
 
-	// internal is true if the load balancer has a private address. Otherwise it has a public one,
-	// which Drover creates. Default: false.
+	// scheme is "Internal" for a load balancer with a private address, or "InternetFacing" for one
+	// with a public address, which Drover creates. Default: "InternetFacing".
 	// +optional
-	Internal bool `json:"internal,omitempty"`
+	Scheme LoadBalancerScheme `json:"scheme,omitempty"`
 
 	// address is the private IPv4 address of an internal load balancer. Default: a free one of the
 	// subnet, which Azure chooses.

@@ -26,6 +26,17 @@ const (
 	FeatureDisabled FeatureState = "Disabled"
 )
 
+// LoadBalancerScheme specifies which addresses a load balancer has.
+// +kubebuilder:validation:Enum=Internal;InternetFacing
+type LoadBalancerScheme string
+
+const (
+	// LoadBalancerInternal is a load balancer with private addresses only.
+	LoadBalancerInternal LoadBalancerScheme = "Internal"
+	// LoadBalancerInternetFacing is a load balancer with public addresses.
+	LoadBalancerInternetFacing LoadBalancerScheme = "InternetFacing"
+)
+
 const (
 	// MachineFinalizer keeps a DroverMachine until a live read of the cloud shows that nothing is
 	// left of its VM.

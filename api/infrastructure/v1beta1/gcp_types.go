@@ -6,6 +6,7 @@ package v1beta1
 // "credentials": the JSON of a service account key, or of a workload identity federation whose
 // token is in the key "subjectToken".
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint can't be changed, because the account's machines would look gone: make a new DroverAccount"
+// +kubebuilder:validation:XValidation:rule="(has(self.universeDomain) ? self.universeDomain : 'googleapis.com') == (has(oldSelf.universeDomain) ? oldSelf.universeDomain : 'googleapis.com')",message="universeDomain can't be changed: make a new DroverAccount"
 type GCPAccount struct {
 	// projectID is the ID of the project. It is immutable: in a listing of another project, all
 	// machines of this account would be gone.
@@ -30,8 +31,6 @@ type GCPAccount struct {
 	// credentialsRef unless it is Google's own. It is immutable. Default: "googleapis.com".
 	// Example: "s3nsapis.fr".
 	// +optional
-	// +kubebuilder:default=googleapis.com
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="universeDomain can't be changed: make a new DroverAccount"
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -71,7 +70,7 @@ type GCPMachine struct {
 
 	// image is what the boot disk is made from.
 	// +required
-	Image GCPImage `json:"image"`
+	Image GCPImage `json:"image,omitempty,omitzero"`
 
 	// networkInterfaces are the network interfaces of the machine. The first one is the primary
 	// one.
@@ -84,7 +83,7 @@ type GCPMachine struct {
 	// bootDisk is the disk that the machine boots from. Default: the image's size, of the type that
 	// Compute Engine chooses for the machine type.
 	// +optional
-	BootDisk *GCPDisk `json:"bootDisk,omitempty"`
+	BootDisk GCPDisk `json:"bootDisk,omitempty,omitzero"`
 
 	// disks are additional disks. Default: none.
 	// +optional
@@ -96,7 +95,7 @@ type GCPMachine struct {
 	// localSSDs are disks on the host. Machine types that include such disks have them without this
 	// field. Default: none.
 	// +optional
-	LocalSSDs *GCPLocalSSDs `json:"localSSDs,omitempty"`
+	LocalSSDs GCPLocalSSDs `json:"localSSDs,omitempty,omitzero"`
 
 	// serviceAccount is the service account that software on the machine can use. Default: none.
 	// +optional
@@ -141,15 +140,14 @@ type GCPMachine struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !(k in ['user-data', 'user-data-encoding']))",message="Drover sets user-data and user-data-encoding"
 	Metadata map[string]string `json:"metadata,omitempty"`
 
-	// canIPForward permits the machine to send and receive packets of other addresses. Default:
-	// false.
+	// ipForwarding is "Enabled" to permit the machine to send and receive packets of other
+	// addresses. Default: "Disabled".
 	// +optional
-	CanIPForward bool `json:"canIPForward,omitempty"`
+	IPForwarding FeatureState `json:"ipForwarding,omitempty"`
 
 	// provisioningModel is how the machine is bought. Compute Engine takes a SPOT machine back at
 	// any time. Default: "STANDARD".
 	// +optional
-	// +kubebuilder:default=STANDARD
 	// +kubebuilder:validation:Enum=STANDARD;SPOT;FLEX_START;RESERVATION_BOUND
 	ProvisioningModel string `json:"provisioningModel,omitempty"`
 
@@ -168,10 +166,10 @@ type GCPMachine struct {
 	// +kubebuilder:validation:Maximum=10368000
 	MaxRunSeconds int64 `json:"maxRunSeconds,omitempty"`
 
-	// automaticRestart starts the machine again after a crash of its host. Default: true, for
-	// machines of provisioningModel STANDARD.
+	// automaticRestart is "Enabled" to start the machine again after a crash of its host. Default:
+	// "Enabled" for machines of provisioningModel STANDARD, and "Disabled" for others.
 	// +optional
-	AutomaticRestart *bool `json:"automaticRestart,omitempty"`
+	AutomaticRestart FeatureState `json:"automaticRestart,omitempty"`
 
 	// onHostMaintenance is what happens to the machine when its host is maintained. Default:
 	// Compute Engine's, by the machine type.
@@ -181,7 +179,7 @@ type GCPMachine struct {
 
 	// shielded specifies measured boot. Default: Compute Engine's.
 	// +optional
-	Shielded *GCPShielded `json:"shielded,omitempty"`
+	Shielded GCPShielded `json:"shielded,omitempty,omitzero"`
 
 	// confidentialType encrypts the memory of the machine with the named technology. Default: none.
 	// +optional
@@ -203,9 +201,10 @@ type GCPMachine struct {
 	// +kubebuilder:validation:MaxItems=4
 	Accelerators []GCPAccelerator `json:"accelerators,omitempty"`
 
-	// nestedVirtualization permits virtual machines in the machine. Default: false.
+	// nestedVirtualization is "Enabled" to permit virtual machines in the machine. Default:
+	// "Disabled".
 	// +optional
-	NestedVirtualization bool `json:"nestedVirtualization,omitempty"`
+	NestedVirtualization FeatureState `json:"nestedVirtualization,omitempty"`
 
 	// threadsPerCore is 1 to switch simultaneous multithreading off. Default: the machine type's.
 	// +optional
@@ -221,7 +220,7 @@ type GCPMachine struct {
 
 	// reservation is the reservation that the machine uses. Default: any that matches.
 	// +optional
-	Reservation *GCPReservation `json:"reservation,omitempty"`
+	Reservation GCPReservation `json:"reservation,omitempty,omitzero"`
 
 	// nodeAffinities select the sole-tenant nodes of the machine. Default: hosts that others share.
 	// +optional
@@ -241,6 +240,7 @@ type GCPMachine struct {
 
 // GCPImage names what a disk is made from.
 // +kubebuilder:validation:XValidation:rule="[has(self.name), has(self.family), has(self.snapshot)].filter(x, x).size() == 1",message="exactly one of name, family and snapshot must be set"
+// +kubebuilder:validation:MinProperties=1
 type GCPImage struct {
 	// name is the name of an image.
 	// Example: "ubuntu-2404-noble-amd64-v20260501".
@@ -278,7 +278,7 @@ type GCPImage struct {
 
 // GCPNetworkInterface is a network interface.
 // +kubebuilder:validation:XValidation:rule="has(self.network) || has(self.subnetwork)",message="network or subnetwork must be set"
-// +kubebuilder:validation:XValidation:rule="!has(self.publicIPv6) || (has(self.stackType) && self.stackType != 'IPV4_ONLY')",message="publicIPv6 needs stackType IPV4_IPV6 or IPV6_ONLY"
+// +kubebuilder:validation:XValidation:rule="!has(self.publicIPv6) || self.publicIPv6 == 'Disabled' || (has(self.stackType) && self.stackType != 'IPV4_ONLY')",message="publicIPv6 needs stackType IPV4_IPV6 or IPV6_ONLY"
 type GCPNetworkInterface struct {
 	// network is the name of the VPC network. Default: that of subnetwork.
 	// Example: "nodes".
@@ -308,13 +308,12 @@ type GCPNetworkInterface struct {
 	// +optional
 	PublicIP *GCPPublicIP `json:"publicIP,omitempty"`
 
-	// publicIPv6 gives the interface a public IPv6 address. Default: false.
+	// publicIPv6 is "Enabled" to give the interface a public IPv6 address. Default: "Disabled".
 	// +optional
-	PublicIPv6 bool `json:"publicIPv6,omitempty"`
+	PublicIPv6 FeatureState `json:"publicIPv6,omitempty"`
 
 	// stackType is which IP versions the interface has. Default: "IPV4_ONLY".
 	// +optional
-	// +kubebuilder:default=IPV4_ONLY
 	// +kubebuilder:validation:Enum=IPV4_ONLY;IPV4_IPV6;IPV6_ONLY
 	StackType string `json:"stackType,omitempty"`
 
@@ -408,7 +407,7 @@ type GCPDisk struct {
 
 	// kmsKey is the key that encrypts the disk. Default: a key of Google's.
 	// +optional
-	KMSKey *GCPKMSKey `json:"kmsKey,omitempty"`
+	KMSKey GCPKMSKey `json:"kmsKey,omitempty,omitzero"`
 }
 
 // GCPDataDisk is a disk in addition to the one that the machine boots from.
@@ -418,7 +417,7 @@ type GCPDataDisk struct {
 
 	// source is what the disk is made from. Default: an empty disk.
 	// +optional
-	Source *GCPImage `json:"source,omitempty"`
+	Source GCPImage `json:"source,omitempty,omitzero"`
 
 	// deviceName is the name by which the guest finds the disk, as
 	// /dev/disk/by-id/google-DEVICENAME. Default: Compute Engine's.
@@ -460,7 +459,6 @@ type GCPLocalSSDs struct {
 
 	// interface is the interface of the disks. Default: "NVME".
 	// +optional
-	// +kubebuilder:default=NVME
 	// +kubebuilder:validation:Enum=NVME;SCSI
 	Interface string `json:"interface,omitempty"`
 }
@@ -471,7 +469,6 @@ type GCPServiceAccount struct {
 	// project. Default: "default".
 	// Example: "nodes@nodes-4711.iam.gserviceaccount.com".
 	// +optional
-	// +kubebuilder:default=default
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^(default|[^\s/?#@]+@[^\s/?#@]+)$`
@@ -492,17 +489,18 @@ type GCPServiceAccount struct {
 // GCPShielded specifies measured boot.
 // +kubebuilder:validation:MinProperties=1
 type GCPShielded struct {
-	// secureBoot boots only signed software. Default: Compute Engine's.
+	// secureBoot is "Enabled" to boot only signed software. Default: Compute Engine's.
 	// +optional
-	SecureBoot *bool `json:"secureBoot,omitempty"`
+	SecureBoot FeatureState `json:"secureBoot,omitempty"`
 
-	// vTPM gives the machine a virtual TPM. Default: Compute Engine's.
+	// vTPM is "Enabled" to give the machine a virtual TPM. Default: Compute Engine's.
 	// +optional
-	VTPM *bool `json:"vTPM,omitempty"`
+	VTPM FeatureState `json:"vTPM,omitempty"`
 
-	// integrityMonitoring compares each boot with the first one. Default: Compute Engine's.
+	// integrityMonitoring is "Enabled" to compare each boot with the first one. Default: Compute
+	// Engine's.
 	// +optional
-	IntegrityMonitoring *bool `json:"integrityMonitoring,omitempty"`
+	IntegrityMonitoring FeatureState `json:"integrityMonitoring,omitempty"`
 }
 
 // GCPAccelerator is a number of GPUs of one type.
@@ -552,7 +550,6 @@ type GCPNodeAffinity struct {
 
 	// operator is IN or NOT_IN. Default: "IN".
 	// +optional
-	// +kubebuilder:default=IN
 	// +kubebuilder:validation:Enum=IN;NOT_IN
 	Operator string `json:"operator,omitempty"`
 

@@ -6,8 +6,8 @@ package v1beta1
 // key "clouds.yaml", plus "tls.crt" and "tls.key" if the services require a client certificate.
 // There are no ambient credentials.
 // +kubebuilder:validation:XValidation:rule="has(self.region) == has(oldSelf.region) && (!has(self.region) || self.region == oldSelf.region)",message="region can't be changed, because the account's machines would look gone: make a new DroverAccount"
-// +kubebuilder:validation:XValidation:rule="(has(self.regionalProviderIDs) && self.regionalProviderIDs) == (has(oldSelf.regionalProviderIDs) && oldSelf.regionalProviderIDs)",message="regionalProviderIDs can't be changed, because the account's machines would look gone: make a new DroverAccount"
-// +kubebuilder:validation:XValidation:rule="!has(self.regionalProviderIDs) || !self.regionalProviderIDs || (has(self.region) && self.region.matches('^[A-Za-z0-9._-]+$'))",message="regionalProviderIDs needs a region that has only letters, digits and . _ -"
+// +kubebuilder:validation:XValidation:rule="(has(self.regionalProviderIDs) && self.regionalProviderIDs == 'Enabled') == (has(oldSelf.regionalProviderIDs) && oldSelf.regionalProviderIDs == 'Enabled')",message="regionalProviderIDs can't be changed, because the account's machines would look gone: make a new DroverAccount"
+// +kubebuilder:validation:XValidation:rule="!has(self.regionalProviderIDs) || self.regionalProviderIDs == 'Disabled' || (has(self.region) && self.region.matches('^[A-Za-z0-9._-]+$'))",message="regionalProviderIDs needs a region that has only letters, digits and . _ -"
 type OpenStackAccount struct {
 	// authURL is the URL of Keystone, in version 3. The auth_url in clouds.yaml must be the same.
 	// It is immutable.
@@ -37,16 +37,15 @@ type OpenStackAccount struct {
 	// +kubebuilder:validation:MaxLength=255
 	Region string `json:"region,omitempty"`
 
-	// regionalProviderIDs puts the region into the provider IDs of machines,
+	// regionalProviderIDs is "Enabled" to put the region into the provider IDs of machines,
 	// "openstack://RegionOne/<server>". It is for workload clusters whose OpenStack cloud
-	// controller runs with OS_CCM_REGIONAL=true. It needs region, and is immutable. Default: false.
-	// Example: true.
+	// controller runs with OS_CCM_REGIONAL=true. It needs region, and is immutable. Default:
+	// "Disabled".
 	// +optional
-	RegionalProviderIDs bool `json:"regionalProviderIDs,omitempty"`
+	RegionalProviderIDs FeatureState `json:"regionalProviderIDs,omitempty"`
 
 	// interface is the kind of the service endpoints to use. Default: "public".
 	// +optional
-	// +kubebuilder:default=public
 	// +kubebuilder:validation:Enum=public;internal;admin
 	Interface string `json:"interface,omitempty"`
 
@@ -66,8 +65,8 @@ type OpenStackAccount struct {
 }
 
 // OpenStackMachine is a Nova server.
-// +kubebuilder:validation:XValidation:rule="has(self.ports) || !has(self.rootVolume) || !(has(self.rootVolume.availabilityZone) || (has(self.rootVolume.inMachineZone) && self.rootVolume.inMachineZone))",message="a machine with a volume in a specified zone needs ports, because Drover finds the volume by a port"
-// +kubebuilder:validation:XValidation:rule="has(self.ports) || !has(self.volumes) || !self.volumes.exists(v, has(v.availabilityZone) || (has(v.inMachineZone) && v.inMachineZone))",message="a machine with a volume in a specified zone needs ports, because Drover finds the volume by a port"
+// +kubebuilder:validation:XValidation:rule="has(self.ports) || !has(self.rootVolume) || !(has(self.rootVolume.availabilityZone) || (has(self.rootVolume.inMachineZone) && self.rootVolume.inMachineZone == 'Enabled'))",message="a machine with a volume in a specified zone needs ports, because Drover finds the volume by a port"
+// +kubebuilder:validation:XValidation:rule="has(self.ports) || !has(self.volumes) || !self.volumes.exists(v, has(v.availabilityZone) || (has(v.inMachineZone) && v.inMachineZone == 'Enabled'))",message="a machine with a volume in a specified zone needs ports, because Drover finds the volume by a port"
 type OpenStackMachine struct {
 	// flavor is the ID or name of the flavor.
 	// Example: "m1.large".
@@ -78,7 +77,7 @@ type OpenStackMachine struct {
 
 	// image is the image to boot.
 	// +required
-	Image OpenStackImage `json:"image"`
+	Image OpenStackImage `json:"image,omitempty,omitzero"`
 
 	// ports are the machine's network interfaces, in order. They are created and deleted with the
 	// machine. If all ports set only network, and the same securityGroups, Nova creates them
@@ -95,7 +94,7 @@ type OpenStackMachine struct {
 	// deletes with the machine. Default: none. The root disk is then on the host, as the flavor
 	// specifies.
 	// +optional
-	RootVolume *OpenStackVolume `json:"rootVolume,omitempty"`
+	RootVolume OpenStackVolume `json:"rootVolume,omitempty,omitzero"`
 
 	// volumes are additional, empty volumes, which Nova creates and deletes with the machine. The
 	// machine usually sees them as /dev/vdb, /dev/vdc and so on. Default: none.
@@ -117,6 +116,7 @@ type OpenStackMachine struct {
 	// Example: "616fb98f-46ca-475e-917e-2563e5a8cd19".
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MinLength=36
 	// +kubebuilder:validation:MaxLength=64
 	ServerGroupID string `json:"serverGroupID,omitempty"`
 
@@ -137,10 +137,10 @@ type OpenStackMachine struct {
 	// +kubebuilder:validation:MaxLength=255
 	KeyName string `json:"keyName,omitempty"`
 
-	// configDrive also provides the machine's metadata and user data as a disk, for networks
-	// without a metadata service. Default: the cloud's setting.
+	// configDrive is "Enabled" to provide the machine's metadata and user data also as a disk, for
+	// networks without a metadata service. Default: the cloud's setting.
 	// +optional
-	ConfigDrive *bool `json:"configDrive,omitempty"`
+	ConfigDrive FeatureState `json:"configDrive,omitempty"`
 
 	// metadata is the metadata of the server. Keys that begin with "drover-" are reserved for
 	// Drover. Default: none.
@@ -167,11 +167,13 @@ type OpenStackMachine struct {
 // OpenStackImage is a Glance image: the one with the ID, or the newest active image with the name
 // and all the tags.
 // +kubebuilder:validation:XValidation:rule="has(self.id) != (has(self.name) || has(self.tags))",message="set either id, or name, tags or both"
+// +kubebuilder:validation:MinProperties=1
 type OpenStackImage struct {
 	// id is the ID of the image.
 	// Example: "155d900f-4e14-4e4c-a73d-069cbf4541e6".
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MinLength=36
 	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id,omitempty"`
 
@@ -196,7 +198,7 @@ type OpenStackImage struct {
 // OpenStackVolume is a Cinder volume. Nova creates it with the machine, in the zone that Cinder
 // chooses, or in the machine's zone if Nova's operator has configured that. If the volume specifies
 // a zone, Drover creates it before the machine, with a separate call. Such a machine needs ports.
-// +kubebuilder:validation:XValidation:rule="!has(self.availabilityZone) || !has(self.inMachineZone) || !self.inMachineZone",message="availabilityZone and inMachineZone exclude each other: set one of them"
+// +kubebuilder:validation:XValidation:rule="!has(self.availabilityZone) || !has(self.inMachineZone) || self.inMachineZone == 'Disabled'",message="availabilityZone and inMachineZone exclude each other: set one of them"
 type OpenStackVolume struct {
 	// sizeGiB is the size of the volume in GiB.
 	// Example: 50.
@@ -221,15 +223,14 @@ type OpenStackVolume struct {
 	// +kubebuilder:validation:MaxLength=255
 	AvailabilityZone string `json:"availabilityZone,omitempty"`
 
-	// inMachineZone creates the volume in the zone of the machine, if Cinder has the same zones as
-	// Nova. Default: false.
-	// Example: true.
+	// inMachineZone is "Enabled" to create the volume in the zone of the machine, if Cinder has the
+	// same zones as Nova. Default: "Disabled".
 	// +optional
-	InMachineZone bool `json:"inMachineZone,omitempty"`
+	InMachineZone FeatureState `json:"inMachineZone,omitempty"`
 }
 
 // OpenStackPort is a Neutron port.
-// +kubebuilder:validation:XValidation:rule="!has(self.portSecurity) || self.portSecurity || (!has(self.securityGroups) && !has(self.allowedAddressPairs))",message="securityGroups and allowedAddressPairs need port security: remove them, or set portSecurity to true"
+// +kubebuilder:validation:XValidation:rule="!has(self.portSecurity) || self.portSecurity == 'Enabled' || (!has(self.securityGroups) && !has(self.allowedAddressPairs))",message="securityGroups and allowedAddressPairs need port security: remove them, or set portSecurity to Enabled"
 type OpenStackPort struct {
 	// network is the ID or name of the port's network.
 	// Example: "nodes".
@@ -251,6 +252,7 @@ type OpenStackPort struct {
 	// Example: "fa:16:3e:00:00:01".
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`
+	// +kubebuilder:validation:MinLength=17
 	// +kubebuilder:validation:MaxLength=17
 	MACAddress string `json:"macAddress,omitempty"`
 
@@ -288,12 +290,12 @@ type OpenStackPort struct {
 	// +kubebuilder:validation:MaxLength=255
 	FloatingNetwork string `json:"floatingNetwork,omitempty"`
 
-	// trunk makes the port the parent of a trunk, so that the machine can have additional
-	// VLAN-tagged networks on it. Software on the machine, such as Kuryr, adds the subports. The
-	// trunk is deleted with the machine, and the ports of its subports remain. Default: false.
-	// Example: true.
+	// trunk is "Enabled" to make the port the parent of a trunk, so that the machine can have
+	// additional VLAN-tagged networks on it. Software on the machine, such as Kuryr, adds the
+	// subports. The trunk is deleted with the machine, and the ports of its subports remain.
+	// Default: "Disabled".
 	// +optional
-	Trunk bool `json:"trunk,omitempty"`
+	Trunk FeatureState `json:"trunk,omitempty"`
 
 	// bindingProfile is passed to the port's mechanism driver, as text. Neutron allows only its
 	// operators to set it, unless they have configured otherwise. Default: none.
@@ -323,10 +325,10 @@ type OpenStackPort struct {
 	// +kubebuilder:validation:MaxLength=255
 	QoSPolicy string `json:"qosPolicy,omitempty"`
 
-	// portSecurity filters the traffic of the port, by security groups and against forged
-	// addresses. Default: the network's setting.
+	// portSecurity is "Enabled" to filter the traffic of the port, by security groups and against
+	// forged addresses. Default: the network's setting.
 	// +optional
-	PortSecurity *bool `json:"portSecurity,omitempty"`
+	PortSecurity FeatureState `json:"portSecurity,omitempty"`
 }
 
 // OpenStackFixedIP is an address of a port. If it has only a subnetID, Neutron chooses the address.
@@ -337,6 +339,7 @@ type OpenStackFixedIP struct {
 	// Example: "616fb98f-46ca-475e-917e-2563e5a8cd19".
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MinLength=36
 	// +kubebuilder:validation:MaxLength=36
 	SubnetID string `json:"subnetID,omitempty"`
 
@@ -362,6 +365,7 @@ type OpenStackAddressPair struct {
 	// Example: "fa:16:3e:00:00:01".
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`
+	// +kubebuilder:validation:MinLength=17
 	// +kubebuilder:validation:MaxLength=17
 	MACAddress string `json:"macAddress,omitempty"`
 }
