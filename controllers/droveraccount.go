@@ -355,7 +355,7 @@ func (r *DroverAccountReconciler) refuseAmbient(account *infrav1.DroverAccount) 
 	}
 	sim, aws, azure, gcp := account.Spec.Cloud.Simulated, account.Spec.Cloud.AWS, account.Spec.Cloud.Azure, account.Spec.Cloud.GCP
 	google := gcp == nil || (gcp.Endpoint == "" && gcp.CABundle == "" && (gcp.UniverseDomain == "" || gcp.UniverseDomain == "googleapis.com"))
-	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") || (azure != nil && azure.Custom.Endpoint != "") || !google {
+	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") || (azure != nil && azure.Custom != (infrav1.AzureCustomCloud{})) || !google {
 		return &refusal{reason: infrav1.NotPermittedReason, message: "The manager's own credentials are never sent to a custom endpoint: set spec.credentialsRef, or remove the endpoint"}
 	}
 	return nil

@@ -71,7 +71,7 @@ func Cloud() cloud.Cloud {
 		Union: union,
 		New:   newDriver,
 		Endpoint: func(spec *infrav1.DroverAccountSpec) string {
-			if c := spec.Cloud.Azure.Custom; c.Endpoint != "" {
+			if c := spec.Cloud.Azure.Custom; c != (infrav1.AzureCustomCloud{}) {
 				return strings.Join([]string{c.Endpoint, c.AuthorityHost, c.Audience, c.CABundle}, "\n")
 			}
 			return ""
@@ -102,7 +102,7 @@ func pathOf(account *infrav1.AzureAccount, kind string) string {
 }
 
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.ErrorList {
-	if spec.Cloud.Azure.Custom.Endpoint != "" && spec.CredentialsRef.Name == "" {
+	if spec.Cloud.Azure.Custom != (infrav1.AzureCustomCloud{}) && spec.CredentialsRef.Name == "" {
 		return field.ErrorList{field.Forbidden(path.Child("cloud", "azure", "custom"), "a custom endpoint needs its own credentials: set credentialsRef")}
 	}
 	return nil

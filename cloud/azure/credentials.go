@@ -64,7 +64,7 @@ func placeOf(account *infrav1.AzureAccount) place {
 	if !ok {
 		p = known["AzurePublic"]
 	}
-	if custom := account.Custom; custom.Endpoint != "" {
+	if custom := account.Custom; custom != (infrav1.AzureCustomCloud{}) {
 		_, host, _ := strings.Cut(custom.Endpoint, "://")
 		host, _, _ = strings.Cut(host, ":")
 		_, domain, _ := strings.Cut(host, ".") // management.DOMAIN

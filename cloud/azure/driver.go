@@ -56,7 +56,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		return nil, err
 	}
 	var trust *tls.Config
-	if custom := account.Custom; custom.Endpoint != "" {
+	if custom := account.Custom; custom != (infrav1.AzureCustomCloud{}) {
 		if cfg.Credentials == nil {
 			return nil, cloud.Invalid("a custom endpoint needs its own credentials")
 		}

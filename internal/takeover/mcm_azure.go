@@ -120,7 +120,7 @@ func (s findings) azure(pool *Pool, class *unstructured.Unstructured, target *Ta
 		return
 	}
 	s.azureAccount(at, spec.Location, spec.ResourceGroup, target)
-	if c, account := spec.Cloud, target.Account.Spec.Cloud.Azure; c != nil && account.Custom.Endpoint == "" && !strings.EqualFold(c.Name, account.Cloud) && (account.Cloud != "" || c.Name != "AzurePublic") {
+	if c, account := spec.Cloud, target.Account.Spec.Cloud.Azure; c != nil && account.Custom == (infrav1.AzureCustomCloud{}) && !strings.EqualFold(c.Name, account.Cloud) && (account.Cloud != "" || c.Name != "AzurePublic") {
 		s.addRefused(at+"cloudConfiguration.name", "it is %q, and the DroverAccount's is %q", c.Name, account.Cloud)
 	}
 	p := &spec.Properties
