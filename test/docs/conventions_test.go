@@ -13,8 +13,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	"sigs.k8s.io/yaml"
-
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 // TestBounds tests that every string, list and map of Drover's own kinds has a bound, and that an
@@ -128,9 +126,8 @@ var foreignEnums = map[string]string{
 }
 
 var (
-	camelCase       = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
-	constantDefault = regexp.MustCompile(`Default:\s+("[^"]+"|[1-9][0-9]*|true)\.(?:\s|$)`)
-	unchanged       = regexp.MustCompile(`oldSelf\.(\w+)`)
+	camelCase = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
+	unchanged = regexp.MustCompile(`oldSelf\.(\w+)`)
 )
 
 // TestConventions tests the rules of docs/api-conventions.md about lists, enums, defaults and
@@ -164,7 +161,9 @@ func TestConventions(t *testing.T) {
 					t.Errorf("%s has values that are not in CamelCase: add to foreignEnums who defines them", path)
 				}
 			}
-			checkDefault(t, crd.Spec.Group, path, field)
+			if field.Default != nil {
+				t.Errorf("%s: the schema has the default %s, which hides what the user chose: apply it where the field is read", path, field.Default.Raw)
+			}
 			if kind != "DroverMachine" { // its cloud fields are immutable as a whole
 				checkImmutable(t, path, field)
 			}
@@ -195,22 +194,6 @@ func TestConventions(t *testing.T) {
 	}
 }
 
-// checkDefault tests that no schema has a default that its description does not have: it hides what
-// the user chose. Only fields of single clouds still have some.
-func checkDefault(t *testing.T, group, path string, field *apiextensionsv1.JSONSchemaProps) {
-	t.Helper()
-	if field.Default == nil || field.Type == "object" {
-		return
-	}
-	described := ""
-	if m := constantDefault.FindStringSubmatch(field.Description); m != nil {
-		described = m[1]
-	}
-	if inSchema := string(field.Default.Raw); group != infrav1.GroupVersion.Group || described != inSchema {
-		t.Errorf("%s: the default in the description is %s, in the schema %s", path, described, inSchema)
-	}
-}
-
 // checkImmutable tests that the description of a field says so if a rule forbids its change.
 func checkImmutable(t *testing.T, path string, field *apiextensionsv1.JSONSchemaProps) {
 	t.Helper()
@@ -221,36 +204,5 @@ func checkImmutable(t *testing.T, path string, field *apiextensionsv1.JSONSchema
 		if m := unchanged.FindStringSubmatch(rule.Rule); m != nil && !strings.Contains(field.Properties[m[1]].Description, "immutable") {
 			t.Errorf("%s.%s is immutable, and its description does not say so", path, m[1])
 		}
-	}
-}
-
-// TestBools tests that a bool whose default is not false is a pointer: without one, false can't be
-// told from unset.
-func TestBools(t *testing.T) {
-	paths, err := filepath.Glob(filepath.Join(root, "api/*/v1beta1/*_types.go"))
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no types found: %v", err)
-	}
-	plain := regexp.MustCompile(`^\w+ +bool +.json:`)
-	seen := 0
-	for _, path := range paths {
-		comment := ""
-		for _, line := range strings.Split(read(t, strings.TrimPrefix(path, root+"/")), "\n") {
-			line = strings.TrimSpace(line)
-			if text, ok := strings.CutPrefix(line, "//"); ok {
-				comment += text
-				continue
-			}
-			if plain.MatchString(line) {
-				seen++
-				if !strings.Contains(comment, "Default: false.") {
-					t.Errorf("%s: a bool that is not a pointer has the default false, and says so: %s", path, line)
-				}
-			}
-			comment = ""
-		}
-	}
-	if seen == 0 {
-		t.Error("no bool was found")
 	}
 }

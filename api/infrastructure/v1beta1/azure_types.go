@@ -206,8 +206,8 @@ type AzureMachine struct {
 	// +kubebuilder:validation:MaxLength=64
 	LicenseType string `json:"licenseType,omitempty"`
 
-	// bootDiagnostics is "Enabled" to keep the output of the serial console, so that Drover can show
-	// it. Default: "Enabled".
+	// bootDiagnostics is "Enabled" to keep the output of the serial console, so that Drover can
+	// show it. Default: "Enabled".
 	// +optional
 	BootDiagnostics FeatureState `json:"bootDiagnostics,omitempty"`
 
