@@ -203,7 +203,7 @@ func TestBalancerTokenOfAnother(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
 			c.other.UID = uid("copy", c.other.Name)
-			management := newManagement(t, c.other)
+			management, original := newManagement(t, c.other), original.DeepCopy() // isCopied sets a condition
 			copied, err := (&EndpointReconciler{Client: management}).isCopied(t.Context(), &endpointScope{DroverCluster: original})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(copied).To(Equal(c.want))
