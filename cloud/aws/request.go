@@ -16,6 +16,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // ec2UserData is EC2's limit for user data, in bytes before base64 (EC2's user guide, "Run commands
@@ -108,9 +109,7 @@ func networkInterfaces(p plan) []types.InstanceNetworkInterfaceSpecification {
 	if p.spec.EFA == infrav1.FeatureEnabled {
 		first.InterfaceType = aws.String("efa")
 	}
-	if p.spec.PublicIP != "" {
-		first.AssociatePublicIpAddress = aws.Bool(p.spec.PublicIP == infrav1.FeatureEnabled)
-	}
+	first.AssociatePublicIpAddress = driverkit.Bool(p.spec.PublicIP)
 	first.Ipv6AddressCount = optionalInt(p.spec.IPv6AddressCount)
 	if p.spec.PrimaryIPv6 == infrav1.FeatureEnabled {
 		first.PrimaryIpv6 = aws.Bool(true)

@@ -10,6 +10,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // upgradeOf makes vCenter upgrade the VM's hardware at power-on, which is part of the clone call.
@@ -57,10 +58,7 @@ func bootOptions(spec *infrav1.VSphereMachine) *types.VirtualMachineBootOptions 
 	if spec.SecureBoot == "" && b == (infrav1.VSphereBootOptions{}) {
 		return nil
 	}
-	o := &types.VirtualMachineBootOptions{BootDelay: int64(b.DelayMilliseconds)}
-	if spec.SecureBoot != "" {
-		o.EfiSecureBootEnabled = ptr.To(spec.SecureBoot == infrav1.FeatureEnabled)
-	}
+	o := &types.VirtualMachineBootOptions{BootDelay: int64(b.DelayMilliseconds), EfiSecureBootEnabled: driverkit.Bool(spec.SecureBoot)}
 	if b.RetryAfterMilliseconds > 0 {
 		o.BootRetryEnabled, o.BootRetryDelay = ptr.To(true), int64(b.RetryAfterMilliseconds)
 	}
