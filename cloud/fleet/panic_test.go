@@ -256,9 +256,9 @@ func TestLoopsOfADriverThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		_, bad, good, d := beginPanicking(t, c)
-		ref := ensure(t, bad, "bad")
 		all := []string{"List", "Describe", "Delete", "Receive", "Ack", "Watch"}
-		d.set(true, all...)
+		d.set(true, all...) // before anything needs the Watcher: one that reports does not end
+		ref := ensure(t, bad, "bad")
 		bad.Observe(ref, true)
 		gone := ensure(t, bad, "gone")
 		bad.Delete(gone, time.Now())
