@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -205,7 +206,7 @@ func TestOvershootOfAMachineSet(t *testing.T) {
 	})
 }
 
-// freezeInTwoPasses interrupts a freeze between its labels and its condition, as a concurrent write
+// freezeInTwoPasses interrupts a freeze between its label and its message, as a concurrent write
 // of Cluster API to the MachineDeployment does. The next pass completes it, and emits the Event as
 // well.
 func (h *house) freezeInTwoPasses() {
@@ -214,7 +215,7 @@ func (h *house) freezeInTwoPasses() {
 	var cut atomic.Int32
 	drover := h.start("--machine-safety-overshooting-period=1s", "--kubeconfig="+h.proxied(faultproxy.Options{
 		Name: "busy", Rule: func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
-			if at != faultproxy.Before || c.Verb != "patch" || c.Resource != "machinedeployments" || c.Subresource != "status" || cut.Add(1) > 1 {
+			if at != faultproxy.Before || c.Verb != "patch" || c.Resource != "machinedeployments" || slices.Contains(c.Fields, "metadata.labels") || cut.Add(1) > 1 {
 				return faultproxy.Verdict{}
 			}
 			return faultproxy.Refuse(apierrors.NewConflict(schema.GroupResource{Resource: c.Resource}, c.Name, errors.New("written by another")))

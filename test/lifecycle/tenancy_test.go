@@ -282,9 +282,9 @@ func TestHostileEndpoints(t *testing.T) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "<html>"+inside)
 		}, infrav1.CloudErrorUnknownReason, "response of type text/html"},
-		"ten-megabytes": {func(w http.ResponseWriter, _ *http.Request) {
+		"no-json": {func(w http.ResponseWriter, _ *http.Request) {
 			json(w)
-			_, _ = io.WriteString(w, strings.Repeat(inside, 10<<20/len(inside)))
+			_, _ = io.WriteString(w, strings.Repeat(inside, 1<<20/len(inside)))
 		}, infrav1.CloudUnavailableReason, "not complete JSON"},
 		"endless": {func(w http.ResponseWriter, r *http.Request) {
 			json(w)
@@ -293,7 +293,7 @@ func TestHostileEndpoints(t *testing.T) {
 					return
 				}
 			}
-		}, infrav1.CloudErrorUnknownReason, "larger than 16 MiB"},
+		}, infrav1.CloudErrorUnknownReason, "larger than 8 MiB"},
 		"talkative": {func(w http.ResponseWriter, _ *http.Request) {
 			json(w)
 			w.WriteHeader(http.StatusBadRequest)
