@@ -80,7 +80,7 @@ ifdef TAKEOVER
 	@go test -c -o bin/takeover.test ./test/takeover
 	@cd test/takeover && exec ../../bin/takeover.test -test.run '^TestRehearsal$$' -test.timeout 0 -stay
 else
-	@hack/program ./test/playground/cmd bin/playground
+	@hack/program ./test/playground bin/playground
 	@exec bin/playground
 endif
 

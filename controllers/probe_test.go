@@ -26,7 +26,7 @@ import (
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
 	"github.com/drover-io/drover/internal/kubeconfig"
-	"github.com/drover-io/drover/test/authority"
+	"github.com/drover-io/drover/internal/test/authority"
 )
 
 // patience is a timeout that only a hanging server reaches, even on a busy machine.

@@ -11,7 +11,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/fleet"
-	"github.com/drover-io/drover/test/engine"
+	"github.com/drover-io/drover/internal/test/engine"
 )
 
 // testFleet returns an account with the engine, as the manager has it.

@@ -14,7 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/drover-io/drover/cloud/azure/armstub"
-	"github.com/drover-io/drover/test/cloudinit"
+	"github.com/drover-io/drover/internal/test/cloudinit"
 )
 
 // datasource makes cloud-init's data source for Azure read a guest: the document on the guest's

@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
-	"github.com/drover-io/drover/test/cloudinit"
+	"github.com/drover-io/drover/internal/test/cloudinit"
 )
 
 // datasource makes cloud-init's data source for Compute Engine read a guest, with a local server as

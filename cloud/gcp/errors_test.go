@@ -13,7 +13,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
-	"github.com/drover-io/drover/test/engine"
+	"github.com/drover-io/drover/internal/test/engine"
 )
 
 // TestZoneRefuses: what a zone lacks, another zone of the region may have, whether Google says so

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
-	"github.com/drover-io/drover/test/engine"
+	"github.com/drover-io/drover/internal/test/engine"
 )
 
 // TestSecondStepGoesFirst: a machine that was sent is recorded while others still wait for the rate

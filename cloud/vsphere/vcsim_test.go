@@ -23,7 +23,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
-	standin "github.com/drover-io/drover/test/vcenter"
+	standin "github.com/drover-io/drover/internal/test/vcenter"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/drover-io/drover/test/authority"
+	"github.com/drover-io/drover/internal/test/authority"
 )
 
 // marked is in every secret of these tests, and must not be in any message.

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/drover-io/drover/test/authority"
+	"github.com/drover-io/drover/internal/test/authority"
 )
 
 // Outcomes of a field of client-go's kubeconfig types.

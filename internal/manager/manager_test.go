@@ -33,7 +33,7 @@ import (
 	"github.com/drover-io/drover/cloud/registry"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/internal/options"
-	"github.com/drover-io/drover/test/authority"
+	"github.com/drover-io/drover/internal/test/authority"
 )
 
 // endpoints are the endpoints that the reconcilers dial. All hang except the healthy one, for which

@@ -13,7 +13,7 @@ import (
 	"github.com/drover-io/drover/cloud/azure"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/fleet"
-	"github.com/drover-io/drover/test/engine"
+	"github.com/drover-io/drover/internal/test/engine"
 )
 
 const tenant = "77777777-1111-2222-3333-444444444444"

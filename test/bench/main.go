@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/internal/test/playground"
 	"github.com/drover-io/drover/test/measure"
-	"github.com/drover-io/drover/test/playground"
 )
 
 type flags struct {

@@ -40,7 +40,7 @@ import (
 	"github.com/drover-io/drover/bootstrap"
 	"github.com/drover-io/drover/internal/forwarder"
 	"github.com/drover-io/drover/internal/kubeconfig"
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 )
 
 const (

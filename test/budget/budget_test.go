@@ -14,8 +14,8 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/internal/test/playground"
 	"github.com/drover-io/drover/test/measure"
-	"github.com/drover-io/drover/test/playground"
 )
 
 const (

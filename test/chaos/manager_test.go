@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 	"github.com/drover-io/drover/test/rig"
 )
 

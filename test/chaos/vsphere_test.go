@@ -13,8 +13,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/internal/test/vcenter"
 	"github.com/drover-io/drover/test/rig"
-	"github.com/drover-io/drover/test/vcenter"
 )
 
 // vsphereWorld is one of govmomi's vCenters for each tenant.

@@ -29,7 +29,7 @@ import (
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 )
 

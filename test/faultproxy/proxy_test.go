@@ -30,7 +30,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 )
 
 // TestKubernetes runs a proxy before a real API server.

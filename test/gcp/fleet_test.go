@@ -18,7 +18,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/gcp"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
-	"github.com/drover-io/drover/test/engine"
+	"github.com/drover-io/drover/internal/test/engine"
 )
 
 const email = "drover@" + gcpstub.Project + ".iam.gserviceaccount.com"

@@ -69,6 +69,9 @@ func isProgram(from string) bool {
 	return under(from, "cmd") || under(from, "internal/manager") || under(from, "internal/options")
 }
 
+// isTest reports whether a package is in the module test, or one that the product's own tests share.
+func isTest(dir string) bool { return under(dir, "test") || under(dir, "internal/test") }
+
 // forbidden returns why a package may not import path, or "" if it may.
 func forbidden(from, path string) string {
 	to, ours := relative(path)
@@ -93,8 +96,12 @@ func forbidden(from, path string) string {
 		}
 	case under(path, armModels) && !under(from, "cloud/azure/armstub"):
 		return "Microsoft's models judge the Azure driver, and do not get into the program"
-	case ours && under(to, "test") && !under(from, "test"):
+	case ours && isTest(to) && !isTest(from):
 		return "only tests import test"
+	case under(from, "internal/test"):
+		if ours && under(to, "test") {
+			return "what the product's tests share does not know the module test"
+		}
 	case under(from, "api"):
 		if ours {
 			return "api imports nothing else in this module"
@@ -276,7 +283,7 @@ func TestForbidden(t *testing.T) {
 		{"controllers", module + "/cloud", true},
 		{"controllers", module, false},
 		{"controllers", module + "/cloud/simulated", false},
-		{"controllers", module + "/test/playground", false},
+		{"controllers", module + "/internal/test/playground", false},
 		{"controllers", module + "/internal/predicates", true},
 		{"controllers", module + "/cmd/drover", false},
 		{"bootstrap", module + "/internal/validation", true},
@@ -303,7 +310,10 @@ func TestForbidden(t *testing.T) {
 		{"cmd/drover", module + "/cloud/simulated/simulator", true},
 		{"cmd/drover", module + "/cloud/aws", false},
 		{"cmd/drover", module + "/internal/egress", true},
-		{"cmd/drover", module + "/test/playground", false},
+		{"cmd/drover", module + "/internal/test/playground", false},
+		{"internal/test/engine", module + "/cloud/fleet", true},
+		{"internal/test/playground", module + "/test/rig", false},
+		{"test/rig", module + "/internal/test/playground", true},
 		{"test/rig", module + "/cmd/drover", false},
 	} {
 		if reason := forbidden(c.from, c.to); (reason == "") != c.allowed {

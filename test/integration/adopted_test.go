@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
-	"github.com/drover-io/drover/test/authority"
+	"github.com/drover-io/drover/internal/test/authority"
 )
 
 func pemOf(server *httptest.Server) []byte {

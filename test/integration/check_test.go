@@ -18,7 +18,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
-	"github.com/drover-io/drover/test/authority"
+	"github.com/drover-io/drover/internal/test/authority"
 	"github.com/drover-io/drover/test/scenario"
 )
 

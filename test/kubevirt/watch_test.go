@@ -20,7 +20,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	driver "github.com/drover-io/drover/cloud/kubevirt"
-	"github.com/drover-io/drover/test/engine"
+	"github.com/drover-io/drover/internal/test/engine"
 	"github.com/drover-io/drover/test/faultproxy"
 )
 

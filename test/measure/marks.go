@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 )
 
 // marks holds all counters at one time.

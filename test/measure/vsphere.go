@@ -9,10 +9,10 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
+	"github.com/drover-io/drover/internal/test/vcenter"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
-	"github.com/drover-io/drover/test/vcenter"
 )
 
 // vspherePassword is the password of the vCenter. It is not a real secret.

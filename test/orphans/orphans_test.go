@@ -19,7 +19,7 @@ import (
 
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/controllers"
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 )
 

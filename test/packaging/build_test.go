@@ -216,15 +216,19 @@ func TestSuites(t *testing.T) {
 	}
 
 	for file, want := range map[string][]string{
-		"cloud/fleet/x.go":       all,
-		"controllers/x.go":       all,
-		"api/x.go":               all,
-		"cloud/fleet/x_test.go":  nil,
-		"docs/x.md":              nil,
-		"Tiltfile":               {"tilt"},
-		"test/outage/x_test.go":  {"outage"},
-		"cloud/openstack/x.go":   {"damage", "openstack", "vm"},
-		"cloud/aws/ec2stub/x.go": {"storm", "crash CLOUD=aws", "chaos CLOUD=aws", "aws", "takeover", "autoscaler", "damage"},
+		"cloud/fleet/x.go":              all,
+		"controllers/x.go":              all,
+		"api/x.go":                      all,
+		"internal/naming/x.go":          all,
+		"internal/test/playground/x.go": all,
+		"test/rig/x.go":                 all,
+		"cloud/fleet/x_test.go":         nil,
+		"docs/x.md":                     nil,
+		"Tiltfile":                      {"tilt"},
+		"test/outage/x_test.go":         {"outage"},
+		"internal/test/vcenter/x.go":    {"crash CLOUD=vsphere", "chaos CLOUD=vsphere", "vsphere"},
+		"cloud/openstack/x.go":          {"damage", "openstack", "vm"},
+		"cloud/aws/ec2stub/x.go":        {"storm", "crash CLOUD=aws", "chaos CLOUD=aws", "aws", "takeover", "autoscaler", "damage"},
 	} {
 		repository := t.TempDir()
 		for _, command := range [][]string{{"init", "-q"}, {"commit", "-q", "--allow-empty", "-m", "before"}} {

@@ -19,8 +19,8 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/internal/test/playground"
 	"github.com/drover-io/drover/test/faultproxy"
-	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 )
 

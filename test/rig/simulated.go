@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/internal/test/playground"
 	"github.com/drover-io/drover/test/faultproxy"
-	"github.com/drover-io/drover/test/playground"
 )
 
 // Settings returns settings of the simulated cloud that keep a test short.

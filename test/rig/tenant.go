@@ -27,10 +27,10 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/internal/test/vcenter"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/stack"
-	"github.com/drover-io/drover/test/vcenter"
 	"github.com/drover-io/drover/test/virt"
 )
 

@@ -21,9 +21,9 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/internal/test/vcenter"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/scenario"
-	"github.com/drover-io/drover/test/vcenter"
 )
 
 // VSphereUser is the user that the tenants' accounts log in as. The password is the tenant's token.

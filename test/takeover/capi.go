@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 )
 

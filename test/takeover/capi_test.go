@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 )
 

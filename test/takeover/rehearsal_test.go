@@ -16,7 +16,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 )
 
 var stay = flag.Bool("stay", false, "TestRehearsal leaves its clusters to you until Ctrl-C")

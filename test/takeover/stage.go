@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	"github.com/drover-io/drover/internal/test/playground"
 	"github.com/drover-io/drover/test/faultproxy"
-	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
 )

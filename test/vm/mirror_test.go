@@ -33,7 +33,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 )
 
 // mirror is the web server of a site without internet access. It serves the files that

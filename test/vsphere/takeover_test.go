@@ -10,9 +10,9 @@ import (
 	. "github.com/onsi/gomega"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
+	"github.com/drover-io/drover/internal/test/vcenter"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/takeover"
-	"github.com/drover-io/drover/test/vcenter"
 )
 
 const (

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -18,7 +19,13 @@ import (
 func Run(t testing.TB, program string, env []string, out any) {
 	t.Helper()
 	var stderr strings.Builder
-	debs := exec.CommandContext(t.Context(), "../../hack/debs", "cloud-init")
+	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/drover-io/drover")
+	list.Stderr = &stderr
+	root, err := list.Output()
+	if err != nil {
+		t.Fatalf("Drover's folder is not found: %v\n%s", err, stderr.String())
+	}
+	debs := exec.CommandContext(t.Context(), filepath.Join(strings.TrimSpace(string(root)), "hack", "debs"), "cloud-init")
 	debs.Stderr = &stderr
 	runner, err := debs.Output()
 	if err != nil {

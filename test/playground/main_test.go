@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 )
 
 var block = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cmd ("make playground") starts a management cluster with Cluster API and Drover, and a
-// simulated cloud, and keeps them running until Ctrl-C. The cluster is management and workload
-// cluster at once, and it is adopted as docs/adopt-a-cluster.md describes. Enter rebuilds and
-// restarts Drover, for its developers: objects and VMs stay. Kinds are installed once: after a
+// Command playground ("make playground") starts a management cluster with Cluster API and Drover,
+// and a simulated cloud, and keeps them running until Ctrl-C. The cluster is management and
+// workload cluster at once, and it is adopted as docs/adopt-a-cluster.md describes. Enter rebuilds
+// and restarts Drover, for its developers: objects and VMs stay. Kinds are installed once: after a
 // change of api/, start the playground again.
 package main
 
@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 )
 
 func main() {

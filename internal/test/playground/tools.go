@@ -81,16 +81,14 @@ func (t Tools) with(ctx context.Context, w io.Writer, names ...string) (Tools, e
 	return all, nil
 }
 
-// Root returns the folder of Drover's module. The working directory must be inside it.
+// Root returns the folder of Drover's module. The working directory must be inside it, or inside
+// test/, a module of its own.
 func Root(ctx context.Context) (string, error) {
-	out, err := goCommand(ctx, "", "env", "GOMOD")
+	root, err := goCommand(ctx, "", "list", "-m", "-f", "{{.Dir}}", "github.com/drover-io/drover")
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("the working directory does not lie in Drover's modules: %w", err)
 	}
-	if out == "" || out == os.DevNull {
-		return "", errors.New("the working directory does not lie in Drover's module")
-	}
-	return filepath.Dir(out), nil
+	return root, nil
 }
 
 // Build builds the manager into the module's bin folder and returns its path: bin/manager, or

@@ -14,8 +14,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/vsphere"
-	"github.com/drover-io/drover/test/cloudinit"
-	"github.com/drover-io/drover/test/vcenter"
+	"github.com/drover-io/drover/internal/test/cloudinit"
+	"github.com/drover-io/drover/internal/test/vcenter"
 )
 
 // datasource makes cloud-init's data source for VMware read the environment variables that it

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/vsphere"
-	"github.com/drover-io/drover/test/vcenter"
+	"github.com/drover-io/drover/internal/test/vcenter"
 )
 
 const (
