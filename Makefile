@@ -18,10 +18,9 @@ IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 # What one package's tests may take before Go ends them with the stacks. Results are never taken from Go's cache (-count 1):
 # many tests run our programs, of which the cache knows nothing.
 TEST_TIMEOUT ?= 40m
-# Packages whose tests run at the same time: twice as many as there are processors, because half of the time they wait.
-TOGETHER := $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
-# Those that take longest begin first, so that nobody waits for one of them alone in the end.
-FIRST := ./test/packaging ./test/integration
+# Packages of a module whose tests run at the same time: as many as there are processors. The two modules' run side by side,
+# because half of the time they wait.
+TOGETHER := $(shell getconf _NPROCESSORS_ONLN)
 # `make lint` vets; here each package that one of ours imports would be, too, which takes minutes the first time.
 GOTEST := go test -vet=off -count 1
 # How long Gomega's Eventually waits where a test does not say. Its own default, a second, is too short for a busy computer.
@@ -36,7 +35,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook config/prometheus/prometheus_rule.yaml docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint generate verify-generate vulncheck docs pictures bench demo demo-cluster playground release-manifests release image image-layout verify-release clean
+.PHONY: help build test unit-tests rig-tests lint generate verify-generate vulncheck docs pictures bench demo demo-cluster playground release-manifests release image image-layout verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,14 +47,22 @@ build: ## Build bin/manager, and bin/drover, the command for people
 test: ## Run the tests that end in minutes, against the real API server and Cluster API, race detector on for all that is ours
 	@hack/tool $(PLAYGROUND) >/dev/null
 	@go build -race -o bin/manager-race . && go build -race -o bin/drover-race ./cmd/drover # which the first test would do while all is compiled for it, too
-	$(GOTEST) -race -p $(TOGETHER) -timeout $(TEST_TIMEOUT) $(FIRST) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
+	@$(MAKE) --no-print-directory -j 2 unit-tests rig-tests
+
+# The product's module, and the one in test/. The packages that take longest begin first, so that nobody waits for one of them
+# alone in the end.
+unit-tests:
+	$(GOTEST) -race -p $(TOGETHER) -timeout $(TEST_TIMEOUT) ./cloud/vsphere ./internal/test/playground ./...
+
+rig-tests:
+	cd test && $(GOTEST) -race -p $(TOGETHER) -timeout $(TEST_TIMEOUT) ./packaging ./integration $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
 
 test-%: ## Run one of the long tests, test-crash CLOUD=aws FOCUS='^TestSteps$$' for example; hack/suite lists them
 	@VERSION=$(VERSION) IMAGE=$(IMAGE) exec hack/suite run $*
 
 bench: ## Print calls, writes, CPU, memory and times for fleets of 10 to 3,000 machines; ARGS="-cloud aws -sizes 300 -out out/aws" for a stand-in
 	@hack/tool $(PLAYGROUND) >/dev/null
-	@go build -o bin/bench ./test/bench
+	@go build -C test -o ../bin/bench ./bench
 	@exec bin/bench $(ARGS)
 
 # Programs of Kubernetes and etcd that are installed are good enough to look at Drover. So are those that setup-envtest uses,
@@ -77,18 +84,19 @@ playground: ## Start a management cluster with Drover and a simulated cloud, and
 	@hack/tool $(PLAYGROUND) kubectl >/dev/null
 	@hack/program . bin/manager ./cmd/drover bin/drover
 ifdef TAKEOVER
-	@go test -c -o bin/takeover.test ./test/takeover
+	@go test -C test -c -o ../bin/takeover.test ./takeover
 	@cd test/takeover && exec ../../bin/takeover.test -test.run '^TestRehearsal$$' -test.timeout 0 -stay
 else
 	@hack/program ./test/playground bin/playground
 	@exec bin/playground
 endif
 
-lint: ## Check formatting, go vet, staticcheck, the API, the workflows and the words
+lint: ## Check formatting, requirements, go vet, staticcheck, the API, the workflows and the words
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$out" ]; then echo "not formatted (gofmt -w):"; echo "$$out"; exit 1; fi
-	go vet ./...
-	@staticcheck=$$(hack/tool staticcheck); "$$staticcheck" ./...
+	go mod tidy -diff && go -C test mod tidy -diff
+	go vet ./... && go vet -C test ./...
+	@staticcheck=$$(hack/tool staticcheck); "$$staticcheck" ./... && cd test && "$$staticcheck" ./...
 	@linter=$$(hack/tool kube-api-linter); "$$linter" hack/kube-api-linter.yaml ./api/...
 	@actionlint=$$(hack/tool actionlint); "$$actionlint"
 	hack/words
@@ -118,7 +126,7 @@ release-manifests: ## Write infrastructure-components.yaml, metadata.yaml and th
 
 release: ## Write a whole release to out/release/: manifests, programs, what they are made of, checksums; and inspect the programs
 	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/release out/release
-	$(GOTEST) ./test/packaging -run '^TestPrograms$$' -release $(CURDIR)/out/release/infrastructure-drover/$(VERSION)
+	cd test && $(GOTEST) ./packaging -run '^TestPrograms$$' -release $(CURDIR)/out/release/infrastructure-drover/$(VERSION)
 
 image: ## Push the image for all architectures, without Docker
 	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/image

@@ -31,7 +31,7 @@ func page(t *testing.T, name, want string) {
 		return
 	}
 	if data, err := os.ReadFile(filepath.Join(root, name)); err != nil || string(data) != want {
-		t.Errorf("%s is not what the code says (%v): run 'go test ./test/docs -update'", name, err)
+		t.Errorf("%s is not what the code says (%v): run 'go test -C test ./docs -update'", name, err)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestFlags(t *testing.T) {
 	manager := flagsOf(t, help(t, managers))
 
 	var b strings.Builder
-	b.WriteString("# Flags\n\n<!-- Written by 'go test ./test/docs -update' from the programs' --help. Do not edit. -->\n\n" +
+	b.WriteString("# Flags\n\n<!-- Written by 'go test -C test ./docs -update' from the programs' --help. Do not edit. -->\n\n" +
 		"`manager` is the program in the image. `drover simulate` runs the simulated cloud. `drover orphans` says\n" +
 		"what the [orphan collector](safety.md) would do. `drover check` says whether [machines of a\n" +
 		"template can be made](check.md). `drover import` [takes machines over](migrate/machine-controller-manager.md#take-over-the-machines).\n")

@@ -70,7 +70,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal("no metric is registered")
 	}
 	var b strings.Builder
-	b.WriteString("# Metrics\n\n<!-- Written by 'go test ./test/docs -update' from what the code registers. Do not edit. -->\n\n" +
+	b.WriteString("# Metrics\n\n<!-- Written by 'go test -C test ./docs -update' from what the code registers. Do not edit. -->\n\n" +
 		"Served at `/metrics` on `--diagnostics-address`, with TLS, to whoever may get that URL: bind the ClusterRole\n" +
 		"`drover-metrics-reader` to the reader's service account. Beside these there are controller-runtime's (`controller_runtime_*`,\n" +
 		"`workqueue_*`), client-go's (`rest_client_*`) and Go's own.\n\n| metric | labels | what it says |\n| --- | --- | --- |\n")

@@ -69,7 +69,8 @@ func isProgram(from string) bool {
 	return under(from, "cmd") || under(from, "internal/manager") || under(from, "internal/options")
 }
 
-// isTest reports whether a package is in the module test, or one that the product's own tests share.
+// isTest reports whether a package is in the module test, or one that the product's own tests
+// share.
 func isTest(dir string) bool { return under(dir, "test") || under(dir, "internal/test") }
 
 // forbidden returns why a package may not import path, or "" if it may.
@@ -322,32 +323,36 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// TestNoImportPointsUpwards checks the imports of every package, except those of test files.
+// TestNoImportPointsUpwards checks the imports of every package of both modules, except those of
+// test files.
 func TestNoImportPointsUpwards(t *testing.T) {
 	lookAt(t, "../..")
-	list := exec.Command("go", "list", "-e", "-json=ImportPath,Imports", module+"/...")
-	var stderr bytes.Buffer
-	list.Stderr = &stderr
-	out, err := list.Output()
-	if err != nil {
-		t.Fatalf("go list: %v\n%s", err, stderr.String())
-	}
-	seen := 0
-	for d := json.NewDecoder(bytes.NewReader(out)); ; seen++ {
-		var p pkg
-		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatalf("read what go list says: %v", err)
+	for _, folder := range []string{"../..", ".."} {
+		list := exec.Command("go", "list", "-e", "-json=ImportPath,Imports", "./...")
+		list.Dir = folder
+		var stderr bytes.Buffer
+		list.Stderr = &stderr
+		out, err := list.Output()
+		if err != nil {
+			t.Fatalf("go list: %v\n%s", err, stderr.String())
 		}
-		from, _ := relative(p.ImportPath)
-		for _, path := range p.Imports {
-			if reason := forbidden(from, path); reason != "" {
-				t.Errorf("%s imports %s: %s", from, path, reason)
+		seen := 0
+		for d := json.NewDecoder(bytes.NewReader(out)); ; seen++ {
+			var p pkg
+			if err := d.Decode(&p); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("read what go list says: %v", err)
+			}
+			from, _ := relative(p.ImportPath)
+			for _, path := range p.Imports {
+				if reason := forbidden(from, path); reason != "" {
+					t.Errorf("%s imports %s: %s", from, path, reason)
+				}
 			}
 		}
-	}
-	if seen < 5 {
-		t.Errorf("go list told of %d packages only", seen)
+		if seen < 5 {
+			t.Errorf("go list told of %d packages in %s only", seen, folder)
+		}
 	}
 }

@@ -23,7 +23,7 @@ import (
 
 // record writes the answers that cloud/openstack's own tests play back:
 //
-//	go test ./test/openstack -run TestRecord -record ../../cloud/openstack/testdata
+//	go test -C test ./openstack -run TestRecord -record ../../cloud/openstack/testdata
 var record = flag.String("record", "", "write the answers to this folder")
 
 // recorder keeps the last answer to each operation.
