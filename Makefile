@@ -116,7 +116,7 @@ docs: ## Build the book as a site to out/site/; a broken link is an error (Debia
 	echo "module out" >out/go.mod # so that ./... leaves out what of our sources the book shows
 	git ls-files -co --exclude-standard '*.md' docs config/prometheus config/network-policy config/secret-policy cloud/driver.go cloud/error.go cloud/preflight/preflight.go cloud/tagging/tagging.go cloud/aws/queue.go tilt-provider.json Tiltfile LICENSE test/outage/restore_test.go | xargs cp --parents -t out/book
 	mkdocs=$$(hack/debs mkdocs mkdocs-material); ln -s "$$(dirname "$$mkdocs")/root/usr/share/mkdocs/themes/material" out/theme; \
-	"$$mkdocs" python3 -m mkdocs build --strict
+	BOOK_VERSION="Drover $(VERSION), commit $$(git rev-parse --short HEAD)" "$$mkdocs" python3 -m mkdocs build --strict
 
 pictures: docs ## Look at the book in Chromium: no page may scroll sideways, and each is shown at two widths in out/pictures/
 	hack/pictures

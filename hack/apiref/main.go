@@ -71,7 +71,8 @@ type reference struct {
 
 func (r *reference) print(crds []apiextensionsv1.CustomResourceDefinition) {
 	fmt.Fprint(r.out, "<!-- Written by \"make generate\" from config/crd/bases. Do not edit. -->\n\n# API reference\n\n")
-	fmt.Fprint(r.out, "Every field of every kind. `kubectl explain --recursive KIND` tells the same.\n\n")
+	fmt.Fprint(r.out, "Every field of every kind. `kubectl explain --recursive KIND` tells the same.\n"+
+		"Each field has a link of its own, the path that `kubectl explain` takes: `api.md#droveraccount.spec.rateLimits`, for example.\n\n")
 	for _, crd := range crds {
 		fmt.Fprintf(r.out, "- [%s](#%s) (`%s`)\n", crd.Spec.Names.Kind, strings.ToLower(crd.Spec.Names.Kind), crd.Spec.Group)
 	}
@@ -126,7 +127,8 @@ func (r *reference) field(kind, path string, schema apiextensionsv1.JSONSchemaPr
 	if known {
 		meaning = append(meaning, "The fields are those of "+where+".")
 	}
-	fmt.Fprintf(r.out, "| `%s` | %s | %s |\n", path, typeName(schema), cell(meaning))
+	anchor := strings.ToLower(kind) + "." + strings.NewReplacer("[]", "", "{}", "").Replace(path)
+	fmt.Fprintf(r.out, "| <a id=\"%s\"></a>`%s` | %s | %s |\n", anchor, path, typeName(schema), cell(meaning))
 	if known {
 		return
 	}

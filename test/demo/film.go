@@ -16,6 +16,8 @@ import (
 const (
 	// The size of a frame, in characters.
 	filmWidth, filmNotes, filmHeight = 100, 8, 23
+	// filmStart is how many lines the first frame has, if any has so many.
+	filmStart = 12
 	// betweenFrames is the time between two frames of one step. Each is shown for a second.
 	betweenFrames = 2 * time.Second
 	// The size of a character, in pixels.
@@ -52,7 +54,9 @@ func (f *film) add(lines [][]span, always bool) {
 // write writes the film as an SVG. The last frame has the whole report, and stays for longest. It
 // is also what is shown to those who want no motion.
 func (f *film) write(path string) error {
-	frames := append(slices.Clone(f.frames), f.notes)
+	// A reader meets the first frame before anything moves, so it shows machines.
+	first := max(0, slices.IndexFunc(f.frames, func(frame [][]span) bool { return len(frame) >= filmStart }))
+	frames := append(slices.Clone(f.frames[first:]), f.notes)
 	seconds := len(frames) + 4
 	width, height := filmWidth*charWidth+24, float64(filmHeight*charHeight+24)
 	var b bytes.Buffer

@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -119,4 +120,19 @@ func TestFilm(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(strings.Count(string(out), "<g ")).To(Equal(2))
 	g.Expect(string(out)).To(And(ContainSubstring(`class="b">step &lt;1&gt;</text>`), ContainSubstring(`class="g">done</text>`), Not(ContainSubstring("too soon"))))
+}
+
+// TestFilmBeginsWithAFullFrame tests that the first frame of a picture is not an empty terminal.
+func TestFilmBeginsWithAFullFrame(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	f := &film{}
+	f.add([][]span{{{"one line", plain}}}, true)
+	f.add(slices.Repeat([][]span{{{"a machine", plain}}}, filmStart), true)
+	f.add([][]span{{{"the end", plain}}}, true)
+	path := filepath.Join(t.TempDir(), "film.svg")
+	g.Expect(f.write(path)).To(Succeed())
+	out, err := os.ReadFile(path)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(out)).To(And(Not(ContainSubstring("one line")), ContainSubstring("a machine"), ContainSubstring("the end")))
 }

@@ -117,7 +117,42 @@ func conditionConstants(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-var firstCell = regexp.MustCompile("^`([A-Za-z]+)`$")
+var (
+	firstCell = regexp.MustCompile(`^<a id="[^"]+"></a>` + "`([A-Za-z]+)`$")
+	rowOfTerm = regexp.MustCompile(`^\| (?:<a id="[^"]*"></a>)?` + "(`([A-Za-z]+)` \\|)")
+)
+
+// TestConditionAnchors tests that each row has an anchor, so that conditions.md#REASON leads to the
+// remedy: the reason in lower case, and its group where an earlier group has the same one. -update
+// writes them.
+func TestConditionAnchors(t *testing.T) {
+	var out strings.Builder
+	group, prefix, taken := "", "", map[string]bool{}
+	for line := range strings.Lines(read(t, "docs/conditions.md")) {
+		if title, ok := strings.CutPrefix(line, "## "); ok {
+			group, _, _ = strings.Cut(strings.TrimSpace(title), ".")
+		}
+		if strings.HasPrefix(line, "#") {
+			prefix = ""
+			if strings.TrimSpace(line) == "### Condition types" {
+				prefix = "condition-"
+			}
+		}
+		if m := rowOfTerm.FindStringSubmatch(line); m != nil {
+			anchor := prefix + strings.ToLower(m[2])
+			if taken[anchor] {
+				anchor += "-" + group
+			}
+			if taken[anchor] {
+				t.Errorf("docs/conditions.md has %s twice in %s", m[2], group)
+			}
+			taken[anchor] = true
+			line = rowOfTerm.ReplaceAllString(line, `| <a id="`+anchor+`"></a>$1`)
+		}
+		out.WriteString(line)
+	}
+	page(t, "docs/conditions.md", out.String())
+}
 
 // conditionTables returns, for each section "## group", the table rows that begin with a word in
 // back quotes.

@@ -60,6 +60,7 @@ var (
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
 	fence   = regexp.MustCompile("(?ms)^```.*?^```")
+	anchor  = regexp.MustCompile(`<a id="([^"]+)"></a>`)
 	span    = regexp.MustCompile("(?s)``.*?``|`[^`]*`")
 	example = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
 )
@@ -72,7 +73,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
 				continue
 			}
-			path, anchor, _ := strings.Cut(target, "#")
+			path, fragment, _ := strings.Cut(target, "#")
 			file := name
 			if path != "" {
 				file = filepath.Join(filepath.Dir(name), path)
@@ -81,14 +82,14 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				t.Errorf("%s: the link %s leads nowhere", name, target)
 				continue
 			}
-			if anchor != "" && !anchors(docs[file])[anchor] {
-				t.Errorf("%s: %s has no heading for #%s", name, file, anchor)
+			if fragment != "" && !anchors(docs[file])[fragment] {
+				t.Errorf("%s: %s has no heading or row for #%s", name, file, fragment)
 			}
 		}
 	}
 }
 
-// anchors returns the anchors that GitHub generates for a document's headings.
+// anchors returns the anchors that GitHub generates for a document's headings, and those of rows.
 func anchors(text string) map[string]bool {
 	found := map[string]bool{}
 	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
@@ -102,6 +103,9 @@ func anchors(text string) map[string]bool {
 				return -1
 			}
 		}, m[1])] = true
+	}
+	for _, m := range anchor.FindAllStringSubmatch(text, -1) {
+		found[m[1]] = true
 	}
 	return found
 }

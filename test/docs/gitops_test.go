@@ -30,7 +30,7 @@ func TestHealthChecks(t *testing.T) {
 			t.Errorf("%s: nothing is Degraded", key)
 		}
 		for _, m := range found {
-			if !strings.Contains(conditions, "\n| `"+m[1]+"` | ") {
+			if !strings.Contains(conditions, "</a>`"+m[1]+"` | ") {
 				t.Errorf("%s: docs/conditions.md has no reason %s", key, m[1])
 			}
 		}

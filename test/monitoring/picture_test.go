@@ -75,6 +75,7 @@ func drawDashboard(t *testing.T, prometheus server, from time.Time) {
 		all.WriteString("</g>\n")
 	}
 	picture := fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12" fill="#24292e">
+<style>@media (prefers-color-scheme:dark){svg{filter:invert(1) hue-rotate(180deg)}}</style>
 <rect width="100%%" height="100%%" fill="#f4f5f5"/>
 %s</svg>
 `, 24*column, height, all.String())

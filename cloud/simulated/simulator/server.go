@@ -39,6 +39,7 @@ type Server struct {
 	ctx        context.Context
 	stop       context.CancelFunc
 	late       sync.WaitGroup
+	unroute    func(context.Context) error // nil: there is no route to the load balancers
 
 	mu       sync.Mutex
 	rand     *mathrand.Rand
@@ -76,7 +77,9 @@ func New(o Options) (*Server, error) {
 	}
 	if slices.ContainsFunc(o.Images, func(i Image) bool { return len(i.ControlPlanePath) > 0 }) {
 		s.frontends = newPool(routedNetwork)
-		if err := host.Route(ctx, routedNetwork); err != nil {
+		var err error
+		if s.unroute, err = host.Route(ctx, routedNetwork); err != nil {
+			stop()
 			return nil, fmt.Errorf("simulated cloud: a network for load balancers: %w", err)
 		}
 	}
@@ -89,12 +92,18 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Run blocks until ctx ends, then stops every machine and waits for them.
+// Run blocks until ctx ends, then stops every machine, waits for them, and takes back the route to
+// load balancers.
 func (s *Server) Run(ctx context.Context) error {
 	<-ctx.Done()
 	s.stop()
 	s.fleet.Wait()
 	s.late.Wait()
+	if s.unroute != nil {
+		if err := s.unroute(context.WithoutCancel(ctx)); err != nil {
+			return fmt.Errorf("simulated cloud: a network for load balancers: %w", err)
+		}
+	}
 	return nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -161,9 +163,15 @@ func (h *Host) connect(ctx context.Context) error {
 	return <-outside
 }
 
-// Route makes all addresses of a network this computer's own, for everybody who reaches it.
-func Route(ctx context.Context, network string) error {
-	return batch(ctx, "route replace local "+network+" dev lo")
+// Route makes all addresses of a network this computer's own, for everybody who reaches it, until
+// the caller calls remove. Each call has a route with a metric of its own, so that others, also in
+// other processes, keep theirs.
+func Route(ctx context.Context, network string) (remove func(context.Context) error, err error) {
+	route := fmt.Sprintf("local %s dev lo metric %d", network, 1+rand.Uint32N(math.MaxUint32))
+	if err := batch(ctx, "route add "+route); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return batch(ctx, "route del "+route) }, nil
 }
 
 // batch runs commands of ip, in the namespace of the calling thread.

@@ -24,7 +24,7 @@ func Open(context.Context, Options) (*Host, error) { return nil, errNoLinux }
 func (*Host) Close() {}
 
 // Route returns an error.
-func Route(context.Context, string) error { return errNoLinux }
+func Route(context.Context, string) (func(context.Context) error, error) { return nil, errNoLinux }
 
 // Run returns an error.
 func (*Host) Run(context.Context, io.Writer, []string, ...string) error { return errNoLinux }

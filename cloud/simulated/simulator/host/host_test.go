@@ -124,3 +124,35 @@ func TestMachines(t *testing.T) {
 		t.Errorf("%q %v", content, err)
 	}
 }
+
+// TestRoutes: a network is this computer's own until the last of its routes is removed.
+func TestRoutes(t *testing.T) {
+	open(t, "routes", "100.126.0.1", t.TempDir()) // or skip
+	network := fmt.Sprintf("100.125.%d.", rand.IntN(256))
+	listen := func() error {
+		l, err := net.Listen("tcp", network+"1:0")
+		if err == nil {
+			err = l.Close()
+		}
+		return err
+	}
+	var removes []func(context.Context) error
+	for range 2 {
+		remove, err := Route(t.Context(), network+"0/24")
+		if err != nil {
+			t.Fatal(err)
+		}
+		removes = append(removes, remove)
+	}
+	for _, remove := range removes {
+		if err := listen(); err != nil {
+			t.Fatal(err)
+		}
+		if err := remove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := listen(); !errors.Is(err, unix.EADDRNOTAVAIL) {
+		t.Errorf("the route was not removed: %v", err)
+	}
+}
