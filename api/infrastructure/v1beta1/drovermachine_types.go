@@ -207,6 +207,7 @@ const MachineInstanceHealthyCondition = "InstanceHealthy"
 // +kubebuilder:printcolumn:name="State",type="string",JSONPath=".status.instanceState",description="The state of the VM"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
 // +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
+// +kubebuilder:printcolumn:name="Node",type="string",JSONPath=".status.conditions[?(@.type=='NodeJoined')].reason",description="Whether the VM has become a Node, or why not"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to",priority=1
 // +kubebuilder:printcolumn:name="Account",type="string",JSONPath=".spec.accountRef.name",description="The DroverAccount that creates it",priority=1
