@@ -114,7 +114,7 @@ type RateLimit struct {
 	// perSecond is the sustained number of calls per second, as a decimal number.
 	// Example: "2", "0.5".
 	// +required
-	// +kubebuilder:validation:Pattern=`^(0\.[0-9]{0,2}[1-9]|[1-9][0-9]{0,3}(\.[0-9]{1,3})?)$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0[.][0-9]{0,2}[1-9]|[1-9][0-9]{0,3}([.][0-9]{1,3})?)$')",message="must be a number from 0.001 to 9999.999, such as 2 or 0.5"
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=8
 	PerSecond string `json:"perSecond,omitempty"`
