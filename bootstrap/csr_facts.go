@@ -137,7 +137,7 @@ func (r *CSRReconciler) others(
 	}
 	for i := range machines.Items {
 		m := &machines.Items[i]
-		if m.Name == cloud.Name || m.Status.InstanceState == "Gone" { // its addresses may belong to another VM now
+		if m.Name == cloud.Name || m.Status.InstanceState == infrav1.InstanceStateGone { // its addresses may belong to another VM now
 			continue
 		}
 		for _, a := range m.Status.Addresses {

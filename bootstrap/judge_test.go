@@ -250,7 +250,7 @@ func TestServingJudgedByTheCluster(t *testing.T) {
 				change(o)
 			}
 			gone, elsewhere := droverMachine("blue-3", "10.0.0.10"), droverMachine("red-1", "10.0.0.11")
-			gone.Status.InstanceState = "Gone"
+			gone.Status.InstanceState = infrav1.InstanceStateGone
 			elsewhere.Labels[clusterv1.ClusterNameLabel] = "red"
 			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}, Spec: corev1.ServiceSpec{ClusterIPs: []string{"10.43.0.1"}}}
 			all := fakeClient(t, interceptor.Funcs{}, o.cluster, o.machine, o.cloud, o.node, service, gone, elsewhere,

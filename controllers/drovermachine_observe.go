@@ -19,9 +19,6 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// stateGone is the instanceState of a VM whose absence a live read confirmed.
-const stateGone = "Gone"
-
 // notListed is the message of Ready between the create and the first listing that shows the VM.
 const notListed = "Waiting for the VM to appear in the account's listing"
 
@@ -60,7 +57,7 @@ func (r *DroverMachineReconciler) observe(_ context.Context, s *machineScope) (*
 			s.Spec.AccountRef.Name, s.Spec.ProviderID, cloud.TagOwnership, s.ownershipID, cloud.TagToken, s.Spec.Creation.Token))
 		return &reconcile.Result{}, nil
 	case seen.Instance == nil:
-		if !isProvisioned(s.DroverMachine) && s.Status.InstanceState != stateGone {
+		if !isProvisioned(s.DroverMachine) && s.Status.InstanceState != infrav1.InstanceStateGone {
 			setNotReady(s.DroverMachine, infrav1.StartingReason, notListed)
 		}
 		return &reconcile.Result{}, nil
@@ -80,7 +77,7 @@ func (r *DroverMachineReconciler) observe(_ context.Context, s *machineScope) (*
 // reportGone reports that the VM is gone, and lets NodeReconciler remove its Node. The report is
 // undone when the account sees the VM again.
 func (r *DroverMachineReconciler) reportGone(s *machineScope, last *cloud.Resource) {
-	s.Status.InstanceState = stateGone
+	s.Status.InstanceState = infrav1.InstanceStateGone
 	setCondition(s.DroverMachine, infrav1.MachineInstanceHealthyCondition, metav1.ConditionFalse, infrav1.InstanceGoneReason, "")
 	message := fmt.Sprintf("VM %s is gone from the cloud", s.Spec.ProviderID)
 	if last != nil && last.Reason != "" {
@@ -96,7 +93,7 @@ func (r *DroverMachineReconciler) reportGone(s *machineScope, last *cloud.Resour
 // report copies an instance into the status.
 func report(machine *infrav1.DroverMachine, instance *cloud.Resource) {
 	status := &machine.Status
-	status.InstanceState = string(instance.State)
+	status.InstanceState = infrav1.InstanceState(instance.State)
 	if instance.FailureDomain != "" {
 		status.FailureDomain = instance.FailureDomain
 	}

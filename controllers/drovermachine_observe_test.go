@@ -28,7 +28,7 @@ func TestGoneIsUndone(t *testing.T) {
 		b.show(hidden)
 		b.wait(5 * time.Minute)
 		b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.InstanceGoneReason))
-		b.Expect(b.machine("m").Status.InstanceState).To(Equal(stateGone))
+		b.Expect(b.machine("m").Status.InstanceState).To(Equal(infrav1.InstanceStateGone))
 
 		b.start() // a new process that has not seen the VM yet
 		b.createNode("m")
@@ -39,7 +39,7 @@ func TestGoneIsUndone(t *testing.T) {
 		b.view.Store(nil)
 		b.wait(5 * time.Minute)
 		b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.ReadyReason))
-		b.Expect(b.machine("m").Status.InstanceState).To(Equal(string(cloud.StateRunning)))
+		b.Expect(b.machine("m").Status.InstanceState).To(Equal(infrav1.InstanceStateRunning))
 		b.Expect(b.countNodes()).To(Equal(1))
 	})
 }

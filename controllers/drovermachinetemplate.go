@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -137,8 +136,9 @@ func (r *DroverMachineTemplateReconciler) waitForAccount(ctx context.Context, te
 // contract defines.
 func nodeInfo(offering cloud.Offering) infrav1.NodeInfo {
 	info := infrav1.NodeInfo{OperatingSystem: offering.OperatingSystem}
-	if slices.Contains([]string{"amd64", "arm64", "s390x", "ppc64le"}, offering.Architecture) {
-		info.Architecture = offering.Architecture
+	switch a := infrav1.NodeArchitecture(offering.Architecture); a {
+	case infrav1.NodeArchitectureAMD64, infrav1.NodeArchitectureARM64, infrav1.NodeArchitectureS390X, infrav1.NodeArchitecturePPC64LE:
+		info.Architecture = a
 	}
 	return info
 }

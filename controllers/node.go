@@ -192,7 +192,7 @@ func nodeInputsChanged(before, after *infrav1.DroverMachine) bool {
 // one, when the connection to the workload cluster comes or goes.
 func (r *NodeReconciler) clusterToMachinesWithoutNode(ctx context.Context, o client.Object) []reconcile.Request {
 	needsNode := func(m *infrav1.DroverMachine) bool {
-		if m.Status.InstanceState == stateGone {
+		if m.Status.InstanceState == infrav1.InstanceStateGone {
 			return true
 		}
 		if !isProvisioned(m) {

@@ -24,7 +24,7 @@ import (
 // it, and there is nothing to do. Otherwise link finds the Node by its name, and sets the ID: see
 // isNodeOf. Cluster API then matches Machine and Node. NodeJoined reports what prevents this.
 func (r *NodeReconciler) link(ctx context.Context, s *machineScope) (reconcile.Result, error) {
-	if s.owner == nil || s.Spec.ProviderID == "" || !s.DeletionTimestamp.IsZero() || s.Status.InstanceState == stateGone {
+	if s.owner == nil || s.Spec.ProviderID == "" || !s.DeletionTimestamp.IsZero() || s.Status.InstanceState == infrav1.InstanceStateGone {
 		return reconcile.Result{}, nil
 	}
 	if !isProvisioned(s.DroverMachine) {

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -158,17 +159,30 @@ func kubeletFields() map[string]string {
 	}
 }
 
-// passedThrough parses the user's additional fields strictly, and returns their names.
+// passedThrough parses the user's additional fields strictly, and returns their names. Errors name
+// fields, and show no values.
 func passedThrough(raw []byte) ([]string, error) {
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(raw, &fields); err != nil || !utf8.Valid(raw) {
 		return nil, errors.New("must be an object, in UTF-8")
 	}
+	names := slices.Sorted(maps.Keys(fields))
+	const only = "must hold fields of KubeletConfiguration (kubelet.config.k8s.io/v1beta1) only, each once and of its type"
 	strict, err := kjson.UnmarshalStrict(raw, &kubeletv1.KubeletConfiguration{}) // is case-sensitive
-	if err != nil || len(strict) > 0 {
-		return nil, errors.New("must hold fields of KubeletConfiguration (kubelet.config.k8s.io/v1beta1) only, each once and of its type")
+	if len(strict) > 0 {
+		return nil, fmt.Errorf("%s: %s", only, shorten(strict[0].Error()))
 	}
-	return slices.Sorted(maps.Keys(fields)), nil
+	if err != nil { // its text may have the value
+		wrong := slices.IndexFunc(names, func(name string) bool {
+			one, err := json.Marshal(map[string]json.RawMessage{name: fields[name]})
+			return err != nil || json.Unmarshal(one, &kubeletv1.KubeletConfiguration{}) != nil
+		})
+		if wrong < 0 {
+			return nil, errors.New(only)
+		}
+		return nil, fmt.Errorf("%s: %q has another type", only, shorten(names[wrong]))
+	}
+	return names, nil
 }
 
 // taints returns the spec's taints and Cluster API's own, which keeps Pods off until Cluster API

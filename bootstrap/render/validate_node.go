@@ -78,7 +78,9 @@ func validateSystem(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.Er
 	if Installs(spec) && s.name == "" {
 		errs = append(errs, field.Required(at.Child("operatingSystem"), "Drover must know the system to install the node's software"))
 	} else if s.name != "" && !slices.Contains(s.modes(), modeOf(spec)) {
-		errs = append(errs, field.NotSupported(mode, spec.Install.Mode, s.modes()))
+		unsupported := field.NotSupported(mode, spec.Install.Mode, s.modes())
+		unsupported.Detail += " for " + string(s.name)
+		errs = append(errs, unsupported)
 	}
 	needs(spec.Host.CABundle != "", "caBundle")
 	needs(spec.Host.UnattendedUpgrades != "", "unattendedUpgrades")

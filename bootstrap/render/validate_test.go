@@ -175,6 +175,31 @@ func TestUnknownSystem(t *testing.T) {
 	}
 }
 
+// TestNamedInRefusal: a refusal names the wrong field or the system, and shows no value of
+// KubeletConfiguration.
+func TestNamedInRefusal(t *testing.T) {
+	t.Parallel()
+	kubelet := func(raw string) bootstrapv1.DroverConfigSpec {
+		return bootstrapv1.DroverConfigSpec{Kubelet: bootstrapv1.Kubelet{Configuration: &apiextensionsv1.JSON{Raw: []byte(raw)}}}
+	}
+	for name, c := range map[string]struct {
+		spec bootstrapv1.DroverConfigSpec
+		want string
+	}{
+		"unknown field": {kubelet(`{"maxPodz":7777}`), `unknown field "maxPodz"`},
+		"field twice":   {kubelet(`{"podPidsLimit":7777,"podPidsLimit":7777}`), `duplicate field "podPidsLimit"`},
+		"wrong type":    {kubelet(`{"podPidsLimit":1,"syncFrequency":"7777"}`), `"syncFrequency" has another type`},
+		"mode of another system": {bootstrapv1.DroverConfigSpec{
+			OperatingSystem: "flatcar", Install: bootstrapv1.Install{Mode: bootstrapv1.InstallPackages},
+		}, `supported values: "Prebuilt", "Binaries" for flatcar`},
+	} {
+		errs := Validate(&c.spec, field.NewPath("spec"))
+		if len(errs) != 1 || !strings.Contains(errs[0].Error(), c.want) || strings.Contains(errs[0].Error(), "7777") {
+			t.Errorf("%s: %v, want one error with %s", name, errs, c.want)
+		}
+	}
+}
+
 // TestRefusedKubeletFields: the API describes which fields of KubeletConfiguration can't be passed
 // through, and these are refused.
 func TestRefusedKubeletFields(t *testing.T) {

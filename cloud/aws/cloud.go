@@ -104,7 +104,7 @@ func validateMachine(m *infrav1.AWSMachine, path *field.Path) field.ErrorList {
 	if m.PrimaryIPv6 == infrav1.FeatureEnabled && m.IPv6AddressCount == 0 {
 		all = append(all, field.Required(path.Child("ipv6AddressCount"), "primaryIPv6 requires an IPv6 address"))
 	}
-	if m.Market.Type == "capacity-block" &&
+	if m.Market.Type == infrav1.AWSMarketCapacityBlock &&
 		(m.CapacityReservation == nil || m.CapacityReservation.ID == "") {
 		all = append(all, field.Required(path.Child("capacityReservation", "id"), "market type capacity-block requires the ID of the Capacity Block"))
 	}

@@ -111,7 +111,7 @@ func fabricAdapters(spec *infrav1.AWSMachine) (n int64) {
 		n++
 	}
 	for i := range spec.NetworkInterfaces {
-		if strings.HasPrefix(spec.NetworkInterfaces[i].Type, "efa") {
+		if strings.HasPrefix(string(spec.NetworkInterfaces[i].Type), "efa") {
 			n++
 		}
 	}

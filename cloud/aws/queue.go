@@ -107,7 +107,7 @@ func (l *queueDriver) toEvent(m *types.Message) cloud.Event {
 		event.Notice = "AWS will interrupt the spot instance two minutes from " + at + " (" + cloud.Clip(body.Detail.Action, 32) + ")"
 	case "aws.ec2/EC2 Instance Rebalance Recommendation":
 		event.InstanceID = body.Detail.InstanceID
-		if l.queue.Rebalance == "Replace" {
+		if l.queue.Rebalance == infrav1.AWSRebalanceReplace {
 			event.Reclaim = cloud.ReclaimAdvised
 		}
 		event.Notice = "AWS recommends since " + at + " to replace the spot instance: it has an elevated risk of interruption"

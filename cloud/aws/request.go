@@ -96,18 +96,18 @@ func placement(p plan) *types.Placement {
 // networkInterfaces returns the first interface, which has the addresses, and the machine's
 // additional ones.
 func networkInterfaces(p plan) []types.InstanceNetworkInterfaceSpecification {
-	one := func(device, card int32, kind string) types.InstanceNetworkInterfaceSpecification {
+	one := func(device, card int32, kind infrav1.AWSInterfaceType) types.InstanceNetworkInterfaceSpecification {
 		nic := types.InstanceNetworkInterfaceSpecification{
 			DeviceIndex: &device, NetworkCardIndex: optionalInt(card), SubnetId: &p.subnet.id, Groups: p.groups, DeleteOnTermination: aws.Bool(true),
 		}
-		if kind != "interface" {
-			nic.InterfaceType = optional(kind)
+		if kind != infrav1.AWSInterface {
+			nic.InterfaceType = optional(string(kind))
 		}
 		return nic
 	}
 	first := one(0, 0, "")
 	if p.spec.EFA == infrav1.FeatureEnabled {
-		first.InterfaceType = aws.String("efa")
+		first.InterfaceType = aws.String(string(infrav1.AWSInterfaceEFA))
 	}
 	first.AssociatePublicIpAddress = driverkit.Bool(p.spec.PublicIP)
 	first.Ipv6AddressCount = optionalInt(p.spec.IPv6AddressCount)
@@ -178,7 +178,7 @@ func metadataOptions(m infrav1.AWSMetadata) *types.InstanceMetadataOptionsReques
 		HttpTokens:              types.HttpTokensStateRequired,
 		HttpPutResponseHopLimit: aws.Int32(max(m.HopLimit, 1)),
 	}
-	if m.Tokens == "optional" {
+	if m.Tokens == infrav1.AWSMetadataTokensOptional {
 		out.HttpTokens = types.HttpTokensStateOptional
 	}
 	if m.IPv6 == infrav1.FeatureEnabled {
@@ -246,7 +246,7 @@ func tagSpecifications(req cloud.Request, spec *infrav1.AWSMachine) []types.TagS
 		tags = append(tags, types.Tag{Key: aws.String(key), Value: aws.String(all[key])})
 	}
 	kinds := []types.ResourceType{types.ResourceTypeInstance, types.ResourceTypeVolume, types.ResourceTypeNetworkInterface}
-	if spec.Market.Type == "spot" {
+	if spec.Market.Type == infrav1.AWSMarketSpot {
 		kinds = append(kinds, types.ResourceTypeSpotInstancesRequest)
 	}
 	var specs []types.TagSpecification

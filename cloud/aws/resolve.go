@@ -88,7 +88,7 @@ func (d *driver) findImages(ctx context.Context, wanted infrav1.AWSImage) ([]typ
 		in.Owners = lookup.Owners
 		in.Filters = append(tagFilters(lookup.Tags), filter("name", lookup.Name), filter("state", "available"))
 		if lookup.Architecture != "" {
-			in.Filters = append(in.Filters, filter("architecture", ec2Architecture(lookup.Architecture)))
+			in.Filters = append(in.Filters, filter("architecture", ec2Architecture(string(lookup.Architecture))))
 		}
 		missing = cloud.Errorf(cloud.NotFound, "no available AMI of %s matches name %q, architecture and tags (check image.lookup)",
 			strings.Join(lookup.Owners, ", "), lookup.Name)

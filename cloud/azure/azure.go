@@ -120,11 +120,11 @@ func validateMachine(m *infrav1.AzureMachine, path *field.Path) field.ErrorList 
 			all = append(all, field.Forbidden(path.Child("tags").Key(key), "the prefix \"drover-\" is reserved"))
 		}
 	}
-	if m.OSDisk != nil && m.OSDisk.SecurityEncryptionType != "" && m.Security.Type != "ConfidentialVM" {
+	if m.OSDisk != nil && m.OSDisk.SecurityEncryptionType != "" && m.Security.Type != infrav1.AzureSecurityConfidentialVM {
 		all = append(all, field.Forbidden(path.Child("osDisk", "securityEncryptionType"), "needs security.type ConfidentialVM"))
 	}
 	for i := range m.DataDisks {
-		if m.DataDisks[i].Type == "UltraSSD_LRS" && m.UltraSSD != infrav1.FeatureEnabled {
+		if m.DataDisks[i].Type == infrav1.AzureDataDiskUltraSSDLRS && m.UltraSSD != infrav1.FeatureEnabled {
 			all = append(all, field.Required(path.Child("ultraSSD"), fmt.Sprintf("dataDisks[%d] is of type UltraSSD_LRS", i)))
 		}
 	}

@@ -60,7 +60,7 @@ func placeOf(account *infrav1.AzureAccount) place {
 		"AzureGovernment": {config: azurecloud.AzureGovernment, storage: "core.usgovcloudapi.net"},
 		"AzureChina":      {config: azurecloud.AzureChina, storage: "core.chinacloudapi.cn"},
 	}
-	p, ok := known[account.Cloud]
+	p, ok := known[string(account.Cloud)]
 	if !ok {
 		p = known["AzurePublic"]
 	}

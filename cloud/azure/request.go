@@ -28,7 +28,7 @@ func (d *driver) machine(req cloud.Request, spec *infrav1.AzureMachine) *virtual
 			HardwareProfile: &hardwareProfile{VMSize: spec.VMSize},
 			StorageProfile: &storageProfile{
 				ImageReference: image(spec.Image), OSDisk: osDisk(spec.OSDisk), DataDisks: dataDisks(spec.DataDisks),
-				DiskControllerType: spec.DiskController,
+				DiskControllerType: string(spec.DiskController),
 			},
 			OSProfile: d.osProfile(name, req.UserData, spec),
 			NetworkProfile: &networkProfile{
@@ -58,7 +58,7 @@ func (d *driver) machine(req cloud.Request, spec *infrav1.AzureMachine) *virtual
 	if spot := spec.Spot; spot != nil {
 		vm.Properties.Priority, vm.Properties.EvictionPolicy = "Spot", deleteToo
 		if spot.EvictionPolicy != "" {
-			vm.Properties.EvictionPolicy = spot.EvictionPolicy
+			vm.Properties.EvictionPolicy = string(spot.EvictionPolicy)
 		}
 		vm.Properties.BillingProfile = &billingProfile{MaxPrice: -1} // no limit of its own
 		if price, err := strconv.ParseFloat(spot.MaxPriceUSD, 64); err == nil {
@@ -140,23 +140,23 @@ func image(i infrav1.AzureImage) *imageReference {
 }
 
 func osDisk(spec *infrav1.AzureOSDisk) *disk {
-	out := &disk{CreateOption: "FromImage", DeleteOption: deleteToo, Caching: "ReadWrite"}
+	out := &disk{CreateOption: "FromImage", DeleteOption: deleteToo, Caching: string(infrav1.AzureCachingReadWrite)}
 	if spec == nil {
 		return out
 	}
-	out.DiskSizeGB, out.ManagedDisk = spec.SizeGiB, managed(spec.Type, spec.DiskEncryptionSetID)
+	out.DiskSizeGB, out.ManagedDisk = spec.SizeGiB, managed(string(spec.Type), spec.DiskEncryptionSetID)
 	if kind := spec.SecurityEncryptionType; kind != "" {
-		out.ManagedDisk = managed(spec.Type, "") // a confidential disk has its key in another place
+		out.ManagedDisk = managed(string(spec.Type), "") // a confidential disk has its key in another place
 		if out.ManagedDisk == nil {
 			out.ManagedDisk = &managedDisk{}
 		}
-		out.ManagedDisk.SecurityProfile = &diskSecurity{SecurityEncryptionType: kind, DiskEncryptionSet: optional(spec.DiskEncryptionSetID)}
+		out.ManagedDisk.SecurityProfile = &diskSecurity{SecurityEncryptionType: string(kind), DiskEncryptionSet: optional(spec.DiskEncryptionSetID)}
 	}
 	if ephemeral := spec.Ephemeral; ephemeral != nil {
-		out.Caching, out.DiffDiskSettings = "ReadOnly", &diffSettings{Option: "Local", Placement: ephemeral.Placement}
+		out.Caching, out.DiffDiskSettings = string(infrav1.AzureCachingReadOnly), &diffSettings{Option: "Local", Placement: string(ephemeral.Placement)}
 	}
 	if spec.Caching != "" {
-		out.Caching = spec.Caching
+		out.Caching = string(spec.Caching)
 	}
 	return out
 }
@@ -165,15 +165,15 @@ func dataDisks(specs []infrav1.AzureDataDisk) (all []disk) {
 	for i := range specs {
 		spec := &specs[i]
 		out := disk{
-			LUN: spec.LUN, CreateOption: "Empty", DeleteOption: deleteToo, DiskSizeGB: spec.SizeGiB, Caching: "None",
-			ManagedDisk: managed(spec.Type, spec.DiskEncryptionSetID), SourceResource: optional(spec.SnapshotID),
+			LUN: spec.LUN, CreateOption: "Empty", DeleteOption: deleteToo, DiskSizeGB: spec.SizeGiB, Caching: string(infrav1.AzureCachingNone),
+			ManagedDisk: managed(string(spec.Type), spec.DiskEncryptionSetID), SourceResource: optional(spec.SnapshotID),
 			DiskIOPSReadWrite: spec.IOPS, DiskMBpsReadWrite: spec.MBPS,
 		}
 		if spec.SnapshotID != "" {
 			out.CreateOption = "Copy"
 		}
 		if spec.Caching != "" {
-			out.Caching = spec.Caching
+			out.Caching = string(spec.Caching)
 		}
 		all = append(all, out)
 	}
@@ -255,8 +255,8 @@ func security(spec infrav1.AzureSecurity) *securityProfile {
 		return nil
 	}
 	out := &securityProfile{EncryptionAtHost: spec.EncryptionAtHost == infrav1.FeatureEnabled}
-	if spec.Type != "Standard" { // Azure's default has no name in every version
-		out.SecurityType = spec.Type
+	if spec.Type != infrav1.AzureSecurityStandard { // Azure's default has no name in every version
+		out.SecurityType = string(spec.Type)
 	}
 	if spec.SecureBoot != "" || spec.VTPM != "" {
 		out.UEFISettings = &uefiSettings{SecureBootEnabled: driverkit.Bool(spec.SecureBoot), VTPMEnabled: driverkit.Bool(spec.VTPM)}

@@ -59,7 +59,7 @@ func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 			return err
 		}
 	}
-	return d.checkQuotas(&r, needs(spec, kind), spec.ProvisioningModel == "SPOT")
+	return d.checkQuotas(&r, needs(spec, kind), spec.ProvisioningModel == infrav1.GCPProvisioningSpot)
 }
 
 // checkProject asks the Cloud Resource Manager which permissions the caller has in the project.

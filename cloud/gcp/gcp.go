@@ -169,13 +169,13 @@ func validateMachine(m *infrav1.GCPMachine, path *field.Path) (all field.ErrorLi
 
 // validateScheduling checks what Compute Engine refuses of machines that it takes back.
 func validateScheduling(m *infrav1.GCPMachine, path *field.Path) (all field.ErrorList) {
-	if m.ProvisioningModel != "SPOT" {
+	if m.ProvisioningModel != infrav1.GCPProvisioningSpot {
 		return nil
 	}
 	if m.AutomaticRestart == infrav1.FeatureEnabled {
 		all = append(all, field.Forbidden(path.Child("automaticRestart"), "a spot machine is not restarted"))
 	}
-	if m.OnHostMaintenance == "MIGRATE" {
+	if m.OnHostMaintenance == infrav1.GCPHostMaintenanceMigrate {
 		all = append(all, field.Forbidden(path.Child("onHostMaintenance"), fmt.Sprintf("provisioningModel %s needs TERMINATE", m.ProvisioningModel)))
 	}
 	return all

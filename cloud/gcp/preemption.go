@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -68,7 +69,7 @@ func (p *preemptions) observe(found []instance, all []cloud.Resource, wanted map
 			p.all[r.ID] = one
 		}
 		present[r.ID] = true
-		one.last, one.gone, one.isDeleted, one.started = r, time.Time{}, found[i].Scheduling.TerminationAction == "DELETE", r.CreatedAt
+		one.last, one.gone, one.isDeleted, one.started = r, time.Time{}, found[i].Scheduling.TerminationAction == string(infrav1.GCPTerminationDelete), r.CreatedAt
 		if at := found[i].LastStartTimestamp; at != nil {
 			one.started = *at
 		}

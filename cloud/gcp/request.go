@@ -94,7 +94,7 @@ func (d *driver) instanceRequest(req cloud.Request, spec *infrav1.GCPMachine, zo
 		out.Shielded = &shielded{driverkit.Bool(s.SecureBoot), driverkit.Bool(s.VTPM), driverkit.Bool(s.IntegrityMonitoring)}
 	}
 	if spec.ConfidentialType != "" {
-		out.Confidential = &confidential{true, spec.ConfidentialType}
+		out.Confidential = &confidential{true, string(spec.ConfidentialType)}
 	}
 	if nested := spec.NestedVirtualization == infrav1.FeatureEnabled; nested || spec.ThreadsPerCore > 0 || spec.VisibleCores > 0 {
 		out.AdvancedFeatures = &advancedFeatures{nested, spec.ThreadsPerCore, spec.VisibleCores}
@@ -148,7 +148,7 @@ func (m maker) disks() []attachedDisk {
 	}
 	for range m.spec.LocalSSDs.Count {
 		all = append(all, attachedDisk{
-			Type: "SCRATCH", AutoDelete: true, Interface: cmp.Or(m.spec.LocalSSDs.Interface, "NVME"),
+			Type: "SCRATCH", AutoDelete: true, Interface: string(cmp.Or(m.spec.LocalSSDs.Interface, infrav1.GCPDiskInterfaceNVMe)),
 			InitializeParams: &initializeParams{DiskType: m.zonal("diskTypes", "local-ssd")},
 		})
 	}
@@ -188,7 +188,7 @@ func (m maker) networkInterfaces() (all []networkInterface) {
 	for i := range m.spec.NetworkInterfaces {
 		spec := &m.spec.NetworkInterfaces[i]
 		project := "projects/" + cmp.Or(spec.HostProject, m.account.ProjectID)
-		out := networkInterface{StackType: spec.StackType, NICType: spec.NICType, QueueCount: spec.QueueCount}
+		out := networkInterface{StackType: string(spec.StackType), NICType: string(spec.NICType), QueueCount: spec.QueueCount}
 		if spec.Network != "" {
 			out.Network = networkPath(m.account, spec.HostProject, spec.Network)
 		}
@@ -196,10 +196,10 @@ func (m maker) networkInterfaces() (all []networkInterface) {
 			out.Subnetwork = project + "/regions/" + m.account.Region + "/subnetworks/" + spec.Subnetwork
 		}
 		if public := spec.PublicIP; public != nil {
-			out.AccessConfigs = []accessConfig{{Type: "ONE_TO_ONE_NAT", Name: "External NAT", NetworkTier: public.NetworkTier}}
+			out.AccessConfigs = []accessConfig{{Type: "ONE_TO_ONE_NAT", Name: "External NAT", NetworkTier: string(public.NetworkTier)}}
 		}
 		if spec.PublicIPv6 == infrav1.FeatureEnabled {
-			out.IPv6AccessConfigs = []accessConfig{{Type: "DIRECT_IPV6", Name: "External IPv6", NetworkTier: "PREMIUM"}}
+			out.IPv6AccessConfigs = []accessConfig{{Type: "DIRECT_IPV6", Name: "External IPv6", NetworkTier: string(infrav1.GCPNetworkTierPremium)}}
 		}
 		for _, r := range spec.AliasIPRanges {
 			out.AliasIPRanges = append(out.AliasIPRanges, aliasIPRange{r.Range, r.SecondaryRange})
@@ -216,24 +216,24 @@ func networkPath(account *infrav1.GCPAccount, hostProject, name string) string {
 
 func schedulingFor(spec *infrav1.GCPMachine) *scheduling {
 	out := &scheduling{
-		ProvisioningModel: spec.ProvisioningModel, TerminationAction: spec.TerminationAction,
-		AutomaticRestart: driverkit.Bool(spec.AutomaticRestart), OnHostMaintenance: spec.OnHostMaintenance,
+		ProvisioningModel: string(spec.ProvisioningModel), TerminationAction: string(spec.TerminationAction),
+		AutomaticRestart: driverkit.Bool(spec.AutomaticRestart), OnHostMaintenance: string(spec.OnHostMaintenance),
 	}
 	if spec.MaxRunSeconds > 0 {
 		out.MaxRunDuration = &duration{spec.MaxRunSeconds}
 	}
-	takenBack := spec.ProvisioningModel != "" && spec.ProvisioningModel != "STANDARD"
+	takenBack := spec.ProvisioningModel != "" && spec.ProvisioningModel != infrav1.GCPProvisioningStandard
 	if (takenBack || spec.MaxRunSeconds > 0) && out.TerminationAction == "" {
-		out.TerminationAction = "DELETE" // a stopped machine would stay as a Node that is not ready
+		out.TerminationAction = string(infrav1.GCPTerminationDelete) // a stopped machine would stay as a Node that is not ready
 	}
 	if takenBack && out.AutomaticRestart == nil {
 		out.AutomaticRestart = new(bool)
 	}
-	if spec.ProvisioningModel == "SPOT" {
-		out.OnHostMaintenance = "TERMINATE"
+	if spec.ProvisioningModel == infrav1.GCPProvisioningSpot {
+		out.OnHostMaintenance = string(infrav1.GCPHostMaintenanceTerminate)
 	}
 	for _, a := range spec.NodeAffinities {
-		out.NodeAffinities = append(out.NodeAffinities, nodeAffinity{a.Key, cmp.Or(a.Operator, "IN"), a.Values})
+		out.NodeAffinities = append(out.NodeAffinities, nodeAffinity{a.Key, string(cmp.Or(a.Operator, infrav1.GCPNodeAffinityIn)), a.Values})
 	}
 	return out
 }
@@ -242,7 +242,7 @@ func reservationFor(spec infrav1.GCPReservation) *reservationAffinity {
 	if spec.Type == "" {
 		return nil
 	}
-	out := &reservationAffinity{Type: spec.Type}
+	out := &reservationAffinity{Type: string(spec.Type)}
 	if spec.Name != "" {
 		out.Key, out.Values = "compute.googleapis.com/reservation-name", []string{spec.Name}
 	}

@@ -7,6 +7,7 @@ import (
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -47,7 +48,7 @@ func (d *driver) resource(i *instance) cloud.Resource {
 		r.CreatedAt = *i.CreationTimestamp
 	}
 	if s := i.Scheduling; s != nil {
-		r.Interruptible = s.ProvisioningModel == "SPOT" || s.Preemptible
+		r.Interruptible = s.ProvisioningModel == string(infrav1.GCPProvisioningSpot) || s.Preemptible
 	}
 	switch r.State {
 	case "":

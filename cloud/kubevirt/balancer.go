@@ -191,7 +191,7 @@ func newService(req cloud.BalancerRequest, namespace string) *corev1.Service {
 	service := &corev1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: services.kind}, ObjectMeta: metaOfBalancer(req, namespace),
 		Spec: corev1.ServiceSpec{
-			Type:  corev1.ServiceType(cmp.Or(spec.Type, string(corev1.ServiceTypeLoadBalancer))),
+			Type:  cmp.Or(spec.Type, corev1.ServiceTypeLoadBalancer),
 			Ports: []corev1.ServicePort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: req.Port, TargetPort: intstr.FromInt32(req.Port)}},
 		},
 	}

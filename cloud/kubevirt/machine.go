@@ -100,10 +100,10 @@ func newVM(req cloud.Request, namespace string, domain infrav1.KubeVirtFailureDo
 		},
 	}
 	if i := spec.Instancetype; i.Name != "" {
-		vm.Spec.Instancetype = &kubevirtv1.InstancetypeMatcher{Name: i.Name, Kind: cmp.Or(i.Kind, clusterInstancetype)}
+		vm.Spec.Instancetype = &kubevirtv1.InstancetypeMatcher{Name: i.Name, Kind: string(cmp.Or(i.Kind, infrav1.KubeVirtClusterInstancetype))}
 	}
 	if p := spec.Preference; p.Name != "" {
-		vm.Spec.Preference = &kubevirtv1.PreferenceMatcher{Name: p.Name, Kind: cmp.Or(p.Kind, "VirtualMachineClusterPreference")}
+		vm.Spec.Preference = &kubevirtv1.PreferenceMatcher{Name: p.Name, Kind: string(cmp.Or(p.Kind, infrav1.KubeVirtClusterPreference))}
 	}
 	addDisks(vm, req, namespace)
 	return vm
@@ -126,7 +126,7 @@ func guest(req cloud.Request, domain infrav1.KubeVirtFailureDomain) kubevirtv1.V
 	maps.Copy(nodes, domain.NodeSelector)
 	g := kubevirtv1.VirtualMachineInstanceSpec{
 		Hostname:                      driverkit.HostName(req.Name, 63),
-		Architecture:                  cmp.Or(string(spec.Architecture), defaultArchitecture),
+		Architecture:                  string(cmp.Or(spec.Architecture, defaultArchitecture)),
 		NodeSelector:                  nodes,
 		Affinity:                      affinity(spec),
 		TopologySpreadConstraints:     spread(spec, req.OwnershipID),
@@ -177,11 +177,11 @@ func network(n infrav1.KubeVirtNetwork) kubevirtv1.Network {
 }
 
 func card(n infrav1.KubeVirtNetwork) kubevirtv1.Interface {
-	c := kubevirtv1.Interface{Name: n.Name, Model: n.Model}
+	c := kubevirtv1.Interface{Name: n.Name, Model: string(n.Model)}
 	switch {
-	case n.Binding == "SRIOV":
+	case n.Binding == infrav1.KubeVirtSRIOV:
 		c.SRIOV = &kubevirtv1.InterfaceSRIOV{}
-	case n.Binding == "Bridge", n.Binding == "" && n.Multus != "":
+	case n.Binding == infrav1.KubeVirtBridge, n.Binding == "" && n.Multus != "":
 		c.Bridge = &kubevirtv1.InterfaceBridge{}
 	default:
 		c.Masquerade = &kubevirtv1.InterfaceMasquerade{}
@@ -193,7 +193,7 @@ func firmware(spec *infrav1.KubeVirtMachine) *kubevirtv1.Firmware {
 	switch {
 	case spec.Firmware.Bootloader == "":
 		return nil
-	case spec.Firmware.Bootloader == "UEFI":
+	case spec.Firmware.Bootloader == infrav1.KubeVirtUEFI:
 		secure := spec.Firmware.SecureBoot == infrav1.FeatureEnabled
 		return &kubevirtv1.Firmware{Bootloader: &kubevirtv1.Bootloader{EFI: &kubevirtv1.EFI{SecureBoot: &secure}}}
 	}
@@ -232,7 +232,7 @@ func add(vm *kubevirtv1.VirtualMachine, req cloud.Request, namespace string, d i
 	switch {
 	case d.ContainerDisk != nil:
 		volume.ContainerDisk = &kubevirtv1.ContainerDiskSource{
-			Image: d.ContainerDisk.Image, ImagePullSecret: d.ContainerDisk.PullSecret, ImagePullPolicy: corev1.PullPolicy(d.ContainerDisk.PullPolicy),
+			Image: d.ContainerDisk.Image, ImagePullSecret: d.ContainerDisk.PullSecret, ImagePullPolicy: d.ContainerDisk.PullPolicy,
 		}
 	case d.DataVolume != nil:
 		made := dataVolume(req, namespace, d)
@@ -271,10 +271,10 @@ func dataVolume(req cloud.Request, namespace string, d infrav1.KubeVirtDataDisk)
 		storage.StorageClassName = &v.StorageClassName
 	}
 	if v.AccessMode != "" {
-		storage.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.PersistentVolumeAccessMode(v.AccessMode)}
+		storage.AccessModes = []corev1.PersistentVolumeAccessMode{v.AccessMode}
 	}
 	if v.VolumeMode != "" {
-		storage.VolumeMode = ptr.To(corev1.PersistentVolumeMode(v.VolumeMode))
+		storage.VolumeMode = &v.VolumeMode
 	}
 	if v.SizeGiB > 0 {
 		storage.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: gib(v.SizeGiB)}
@@ -341,7 +341,7 @@ func affinity(spec *infrav1.KubeVirtMachine) *corev1.Affinity {
 }
 
 func expression(c infrav1.KubeVirtNodeCondition) corev1.NodeSelectorRequirement {
-	return corev1.NodeSelectorRequirement{Key: c.Key, Operator: corev1.NodeSelectorOperator(c.Operator), Values: c.Values}
+	return corev1.NodeSelectorRequirement{Key: c.Key, Operator: c.Operator, Values: c.Values}
 }
 
 func spread(spec *infrav1.KubeVirtMachine, owner string) (all []corev1.TopologySpreadConstraint) {
@@ -350,7 +350,7 @@ func spread(spec *infrav1.KubeVirtMachine, owner string) (all []corev1.TopologyS
 		maps.Copy(counted, s.MatchLabels)
 		all = append(all, corev1.TopologySpreadConstraint{
 			MaxSkew: max(s.MaxSkew, 1), TopologyKey: s.TopologyKey,
-			WhenUnsatisfiable: corev1.UnsatisfiableConstraintAction(cmp.Or(s.WhenUnsatisfiable, string(corev1.ScheduleAnyway))),
+			WhenUnsatisfiable: cmp.Or(s.WhenUnsatisfiable, corev1.ScheduleAnyway),
 			LabelSelector:     &metav1.LabelSelector{MatchLabels: counted},
 		})
 	}
@@ -360,7 +360,7 @@ func spread(spec *infrav1.KubeVirtMachine, owner string) (all []corev1.TopologyS
 func tolerations(spec *infrav1.KubeVirtMachine) (all []corev1.Toleration) {
 	for _, t := range spec.Tolerations {
 		all = append(all, corev1.Toleration{
-			Key: t.Key, Operator: corev1.TolerationOperator(cmp.Or(t.Operator, string(corev1.TolerationOpEqual))), Value: t.Value, Effect: corev1.TaintEffect(t.Effect), TolerationSeconds: t.Seconds,
+			Key: t.Key, Operator: cmp.Or(t.Operator, corev1.TolerationOpEqual), Value: t.Value, Effect: t.Effect, TolerationSeconds: t.Seconds,
 		})
 	}
 	return all

@@ -29,11 +29,8 @@ type shape struct {
 	memory resource.Quantity
 }
 
-// The defaults of a machine's fields.
-const (
-	clusterInstancetype = "VirtualMachineClusterInstancetype"
-	defaultArchitecture = "amd64"
-)
+// defaultArchitecture is the architecture of a machine that names none.
+const defaultArchitecture = infrav1.KubeVirtArchitectureAMD64
 
 // Offering returns the capacity of the instancetype, or of the machine's own fields.
 func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFields) (cloud.Offering, error) {
@@ -54,7 +51,7 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFiel
 	if v := spec.RootDisk.DataVolume; v != nil {
 		disk = int64(v.SizeGiB) << 30
 	}
-	o := driverkit.Offering(cmp.Or(string(spec.Architecture), defaultArchitecture), s.cpus, 0, disk, nil)
+	o := driverkit.Offering(string(cmp.Or(spec.Architecture, defaultArchitecture)), s.cpus, 0, disk, nil)
 	o.Capacity[corev1.ResourceMemory] = s.memory
 	return o, nil
 }
@@ -70,19 +67,19 @@ func (d *driver) checkInstancetype(ctx context.Context, spec *infrav1.KubeVirtMa
 }
 
 func (d *driver) shape(ctx context.Context, i infrav1.KubeVirtInstancetype) (shape, error) {
-	return d.shapes.Get(ctx, i.Kind+"/"+i.Name, func(ctx context.Context) (shape, error) { return d.instancetype(ctx, i) })
+	return d.shapes.Get(ctx, string(i.Kind)+"/"+i.Name, func(ctx context.Context) (shape, error) { return d.instancetype(ctx, i) })
 }
 
 // instancetype reads an instancetype from the API server.
 func (d *driver) instancetype(ctx context.Context, i infrav1.KubeVirtInstancetype) (shape, error) {
 	const group = "apis/instancetype.kubevirt.io/v1beta1/"
-	kind := cmp.Or(i.Kind, clusterInstancetype)
+	kind := cmp.Or(i.Kind, infrav1.KubeVirtClusterInstancetype)
 	path := group + "virtualmachineclusterinstancetypes/" + url.PathEscape(i.Name)
-	if kind == "VirtualMachineInstancetype" {
+	if kind == infrav1.KubeVirtNamespacedInstancetype {
 		path = group + "namespaces/" + url.PathEscape(d.namespace) + "/virtualmachineinstancetypes/" + url.PathEscape(i.Name)
 	}
 	var found instancetypev1.VirtualMachineClusterInstancetype // the two kinds differ only in name
-	err := d.call(ctx, operation{"GetInstancetype", cloud.ClassRead, http.MethodGet, wholeObject, kind}, path, nil, nil, &found)
+	err := d.call(ctx, operation{"GetInstancetype", cloud.ClassRead, http.MethodGet, wholeObject, string(kind)}, path, nil, nil, &found)
 	if cloud.CodeOf(err) == cloud.NotFound {
 		return shape{}, &cloud.Error{Code: cloud.InvalidSpec, Message: fmt.Sprintf("%s %q does not exist", kind, i.Name), Err: err}
 	}

@@ -449,7 +449,7 @@ func (d *driver) portBody(ctx context.Context, req cloud.Request, index int, wan
 	}
 	body := newPort{
 		Name: portName(req.Token), Description: portDescription(req, index), NetworkID: in,
-		MACAddress: wanted.MACAddress, VNICType: wanted.VNICType, Profile: wanted.BindingProfile, PortSecurity: driverkit.Bool(wanted.PortSecurity), Tags: wanted.Tags,
+		MACAddress: wanted.MACAddress, VNICType: string(wanted.VNICType), Profile: wanted.BindingProfile, PortSecurity: driverkit.Bool(wanted.PortSecurity), Tags: wanted.Tags,
 	}
 	for _, ip := range wanted.FixedIPs {
 		body.FixedIPs = append(body.FixedIPs, fixedIP{SubnetID: ip.SubnetID, Address: ip.IPAddress})

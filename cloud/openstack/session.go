@@ -148,7 +148,7 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 // endpoint returns the service's endpoint from the catalog, in the account's region. It does not
 // query endpoints for their versions.
 func (s *sessions) endpoint(catalog *tokens.ServiceCatalog, service string) (address, region string, err error) {
-	kind := cmp.Or(s.account.Interface, "public")
+	kind := string(cmp.Or(s.account.Interface, infrav1.OpenStackInterfacePublic))
 	found := map[string]string{} // by region
 	for _, entry := range catalog.Entries {
 		for _, endpoint := range entry.Endpoints {

@@ -77,7 +77,7 @@ func (d *driver) runRequest(req cloud.Request) (wire.RunInstancesRequest, error)
 		Image:        cmp.Or(spec.Image, defaultImage),
 		Zone:         cmp.Or(req.FailureDomain, spec.Zone),
 		DiskGiB:      cmp.Or(spec.DiskGiB, defaultDiskGiB),
-		Spot:         spec.Market.Type == "spot",
+		Spot:         spec.Market.Type == infrav1.SimulatedMarketSpot,
 		UserData:     req.UserData,
 		Tags:         tags(req.OwnershipID, req.Token, req.Namespace, req.Name),
 	}

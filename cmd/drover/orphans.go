@@ -82,7 +82,7 @@ func printOrphans(
 		return fmt.Errorf("listing the DroverAccounts: %w", err)
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "ACCOUNT\tKIND\tID\tSINCE\tNEXT")
+	fmt.Fprintln(table, "ACCOUNT\tKIND\tID\tSINCE\tSTATE\tDUE")
 	var failed []error
 	for i := range list.Items {
 		account := &list.Items[i]
@@ -98,9 +98,13 @@ func printOrphans(
 			continue
 		}
 		for _, x := range account.Status.Orphans.Observed {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", key, x.Kind, x.ID, x.Since.UTC().Format(time.RFC3339), x.Next)
+			due := ""
+			if !x.DueTime.IsZero() {
+				due = x.DueTime.UTC().Format(time.RFC3339)
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", key, x.Kind, x.ID, x.Since.UTC().Format(time.RFC3339), x.State, due)
 		}
-		fmt.Fprintf(table, "%s\t\t\t\t%s, %d with an unknown owner: %s\n", key, conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition),
+		fmt.Fprintf(table, "%s\t\t\t\t\t%s, %d with an unknown owner: %s\n", key, conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition),
 			ptr.Deref(account.Status.Orphans.UnknownOwner, 0), conditions.GetMessage(account, infrav1.AccountOrphansResolvedCondition))
 	}
 	return errors.Join(append(failed, table.Flush())...)

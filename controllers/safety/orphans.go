@@ -187,7 +187,7 @@ func (r *OrphanReconciler) pass(
 	if err := r.remove(ctx, live, m, due); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Deleting an orphan failed and will be retried")
 	}
-	r.updateStatus(account, m, found)
+	r.updateStatus(account, m, found, due)
 	r.emitEvent(before, account)
 	account.Status.FormerOwners = slices.DeleteFunc(account.Status.FormerOwners, func(o infrav1.FormerOwner) bool {
 		return slices.Contains(found.forgotten, o.OwnershipID)
@@ -299,8 +299,9 @@ func step(orphans []orphan, read []cloud.Resource) (targets []cloud.Resource) {
 	return targets
 }
 
-// updateStatus writes the result to the status. The next process uses the number of machines.
-func (r *OrphanReconciler) updateStatus(account *infrav1.DroverAccount, m *memory, found report) {
+// updateStatus writes the result to the status. due are the machines whose remains may be deleted,
+// by token. The next process uses the number of machines.
+func (r *OrphanReconciler) updateStatus(account *infrav1.DroverAccount, m *memory, found report, due map[string][]orphan) {
 	status := &infrav1.OrphansStatus{Machines: ptr.To(int32(m.machines))}
 	if found.unknownOwner > 0 {
 		status.UnknownOwner = ptr.To(int32(found.unknownOwner))
@@ -312,15 +313,24 @@ func (r *OrphanReconciler) updateStatus(account *infrav1.DroverAccount, m *memor
 		status.Found, status.Confirmed = ptr.To(int32(len(found.orphans))), ptr.To(int32(found.confirmed()))
 		status.Digest = found.digest()
 	}
-	for i, o := range slices.Concat(found.orphans, found.otherManager) {
-		next := r.next(account, m, o, found.confined)
-		if i >= len(found.orphans) {
-			next = "was created by another management cluster, and is only reported"
+	for _, o := range found.orphans {
+		one := infrav1.Orphan{Kind: string(o.Kind), ID: shorten(o.ID), Since: metav1.NewTime(o.since)}
+		switch {
+		case due[o.Token] != nil && m.begun[o.Token] != nil:
+			one.State = infrav1.OrphanDeleting
+		case o.confirmed:
+			one.State = infrav1.OrphanConfirmed
+		default:
+			one.State, one.DueTime = infrav1.OrphanObserved, metav1.NewTime(o.since.Add(r.Grace))
 		}
-		if i < maxObserved {
-			status.Observed = append(status.Observed, infrav1.Orphan{Kind: string(o.Kind), ID: shorten(o.ID), Since: metav1.NewTime(o.since), Next: next})
-		}
+		status.Observed = append(status.Observed, one)
 	}
+	for _, o := range found.otherManager {
+		status.Observed = append(status.Observed, infrav1.Orphan{
+			Kind: string(o.Kind), ID: shorten(o.ID), Since: metav1.NewTime(o.since), State: infrav1.OrphanOtherManager,
+		})
+	}
+	status.Observed = status.Observed[:min(len(status.Observed), maxObserved)]
 	account.Status.Orphans = status
 }
 
@@ -337,19 +347,6 @@ func (r report) confirmed() (n int) {
 func shorten(id string) string {
 	id = strings.ToValidUTF8(id, "?")
 	return cmp.Or(strings.ToValidUTF8(id[:min(len(id), maxID)], ""), "?")
-}
-
-// next returns, in one line, what happens to an orphan, and when.
-func (r *OrphanReconciler) next(account *infrav1.DroverAccount, m *memory, o orphan, confined bool) string {
-	switch {
-	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete || confined:
-		return "is only reported"
-	case !o.confirmed:
-		return "may be deleted if it is still without a machine after " + o.since.Add(r.Grace).UTC().Format(time.RFC3339)
-	case m.begun[o.Token] != nil:
-		return "is being deleted"
-	}
-	return "will be deleted in one of the next passes"
 }
 
 // setCondition sets the condition.
@@ -410,7 +407,7 @@ func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.DroverAc
 			m.recordRequest(x)
 		}
 	}
-	r.updateStatus(account, m, found)
+	r.updateStatus(account, m, found, due)
 	return nil
 }
 

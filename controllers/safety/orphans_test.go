@@ -201,3 +201,50 @@ func TestLeftBalancer(t *testing.T) {
 		t.Errorf("%v were deleted", d.deleted)
 	}
 }
+
+// TestOrphanStates: the status says how far the collector is with each orphan, and only as long as
+// the grace period runs, when it ends. Nothing is in the state Deleting under the policy Report,
+// even if a deletion began under the policy Delete.
+func TestOrphanStates(t *testing.T) {
+	t.Parallel()
+	account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "big", Name: "cloud"}}
+	d := &driver{resources: []cloud.Resource{vm("i-lost", "ours", self+"lost"), vm("i-other", "ours", "ffffffff-lost")}}
+	api := fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(append(newCluster("big", "blue"), account)...).WithStatusSubresource(account).Build()
+	all, live := d.accounts(t)
+	r := &OrphanReconciler{
+		Client: api, APIReader: api, Accounts: all, Recorder: events.NewFakeRecorder(10), Identity: self,
+		Period: time.Minute, Grace: grace, MaxDeletions: 10, MaxShare: 20, Metrics: NewMetrics(prometheus.NewRegistry()),
+	}
+	m := &memory{begun: map[string]map[string]time.Time{}}
+	for i, c := range []struct {
+		policy infrav1.OrphanPolicy
+		want   infrav1.OrphanState
+	}{
+		{"", infrav1.OrphanObserved},
+		{infrav1.OrphanPolicyReport, infrav1.OrphanConfirmed},
+		{infrav1.OrphanPolicyDelete, infrav1.OrphanDeleting},
+		{infrav1.OrphanPolicyReport, infrav1.OrphanConfirmed},
+	} {
+		if err := api.Get(t.Context(), client.ObjectKeyFromObject(account), account); err != nil {
+			t.Fatal(err)
+		}
+		account.Spec.OrphanPolicy = c.policy
+		if _, err := r.pass(t.Context(), account, live, m, time.Now().Add(time.Duration(i)*(grace+time.Minute)), d.resources); err != nil {
+			t.Fatal(err)
+		}
+		shown := account.Status.Orphans.Observed
+		if len(shown) != 2 || shown[0].ID != "i-lost" || shown[1].ID != "i-other" {
+			t.Fatalf("pass %d: the status lists %+v", i, shown)
+		}
+		if shown[0].State != c.want || shown[1].State != infrav1.OrphanOtherManager {
+			t.Errorf("pass %d: the states are %q and %q, want %q and %q", i, shown[0].State, shown[1].State, c.want, infrav1.OrphanOtherManager)
+		}
+		var due metav1.Time
+		if c.want == infrav1.OrphanObserved {
+			due = metav1.NewTime(shown[0].Since.Add(grace))
+		}
+		if !shown[0].DueTime.Equal(&due) || !shown[1].DueTime.IsZero() {
+			t.Errorf("pass %d: the grace periods end at %s and %s, want %s and never", i, shown[0].DueTime, shown[1].DueTime, due)
+		}
+	}
+}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command apiref prints the reference of Drover's kinds as Markdown, from the CRDs in the given
-// folder: one table per kind, one row per field. The same CRDs always give the same text. "make
-// generate" runs it.
+// folder: one table per kind, one row per field. The same CRDs always give the same text. On
+// stderr, it prints the size of each CRD, and it fails if one is too large. "make generate" runs it.
 package main
 
 import (
@@ -20,6 +20,10 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 )
+
+// maxSize is how large a CRD may be as JSON, in bytes. "kubectl apply" copies the object into an
+// annotation, and an object's annotations have at most 262,144 bytes.
+const maxSize = 200_000
 
 func main() {
 	if len(os.Args) != 2 {
@@ -50,8 +54,16 @@ func read(dir string) ([]apiextensionsv1.CustomResourceDefinition, error) {
 		if err != nil {
 			return nil, err
 		}
+		compact, err := yaml.YAMLToJSON(raw)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		fmt.Fprintf(os.Stderr, "%7d bytes as JSON  %s\n", len(compact), filepath.Base(file))
+		if len(compact) > maxSize {
+			return nil, fmt.Errorf("%s has %d bytes as JSON, and may have %d", file, len(compact), maxSize)
+		}
 		var crd apiextensionsv1.CustomResourceDefinition
-		if err := yaml.Unmarshal(raw, &crd); err != nil {
+		if err := json.Unmarshal(compact, &crd); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		crds = append(crds, crd)

@@ -245,7 +245,7 @@ func (s findings) capaDisks(a *infrav1.AWSMachine, spec *capaMachine) {
 	const at = "spec.template.spec."
 	volume := func(v *capaVolume) infrav1.AWSVolume {
 		return infrav1.AWSVolume{
-			SizeGiB: v.Size, Type: v.Type, IOPS: v.IOPS, ThroughputMiBps: ptr.Deref(v.Throughput, 0),
+			SizeGiB: v.Size, Type: infrav1.AWSVolumeType(v.Type), IOPS: v.IOPS, ThroughputMiBps: ptr.Deref(v.Throughput, 0),
 			Encryption: stateOf(ptr.Deref(v.Encrypted, false) || v.EncryptionKey != ""), KMSKeyID: v.EncryptionKey,
 		}
 	}
@@ -264,20 +264,22 @@ func (s findings) capaPurchase(a *infrav1.AWSMachine, spec *capaMachine) {
 	const at = "spec.template.spec."
 	switch {
 	case spec.Spot != nil || spec.MarketType == "Spot":
-		a.Market = infrav1.AWSMarket{Type: "spot"}
+		a.Market = infrav1.AWSMarket{Type: infrav1.AWSMarketSpot}
 		if spec.Spot != nil {
 			a.Market.MaxPriceUSD = ptr.Deref(spec.Spot.MaxPrice, "")
 		}
 	case spec.MarketType == "CapacityBlock":
-		a.Market = infrav1.AWSMarket{Type: "capacity-block"}
+		a.Market = infrav1.AWSMarket{Type: infrav1.AWSMarketCapacityBlock}
 	}
-	preference := map[string]string{"Open": "open", "None": "none", "CapacityReservationsOnly": "capacity-reservations-only"}[spec.Preference]
+	preference := map[string]infrav1.AWSCapacityPreference{
+		"Open": infrav1.AWSCapacityOpen, "None": infrav1.AWSCapacityNone, "CapacityReservationsOnly": infrav1.AWSCapacityReservationsOnly,
+	}[spec.Preference]
 	if id := ptr.Deref(spec.CapacityReservation, ""); id != "" {
 		a.CapacityReservation = &infrav1.AWSCapacityReservation{ID: id}
 	} else if preference != "" {
 		a.CapacityReservation = &infrav1.AWSCapacityReservation{Preference: preference}
 	}
-	a.Tenancy, a.HostID = spec.Tenancy, ptr.Deref(spec.HostID, "")
+	a.Tenancy, a.HostID = infrav1.AWSTenancy(spec.Tenancy), ptr.Deref(spec.HostID, "")
 	if spec.PlacementGroup != "" {
 		a.PlacementGroup = infrav1.AWSPlacementGroup{Name: spec.PlacementGroup, Partition: spec.Partition}
 	}
@@ -298,7 +300,7 @@ func (s findings) capaRest(a *infrav1.AWSMachine, spec *capaMachine) {
 	const at = "spec.template.spec."
 	o := ptr.Deref(spec.Metadata, capaMetadata{})
 	a.Metadata = infrav1.AWSMetadata{
-		Tokens: cmp.Or(o.Tokens, "optional"), HopLimit: cmp.Or(o.HopLimit, 1),
+		Tokens: cmp.Or(infrav1.AWSMetadataTokens(o.Tokens), infrav1.AWSMetadataTokensOptional), HopLimit: cmp.Or(o.HopLimit, 1),
 		IPv6: enabledIf(o.IPv6 == "enabled"), InstanceTags: enabledIf(o.Tags == "enabled"),
 	}
 	if o.Endpoint == "disabled" {

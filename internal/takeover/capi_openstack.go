@@ -294,7 +294,7 @@ func (s findings) capoPorts(a *infrav1.OpenStackMachine, spec *capoMachine, clus
 			is = found.Ports[i]
 		}
 		port := infrav1.OpenStackPort{
-			MACAddress: ptr.Deref(from.MACAddress, ""), VNICType: ptr.Deref(from.VNICType, ""), Trunk: enabledIf(ptr.Deref(from.Trunk, spec.Trunk)),
+			MACAddress: ptr.Deref(from.MACAddress, ""), VNICType: infrav1.OpenStackVNICType(ptr.Deref(from.VNICType, "")), Trunk: enabledIf(ptr.Deref(from.Trunk, spec.Trunk)),
 		}
 		s.capoNetwork(&port, from, cluster, is)
 		if from.DisablePortSecurity != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -29,7 +30,7 @@ func instanceOnKubeVirt(providerID string) string {
 func sizeOnKubeVirt(m *infrav1.KubeVirtMachine) string {
 	switch {
 	case m.Instancetype.Name != "":
-		return strings.ToLower(cmp.Or(m.Instancetype.Kind, "VirtualMachineClusterInstancetype")) + " " + m.Instancetype.Name
+		return strings.ToLower(string(cmp.Or(m.Instancetype.Kind, infrav1.KubeVirtClusterInstancetype))) + " " + m.Instancetype.Name
 	case m.CPU.Cores == 0 || m.MemoryMiB == 0:
 		return ""
 	}
@@ -68,6 +69,9 @@ func (s findings) quantity(field, text string, shift int) int64 {
 // nodes returns the condition that a node's label has one of the values, or, without any, that the
 // node has the label.
 func nodes(key string, values ...string) infrav1.KubeVirtNodeCondition {
-	operator := map[bool]string{true: "In", false: "Exists"}[len(values) > 0]
+	operator := corev1.NodeSelectorOpExists
+	if len(values) > 0 {
+		operator = corev1.NodeSelectorOpIn
+	}
 	return infrav1.KubeVirtNodeCondition{Key: key, Operator: operator, Values: values}
 }

@@ -67,10 +67,10 @@ func (s findings) mcAWS(pool *Pool, from map[string]any, family string, target *
 		InstanceProfile: text("instanceProfile", spec.InstanceProfile), PublicIP: stateOf(ptr.Deref(spec.AssignPublicIP, true)),
 		Subnets: infrav1.AWSSelector{IDs: []string{subnet}}, Tags: maps.Clone(spec.Tags),
 		RootVolume: &infrav1.AWSVolume{
-			SizeGiB: spec.DiskSize, Type: disk, IOPS: iops,
+			SizeGiB: spec.DiskSize, Type: infrav1.AWSVolumeType(disk), IOPS: iops,
 			Encryption: stateOf(text("ebsVolumeEncrypted", spec.EBSVolumeEncrypted) == "true"),
 		},
-		Metadata: infrav1.AWSMetadata{Tokens: "optional", HopLimit: 3}, // as the other system makes them
+		Metadata: infrav1.AWSMetadata{Tokens: infrav1.AWSMetadataTokensOptional, HopLimit: 3}, // as the other system makes them
 	}
 	for _, group := range spec.SecurityGroupIDs {
 		if m.SecurityGroups == nil {
@@ -82,7 +82,7 @@ func (s findings) mcAWS(pool *Pool, from map[string]any, family string, target *
 		m.IPv6AddressCount = 1
 	}
 	if ptr.Deref(spec.IsSpotInstance, false) {
-		m.Market = infrav1.AWSMarket{Type: "spot"}
+		m.Market = infrav1.AWSMarket{Type: infrav1.AWSMarketSpot}
 		mcLabel(pool, "k8c.io/aws-spot", "aws-node-termination-handler")
 		if c := spec.SpotInstanceConfig; c != nil {
 			m.Market.MaxPriceUSD = text("spotInstanceConfig.maxPrice", c.MaxPrice)

@@ -92,18 +92,18 @@ func (s findings) mcAzure(pool *Pool, from map[string]any, system, family string
 	}
 	m := &infrav1.AzureMachine{
 		VMSize: text("vmSize", spec.VMSize), Image: infrav1.AzureImage{ID: text("imageID", spec.ImageID)}, NetworkInterfaces: []infrav1.AzureNetworkInterface{nic},
-		OSDisk: &infrav1.AzureOSDisk{SizeGiB: spec.OSDiskSize, Type: ptr.Deref(spec.OSDiskSKU, "")}, Tags: maps.Clone(spec.Tags),
+		OSDisk: &infrav1.AzureOSDisk{SizeGiB: spec.OSDiskSize, Type: infrav1.AzureOSDiskType(ptr.Deref(spec.OSDiskSKU, ""))}, Tags: maps.Clone(spec.Tags),
 		BootDiagnostics: stateOf(ptr.Deref(spec.BootDiagnostics, false)),
 	}
 	s.mcAzureImage(pool, m, spec, system)
 	s.mcAzurePlace(pool, m, spec, target)
 	if spec.DataDiskSize > 0 {
-		sku := ptr.Deref(spec.DataDiskSKU, "")
+		sku := infrav1.AzureDataDiskType(ptr.Deref(spec.DataDiskSKU, ""))
 		m.DataDisks = []infrav1.AzureDataDisk{{LUN: ptr.To[int32](1), SizeGiB: spec.DataDiskSize, Type: sku}}
-		m.UltraSSD = enabledIf(sku == "UltraSSD_LRS")
+		m.UltraSSD = enabledIf(sku == infrav1.AzureDataDiskUltraSSDLRS)
 	}
 	if security := spec.Security; security != nil {
-		m.Security = infrav1.AzureSecurity{Type: security.Type, SecureBoot: stateIfSet(security.SecureBoot), VTPM: stateIfSet(security.VTPM)}
+		m.Security = infrav1.AzureSecurity{Type: infrav1.AzureSecurityType(security.Type), SecureBoot: stateIfSet(security.SecureBoot), VTPM: stateIfSet(security.VTPM)}
 	}
 	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Azure: m}}), []string{mcKey}
 }

@@ -76,7 +76,7 @@ func (s findings) mcGCP(pool *Pool, config *mcProviderConfig, family string, tar
 		nic.PublicIP = &infrav1.GCPPublicIP{}
 	}
 	if strings.Contains(family, "IPv6") {
-		nic.StackType, nic.PublicIPv6 = "IPV4_IPV6", enabledIf(nic.PublicIP != nil)
+		nic.StackType, nic.PublicIPv6 = infrav1.GCPStackIPv4IPv6, enabledIf(nic.PublicIP != nil)
 	}
 	m := &infrav1.GCPMachine{
 		MachineType: text("machineType", spec.MachineType), MinCPUPlatform: text("minCPUPlatform", spec.MinCPUPlatform),
@@ -107,11 +107,11 @@ func (s findings) mcGCPRuns(m *infrav1.GCPMachine, spec *mcGCPSpec, text func(st
 		s.addLost("spec.template.spec.providerSpec.value.cloudProviderSpec.disableMachineServiceAccount",
 			"new machines have no service account, and the old ones that of machine-controller's key: if they need it, name it in the next template")
 	}
-	m.ProvisioningModel = optional("provisioningModel", spec.ProvisioningModel, "")
+	m.ProvisioningModel = infrav1.GCPProvisioningModel(optional("provisioningModel", spec.ProvisioningModel, ""))
 	if text("preemptible", spec.Preemptible) == "true" {
-		m.ProvisioningModel = "SPOT"
+		m.ProvisioningModel = infrav1.GCPProvisioningSpot
 	}
-	if restart := optional("automaticRestart", spec.AutomaticRestart, ""); restart != "" && m.ProvisioningModel != "SPOT" {
+	if restart := optional("automaticRestart", spec.AutomaticRestart, ""); restart != "" && m.ProvisioningModel != infrav1.GCPProvisioningSpot {
 		m.AutomaticRestart = stateOf(restart == "true")
 	}
 }

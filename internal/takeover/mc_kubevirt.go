@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
@@ -116,14 +117,14 @@ func (s findings) mcKubeVirt(pool *Pool, config *mcProviderConfig, meta *metav1.
 	vm := &spec.VirtualMachine
 	m := &infrav1.KubeVirtMachine{
 		// what machine-controller gives every VM
-		Networks: []infrav1.KubeVirtNetwork{{Name: "default", Binding: "Bridge"}}, RunStrategy: infrav1.KubeVirtOnce,
-		EvictionStrategy: infrav1.KubeVirtEvictionStrategy(cmp.Or(vm.EvictionStrategy, "External")),
+		Networks: []infrav1.KubeVirtNetwork{{Name: "default", Binding: infrav1.KubeVirtBridge}}, RunStrategy: infrav1.KubeVirtOnce,
+		EvictionStrategy: cmp.Or(infrav1.KubeVirtEvictionStrategy(vm.EvictionStrategy), infrav1.KubeVirtEvictionExternal),
 		Labels:           map[string]string{mcPool: pool.Name, "cluster.x-k8s.io/role": "worker"},
 		Annotations: map[string]string{
 			"kubevirt.io/allow-pod-bridge-network-live-migration": "true", "ovn.kubernetes.io/allow_live_migration": "true",
 		},
 	}
-	if m.EvictionStrategy == "External" {
+	if m.EvictionStrategy == infrav1.KubeVirtEvictionExternal {
 		s.addNote(at+".virtualMachine.evictionStrategy", "it is External: when a node of the infrastructure is drained, Drover replaces the machine, whose Node counts as interruptible")
 	}
 	if config.OperatingSystem == "flatcar" {
@@ -164,11 +165,11 @@ func (s findings) mcKubeVirtMeta(m *infrav1.KubeVirtMachine, meta *metav1.Object
 func (s findings) mcKubeVirtSize(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine."
 	if p := vm.Preference; p != nil {
-		m.Preference = infrav1.KubeVirtPreference{Name: p.Name, Kind: cmp.Or(p.Kind, "VirtualMachineClusterPreference")}
+		m.Preference = infrav1.KubeVirtPreference{Name: p.Name, Kind: cmp.Or(infrav1.KubeVirtPreferenceKind(p.Kind), infrav1.KubeVirtClusterPreference)}
 		s.mcKubeVirtMatched(at+"preference", p)
 	}
 	if i := vm.Instancetype; i != nil { // it alone counts
-		m.Instancetype = infrav1.KubeVirtInstancetype{Name: i.Name, Kind: cmp.Or(i.Kind, "VirtualMachineClusterInstancetype")}
+		m.Instancetype = infrav1.KubeVirtInstancetype{Name: i.Name, Kind: cmp.Or(infrav1.KubeVirtInstancetypeKind(i.Kind), infrav1.KubeVirtClusterInstancetype)}
 		s.mcKubeVirtMatched(at+"instancetype", i)
 		s.addNote(at+"instancetype", "machine-controller prefers a VirtualMachineInstancetype of the namespace, whatever the kind: new machines get the %s %s",
 			m.Instancetype.Kind, i.Name)
@@ -203,7 +204,7 @@ func (s findings) mcKubeVirtDisks(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) 
 	volume := func(field string, disk mcKubeVirtDisk) *infrav1.KubeVirtDataVolume {
 		return &infrav1.KubeVirtDataVolume{
 			Source: source, SizeGiB: int32(s.quantity(field+".size", s.text(field+".size", disk.Size), 30)),
-			StorageClassName: s.text(field+".storageClassName", disk.StorageClassName), AccessMode: mode,
+			StorageClassName: s.text(field+".storageClassName", disk.StorageClassName), AccessMode: corev1.PersistentVolumeAccessMode(mode),
 		}
 	}
 	m.RootDisk.DataVolume = volume(at+"primaryDisk", primary.mcKubeVirtDisk)
@@ -235,7 +236,7 @@ func (s findings) mcKubeVirtImage(at string, disk *mcKubeVirtPrimary) (source in
 	}
 	switch kind {
 	case "registry":
-		source.Registry = &infrav1.KubeVirtRegistrySource{URL: image, PullMethod: cmp.Or(s.text(at+"pullMethod", disk.PullMethod), "node")}
+		source.Registry = &infrav1.KubeVirtRegistrySource{URL: image, PullMethod: cmp.Or(infrav1.KubeVirtPullMethod(s.text(at+"pullMethod", disk.PullMethod)), infrav1.KubeVirtPullByNode)}
 	case "http":
 		source.HTTP = &infrav1.KubeVirtHTTPSource{URL: image, SecretRef: s.text(at+"dataVolumeSecretRef", disk.DataVolumeSecretRef)}
 	case "pvc":
@@ -274,11 +275,11 @@ func (s findings) mcKubeVirtPlace(m *infrav1.KubeVirtMachine, spec *mcKubeVirtSp
 		}
 		m.Spread = append(m.Spread, infrav1.KubeVirtSpread{
 			TopologyKey: s.text(at+"topologySpreadConstraints.topologyKey", c.TopologyKey), MaxSkew: int32(skew), MatchLabels: together,
-			WhenUnsatisfiable: s.text(at+"topologySpreadConstraints.whenUnsatisfiable", c.WhenUnsatisfiable),
+			WhenUnsatisfiable: corev1.UnsatisfiableConstraintAction(s.text(at+"topologySpreadConstraints.whenUnsatisfiable", c.WhenUnsatisfiable)),
 		})
 	}
 	if len(m.Spread) == 0 {
-		m.Spread = []infrav1.KubeVirtSpread{{TopologyKey: "kubernetes.io/hostname", MaxSkew: 1, WhenUnsatisfiable: "ScheduleAnyway", MatchLabels: together}}
+		m.Spread = []infrav1.KubeVirtSpread{{TopologyKey: "kubernetes.io/hostname", MaxSkew: 1, WhenUnsatisfiable: corev1.ScheduleAnyway, MatchLabels: together}}
 	}
 }
 

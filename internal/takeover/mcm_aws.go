@@ -133,7 +133,7 @@ func (s findings) awsDisks(m *infrav1.AWSMachine, devices []mcmAWSDevice) {
 	const at = "providerSpec.blockDevices"
 	for _, d := range devices {
 		volume := infrav1.AWSVolume{
-			SizeGiB: d.EBS.VolumeSize, Type: d.EBS.VolumeType, IOPS: d.EBS.IOPS, ThroughputMiBps: ptr.Deref(d.EBS.Throughput, 0),
+			SizeGiB: d.EBS.VolumeSize, Type: infrav1.AWSVolumeType(d.EBS.VolumeType), IOPS: d.EBS.IOPS, ThroughputMiBps: ptr.Deref(d.EBS.Throughput, 0),
 			Encryption: stateOf(d.EBS.Encrypted), KMSKeyID: ptr.Deref(d.EBS.KMSKeyID, ""),
 		}
 		if !ptr.Deref(d.EBS.DeleteOnTermination, true) {
@@ -198,7 +198,7 @@ func (s findings) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterf
 			continue
 		}
 		m.NetworkInterfaces = append(m.NetworkInterfaces, infrav1.AWSNetworkInterface{
-			Type: ptr.Deref(one.InterfaceType, "interface"), NetworkCard: one.NetworkCardIndex, DeviceIndex: ptr.To(ptr.Deref(one.DeviceIndex, int32(i))),
+			Type: infrav1.AWSInterfaceType(ptr.Deref(one.InterfaceType, string(infrav1.AWSInterface))), NetworkCard: one.NetworkCardIndex, DeviceIndex: ptr.To(ptr.Deref(one.DeviceIndex, int32(i))),
 		})
 		if one.SubnetID != first.SubnetID {
 			s.addLost(at+".subnetID", "all interfaces of new machines are in the subnet of the first one, %s", first.SubnetID)
@@ -215,19 +215,19 @@ func (s findings) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterf
 // awsPurchase maps how machines are bought.
 func (s findings) awsPurchase(m *infrav1.AWSMachine, spec *mcmAWS) {
 	if price := spec.SpotPrice; price != nil {
-		m.Market = infrav1.AWSMarket{Type: "spot", MaxPriceUSD: *price}
+		m.Market = infrav1.AWSMarket{Type: infrav1.AWSMarketSpot, MaxPriceUSD: *price}
 	}
 	if market := spec.Market; market != nil {
-		if market.MarketType != "spot" && market.MarketType != "capacity-block" {
+		if kind := infrav1.AWSMarketType(market.MarketType); kind != infrav1.AWSMarketSpot && kind != infrav1.AWSMarketCapacityBlock {
 			s.addLost("providerSpec.instanceMarketOptions.marketType", "new machines can't be bought as %q", market.MarketType)
 		} else if m.Market.Type == "" {
-			m.Market = infrav1.AWSMarket{Type: market.MarketType}
+			m.Market = infrav1.AWSMarket{Type: kind}
 		}
 	}
 	if r := spec.CapacityReservation; r != nil {
 		of := infrav1.AWSCapacityReservation{ID: ptr.Deref(r.ID, ""), ResourceGroupARN: ptr.Deref(r.GroupARN, "")}
 		if of == (infrav1.AWSCapacityReservation{}) {
-			of.Preference = r.Preference
+			of.Preference = infrav1.AWSCapacityPreference(r.Preference)
 		}
 		m.CapacityReservation = given(of)
 	}
@@ -238,7 +238,7 @@ func (s findings) awsPlacement(m *infrav1.AWSMachine, placement *mcmAWSPlacement
 	if placement == nil {
 		return
 	}
-	m.Tenancy, m.HostID = ptr.Deref(placement.Tenancy, ""), ptr.Deref(placement.HostID, "")
+	m.Tenancy, m.HostID = infrav1.AWSTenancy(ptr.Deref(placement.Tenancy, "")), ptr.Deref(placement.HostID, "")
 	if placement.GroupID != nil {
 		s.addLost(at+"groupId", "Drover knows placement groups by name: new machines are in none")
 	}
@@ -252,7 +252,7 @@ func (s findings) awsPlacement(m *infrav1.AWSMachine, placement *mcmAWSPlacement
 
 func (s findings) awsMetadata(m *infrav1.AWSMachine, options *mcmAWSMetadata) {
 	const at = "providerSpec.instanceMetadataOptions"
-	m.Metadata = infrav1.AWSMetadata{Tokens: "required", HopLimit: 1}
+	m.Metadata = infrav1.AWSMetadata{Tokens: infrav1.AWSMetadataTokensRequired, HopLimit: 1}
 	var unset []string
 	if options == nil {
 		options = &mcmAWSMetadata{}
@@ -261,7 +261,7 @@ func (s findings) awsMetadata(m *infrav1.AWSMachine, options *mcmAWSMetadata) {
 		s.addLost(at+".httpEndpoint", "new machines reach the instance metadata service")
 	}
 	if options.Tokens != "" {
-		m.Metadata.Tokens = options.Tokens
+		m.Metadata.Tokens = infrav1.AWSMetadataTokens(options.Tokens)
 	} else {
 		unset = append(unset, "requests need a session token")
 	}

@@ -120,7 +120,7 @@ func (s findings) azure(pool *Pool, class *unstructured.Unstructured, target *Ta
 		return
 	}
 	s.azureAccount(at, spec.Location, spec.ResourceGroup, target)
-	if c, account := spec.Cloud, target.Account.Spec.Cloud.Azure; c != nil && account.Custom == (infrav1.AzureCustomCloud{}) && !strings.EqualFold(c.Name, account.Cloud) && (account.Cloud != "" || c.Name != "AzurePublic") {
+	if c, account := spec.Cloud, target.Account.Spec.Cloud.Azure; c != nil && account.Custom == (infrav1.AzureCustomCloud{}) && !strings.EqualFold(c.Name, string(account.Cloud)) && (account.Cloud != "" || c.Name != "AzurePublic") {
 		s.addRefused(at+"cloudConfiguration.name", "it is %q, and the DroverAccount's is %q", c.Name, account.Cloud)
 	}
 	p := &spec.Properties
@@ -129,7 +129,7 @@ func (s findings) azure(pool *Pool, class *unstructured.Unstructured, target *Ta
 		AcceleratedNetworking: enabledIf(ptr.Deref(p.Network.Accelerated, false)), IPForwarding: infrav1.FeatureEnabled, // always, there
 	}
 	m := &infrav1.AzureMachine{
-		VMSize: p.Hardware.VMSize, Image: s.mcmAzureImage(&p.Storage.Image), NetworkInterfaces: []infrav1.AzureNetworkInterface{nic}, DiskController: p.Storage.DiskController,
+		VMSize: p.Hardware.VMSize, Image: s.mcmAzureImage(&p.Storage.Image), NetworkInterfaces: []infrav1.AzureNetworkInterface{nic}, DiskController: infrav1.AzureDiskController(p.Storage.DiskController),
 		AdminUsername: p.OS.AdminUsername, Tags: maps.Clone(spec.Tags),
 	}
 	maps.DeleteFunc(m.Tags, func(key, _ string) bool { return strings.Contains(key, mcmServerRoleKey) })
@@ -159,16 +159,19 @@ func (s findings) mcmAzureImage(i *mcmAzureImage) infrav1.AzureImage {
 func (s findings) azureDisks(m *infrav1.AzureMachine, p *mcmAzureProperties) {
 	const at = "providerSpec.properties.storageProfile."
 	root := &p.Storage.OSDisk
-	m.OSDisk = &infrav1.AzureOSDisk{SizeGiB: root.SizeGB, Type: root.Managed.Type, Caching: root.Caching}
+	m.OSDisk = &infrav1.AzureOSDisk{SizeGiB: root.SizeGB, Type: infrav1.AzureOSDiskType(root.Managed.Type), Caching: infrav1.AzureCaching(root.Caching)}
 	if root.Managed.Security != nil {
-		m.OSDisk.SecurityEncryptionType = ptr.Deref(root.Managed.Security.EncryptionType, "")
+		m.OSDisk.SecurityEncryptionType = infrav1.AzureDiskSecurity(ptr.Deref(root.Managed.Security.EncryptionType, ""))
 	}
 	if root.CreateOption != "" && root.CreateOption != "FromImage" {
 		s.addLost(at+"osDisk.createOption", "the disks of new machines are made from the image")
 	}
 	for _, d := range p.Storage.DataDisks {
-		m.DataDisks = append(m.DataDisks, infrav1.AzureDataDisk{LUN: ptr.To(ptr.Deref(d.LUN, 0)), SizeGiB: d.SizeGB, Type: d.Type, Caching: d.Caching})
-		if d.Type == "UltraSSD_LRS" {
+		kind := infrav1.AzureDataDiskType(d.Type)
+		m.DataDisks = append(m.DataDisks, infrav1.AzureDataDisk{
+			LUN: ptr.To(ptr.Deref(d.LUN, 0)), SizeGiB: d.SizeGB, Type: kind, Caching: infrav1.AzureCaching(d.Caching),
+		})
+		if kind == infrav1.AzureDataDiskUltraSSDLRS {
 			m.UltraSSD = infrav1.FeatureEnabled
 		}
 		if d.Image != nil {
@@ -212,7 +215,7 @@ func (s findings) azureRest(m *infrav1.AzureMachine, p *mcmAzureProperties) {
 		m.BootDiagnostics, m.BootDiagnosticsStorageURI = infrav1.FeatureEnabled, ptr.Deref(d.StorageURI, "")
 	}
 	if security := p.Security; security != nil {
-		of := infrav1.AzureSecurity{Type: ptr.Deref(security.Type, "")}
+		of := infrav1.AzureSecurity{Type: infrav1.AzureSecurityType(ptr.Deref(security.Type, ""))}
 		if security.UEFI != nil {
 			of.SecureBoot, of.VTPM = stateIfSet(security.UEFI.SecureBoot), stateIfSet(security.UEFI.VTPM)
 		}

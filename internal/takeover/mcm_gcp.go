@@ -130,7 +130,7 @@ func (s findings) gcpDisks(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) 
 			s.addNote(at+"labels", "the disks of new machines have the machine's labels")
 		}
 		if d.Type == "SCRATCH" {
-			m.LocalSSDs = infrav1.GCPLocalSSDs{Interface: cmp.Or(m.LocalSSDs.Interface, d.Interface), Count: m.LocalSSDs.Count + 1}
+			m.LocalSSDs = infrav1.GCPLocalSSDs{Interface: cmp.Or(m.LocalSSDs.Interface, infrav1.GCPDiskInterface(d.Interface)), Count: m.LocalSSDs.Count + 1}
 			continue
 		}
 		disk := infrav1.GCPDisk{SizeGiB: d.SizeGB, Type: d.Type, IOPS: d.IOPS, ThroughputMiBps: d.Throughput}
@@ -155,7 +155,7 @@ func (s findings) gcpDisks(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) 
 
 func (s findings) gcpInterfaces(m *infrav1.GCPMachine, interfaces []mcmGCPInterface, target *Target) {
 	for _, i := range interfaces {
-		nic := infrav1.GCPNetworkInterface{StackType: i.StackType, PublicIPv6: enabledIf(i.IPv6Access == "EXTERNAL")}
+		nic := infrav1.GCPNetworkInterface{StackType: infrav1.GCPStackType(i.StackType), PublicIPv6: enabledIf(i.IPv6Access == "EXTERNAL")}
 		nic.Subnetwork, nic.HostProject = target.afterPart(i.Subnetwork, "/subnetworks/")
 		if nic.Subnetwork == "" { // a network with subnets of its own choice
 			nic.Network, nic.HostProject = target.afterPart(i.Network, "/networks/")
@@ -192,10 +192,10 @@ func (s findings) gcpRest(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) {
 		}
 		m.Metadata[item.Key] = ptr.Deref(item.Value, "")
 	}
-	m.OnHostMaintenance = spec.Scheduling.OnHostMaintenance
+	m.OnHostMaintenance = infrav1.GCPHostMaintenance(spec.Scheduling.OnHostMaintenance)
 	m.AutomaticRestart = stateOf(spec.Scheduling.AutomaticRestart)
 	if spec.Scheduling.Preemptible {
-		m.ProvisioningModel, m.AutomaticRestart = "SPOT", ""
+		m.ProvisioningModel, m.AutomaticRestart = infrav1.GCPProvisioningSpot, ""
 		s.addNote(at+"scheduling.preemptible", "new machines are spot machines, which may run longer than 24 hours")
 	}
 	for _, a := range spec.ServiceAccounts {

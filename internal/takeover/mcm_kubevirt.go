@@ -86,7 +86,7 @@ func (s findings) kubevirt(pool *Pool, class *unstructured.Unstructured, target 
 		switch {
 		case value == "" || spec.Region == "":
 		case value == mcmNowhere:
-			m.RequiredNodes = append(m.RequiredNodes, infrav1.KubeVirtNodeCondition{Key: key, Operator: "DoesNotExist"})
+			m.RequiredNodes = append(m.RequiredNodes, infrav1.KubeVirtNodeCondition{Key: key, Operator: corev1.NodeSelectorOpDoesNotExist})
 		default:
 			m.RequiredNodes = append(m.RequiredNodes, nodes(key, value))
 		}
@@ -194,7 +194,7 @@ func (s findings) kubevirtVolume(field string, from map[string]any) *infrav1.Kub
 	if content != "" && content != "kubevirt" {
 		s.addLost(field+".contentType", "it is %q: new machines' disks are images", content)
 	}
-	var modes []string
+	var modes []corev1.PersistentVolumeAccessMode
 	resources := struct {
 		Requests struct {
 			Storage string `json:"storage"`
@@ -240,10 +240,10 @@ func (s findings) kubevirtSource(field string, from map[string]any) (source infr
 func (s findings) kubevirtNetworks(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
 	const at = "providerSpec.networks"
 	if !slices.ContainsFunc(spec.Networks, func(n mcmKubeVirtNetwork) bool { return n.Default }) {
-		m.Networks = []infrav1.KubeVirtNetwork{{Name: "default", Binding: "Bridge"}}
+		m.Networks = []infrav1.KubeVirtNetwork{{Name: "default", Binding: infrav1.KubeVirtBridge}}
 	}
 	for i, n := range spec.Networks {
-		m.Networks = append(m.Networks, infrav1.KubeVirtNetwork{Name: fmt.Sprintf("net%d", i), Multus: n.Name, Binding: "Bridge"})
+		m.Networks = append(m.Networks, infrav1.KubeVirtNetwork{Name: fmt.Sprintf("net%d", i), Multus: n.Name, Binding: infrav1.KubeVirtBridge})
 		if n.Default {
 			s.addNote(at+".default", "the pods of new machines are in the cluster's network, too; their guests are not")
 		}

@@ -42,7 +42,7 @@ func rowOf(ctx context.Context, machine *clusterv1.Machine, view, nodes *scenari
 	key := client.ObjectKeyFromObject(machine) // all three objects have the same name
 	vm, config := &infrav1.DroverMachine{}, &bootstrapv1.DroverConfig{}
 	vmErr, configErr := view.Get(ctx, key, vm), view.Get(ctx, key, config)
-	r.vm, r.zone = vm.Status.InstanceState, vm.Status.FailureDomain
+	r.vm, r.zone = string(vm.Status.InstanceState), vm.Status.FailureDomain
 	if machine.Status.NodeRef.IsDefined() && nodes != nil {
 		node := &corev1.Node{}
 		switch err := nodes.Get(ctx, client.ObjectKey{Name: machine.Status.NodeRef.Name}, node); {

@@ -183,14 +183,14 @@ func TestOrphansThatStay(t *testing.T) {
 			return fmt.Sprintf("status.orphans is %+v", o), nil
 		}
 		for _, x := range o.Observed {
-			if x.ID == vm.ID && x.Next != "" {
+			if x.ID == vm.ID && x.State == infrav1.OrphanConfirmed {
 				return "", nil
 			}
 		}
 		return fmt.Sprintf("%s is not in %+v", vm.ID, o.Observed), nil
 	})
 	said := reported.dryRun()
-	for _, want := range []string{vm.ID, "is only reported", infrav1.OrphansReportOnlyReason, "of 1 machines, of 2 in the cloud"} {
+	for _, want := range []string{vm.ID, string(infrav1.OrphanConfirmed), infrav1.OrphansReportOnlyReason, "of 1 machines, of 2 in the cloud"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("drover orphans does not say %q:\n%s", want, said)
 		}

@@ -274,7 +274,7 @@ func (s *stage) machineWorks(ctx context.Context, r client.Reader, machine *clus
 		return "the Machine is not ready", nil
 	case !conditions.IsTrue(infra, clusterv1.ReadyCondition) || !ptr.Deref(infra.Status.Initialization.Provisioned, false):
 		return "the DroverMachine is not ready", nil
-	case infra.Status.InstanceState != string(cloud.StateRunning) || len(infra.Status.Addresses) < 2 || infra.Status.FailureDomain == "":
+	case infra.Status.InstanceState != infrav1.InstanceStateRunning || len(infra.Status.Addresses) < 2 || infra.Status.FailureDomain == "":
 		return "the DroverMachine does not say all of its VM", nil
 	case !conditions.IsTrue(config, clusterv1.ReadyCondition) || !ptr.Deref(config.Status.Initialization.DataSecretCreated, false):
 		return "the DroverConfig is not ready", nil

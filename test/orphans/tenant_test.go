@@ -298,7 +298,7 @@ func (x *tenant) answer(ctx context.Context) error {
 	}
 	orphans := x.orphans()
 	for _, shown := range o.Observed {
-		if strings.Contains(shown.Next, "another management cluster") {
+		if shown.State == infrav1.OrphanOtherManager {
 			continue // it is not in the set
 		}
 		if !slices.ContainsFunc(orphans, func(key string) bool { return strings.HasSuffix(key, "/"+shown.ID) }) {

@@ -103,7 +103,7 @@ type File struct {
 	// +required
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:Pattern=`^/[^\x00]+$`
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && !self.contains('\\x00')",message="must be an absolute path such as /etc/motd"
 	Path string `json:"path,omitempty"`
 
 	// content is the content of the file. Default: that of contentFrom, or an empty file.

@@ -60,6 +60,17 @@ type AWSAccount struct {
 	InterruptionQueue AWSInterruptionQueue `json:"interruptionQueue,omitempty,omitzero"`
 }
 
+// AWSRebalancePolicy specifies what happens to a spot instance that EC2 recommends to replace.
+// +kubebuilder:validation:Enum=Report;Replace
+type AWSRebalancePolicy string
+
+const (
+	// AWSRebalanceReport only shows the recommendation.
+	AWSRebalanceReport AWSRebalancePolicy = "Report"
+	// AWSRebalanceReplace replaces the machine.
+	AWSRebalanceReplace AWSRebalancePolicy = "Replace"
+)
+
 // AWSInterruptionQueue is an Amazon SQS queue.
 type AWSInterruptionQueue struct {
 	// url is the URL of the queue, in the account's region.
@@ -74,8 +85,7 @@ type AWSInterruptionQueue struct {
 	// likely to be interrupted. "Report" shows the recommendation in the DroverMachine's condition
 	// InstanceHealthy. "Replace" deletes the Machine, as for an interruption. Default: "Report".
 	// +optional
-	// +kubebuilder:validation:Enum=Report;Replace
-	Rebalance string `json:"rebalance,omitempty"`
+	Rebalance AWSRebalancePolicy `json:"rebalance,omitempty"`
 }
 
 // AWSAssumeRole is a role to assume.
@@ -96,6 +106,19 @@ type AWSAssumeRole struct {
 	// +kubebuilder:validation:Pattern=`^[\w+=,.@:/-]+$`
 	ExternalID string `json:"externalID,omitempty"`
 }
+
+// AWSTenancy specifies with whom an instance shares its hardware.
+// +kubebuilder:validation:Enum=default;dedicated;host
+type AWSTenancy string
+
+const (
+	// AWSTenancyDefault is hardware shared with other AWS accounts.
+	AWSTenancyDefault AWSTenancy = "default"
+	// AWSTenancyDedicated is hardware of this AWS account alone.
+	AWSTenancyDedicated AWSTenancy = "dedicated"
+	// AWSTenancyHost is a Dedicated Host.
+	AWSTenancyHost AWSTenancy = "host"
+)
 
 // AWSMachine is an EC2 instance. Drover creates it with one RunInstances call.
 // +kubebuilder:validation:XValidation:rule="!has(self.publicIP) || !has(self.networkInterfaces)",message="EC2 gives no public IP to a machine with several network interfaces: leave out publicIP, or networkInterfaces"
@@ -192,8 +215,7 @@ type AWSMachine struct {
 	// tenancy is the tenancy of the hardware: "default" shares it with other customers, "dedicated"
 	// does not, and "host" is a Dedicated Host. Default: the VPC's tenancy.
 	// +optional
-	// +kubebuilder:validation:Enum=default;dedicated;host
-	Tenancy string `json:"tenancy,omitempty"`
+	Tenancy AWSTenancy `json:"tenancy,omitempty"`
 
 	// hostID is the ID of the Dedicated Host, which is in one zone. Default: any host with
 	// capacity.
@@ -306,6 +328,17 @@ type AWSImage struct {
 	Lookup AWSImageLookup `json:"lookup,omitempty,omitzero"`
 }
 
+// AWSArchitecture is a CPU architecture, as a GOARCH value.
+// +kubebuilder:validation:Enum=amd64;arm64
+type AWSArchitecture string
+
+const (
+	// AWSArchitectureAMD64 is EC2's "x86_64".
+	AWSArchitectureAMD64 AWSArchitecture = "amd64"
+	// AWSArchitectureARM64 is EC2's "arm64".
+	AWSArchitectureARM64 AWSArchitecture = "arm64"
+)
+
 // AWSImageLookup finds the newest AMI that matches.
 type AWSImageLookup struct {
 	// owners are the accounts whose AMIs are trusted: IDs, "self", "amazon" or "aws-marketplace".
@@ -330,8 +363,7 @@ type AWSImageLookup struct {
 	// architecture is the CPU architecture of the AMI, as a GOARCH value. Default: either.
 	// Example: "arm64".
 	// +optional
-	// +kubebuilder:validation:Enum=amd64;arm64
-	Architecture string `json:"architecture,omitempty"`
+	Architecture AWSArchitecture `json:"architecture,omitempty"`
 
 	// tags are the tags that the AMI must have, all of them. An empty value matches any value.
 	// Example: {"release": "stable"}.
@@ -341,6 +373,27 @@ type AWSImageLookup struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 128 && size(self[k]) <= 256)",message="a key has at most 128 characters, a value 256"
 	Tags map[string]string `json:"tags,omitempty"`
 }
+
+// AWSVolumeType is a volume type of EBS.
+// +kubebuilder:validation:Enum=gp2;gp3;io1;io2;sc1;st1;standard
+type AWSVolumeType string
+
+const (
+	// AWSVolumeGP2 is the previous general purpose SSD.
+	AWSVolumeGP2 AWSVolumeType = "gp2"
+	// AWSVolumeGP3 is the general purpose SSD.
+	AWSVolumeGP3 AWSVolumeType = "gp3"
+	// AWSVolumeIO1 is the previous SSD with provisioned IOPS.
+	AWSVolumeIO1 AWSVolumeType = "io1"
+	// AWSVolumeIO2 is the SSD with provisioned IOPS.
+	AWSVolumeIO2 AWSVolumeType = "io2"
+	// AWSVolumeSC1 is the cold HDD.
+	AWSVolumeSC1 AWSVolumeType = "sc1"
+	// AWSVolumeST1 is the HDD optimized for throughput.
+	AWSVolumeST1 AWSVolumeType = "st1"
+	// AWSVolumeStandard is the magnetic volume.
+	AWSVolumeStandard AWSVolumeType = "standard"
+)
 
 // AWSVolume is an Elastic Block Store (EBS) volume.
 // +kubebuilder:validation:XValidation:rule="!has(self.throughputMiBps) || (has(self.type) && self.type == 'gp3')",message="throughputMiBps needs type gp3"
@@ -357,8 +410,7 @@ type AWSVolume struct {
 	// image.
 	// Example: "gp3".
 	// +optional
-	// +kubebuilder:validation:Enum=gp2;gp3;io1;io2;sc1;st1;standard
-	Type string `json:"type,omitempty"`
+	Type AWSVolumeType `json:"type,omitempty"`
 
 	// iops is the number of I/O operations per second. Default: 3000 for gp3.
 	// Example: 6000.
@@ -410,13 +462,25 @@ type AWSDataVolume struct {
 	AWSVolume `json:",inline"`
 }
 
+// AWSInterfaceType is the type of a network interface.
+// +kubebuilder:validation:Enum=interface;efa;efa-only
+type AWSInterfaceType string
+
+const (
+	// AWSInterface is an ordinary network interface.
+	AWSInterface AWSInterfaceType = "interface"
+	// AWSInterfaceEFA is an Elastic Fabric Adapter that also has an IP address.
+	AWSInterfaceEFA AWSInterfaceType = "efa"
+	// AWSInterfaceEFAOnly is an Elastic Fabric Adapter without an IP address.
+	AWSInterfaceEFAOnly AWSInterfaceType = "efa-only"
+)
+
 // AWSNetworkInterface is a network interface in addition to the first one.
 type AWSNetworkInterface struct {
 	// type is "interface", or "efa" or "efa-only" for an Elastic Fabric Adapter with or without IP.
 	// Default: "interface".
 	// +optional
-	// +kubebuilder:validation:Enum=interface;efa;efa-only
-	Type string `json:"type,omitempty"`
+	Type AWSInterfaceType `json:"type,omitempty"`
 
 	// networkCard is the index of the network card of the interface, if the instance type has
 	// several cards. Default: 0.
@@ -435,6 +499,17 @@ type AWSNetworkInterface struct {
 	DeviceIndex *int32 `json:"deviceIndex,omitempty"`
 }
 
+// AWSMetadataTokens specifies whether the instance metadata service requires a session token.
+// +kubebuilder:validation:Enum=required;optional
+type AWSMetadataTokens string
+
+const (
+	// AWSMetadataTokensRequired permits only IMDSv2.
+	AWSMetadataTokensRequired AWSMetadataTokens = "required"
+	// AWSMetadataTokensOptional permits IMDSv1 too.
+	AWSMetadataTokensOptional AWSMetadataTokens = "optional"
+)
+
 // AWSMetadata specifies how software on the machine reaches the instance metadata service, which
 // has the machine's user data and the credentials of its instance profile.
 // +kubebuilder:validation:MinProperties=1
@@ -442,8 +517,7 @@ type AWSMetadata struct {
 	// tokens specifies whether requests must contain a session token ("IMDSv2"): "required" or
 	// "optional". Default: "required".
 	// +optional
-	// +kubebuilder:validation:Enum=required;optional
-	Tokens string `json:"tokens,omitempty"`
+	Tokens AWSMetadataTokens `json:"tokens,omitempty"`
 
 	// hopLimit is the maximum number of network hops of a response. 1 keeps responses from pods
 	// that do not share the host's network. Default: 1.
@@ -480,6 +554,19 @@ type AWSPlacementGroup struct {
 	Partition int32 `json:"partition,omitempty"`
 }
 
+// AWSCapacityPreference specifies which capacity reservations an instance may use.
+// +kubebuilder:validation:Enum=open;none;capacity-reservations-only
+type AWSCapacityPreference string
+
+const (
+	// AWSCapacityOpen uses any open reservation that fits, or none.
+	AWSCapacityOpen AWSCapacityPreference = "open"
+	// AWSCapacityNone uses no reservation.
+	AWSCapacityNone AWSCapacityPreference = "none"
+	// AWSCapacityReservationsOnly uses reservations only.
+	AWSCapacityReservationsOnly AWSCapacityPreference = "capacity-reservations-only"
+)
+
 // AWSCapacityReservation specifies which reserved capacity a machine uses.
 // +kubebuilder:validation:XValidation:rule="[has(self.id), has(self.resourceGroupARN), has(self.preference)].filter(x, x).size() == 1",message="exactly one of id, resourceGroupARN and preference must be set"
 type AWSCapacityReservation struct {
@@ -503,8 +590,7 @@ type AWSCapacityReservation struct {
 	// none, and "capacity-reservations-only" fails if none matches.
 	// Example: "none".
 	// +optional
-	// +kubebuilder:validation:Enum=open;none;capacity-reservations-only
-	Preference string `json:"preference,omitempty"`
+	Preference AWSCapacityPreference `json:"preference,omitempty"`
 }
 
 // AWSCPUOptions changes the processor.
@@ -536,14 +622,24 @@ type AWSCPUOptions struct {
 	NestedVirtualization FeatureState `json:"nestedVirtualization,omitempty"`
 }
 
+// AWSMarketType is how an instance is bought.
+// +kubebuilder:validation:Enum=spot;capacity-block
+type AWSMarketType string
+
+const (
+	// AWSMarketSpot is spare capacity that EC2 may take back.
+	AWSMarketSpot AWSMarketType = "spot"
+	// AWSMarketCapacityBlock is a capacity block that was bought in advance.
+	AWSMarketCapacityBlock AWSMarketType = "capacity-block"
+)
+
 // AWSMarket specifies how the machine is purchased.
 // +kubebuilder:validation:XValidation:rule="!has(self.maxPriceUSD) || self.type == 'spot'",message="maxPriceUSD needs type spot"
 type AWSMarket struct {
 	// type is "spot" for a cheaper machine that AWS may interrupt at any time, or "capacity-block"
 	// for a machine of the Capacity Block that capacityReservation names.
 	// +required
-	// +kubebuilder:validation:Enum=spot;capacity-block
-	Type string `json:"type,omitempty"`
+	Type AWSMarketType `json:"type,omitempty"`
 
 	// maxPriceUSD is the maximum price per hour, in US dollars. AWS advises against it, because the
 	// machine is then interrupted more often. Default: the on-demand price.

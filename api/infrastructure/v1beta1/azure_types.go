@@ -2,6 +2,19 @@
 
 package v1beta1
 
+// AzureCloudName is a cloud of Microsoft.
+// +kubebuilder:validation:Enum=AzurePublic;AzureGovernment;AzureChina
+type AzureCloudName string
+
+const (
+	// AzurePublic is the public cloud.
+	AzurePublic AzureCloudName = "AzurePublic"
+	// AzureGovernment is the cloud of the government of the United States.
+	AzureGovernment AzureCloudName = "AzureGovernment"
+	// AzureChina is the cloud in China.
+	AzureChina AzureCloudName = "AzureChina"
+)
+
 // AzureAccount is a resource group of an Azure subscription, in one location. Its credentials
 // Secret has the keys "tenantID" and "clientID", and one of "clientSecret", "clientCertificate"
 // (with "clientCertificatePassword" if it has one) and "federatedToken".
@@ -41,8 +54,7 @@ type AzureAccount struct {
 	// cloud is the cloud of Microsoft that has the subscription. It is immutable.
 	// Default: "AzurePublic".
 	// +optional
-	// +kubebuilder:validation:Enum=AzurePublic;AzureGovernment;AzureChina
-	Cloud string `json:"cloud,omitempty"`
+	Cloud AzureCloudName `json:"cloud,omitempty"`
 
 	// custom is a cloud other than these, such as one of Microsoft that is cut off from the
 	// Internet. It needs credentialsRef. Its endpoint is immutable. Default: none.
@@ -82,6 +94,17 @@ type AzureCustomCloud struct {
 	// +kubebuilder:validation:MaxLength=65536
 	CABundle string `json:"caBundle,omitempty"`
 }
+
+// AzureDiskController is how a machine accesses its disks.
+// +kubebuilder:validation:Enum=SCSI;NVMe
+type AzureDiskController string
+
+const (
+	// AzureDiskControllerSCSI is SCSI.
+	AzureDiskControllerSCSI AzureDiskController = "SCSI"
+	// AzureDiskControllerNVMe is NVMe.
+	AzureDiskControllerNVMe AzureDiskController = "NVMe"
+)
 
 // AzureMachine is a virtual machine. Drover creates it with one call, together with its network
 // interfaces, public addresses and disks. All of them are deleted with it. Its name is the name of
@@ -196,8 +219,7 @@ type AzureMachine struct {
 
 	// diskController is the interface of the disks, "SCSI" or "NVMe". Default: SCSI.
 	// +optional
-	// +kubebuilder:validation:Enum=SCSI;NVMe
-	DiskController string `json:"diskController,omitempty"`
+	DiskController AzureDiskController `json:"diskController,omitempty"`
 
 	// licenseType applies a license that you have.
 	// Example: "RHEL_BYOS", "SLES_BYOS".
@@ -453,6 +475,49 @@ type AzurePublicIP struct {
 	PrefixID string `json:"prefixID,omitempty"`
 }
 
+// AzureOSDiskType is the storage of an operating system disk.
+// +kubebuilder:validation:Enum=Standard_LRS;StandardSSD_LRS;StandardSSD_ZRS;Premium_LRS;Premium_ZRS
+type AzureOSDiskType string
+
+const (
+	// AzureOSDiskStandardLRS is a standard HDD.
+	AzureOSDiskStandardLRS AzureOSDiskType = "Standard_LRS"
+	// AzureOSDiskStandardSSDLRS is a standard SSD.
+	AzureOSDiskStandardSSDLRS AzureOSDiskType = "StandardSSD_LRS"
+	// AzureOSDiskStandardSSDZRS is a standard SSD, replicated over zones.
+	AzureOSDiskStandardSSDZRS AzureOSDiskType = "StandardSSD_ZRS"
+	// AzureOSDiskPremiumLRS is a premium SSD.
+	AzureOSDiskPremiumLRS AzureOSDiskType = "Premium_LRS"
+	// AzureOSDiskPremiumZRS is a premium SSD, replicated over zones.
+	AzureOSDiskPremiumZRS AzureOSDiskType = "Premium_ZRS"
+)
+
+// AzureCaching specifies how the host caches a disk.
+// +kubebuilder:validation:Enum=None;ReadOnly;ReadWrite
+type AzureCaching string
+
+const (
+	// AzureCachingNone caches nothing.
+	AzureCachingNone AzureCaching = "None"
+	// AzureCachingReadOnly caches reads.
+	AzureCachingReadOnly AzureCaching = "ReadOnly"
+	// AzureCachingReadWrite caches reads and writes.
+	AzureCachingReadWrite AzureCaching = "ReadWrite"
+)
+
+// AzureDiskSecurity specifies what of a confidential machine is encrypted.
+// +kubebuilder:validation:Enum=DiskWithVMGuestState;VMGuestStateOnly;NonPersistedTPM
+type AzureDiskSecurity string
+
+const (
+	// AzureDiskWithVMGuestState encrypts the disk and the state of the guest.
+	AzureDiskWithVMGuestState AzureDiskSecurity = "DiskWithVMGuestState"
+	// AzureVMGuestStateOnly encrypts the state of the guest.
+	AzureVMGuestStateOnly AzureDiskSecurity = "VMGuestStateOnly"
+	// AzureNonPersistedTPM keeps no state of the TPM.
+	AzureNonPersistedTPM AzureDiskSecurity = "NonPersistedTPM"
+)
+
 // AzureOSDisk is the disk that a machine boots from.
 // +kubebuilder:validation:XValidation:rule="!has(self.ephemeral) || (!has(self.type) || self.type == 'Standard_LRS')",message="an ephemeral disk is on the host: leave out type"
 // +kubebuilder:validation:XValidation:rule="!has(self.ephemeral) || !has(self.caching) || self.caching == 'ReadOnly'",message="an ephemeral disk needs caching ReadOnly"
@@ -467,14 +532,12 @@ type AzureOSDisk struct {
 	// type is the type of the disk. Default: Azure's, "Standard_LRS".
 	// Example: "Premium_LRS".
 	// +optional
-	// +kubebuilder:validation:Enum=Standard_LRS;StandardSSD_LRS;StandardSSD_ZRS;Premium_LRS;Premium_ZRS
-	Type string `json:"type,omitempty"`
+	Type AzureOSDiskType `json:"type,omitempty"`
 
 	// caching is how the host caches the disk. Default: "ReadWrite", or "ReadOnly" for an ephemeral
 	// disk.
 	// +optional
-	// +kubebuilder:validation:Enum=None;ReadOnly;ReadWrite
-	Caching string `json:"caching,omitempty"`
+	Caching AzureCaching `json:"caching,omitempty"`
 
 	// diskEncryptionSetID is the resource ID of the disk encryption set with the key that encrypts
 	// the disk. Default: a key of Azure's.
@@ -488,22 +551,54 @@ type AzureOSDisk struct {
 	// state of the guest, the state alone, or nothing that is stored. Default: none, for machines
 	// that are not confidential.
 	// +optional
-	// +kubebuilder:validation:Enum=DiskWithVMGuestState;VMGuestStateOnly;NonPersistedTPM
-	SecurityEncryptionType string `json:"securityEncryptionType,omitempty"`
+	SecurityEncryptionType AzureDiskSecurity `json:"securityEncryptionType,omitempty"`
 
 	// ephemeral puts the disk on the host: faster, and without cost. Default: not ephemeral.
 	// +optional
 	Ephemeral *AzureEphemeralDisk `json:"ephemeral,omitempty"`
 }
 
+// AzureDiskPlacement is where on the host an ephemeral disk is.
+// +kubebuilder:validation:Enum=CacheDisk;ResourceDisk;NvmeDisk
+type AzureDiskPlacement string
+
+const (
+	// AzureCacheDisk is the cache of the host.
+	AzureCacheDisk AzureDiskPlacement = "CacheDisk"
+	// AzureResourceDisk is the temporary disk.
+	AzureResourceDisk AzureDiskPlacement = "ResourceDisk"
+	// AzureNVMeDisk is a local NVMe disk.
+	AzureNVMeDisk AzureDiskPlacement = "NvmeDisk"
+)
+
 // AzureEphemeralDisk is where an ephemeral disk is.
 type AzureEphemeralDisk struct {
 	// placement is the storage of the host that has the disk. Default: the cache if it is large
 	// enough, otherwise the temporary disk.
 	// +optional
-	// +kubebuilder:validation:Enum=CacheDisk;ResourceDisk;NvmeDisk
-	Placement string `json:"placement,omitempty"`
+	Placement AzureDiskPlacement `json:"placement,omitempty"`
 }
+
+// AzureDataDiskType is the storage of a data disk.
+// +kubebuilder:validation:Enum=Standard_LRS;StandardSSD_LRS;StandardSSD_ZRS;Premium_LRS;Premium_ZRS;PremiumV2_LRS;UltraSSD_LRS
+type AzureDataDiskType string
+
+const (
+	// AzureDataDiskStandardLRS is a standard HDD.
+	AzureDataDiskStandardLRS AzureDataDiskType = "Standard_LRS"
+	// AzureDataDiskStandardSSDLRS is a standard SSD.
+	AzureDataDiskStandardSSDLRS AzureDataDiskType = "StandardSSD_LRS"
+	// AzureDataDiskStandardSSDZRS is a standard SSD, replicated over zones.
+	AzureDataDiskStandardSSDZRS AzureDataDiskType = "StandardSSD_ZRS"
+	// AzureDataDiskPremiumLRS is a premium SSD.
+	AzureDataDiskPremiumLRS AzureDataDiskType = "Premium_LRS"
+	// AzureDataDiskPremiumZRS is a premium SSD, replicated over zones.
+	AzureDataDiskPremiumZRS AzureDataDiskType = "Premium_ZRS"
+	// AzureDataDiskPremiumV2LRS is a premium SSD of the second version.
+	AzureDataDiskPremiumV2LRS AzureDataDiskType = "PremiumV2_LRS"
+	// AzureDataDiskUltraSSDLRS is an ultra disk.
+	AzureDataDiskUltraSSDLRS AzureDataDiskType = "UltraSSD_LRS"
+)
 
 // AzureDataDisk is a disk in addition to the one that the machine boots from.
 // +kubebuilder:validation:XValidation:rule="has(self.sizeGiB) || has(self.snapshotID)",message="a disk without a snapshot needs sizeGiB"
@@ -526,13 +621,11 @@ type AzureDataDisk struct {
 	// type is the type of the disk. Default: Azure's, "Standard_LRS".
 	// Example: "Premium_LRS".
 	// +optional
-	// +kubebuilder:validation:Enum=Standard_LRS;StandardSSD_LRS;StandardSSD_ZRS;Premium_LRS;Premium_ZRS;PremiumV2_LRS;UltraSSD_LRS
-	Type string `json:"type,omitempty"`
+	Type AzureDataDiskType `json:"type,omitempty"`
 
 	// caching is how the host caches the disk. Default: "None".
 	// +optional
-	// +kubebuilder:validation:Enum=None;ReadOnly;ReadWrite
-	Caching string `json:"caching,omitempty"`
+	Caching AzureCaching `json:"caching,omitempty"`
 
 	// iops is the number of I/O operations per second.
 	// Example: 5000.
@@ -584,13 +677,23 @@ type AzureIdentity struct {
 	UserIDs []string `json:"userIDs,omitempty"`
 }
 
+// AzureEvictionPolicy specifies what happens to a spot machine that Azure takes back.
+// +kubebuilder:validation:Enum=Delete;Deallocate
+type AzureEvictionPolicy string
+
+const (
+	// AzureEvictionDelete deletes the machine.
+	AzureEvictionDelete AzureEvictionPolicy = "Delete"
+	// AzureEvictionDeallocate stops the machine, and keeps its disks.
+	AzureEvictionDeallocate AzureEvictionPolicy = "Deallocate"
+)
+
 // AzureSpot specifies how Azure may take the machine back.
 type AzureSpot struct {
 	// evictionPolicy is what an eviction does: "Delete" removes the machine, "Deallocate" stops it,
 	// and its disks continue to cost money. Default: "Delete".
 	// +optional
-	// +kubebuilder:validation:Enum=Delete;Deallocate
-	EvictionPolicy string `json:"evictionPolicy,omitempty"`
+	EvictionPolicy AzureEvictionPolicy `json:"evictionPolicy,omitempty"`
 
 	// maxPriceUSD is the maximum price per hour, in US dollars. Default: the price of a machine
 	// that is not a spot machine.
@@ -601,6 +704,19 @@ type AzureSpot struct {
 	// +kubebuilder:validation:Pattern=`^[0-9]+(\.[0-9]{1,5})?$`
 	MaxPriceUSD string `json:"maxPriceUSD,omitempty"`
 }
+
+// AzureSecurityType is the security type of a machine.
+// +kubebuilder:validation:Enum=Standard;TrustedLaunch;ConfidentialVM
+type AzureSecurityType string
+
+const (
+	// AzureSecurityStandard is a machine without measured boot.
+	AzureSecurityStandard AzureSecurityType = "Standard"
+	// AzureSecurityTrustedLaunch is a machine with secure boot and a virtual TPM.
+	AzureSecurityTrustedLaunch AzureSecurityType = "TrustedLaunch"
+	// AzureSecurityConfidentialVM is a machine whose memory is encrypted.
+	AzureSecurityConfidentialVM AzureSecurityType = "ConfidentialVM"
+)
 
 // AzureSecurity specifies encryption and measured boot.
 // +kubebuilder:validation:MinProperties=1
@@ -613,8 +729,7 @@ type AzureSecurity struct {
 
 	// type is the security type of the machine. Default: the image's.
 	// +optional
-	// +kubebuilder:validation:Enum=Standard;TrustedLaunch;ConfidentialVM
-	Type string `json:"type,omitempty"`
+	Type AzureSecurityType `json:"type,omitempty"`
 
 	// secureBoot is "Enabled" to boot only signed software. Default: Azure's, by the type.
 	// +optional

@@ -114,7 +114,7 @@ type RateLimit struct {
 	// perSecond is the sustained number of calls per second, as a decimal number.
 	// Example: "2", "0.5".
 	// +required
-	// +kubebuilder:validation:Pattern=`^(0\.[0-9]{0,2}[1-9]|[1-9][0-9]{0,3}(\.[0-9]{1,3})?)$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0[.][0-9]{0,2}[1-9]|[1-9][0-9]{0,3}([.][0-9]{1,3})?)$')",message="must be a number from 0.001 to 9999.999, such as 2 or 0.5"
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=8
 	PerSecond string `json:"perSecond,omitempty"`
@@ -261,6 +261,24 @@ type OrphansStatus struct {
 	Observed []Orphan `json:"observed,omitempty"`
 }
 
+// OrphanState is how far Drover is with a resource that belongs to no machine.
+// +kubebuilder:validation:Enum=Observed;Confirmed;Deleting;OtherManager
+type OrphanState string
+
+const (
+	// OrphanObserved is the state of a resource that has no machine, before the grace period ends.
+	OrphanObserved OrphanState = "Observed"
+	// OrphanConfirmed is the state of a resource that had no machine in all listings of the grace
+	// period.
+	OrphanConfirmed OrphanState = "Confirmed"
+	// OrphanDeleting is the state of a resource that Drover deletes, with the others of the same
+	// machine.
+	OrphanDeleting OrphanState = "Deleting"
+	// OrphanOtherManager is the state of a resource that another management cluster created. Drover
+	// never touches it.
+	OrphanOtherManager OrphanState = "OtherManager"
+)
+
 // Orphan is a resource in the cloud that belongs to no machine.
 type Orphan struct {
 	// kind is the kind of the resource: "Instance", "NIC", "Disk" or "Address".
@@ -281,12 +299,16 @@ type Orphan struct {
 	// +required
 	Since metav1.Time `json:"since,omitempty,omitzero"` //nolint:kubeapilinter // No time is empty.
 
-	// next says what happens to the resource, and when.
-	// Example: "may be deleted if it is still without a machine after 2026-01-02T03:04:05Z".
+	// state is how far Drover is with the resource: "Observed", "Confirmed", "Deleting" or
+	// "OtherManager". Whether Drover deletes what is confirmed, orphanPolicy and the condition
+	// OrphansResolved say.
+	// +required
+	State OrphanState `json:"state,omitempty"`
+
+	// dueTime is when the grace period of a resource in the state "Observed" ends. The first listing
+	// after that confirms the resource, if it still has no machine.
 	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=256
-	Next string `json:"next,omitempty"`
+	DueTime metav1.Time `json:"dueTime,omitempty,omitzero"` //nolint:kubeapilinter // No time is empty.
 }
 
 // AccountOrphansResolvedCondition is False while the account has resources that belong to no

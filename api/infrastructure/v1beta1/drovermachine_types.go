@@ -113,6 +113,28 @@ type DroverMachineInitialization struct {
 	Provisioned *bool `json:"provisioned,omitempty"` //nolint:kubeapilinter // Cluster API's contract has a bool.
 }
 
+// InstanceState is the state of a VM.
+// +kubebuilder:validation:Enum=Pending;Running;Stopping;Stopped;Failed;Terminated;Gone
+type InstanceState string
+
+const (
+	// InstanceStatePending is the state of a VM that starts.
+	InstanceStatePending InstanceState = "Pending"
+	// InstanceStateRunning is the state of a VM that runs.
+	InstanceStateRunning InstanceState = "Running"
+	// InstanceStateStopping is the state of a VM that stops.
+	InstanceStateStopping InstanceState = "Stopping"
+	// InstanceStateStopped is the state of a VM that exists and does not run.
+	InstanceStateStopped InstanceState = "Stopped"
+	// InstanceStateFailed is the state of a VM that the cloud could not start.
+	InstanceStateFailed InstanceState = "Failed"
+	// InstanceStateTerminated is the state of a VM that the cloud still shows, and that will never
+	// run again.
+	InstanceStateTerminated InstanceState = "Terminated"
+	// InstanceStateGone is the state of a VM whose absence a live read confirmed.
+	InstanceStateGone InstanceState = "Gone"
+)
+
 // DroverMachineStatus is the observed state of the machine. All of it can be restored from spec and
 // the cloud.
 // +kubebuilder:validation:MinProperties=1
@@ -177,8 +199,7 @@ type DroverMachineStatus struct {
 	// instanceState is the VM's last observed state: Pending, Running, Stopping, Stopped, Failed,
 	// Terminated or Gone.
 	// +optional
-	// +kubebuilder:validation:Enum=Pending;Running;Stopping;Stopped;Failed;Terminated;Gone
-	InstanceState string `json:"instanceState,omitempty"`
+	InstanceState InstanceState `json:"instanceState,omitempty"`
 }
 
 // MachineNodeJoinedCondition is True once one Node has the machine's provider ID. It is False if
@@ -207,6 +228,7 @@ const MachineInstanceHealthyCondition = "InstanceHealthy"
 // +kubebuilder:printcolumn:name="State",type="string",JSONPath=".status.instanceState",description="The state of the VM"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
 // +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
+// +kubebuilder:printcolumn:name="Node",type="string",JSONPath=".status.conditions[?(@.type=='NodeJoined')].reason",description="Whether the VM has become a Node, or why not"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to",priority=1
 // +kubebuilder:printcolumn:name="Account",type="string",JSONPath=".spec.accountRef.name",description="The DroverAccount that creates it",priority=1
@@ -265,6 +287,21 @@ type DroverMachineTemplateSpec struct {
 	Template DroverMachineTemplateResource `json:"template,omitzero"`
 }
 
+// NodeArchitecture is a CPU architecture, as a GOARCH value.
+// +kubebuilder:validation:Enum=amd64;arm64;s390x;ppc64le
+type NodeArchitecture string
+
+const (
+	// NodeArchitectureAMD64 is 64-bit x86.
+	NodeArchitectureAMD64 NodeArchitecture = "amd64"
+	// NodeArchitectureARM64 is 64-bit Arm.
+	NodeArchitectureARM64 NodeArchitecture = "arm64"
+	// NodeArchitectureS390X is IBM Z.
+	NodeArchitectureS390X NodeArchitecture = "s390x"
+	// NodeArchitecturePPC64LE is 64-bit Power, little-endian.
+	NodeArchitecturePPC64LE NodeArchitecture = "ppc64le"
+)
+
 // NodeInfo describes a Node that is created from this template, for the cluster-autoscaler's scale
 // from zero.
 // +kubebuilder:validation:MinProperties=1
@@ -272,8 +309,7 @@ type NodeInfo struct {
 	// architecture is the CPU architecture, as a GOARCH value.
 	// Example: "amd64".
 	// +optional
-	// +kubebuilder:validation:Enum=amd64;arm64;s390x;ppc64le
-	Architecture string `json:"architecture,omitempty"`
+	Architecture NodeArchitecture `json:"architecture,omitempty"`
 
 	// operatingSystem is the operating system of the image.
 	// Example: "linux".

@@ -54,6 +54,56 @@ type GCPAccount struct {
 	CABundle string `json:"caBundle,omitempty"`
 }
 
+// GCPProvisioningModel is how Compute Engine provides a machine.
+// +kubebuilder:validation:Enum=STANDARD;SPOT;FLEX_START;RESERVATION_BOUND
+type GCPProvisioningModel string
+
+const (
+	// GCPProvisioningStandard is a machine that Compute Engine does not take back.
+	GCPProvisioningStandard GCPProvisioningModel = "STANDARD"
+	// GCPProvisioningSpot is spare capacity that Compute Engine may take back.
+	GCPProvisioningSpot GCPProvisioningModel = "SPOT"
+	// GCPProvisioningFlexStart is a machine that waits for capacity, and runs for a limited time.
+	GCPProvisioningFlexStart GCPProvisioningModel = "FLEX_START"
+	// GCPProvisioningReservationBound is a machine that runs as long as its reservation.
+	GCPProvisioningReservationBound GCPProvisioningModel = "RESERVATION_BOUND"
+)
+
+// GCPTerminationAction is what happens to a machine that Compute Engine takes back.
+// +kubebuilder:validation:Enum=DELETE;STOP
+type GCPTerminationAction string
+
+const (
+	// GCPTerminationDelete deletes the machine.
+	GCPTerminationDelete GCPTerminationAction = "DELETE"
+	// GCPTerminationStop stops the machine.
+	GCPTerminationStop GCPTerminationAction = "STOP"
+)
+
+// GCPHostMaintenance is what happens to a machine when its host is maintained.
+// +kubebuilder:validation:Enum=MIGRATE;TERMINATE
+type GCPHostMaintenance string
+
+const (
+	// GCPHostMaintenanceMigrate moves the machine to another host while it runs.
+	GCPHostMaintenanceMigrate GCPHostMaintenance = "MIGRATE"
+	// GCPHostMaintenanceTerminate ends the machine.
+	GCPHostMaintenanceTerminate GCPHostMaintenance = "TERMINATE"
+)
+
+// GCPConfidentialType is how the memory of a machine is encrypted.
+// +kubebuilder:validation:Enum=SEV;SEV_SNP;TDX
+type GCPConfidentialType string
+
+const (
+	// GCPConfidentialSEV is AMD SEV.
+	GCPConfidentialSEV GCPConfidentialType = "SEV"
+	// GCPConfidentialSEVSNP is AMD SEV-SNP.
+	GCPConfidentialSEVSNP GCPConfidentialType = "SEV_SNP"
+	// GCPConfidentialTDX is Intel TDX.
+	GCPConfidentialTDX GCPConfidentialType = "TDX"
+)
+
 // GCPMachine is a virtual machine of Compute Engine. Drover creates it with one call, together with
 // its network interfaces, ephemeral addresses and disks. All of them are deleted with it. Its name
 // is the name of the DroverMachine, if Compute Engine accepts that name.
@@ -148,15 +198,13 @@ type GCPMachine struct {
 	// provisioningModel is how the machine is bought. Compute Engine takes a SPOT machine back at
 	// any time. Default: "STANDARD".
 	// +optional
-	// +kubebuilder:validation:Enum=STANDARD;SPOT;FLEX_START;RESERVATION_BOUND
-	ProvisioningModel string `json:"provisioningModel,omitempty"`
+	ProvisioningModel GCPProvisioningModel `json:"provisioningModel,omitempty"`
 
 	// terminationAction is what happens to a machine that Compute Engine takes back: "DELETE"
 	// removes it, "STOP" stops it, and its disks continue to cost money. Default: "DELETE", for
 	// machines that Compute Engine takes back.
 	// +optional
-	// +kubebuilder:validation:Enum=DELETE;STOP
-	TerminationAction string `json:"terminationAction,omitempty"`
+	TerminationAction GCPTerminationAction `json:"terminationAction,omitempty"`
 
 	// maxRunSeconds is how long the machine may run before Compute Engine takes it back. Default:
 	// no limit of its own.
@@ -174,8 +222,7 @@ type GCPMachine struct {
 	// onHostMaintenance is what happens to the machine when its host is maintained. Default:
 	// Compute Engine's, by the machine type.
 	// +optional
-	// +kubebuilder:validation:Enum=MIGRATE;TERMINATE
-	OnHostMaintenance string `json:"onHostMaintenance,omitempty"`
+	OnHostMaintenance GCPHostMaintenance `json:"onHostMaintenance,omitempty"`
 
 	// shielded specifies measured boot. Default: Compute Engine's.
 	// +optional
@@ -183,8 +230,7 @@ type GCPMachine struct {
 
 	// confidentialType encrypts the memory of the machine with the named technology. Default: none.
 	// +optional
-	// +kubebuilder:validation:Enum=SEV;SEV_SNP;TDX
-	ConfidentialType string `json:"confidentialType,omitempty"`
+	ConfidentialType GCPConfidentialType `json:"confidentialType,omitempty"`
 
 	// minCPUPlatform is the oldest CPU that the machine may have. Default: any.
 	// Example: "Intel Ice Lake".
@@ -276,6 +322,32 @@ type GCPImage struct {
 	Project string `json:"project,omitempty"`
 }
 
+// GCPStackType specifies which families of addresses a network interface has.
+// +kubebuilder:validation:Enum=IPV4_ONLY;IPV4_IPV6;IPV6_ONLY
+type GCPStackType string
+
+const (
+	// GCPStackIPv4Only is IPv4 only.
+	GCPStackIPv4Only GCPStackType = "IPV4_ONLY"
+	// GCPStackIPv4IPv6 is IPv4 and IPv6.
+	GCPStackIPv4IPv6 GCPStackType = "IPV4_IPV6"
+	// GCPStackIPv6Only is IPv6 only.
+	GCPStackIPv6Only GCPStackType = "IPV6_ONLY"
+)
+
+// GCPNICType is the model of a network card.
+// +kubebuilder:validation:Enum=VIRTIO_NET;GVNIC;IDPF
+type GCPNICType string
+
+const (
+	// GCPNICVirtio is virtio.
+	GCPNICVirtio GCPNICType = "VIRTIO_NET"
+	// GCPNICGVNIC is Google's Virtual NIC.
+	GCPNICGVNIC GCPNICType = "GVNIC"
+	// GCPNICIDPF is Intel's Infrastructure Data Path Function.
+	GCPNICIDPF GCPNICType = "IDPF"
+)
+
 // GCPNetworkInterface is a network interface.
 // +kubebuilder:validation:XValidation:rule="has(self.network) || has(self.subnetwork)",message="network or subnetwork must be set"
 // +kubebuilder:validation:XValidation:rule="!has(self.publicIPv6) || self.publicIPv6 == 'Disabled' || (has(self.stackType) && self.stackType != 'IPV4_ONLY')",message="publicIPv6 needs stackType IPV4_IPV6 or IPV6_ONLY"
@@ -314,8 +386,7 @@ type GCPNetworkInterface struct {
 
 	// stackType is which IP versions the interface has. Default: "IPV4_ONLY".
 	// +optional
-	// +kubebuilder:validation:Enum=IPV4_ONLY;IPV4_IPV6;IPV6_ONLY
-	StackType string `json:"stackType,omitempty"`
+	StackType GCPStackType `json:"stackType,omitempty"`
 
 	// aliasIPRanges are ranges of addresses for the machine's Pods. Default: none.
 	// +optional
@@ -326,8 +397,7 @@ type GCPNetworkInterface struct {
 
 	// nicType is the type of the interface. Default: Compute Engine's, by the machine type.
 	// +optional
-	// +kubebuilder:validation:Enum=VIRTIO_NET;GVNIC;IDPF
-	NICType string `json:"nicType,omitempty"`
+	NICType GCPNICType `json:"nicType,omitempty"`
 
 	// queueCount is the number of queues. Default: Compute Engine's, by the machine type.
 	// +optional
@@ -336,12 +406,22 @@ type GCPNetworkInterface struct {
 	QueueCount int32 `json:"queueCount,omitempty"`
 }
 
+// GCPNetworkTier specifies how the traffic of a public address travels.
+// +kubebuilder:validation:Enum=PREMIUM;STANDARD
+type GCPNetworkTier string
+
+const (
+	// GCPNetworkTierPremium is Google's own network.
+	GCPNetworkTierPremium GCPNetworkTier = "PREMIUM"
+	// GCPNetworkTierStandard is the public Internet.
+	GCPNetworkTierStandard GCPNetworkTier = "STANDARD"
+)
+
 // GCPPublicIP is an ephemeral public address.
 type GCPPublicIP struct {
 	// networkTier is the network tier of the address. Default: the project's.
 	// +optional
-	// +kubebuilder:validation:Enum=PREMIUM;STANDARD
-	NetworkTier string `json:"networkTier,omitempty"`
+	NetworkTier GCPNetworkTier `json:"networkTier,omitempty"`
 }
 
 // GCPAliasIPRange is a range of addresses that Compute Engine takes from a subnet.
@@ -448,6 +528,17 @@ type GCPKMSKey struct {
 	ServiceAccount string `json:"serviceAccount,omitempty"`
 }
 
+// GCPDiskInterface is how a machine accesses its local SSDs.
+// +kubebuilder:validation:Enum=NVME;SCSI
+type GCPDiskInterface string
+
+const (
+	// GCPDiskInterfaceNVMe is NVMe.
+	GCPDiskInterfaceNVMe GCPDiskInterface = "NVME"
+	// GCPDiskInterfaceSCSI is SCSI.
+	GCPDiskInterfaceSCSI GCPDiskInterface = "SCSI"
+)
+
 // GCPLocalSSDs are disks on the host. Their data are lost with the machine.
 type GCPLocalSSDs struct {
 	// count is how many disks there are.
@@ -459,8 +550,7 @@ type GCPLocalSSDs struct {
 
 	// interface is the interface of the disks. Default: "NVME".
 	// +optional
-	// +kubebuilder:validation:Enum=NVME;SCSI
-	Interface string `json:"interface,omitempty"`
+	Interface GCPDiskInterface `json:"interface,omitempty"`
 }
 
 // GCPServiceAccount is the service account of a machine.
@@ -521,13 +611,25 @@ type GCPAccelerator struct {
 	Count int32 `json:"count,omitempty"`
 }
 
+// GCPReservationType specifies which reservations a machine may use.
+// +kubebuilder:validation:Enum=ANY_RESERVATION;NO_RESERVATION;SPECIFIC_RESERVATION
+type GCPReservationType string
+
+const (
+	// GCPReservationAny is any reservation that fits, or none.
+	GCPReservationAny GCPReservationType = "ANY_RESERVATION"
+	// GCPReservationNone is no reservation.
+	GCPReservationNone GCPReservationType = "NO_RESERVATION"
+	// GCPReservationSpecific is the named reservation only.
+	GCPReservationSpecific GCPReservationType = "SPECIFIC_RESERVATION"
+)
+
 // GCPReservation specifies which reservation a machine uses.
 // +kubebuilder:validation:XValidation:rule="has(self.name) == (self.type == 'SPECIFIC_RESERVATION')",message="name is for type SPECIFIC_RESERVATION, and required for it"
 type GCPReservation struct {
 	// type is which reservations the machine may use.
 	// +required
-	// +kubebuilder:validation:Enum=ANY_RESERVATION;NO_RESERVATION;SPECIFIC_RESERVATION
-	Type string `json:"type,omitempty"`
+	Type GCPReservationType `json:"type,omitempty"`
 
 	// name is the name of the reservation, or projects/PROJECT/reservations/NAME for one that
 	// another project shares.
@@ -538,6 +640,17 @@ type GCPReservation struct {
 	// +kubebuilder:validation:Pattern=`^(projects/[^\s/?#]+/reservations/)?[a-z][^\s?#]*$`
 	Name string `json:"name,omitempty"`
 }
+
+// GCPNodeAffinityOperator compares the label of a sole-tenant node with values.
+// +kubebuilder:validation:Enum=IN;NOT_IN
+type GCPNodeAffinityOperator string
+
+const (
+	// GCPNodeAffinityIn requires one of the values.
+	GCPNodeAffinityIn GCPNodeAffinityOperator = "IN"
+	// GCPNodeAffinityNotIn excludes the values.
+	GCPNodeAffinityNotIn GCPNodeAffinityOperator = "NOT_IN"
+)
 
 // GCPNodeAffinity selects sole-tenant nodes by a label.
 type GCPNodeAffinity struct {
@@ -550,8 +663,7 @@ type GCPNodeAffinity struct {
 
 	// operator is IN or NOT_IN. Default: "IN".
 	// +optional
-	// +kubebuilder:validation:Enum=IN;NOT_IN
-	Operator string `json:"operator,omitempty"`
+	Operator GCPNodeAffinityOperator `json:"operator,omitempty"`
 
 	// values are the values of the label.
 	// +required

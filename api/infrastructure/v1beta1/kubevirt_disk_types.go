@@ -2,6 +2,10 @@
 
 package v1beta1
 
+import (
+	corev1 "k8s.io/api/core/v1"
+)
+
 // KubeVirtRootDisk is the disk that the machine boots from. Exactly one source must be set.
 // +kubebuilder:validation:XValidation:rule="has(self.containerDisk) != has(self.dataVolume)",message="exactly one must be set: containerDisk or dataVolume"
 // +kubebuilder:validation:XValidation:rule="!has(self.dataVolume) || !has(self.dataVolume.source.blank)",message="a machine can't boot from a blank disk"
@@ -45,7 +49,7 @@ type KubeVirtContainerDisk struct {
 	// otherwise "IfNotPresent".
 	// +optional
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
-	PullPolicy string `json:"pullPolicy,omitempty"`
+	PullPolicy corev1.PullPolicy `json:"pullPolicy,omitempty"`
 }
 
 // KubeVirtDataDisk is an additional disk. Exactly one source must be set.
@@ -109,13 +113,13 @@ type KubeVirtDataVolume struct {
 	// the mode in CDI's profile of the storage class.
 	// +optional
 	// +kubebuilder:validation:Enum=ReadWriteOnce;ReadWriteMany
-	AccessMode string `json:"accessMode,omitempty"`
+	AccessMode corev1.PersistentVolumeAccessMode `json:"accessMode,omitempty"`
 
 	// volumeMode is the mode of the volume. Default: the mode in CDI's profile of the storage
 	// class.
 	// +optional
 	// +kubebuilder:validation:Enum=Block;Filesystem
-	VolumeMode string `json:"volumeMode,omitempty"`
+	VolumeMode corev1.PersistentVolumeMode `json:"volumeMode,omitempty"`
 }
 
 // KubeVirtDataVolumeSource specifies where a volume's content comes from. Exactly one source must
@@ -152,6 +156,17 @@ type KubeVirtDataVolumeSource struct {
 // KubeVirtBlankSource is an empty source. It has no fields.
 type KubeVirtBlankSource struct{}
 
+// KubeVirtPullMethod specifies who pulls an image.
+// +kubebuilder:validation:Enum=node;pod
+type KubeVirtPullMethod string
+
+const (
+	// KubeVirtPullByNode is the container runtime of a node.
+	KubeVirtPullByNode KubeVirtPullMethod = "node"
+	// KubeVirtPullByPod is the pod of CDI's importer.
+	KubeVirtPullByPod KubeVirtPullMethod = "pod"
+)
+
 // KubeVirtRegistrySource is a disk in an OCI image.
 type KubeVirtRegistrySource struct {
 	// url is the URL of the image.
@@ -165,8 +180,7 @@ type KubeVirtRegistrySource struct {
 	// pullMethod is "node" to pull with the node's container runtime, or "pod" to pull with CDI.
 	// Default: CDI's default, which is "pod".
 	// +optional
-	// +kubebuilder:validation:Enum=node;pod
-	PullMethod string `json:"pullMethod,omitempty"`
+	PullMethod KubeVirtPullMethod `json:"pullMethod,omitempty"`
 
 	// secretRef is the name of a Secret in the account's namespace with the registry's credentials.
 	// Default: none.

@@ -2,6 +2,10 @@
 
 package v1beta1
 
+import (
+	corev1 "k8s.io/api/core/v1"
+)
+
 // KubeVirtAccount is a namespace of a Kubernetes cluster with KubeVirt. Its credentials Secret has
 // the key "kubeconfig", which Drover reads as data only: one server with its certificate authority,
 // and a token or client certificate. Without a Secret, the manager's service account creates the
@@ -64,6 +68,19 @@ const (
 // +kubebuilder:validation:Enum=None;LiveMigrate;LiveMigrateIfPossible;External
 type KubeVirtEvictionStrategy string
 
+const (
+	// KubeVirtEvictionNone ends the VM.
+	KubeVirtEvictionNone KubeVirtEvictionStrategy = "None"
+	// KubeVirtLiveMigrate moves the VM to another node, and keeps the node from being drained until
+	// then.
+	KubeVirtLiveMigrate KubeVirtEvictionStrategy = "LiveMigrate"
+	// KubeVirtLiveMigrateIfPossible moves the VM to another node if it can be moved. Otherwise it
+	// ends the VM.
+	KubeVirtLiveMigrateIfPossible KubeVirtEvictionStrategy = "LiveMigrateIfPossible"
+	// KubeVirtEvictionExternal leaves the VM to another controller.
+	KubeVirtEvictionExternal KubeVirtEvictionStrategy = "External"
+)
+
 // KubeVirtCloudInit specifies the data source from which the guest reads its user data.
 // +kubebuilder:validation:Enum=NoCloud;ConfigDrive
 type KubeVirtCloudInit string
@@ -78,6 +95,15 @@ const (
 // KubeVirtArchitecture is a CPU architecture, as a GOARCH value.
 // +kubebuilder:validation:Enum=amd64;arm64;s390x
 type KubeVirtArchitecture string
+
+const (
+	// KubeVirtArchitectureAMD64 is 64-bit x86.
+	KubeVirtArchitectureAMD64 KubeVirtArchitecture = "amd64"
+	// KubeVirtArchitectureARM64 is 64-bit Arm.
+	KubeVirtArchitectureARM64 KubeVirtArchitecture = "arm64"
+	// KubeVirtArchitectureS390X is IBM Z.
+	KubeVirtArchitectureS390X KubeVirtArchitecture = "s390x"
+)
 
 // KubeVirtMachine is a VirtualMachine. CPU and memory come either from an instancetype, or from cpu
 // and memoryMiB.
@@ -257,6 +283,17 @@ type KubeVirtMachine struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
+// KubeVirtInstancetypeKind is the kind of an instancetype.
+// +kubebuilder:validation:Enum=VirtualMachineClusterInstancetype;VirtualMachineInstancetype
+type KubeVirtInstancetypeKind string
+
+const (
+	// KubeVirtClusterInstancetype is an instancetype of the cluster.
+	KubeVirtClusterInstancetype KubeVirtInstancetypeKind = "VirtualMachineClusterInstancetype"
+	// KubeVirtNamespacedInstancetype is an instancetype of the account's namespace.
+	KubeVirtNamespacedInstancetype KubeVirtInstancetypeKind = "VirtualMachineInstancetype"
+)
+
 // KubeVirtInstancetype names a VirtualMachineClusterInstancetype or VirtualMachineInstancetype.
 type KubeVirtInstancetype struct {
 	// name is the name of the instancetype.
@@ -270,9 +307,19 @@ type KubeVirtInstancetype struct {
 	// kind is the kind of the instancetype: that of the cluster, or that of the account's
 	// namespace. Default: "VirtualMachineClusterInstancetype".
 	// +optional
-	// +kubebuilder:validation:Enum=VirtualMachineClusterInstancetype;VirtualMachineInstancetype
-	Kind string `json:"kind,omitempty"`
+	Kind KubeVirtInstancetypeKind `json:"kind,omitempty"`
 }
+
+// KubeVirtPreferenceKind is the kind of a preference.
+// +kubebuilder:validation:Enum=VirtualMachineClusterPreference;VirtualMachinePreference
+type KubeVirtPreferenceKind string
+
+const (
+	// KubeVirtClusterPreference is a preference of the cluster.
+	KubeVirtClusterPreference KubeVirtPreferenceKind = "VirtualMachineClusterPreference"
+	// KubeVirtNamespacedPreference is a preference of the account's namespace.
+	KubeVirtNamespacedPreference KubeVirtPreferenceKind = "VirtualMachinePreference"
+)
 
 // KubeVirtPreference names a VirtualMachineClusterPreference or VirtualMachinePreference.
 type KubeVirtPreference struct {
@@ -287,8 +334,7 @@ type KubeVirtPreference struct {
 	// kind is the kind of the preference: that of the cluster, or that of the account's namespace.
 	// Default: "VirtualMachineClusterPreference".
 	// +optional
-	// +kubebuilder:validation:Enum=VirtualMachineClusterPreference;VirtualMachinePreference
-	Kind string `json:"kind,omitempty"`
+	Kind KubeVirtPreferenceKind `json:"kind,omitempty"`
 }
 
 // KubeVirtCPUPlacement specifies which CPUs of the node run those of a guest.
@@ -349,6 +395,36 @@ type KubeVirtDevice struct {
 	DeviceName string `json:"deviceName,omitempty"`
 }
 
+// KubeVirtBinding specifies how a guest is connected to a network.
+// +kubebuilder:validation:Enum=Masquerade;Bridge;SRIOV
+type KubeVirtBinding string
+
+const (
+	// KubeVirtMasquerade puts the guest behind the address of its pod.
+	KubeVirtMasquerade KubeVirtBinding = "Masquerade"
+	// KubeVirtBridge gives the guest the address of its pod, or connects it to the network itself.
+	KubeVirtBridge KubeVirtBinding = "Bridge"
+	// KubeVirtSRIOV gives the guest a virtual function of a network card.
+	KubeVirtSRIOV KubeVirtBinding = "SRIOV"
+)
+
+// KubeVirtNICModel is the model of a network card.
+// +kubebuilder:validation:Enum=virtio;e1000;e1000e;rtl8139;igb
+type KubeVirtNICModel string
+
+const (
+	// KubeVirtNICVirtio is virtio.
+	KubeVirtNICVirtio KubeVirtNICModel = "virtio"
+	// KubeVirtNICE1000 is Intel's 82540.
+	KubeVirtNICE1000 KubeVirtNICModel = "e1000"
+	// KubeVirtNICE1000E is Intel's 82574.
+	KubeVirtNICE1000E KubeVirtNICModel = "e1000e"
+	// KubeVirtNICRTL8139 is Realtek's 8139.
+	KubeVirtNICRTL8139 KubeVirtNICModel = "rtl8139"
+	// KubeVirtNICIGB is Intel's 82576.
+	KubeVirtNICIGB KubeVirtNICModel = "igb"
+)
+
 // KubeVirtNetwork is one network interface.
 // +kubebuilder:validation:XValidation:rule="has(self.multus) || !has(self.binding) || self.binding != 'SRIOV'",message="SRIOV needs a multus network"
 // +kubebuilder:validation:XValidation:rule="!has(self.multus) || !has(self.binding) || self.binding != 'Masquerade'",message="Masquerade is for the pod network"
@@ -373,13 +449,11 @@ type KubeVirtNetwork struct {
 	// binding specifies how the guest is connected: "Masquerade", "Bridge" or "SRIOV". Default:
 	// "Masquerade" for the pod network, "Bridge" for multus.
 	// +optional
-	// +kubebuilder:validation:Enum=Masquerade;Bridge;SRIOV
-	Binding string `json:"binding,omitempty"`
+	Binding KubeVirtBinding `json:"binding,omitempty"`
 
 	// model is the model of the network card. Default: the preference's model, otherwise "virtio".
 	// +optional
-	// +kubebuilder:validation:Enum=virtio;e1000;e1000e;rtl8139;igb
-	Model string `json:"model,omitempty"`
+	Model KubeVirtNICModel `json:"model,omitempty"`
 }
 
 // KubeVirtNodeCondition is a condition on a node's labels.
@@ -396,7 +470,7 @@ type KubeVirtNodeCondition struct {
 	// Example: "In".
 	// +required
 	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
-	Operator string `json:"operator,omitempty"`
+	Operator corev1.NodeSelectorOperator `json:"operator,omitempty"`
 
 	// values are the values to compare the label with. Default: none.
 	// Example: ["zone-a", "zone-b"].
@@ -427,7 +501,7 @@ type KubeVirtSpread struct {
 	// whenUnsatisfiable is "ScheduleAnyway" or "DoNotSchedule". Default: "ScheduleAnyway".
 	// +optional
 	// +kubebuilder:validation:Enum=ScheduleAnyway;DoNotSchedule
-	WhenUnsatisfiable string `json:"whenUnsatisfiable,omitempty"`
+	WhenUnsatisfiable corev1.UnsatisfiableConstraintAction `json:"whenUnsatisfiable,omitempty"`
 
 	// matchLabels selects the machines that are counted, by their labels. Default: all machines of
 	// the cluster.
@@ -452,7 +526,7 @@ type KubeVirtToleration struct {
 	// operator is "Equal" or "Exists". Default: "Equal".
 	// +optional
 	// +kubebuilder:validation:Enum=Equal;Exists
-	Operator string `json:"operator,omitempty"`
+	Operator corev1.TolerationOperator `json:"operator,omitempty"`
 
 	// value is the value of the taint. Default: "".
 	// Example: "vms".
@@ -464,7 +538,7 @@ type KubeVirtToleration struct {
 	// effect is the effect of the taint. Default: every effect.
 	// +optional
 	// +kubebuilder:validation:Enum=NoSchedule;PreferNoSchedule;NoExecute
-	Effect string `json:"effect,omitempty"`
+	Effect corev1.TaintEffect `json:"effect,omitempty"`
 
 	// seconds is how long the VM stays on a node that gets the taint, with the effect NoExecute.
 	// Default: forever.
@@ -475,12 +549,22 @@ type KubeVirtToleration struct {
 	Seconds *int64 `json:"seconds,omitempty"`
 }
 
+// KubeVirtBootloader is the firmware of a guest.
+// +kubebuilder:validation:Enum=BIOS;UEFI
+type KubeVirtBootloader string
+
+const (
+	// KubeVirtBIOS is a BIOS.
+	KubeVirtBIOS KubeVirtBootloader = "BIOS"
+	// KubeVirtUEFI is UEFI.
+	KubeVirtUEFI KubeVirtBootloader = "UEFI"
+)
+
 // KubeVirtFirmware is the firmware that boots a guest.
 type KubeVirtFirmware struct {
 	// bootloader is "BIOS" or "UEFI".
 	// +required
-	// +kubebuilder:validation:Enum=BIOS;UEFI
-	Bootloader string `json:"bootloader,omitempty"`
+	Bootloader KubeVirtBootloader `json:"bootloader,omitempty"`
 
 	// secureBoot is "Enabled" if only signed code may boot. Default: "Disabled".
 	// +optional
@@ -507,7 +591,7 @@ type KubeVirtLoadBalancer struct {
 	// "LoadBalancer".
 	// +optional
 	// +kubebuilder:validation:Enum=ClusterIP;NodePort;LoadBalancer
-	Type string `json:"type,omitempty"`
+	Type corev1.ServiceType `json:"type,omitempty"`
 
 	// host is the IP address or DNS name at which clients reach nodes of the cluster that runs the
 	// VMs, for the type NodePort.

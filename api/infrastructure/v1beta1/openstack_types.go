@@ -2,6 +2,19 @@
 
 package v1beta1
 
+// OpenStackInterface specifies which endpoints of the catalog are used.
+// +kubebuilder:validation:Enum=public;internal;admin
+type OpenStackInterface string
+
+const (
+	// OpenStackInterfacePublic is the endpoint for all users.
+	OpenStackInterfacePublic OpenStackInterface = "public"
+	// OpenStackInterfaceInternal is the endpoint inside the cloud.
+	OpenStackInterfaceInternal OpenStackInterface = "internal"
+	// OpenStackInterfaceAdmin is the endpoint for administrators.
+	OpenStackInterfaceAdmin OpenStackInterface = "admin"
+)
+
 // OpenStackAccount is a project in a region of an OpenStack cloud. Its credentials Secret has the
 // key "clouds.yaml", plus "tls.crt" and "tls.key" if the services require a client certificate.
 // There are no ambient credentials.
@@ -46,8 +59,7 @@ type OpenStackAccount struct {
 
 	// interface is the kind of the service endpoints to use. Default: "public".
 	// +optional
-	// +kubebuilder:validation:Enum=public;internal;admin
-	Interface string `json:"interface,omitempty"`
+	Interface OpenStackInterface `json:"interface,omitempty"`
 
 	// cloud is the name of the entry in clouds.yaml. Default: the only entry.
 	// Example: "openstack".
@@ -229,6 +241,29 @@ type OpenStackVolume struct {
 	InMachineZone FeatureState `json:"inMachineZone,omitempty"`
 }
 
+// OpenStackVNICType is the type of a port's virtual network card.
+// +kubebuilder:validation:Enum=normal;macvtap;direct;direct-physical;baremetal;virtio-forwarder;vdpa;remote-managed
+type OpenStackVNICType string
+
+const (
+	// OpenStackVNICNormal is a card that the hypervisor emulates.
+	OpenStackVNICNormal OpenStackVNICType = "normal"
+	// OpenStackVNICMacvtap is a macvtap device.
+	OpenStackVNICMacvtap OpenStackVNICType = "macvtap"
+	// OpenStackVNICDirect is a virtual function of a card.
+	OpenStackVNICDirect OpenStackVNICType = "direct"
+	// OpenStackVNICDirectPhysical is a physical function of a card.
+	OpenStackVNICDirectPhysical OpenStackVNICType = "direct-physical"
+	// OpenStackVNICBaremetal is a port of a bare metal server.
+	OpenStackVNICBaremetal OpenStackVNICType = "baremetal"
+	// OpenStackVNICVirtioForwarder is a virtio forwarder.
+	OpenStackVNICVirtioForwarder OpenStackVNICType = "virtio-forwarder"
+	// OpenStackVNICVDPA is a vDPA device.
+	OpenStackVNICVDPA OpenStackVNICType = "vdpa"
+	// OpenStackVNICRemoteManaged is a port of a SmartNIC.
+	OpenStackVNICRemoteManaged OpenStackVNICType = "remote-managed"
+)
+
 // OpenStackPort is a Neutron port.
 // +kubebuilder:validation:XValidation:rule="!has(self.portSecurity) || self.portSecurity == 'Enabled' || (!has(self.securityGroups) && !has(self.allowedAddressPairs))",message="securityGroups and allowedAddressPairs need port security: remove them, or set portSecurity to Enabled"
 type OpenStackPort struct {
@@ -278,8 +313,7 @@ type OpenStackPort struct {
 	// vnicType specifies how the port is bound to the host, such as "direct" for SR-IOV. Default:
 	// Neutron's default, which is "normal".
 	// +optional
-	// +kubebuilder:validation:Enum=normal;macvtap;direct;direct-physical;baremetal;virtio-forwarder;vdpa;remote-managed
-	VNICType string `json:"vnicType,omitempty"`
+	VNICType OpenStackVNICType `json:"vnicType,omitempty"`
 
 	// floatingNetwork is the ID or name of the network from which the port gets a floating IP. The
 	// floating IP is deleted with the machine. The port's own network must be routed to

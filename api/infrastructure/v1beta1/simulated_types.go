@@ -78,10 +78,16 @@ type SimulatedDataDisk struct {
 	SizeGiB int32 `json:"sizeGiB,omitempty"`
 }
 
+// SimulatedMarketType is how a machine is bought.
+// +kubebuilder:validation:Enum=spot
+type SimulatedMarketType string
+
+// SimulatedMarketSpot is capacity that the cloud may take back.
+const SimulatedMarketSpot SimulatedMarketType = "spot"
+
 // SimulatedMarket specifies how the machine is purchased.
 type SimulatedMarket struct {
 	// type is "spot" for a cheaper machine that the cloud may interrupt at any time.
 	// +required
-	// +kubebuilder:validation:Enum=spot
-	Type string `json:"type,omitempty"`
+	Type SimulatedMarketType `json:"type,omitempty"`
 }
