@@ -21,6 +21,7 @@ plan() {
 ticked=0 planned=""
 progress() {
   local elapsed=$((SECONDS - $1)) compiled total state
+  [ -t 2 ] || [ "$elapsed" -ge $((ticked + 15)) ] || { [ -z "$planned" ] && [ -e "$2.plan" ]; } || return 0
   compiled=$(grep -vc '^go: ' "$2" || true)
   state="$compiled packages compiled"
   if [ -e "$2.plan" ]; then

@@ -203,6 +203,38 @@ func TestSlotOfADeletedMachine(t *testing.T) {
 	}
 }
 
+// TestSlotOfARefusedMachine: a machine whose create had no answer, and which a later step refuses
+// before it sends one, leaves its slot. It keeps the slot while the create may still run.
+func TestSlotOfARefusedMachine(t *testing.T) {
+	for code, kept := range map[cloud.Code]int{
+		cloud.InvalidSpec: 0, cloud.NotFound: 0, cloud.NoCapacity: 0, cloud.QuotaExceeded: 0,
+		cloud.Throttled: 1, cloud.Unavailable: 1, cloud.Unauthorized: 1, cloud.Conflict: 1, cloud.Unknown: 1,
+	} {
+		t.Run(string(code), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := joined(cloud.Limit{PerSecond: 1, Burst: 2}, &workers{all: 10}, testKey)
+				a.join(testKey, a.bucket.limit, 1, func() {})
+				for _, r := range []struct {
+					sent bool
+					code cloud.Code
+				}{{true, cloud.Unavailable}, {false, code}} {
+					m, err := a.admit(testKey, "m", false)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if r.sent {
+						m.recordCreate(true)
+					}
+					m.end(result{asked: m.began, answered: true, err: cloud.Errorf(r.code, "no")})
+				}
+				if n := len(a.atOnce.starts); n != kept {
+					t.Errorf("%d slots are held, want %d", n, kept)
+				}
+			})
+		})
+	}
+}
+
 // TestRunningCreatesOfAnEarlierProcess: after a restart, the creates that run still count.
 func TestRunningCreatesOfAnEarlierProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/budget"
 )
 
 // Bounds of what the statuses of a DroverMachine and a DroverAccount can hold. Anyone can answer at
@@ -60,24 +61,12 @@ func sanitizeAll(resources []cloud.Resource) []cloud.Resource {
 }
 
 // sizeOf returns how many bytes the records of these resources take, roughly.
-func sizeOf(resources []cloud.Resource) (size int64) {
-	const record = 1 << 10 // of a resource, and its machine's
+func sizeOf(resources []cloud.Resource) (sum int64) {
+	const machine = 768 // of the machine's own record
 	for _, r := range resources {
-		size += int64(record + len(r.ID) + len(r.Token) + len(r.OwnershipID) + len(r.ProviderID) + len(r.FailureDomain) +
-			len(r.ImageID) + len(r.Code) + len(r.Reason) + len(r.Notice))
-		for _, a := range r.Addresses {
-			size += int64(len(a.Type) + len(a.Address))
-		}
-		for _, text := range r.GuestReported {
-			size += int64(len(text))
-		}
-		if r.Balancer != nil {
-			for _, t := range r.Balancer.Targets {
-				size += int64(len(t.Address))
-			}
-		}
+		sum += machine + budget.SizeOf(r)
 	}
-	return size
+	return sum
 }
 
 // zones returns the cloud's failure domains as a sorted set, or an error if they can't be real.

@@ -111,10 +111,20 @@ func (t *turn) recordProgress(r result, sentBack bool) {
 		l.running[t.token] = since
 	case r.err != nil && t.made:
 		l.made[t.token] = since
-	case r.err == nil || t.fresh || t.sent && cloud.CodeOf(r.err) != cloud.Throttled: // a step that the cloud refuses goes before nobody
+	case r.err == nil || t.fresh || isRefusal(r.err) || t.sent && cloud.CodeOf(r.err) != cloud.Throttled: // what is refused goes before nobody
 		delete(l.made, t.token)
 		a.giveBackSlots(l, since)
 	}
+}
+
+// isRefusal reports whether the cloud, or Drover itself, refuses the machine, so that no create of
+// it runs on.
+func isRefusal(err error) bool {
+	switch cloud.CodeOf(err) {
+	case cloud.InvalidSpec, cloud.NotFound, cloud.NoCapacity, cloud.QuotaExceeded:
+		return true
+	}
+	return false
 }
 
 // keepPlace puts the machine back to its place in the lane. It needs the lock.

@@ -116,3 +116,10 @@ func Live(t testing.TB, a *fleet.Account, n int, spec *infrav1.DroverMachineFiel
 		return left
 	}, "3m", "500ms").Should(gomega.BeZero())
 }
+
+// LateListings returns how many calls of listings a slow computer may add to those that are counted
+// since began: a fleet that takes longer than a minute is listed more often, every five seconds, by
+// at most three calls.
+func LateListings(began time.Time) int {
+	return 3 * int(max(0, time.Since(began)-time.Minute)/(5*time.Second))
+}

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package driverkit_test
+package budget_test
 
 import (
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/internal/budget"
 )
 
 func TestSizeOf(t *testing.T) {
@@ -28,9 +29,10 @@ func TestSizeOf(t *testing.T) {
 		"an interface":  {[]any{text, inner{text: text}}, 2072},
 		"a map":         {map[string]any{"a": text, text: 1}, 2064},
 		"a nil pointer": {(*inner)(nil), 8},
+		"a time":        {time.Now(), 24},
 		"an array":      {[2]inner{{text: text}, {text: text}}, 2048},
 	} {
-		if got := driverkit.SizeOf(c.value); got < c.least || got > c.least+100 {
+		if got := budget.SizeOf(c.value); got < c.least || got > c.least+100 {
 			t.Errorf("%s takes %d bytes, not about %d", name, got, c.least)
 		}
 	}
