@@ -30,7 +30,7 @@ export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 1m
 # them are ours, and those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
 LONG := test/aws test/takeover test/azure test/gcp test/lifecycle test/crash test/chaos test/orphans test/outage test/security test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/cluster test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
 
-# What `make lint` looks at.
+# The Go modules that `make lint` looks at.
 MODULES := .
 
 # Programs are built and then run, because "go run" passes on neither signals nor exit codes.

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/golangci/golangci-lint/v2/pkg/commands"
@@ -13,6 +14,7 @@ import (
 
 func main() {
 	if err := commands.Execute(commands.BuildInfo{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(exitcodes.Failure)
 	}
 }
