@@ -29,6 +29,9 @@ export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 1m
 # them are ours, and those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
 LONG := test/aws test/takeover test/azure test/gcp test/lifecycle test/crash test/chaos test/orphans test/outage test/security test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/cluster test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
 
+# The Go modules that `make lint` looks at.
+MODULES := . test
+
 # Programs are built and then run, because "go run" passes on neither signals nor exit codes.
 
 PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
@@ -91,15 +94,17 @@ else
 	@exec bin/playground
 endif
 
-lint: ## Check formatting, requirements, go vet, staticcheck, the API, the workflows and the words
+lint: ## Check formatting, requirements, go vet, staticcheck, golangci-lint, the API, the workflows and unfinished merges
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$out" ]; then echo "not formatted (gofmt -w):"; echo "$$out"; exit 1; fi
-	go mod tidy -diff && go -C test mod tidy -diff
-	go vet ./... && go vet -C test ./...
-	@staticcheck=$$(hack/tool staticcheck); "$$staticcheck" ./... && cd test && "$$staticcheck" ./...
-	@linter=$$(hack/tool kube-api-linter); "$$linter" hack/kube-api-linter.yaml ./api/...
+	@staticcheck=$$(hack/tool staticcheck); linter=$$(hack/tool golangci-lint); \
+	for module in $(MODULES); do \
+	  echo "lint $$module"; \
+	  (cd "$$module"; go mod tidy -diff; go vet ./...; "$$staticcheck" ./...; "$$linter" run -c $(CURDIR)/.golangci.yml ./...); \
+	done; \
+	"$$linter" run -c .golangci-kal.yml ./api/...
 	@actionlint=$$(hack/tool actionlint); "$$actionlint"
-	hack/words
+	@! git grep -nE '^(<{7}|>{7}) ' || { echo "finish the merge"; exit 1; }
 
 vulncheck: ## Look for known weaknesses in what the manager calls (asks vuln.go.dev)
 	@govulncheck=$$(hack/tool govulncheck); "$$govulncheck" . ./cmd/drover

@@ -136,7 +136,7 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, nil
 }
 
-// identityARN matches the ARN of a user or role: arn:<partition>:<iam or sts>::<account ID>:…
+// identityARN matches the ARN of a user or role (arn:<partition>:<iam or sts>::<account ID>:…).
 var identityARN = regexp.MustCompile(`^arn:(aws[a-z0-9-]{0,20}):(?:iam|sts)::([0-9]{12}):`)
 
 // findPlace asks STS for the owner of the credentials. STS answers without any permission.

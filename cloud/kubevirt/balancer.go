@@ -53,7 +53,7 @@ type balancers struct {
 	driverkit.Known[*cloud.BalancerState]
 }
 
-// put records a load balancer. It keeps what was seen before if is is nil.
+// put records a load balancer. If is has no value, what was seen before stays.
 func (b *balancers) put(token string, is *cloud.BalancerState) {
 	b.Change(token, func(before *cloud.BalancerState, _ bool) (*cloud.BalancerState, bool) {
 		return cmp.Or(is, before), true

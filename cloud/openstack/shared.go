@@ -51,7 +51,7 @@ func (s *shared[T]) get(ctx context.Context, key string) ([]T, error) {
 		case s.lock <- struct{}{}:
 			began := time.Now()
 			s.readRound(ctx, r)
-			time.AfterFunc(min(cloud.CooldownFactor*time.Since(began), maxCooldown), func() { <-s.lock })
+			time.AfterFunc(min(cloud.CooldownFactor*time.Since(began), maxCooldown), func() { <-s.lock }) //nolint:forbidigo // It gives a lock back.
 		case <-ctx.Done():
 			return nil, waitTimeout(ctx)
 		}

@@ -185,7 +185,7 @@ func (k *checker) cloud(ctx context.Context, template *infrav1.DroverMachineTemp
 	return nil
 }
 
-// reads reads what carries the token of a machine that does not exist.
+// reads asks for what carries the token of a machine that does not exist.
 func (k *checker) reads(ctx context.Context, live *fleet.Account, req cloud.Request) {
 	err := retryWhenThrottled(ctx, func() error {
 		_, errs := live.Read(ctx, []cloud.Reference{{Token: req.Token, OwnershipID: req.OwnershipID}})

@@ -111,7 +111,7 @@ func AWS(c *Call, req *http.Request, body []byte) {
 	}
 }
 
-// Kubernetes parses a call of the Kubernetes API: /api/v1/… and /apis/<group>/<version>/…
+// Kubernetes parses a call of the Kubernetes API (/api/v1/… and /apis/<group>/<version>/…).
 func Kubernetes(c *Call, req *http.Request, body []byte) {
 	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
 	switch {
