@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,6 +31,7 @@ import (
 	"github.com/drover-io/drover/bootstrap/csr"
 	"github.com/drover-io/drover/internal/naming"
 	"github.com/drover-io/drover/internal/predicates"
+	"github.com/drover-io/drover/internal/record"
 )
 
 const (
@@ -66,6 +68,8 @@ type CSRReconciler struct {
 	APIServer func(cluster client.ObjectKey) string
 	// Recorder writes Events, on the Machine if it is known, or else on the Cluster.
 	Recorder events.EventRecorder
+	// Log gets one line for each decision.
+	Log logr.Logger
 	// WatchFilterValue, if set, restricts the controller to Clusters whose label
 	// cluster.x-k8s.io/watch-filter has this value.
 	WatchFilterValue string
@@ -282,7 +286,7 @@ func (r *CSRReconciler) Reconcile(ctx context.Context, req CSRRequest) (ctrl.Res
 		return ctrl.Result{}, unlessGone(err)
 	}
 	if v.approve {
-		return r.approve(ctx, req, request)
+		return r.approve(ctx, req, request, v)
 	}
 	return r.reportNotApproved(cluster, req, request, v), nil
 }
@@ -296,7 +300,7 @@ func unlessGone(err error) error {
 	return err
 }
 
-func (r *CSRReconciler) approve(ctx context.Context, req CSRRequest, request *certificatesv1.CertificateSigningRequest) (ctrl.Result, error) {
+func (r *CSRReconciler) approve(ctx context.Context, req CSRRequest, request *certificatesv1.CertificateSigningRequest, v verdict) (ctrl.Result, error) {
 	workload, err := r.ClusterCache.GetUncachedClient(ctx, req.Cluster)
 	if err != nil {
 		return ctrl.Result{}, unlessGone(err)
@@ -313,6 +317,7 @@ func (r *CSRReconciler) approve(ctx context.Context, req CSRRequest, request *ce
 		return ctrl.Result{}, fmt.Errorf("approving a certificate request: %w", err)
 	}
 	r.reported.Delete(req)
+	r.record("Approved the certificate request", req, request, v)
 	return ctrl.Result{}, nil
 }
 
@@ -333,7 +338,17 @@ func (r *CSRReconciler) reportNotApproved(cluster *clusterv1.Cluster, req CSRReq
 	if _, reported := r.reported.Swap(req, event); reported {
 		return result
 	}
+	r.record("The certificate request is not approved", req, request, v)
 	r.Recorder.Eventf(regarding, nil, corev1.EventTypeWarning, "CertificateNotApproved", "ApproveCertificate",
 		"Certificate request %s in the workload cluster was not approved: %s", request.Name, v.why)
 	return result
+}
+
+// record writes a line about a request.
+func (r *CSRReconciler) record(what string, req CSRRequest, request *certificatesv1.CertificateSigningRequest, v verdict) {
+	machine := ""
+	if v.machine != nil {
+		machine = record.Key(v.machine.Namespace, v.machine.Spec.InfrastructureRef.Name)
+	}
+	r.Log.Info(what, record.Cluster, req.Cluster.String(), record.Machine, machine, record.Certificate, request.Name, record.Message, v.why)
 }

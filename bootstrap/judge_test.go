@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -468,6 +470,32 @@ func TestServiceMayNotBeRead(t *testing.T) {
 			return true
 		})
 	}
+}
+
+// TestDecisionsAreRecorded: the log says once of each request that it was approved, or why not.
+func TestDecisionsAreRecorded(t *testing.T) {
+	g := NewWithT(t)
+	cluster, approved, refused := testCluster(), servingRequest(t, "10.0.0.7"), servingRequest(t, "10.0.0.8")
+	approved.Name, refused.Name = "approved", "refused"
+	approval := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, _ string, o client.Object, _ ...client.SubResourceUpdateOption) error {
+		return c.Status().Update(ctx, o)
+	}}
+	c := fakeClient(t, approval, cluster, testMachine("blue-1", "machine-1"), droverMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"), approved, refused)
+	var log []string
+	r := &CSRReconciler{
+		Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig, Recorder: events.NewFakeRecorder(10),
+		Log: funcr.New(func(_, line string) { log = append(log, line) }, funcr.Options{}),
+	}
+	for range 2 {
+		for _, name := range []string{"approved", "refused"} {
+			_, err := r.Reconcile(t.Context(), CSRRequest{Cluster: client.ObjectKeyFromObject(cluster), Name: name})
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+	}
+	g.Expect(log).To(HaveExactElements(
+		And(ContainSubstring(`"Approved the certificate request"`), ContainSubstring(`"certificate"="approved"`), ContainSubstring(`"cluster"="tenant/blue"`)),
+		And(ContainSubstring(`"The certificate request is not approved"`), ContainSubstring(`"certificate"="refused"`), ContainSubstring("10.0.0.8")),
+	))
 }
 
 func servingRequest(t *testing.T, ip string) *certificatesv1.CertificateSigningRequest {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/internal/predicates"
+	"github.com/drover-io/drover/internal/record"
 )
 
 // DroverAccountReconciler connects DroverAccounts as fleet.Accounts and reports whether they work.
@@ -37,6 +39,8 @@ type DroverAccountReconciler struct {
 	// Clouds are the registry's rows.
 	Clouds   []cloud.Cloud
 	Recorder events.EventRecorder
+	// Log gets one line when an account is connected, and for each new reason why it is not.
+	Log logr.Logger
 	// Changed enqueues the accounts whose inventory became fresh or stale.
 	Changed *EventQueue
 	// Machines enqueues all machines of a newly connected account, because they may have waited for
@@ -139,7 +143,24 @@ func (r *DroverAccountReconciler) write(ctx context.Context, before, account *in
 				cloud.Clip(conditions.GetMessage(account, kind), maxEventNote))
 		}
 	}
-	return patchSharedStatus(ctx, r.Client, before, account)
+	if err := patchSharedStatus(ctx, r.Client, before, account); err != nil {
+		return err
+	}
+	r.record(before, account)
+	return nil
+}
+
+// record says that the account is connected, or why it is not. While it is deleted, it is in use.
+func (r *DroverAccountReconciler) record(before, account *infrav1.DroverAccount) {
+	is := conditions.GetReason(account, clusterv1.ReadyCondition)
+	key := client.ObjectKeyFromObject(account).String()
+	switch {
+	case is == conditions.GetReason(before, clusterv1.ReadyCondition):
+	case is == infrav1.ReadyReason:
+		r.Log.Info("Connected the account", record.Account, key, record.CloudName, account.Status.Cloud, record.Place, account.Spec.Place)
+	default:
+		r.Log.Info("The account is not ready", record.Account, key, record.Reason, is, record.Message, conditions.GetMessage(account, clusterv1.ReadyCondition))
+	}
 }
 
 // Connect connects the live account, if that is permitted, and proves its place. It writes nothing.

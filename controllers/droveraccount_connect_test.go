@@ -189,6 +189,8 @@ func TestConnectionWakes(t *testing.T) {
 func TestPlaceMismatch(t *testing.T) {
 	t.Parallel()
 	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
+	var log recorded
+	x.Log = log.logger()
 	x.reconcile()
 	x.reconcile()
 	x.fill("leads-to", "aws:222222222222:eu-central-1")
@@ -206,6 +208,10 @@ func TestPlaceMismatch(t *testing.T) {
 	x.reconcile()
 	reason, _ = x.ready()
 	x.Expect(reason).To(Equal(infrav1.ReadyReason))
+	lines := log.grep(t, "")
+	x.Expect(said(lines)).To(Equal([]string{"Connected the account", "The account is not ready", "Connected the account"}), "one line for each change")
+	x.Expect(lines[1].Account).To(Equal("team/prod"))
+	x.Expect(lines[1].Reason).To(Equal(infrav1.PlaceMismatchReason))
 }
 
 // TestStatedAccountID: an AWS account ID in the spec is compared before a place is recorded.

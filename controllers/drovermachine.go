@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,6 +43,8 @@ type DroverMachineReconciler struct {
 	APIReader client.Reader
 	Accounts  *fleet.Accounts
 	Recorder  events.EventRecorder
+	// Log gets one line for each thing that happens to a VM.
+	Log logr.Logger
 	// Identity is the prefix of each creation token: 8 hexadecimal digits that identify the
 	// management cluster that made a VM.
 	Identity string
@@ -56,6 +59,7 @@ type DroverMachineReconciler struct {
 	retries      retries
 	attempts     createAttempts
 	replacements replacements
+	records      machineRecords
 	startOnce    sync.Once
 	started      time.Time // when this process first reconciled a machine
 }
@@ -133,6 +137,7 @@ func (r *DroverMachineReconciler) Reconcile(ctx context.Context, req reconcile.R
 func (r *DroverMachineReconciler) forget(key client.ObjectKey) {
 	r.retries.forget(key)
 	r.attempts.forget(key)
+	r.records.forget(key)
 	r.Nodes.forget(key)
 }
 
@@ -148,7 +153,7 @@ func (r *DroverMachineReconciler) patch(ctx context.Context, before *infrav1.Dro
 	setPaused(s.DroverMachine, s.cluster)
 	setUnknown(s.DroverMachine, infrav1.NotCheckedReason, clusterv1.ReadyCondition, infrav1.MachineInstanceHealthyCondition)
 	setUnknown(s.DroverMachine, infrav1.WaitingForNodeReason, infrav1.MachineNodeJoinedCondition)
-	r.eventOnChange(before, s.DroverMachine)
+	r.eventOnChange(before, s)
 	if err := patchStatus(ctx, r.Client, before, s.DroverMachine); err != nil {
 		return err
 	}
@@ -160,21 +165,11 @@ func (r *DroverMachineReconciler) patch(ctx context.Context, before *infrav1.Dro
 const maxEventNote = 1024
 
 // eventOnChange records one Event for each change that matters to users.
-func (r *DroverMachineReconciler) eventOnChange(before, after *infrav1.DroverMachine) {
+func (r *DroverMachineReconciler) eventOnChange(before *infrav1.DroverMachine, s *machineScope) {
+	after := s.DroverMachine
 	if problem := conditions.Get(after, infrav1.MachineNodeJoinedCondition); conditions.IsFalse(after, infrav1.MachineNodeJoinedCondition) &&
 		problem.Reason != conditions.GetReason(before, infrav1.MachineNodeJoinedCondition) {
 		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, problem.Reason, "Link", "%s", cloud.Clip(problem.Message, maxEventNote))
 	}
-	was, is := readyReason(before), readyReason(after)
-	if was == is {
-		return
-	}
-	switch is {
-	case infrav1.ReadyReason:
-		r.Recorder.Eventf(after, nil, corev1.EventTypeNormal, "InstanceRunning", "Observe", "VM %s is running", after.Spec.ProviderID)
-	case infrav1.InstanceGoneReason, infrav1.NeverSeenReason, infrav1.DuplicateTokenReason, infrav1.InstanceStoppedReason, infrav1.DuplicateInstancesReason,
-		infrav1.QuotaExceededReason, infrav1.NoCapacityReason, infrav1.UnauthorizedReason, infrav1.InvalidSpecReason,
-		infrav1.CloudNotFoundReason, infrav1.CloudConflictReason, infrav1.CloudErrorUnknownReason, infrav1.SecretInvalidReason:
-		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, is, "Reconcile", "%s", readyMessage(after))
-	}
+	r.recordChange(before, s)
 }

@@ -71,6 +71,7 @@ func (r *DroverMachineReconciler) create(ctx context.Context, s *machineScope) (
 	ctx = context.WithoutCancel(ctx)
 	known := r.attempts.get(s.DroverMachine)
 	r.attempts.set(s.DroverMachine, attemptUnknown) // from here on a VM may exist
+	r.recordCreate(s)
 	instance, err := ensure(ctx, s, userData, domains, known == attemptUnknown || known == attemptUnsettled)
 	if err != nil {
 		return done(r.handleCreateError(ctx, s, known, err))
@@ -173,6 +174,7 @@ func (r *DroverMachineReconciler) domains(ctx context.Context, s *machineScope) 
 
 // record writes the provider ID.
 func (r *DroverMachineReconciler) record(ctx context.Context, s *machineScope, providerID string) error {
+	r.recordExists(s, providerID)
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	recorded := s.DeepCopy()
@@ -181,6 +183,7 @@ func (r *DroverMachineReconciler) record(ctx context.Context, s *machineScope, p
 	if err := r.Client.Patch(ctx, recorded, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("recording provider ID %s: %w", providerID, err)
 	}
+	r.say(s, saidRecorded, providerID)
 	return nil
 }
 

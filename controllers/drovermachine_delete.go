@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -41,8 +40,7 @@ func (r *DroverMachineReconciler) delete(ctx context.Context, s *machineScope) (
 		return &reconcile.Result{}, r.release(ctx, s) // nothing was ever sent
 	}
 	if s.Annotations[infrav1.AbandonAnnotation] == s.Name {
-		r.Recorder.Eventf(s.DroverMachine, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
-			"VM %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it", s.Spec.ProviderID, s.Spec.Creation.Token)
+		r.recordAbandoned(s)
 		return &reconcile.Result{}, r.release(ctx, s)
 	}
 	if s.account == nil {
@@ -61,14 +59,15 @@ func (r *DroverMachineReconciler) delete(ctx context.Context, s *machineScope) (
 			return waiting, nil
 		}
 	}
-	return r.deleteVM(ctx, s)
+	return r.deleteVM(ctx, s, begun)
 }
 
 // deleteVM starts the deletion of the VM, or takes the step that its progress asks for.
-func (r *DroverMachineReconciler) deleteVM(ctx context.Context, s *machineScope) (*reconcile.Result, error) {
+func (r *DroverMachineReconciler) deleteVM(ctx context.Context, s *machineScope, begun bool) (*reconcile.Result, error) {
 	if r.attempts.get(s.DroverMachine) == attemptRefused {
 		s.account.CreateRefused(s.Spec.Creation.Token)
 	}
+	r.recordDeletion(ctx, s, begun)
 	deletion := s.account.Delete(s.reference(), s.DeletionTimestamp.Time)
 	switch {
 	case s.Spec.ProviderID == "" && deletion.Instance != nil:
@@ -80,6 +79,7 @@ func (r *DroverMachineReconciler) deleteVM(ctx context.Context, s *machineScope)
 		if waiting := r.removeNode(ctx, s); waiting != nil {
 			return waiting, nil
 		}
+		r.recordDeleted(s)
 		return &reconcile.Result{}, r.release(ctx, s)
 	case deletion.Err != nil:
 		setNotReady(s.DroverMachine, cloudReason(cloud.CodeOf(deletion.Err)), fmt.Sprintf(

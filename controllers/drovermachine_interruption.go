@@ -3,14 +3,12 @@
 package controllers
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,8 +59,7 @@ func (r *DroverMachineReconciler) interruption(ctx context.Context, s *machineSc
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("deleting the Machine whose VM the cloud is about to reclaim: %w", err)
 	}
-	r.Recorder.Eventf(s.DroverMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "Machine deleted, so that it is drained and replaced: %s",
-		cmp.Or(s.instance.Notice, s.instance.Reason))
+	r.recordReplacement(s)
 	return nil, nil // the deletion comes as an event
 }
 

@@ -62,6 +62,7 @@ type bench struct {
 	r        *DroverMachineReconciler
 	node     *NodeReconciler
 	recorder *events.FakeRecorder
+	record   *recorded
 	stop     context.CancelFunc
 	// statusWrites counts the writes of DroverMachines' status.
 	statusWrites atomic.Int64
@@ -144,7 +145,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 
 func newBenchWith(t *testing.T, zonal bool, objects ...client.Object) *bench {
 	t.Helper()
-	b := &bench{WithT: NewWithT(t), t: t, zonal: zonal}
+	b := &bench{WithT: NewWithT(t), t: t, zonal: zonal, record: &recorded{}}
 	server, err := simulator.New(simulator.Options{AdminToken: "admin", Settings: simulator.Settings{Throttle: simulator.ThrottleNone}})
 	b.Expect(err).NotTo(HaveOccurred())
 	ctx, stop := context.WithCancel(context.Background())
@@ -213,6 +214,7 @@ func (b *bench) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &DroverMachineReconciler{
 		Client: b.management, APIReader: b.management, Recorder: b.recorder, Identity: "01234567", Changed: &EventQueue{},
+		Log: b.record.logger(),
 	}
 	r.Nodes = &NodeHandover{Machines: r.Changed, Nodes: &EventQueue{}}
 	r.Accounts = fleet.NewAccounts(fleet.Options{

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,6 +47,8 @@ type EndpointReconciler struct {
 	APIReader client.Reader
 	Accounts  *fleet.Accounts
 	Recorder  events.EventRecorder
+	// Log gets one line for each hook that is set or removed.
+	Log logr.Logger
 	// Namespace is the namespace that this manager works in; empty for all.
 	Namespace string
 	// Changed enqueues the clusters whose load balancer or account changed.

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
+	"github.com/drover-io/drover/internal/record"
 )
 
 // hookTimeout is how long a Machine that is being deleted is kept while it is a target. After
@@ -35,6 +36,7 @@ func (r *EndpointReconciler) addHooks(ctx context.Context, machines []target, ad
 		if err := r.Client.Patch(ctx, t.machine, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("setting the hook of Machine %q: %w", t.machine.Name, err)
 		}
+		r.recordHook("Set the hook", t.machine)
 	}
 	return nil
 }
@@ -61,7 +63,13 @@ func (r *EndpointReconciler) removeHook(ctx context.Context, machine *clusterv1.
 	if err := r.Client.Patch(ctx, machine, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing the hook of Machine %q: %w", machine.Name, err)
 	}
+	r.recordHook("Removed the hook", machine)
 	return nil
+}
+
+func (r *EndpointReconciler) recordHook(what string, m *clusterv1.Machine) {
+	r.Log.Info(what, record.Cluster, record.Key(m.Namespace, m.Spec.ClusterName), record.Machine, record.Key(m.Namespace, m.Spec.InfrastructureRef.Name),
+		record.ProviderID, m.Spec.ProviderID, record.Hook, infrav1.EndpointHook)
 }
 
 // removeExpiredHooks removes the hooks of the Machines that have waited long enough for a load

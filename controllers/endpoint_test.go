@@ -172,7 +172,8 @@ func TestLetGo(t *testing.T) {
 	all := []*clusterv1.Machine{machine("kept", 0), machine("fresh", 30*time.Second), machine("late", hookTimeout+time.Second)}
 	api := newManagement(t, all[0], all[1], all[2])
 	recorder := events.NewFakeRecorder(10)
-	r := &EndpointReconciler{Client: api, Recorder: recorder}
+	var log recorded
+	r := &EndpointReconciler{Client: api, Recorder: recorder, Log: log.logger()}
 	var targets []target
 	for _, m := range all {
 		g.Expect(api.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
@@ -188,4 +189,5 @@ func TestLetGo(t *testing.T) {
 	}
 	g.Expect(recorder.Events).To(Receive(And(ContainSubstring("Warning"), ContainSubstring("StillTarget"))))
 	g.Expect(recorder.Events).NotTo(Receive())
+	g.Expect(said(log.grep(t, ""))).To(Equal([]string{"Removed the hook"}))
 }

@@ -101,6 +101,9 @@ func (m *meter) count(of *prometheus.CounterVec, labels ...string) {
 func (m *meter) call(operation, code string, took time.Duration) {
 	m.count(m.calls, operation, code)
 	m.seconds.WithLabelValues(m.cloud, operation).Observe(took.Seconds())
+	if log := klog.V(4); log.Enabled() { // bodies and addresses may hold secrets
+		log.InfoS("Called the cloud", "cloud", m.cloud, "account", m.account, "method", operation, "code", code, "duration", took)
+	}
 }
 
 func (m *meter) failed(method string, code cloud.Code) {

@@ -119,6 +119,8 @@ type report struct {
 	forgotten []string
 	// deleted are the tokens whose deletion was begun and that have nothing left.
 	deleted []string
+	// remains are the names of what was deleted of each, by token.
+	remains map[string][]string
 }
 
 func name(r cloud.Resource) string { return string(r.Kind) + "/" + r.ID }
@@ -181,8 +183,10 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 	r.fleet, r.tokens = len(fleet), len(lost)
 	r.duplicates = duplicates(f, seen)
 	r.forgotten = m.forgettable(f, owners, grace)
-	for token := range m.begun {
+	r.remains = map[string][]string{}
+	for token, names := range m.begun {
 		if !lost[token] {
+			r.remains[token] = slices.Sorted(maps.Keys(names))
 			r.deleted = append(r.deleted, token)
 			delete(m.begun, token)
 		}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,6 +32,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/internal/predicates"
+	"github.com/drover-io/drover/internal/record"
 )
 
 const (
@@ -66,6 +68,8 @@ type OrphanReconciler struct {
 	APIReader client.Reader
 	Accounts  *fleet.Accounts
 	Recorder  events.EventRecorder
+	// Log gets one line for each deletion that is requested, and for its end.
+	Log logr.Logger
 	// Identity is the prefix of every creation token of this management cluster.
 	Identity string
 	// Namespace is the only namespace whose accounts are checked. If empty, all are. If the manager
@@ -178,13 +182,14 @@ func (r *OrphanReconciler) pass(
 	}
 	before := account.DeepCopy()
 	key := client.ObjectKeyFromObject(account).String()
+	r.recordDeleted(key, found)
 	if n := len(found.deleted); n > 0 { // one Event for all: the API merges further Events of the same kind
 		r.Metrics.deleted.WithLabelValues(key).Add(float64(n))
 		r.Recorder.Eventf(account, nil, corev1.EventTypeNormal, "OrphanDeleted", "CollectOrphans",
 			"Deleted the remaining resources of %d machines, which belonged to no DroverMachine. Their tokens: %s", n, strings.Join(found.deleted[:min(n, maxTokens)], ", "))
 	}
 	due, blocked := r.decide(account, m, found)
-	if err := r.remove(ctx, live, m, due); err != nil {
+	if err := r.remove(ctx, account, live, m, due); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Deleting an orphan failed and will be retried")
 	}
 	r.updateStatus(account, m, found, due)
@@ -236,7 +241,7 @@ func (r *OrphanReconciler) decide(account *infrav1.DroverAccount, m *memory, fou
 
 // remove advances the deletion of the remains of machines by one step, after a live read. It
 // deletes instances first, and what belongs to them once none of them lives.
-func (r *OrphanReconciler) remove(ctx context.Context, live *fleet.Account, m *memory, due map[string][]orphan) error {
+func (r *OrphanReconciler) remove(ctx context.Context, account *infrav1.DroverAccount, live *fleet.Account, m *memory, due map[string][]orphan) error {
 	var refs []cloud.Reference
 	for token, orphans := range due {
 		if slices.ContainsFunc(orphans, func(o orphan) bool { return m.mayRequest(o.Resource) }) {
@@ -255,6 +260,7 @@ func (r *OrphanReconciler) remove(ctx context.Context, live *fleet.Account, m *m
 		}
 	}
 	slices.SortFunc(targets, func(a, b cloud.Resource) int { return strings.Compare(name(a), name(b)) })
+	r.recordDeletion(client.ObjectKeyFromObject(account).String(), m, targets)
 	var refused error
 	for i, err := range live.Remove(ctx, targets) {
 		m.recordRequest(targets[i])
@@ -263,6 +269,25 @@ func (r *OrphanReconciler) remove(ctx context.Context, live *fleet.Account, m *m
 		}
 	}
 	return refused
+}
+
+// recordDeletion says once of each resource that its deletion is requested.
+func (r *OrphanReconciler) recordDeletion(account string, m *memory, targets []cloud.Resource) {
+	for _, x := range targets {
+		if _, said := m.begun[x.Token][name(x)]; !said {
+			r.Log.Info("Deleting the orphan", record.Account, account, record.Resource, name(x), record.ProviderID, x.ProviderID, record.Token, x.Token,
+				record.Owner, x.OwnershipID, record.By, record.Orphan)
+		}
+	}
+}
+
+// recordDeleted says of each deleted resource that the cloud no longer lists it.
+func (r *OrphanReconciler) recordDeleted(account string, found report) {
+	for _, token := range found.deleted {
+		for _, resource := range found.remains[token] {
+			r.Log.Info("The orphan is deleted", record.Account, account, record.Resource, resource, record.Token, token, record.By, record.Orphan)
+		}
+	}
 }
 
 // mayRequest reports whether no deletion was requested yet, or the last request was deletionRetry

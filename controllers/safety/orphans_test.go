@@ -6,9 +6,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -245,6 +247,46 @@ func TestOrphanStates(t *testing.T) {
 		}
 		if !shown[0].DueTime.Equal(&due) || !shown[1].DueTime.IsZero() {
 			t.Errorf("pass %d: the grace periods end at %s and %s, want %s and never", i, shown[0].DueTime, shown[1].DueTime, due)
+		}
+	}
+}
+
+// TestWhoDeletedTheOrphan: one grep for an orphan's ID in the log says that the collector deleted
+// it, once, and when it was gone.
+func TestWhoDeletedTheOrphan(t *testing.T) {
+	t.Parallel()
+	account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "big", Name: "cloud"}}
+	account.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete
+	account.Status.FormerOwners = []infrav1.FormerOwner{{OwnershipID: "ours", Cluster: "blue"}}
+	d := &driver{resources: []cloud.Resource{vm("i-3e91", "ours", self+"lost")}}
+	api := fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(account).WithStatusSubresource(account).Build()
+	all, live := d.accounts(t)
+	var log []string
+	r := &OrphanReconciler{
+		Client: api, APIReader: api, Accounts: all, Recorder: events.NewFakeRecorder(10), Identity: self,
+		Period: time.Minute, Grace: grace, MaxDeletions: 10, MaxShare: 20, Metrics: NewMetrics(prometheus.NewRegistry()),
+		Log: funcr.New(func(_, line string) { log = append(log, line) }, funcr.Options{}),
+	}
+	m := &memory{begun: map[string]map[string]time.Time{}}
+	for i := range 6 {
+		if err := api.Get(t.Context(), client.ObjectKeyFromObject(account), account); err != nil {
+			t.Fatal(err)
+		}
+		if i == 4 {
+			d.resources = nil
+		}
+		if _, err := r.pass(t.Context(), account, live, m, time.Now().Add(time.Duration(i)*(grace+time.Minute)), d.resources); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(log) != 2 || !strings.Contains(log[0], `"Deleting the orphan"`) || !strings.Contains(log[1], `"The orphan is deleted"`) {
+		t.Fatalf("the log says %q", log)
+	}
+	for _, line := range log {
+		for _, want := range []string{`"account"="big/cloud"`, "i-3e91", `"token"="` + self + `lost"`, `"by"="Orphan"`} {
+			if !strings.Contains(line, want) {
+				t.Errorf("%s is not in %s", want, line)
+			}
 		}
 	}
 }

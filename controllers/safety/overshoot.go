@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,6 +30,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/internal/predicates"
+	"github.com/drover-io/drover/internal/record"
 )
 
 // pausedByOvershoot is the value that this controller gives Cluster API's paused annotation. A
@@ -45,6 +47,8 @@ type OvershootReconciler struct {
 	Client   client.Client
 	Accounts *fleet.Accounts
 	Recorder events.EventRecorder
+	// Log gets one line for each freeze and its end.
+	Log logr.Logger
 
 	// Period is the time between two passes over a namespace. A pool is frozen if it has more than
 	// desired + surge + Up machines in two passes. It is unfrozen at that bound minus Down or
@@ -257,6 +261,7 @@ func (r *OvershootReconciler) explain(ctx context.Context, p *pool) error {
 	if err != nil {
 		return fmt.Errorf("explaining the freeze of %s: %w", p.key(), err)
 	}
+	r.record("Froze the pool", p, r.reason(p))
 	r.Recorder.Eventf(p.owner, nil, corev1.EventTypeWarning, "Frozen", "Freeze", "%s", r.reason(p))
 	return nil
 }
@@ -289,9 +294,16 @@ func (r *OvershootReconciler) unfreeze(ctx context.Context, p *pool) error {
 	if err != nil {
 		return fmt.Errorf("unfreezing %s: %w", p.key(), err)
 	}
-	r.Recorder.Eventf(p.owner, nil, corev1.EventTypeNormal, "Unfrozen", "Unfreeze",
-		"%d Machines / %d VMs, %d desired: machines are created again", p.objects, p.instances, p.desired)
+	message := fmt.Sprintf("%d Machines / %d VMs, %d desired: machines are created again", p.objects, p.instances, p.desired)
+	r.record("Unfroze the pool", p, message)
+	r.Recorder.Eventf(p.owner, nil, corev1.EventTypeNormal, "Unfrozen", "Unfreeze", "%s", message)
 	return nil
+}
+
+// record writes a line about a pool.
+func (r *OvershootReconciler) record(what string, p *pool, message string) {
+	r.Log.Info(what, record.Cluster, record.Key(p.owner.GetNamespace(), p.owner.GetLabels()[clusterv1.ClusterNameLabel]),
+		record.Pool, record.Key(p.owner.GetNamespace(), p.owner.GetName()), record.Message, message)
 }
 
 // patchMetadata writes changed labels and annotations with an optimistic lock. It does nothing if

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -146,7 +147,10 @@ func TestFreezeIsMetadata(t *testing.T) {
 		},
 	}).Build()
 	recorder := events.NewFakeRecorder(10)
-	r := &OvershootReconciler{Client: api, Recorder: recorder, Up: 2, Down: 1}
+	var log []string
+	r := &OvershootReconciler{
+		Client: api, Recorder: recorder, Up: 2, Down: 1, Log: funcr.New(func(_, line string) { log = append(log, line) }, funcr.Options{}),
+	}
 	read := func() *pool {
 		g.Expect(api.Get(t.Context(), client.ObjectKeyFromObject(d), d)).To(Succeed())
 		g.Expect(api.Get(t.Context(), client.ObjectKeyFromObject(s), s)).To(Succeed())
@@ -170,4 +174,6 @@ func TestFreezeIsMetadata(t *testing.T) {
 	g.Expect(d.Labels).To(BeEmpty())
 	g.Expect(s.Annotations).To(BeEmpty())
 	g.Expect(s.Labels).To(BeEmpty())
+	g.Expect(log).To(HaveExactElements(ContainSubstring(`"Froze the pool"`), ContainSubstring(`"Unfroze the pool"`)), "the log says both once")
+	g.Expect(log).To(HaveEach(ContainSubstring(`"pool"="ns/pool"`)))
 }

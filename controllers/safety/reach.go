@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,6 +33,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/internal/predicates"
+	"github.com/drover-io/drover/internal/record"
 )
 
 // pausedByReachability is the value that this controller gives Cluster API's paused annotation. A
@@ -60,6 +62,8 @@ type ReachabilityReconciler struct {
 	Client       client.Client
 	ClusterCache clustercache.ClusterCache
 	Recorder     events.EventRecorder
+	// Log gets one line for each freeze and its end.
+	Log logr.Logger
 
 	// Period is the time between two requests to a workload cluster. Timeout is how long it may
 	// fail to answer.
@@ -392,9 +396,16 @@ func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav
 	}
 	switch {
 	case status == metav1.ConditionFalse:
+		r.Log.Info("Froze the cluster", record.Cluster, clusterKey(infra), record.Reason, reason, record.Message, message)
 		r.Recorder.Eventf(infra, nil, corev1.EventTypeWarning, reason, "Freeze", "%s", message)
 	case known:
+		r.Log.Info("Unfroze the cluster", record.Cluster, clusterKey(infra), record.Reason, reason)
 		r.Recorder.Eventf(infra, nil, corev1.EventTypeNormal, reason, "Unfreeze", "The API server answers, and the Nodes have reported: machines are created and replaced again")
 	}
 	return nil
+}
+
+// clusterKey returns the Cluster of a DroverCluster as the record gives it.
+func clusterKey(infra *infrav1.DroverCluster) string {
+	return record.Key(infra.Namespace, cmp.Or(infra.Labels[clusterv1.ClusterNameLabel], infra.Name))
 }

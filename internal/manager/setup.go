@@ -31,6 +31,7 @@ import (
 	"github.com/drover-io/drover/internal/forwarder"
 	"github.com/drover-io/drover/internal/kubeconfig"
 	"github.com/drover-io/drover/internal/options"
+	"github.com/drover-io/drover/internal/record"
 )
 
 // shared is what several controllers use.
@@ -152,7 +153,7 @@ func setupBootstrap(ctx context.Context, mgr ctrl.Manager, s *shared, o managerO
 	}
 	requests := &bootstrap.CSRReconciler{
 		Client: mgr.GetClient(), ClusterCache: s.clusterCache, APIServer: s.forwarder.Host,
-		Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.controllers.watchFilter,
+		Recorder: mgr.GetEventRecorder("drover-csr"), Log: record.Logger(), WatchFilterValue: o.controllers.watchFilter,
 	}
 	return bootstrap.Joining{Configs: configs, Requests: requests}, errors.Join(
 		configs.SetupWithManager(ctx, mgr, fairWorkers(
@@ -201,7 +202,7 @@ func setupMachines(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	s.machines = &controllers.DroverMachineReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts,
 		Recorder: mgr.GetEventRecorder("drover-drovermachine"), Identity: s.identity, Namespace: o.management.Namespace,
-		Changed: s.machinesChanged, Nodes: s.nodes, WatchFilterValue: o.controllers.watchFilter,
+		Log: record.Logger(), Changed: s.machinesChanged, Nodes: s.nodes, WatchFilterValue: o.controllers.watchFilter,
 	}
 	return s.machines.SetupWithManager(mgr, fairWorkers(o.limits.machines, readTarget(mgr.GetClient(), accountOfMachine), s.accounts.Hangs))
 }
@@ -234,6 +235,7 @@ func setupAccounts(mgr ctrl.Manager, s *shared, o managerOptions) error {
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Clouds: s.clouds,
 		Changed: s.accountsChanged, Machines: s.machinesChanged, Endpoints: s.endpointsChanged,
 		Recorder:          mgr.GetEventRecorder("drover-droveraccount"),
+		Log:               record.Logger(),
 		AmbientNamespaces: o.clouds.AmbientNamespaces, WatchFilterValue: o.controllers.watchFilter,
 		ConnectOnly: o.controllers.run == runSafety,
 	}).SetupWithManager(mgr, fairWorkers(o.limits.accounts, itself, s.accounts.Hangs))
@@ -249,7 +251,7 @@ func setupClusters(mgr ctrl.Manager, s *shared, o managerOptions) error {
 // setupEndpoints sets up the controller of DroverClusters' load balancers.
 func setupEndpoints(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	s.endpoints = &controllers.EndpointReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-endpoint"),
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-endpoint"), Log: record.Logger(),
 		Namespace: o.management.Namespace, Changed: s.endpointsChanged, Unsent: &s.unsentBalancers,
 		WatchFilterValue: o.controllers.watchFilter,
 	}
@@ -277,21 +279,21 @@ func setupSafety(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	if o.safety.orphanPeriod != 0 {
 		errs = append(errs, (&safety.OrphanReconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts,
-			Recorder: mgr.GetEventRecorder("drover-orphans"), Identity: s.identity, Namespace: o.management.Namespace,
+			Recorder: mgr.GetEventRecorder("drover-orphans"), Log: record.Logger(), Identity: s.identity, Namespace: o.management.Namespace,
 			Period: o.safety.orphanPeriod, Grace: o.orphans.Grace, MaxDeletions: o.orphans.MaxDeletions, MaxShare: o.orphans.MaxShare,
 			Metrics: counted, WatchFilterValue: o.controllers.watchFilter,
 		}).SetupWithManager(mgr, fairWorkers(o.limits.allOther, itself, s.accounts.Hangs)))
 	}
 	if o.safety.overshootPeriod != 0 {
 		errs = append(errs, (&safety.OvershootReconciler{
-			Client: mgr.GetClient(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-overshoot"),
+			Client: mgr.GetClient(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-overshoot"), Log: record.Logger(),
 			Period: o.safety.overshootPeriod, Up: o.safety.up, Down: o.safety.down,
 			Metrics: counted, WatchFilterValue: o.controllers.watchFilter,
 		}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther)))
 	}
 	if o.safety.reachPeriod != 0 {
 		errs = append(errs, (&safety.ReachabilityReconciler{
-			Client: mgr.GetClient(), ClusterCache: s.clusterCache, Recorder: mgr.GetEventRecorder("drover-reachability"),
+			Client: mgr.GetClient(), ClusterCache: s.clusterCache, Recorder: mgr.GetEventRecorder("drover-reachability"), Log: record.Logger(),
 			Period: o.safety.reachPeriod, Timeout: o.safety.reachTimeout,
 			Metrics: counted, WatchFilterValue: o.controllers.watchFilter,
 		}).SetupWithManager(mgr, fairWorkers(o.limits.clusters, readTarget(mgr.GetClient(), clusterOf[*infrav1.DroverCluster]), s.forwarder.Hangs)))
