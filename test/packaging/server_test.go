@@ -212,8 +212,7 @@ func podRules(t *testing.T, server client.Client, components []*unstructured.Uns
 }
 
 // deleteProvider tests that clusterctl deletes the components immediately, the CRDs and the
-// namespace only on request, and no objects of users; and that the last commands of
-// docs/install.md leave nothing.
+// namespace only on request, and no objects of users.
 func deleteProvider(t *testing.T, ctl clusterctl, server client.Client) {
 	ctl.refuses(t, "existing objects", "delete", "--infrastructure", "drover", "--include-crd")
 	for _, namespace := range []string{"team-a", "team-b", "team-c", "team-d"} {
@@ -242,7 +241,13 @@ func deleteProvider(t *testing.T, ctl clusterctl, server client.Client) {
 		t.Errorf("%d Deployments are left (%v)", len(left.Items), err)
 	}
 
-	ctl.run(t, "init", "--infrastructure", "drover:"+version, "--bootstrap", "-", "--control-plane", "-") // so that there is something to delete again
+	uninstall(t, ctl, server)
+}
+
+// uninstall installs Drover and tests that the last commands of docs/install.md leave nothing of it.
+func uninstall(t *testing.T, ctl clusterctl, server client.Client) {
+	t.Helper()
+	ctl.run(t, "init", "--infrastructure", "drover:"+version, "--bootstrap", "-", "--control-plane", "-")
 	if left := ctl.shell(t, t.TempDir(), installBlock(t, "sh", "kubectl get drovermachines,", "")); strings.Contains(left, "/") {
 		t.Errorf("there are objects: %s", left)
 	}
