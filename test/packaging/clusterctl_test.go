@@ -136,7 +136,8 @@ func (c clusterctl) refuses(t *testing.T, why string, args ...string) {
 }
 
 func TestClusterctl(t *testing.T) {
-	ctl := newClusterctl(t)
+	folder := release(t)
+	ctl := newClusterctlFor(t, folder)
 
 	t.Run("generate provider", func(t *testing.T) {
 		all := objects(t, ctl.run(t, "generate", "provider", "--infrastructure", "drover:"+version))
@@ -152,6 +153,8 @@ func TestClusterctl(t *testing.T) {
 			}
 		}
 	})
+
+	t.Run("the manifest without variables", func(t *testing.T) { defaults(t, ctl, folder) })
 
 	t.Run("generate provider in another namespace", func(t *testing.T) {
 		out := ctl.run(t, "generate", "provider", "--infrastructure", "drover:"+version, "--target-namespace", "elsewhere")

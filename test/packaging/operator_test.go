@@ -6,7 +6,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -31,7 +30,7 @@ const (
 )
 
 // operatorInstalls tests that the cluster-api-operator's own manager installs a release from a
-// ConfigMap, as docs/clusterctl.md describes it, reports Drover ready once its Pods are, and leaves
+// ConfigMap, as docs/install.md describes it, reports Drover ready once its Pods are, and leaves
 // the kinds when the provider is deleted. No kubelet runs: the test makes the Pods ready.
 func operatorInstalls(t *testing.T, management *playground.Management, server client.Client, folder string) {
 	if _, err := management.StartOperator(t.Context()); err != nil {
@@ -78,6 +77,7 @@ func operatorInstalls(t *testing.T, management *playground.Management, server cl
 	if status["installedVersion"] != version || status["contract"] != "v1beta2" {
 		t.Errorf("the operator installed version %v of contract %v", status["installedVersion"], status["contract"])
 	}
+	operatorSetsFlags(t, server, drover, deployment)
 
 	if err := server.Delete(t.Context(), drover); err != nil {
 		t.Fatal(err)
@@ -124,17 +124,10 @@ func coreProvider(t *testing.T, server client.Client) *unstructured.Unstructured
 	return o
 }
 
-// operatorExample returns the objects in the page about clusterctl that install Drover.
+// operatorExample returns the objects of the page that install Drover.
 func operatorExample(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
-	page := string(read(t, root(t)+"/docs/clusterctl.md"))
-	for _, m := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllStringSubmatch(page, -1) {
-		if strings.Contains(m[1], "kind: InfrastructureProvider\n") {
-			return objects(t, []byte(m[1]))
-		}
-	}
-	t.Fatal("docs/clusterctl.md has no InfrastructureProvider")
-	return nil
+	return objects(t, []byte(installBlock(t, "yaml", "kind: InfrastructureProvider\n", "")))
 }
 
 func provider(kind, name, namespace string) *unstructured.Unstructured {

@@ -130,8 +130,12 @@ func clusterctlRules(t *testing.T, all []*unstructured.Unstructured) {
 		t.Errorf("want the Namespace %s alone, got %d", namespace, len(n))
 	}
 	clusterScoped := []string{"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "PriorityClass",
-		"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"}
+		"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 	for _, o := range all {
+		// clusterctl takes these for namespaced kinds; the API server drops the namespace.
+		if strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy") && o.GetNamespace() != "" {
+			o.SetNamespace("")
+		}
 		if o.GetLabels()[providerLabel] != providerName {
 			t.Errorf("%s %s lacks the label %s=%s", o.GetKind(), o.GetName(), providerLabel, providerName)
 		}

@@ -13,13 +13,17 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -83,6 +87,7 @@ func TestManagementCluster(t *testing.T) {
 			}
 		}
 	})
+	step("its kinds are not deleted by accident", func(t *testing.T) { keepsKinds(t, server) })
 	step("the manager's pod under the restricted policy", func(t *testing.T) { podRules(t, server, components) })
 	if err := management.ServeDrover(t.Context()); err != nil {
 		t.Fatal(err)
@@ -114,7 +119,7 @@ func TestManagementCluster(t *testing.T) {
 	step("a ClusterClass makes, changes and keeps machines", life.topology)
 	step("each cloud's ClusterClass says what its flavor says", life.classes)
 	life.drover.Kill()
-	step("delete", func(t *testing.T) { deleteProvider(t, ctl, server) })
+	step("uninstall", func(t *testing.T) { deleteProvider(t, ctl, server) })
 	if *operator {
 		step("the cluster-api-operator installs it", func(t *testing.T) {
 			operatorInstalls(t, management, server, filepath.Join(repository, providerName, version))
@@ -236,11 +241,24 @@ func deleteProvider(t *testing.T, ctl clusterctl, server client.Client) {
 		t.Errorf("%d Deployments are left (%v)", len(left.Items), err)
 	}
 
-	ctl.run(t, "init", "--infrastructure", "drover:"+version, "--bootstrap", "-", "--control-plane", "-") // so that there is something to delete again
-	ctl.run(t, "delete", "--infrastructure", "drover", "--include-crd", "--include-namespace")
+	uninstall(t, ctl, server)
+}
+
+// uninstall installs Drover and tests that the last commands of docs/install.md leave nothing of it.
+func uninstall(t *testing.T, ctl clusterctl, server client.Client) {
+	t.Helper()
+	ctl.run(t, "init", "--infrastructure", "drover:"+version, "--bootstrap", "-", "--control-plane", "-")
+	if left := ctl.shell(t, t.TempDir(), installBlock(t, "sh", "kubectl get drovermachines,", "")); strings.Contains(left, "/") {
+		t.Errorf("there are objects: %s", left)
+	}
+	ctl.shell(t, t.TempDir(), installBlock(t, "sh", "--include-crd", ""))
 	until(t, func(ctx context.Context) (string, error) {
-		if names := ours(t, server); len(names) > 0 {
-			return "kinds are left: " + strings.Join(names, ", "), nil
+		for _, gvk := range []schema.GroupVersionKind{crdGVK, schedulingv1.SchemeGroupVersion.WithKind("PriorityClass"),
+			rbacv1.SchemeGroupVersion.WithKind("ClusterRole"), rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"),
+			admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"), admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding")} {
+			if names := oursOf(t, server, gvk); len(names) > 0 {
+				return fmt.Sprintf("objects of kind %s are left: %s", gvk.Kind, strings.Join(names, ", ")), nil
+			}
 		}
 		if err := server.Get(ctx, client.ObjectKey{Name: namespace}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
 			return fmt.Sprint("the namespace is there: ", err), nil
@@ -249,11 +267,19 @@ func deleteProvider(t *testing.T, ctl clusterctl, server client.Client) {
 	})
 }
 
+var crdGVK = apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
+
 // ours returns the names of Drover's CRDs.
 func ours(t *testing.T, server client.Client) (names []string) {
 	t.Helper()
+	return oursOf(t, server, crdGVK)
+}
+
+// oursOf returns the names of the objects of a kind that belong to the release.
+func oursOf(t *testing.T, server client.Client, gvk schema.GroupVersionKind) (names []string) {
+	t.Helper()
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinitionList"))
+	list.SetGroupVersionKind(gvk)
 	if err := server.List(t.Context(), list, client.MatchingLabels{providerLabel: providerName}); err != nil {
 		t.Fatal(err)
 	}
