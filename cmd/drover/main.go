@@ -46,7 +46,7 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.AddCommand(
-		newCheckCommand(), newOrphansCommand(), newImportCommand(), newSimulateCommand(), newVersionCommand(),
+		newCheckCommand(), newOrphansCommand(), newImportCommand(), newSimulateCommand(), newSupportCommand(), newVersionCommand(),
 	)
 	return root
 }
