@@ -163,14 +163,8 @@ func (r *DroverAccountReconciler) record(before, account *infrav1.DroverAccount)
 	}
 }
 
-// Connect connects the live account, if that is permitted, and proves its place. It writes nothing.
-func (r *DroverAccountReconciler) Connect(ctx context.Context, account *infrav1.DroverAccount) error {
-	_, err := r.connectOnly(ctx, account)
-	return err
-}
-
-// connectOnly does the same as Connect, and returns when to retry. The process that writes objects
-// reports why an account is refused.
+// connectOnly connects the live account, if that is permitted, proves its place, and returns when
+// to retry. It writes nothing: the process that writes objects reports why an account is refused.
 func (r *DroverAccountReconciler) connectOnly(ctx context.Context, account *infrav1.DroverAccount) (reconcile.Result, error) {
 	live, refused, err := r.setLive(ctx, account)
 	if err != nil || refused != nil {

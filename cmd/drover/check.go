@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -35,13 +34,14 @@ const checkTimeout = 2 * time.Minute
 
 // checkOptions say what to check, and how to print the result.
 type checkOptions struct {
-	template, cluster, output string
+	template, cluster string
+	output            format
 }
 
 // newCheckCommand returns the command "drover check".
-func newCheckCommand(version string) *cobra.Command {
+func newCheckCommand() *cobra.Command {
 	var (
-		management options.Management
+		management management
 		clouds     options.Clouds
 		o          checkOptions
 	)
@@ -52,39 +52,46 @@ func newCheckCommand(version string) *cobra.Command {
 type, image, failure domains, and what the machine names in the cloud. The cloud is asked to try a create without making
 anything, as far as it can. With --cluster, the cluster's API server is asked for its version.
 
-The command writes nothing. It ends with code 0 if nothing failed, and 1 otherwise.`,
-		Args:         cobra.ExactArgs(1),
-		SilenceUsage: true,
+The command writes nothing. It ends with code 0 if nothing failed, and 1 otherwise. ` + likeManagerHelp,
+		Example: `  # Can machines of the template "workers" be made, and does the API server of Cluster "blue" answer?
+  drover check workers -n team-a --cluster blue
+
+  # For programs
+  drover check workers -n team-a -o json`,
+		Args: theName("a DroverMachineTemplate"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.template = args[0]
-			if o.output != "text" && o.output != "json" {
-				return fmt.Errorf("--output %q: must be text or json", o.output)
-			}
-			c, err := management.Client(version)
+			c, namespace, err := management.connect()
 			if err != nil {
+				return err
+			}
+			ctx, stop := context.WithTimeout(cmd.Context(), checkTimeout)
+			defer stop()
+			if err := likeManager(ctx, c, cmd); err != nil {
 				return err
 			}
 			dialer, err := clouds.Dialer()
 			if err != nil {
 				return err
 			}
-			ctx, stop := context.WithTimeout(cmd.Context(), checkTimeout)
-			defer stop()
-			if management.Namespace == "" {
-				management.Namespace = "default"
-			}
-			k := newChecker(c, dialer, clouds, management.Namespace)
+			k := newChecker(c, dialer, clouds, namespace)
 			if err := k.run(ctx, o); err != nil {
 				return err
 			}
 			return k.print(cmd.OutOrStdout(), o.output)
 		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return management.names(cmd.Context(), &infrav1.DroverMachineTemplateList{}), cobra.ShellCompDirectiveNoFileComp
+		},
 	}
-	management.AddFlags(cmd.Flags())
-	cmd.Flags().Lookup("namespace").Usage = "Namespace of the DroverMachineTemplate. Default: default."
+	management.addFlags(cmd.Flags())
+	cmd.Flags().Lookup("namespace").Usage = "Namespace of the DroverMachineTemplate. Default: that of the kubeconfig's context."
 	clouds.AddFlags(cmd.Flags())
 	cmd.Flags().StringVar(&o.cluster, "cluster", "", "Name of an adopted Cluster whose API server to check, too. Default: none.")
-	cmd.Flags().StringVar(&o.output, "output", "text", "How to print the result: text or json.")
+	o.output.addFlag(cmd)
 	return cmd
 }
 
@@ -165,7 +172,7 @@ func (k *checker) cloud(ctx context.Context, template *infrav1.DroverMachineTemp
 		return err // of the management cluster
 	}
 	if cloud.CodeOf(err) == cloud.InvalidSpec {
-		k.add("credentials", failed, err.Error(), "Change the DroverAccount, or give this command the flags of the manager that concern clouds")
+		k.add("credentials", failed, err.Error(), "Change the DroverAccount, or give this command the flags of the manager that concern clouds: its Deployment could not be read, or has others")
 		return nil
 	}
 	if !k.cloudResult("credentials", "they lead to "+info.Place, err) {
@@ -332,23 +339,16 @@ func retryWhenThrottled(ctx context.Context, do func() error) error {
 }
 
 // print prints the results, and returns an error if a check failed.
-func (k *checker) print(out io.Writer, format string) error {
+func (k *checker) print(out io.Writer, output format) error {
 	bad := 0
 	for _, r := range k.results {
 		if r.Result == failed {
 			bad++
 		}
 	}
-	var err error
-	if format == "json" {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(map[string]any{"passed": bad == 0, "checks": k.results})
-	} else {
-		err = k.table(out)
-	}
+	err := output.print(out, map[string]any{"passed": bad == 0, "checks": k.results}, func() error { return k.table(out) })
 	if err == nil && bad > 0 {
-		err = fmt.Errorf("%d of %d checks failed", bad, len(k.results))
+		err = &resultError{fmt.Errorf("%d of %d checks failed", bad, len(k.results))}
 	}
 	return err
 }

@@ -79,7 +79,7 @@ func TestCheckOnAWS(t *testing.T) {
 			k := newChecker(fake.NewClientBuilder().WithScheme(scheme).WithObjects(account, template, credentials).Build(), dialer, clouds, "blue")
 			g.Expect(k.run(ctx, checkOptions{template: "workers"})).To(Succeed())
 			var out bytes.Buffer
-			err = k.print(&out, "text")
+			err = k.print(&out, asText)
 			for _, want := range tc.want {
 				g.Expect(out.String()).To(MatchRegexp(want))
 			}

@@ -28,38 +28,41 @@ import (
 
 // importOptions say which machines to take over, and into which Cluster.
 type importOptions struct {
-	management options.Management
+	management management
+	namespace  string
 	clouds     options.Clouds
 	// from and nodes are kubeconfigs: of the old objects, and of the Nodes.
 	from, fromNamespace, nodes  string
 	cluster, account, bootstrap string
 	drop                        []string
-	output                      string
+	output                      format
 	stopped, assumeStopped      bool
 	confirm                     string
 	timeout                     time.Duration
 }
 
 // newImportCommand returns the command "drover import".
-func newImportCommand(version string) *cobra.Command {
+func newImportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import",
 		Short: "Take over running machines of another system",
 		Long:  "Make running machines of another system Drover's. Each subcommand is one system.",
 	}
 	for _, system := range []takeover.System{takeover.ClusterAPI(), takeover.MachineController(), takeover.MachineControllerManager()} {
-		cmd.AddCommand(importFrom(system, version))
+		cmd.AddCommand(importFrom(system))
 	}
-	return cmd
+	return group(cmd)
 }
 
 // importFrom returns the command "drover import" for one system.
-func importFrom(system takeover.System, version string) *cobra.Command {
+func importFrom(system takeover.System) *cobra.Command {
 	var o importOptions
-	clouds := "AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere are supported."
+	clouds, flags := "AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere are supported.", "-n team-a --cluster blue --bootstrap base --from-namespace old"
 	if system.Cluster != nil {
 		clouds = "Its providers for AWS and OpenStack are supported."
+		flags += " --from-cluster green --nodes green.kubeconfig"
 	}
+	steps := []string{"plan", "stage", "check", "switch", "commit", "rollback", "status"}
 	cmd := &cobra.Command{
 		Use:   system.Name + " [STEP]",
 		Short: "Take over " + system.Name + "'s machines",
@@ -73,24 +76,19 @@ func importFrom(system takeover.System, version string) *cobra.Command {
   rollback  until commit: delete what was staged, and take the tags off
   status    print how far the takeover is; write nothing
 
-Each step can be interrupted anywhere and run again. It ends with code 0 if it is done, and 1 otherwise.`,
-		Args:         cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
-		ValidArgs:    []string{"plan", "stage", "check", "switch", "commit", "rollback", "status"},
-		SilenceUsage: true,
+Each step can be interrupted anywhere and run again. It ends with code 0 if it is done, and 1 otherwise. ` + likeManagerHelp,
+		Example: "  # What would be made, and what can't be carried over?\n  drover import " + system.Name + " plan " + flags +
+			"\n\n  # The same for review, with all objects\n  drover import " + system.Name + " plan " + flags + " -o yaml",
+		Args:      oneOf("step", func() []string { return steps }),
+		ValidArgs: steps,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.output != "text" && o.output != "yaml" {
-				return fmt.Errorf("--output %q: must be text or yaml", o.output)
-			}
-			if o.management.Namespace == "" {
-				o.management.Namespace = "default"
-			}
 			step := "plan"
 			if len(args) > 0 {
 				step = args[0]
 			}
 			ctx, stop := context.WithTimeout(cmd.Context(), o.timeout)
 			defer stop()
-			i, err := newImporter(ctx, cmd.OutOrStdout(), system, o, version)
+			i, err := newImporter(ctx, cmd, system, &o)
 			if err != nil {
 				return err
 			}
@@ -98,8 +96,8 @@ Each step can be interrupted anywhere and run again. It ends with code 0 if it i
 		},
 	}
 	f := cmd.Flags()
-	o.management.AddFlags(f)
-	f.Lookup("namespace").Usage = "Namespace of the Cluster that the machines get into. Default: default."
+	o.management.addFlags(f)
+	f.Lookup("namespace").Usage = "Namespace of the Cluster that the machines get into. Default: that of the kubeconfig's context."
 	o.clouds.AddFlags(f)
 	f.StringVar(&o.from, "from", "", "Path to the kubeconfig of the cluster that has "+system.Name+"'s objects. Default: the management cluster.")
 	f.StringVar(&o.fromNamespace, "from-namespace", "", "Namespace of "+system.Name+"'s objects. Required.")
@@ -108,7 +106,8 @@ Each step can be interrupted anywhere and run again. It ends with code 0 if it i
 	f.StringVar(&o.account, "account", "", "Name of the DroverAccount that the machines get. Default: that of the Cluster's DroverCluster, if it has only one.")
 	f.StringVar(&o.bootstrap, "bootstrap", "", "Name of the DroverConfigTemplate that new machines are set up with. Each pool gets a copy, with its labels and taints. Required.")
 	f.StringSliceVar(&o.drop, "drop", nil, "Fields that new machines may lack, as the plan names them. Default: none.")
-	f.StringVarP(&o.output, "output", "o", "text", "How to print the plan: text, or yaml with all objects, for review.")
+	o.output.addFlag(cmd)
+	f.Lookup("output").Usage = "How to print the result: text; or json or yaml, with all objects of a plan, for review."
 	f.StringVar(&o.confirm, "confirm", "", "Name of the Cluster, to confirm the step commit.")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "How long the step may take, with all that it waits for.")
 	f.BoolVar(&o.assumeStopped, "assume-stopped", false, "State that the managers of Cluster API and Drover run nowhere if their Deployments are scaled to 0, so that the step rollback does not wait until they have seen the pause.")
@@ -134,22 +133,26 @@ type importer struct {
 }
 
 // newImporter connects to the clusters and to the account.
-func newImporter(ctx context.Context, out io.Writer, system takeover.System, o importOptions, version string) (*importer, error) {
-	management, err := o.management.Client(version)
+func newImporter(ctx context.Context, cmd *cobra.Command, system takeover.System, o *importOptions) (*importer, error) {
+	management, namespace, err := o.management.connect()
 	if err != nil {
 		return nil, err
 	}
-	i := &importer{options: o, out: out}
+	if err := likeManager(ctx, management, cmd); err != nil {
+		return nil, err
+	}
+	o.namespace = namespace
+	i := &importer{options: *o, out: cmd.OutOrStdout()}
 	i.System = system
 	i.OldNamespace, i.Stopped, i.AssumeStopped = o.fromNamespace, o.stopped, o.assumeStopped
 	i.Management = management
-	if i.Old, err = clientOf(o.from, i.Management, version); err != nil {
+	if i.Old, err = clientOf(o.from, i.Management); err != nil {
 		return nil, fmt.Errorf("--from: %w", err)
 	}
-	if i.Nodes, err = clientOf(o.nodes, i.Old, version); err != nil {
+	if i.Nodes, err = clientOf(o.nodes, i.Old); err != nil {
 		return nil, fmt.Errorf("--nodes: %w", err)
 	}
-	if i.Target, err = targetOf(ctx, i.Management, o); err != nil {
+	if i.Target, err = targetOf(ctx, i.Management, i.options); err != nil {
 		return nil, err
 	}
 	if i.VMs, err = accountOf(ctx, i.Management, o.clouds, i.Target.Account); err != nil {
@@ -161,16 +164,20 @@ func newImporter(ctx context.Context, out io.Writer, system takeover.System, o i
 func (i *importer) run(ctx context.Context, step string) error {
 	switch step {
 	case "rollback":
-		return i.done(step, i.Rollback(ctx))
+		return i.done(&stepResult{Step: step}, i.Rollback(ctx))
 	case "status":
-		return i.Status(ctx, i.out)
+		status, err := i.Status(ctx)
+		if err != nil {
+			return err
+		}
+		return i.options.output.print(i.out, status, func() error { return status.Print(i.out) })
 	}
 	switched, err := i.Switched(ctx)
 	if err != nil {
 		return err
 	}
 	if switched && step == "switch" { // an earlier run has checked
-		return i.done(step, i.Switch(ctx))
+		return i.adopt(ctx, &stepResult{Step: step})
 	}
 	read, err := i.System.Read(ctx, i.Old, i.OldNamespace, i.Nodes)
 	if err != nil {
@@ -178,14 +185,7 @@ func (i *importer) run(ctx context.Context, step string) error {
 	}
 	plan := read.Plan(i.Target, i.options.drop)
 	if step == "commit" {
-		if i.options.confirm != i.Cluster {
-			return fmt.Errorf("there is no way back from this step: confirm it with --confirm=%s", i.Cluster)
-		}
-		err := i.Commit(ctx, plan)
-		if err == nil {
-			err = i.printNextSteps()
-		}
-		return i.done(step, err)
+		return i.commit(ctx, plan)
 	}
 	if err := i.see(ctx, plan); err != nil {
 		return err
@@ -198,38 +198,86 @@ func (i *importer) run(ctx context.Context, step string) error {
 			return err
 		}
 	}
-	show := i.Print
-	if i.options.output == "yaml" {
-		show = i.PrintYAML
-	}
-	if err := show(i.out, plan); err != nil {
-		return err
-	}
 	if n := plan.Blocked(); n > 0 {
-		return fmt.Errorf("findings that stop the takeover: %d", n)
+		return errors.Join(i.show(plan), &resultError{fmt.Errorf("findings that stop the takeover: %d", n)})
 	}
 	switch step {
 	case "stage":
-		return i.done(step, i.Stage(ctx, plan))
+		made, err := i.Stage(ctx, plan)
+		return i.done(&stepResult{Step: step, plan: plan, Made: made}, err)
 	case "switch":
-		return i.done(step, i.Switch(ctx))
+		return i.adopt(ctx, &stepResult{Step: step, plan: plan})
 	}
-	return nil
+	return i.show(plan)
 }
 
-// done says that a step is done, if it is.
-func (i *importer) done(step string, err error) error {
-	if err == nil {
-		_, err = fmt.Fprintf(i.out, "%s: done\n", step)
+// show prints what a plan would make. Its YAML is for review, with comments.
+func (i *importer) show(plan *takeover.Plan) error {
+	if i.options.output == asYAML {
+		return i.PrintYAML(i.out, plan)
 	}
+	return i.options.output.print(i.out, i.Document(plan), func() error { return i.Print(i.out, plan) })
+}
+
+func (i *importer) commit(ctx context.Context, plan *takeover.Plan) error {
+	if i.options.confirm != i.Cluster {
+		return fmt.Errorf("there is no way back from this step: confirm it with --confirm=%s", i.Cluster)
+	}
+	err := i.Commit(ctx, plan)
+	return i.done(&stepResult{Step: "commit", Next: i.nextSteps()}, err)
+}
+
+func (i *importer) adopt(ctx context.Context, r *stepResult) (err error) {
+	r.Adopted, err = i.Switch(ctx)
+	return i.done(r, err)
+}
+
+// stepResult is what a step did.
+type stepResult struct {
+	Step    string         `json:"step"`
+	Done    bool           `json:"done"`
+	Made    *takeover.Made `json:"made,omitempty"`
+	Adopted int            `json:"adopted,omitempty"`
+	Next    string         `json:"next,omitempty"`
+
+	plan *takeover.Plan
+}
+
+// done prints what a step did, as far as it came, and that it is done, if it is.
+func (i *importer) done(r *stepResult, err error) error {
+	if r.Done = err == nil; !r.Done && r.Made == nil {
+		return err
+	}
+	return errors.Join(err, i.options.output.print(i.out, r, func() error { return r.print(i.out) }))
+}
+
+func (r *stepResult) print(out io.Writer) error {
+	if r.plan != nil && len(r.plan.Findings) > 0 {
+		if err := r.plan.PrintFindings(out); err != nil {
+			return err
+		}
+		fmt.Fprintln(out)
+	}
+	if r.Made != nil {
+		fmt.Fprintf(out, "Made: %s\nTagged: VM %d\n", takeover.Counts(r.Made.Objects), r.Made.Tagged)
+	}
+	if r.Adopted > 0 {
+		fmt.Fprintf(out, "Adopted: Machine %d\n", r.Adopted)
+	}
+	if !r.Done {
+		return nil
+	}
+	if r.Next != "" {
+		fmt.Fprintln(out, r.Next)
+	}
+	_, err := fmt.Fprintf(out, "%s: done\n", r.Step)
 	return err
 }
 
-// printNextSteps says what is left to do after the commit.
-func (i *importer) printNextSteps() error {
-	_, err := fmt.Fprintf(i.out, "DroverAccount %s only reports orphans. To have them deleted from now on:\n"+
-		"  kubectl patch droveraccount -n %s %s --type merge -p '{\"spec\":{\"orphanPolicy\":%q}}'\n", i.Account.Name, i.Namespace, i.Account.Name, infrav1.OrphanPolicyDelete)
-	return err
+// nextSteps says what is left to do after the commit.
+func (i *importer) nextSteps() string {
+	return fmt.Sprintf("DroverAccount %s only reports orphans. To have them deleted from now on:\n"+
+		"  kubectl patch droveraccount -n %s %s --type merge -p '{\"spec\":{\"orphanPolicy\":%q}}'", i.Account.Name, i.Namespace, i.Account.Name, infrav1.OrphanPolicyDelete)
 }
 
 // see compares the plan with the VMs.
@@ -245,7 +293,7 @@ func (i *importer) see(ctx context.Context, plan *takeover.Plan) error {
 }
 
 // clientOf returns a client of a kubeconfig's cluster, or otherwise if there is no kubeconfig.
-func clientOf(path string, otherwise client.Client, version string) (client.Client, error) {
+func clientOf(path string, otherwise client.Client) (client.Client, error) {
 	if path == "" {
 		return otherwise, nil
 	}
@@ -260,7 +308,7 @@ func clientOf(path string, otherwise client.Client, version string) (client.Clie
 // targetOf reads what the machines get into.
 func targetOf(ctx context.Context, c client.Client, o importOptions) (*takeover.Target, error) {
 	t := &takeover.Target{
-		Namespace: o.management.Namespace, Cluster: o.cluster,
+		Namespace: o.namespace, Cluster: o.cluster,
 		Account: &infrav1.DroverAccount{}, Bootstrap: &bootstrapv1.DroverConfigTemplate{},
 		Refuses: func(spec *bootstrapv1.DroverConfigSpec) field.ErrorList {
 			return render.Validate(spec, field.NewPath("spec"))

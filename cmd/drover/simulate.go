@@ -55,11 +55,15 @@ func newSimulateCommand() *cobra.Command {
 	var o simulateOptions
 	cmd := &cobra.Command{
 		Use:   "simulate",
-		Short: "Run a simulated cloud",
+		Short: "Run a simulated cloud, or break one that runs",
 		Long: `Run a simulated cloud: an HTTP API with machines that read their user data and join the cluster it names.
-The first line on standard output is the cloud's address. State is in memory and ends with the process.`,
-		Args:         cobra.NoArgs,
-		SilenceUsage: true,
+The first line on standard output is the cloud's address. State is in memory and ends with the process.
+The subcommands break a cloud that runs, and repair it.`,
+		Example: `  # Run a cloud at port 8080
+  drover simulate --listen :8080
+
+  # Take a machine of it away
+  drover simulate kill one-md-0-x2b4c-9wz7k`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -69,6 +73,8 @@ The first line on standard output is the cloud's address. State is in memory and
 			return serve(ctx, cmd.OutOrStdout(), o)
 		},
 	}
+	cmd.AddCommand(breakCommands()...)
+	cmd.Args = oneOf("command", func() []string { return namesOf(cmd) })
 	o.flags(cmd.Flags())
 	return cmd
 }
@@ -98,9 +104,7 @@ func simulatorOptions(o simulateOptions) (simulator.Options, error) {
 		options.Settings.Throttle = o.throttle
 	}
 	if o.latency != 0 {
-		options.Settings.Latency = simulator.Latency{
-			Min: simulator.Duration{Duration: o.latency / 2}, Mean: simulator.Duration{Duration: o.latency},
-		}
+		options.Settings.Latency = latencyOf(o.latency)
 	}
 	if o.leaseInterval != 0 {
 		options.Bodies.LeaseInterval.Duration = o.leaseInterval

@@ -399,7 +399,7 @@ func (r *OrphanReconciler) emitEvent(before, account *infrav1.DroverAccount) {
 func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.DroverAccount) error {
 	live := r.Accounts.Get(client.ObjectKeyFromObject(account))
 	if live == nil {
-		return errors.New("the account can't be connected: check its Ready condition")
+		return errors.New("the account is not connected")
 	}
 	var listed time.Time
 	var resources []cloud.Resource

@@ -15,7 +15,6 @@ import (
 	ipamv1 "sigs.k8s.io/cluster-api/api/ipam/v1beta2"
 	"sigs.k8s.io/cluster-api/util/apiwarnings"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
@@ -43,23 +42,6 @@ func (o Management) Config(version string) (*rest.Config, error) {
 	config.UserAgent = UserAgent(version)
 	config.WarningHandler = apiwarnings.DefaultHandler(klog.Background().WithName("API server"))
 	return config, nil
-}
-
-// Client returns an uncached client of the management cluster, for commands.
-func (o Management) Client(version string) (client.Client, error) {
-	config, err := o.Config(version)
-	if err != nil {
-		return nil, err
-	}
-	scheme, err := NewScheme()
-	if err != nil {
-		return nil, err
-	}
-	c, err := client.New(config, client.Options{Scheme: scheme})
-	if err != nil {
-		return nil, fmt.Errorf("making a client of the management cluster: %w", err)
-	}
-	return c, nil
 }
 
 // loadConfig reads a kubeconfig, or finds one if path is "". As ctrl.GetConfig does, it leaves the

@@ -293,10 +293,17 @@ func (t *Takeover) Switched(ctx context.Context) (bool, error) {
 }
 
 // Switch ends the Cluster's pause, and waits until Cluster API and Drover have adopted everything.
-// Deletions are still held. The caller has checked the plan.
-func (t *Takeover) Switch(ctx context.Context) error {
+// Deletions are still held. The caller has checked the plan. It returns how many machines these are.
+func (t *Takeover) Switch(ctx context.Context) (machines int, err error) {
 	if err := t.setPaused(ctx, false); err != nil {
-		return err
+		return 0, err
 	}
-	return until(ctx, "all machines are adopted", t.notConverged)
+	if err := until(ctx, "all machines are adopted", t.notConverged); err != nil {
+		return 0, err
+	}
+	s, err := t.staged(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return len(s.machines), nil
 }

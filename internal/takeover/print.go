@@ -38,22 +38,40 @@ func (t *Target) Print(out io.Writer, p *Plan) error {
 	for _, o := range t.Objects(p) {
 		count[o.GetObjectKind().GroupVersionKind().Kind]++
 	}
-	var kinds []string
-	for _, kind := range slices.Sorted(maps.Keys(count)) {
-		kinds = append(kinds, fmt.Sprintf("%s %d", kind, count[kind]))
-	}
-	fmt.Fprintf(out, "\nTo be made: %s\nTo be tagged: VM %d, with %s\n", strings.Join(kinds, ", "), vms,
+	fmt.Fprintf(out, "\nTo be made: %s\nTo be tagged: VM %d, with %s\n", Counts(count), vms,
 		strings.Join(slices.Sorted(maps.Keys(t.Tags(Machine{}))), ", "))
 	if own > 0 {
 		fmt.Fprintf(out, "Ports, volumes and floating IPs with one of %d names or IDs will be deleted together with their VMs (use -o yaml to list them)\n", own)
 	}
 	fmt.Fprintln(out)
-	table = tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	return p.PrintFindings(out)
+}
+
+// Counts writes how many there are of each kind, for people.
+func Counts(of map[string]int) string {
+	var kinds []string
+	for _, kind := range slices.Sorted(maps.Keys(of)) {
+		kinds = append(kinds, fmt.Sprintf("%s %d", kind, of[kind]))
+	}
+	if len(kinds) == 0 {
+		return "nothing"
+	}
+	return strings.Join(kinds, ", ")
+}
+
+// PrintFindings writes the findings for people.
+func (p *Plan) PrintFindings(out io.Writer) error {
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "RESULT\tOBJECT\tFIELD\tMESSAGE")
 	for _, f := range p.sorted() {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", f.Severity, f.Object, f.Field, f.Message)
 	}
 	return table.Flush()
+}
+
+// Document returns the plan for programs: the findings, and all objects.
+func (t *Target) Document(p *Plan) map[string]any {
+	return map[string]any{"findings": p.sorted(), "objects": t.Objects(p)}
 }
 
 // PrintYAML writes all objects, for review and version control. Findings and tags are comments.

@@ -10,19 +10,37 @@ import (
 	"github.com/drover-io/drover/cloud/tagging"
 )
 
-// Status writes how far the takeover is.
-func (t *Takeover) Status(ctx context.Context, out io.Writer) error {
+// Status is how far a takeover is.
+type Status struct {
+	Cluster string         `json:"cluster"`
+	Paused  bool           `json:"paused"`
+	Staged  map[string]int `json:"staged"`
+	// Held counts the Machines whose deletion is held, and Tagged the VMs.
+	Held   int    `json:"held"`
+	Tagged int    `json:"tagged"`
+	Next   string `json:"next"`
+}
+
+// Print writes the status for people.
+func (s *Status) Print(out io.Writer) error {
+	_, err := fmt.Fprintf(out, "Cluster %s, paused: %t\nStaged: %s\nHeld: Machine %d\nTagged: VM %d\n%s\n",
+		s.Cluster, s.Paused, Counts(s.Staged), s.Held, s.Tagged, s.Next)
+	return err
+}
+
+// Status returns how far the takeover is.
+func (t *Takeover) Status(ctx context.Context) (*Status, error) {
 	paused, err := t.paused(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s, err := t.staged(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	tagged, err := t.ours(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	held := 0
 	for _, m := range s.machines {
@@ -40,12 +58,13 @@ func (t *Takeover) Status(ctx context.Context, out io.Writer) error {
 		step = "it is staged, completely or in part: check says which"
 	case len(s.all()) > 0:
 		if step, err = t.switched(ctx, s, tagged); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	_, err = fmt.Fprintf(out, "Cluster %s, paused: %t\nStaged: MachineDeployment %d, MachineSet %d, Machine %d, DroverMachine %d\nHeld: Machine %d\nTagged: VM %d\n%s\n",
-		t.Cluster, paused, len(s.deployments), len(s.sets), len(s.machines), len(s.vms), held, len(tagged), step)
-	return err
+	return &Status{
+		Cluster: t.Cluster, Paused: paused, Held: held, Tagged: len(tagged), Next: step,
+		Staged: map[string]int{"MachineDeployment": len(s.deployments), "MachineSet": len(s.sets), "Machine": len(s.machines), "DroverMachine": len(s.vms)},
+	}, nil
 }
 
 // switched says what is next in a Cluster whose pause has ended.

@@ -53,26 +53,35 @@ type Takeover struct {
 // Stage pauses the Cluster, and makes everything that stands for the machines: first the objects,
 // from the top to the bottom, and of each machine the tags last. So nothing that Drover finds in
 // the cloud is without an object.
-func (t *Takeover) Stage(ctx context.Context, p *Plan) error {
+func (t *Takeover) Stage(ctx context.Context, p *Plan) (*Made, error) {
+	made := &Made{Objects: map[string]int{}}
 	if err := t.setPaused(ctx, true); err != nil {
-		return err
+		return made, err
 	}
 	tagged, err := t.ours(ctx)
 	if err != nil {
-		return err
+		return made, err
 	}
 	for i := range p.Pools {
-		if err := t.stagePool(ctx, &p.Pools[i], tagged); err != nil {
-			return fmt.Errorf("pool %s: %w", p.Pools[i].Name, err)
+		if err := t.stagePool(ctx, &p.Pools[i], tagged, made); err != nil {
+			return made, fmt.Errorf("pool %s: %w", p.Pools[i].Name, err)
 		}
 	}
-	return nil
+	return made, nil
 }
 
-func (t *Takeover) stagePool(ctx context.Context, pool *Pool, tagged map[string]tagging.Instance) error {
+// Made is what one run of Stage made. What an earlier run made is not in it.
+type Made struct {
+	// Objects counts the objects of each kind.
+	Objects map[string]int `json:"objects"`
+	// Tagged counts the VMs.
+	Tagged int `json:"tagged"`
+}
+
+func (t *Takeover) stagePool(ctx context.Context, pool *Pool, tagged map[string]tagging.Instance, made *Made) error {
 	d := t.deployment(pool)
 	for _, o := range []client.Object{t.machineTemplate(pool), t.configTemplate(pool), d} {
-		if err := t.make(ctx, o); err != nil {
+		if err := t.make(ctx, o, made); err != nil {
 			return err
 		}
 	}
@@ -80,17 +89,17 @@ func (t *Takeover) stagePool(ctx context.Context, pool *Pool, tagged map[string]
 		return nil
 	}
 	set := t.machineSet(pool, d) // of d as it is stored
-	if err := t.make(ctx, set); err != nil {
+	if err := t.make(ctx, set, made); err != nil {
 		return err
 	}
 	for _, m := range pool.Machines {
 		machine, vm := t.machine(m, pool, set), t.droverMachine(m, pool, set)
-		if err := t.make(ctx, machine); err != nil {
+		if err := t.make(ctx, machine, made); err != nil {
 			return err
 		}
 		// not the MachineSet's: Cluster API deletes those of a MachineSet that no Machine refers to
 		vm.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(machine, clusterv1.GroupVersion.WithKind("Machine"))}
-		if err := t.make(ctx, vm); err != nil {
+		if err := t.make(ctx, vm, made); err != nil {
 			return err
 		}
 		if vm, has := tagged[m.Instance]; has && !vm.Partial {
@@ -99,18 +108,21 @@ func (t *Takeover) stagePool(ctx context.Context, pool *Pool, tagged map[string]
 		if err := t.VMs.Tag(ctx, m.Instance, t.Tags(m), m.OwnedResources); err != nil {
 			return fmt.Errorf("tagging %s: %w", m.Instance, err)
 		}
+		made.Tagged++
 	}
 	return nil
 }
 
 // make creates o, or reads what an earlier run has created.
-func (t *Takeover) make(ctx context.Context, o client.Object) error {
+func (t *Takeover) make(ctx context.Context, o client.Object, made *Made) error {
 	kind := o.GetObjectKind().GroupVersionKind()
 	there := o.DeepCopyObject().(client.Object)
 	err := t.Management.Get(ctx, client.ObjectKeyFromObject(o), there)
 	switch {
 	case apierrors.IsNotFound(err):
-		err = t.Management.Create(ctx, o)
+		if err = t.Management.Create(ctx, o); err == nil {
+			made.Objects[kind.Kind]++
+		}
 	case err == nil && there.GetAnnotations()[Mark] == "":
 		err = fmt.Errorf("it exists, and is not of this takeover")
 	case err == nil && there.GetDeletionTimestamp() != nil:
