@@ -26,6 +26,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/predicates"
 )
 
@@ -78,7 +79,7 @@ func (r *DroverAccountReconciler) SetupWithManager(mgr ctrl.Manager, options con
 		WatchesRawSource(r.Changed.Source()).
 		WithOptions(options).
 		Named("droveraccount").
-		Complete(r)
+		Complete(conflict.Retried(r))
 }
 
 // Reconcile brings one account up to date.
@@ -106,7 +107,7 @@ func (r *DroverAccountReconciler) Reconcile(ctx context.Context, req reconcile.R
 		controllerutil.RemoveFinalizer(before, infrav1.AccountFinalizer)
 		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 		if err := r.Client.Patch(ctx, account, patch); err != nil {
-			return retryConflict(reconcile.Result{}, fmt.Errorf("adding the finalizer: %w", err))
+			return reconcile.Result{}, fmt.Errorf("adding the finalizer: %w", err)
 		}
 		return reconcile.Result{}, nil // the write comes back as an event
 	}
@@ -114,7 +115,7 @@ func (r *DroverAccountReconciler) Reconcile(ctx context.Context, req reconcile.R
 	before := account.DeepCopy()
 	result, err := r.connect(ctx, account)
 	account.Status.ObservedGeneration = account.Generation
-	return retryConflict(result, errors.Join(err, r.write(ctx, before, account)))
+	return result, errors.Join(err, r.write(ctx, before, account))
 }
 
 // write patches what connect has found. It writes a newly proved place first and alone. That write
@@ -438,7 +439,7 @@ func (r *DroverAccountReconciler) reconcileDelete(ctx context.Context, account *
 	controllerutil.RemoveFinalizer(account, infrav1.AccountFinalizer)
 	err = r.Client.Patch(ctx, account, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
-		return retryConflict(reconcile.Result{}, fmt.Errorf("removing the finalizer: %w", err))
+		return reconcile.Result{}, fmt.Errorf("removing the finalizer: %w", err)
 	}
 	return reconcile.Result{}, nil
 }

@@ -22,6 +22,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/predicates"
 )
 
@@ -53,7 +54,7 @@ func (r *DroverMachineTemplateReconciler) SetupWithManager(mgr ctrl.Manager, opt
 			builder.WithPredicates(onUpdate(accountReportChanged))).
 		WithOptions(options).
 		Named("drovermachinetemplate").
-		Complete(r)
+		Complete(conflict.Retried(r))
 }
 
 // Reconcile brings one template up to date.
