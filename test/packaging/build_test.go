@@ -26,7 +26,7 @@ func TestOneBuild(t *testing.T) {
 		if m == nil {
 			t.Fatalf("%s builds nothing", file)
 		}
-		found = append(found, m[1]+regexp.MustCompile(`\$\{VERSION[^}]*\}`).ReplaceAllString(m[2], "VERSION"))
+		found = append(found, m[1]+regexp.MustCompile(`\$\{(VERSION|COMMIT)[^}]*\}`).ReplaceAllString(m[2], "$1"))
 	}
 	if found[0] != found[1] {
 		t.Errorf("the Dockerfile builds with %q, hack/binary with %q", found[0], found[1])
