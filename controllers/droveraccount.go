@@ -131,11 +131,11 @@ func (r *DroverAccountReconciler) write(ctx context.Context, before, account *in
 	}
 	setUnknown(account, infrav1.NotCheckedReason, infrav1.AccountInventoryFreshCondition, infrav1.AccountMachinesFoundCondition,
 		infrav1.AccountEventStreamConnectedCondition, infrav1.AccountOrphansResolvedCondition)
-	for kind, reason := range map[string]string{
-		clusterv1.ReadyCondition:              infrav1.PlaceMismatchReason,
-		infrav1.AccountMachinesFoundCondition: infrav1.MassAbsenceReason,
+	for kind, reasons := range map[string][]string{
+		clusterv1.ReadyCondition:              {infrav1.PlaceMismatchReason, infrav1.UnauthorizedReason, infrav1.SecretInvalidReason, infrav1.NotPermittedReason},
+		infrav1.AccountMachinesFoundCondition: {infrav1.MassAbsenceReason},
 	} {
-		if conditions.GetReason(account, kind) == reason && conditions.GetReason(before, kind) != reason {
+		if reason := conditions.GetReason(account, kind); slices.Contains(reasons, reason) && conditions.GetReason(before, kind) != reason {
 			r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, reason, "Connect", "%s",
 				cloud.Clip(conditions.GetMessage(account, kind), maxEventNote))
 		}
@@ -192,7 +192,7 @@ func (r *DroverAccountReconciler) setLive(ctx context.Context, account *infrav1.
 	if err == nil {
 		return live, nil, nil
 	}
-	refused = &refusal{reason: cloudReason(cloud.CodeOf(err)), message: err.Error()}
+	refused = &refusal{reason: cloudReason(cloud.CodeOf(err)), message: cloudMessage(err)}
 	if r.Accounts.Get(key) != nil {
 		refused.message += "; the account keeps its previous settings and credentials"
 	}
@@ -231,7 +231,7 @@ func (r *DroverAccountReconciler) connect(ctx context.Context, account *infrav1.
 		if cloud.CodeOf(err) == cloud.Conflict && account.Spec.Place != "" {
 			reason = infrav1.PlaceMismatchReason
 		}
-		setNotReady(account, reason, err.Error())
+		setNotReady(account, reason, cloudMessage(err))
 		return r.retry(key, err), nil
 	}
 	r.retries.forget(key)
@@ -239,8 +239,7 @@ func (r *DroverAccountReconciler) connect(ctx context.Context, account *infrav1.
 	setReady(account)
 	confirmMissing(account, live)
 	setInventory(account, live.Inventory())
-	setMachinesFound(account, live.Inventory())
-	return reconcile.Result{}, nil
+	return reconcile.Result{}, r.setMachinesFound(ctx, account, live.Inventory())
 }
 
 // pin sets the proved place, which write then records, unless the user stated another AWS account.

@@ -110,7 +110,13 @@ func pausedBy(obj client.Object, cluster *clusterv1.Cluster) (by []string) {
 
 // setCloudError sets Ready to False for an error of the cloud.
 func setCloudError(obj object, err error) {
-	setNotReady(obj, cloudReason(cloud.CodeOf(err)), err.Error())
+	setNotReady(obj, cloudReason(cloud.CodeOf(err)), cloudMessage(err))
+}
+
+// cloudMessage returns the text of a cloud's error without its code, which is the condition's
+// reason.
+func cloudMessage(err error) string {
+	return strings.TrimPrefix(err.Error(), string(cloud.CodeOf(err))+": ")
 }
 
 // cloudReason returns the reason that stands for a cloud's answer. Some codes name no cause without
