@@ -81,6 +81,8 @@ func (r *DroverMachineReconciler) SetupWithManager(mgr ctrl.Manager, options con
 			builder.WithPredicates(onUpdate(clusterInputsChanged))).
 		Watches(&infrav1.DroverCluster{}, handler.EnqueueRequestsFromMapFunc(r.droverClusterToUncreated),
 			builder.WithPredicates(onUpdate(droverClusterInputsChanged))).
+		Watches(&infrav1.DroverAccount{}, handler.EnqueueRequestsFromMapFunc(r.accountToUncreated),
+			builder.WithPredicates(onUpdate(accountGotWorse))).
 		Watches(&infrav1.DroverMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineDeleted), builder.WithPredicates(onlyDeleted())).
 		WatchesRawSource(r.Changed.Source()).
 		WithOptions(options).
