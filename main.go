@@ -11,11 +11,14 @@ import (
 	"github.com/drover-io/drover/internal/manager"
 )
 
-// version is set at build time: -ldflags "-X main.version=v0.1.0".
-var version = "dev"
+// version and commit are set at build time: -ldflags "-X main.version=v0.1.0 -X main.commit=…".
+var (
+	version = "dev"
+	commit  = ""
+)
 
 func main() {
-	if err := manager.New(version).Execute(); err != nil {
+	if err := manager.New(version, commit).Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "manager:", err)
 		os.Exit(1)
 	}

@@ -31,6 +31,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/bootstrap/token"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/predicates"
 )
 
@@ -99,7 +100,7 @@ func (r *ConfigReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manage
 		}}).
 		WatchesRawSource(r.ClusterCache.GetClusterSource("droverconfig", r.configsOfCluster)).
 		WithOptions(options).
-		Complete(r)
+		Complete(conflict.Retried(r))
 	if err != nil {
 		return fmt.Errorf("setting up the controller of DroverConfig: %w", err)
 	}
@@ -354,8 +355,8 @@ func (r *ConfigReconciler) conclude(s *scope, paused bool, result ctrl.Result, e
 	case errors.As(err, &w):
 		set(clusterv1.ReadyCondition, w.reason, w.message, metav1.ConditionFalse)
 		return ctrl.Result{RequeueAfter: w.after}, nil
-	case apierrors.IsConflict(err):
-		return ctrl.Result{RequeueAfter: time.Second}, nil
+	case apierrors.IsConflict(err): // another writer was first, which is no failure
+		return ctrl.Result{}, err
 	case err != nil:
 		if !done {
 			set(clusterv1.ReadyCondition, bootstrapv1.InternalErrorReason, "An internal error occurred and will be retried; see the manager's log", metav1.ConditionFalse)

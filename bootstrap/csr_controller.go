@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/drover-io/drover/bootstrap/csr"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/naming"
 	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/internal/record"
@@ -96,14 +97,14 @@ func (r *CSRReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, 
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Machine{}, machineByNode, nodeOfMachine); err != nil {
 		return fmt.Errorf("indexing Machines by Node: %w", err)
 	}
-	options.Reconciler = r
+	options.Reconciler = conflict.Retried(r)
 	c, err := controller.NewTyped("csr", mgr, options)
 	if err != nil {
 		return fmt.Errorf("setting up the approver: %w", err)
 	}
 	r.controller = c
 
-	watcher, err := controller.New("csr-watch", mgr, controller.Options{Reconciler: reconcile.Func(r.watch)})
+	watcher, err := controller.New("csr-watch", mgr, controller.Options{Reconciler: conflict.Retried(reconcile.Func(r.watch))})
 	if err != nil {
 		return fmt.Errorf("setting up the approver's watches: %w", err)
 	}

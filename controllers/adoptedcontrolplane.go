@@ -33,6 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/kubeconfig"
 	"github.com/drover-io/drover/internal/predicates"
 )
@@ -82,7 +83,7 @@ func (r *AdoptedControlPlaneReconciler) SetupWithManager(mgr ctrl.Manager, optio
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToControlPlanes)).
 		WithOptions(options).
 		Named("adoptedcontrolplane").
-		Complete(r)
+		Complete(conflict.Retried(r))
 }
 
 // Reconcile brings one control plane up to date.
@@ -115,7 +116,7 @@ func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req recon
 	default:
 		result, err = r.adopt(ctx, adopted, cluster)
 	}
-	return retryConflict(result, errors.Join(err, patchStatus(ctx, r.Client, before, adopted)))
+	return result, errors.Join(err, patchStatus(ctx, r.Client, before, adopted))
 }
 
 // ownEndpoint is what helps if machines, which know only host and port, can't use the kubeconfig's

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
+	"github.com/drover-io/drover/internal/conflict"
 )
 
 // holdCredentials adds the finalizer, and the label for "clusterctl move", to a Secret with an
@@ -60,7 +61,7 @@ func (r *CredentialsReconciler) SetupWithManager(mgr ctrl.Manager, options contr
 		Watches(&infrav1.DroverCluster{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountToSecret)), builder.WithPredicates(onUpdate(endpointReleased))).
 		WithOptions(options).
 		Named("credentials").
-		Complete(r)
+		Complete(conflict.Retried(r))
 }
 
 // endpointReleased passes the change after which a DroverCluster needs no account any more.

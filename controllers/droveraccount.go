@@ -27,6 +27,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/internal/record"
 )
@@ -82,7 +83,7 @@ func (r *DroverAccountReconciler) SetupWithManager(mgr ctrl.Manager, options con
 		WatchesRawSource(r.Changed.Source()).
 		WithOptions(options).
 		Named("droveraccount").
-		Complete(r)
+		Complete(conflict.Retried(r))
 }
 
 // Reconcile brings one account up to date.
@@ -110,7 +111,7 @@ func (r *DroverAccountReconciler) Reconcile(ctx context.Context, req reconcile.R
 		controllerutil.RemoveFinalizer(before, infrav1.AccountFinalizer)
 		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 		if err := r.Client.Patch(ctx, account, patch); err != nil {
-			return retryConflict(reconcile.Result{}, fmt.Errorf("adding the finalizer: %w", err))
+			return reconcile.Result{}, fmt.Errorf("adding the finalizer: %w", err)
 		}
 		return reconcile.Result{}, nil // the write comes back as an event
 	}
@@ -118,7 +119,7 @@ func (r *DroverAccountReconciler) Reconcile(ctx context.Context, req reconcile.R
 	before := account.DeepCopy()
 	result, err := r.connect(ctx, account)
 	account.Status.ObservedGeneration = account.Generation
-	return retryConflict(result, errors.Join(err, r.write(ctx, before, account)))
+	return result, errors.Join(err, r.write(ctx, before, account))
 }
 
 // write patches what connect has found. It writes a newly proved place first and alone. That write
@@ -134,11 +135,11 @@ func (r *DroverAccountReconciler) write(ctx context.Context, before, account *in
 	}
 	setUnknown(account, infrav1.NotCheckedReason, infrav1.AccountInventoryFreshCondition, infrav1.AccountMachinesFoundCondition,
 		infrav1.AccountEventStreamConnectedCondition, infrav1.AccountOrphansResolvedCondition)
-	for kind, reason := range map[string]string{
-		clusterv1.ReadyCondition:              infrav1.PlaceMismatchReason,
-		infrav1.AccountMachinesFoundCondition: infrav1.MassAbsenceReason,
+	for kind, reasons := range map[string][]string{
+		clusterv1.ReadyCondition:              {infrav1.PlaceMismatchReason, infrav1.UnauthorizedReason, infrav1.SecretInvalidReason, infrav1.NotPermittedReason},
+		infrav1.AccountMachinesFoundCondition: {infrav1.MassAbsenceReason},
 	} {
-		if conditions.GetReason(account, kind) == reason && conditions.GetReason(before, kind) != reason {
+		if reason := conditions.GetReason(account, kind); slices.Contains(reasons, reason) && conditions.GetReason(before, kind) != reason {
 			r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, reason, "Connect", "%s",
 				cloud.Clip(conditions.GetMessage(account, kind), maxEventNote))
 		}
@@ -206,7 +207,7 @@ func (r *DroverAccountReconciler) setLive(ctx context.Context, account *infrav1.
 	if err == nil {
 		return live, nil, nil
 	}
-	refused = &refusal{reason: cloudReason(cloud.CodeOf(err)), message: err.Error()}
+	refused = &refusal{reason: cloudReason(cloud.CodeOf(err)), message: cloudMessage(err)}
 	if r.Accounts.Get(key) != nil {
 		refused.message += "; the account keeps its previous settings and credentials"
 	}
@@ -245,7 +246,7 @@ func (r *DroverAccountReconciler) connect(ctx context.Context, account *infrav1.
 		if cloud.CodeOf(err) == cloud.Conflict && account.Spec.Place != "" {
 			reason = infrav1.PlaceMismatchReason
 		}
-		setNotReady(account, reason, err.Error())
+		setNotReady(account, reason, cloudMessage(err))
 		return r.retry(key, err), nil
 	}
 	r.retries.forget(key)
@@ -253,8 +254,7 @@ func (r *DroverAccountReconciler) connect(ctx context.Context, account *infrav1.
 	setReady(account)
 	confirmMissing(account, live)
 	setInventory(account, live.Inventory())
-	setMachinesFound(account, live.Inventory())
-	return reconcile.Result{}, nil
+	return reconcile.Result{}, r.setMachinesFound(ctx, account, live.Inventory())
 }
 
 // pin sets the proved place, which write then records, unless the user stated another AWS account.
@@ -453,7 +453,7 @@ func (r *DroverAccountReconciler) reconcileDelete(ctx context.Context, account *
 	controllerutil.RemoveFinalizer(account, infrav1.AccountFinalizer)
 	err = r.Client.Patch(ctx, account, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
-		return retryConflict(reconcile.Result{}, fmt.Errorf("removing the finalizer: %w", err))
+		return reconcile.Result{}, fmt.Errorf("removing the finalizer: %w", err)
 	}
 	return reconcile.Result{}, nil
 }

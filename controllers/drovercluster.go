@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/kubeconfig"
 	"github.com/drover-io/drover/internal/predicates"
 )
@@ -72,7 +73,7 @@ func (r *DroverClusterReconciler) SetupWithManager(mgr ctrl.Manager, options con
 			builder.WithPredicates(onUpdate(templateReportChanged))).
 		WithOptions(options).
 		Named("drovercluster").
-		Complete(r)
+		Complete(conflict.Retried(r))
 }
 
 // Reconcile brings one cluster up to date.
@@ -98,20 +99,20 @@ func (r *DroverClusterReconciler) Reconcile(ctx context.Context, req reconcile.R
 	case setPaused(infra, cluster):
 	case !infra.DeletionTimestamp.IsZero():
 		if released, err := r.reconcileDelete(ctx, infra); released || err != nil {
-			return retryConflict(reconcile.Result{}, err)
+			return reconcile.Result{}, err
 		}
 	case cluster == nil:
 		setNotReady(infra, infrav1.WaitingForOwnerReason, "Waiting for a Cluster to refer to this object in spec.infrastructureRef")
 	default:
 		if claimed, err := r.claim(ctx, infra, cluster); claimed || err != nil {
-			return retryConflict(reconcile.Result{}, err) // the write comes back as an event
+			return reconcile.Result{}, err // the write comes back as an event
 		}
 		if result, err = r.report(ctx, infra, cluster); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
 	setUnknown(infra, infrav1.NotCheckedReason, infrav1.ClusterReachableCondition)
-	return retryConflict(result, patchSharedStatus(ctx, r.Client, before, infra))
+	return result, patchSharedStatus(ctx, r.Client, before, infra)
 }
 
 // claim completes the spec: ownership ID, load balancer token and finalizers before anything may be

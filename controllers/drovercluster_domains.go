@@ -43,21 +43,20 @@ func (r *DroverClusterReconciler) accounts(ctx context.Context, infra *infrav1.D
 	var report accountsReport
 	var zones, controlPlane []string
 	for _, ref := range infra.Spec.AccountRefs {
-		account := &infrav1.DroverAccount{}
-		err := r.Client.Get(ctx, client.ObjectKey{Namespace: infra.Namespace, Name: ref.Name}, account)
-		if apierrors.IsNotFound(err) {
-			report.notConnected = fmt.Sprintf("Waiting for DroverAccount %q to exist in this namespace", ref.Name)
-			continue
-		}
+		account, err := readAccount(ctx, r.Client, client.ObjectKey{Namespace: infra.Namespace, Name: ref.Name})
 		if err != nil {
-			return report, fmt.Errorf("reading DroverAccount %q: %w", ref.Name, err)
+			return report, err
+		}
+		if account == nil {
+			report.notConnected = accountProblem(ref.Name, nil)
+			continue
 		}
 		ready := conditions.Get(account, clusterv1.ReadyCondition)
 		switch {
 		case ready == nil:
-			report.notConnected = fmt.Sprintf("Waiting for DroverAccount %q to be connected", ref.Name)
+			report.notConnected = accountProblem(ref.Name, account)
 		case ready.Status != "True":
-			report.notReady = fmt.Sprintf("DroverAccount %q is not ready: %s", ref.Name, ready.Message)
+			report.notReady = accountProblem(ref.Name, account)
 		}
 		zones = append(zones, account.Status.FailureDomains...)
 		behindEndpoint := !infra.Spec.Endpoint.HasLoadBalancer() || infra.Spec.Endpoint.LoadBalancer.AccountRef == ref

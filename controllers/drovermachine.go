@@ -27,6 +27,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/predicates"
 )
 
@@ -84,11 +85,13 @@ func (r *DroverMachineReconciler) SetupWithManager(mgr ctrl.Manager, options con
 			builder.WithPredicates(onUpdate(clusterInputsChanged))).
 		Watches(&infrav1.DroverCluster{}, handler.EnqueueRequestsFromMapFunc(r.droverClusterToUncreated),
 			builder.WithPredicates(onUpdate(droverClusterInputsChanged))).
+		Watches(&infrav1.DroverAccount{}, handler.EnqueueRequestsFromMapFunc(r.accountToUncreated),
+			builder.WithPredicates(onUpdate(accountGotWorse))).
 		Watches(&infrav1.DroverMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineDeleted), builder.WithPredicates(onlyDeleted())).
 		WatchesRawSource(r.Changed.Source()).
 		WithOptions(options).
 		Named("drovermachine").
-		Complete(r)
+		Complete(conflict.Retried(r))
 }
 
 // phase is one part of a reconcile. A result or an error ends the reconcile; otherwise the next
@@ -127,7 +130,7 @@ func (r *DroverMachineReconciler) Reconcile(ctx context.Context, req reconcile.R
 	defer func() { reterr = errors.Join(reterr, r.patch(ctx, before, s)) }()
 	for _, phase := range r.phases() {
 		if result, err := phase(ctx, s); result != nil || err != nil {
-			return retryConflict(ptr.Deref(result, reconcile.Result{}), err)
+			return ptr.Deref(result, reconcile.Result{}), err
 		}
 	}
 	return reconcile.Result{}, nil

@@ -194,6 +194,8 @@ func (r *DroverMachineReconciler) createFailed(s *machineScope, err error) recon
 		// The message does not say how long: a status write for each machine and turn would cost
 		// more than the create.
 		setNotReady(s.DroverMachine, infrav1.QueuedReason, "Waiting for a turn in the account's rate limit")
+	} else if cloud.CodeOf(err) == cloud.InvalidSpec {
+		setNotReady(s.DroverMachine, infrav1.InvalidSpecReason, invalidSpec(&s.Spec.Cloud, s.account.Cloud().Name, cloudMessage(err)))
 	} else {
 		setCloudError(s.DroverMachine, err)
 	}

@@ -83,8 +83,8 @@ func (r *DroverMachineReconciler) deleteVM(ctx context.Context, s *machineScope,
 		return &reconcile.Result{}, r.release(ctx, s)
 	case deletion.Err != nil:
 		setNotReady(s.DroverMachine, cloudReason(cloud.CodeOf(deletion.Err)), fmt.Sprintf(
-			"Deleting the VM failed and will be retried: %v; to remove this object and leave the VM running, annotate it with %s=%s",
-			deletion.Err, infrav1.AbandonAnnotation, s.Name))
+			"Deleting the VM failed and will be retried: %s; to remove this object and leave the VM running, annotate it with %s=%s",
+			cloudMessage(deletion.Err), infrav1.AbandonAnnotation, s.Name))
 	default:
 		setNotReady(s.DroverMachine, infrav1.DeletingReason, "Waiting for the cloud to delete the VM and its resources")
 	}

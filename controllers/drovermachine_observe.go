@@ -30,7 +30,7 @@ func (r *DroverMachineReconciler) observe(_ context.Context, s *machineScope) (*
 		// provisioned reports that it waits.
 		if !isProvisioned(s.DroverMachine) {
 			setNotReady(s.DroverMachine, infrav1.WaitingForAccountReason,
-				fmt.Sprintf("Waiting for DroverAccount %q in this namespace to be connected", s.Spec.AccountRef.Name))
+				fmt.Sprintf("Waiting for DroverAccount %q to be connected", s.Spec.AccountRef.Name))
 		}
 		return &reconcile.Result{}, nil
 	}
@@ -49,7 +49,7 @@ func (r *DroverMachineReconciler) observe(_ context.Context, s *machineScope) (*
 			"More than one VM has this machine's token: %s; delete all but one of them, until then Drover changes nothing", strings.Join(seen.Duplicates, ", ")))
 		return &reconcile.Result{}, nil
 	case seen.Err != nil:
-		setNotReady(s.DroverMachine, cloudReason(cloud.CodeOf(seen.Err)), fmt.Sprintf("VM %s can't be recognized: %v", s.Spec.ProviderID, seen.Err))
+		setNotReady(s.DroverMachine, cloudReason(cloud.CodeOf(seen.Err)), fmt.Sprintf("VM %s can't be recognized: %s", s.Spec.ProviderID, cloudMessage(seen.Err)))
 		return &reconcile.Result{}, nil
 	case seen.NeverSeen:
 		setNotReady(s.DroverMachine, infrav1.NeverSeenReason, fmt.Sprintf(

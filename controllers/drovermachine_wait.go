@@ -3,13 +3,17 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
@@ -44,7 +48,7 @@ func (r *DroverMachineReconciler) pause(_ context.Context, s *machineScope) (*re
 
 // wait ends the reconcile of a new machine without an owner, and of a machine without a VM that
 // lacks something. A new machine says what it waits for only after a grace period.
-func (r *DroverMachineReconciler) wait(_ context.Context, s *machineScope) (*reconcile.Result, error) {
+func (r *DroverMachineReconciler) wait(ctx context.Context, s *machineScope) (*reconcile.Result, error) {
 	grace := gracePeriodLeft(s.CreationTimestamp.Time)
 	if s.owner == nil && grace > 0 {
 		return &reconcile.Result{RequeueAfter: grace}, nil
@@ -52,9 +56,9 @@ func (r *DroverMachineReconciler) wait(_ context.Context, s *machineScope) (*rec
 	if s.Spec.ProviderID != "" {
 		return nil, nil
 	}
-	reason, message := missingPrerequisite(s)
-	if reason == "" {
-		return nil, nil
+	reason, message, err := r.missingPrerequisite(ctx, s)
+	if reason == "" || err != nil {
+		return nil, err
 	}
 	if grace > 0 && readyReason(s.DroverMachine) == "" {
 		return &reconcile.Result{RequeueAfter: grace}, nil
@@ -66,7 +70,21 @@ func (r *DroverMachineReconciler) wait(_ context.Context, s *machineScope) (*rec
 // missingPrerequisite returns what is missing before the machine can be created, as a reason and a
 // sentence; "" if nothing is missing. The end of each wait comes as an event. The account is
 // checked before the user data, which may need it (bootstrap.ConfigReconciler.Host).
-func missingPrerequisite(s *machineScope) (reason, message string) {
+func (r *DroverMachineReconciler) missingPrerequisite(ctx context.Context, s *machineScope) (reason, message string, err error) {
+	if reason, message = missingOfCluster(s); reason != "" {
+		return reason, message, nil
+	}
+	if reason, message, err = r.missingOfAccount(ctx, s); reason != "" || err != nil {
+		return reason, message, err
+	}
+	if s.owner.Spec.Bootstrap.DataSecretName == nil {
+		return infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("Waiting for the bootstrap data of Machine %q", s.owner.Name), nil
+	}
+	return "", "", nil
+}
+
+// missingOfCluster returns what is missing of the machine's owner and its cluster.
+func missingOfCluster(s *machineScope) (reason, message string) {
 	switch {
 	case s.owner == nil:
 		return infrav1.WaitingForOwnerReason, "Waiting for a Machine to own this object"
@@ -84,13 +102,55 @@ func missingPrerequisite(s *machineScope) (reason, message string) {
 	case s.unreachable != "" && !util.IsControlPlaneMachine(s.owner):
 		return infrav1.WaitingForAPIServerReason, fmt.Sprintf("Waiting for the API server of Cluster %q, which has not answered since %s: a VM could not join as a Node",
 			s.cluster.Name, s.unreachable)
-	case s.account == nil:
-		return infrav1.WaitingForAccountReason, fmt.Sprintf("Waiting for DroverAccount %q in this namespace to be connected", s.Spec.AccountRef.Name)
-	case !s.account.Cloud().Union.InMachine(&s.Spec.DroverMachineFields):
-		return infrav1.InvalidSpecReason, fmt.Sprintf("DroverAccount %q is for cloud %q, but this machine has the fields of another cloud: create a new template",
-			s.Spec.AccountRef.Name, s.account.Cloud().Name)
-	case s.owner.Spec.Bootstrap.DataSecretName == nil:
-		return infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("Waiting for the bootstrap data of Machine %q", s.owner.Name)
 	}
 	return "", ""
+}
+
+// missingOfAccount returns why nothing can be created in the machine's account. If an earlier
+// create has made a VM that is not recorded yet, the machine's deletion finds it by the token.
+func (r *DroverMachineReconciler) missingOfAccount(ctx context.Context, s *machineScope) (reason, message string, err error) {
+	name := s.Spec.AccountRef.Name
+	account, err := readAccount(ctx, r.Client, client.ObjectKey{Namespace: s.Namespace, Name: name})
+	if err != nil {
+		return "", "", err
+	}
+	switch {
+	case account != nil && !account.DeletionTimestamp.IsZero():
+		return infrav1.AccountDeletingReason, fmt.Sprintf("DroverAccount %q is being deleted, which can't be undone, so no VM is created in it: delete this pool, "+
+			"or create another DroverAccount and a DroverMachineTemplate that refers to it, and set the template's name in the MachineDeployment", name), nil
+	case s.account == nil || !s.account.Probed():
+		return infrav1.WaitingForAccountReason, cmp.Or(accountProblem(name, account), fmt.Sprintf("Waiting for DroverAccount %q to be connected", name)), nil
+	case !s.account.Cloud().Union.InMachine(&s.Spec.DroverMachineFields):
+		return infrav1.InvalidSpecReason, fmt.Sprintf("DroverAccount %q is for cloud %q, but this machine has the fields of another cloud: create a new template",
+			name, s.account.Cloud().Name), nil
+	}
+	return "", "", nil
+}
+
+// readAccount returns a DroverAccount; nil if it does not exist.
+func readAccount(ctx context.Context, reader client.Reader, key client.ObjectKey) (*infrav1.DroverAccount, error) {
+	account := &infrav1.DroverAccount{}
+	err := reader.Get(ctx, key, account)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading DroverAccount %q: %w", key.Name, err)
+	}
+	return account, nil
+}
+
+// accountProblem says why an account does not work; "" if it says that it does. account is nil if
+// it does not exist.
+func accountProblem(name string, account *infrav1.DroverAccount) string {
+	if account == nil {
+		return fmt.Sprintf("Waiting for DroverAccount %q to exist in this namespace", name)
+	}
+	switch ready := conditions.Get(account, clusterv1.ReadyCondition); {
+	case ready == nil:
+		return fmt.Sprintf("Waiting for DroverAccount %q to be connected", name)
+	case ready.Status != metav1.ConditionTrue:
+		return fmt.Sprintf("DroverAccount %q is not ready: %s: %s", name, ready.Reason, ready.Message)
+	}
+	return ""
 }

@@ -8,9 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +18,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/predicates"
 )
 
@@ -52,7 +50,7 @@ func (r *DroverMachineTemplateReconciler) SetupWithManager(mgr ctrl.Manager, opt
 			builder.WithPredicates(onUpdate(accountReportChanged))).
 		WithOptions(options).
 		Named("drovermachinetemplate").
-		Complete(r)
+		Complete(conflict.Retried(r))
 }
 
 // Reconcile brings one template up to date.
@@ -111,25 +109,16 @@ func (r *DroverMachineTemplateReconciler) describe(ctx context.Context, template
 
 // waitForAccount says why the account can't be asked. Its next report enqueues the template.
 func (r *DroverMachineTemplateReconciler) waitForAccount(ctx context.Context, template *infrav1.DroverMachineTemplate, key client.ObjectKey) (reconcile.Result, error) {
-	account := &infrav1.DroverAccount{}
-	err := r.Client.Get(ctx, key, account)
-	switch {
-	case apierrors.IsNotFound(err):
-		setNotReady(template, infrav1.WaitingForAccountReason, fmt.Sprintf("Waiting for DroverAccount %q to exist in this namespace", key.Name))
-		return reconcile.Result{}, nil
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("reading DroverAccount %q: %w", key.Name, err)
+	account, err := readAccount(ctx, r.Client, key)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	switch ready := conditions.Get(account, clusterv1.ReadyCondition); {
-	case ready == nil:
-		setNotReady(template, infrav1.WaitingForAccountReason, fmt.Sprintf("Waiting for DroverAccount %q to be connected", key.Name))
-		return reconcile.Result{}, nil
-	case ready.Status != "True":
-		setNotReady(template, infrav1.WaitingForAccountReason, fmt.Sprintf("DroverAccount %q is not ready: %s", key.Name, ready.Message))
-		return reconcile.Result{}, nil
-	default:
+	problem := accountProblem(key.Name, account)
+	if problem == "" {
 		return reconcile.Result{RequeueAfter: jitter(reconnectDelay)}, nil // known values stay
 	}
+	setNotReady(template, infrav1.WaitingForAccountReason, problem)
+	return reconcile.Result{}, nil
 }
 
 // nodeInfo returns the offering's node info, with only the architectures that Cluster API's

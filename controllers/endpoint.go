@@ -33,6 +33,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/predicates"
 )
 
@@ -84,7 +85,7 @@ func (r *EndpointReconciler) SetupWithManager(mgr ctrl.Manager, options controll
 		WatchesRawSource(r.Changed.Source()).
 		WithOptions(options).
 		Named("endpoint").
-		Complete(r)
+		Complete(conflict.Retried(r))
 }
 
 // endpointScope is what one reconcile of an endpoint has read.
@@ -132,9 +133,9 @@ func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 		result, err = r.reconcile(ctx, s)
 	}
 	if err != nil {
-		return retryConflict(reconcile.Result{}, err)
+		return reconcile.Result{}, err
 	}
-	return retryConflict(result, patchSharedStatus(ctx, r.Client, before, infra))
+	return result, patchSharedStatus(ctx, r.Client, before, infra)
 }
 
 // reconcile brings the load balancer up to date, once the DroverCluster's controller has completed

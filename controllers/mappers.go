@@ -7,9 +7,11 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -44,6 +46,20 @@ func (r *DroverMachineReconciler) droverClusterToUncreated(ctx context.Context, 
 	uncreated := func(m *infrav1.DroverMachine) bool { return m.Spec.ProviderID == "" }
 	return listMachines(ctx, r.Client, uncreated, client.InNamespace(o.GetNamespace()),
 		client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetLabels()[clusterv1.ClusterNameLabel]})
+}
+
+// accountGotWorse passes a DroverAccount whose problem, or whose deletion, machines without a VM
+// report. When an account becomes ready, its reconciler enqueues them.
+func accountGotWorse(before, after *infrav1.DroverAccount) bool {
+	was, is := conditions.Get(before, clusterv1.ReadyCondition), conditions.Get(after, clusterv1.ReadyCondition)
+	return before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+		is != nil && is.Status != metav1.ConditionTrue && (was == nil || was.Reason != is.Reason || was.Message != is.Message)
+}
+
+// accountToUncreated returns the machines of an account that have no VM yet.
+func (r *DroverMachineReconciler) accountToUncreated(ctx context.Context, o client.Object) []reconcile.Request {
+	uncreated := func(m *infrav1.DroverMachine) bool { return m.Spec.ProviderID == "" }
+	return listMachines(ctx, r.Client, uncreated, client.InNamespace(o.GetNamespace()), client.MatchingFields{machineByAccount: o.GetName()})
 }
 
 // clusterToMachines maps a Cluster to all its machines.

@@ -27,6 +27,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/predicates"
 )
 
@@ -67,7 +68,7 @@ func (r *NodeReconciler) SetupWithManager(mgr ctrl.Manager, options controller.O
 		WatchesRawSource(r.Handover.Nodes.Source()).
 		WatchesRawSource(r.ClusterCache.GetClusterSource("node", r.clusterToMachinesWithoutNode)).
 		WithOptions(options).
-		Build(r)
+		Build(conflict.Retried(r))
 	r.controller = c
 	return err
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/internal/conflict"
 )
 
 func TestRetryDelays(t *testing.T) {
@@ -167,26 +168,29 @@ func TestRefusedSpecIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestConflictIsNoFailure: if another writer was first, an object is reconciled again soon, and no
-// error is logged.
+// TestConflictIsNoFailure: if another writer was first, a reconcile returns nothing but a Conflict,
+// so the object is reconciled again soon, and no error is logged.
 func TestConflictIsNoFailure(t *testing.T) {
 	t.Run("DroverAccount", func(t *testing.T) {
 		x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
 		quiet := x.Client
 		x.Client = othersFirst(quiet)
 		request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(x.account)}
-		x.Expect(x.Reconcile(t.Context(), request)).To(Equal(reconcile.Result{RequeueAfter: conflictRetry}), "the Secret gets its finalizer")
+		again := reconcile.Result{RequeueAfter: conflict.RetryAfter}
+		reconciler := conflict.Retried(x.DroverAccountReconciler)
+		x.Expect(reconciler.Reconcile(t.Context(), request)).To(Equal(again), "the Secret gets its finalizer")
 		x.Client = quiet
 		x.reconcile()
 		x.Expect(x.account.Spec.Place).NotTo(BeEmpty())
 		x.Client = othersFirst(quiet)
-		x.Expect(x.Reconcile(t.Context(), request)).To(Equal(reconcile.Result{RequeueAfter: conflictRetry}), "the status is written")
+		x.Expect(reconciler.Reconcile(t.Context(), request)).To(Equal(again), "the status is written")
 	})
 	t.Run("DroverMachine", func(t *testing.T) {
 		inBubble(t, func(t *testing.T) {
 			b := newBench(t, edit(fleetOf("a"), "a", func(m *infrav1.DroverMachine) { m.Spec.ProviderID, m.Spec.Creation.Token = "", "" })...)
 			b.r.Client = othersFirst(b.management)
-			b.Expect(b.reconcile("a")).To(Equal(reconcile.Result{RequeueAfter: conflictRetry}))
+			request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(b.machine("a"))}
+			b.Expect(conflict.Retried(b.r).Reconcile(t.Context(), request)).To(Equal(reconcile.Result{RequeueAfter: conflict.RetryAfter}))
 			b.Expect(b.machine("a").Spec.Creation.Token).To(BeEmpty())
 			b.r.Client = b.management
 			b.reconcile("a")

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +18,6 @@ import (
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
@@ -28,10 +26,6 @@ import (
 // maxMessage is the maximum length of a condition's message, in bytes. Messages of clouds can be
 // long, and a table column is narrow.
 const maxMessage = 1024
-
-// conflictRetry is the time after which an object is reconciled again that another writer changed
-// meanwhile. The cache has the change by then.
-const conflictRetry = 200 * time.Millisecond
 
 // object is one of our kinds that has conditions.
 type object interface {
@@ -50,15 +44,6 @@ func patchStatus(ctx context.Context, c client.Client, before, obj client.Object
 // Conflict if the object has changed since it was read.
 func patchSharedStatus(ctx context.Context, c client.Client, before, obj client.Object) error {
 	return writeStatus(ctx, c, before, obj, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-}
-
-// retryConflict returns a quick retry in place of a Conflict: another writer was first, which is no
-// failure.
-func retryConflict(result reconcile.Result, err error) (reconcile.Result, error) {
-	if apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: conflictRetry}, nil
-	}
-	return result, err
 }
 
 func writeStatus(ctx context.Context, c client.Client, before, obj client.Object, patch client.Patch) error {
@@ -125,7 +110,13 @@ func pausedBy(obj client.Object, cluster *clusterv1.Cluster) (by []string) {
 
 // setCloudError sets Ready to False for an error of the cloud.
 func setCloudError(obj object, err error) {
-	setNotReady(obj, cloudReason(cloud.CodeOf(err)), err.Error())
+	setNotReady(obj, cloudReason(cloud.CodeOf(err)), cloudMessage(err))
+}
+
+// cloudMessage returns the text of a cloud's error without its code, which is the condition's
+// reason.
+func cloudMessage(err error) string {
+	return strings.TrimPrefix(err.Error(), string(cloud.CodeOf(err))+": ")
 }
 
 // cloudReason returns the reason that stands for a cloud's answer. Some codes name no cause without

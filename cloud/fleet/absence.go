@@ -25,6 +25,8 @@ const (
 type MassAbsence struct {
 	// Missing is how many of the Of recorded machines are missing without a record of their end.
 	Missing, Of int
+	// Tokens are those of the missing machines, sorted.
+	Tokens []string
 	// Digest identifies the set of missing machines, for Account.Confirm.
 	Digest string
 }
@@ -72,7 +74,8 @@ func (a absences) massAbsence(now time.Time) *MassAbsence {
 	if len(missing) == 0 || !exceeded {
 		return nil
 	}
-	return &MassAbsence{Missing: len(missing), Of: max(of, len(missing)), Digest: Digest(missing)}
+	slices.Sort(missing)
+	return &MassAbsence{Missing: len(missing), Of: max(of, len(missing)), Tokens: missing, Digest: Digest(missing)}
 }
 
 // unconfirmed returns the missing machines that nobody has confirmed, by token.

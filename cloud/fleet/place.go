@@ -27,7 +27,7 @@ func (p *place) check() error {
 	defer p.mu.Unlock()
 	switch {
 	case p.proved == "":
-		return &cloud.Error{Code: cloud.Unavailable, Message: "waiting for a probe to verify where the credentials lead: see the DroverAccount's conditions", RetryAfter: time.Second}
+		return &cloud.Error{Code: cloud.Unavailable, Message: "the DroverAccount is not connected: its condition Ready says why", RetryAfter: time.Second}
 	case p.pinned == "":
 		return &cloud.Error{Code: cloud.Unavailable, Message: "waiting for the account's place to be recorded", RetryAfter: time.Second}
 	}

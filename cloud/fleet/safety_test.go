@@ -157,7 +157,7 @@ func TestMassAbsence(t *testing.T) {
 		c.with(func() { fleet, c.resources = c.resources, map[string]*testResource{} })
 		time.Sleep(10 * time.Minute)
 		state := a.Inventory()
-		if n := goneOf(a, refs); n != 0 || state.MassAbsence == nil || state.MassAbsence.Missing != 50 || state.MassAbsence.Of != 50 {
+		if n := goneOf(a, refs); n != 0 || state.MassAbsence == nil || state.MassAbsence.Missing != 50 || state.MassAbsence.Of != 50 || len(state.MassAbsence.Tokens) != 50 {
 			t.Fatalf("%d gone, %+v", n, state.MassAbsence)
 		}
 		if a.Delete(refs[0], time.Now()); true {

@@ -26,7 +26,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help: "Resources in the cloud at the last pass over the account, by state: found (of a cluster here, and of no machine), confirmed (so for the whole grace), other_manager (found, but created by another management cluster) or unknown_owner (of no cluster here).",
 		}, []string{"account", "state"}),
 		blocked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "drover_orphans_blocked",
+			Name: "drover_orphan_deletion_blocked",
 			Help: "1 while a person must confirm the account's orphans, because there are too many.",
 		}, []string{"account"}),
 		deleted: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -34,11 +34,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help: "Machines whose remaining resources were deleted.",
 		}, []string{"account"}),
 		frozen: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "drover_frozen",
+			Name: "drover_pool_frozen",
 			Help: "1 while a MachineDeployment or MachineSet is frozen, because it has far more machines than it should.",
 		}, []string{"namespace", "kind", "name"}),
 		unreachable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "drover_unreachable",
+			Name: "drover_cluster_unreachable",
 			Help: "1 while no machine of a cluster is replaced, because its API server does not answer or its Nodes have not reported to it since; 0 otherwise.",
 		}, []string{"namespace", "name"}),
 	}

@@ -31,6 +31,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/internal/record"
 )
@@ -112,7 +113,7 @@ func (r *OrphanReconciler) SetupWithManager(mgr ctrl.Manager, options controller
 		For(&infrav1.DroverAccount{}).
 		WithOptions(options).
 		Named("orphans").
-		Complete(r)
+		Complete(conflict.Retried(r))
 }
 
 // Reconcile makes a pass over one account if a pass is due and a new listing is available.

@@ -29,6 +29,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/internal/record"
 )
@@ -86,7 +87,7 @@ func (r *OvershootReconciler) SetupWithManager(mgr ctrl.Manager, options control
 		Watches(&clusterv1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(namespace)).
 		Watches(&clusterv1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(namespace)).
 		WithOptions(options).
-		Complete(r)
+		Complete(conflict.Retried(r))
 }
 
 // Reconcile makes a pass over a namespace if one is due.

@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
+	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/internal/record"
 )
@@ -101,7 +102,7 @@ func (r *ReachabilityReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 		WatchesRawSource(r.ClusterCache.GetClusterSource("reachability", ofCluster)).
 		WithOptions(options).
 		Named("reachability").
-		Complete(r)
+		Complete(conflict.Retried(r))
 }
 
 // specOrLabelsChanged filters out status changes, which this controller makes itself. It passes

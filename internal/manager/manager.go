@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/drover-io/drover/internal/options"
@@ -103,9 +104,9 @@ func (o *limitOptions) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.burst, "kube-api-burst", 400, "Maximum number of calls to the management cluster's API server in a burst.")
 	f.Float32Var(&o.remoteQPS, "clustercache-client-qps", 100, "Maximum number of calls per second to the API server of each workload cluster.")
 	f.IntVar(&o.remoteBurst, "clustercache-client-burst", 200, "Maximum number of calls to the API server of each workload cluster in a burst.")
-	f.IntVar(&o.machines, "machine-concurrency", 50, "Maximum number of machines, of machines' Nodes, and of bootstrap configs, that are reconciled at the same time.")
-	f.IntVar(&o.accounts, "account-concurrency", 100, "Maximum number of DroverAccounts that are reconciled at the same time. An endpoint that does not answer occupies a worker until the timeout of the call.")
-	f.IntVar(&o.controlPlanes, "control-plane-concurrency", 100, "Maximum number of AdoptedControlPlanes that are reconciled at the same time. An API server that does not answer occupies a worker for 10 seconds.")
+	f.IntVar(&o.machines, "drovermachine-concurrency", 50, "Maximum number of machines, of machines' Nodes, and of bootstrap configs, that are reconciled at the same time.")
+	f.IntVar(&o.accounts, "droveraccount-concurrency", 100, "Maximum number of DroverAccounts that are reconciled at the same time. An endpoint that does not answer occupies a worker until the timeout of the call.")
+	f.IntVar(&o.controlPlanes, "adoptedcontrolplane-concurrency", 100, "Maximum number of AdoptedControlPlanes that are reconciled at the same time. An API server that does not answer occupies a worker for 10 seconds.")
 	f.IntVar(&o.clusters, "clustercache-concurrency", 100, "Maximum number of workload clusters that the manager connects to, and of those that it watches for outages, at the same time.")
 	f.IntVar(&o.allOther, "concurrency", 10, "Maximum number of objects of each other kind that are reconciled at the same time.")
 }
@@ -150,8 +151,8 @@ func (o *safetyOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.reachTimeout, "machine-safety-apiserver-statuscheck-timeout", 30*time.Second, "How long a workload cluster's API server may fail to answer before Drover stops replacing the cluster's machines. It must not be longer than the period.")
 }
 
-// New returns the command that runs the manager.
-func New(version string) *cobra.Command {
+// New returns the command that runs the manager. The commit is empty if the build does not name it.
+func New(version, commit string) *cobra.Command {
 	o := managerOptions{logs: logs.NewOptions()}
 	cmd := &cobra.Command{
 		Use:           "manager",
@@ -161,7 +162,7 @@ func New(version string) *cobra.Command {
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		RunE:          func(*cobra.Command, []string) error { return runManager(o, version) },
+		RunE:          func(*cobra.Command, []string) error { return runManager(o, version, commit) },
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	o.flags(cmd.Flags())
@@ -169,7 +170,7 @@ func New(version string) *cobra.Command {
 }
 
 // runManager runs the manager until a signal stops it.
-func runManager(o managerOptions, version string) error {
+func runManager(o managerOptions, version, commit string) error {
 	if err := logsv1.ValidateAndApply(o.logs, nil); err != nil {
 		return fmt.Errorf("log flags: %w", err)
 	}
@@ -190,6 +191,9 @@ func runManager(o managerOptions, version string) error {
 	ctx := ctrl.SetupSignalHandler()
 	if err := register(ctx, mgr, o, version); err != nil {
 		return err
+	}
+	if err := metrics.Registry.Register(NewBuildInfo(version, commit)); err != nil {
+		return fmt.Errorf("registering the metric of the build: %w", err)
 	}
 	klog.InfoS("Starting Drover", "version", version)
 	return mgr.Start(ctx)
@@ -266,6 +270,17 @@ func register(ctx context.Context, mgr ctrl.Manager, o managerOptions, version s
 	if err != nil {
 		return err
 	}
+	errs := []error{registerControllers(ctx, mgr, s, o)}
+	// The process that makes the machines serves the webhooks.
+	webhooks := o.controllers.run != runSafety && o.servers.webhookPort != 0
+	if webhooks {
+		errs = append(errs, setupWebhooks(mgr, s, o))
+	}
+	return errors.Join(append(errs, setupChecks(mgr, webhooks))...)
+}
+
+// registerControllers adds every controller that this process runs.
+func registerControllers(ctx context.Context, mgr ctrl.Manager, s *shared, o managerOptions) error {
 	var errs []error
 	if o.controllers.run != runSafety {
 		joining, err := setupBootstrap(ctx, mgr, s, o)
@@ -283,12 +298,7 @@ func register(ctx context.Context, mgr ctrl.Manager, o managerOptions, version s
 	if o.controllers.run != runMachines {
 		errs = append(errs, setupSafety(mgr, s, o))
 	}
-	// The process that makes the machines serves the webhooks.
-	webhooks := o.controllers.run != runSafety && o.servers.webhookPort != 0
-	if webhooks {
-		errs = append(errs, setupWebhooks(mgr, s, o))
-	}
-	return errors.Join(append(errs, setupChecks(mgr, webhooks))...)
+	return errors.Join(errs...)
 }
 
 // setupChecks adds the health check (the webhook server answers) and the readiness check (the

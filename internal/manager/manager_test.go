@@ -72,7 +72,7 @@ type waiter struct {
 func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 	ca := authority.New(t).PEM
 	for flag, build := range map[string]func(client.Client, *endpoints) waiter{
-		"account-concurrency": func(c client.Client, e *endpoints) waiter {
+		"droveraccount-concurrency": func(c client.Client, e *endpoints) waiter {
 			clouds := registry.WithSimulated("")
 			accounts := fleet.NewAccounts(fleet.Options{
 				Clouds: clouds, Times: fleet.TimesFor(fleet.DefaultCall), Transport: fleet.NewTransport(e.dial),
@@ -82,7 +82,7 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 				Accounts: accounts,
 			}, accounts.Hangs}
 		},
-		"control-plane-concurrency": func(c client.Client, e *endpoints) waiter {
+		"adoptedcontrolplane-concurrency": func(c client.Client, e *endpoints) waiter {
 			r := &controllers.AdoptedControlPlaneReconciler{
 				Client: c, APIReader: c, ClusterCache: clustercache.NewFakeEmptyClusterCache(), Dial: e.dial,
 			}
@@ -90,7 +90,7 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 		},
 	} {
 		t.Run(flag, func(t *testing.T) {
-			count, err := New("test").Flags().GetInt(flag)
+			count, err := New("test", "").Flags().GetInt(flag)
 			if err != nil {
 				t.Fatal(err)
 			}

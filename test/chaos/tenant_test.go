@@ -420,6 +420,7 @@ func (x *tenant) confirmMissing(ctx context.Context, account *infrav1.DroverAcco
 		return nil
 	}
 	_, digest, _ := strings.Cut(conditions.GetMessage(account, infrav1.AccountMachinesFoundCondition), infrav1.ConfirmMissingAnnotation+"=")
+	digest, _, _ = strings.Cut(digest, "`")
 	if digest == "" || account.Annotations[infrav1.ConfirmMissingAnnotation] == digest {
 		return nil
 	}

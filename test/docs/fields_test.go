@@ -154,7 +154,8 @@ func has(schema apiextensionsv1.JSONSchemaProps, path []string) bool {
 }
 
 // oldNames are the names that v0.1.0-rc.1 had.
-var oldNames = regexp.MustCompile(`(?i)\bcloud(account|cluster|machine|initconfig)(templates?|s)?\b|drover_cloud(account|cluster|machine|initconfig)|x-k8s\.io/v1alpha1`)
+var oldNames = regexp.MustCompile(`(?i)\bcloud(account|cluster|machine|initconfig)(templates?|s)?\b|drover_cloud(account|cluster|machine|initconfig)|x-k8s\.io/v1alpha1` +
+	`|drover_(frozen|unreachable|orphans_blocked)\b|--(account|control-plane)-concurrency\b`)
 
 // TestOldNames tests that nothing that users read or apply has an old name, except for the table
 // that maps the old names to the new ones.

@@ -17,6 +17,7 @@ import (
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
 	"github.com/drover-io/drover/internal/forwarder"
+	"github.com/drover-io/drover/internal/manager"
 )
 
 // recorder is a registry that records the description of each collector, with or without samples.
@@ -50,6 +51,7 @@ func TestMetrics(t *testing.T) {
 	fleet.NewAccounts(fleet.Options{Clouds: registry.Clouds(), Times: fleet.TimesFor(fleet.DefaultCall), Metrics: r})
 	controllers.NewMachineMetrics(nil, nil, "", r)
 	safety.NewMetrics(r)
+	r.MustRegister(manager.NewBuildInfo("v1.2.3", ""))
 	if _, err := forwarder.New(forwarder.Options{Metrics: r}); err != nil {
 		t.Fatal(err)
 	}

@@ -90,6 +90,8 @@ const (
 	// WaitingForAccountReason says that the DroverAccount is missing, refused, or has not been
 	// connected yet.
 	WaitingForAccountReason = "WaitingForAccount"
+	// AccountDeletingReason says that no VM is created, because the DroverAccount is being deleted.
+	AccountDeletingReason = "AccountDeleting"
 	// QueuedReason says that the call waits for the account's rate limit.
 	QueuedReason = "Queued"
 	// StartingReason says that the VM was created but has not been seen running yet.

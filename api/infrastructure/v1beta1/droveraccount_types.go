@@ -186,6 +186,14 @@ type DroverAccountStatus struct {
 	// +optional
 	Orphans *OrphansStatus `json:"orphans,omitempty"`
 
+	// missing names the first of the machines that are missing from the cloud while the condition
+	// MachinesFound is False, ordered by name. The manager's log names all of them.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=50
+	Missing []MissingMachine `json:"missing,omitempty"`
+
 	// formerOwners are deleted clusters. Their remaining resources in the account are orphans, too.
 	// Drover removes an entry when the account has had no such resources for a while.
 	// +optional
@@ -193,6 +201,23 @@ type DroverAccountStatus struct {
 	// +listMapKey=ownershipID
 	// +kubebuilder:validation:MaxItems=100
 	FormerOwners []FormerOwner `json:"formerOwners,omitempty"`
+}
+
+// MissingMachine is a machine whose VM the cloud does not show.
+type MissingMachine struct {
+	// name is the name of the DroverMachine.
+	// Example: "blue-md-0-x7k2p".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+
+	// providerID is the machine's spec.providerID.
+	// Example: "simulated:///sim-1a/i-0a1b2c3d".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	ProviderID string `json:"providerID,omitempty"`
 }
 
 // FormerOwner is a DroverCluster that was deleted.
@@ -388,7 +413,7 @@ const (
 // +kubebuilder:printcolumn:name="Fresh",type="string",JSONPath=".status.conditions[?(@.type=='InventoryFresh')].status",description="Whether the listing of machines is recent"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:printcolumn:name="Place",type="string",JSONPath=".spec.place",description="The place that the credentials give access to",priority=1
-// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready",priority=1
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready, or what a person must decide",priority=1
 type DroverAccount struct {
 	metav1.TypeMeta `json:",inline"`
 
