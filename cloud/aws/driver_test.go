@@ -153,7 +153,7 @@ func TestManyAskOnce(t *testing.T) {
 // TestResolution checks how images, subnets and groups are resolved.
 func TestResolution(t *testing.T) {
 	t.Parallel()
-	lookup := func(owner, name, arch string) func(*infrav1.AWSMachine) {
+	lookup := func(owner, name string, arch infrav1.AWSArchitecture) func(*infrav1.AWSMachine) {
 		return func(m *infrav1.AWSMachine) {
 			m.Image = infrav1.AWSImage{Lookup: infrav1.AWSImageLookup{Owners: []string{owner}, Name: name, Architecture: arch}}
 		}

@@ -110,14 +110,14 @@ func TestScheduling(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	no := false
-	for model, want := range map[string]scheduling{
+	for model, want := range map[infrav1.GCPProvisioningModel]scheduling{
 		"":                  {},
 		"STANDARD":          {ProvisioningModel: "STANDARD"},
 		"SPOT":              {ProvisioningModel: "SPOT", TerminationAction: "DELETE", AutomaticRestart: &no, OnHostMaintenance: "TERMINATE"},
 		"FLEX_START":        {ProvisioningModel: "FLEX_START", TerminationAction: "DELETE", AutomaticRestart: &no},
 		"RESERVATION_BOUND": {ProvisioningModel: "RESERVATION_BOUND", TerminationAction: "DELETE", AutomaticRestart: &no},
 	} {
-		g.Expect(*schedulingFor(&infrav1.GCPMachine{ProvisioningModel: model})).To(Equal(want), model)
+		g.Expect(*schedulingFor(&infrav1.GCPMachine{ProvisioningModel: model})).To(Equal(want), string(model))
 	}
 	g.Expect(schedulingFor(&infrav1.GCPMachine{MaxRunSeconds: 60}).TerminationAction).To(Equal("DELETE"))
 	g.Expect(schedulingFor(&infrav1.GCPMachine{ProvisioningModel: "SPOT", TerminationAction: "STOP"}).TerminationAction).To(Equal("STOP"))
@@ -432,7 +432,7 @@ func TestPreempted(t *testing.T) {
 	zone := gcpstub.Zones()[0]
 	var refs []cloud.Reference
 	var ours []cloud.Resource
-	for name, action := range map[string]string{"deleted": "", "stopped": "STOP", "ours": "", "theirs": "", "quick": "", "runs": ""} {
+	for name, action := range map[string]infrav1.GCPTerminationAction{"deleted": "", "stopped": "STOP", "ours": "", "theirs": "", "quick": "", "runs": ""} {
 		made, err := ensured(t, d, testRequest(name, func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.TerminationAction = "SPOT", action }))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(made.Interruptible).To(BeTrue())

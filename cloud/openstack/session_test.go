@@ -191,7 +191,11 @@ func TestCatalog(t *testing.T) {
 		{Type: compute, Endpoints: []tokens.Endpoint{endpoint("public", "r1", "https://one"), endpoint("internal", "r1", "https://inner"), endpoint("public", "r2", "https://two")}},
 		{Type: network, Endpoints: []tokens.Endpoint{endpoint("public", "r2", "https://net")}},
 	}}
-	for _, test := range []struct{ service, region, kind, want string }{
+	for _, test := range []struct {
+		service, region string
+		kind            infrav1.OpenStackInterface
+		want            string
+	}{
 		{compute, "r1", "", "https://one/"}, {compute, "r2", "public", "https://two/"}, {compute, "", "internal", "https://inner/"},
 		{compute, "", "public", ""}, {compute, "r2", "internal", ""}, {network, "r1", "public", ""}, {image, "r1", "public", ""},
 	} {

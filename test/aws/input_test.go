@@ -139,7 +139,7 @@ const (
 	noCapacity = infrav1.NoCapacityReason
 )
 
-func lookup(owner, name, architecture string, tags map[string]string) func(*infrav1.AWSMachine) {
+func lookup(owner, name string, architecture infrav1.AWSArchitecture, tags map[string]string) func(*infrav1.AWSMachine) {
 	return func(m *infrav1.AWSMachine) {
 		m.Image = infrav1.AWSImage{Lookup: infrav1.AWSImageLookup{Owners: []string{owner}, Name: name, Architecture: architecture, Tags: tags}}
 	}

@@ -21,7 +21,7 @@ import (
 
 // Nothing forwards connections here: there is no kube-proxy. The API server judges the objects.
 
-func balancerFields(kind, host string) *infrav1.LoadBalancerCloud {
+func balancerFields(kind corev1.ServiceType, host string) *infrav1.LoadBalancerCloud {
 	return &infrav1.LoadBalancerCloud{KubeVirt: &infrav1.KubeVirtLoadBalancer{Type: kind, Host: host}}
 }
 
