@@ -92,11 +92,12 @@ func TestFlags(t *testing.T) {
 	b.WriteString("# Flags\n\n<!-- Written by 'go test -C test ./docs -update' from the programs' --help. Do not edit. -->\n\n" +
 		"`manager` is the program in the image. `drover simulate` runs the simulated cloud. `drover orphans` says\n" +
 		"what the [orphan collector](safety.md) would do. `drover check` says whether [machines of a\n" +
-		"template can be made](check.md). `drover import` [takes machines over](migrate/machine-controller-manager.md#take-over-the-machines).\n")
+		"template can be made](check.md). `drover import` [takes machines over](migrate/machine-controller-manager.md#take-over-the-machines).\n" +
+		"`drover support` [collects what an issue needs](troubleshooting.md#what-to-put-into-an-issue).\n")
 	writeFlags(t, &b, "manager", manager)
-	writeFlags(t, &b, "drover simulate", flagsOf(t, help(t, program, "simulate")))
-	writeFlags(t, &b, "drover orphans", flagsOf(t, help(t, program, "orphans")))
-	writeFlags(t, &b, "drover check", flagsOf(t, help(t, program, "check")))
+	for _, command := range []string{"simulate", "simulate kill", "simulate quota", "simulate capacity", "simulate down", "orphans", "check", "support", "version"} {
+		writeFlags(t, &b, "drover "+command, flagsOf(t, help(t, program, strings.Fields(command)...)))
+	}
 	for _, system := range []string{"cluster-api", "machine-controller", "machine-controller-manager"} {
 		writeFlags(t, &b, "drover import "+system, flagsOf(t, help(t, program, "import", system)))
 	}

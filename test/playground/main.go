@@ -14,13 +14,19 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/internal/test/playground"
@@ -62,18 +68,23 @@ func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, cloud.Stop()) }()
 	say("starting Drover")
+	args := []string{"--simulated-endpoint=" + cloud.URL, "--allow-endpoints=127.0.0.0/8,::1/128"}
 	start := func(binary string) (*playground.Process, error) {
-		return m.StartDrover(ctx, playground.DroverOptions{Binary: binary, Args: []string{"--simulated-endpoint=" + cloud.URL}})
+		return m.StartDrover(ctx, playground.DroverOptions{Binary: binary, Args: args})
 	}
 	drover, err := start(binary)
 	if err != nil {
 		return err
 	}
-	if err := handOver(ctx, m, cloud); err != nil {
+	if err := handOver(ctx, m, cloud, args); err != nil {
+		return err
+	}
+	path, err := programs(ctx, binary)
+	if err != nil {
 		return err
 	}
 	say("ready; Enter builds and restarts Drover, Ctrl-C stops everything")
-	fmt.Fprintf(out, introduction, m.AdminKubeconfig(), cloud.URL, m.Dir)
+	fmt.Fprintf(out, introduction, m.AdminKubeconfig(), path, cloud.URL, m.Dir)
 
 	lines, ended := linesOf(in), drover.Done()
 	for {
@@ -125,19 +136,42 @@ func linesOf(in io.Reader) <-chan struct{} {
 	return lines
 }
 
-// introduction is printed when everything runs. Its arguments are the kubeconfig, the simulated
-// cloud's address, and the folder with the logs.
+// introduction is printed when everything runs, and works in any folder. Its arguments are the
+// kubeconfig, the folders of the programs, the simulated cloud's address, and the folder of the logs.
 const introduction = `
   export KUBECONFIG=%s
-  export PATH=$PWD/bin:$(dirname $(hack/tool kubectl clusterctl | head -n 1)):$PATH
+  export PATH=%s:$PATH
   export DROVER_SIMULATED_ENDPOINT=%s
 
 docs/quick-start.md goes on from here. Logs: %s/*.log
 
 `
 
-// handOver creates the Secrets that the template for an adopted cluster refers to.
-func handOver(ctx context.Context, m *playground.Management, cloud *playground.Simulator) error {
+// programs returns the folders of drover, which lies beside the manager, kubectl and clusterctl.
+func programs(ctx context.Context, manager string) (string, error) {
+	root, err := playground.Root(ctx)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "hack", "tool"), "kubectl", "clusterctl")
+	cmd.Stderr = os.Stderr // it says what it builds
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("find kubectl and clusterctl: %w", err)
+	}
+	folders := []string{filepath.Dir(manager)}
+	for file := range strings.Lines(string(out)) {
+		if folder := filepath.Dir(strings.TrimSpace(file)); !slices.Contains(folders, folder) {
+			folders = append(folders, folder)
+		}
+	}
+	return strings.Join(folders, ":"), nil
+}
+
+// handOver creates the Secrets that the template for an adopted cluster refers to, and the manager's
+// Deployment. The manager is a process, so the Deployment has no Pods: it tells the command drover
+// the manager's flags.
+func handOver(ctx context.Context, m *playground.Management, cloud *playground.Simulator, args []string) error {
 	client, err := kubernetes.NewForConfig(m.AdminConfig())
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
@@ -154,6 +188,17 @@ func handOver(ctx context.Context, m *playground.Management, cloud *playground.S
 		if _, err := client.CoreV1().Secrets(metav1.NamespaceDefault).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("create the Secret %s: %w", secret.Name, err)
 		}
+	}
+	labels := map[string]string{clusterv1.ProviderNameLabel: "infrastructure-drover"}
+	manager := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "drover-controller-manager", Labels: labels},
+		Spec: appsv1.DeploymentSpec{Replicas: new(int32), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "manager", Image: "drover:" + playground.Version, Args: args}}},
+		}},
+	}
+	if _, err := client.AppsV1().Deployments("drover-system").Create(ctx, manager, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create the manager's Deployment: %w", err)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func TestQuickStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	blocks := block.FindAllStringSubmatch(string(page), -1)
-	if len(blocks) < 5 || blocks[0][1] != "make playground\n" {
+	if len(blocks) < 5 || blocks[0][1] != "git clone https://github.com/drover-io/drover && cd drover\nmake playground\n" {
 		t.Fatalf("the page has other commands than this test runs: %q", blocks)
 	}
 

@@ -88,7 +88,7 @@ kubectl --kubeconfig %s get nodes
 Then follow docs/migrate/machine-controller-manager.md, beginning with
 
 %s
-Watch the machines become Drover's: kubectl -n blue get machines,drovermachines
+Watch the machines become Drover's: kubectl -n blue get machines.cluster.x-k8s.io,drovermachines
 Ctrl-C ends it all.
 `, s.Old.namespace, preparation, tools["kubectl"], s.Old.namespace, s.nodes, s.written("plan"))
 	interrupted := make(chan os.Signal, 1)
