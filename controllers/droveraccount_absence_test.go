@@ -14,6 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
@@ -79,6 +80,7 @@ func TestRefusedAccountIsAnEvent(t *testing.T) {
 	x.Expect(x.events.Events).To(HaveLen(1))
 	x.Expect(<-x.events.Events).To(Equal("Warning Unauthorized " + message))
 
+	x.Expect(x.Client.Get(t.Context(), client.ObjectKeyFromObject(x.secret), x.secret)).To(Succeed())
 	x.secret.Labels = nil
 	x.Expect(x.Client.Update(t.Context(), x.secret)).To(Succeed())
 	for range 3 {
