@@ -23,7 +23,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/internal/test/playground"
 )
 
 // deployed creates the shipped Deployment of the manager, without Pods, until the test ends.
