@@ -56,7 +56,8 @@ func TestConflictsAreRetried(t *testing.T) {
 	mgr := &recordingManager{Manager: base}
 	clouds := registry.WithSimulated("")
 	s := &shared{
-		clouds: clouds, clusterCache: clustercache.NewFakeEmptyClusterCache(),
+		identity: "1234abcd-",
+		clouds:   clouds, clusterCache: clustercache.NewFakeEmptyClusterCache(),
 		accounts:        fleet.NewAccounts(fleet.Options{Clouds: clouds, Times: fleet.TimesFor(fleet.DefaultCall)}),
 		machinesChanged: &controllers.EventQueue{}, accountsChanged: &controllers.EventQueue{}, endpointsChanged: &controllers.EventQueue{},
 	}
