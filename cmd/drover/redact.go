@@ -122,9 +122,9 @@ func redactAnnotations(annotations map[string]any) {
 	}
 }
 
-// secretForms are texts that are secrets wherever they stand. The first group stays.
+// secretForms are texts that are secrets wherever they stand. The groups stay.
 var secretForms = []*regexp.Regexp{
-	regexp.MustCompile(`(://)[^\s/@"']+@`),
+	regexp.MustCompile(`(://)[^\s/@"']+(@)`),
 	regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[-a-z0-9._~+/]{8,}=*`),
 	regexp.MustCompile(`()\beyJ[-\w]{8,}\.[-\w]+\.[-\w]*`),
 	regexp.MustCompile(`(?s)()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)`),
@@ -137,7 +137,7 @@ var secretForms = []*regexp.Regexp{
 // the words of others.
 func redactText(text string) string {
 	for _, form := range secretForms {
-		text = form.ReplaceAllString(text, "${1}"+redacted)
+		text = form.ReplaceAllString(text, "${1}"+redacted+"${2}")
 	}
 	return text
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,7 +41,15 @@ func (s *tenant) deployed(variables ...corev1.EnvVar) {
 	}
 	d.Spec.Replicas = new(int32)
 	d.Spec.Template.Spec.Containers[0].Image = "ghcr.io/drover-io/drover:v0.1.7"
-	d.Spec.Template.Spec.Containers[0].Env = variables
+	shipped := &d.Spec.Template.Spec.Containers[0].Env
+	for i, v := range *shipped { // clusterctl's defaults are empty
+		if strings.HasPrefix(v.Value, "${") {
+			(*shipped)[i].Value = ""
+		}
+	}
+	for _, v := range variables {
+		*shipped = append(slices.DeleteFunc(*shipped, func(old corev1.EnvVar) bool { return old.Name == v.Name }), v)
+	}
 	s.create(d)
 	s.t.Cleanup(func() { _ = env.client.Delete(context.Background(), d) })
 }

@@ -41,7 +41,7 @@ func TestTemplate(t *testing.T) {
 	s.Expect(small.Status.Capacity.Memory().Equal(resource.MustParse("4Gi"))).To(BeTrue())
 	s.Expect(small.Status.NodeInfo).To(Equal(infrav1.NodeInfo{Architecture: "amd64", OperatingSystem: "linux"}))
 	s.says(arm, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
-	s.Expect(arm.Status.NodeInfo.Architecture).To(Equal("arm64"))
+	s.Expect(arm.Status.NodeInfo.Architecture).To(Equal(infrav1.NodeArchitectureARM64))
 	s.says(unknown, clusterv1.ReadyCondition, infrav1.InvalidSpecReason, `instance type "enormous" does not exist`)
 	s.Expect(unknown.Status.Capacity).To(BeEmpty())
 
