@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/record"
 )
 
 // confirmMissing passes the user's confirmation that the missing machines are gone to the account.
@@ -53,8 +53,8 @@ func (r *DroverAccountReconciler) setMachinesFound(ctx context.Context, account 
 		"check that the credentials can still read them; if they are really gone, run `kubectl -n %s annotate --overwrite droveraccount %s %s=%s`. Missing: %s",
 		state.MassAbsence.Missing, state.MassAbsence.Of, account.Namespace, account.Name, infrav1.ConfirmMissingAnnotation, state.MassAbsence.Digest, enumerate(missing))
 	if message != conditions.GetMessage(account, infrav1.AccountMachinesFoundCondition) {
-		ctrl.LoggerFrom(ctx).Info("Machines are missing at the same time", "missing", state.MassAbsence.Missing, "of", state.MassAbsence.Of,
-			"digest", state.MassAbsence.Digest, "machines", missing)
+		r.Log.Info("Machines are missing at the same time", record.Account, record.Key(account.Namespace, account.Name),
+			"missing", state.MassAbsence.Missing, "of", state.MassAbsence.Of, "digest", state.MassAbsence.Digest, "machines", missing)
 	}
 	account.Status.Missing = missing[:min(len(missing), maxMissing)]
 	setCondition(account, infrav1.AccountMachinesFoundCondition, metav1.ConditionFalse, infrav1.MassAbsenceReason, message)

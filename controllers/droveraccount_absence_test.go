@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
@@ -37,11 +36,11 @@ func TestMissingMachinesAreNamed(t *testing.T) {
 	}
 	slices.Reverse(tokens)
 	var lines []string
-	ctx := ctrl.LoggerInto(t.Context(), funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}))
+	x.Log = funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
 	state := fleet.InventoryState{LastComplete: time.Now(), MassAbsence: &fleet.MassAbsence{Missing: 60, Of: 100, Tokens: tokens, Digest: "0a1b2c3d4e5f"}}
 
 	setReady(x.account)
-	x.Expect(x.setMachinesFound(ctx, x.account, state)).To(Succeed())
+	x.Expect(x.setMachinesFound(t.Context(), x.account, state)).To(Succeed())
 	missing := x.account.Status.Missing
 	x.Expect(missing).To(HaveLen(50))
 	x.Expect(missing[0]).To(Equal(infrav1.MissingMachine{Name: "blue-40", ProviderID: "aws:///eu-central-1a/i-40"}))
@@ -55,12 +54,12 @@ func TestMissingMachinesAreNamed(t *testing.T) {
 	x.Expect(conditions.IsTrue(x.account, clusterv1.ReadyCondition)).To(BeTrue())
 	x.Expect(conditions.GetReason(x.account, infrav1.AccountMachinesFoundCondition)).To(Equal(infrav1.MassAbsenceReason))
 
-	x.Expect(x.setMachinesFound(ctx, x.account, state)).To(Succeed())
+	x.Expect(x.setMachinesFound(t.Context(), x.account, state)).To(Succeed())
 	x.Expect(lines).To(HaveLen(1), "it is logged once")
-	x.Expect(lines[0]).To(And(ContainSubstring("blue-40"), ContainSubstring("blue-99"), ContainSubstring("i-99"), Not(ContainSubstring("blue-39"))))
+	x.Expect(lines[0]).To(And(ContainSubstring(`"account"="team/prod"`), ContainSubstring("blue-40"), ContainSubstring("blue-99"), ContainSubstring("i-99"), Not(ContainSubstring("blue-39"))))
 
 	setReady(x.account)
-	x.Expect(x.setMachinesFound(ctx, x.account, fleet.InventoryState{LastComplete: time.Now()})).To(Succeed())
+	x.Expect(x.setMachinesFound(t.Context(), x.account, fleet.InventoryState{LastComplete: time.Now()})).To(Succeed())
 	x.Expect(x.account.Status.Missing).To(BeEmpty())
 	x.Expect(conditions.GetMessage(x.account, clusterv1.ReadyCondition)).To(BeEmpty())
 }
