@@ -1,5 +1,5 @@
 # Drover's manager, alone on a distroless base: no shell, no package manager, not root.
-#   docker build --build-arg VERSION=v0.1.0-rc.1 -t ghcr.io/drover-io/drover:v0.1.0-rc.1 .
+#   docker build --build-arg VERSION=v0.1.0-rc.2 -t ghcr.io/drover-io/drover:v0.1.0-rc.2 .
 #   docker buildx build --platform linux/amd64,linux/arm64 ...
 ARG GO_VERSION=1.26
 ARG BASE=gcr.io/distroless/static:nonroot

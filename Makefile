@@ -13,7 +13,7 @@ TOOLEXEC := '-toolexec=env GOGC=off GOMEMLIMIT=4GiB'
 export GOFLAGS := $(strip $(subst $(TOOLEXEC),,$(shell go env GOFLAGS 2>/dev/null)) $(TOOLEXEC))
 
 # What `make release-manifests` stamps into the manifests.
-VERSION ?= v0.1.0-rc.1
+VERSION ?= v0.1.0-rc.2
 IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 # What one package's tests may take before Go ends them with the stacks. Results are never taken from Go's cache (-count 1):
 # many tests run our programs, of which the cache knows nothing.

@@ -62,6 +62,9 @@ data: {any: MARK}
 	if i := strings.Index(string(data), marked); i >= 0 {
 		t.Errorf("a secret stays: …%s", data[max(0, i-80):i+len(marked)])
 	}
+	if !strings.Contains(string(data), "https://"+redacted+"@shown-host") {
+		t.Error("a URL does not show where its password was")
+	}
 	for _, want := range []string{"name", "label", "annotation", "too", "path", "host", "variable", "driver", "user", "token", "inner", "message"} {
 		if !strings.Contains(string(data), "shown-"+want) {
 			t.Errorf("shown-%s is not shown", want)

@@ -266,7 +266,7 @@ func (m *Management) StartDrover(ctx context.Context, opts DroverOptions) (*Proc
 }
 
 // Version is the release that clusterctl's inventory names for Drover: the Makefile's.
-const Version = "v0.1.0-rc.1"
+const Version = "v0.1.0-rc.2"
 
 // These are the names of Drover's part in config/default.
 const (
