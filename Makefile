@@ -7,11 +7,6 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS   += --no-builtin-rules
 
-# A compiler that leaves its garbage takes a quarter less of the processors, and so does all that is compiled here. What is run has
-# Go's own settings, and what was compiled without is not compiled again.
-TOOLEXEC := '-toolexec=env GOGC=off GOMEMLIMIT=4GiB'
-export GOFLAGS := $(strip $(subst $(TOOLEXEC),,$(shell go env GOFLAGS 2>/dev/null)) $(TOOLEXEC))
-
 # What `make release-manifests` stamps into the manifests.
 VERSION ?= v0.1.0-rc.2
 IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
