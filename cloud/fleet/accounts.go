@@ -193,12 +193,6 @@ func (s *Accounts) adjust(a *Account, spec *infrav1.DroverAccountSpec) error {
 	if err != nil || a.getSettings() == to {
 		return err
 	}
-	if driver, able := a.driver.(cloud.Adjustable); able {
-		spec := spec.DeepCopy()
-		if err := a.meter.recovered("Adjust", func() error { driver.Adjust(spec); return nil }); err != nil {
-			return typed("adjust", err)
-		}
-	}
 	a.setSettings(to)
 	s.limiters.adjust(a)
 	a.inventory.retry()
@@ -248,6 +242,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 	a.limiter.Store(newLimiter(own.limits, &s.limiters.workers)) // its own, until its place is proved
 	transport := &transport{account: key, times: a.times, meter: a.meter, limiter: &a.limiter, memory: s.memory}
 	config := cloud.Config{Namespace: key.Namespace, Account: &a.config.Spec, Credentials: a.config.Credentials,
+		ActiveInterval: func() time.Duration { return time.Duration(a.getSettings().inventory.ActiveSeconds) * time.Second },
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
 			base := s.options.Transport
 			if cfg.Credentials == nil {
