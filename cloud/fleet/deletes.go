@@ -40,9 +40,7 @@ func (v deletes) readDue(ctx context.Context, tasks []*task) {
 	if ctx.Err() != nil {
 		return
 	}
-	var changed []string
-	v.locked(func(now time.Time) { changed = v.deletions.applyReads(tasks, a, now) })
-	v.onMachinesChange(changed)
+	v.learn(func(now time.Time) { v.deletions.applyReads(tasks, a, now) })
 }
 
 // send sends the deletions of these machines.
@@ -55,7 +53,5 @@ func (v deletes) send(ctx context.Context, batch []*machine) {
 	if ctx.Err() != nil {
 		return
 	}
-	var changed []string
-	v.locked(func(now time.Time) { changed = v.deletions.recordSent(batch, errs, now) })
-	v.onMachinesChange(changed)
+	v.learn(func(now time.Time) { v.deletions.recordSent(batch, errs, now) })
 }

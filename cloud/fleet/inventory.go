@@ -50,9 +50,14 @@ func (w wakeup) wake() {
 	}
 }
 
-// locked holds the lock while do runs, and tells others what has changed. It releases the lock even
-// if do panics: the account's callers need it, as does a loop that starts again.
-func (v *inventory) locked(do func(now time.Time)) {
+// learn is locked for what a look at the cloud has shown. It notifies the controllers of machines
+// that have changed.
+func (v *inventory) learn(do func(now time.Time)) { v.onMachinesChange(v.locked(do)) }
+
+// locked holds the lock while do runs, and tells others what has changed. It returns the machines
+// that have; a controller that causes the change itself knows it. It releases the lock even if do
+// panics: the account's callers need it, as does a loop that starts again.
+func (v *inventory) locked(do func(now time.Time)) (changed []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.records.facts = v.account().facts()
@@ -71,6 +76,7 @@ func (v *inventory) locked(do func(now time.Time)) {
 	for _, s := range c.shortages {
 		v.onNoCapacity(s)
 	}
+	return c.notify
 }
 
 // findExisting returns the request's instance if it is known.
@@ -165,11 +171,9 @@ func (v *inventory) hasRoom(u cloud.Update) (err error) {
 
 // applyUpdate applies what a Watcher reports.
 func (v *inventory) applyUpdate(u cloud.Update) {
-	var changed []string
-	v.locked(func(now time.Time) { changed = v.presence.recordUpdate(u, now) })
+	v.learn(func(now time.Time) { v.presence.recordUpdate(u, now) })
 	if u.All {
 		v.applyListing(u.At, u.Resources)
 	}
 	v.listWakeup.wake()
-	v.onMachinesChange(changed)
 }

@@ -57,9 +57,7 @@ func (v *inventory) applyListing(began time.Time, resources []cloud.Resource) {
 	var tokens []string
 	v.locked(func(time.Time) { tokens = v.presence.replaceListing(began, listed) })
 	for some := range slices.Chunk(tokens, compareBatch) {
-		var changed []string
-		v.locked(func(now time.Time) { changed = v.presence.compare(began, some, now) })
-		v.onMachinesChange(changed)
+		v.learn(func(now time.Time) { v.presence.compare(began, some, now) })
 	}
 }
 
@@ -93,9 +91,7 @@ func (v reads) readMissing(ctx context.Context, tasks []*task) {
 	if ctx.Err() != nil {
 		return
 	}
-	var changed []string
-	v.locked(func(now time.Time) { changed = v.presence.applyReads(tasks, a, now) })
-	v.onMachinesChange(changed)
+	v.learn(func(now time.Time) { v.presence.applyReads(tasks, a, now) })
 }
 
 // read does one live read of the tasks that need one: by their tokens, and by their recorded IDs
