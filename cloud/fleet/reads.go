@@ -34,8 +34,7 @@ func (v reads) runListings(ctx context.Context) {
 
 // list makes one complete listing, or records why it failed.
 func (v reads) list(ctx context.Context) {
-	var timeout time.Duration
-	v.locked(func(time.Time) { timeout = v.schedule.listTimeout() })
+	timeout := under(v.inventory, func(time.Time) time.Duration { return v.schedule.listTimeout() })
 	began := time.Now()
 	resources, err := v.account().list(ctx, timeout)
 	if ctx.Err() != nil {
@@ -54,8 +53,7 @@ func (v reads) list(ctx context.Context) {
 // between batches of machines.
 func (v *inventory) applyListing(began time.Time, resources []cloud.Resource) {
 	listed := byToken(resources)
-	var tokens []string
-	v.locked(func(time.Time) { tokens = v.presence.replaceListing(began, listed) })
+	tokens := under(v, func(time.Time) []string { return v.presence.replaceListing(began, listed) })
 	for some := range slices.Chunk(tokens, compareBatch) {
 		v.learn(func(now time.Time) { v.presence.compare(began, some, now) })
 	}
