@@ -511,14 +511,15 @@ func (a *Account) callAnywhere(ctx context.Context, method string, limit time.Du
 	defer cancel()
 	defer s.release()
 	err := typed(method, a.meter.recovered(method, func() error { return call(ctx) }))
-	a.recordAnswer(s, err, errors.Is(ctx.Err(), context.DeadlineExceeded))
+	class, late := s.latest()
+	a.recordAnswer(err, late || errors.Is(ctx.Err(), context.DeadlineExceeded))
 	var e *cloud.Error
 	if !errors.As(err, &e) {
 		return err
 	}
 	a.meter.failed(method, e.Code)
 	if e.Code == cloud.Throttled {
-		a.limiter.Load().of(s.lastClass()).throttled(e.RetryAfter)
+		a.limiter.Load().of(class).throttled(e.RetryAfter)
 	}
 	return err
 }

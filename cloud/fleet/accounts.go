@@ -238,7 +238,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 	a := &Account{
 		key: key, cloud: c, config: cfg,
 		times:         s.options.Times,
-		meter:         &meter{metrics: s.metrics, cloud: c.Name, account: key.String()},
+		meter:         &meter{metrics: s.metrics, cloud: c.Name, account: key.String(), panicked: map[string]bool{}},
 		place:         place{pinned: cfg.Place},
 		onPlaceProved: s.placeProved,
 	}
@@ -283,7 +283,7 @@ func (s *Accounts) newState(a *Account) *accountState {
 	}
 	l.inventory = newInventory(l.current.Load, s.options.random)
 	l.inventory.onMachinesChange, l.inventory.onHealthChange = onMachinesChange, func() { s.options.OnAccount(a.key) }
-	l.inventory.onNoCapacity = func(in shortage) { l.capacity.remember(in, "") }
+	l.inventory.onNoCapacity = func(in shortage) { l.capacity.remember(in, "", nil) }
 	l.inventory.keep = func(size int64) bool { return s.records.Set(a.key.Namespace, l.inventory, size) }
 	l.events, l.watch = newEventLoop(l.inventory), newWatchLoop(l.inventory)
 	return l

@@ -9,20 +9,18 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// minRepeat is the least time between two answers that an instance does not exist.
-const minRepeat = time.Second
-
 // presence decides from listings and live reads which machines exist. Like records, it is plain
 // state.
 //
 // A VM vanishes:
 //  1. A complete listing lacks it (list, applyListing, compare), or a Watcher or an event says so.
-//     reassess makes its machine missing. Nothing else follows from a listing.
-//  2. The reads loop reads the machine (readMissing, read): by its token, and by its recorded ID if
+//     reassess, or applyEvent for an event, makes its machine missing. Nothing else follows from a
+//     listing.
+//  2. The reads loop reads the machine (look, read): by its token, and by its recorded ID (find) if
 //     the token shows nothing and the cloud is a Finder. A read that fails decides nothing.
-//  3. resolve decides. The machine is gone when the cloud shows its end, or when two reads find
-//     nothing that are further apart than the cloud's read lag (proofAt). A Finder has then said
-//     twice that no instance has the ID; where there is none, absences must accept it.
+//  3. resolve decides. The machine is gone when the cloud shows its end, or when reads have found
+//     nothing for longer than the cloud's read lag (proofAt), and a Finder has said twice that no
+//     instance has the ID. Where there is no Finder, absences must accept it.
 //  4. The machine's controller is notified, and Observe returns Gone.
 type presence struct {
 	*records
@@ -37,7 +35,7 @@ type presence struct {
 //     maybeCreated: another create with its token makes no second one, and proves the most.
 //  2. Before anything else is made for it, such as in another failure domain, its controller calls
 //     ConfirmNothingCreated. The machine is confirming.
-//  3. The reads loop reads it (readMissing, read) as soon as the create can't take effect any more
+//  3. The reads loop reads it (look, read) as soon as the create can't take effect any more
 //     (proofAt). If resolve finds something, the machine is tracked, and Ensure returns that; if
 //     nothing, nothingCreated. The controller is notified.
 type creation int

@@ -78,18 +78,17 @@ func (v reads) runReads(ctx context.Context) {
 			sleepUntil(ctx, next, v.readWakeup)
 			continue
 		}
-		v.readMissing(ctx, tasks)
+		v.look(ctx, tasks, v.presence.applyReads)
 		v.reportHealth()
 	}
 }
 
-// readMissing reads machines, and decides what became of them.
-func (v reads) readMissing(ctx context.Context, tasks []*task) {
+// look does one live read of the tasks that need one, and has its answer applied to all of them.
+func (v *inventory) look(ctx context.Context, tasks []*task, apply func([]*task, answer, time.Time)) {
 	a := v.read(ctx, tasks)
-	if ctx.Err() != nil {
-		return
+	if ctx.Err() == nil {
+		v.learn(func(now time.Time) { apply(tasks, a, now) })
 	}
-	v.learn(func(now time.Time) { v.presence.applyReads(tasks, a, now) })
 }
 
 // read does one live read of the tasks that need one: by their tokens, and by their recorded IDs

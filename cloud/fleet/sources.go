@@ -15,8 +15,6 @@ const (
 	// maxEventAge is how long an event that no controller has recorded is kept. Older events are
 	// acknowledged. It is far longer than any cloud's notice period, and keeps the queue short.
 	maxEventAge = 10 * time.Minute
-	// minReceiveInterval is the shortest time between two calls of Receive if the first is empty.
-	minReceiveInterval = time.Second
 	// streamTimeout is how long a Watcher may report nothing before the account is listed again: a
 	// bit more than twice the minute between two bookmarks of a Kubernetes watch.
 	streamTimeout = 150 * time.Second
@@ -118,7 +116,7 @@ func (v *inventory) receiveEvents(ctx context.Context, a *Account, driver cloud.
 		return err
 	}
 	if len(events) == 0 {
-		sleepUntil(ctx, began.Add(minReceiveInterval), nil)
+		sleepUntil(ctx, began.Add(minRepeat), nil)
 		return nil
 	}
 	var done []cloud.Event

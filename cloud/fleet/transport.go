@@ -117,16 +117,11 @@ func (s *driverCall) release() {
 	s.bodies = nil
 }
 
-func (s *driverCall) wasLate() bool {
+// latest returns the class of the latest wire call, and whether it was not answered in time.
+func (s *driverCall) latest() (class cloud.Class, late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.late
-}
-
-func (s *driverCall) lastClass() cloud.Class {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.last
+	return s.last, s.late
 }
 
 // RoundTrip implements http.RoundTripper.
