@@ -351,13 +351,13 @@ func (s *accountState) Living(token string) int {
 
 // Inventory returns how current the inventory is.
 func (s *accountState) Inventory() InventoryState {
-	now := under(s.inventory, s.inventory.schedule.inventoryState)
+	state := under(s.inventory, s.inventory.schedule.inventoryState)
 	a := s.current.Load()
 	events, eventsErr := s.events.state(a)
 	watched, watchErr := s.watch.state(a)
-	now.HasSource = s.events.isSupported(a.driver) || s.watch.isSupported(a.driver)
-	now.Received, now.ReceiveErr = events || watched, cmp.Or(eventsErr, watchErr)
-	return now
+	state.HasSource = s.events.isSupported(a.driver) || s.watch.isSupported(a.driver)
+	state.Received, state.ReceiveErr = events || watched, cmp.Or(eventsErr, watchErr)
+	return state
 }
 
 // list makes a complete listing within a time limit.
