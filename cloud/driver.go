@@ -129,8 +129,12 @@ type Config struct {
 	Namespace string
 
 	// Account is the DroverAccount's spec. An edit of the cloud's member makes another driver; one
-	// of rateLimits or inventory does not, see Adjustable.
+	// of rateLimits or inventory does not.
 	Account *infrav1.DroverAccountSpec
+
+	// ActiveInterval returns inventory.activeSeconds as it is now; 0 or nil: it is not set. A
+	// Watcher collects changes for as long before it reads them.
+	ActiveInterval func() time.Duration
 
 	// Credentials is the Secret's data; nil means the manager's own credentials. The caller has
 	// permitted those, and never combines them with a tenant's endpoint.

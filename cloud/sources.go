@@ -5,8 +5,6 @@ package cloud
 import (
 	"context"
 	"time"
-
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
 const (
@@ -17,13 +15,6 @@ const (
 	// longer than between infrequent listings. Drivers that read more often do the same.
 	CooldownFactor = 9
 )
-
-// Adjustable is a Driver that uses more of the account than its cloud's member and its credentials.
-type Adjustable interface {
-	Driver
-	// Adjust is called when the account's rateLimits or inventory have changed. It makes no call.
-	Adjust(account *infrav1.DroverAccountSpec)
-}
 
 // EventSource is a Driver whose cloud reports by itself what happens to instances, in a queue that
 // the account names. It only makes the engine learn things sooner.

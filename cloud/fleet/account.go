@@ -42,14 +42,12 @@ type Account struct {
 	place place
 	// onPlaceProved is called when the credentials are proved to lead to the account's place.
 	onPlaceProved func(*Account)
-	console       sync.Mutex // held while a console is read
-
-	settingsMu sync.Mutex
-	settings   settings // they may change while the driver stays
+	console       sync.Mutex               // held while a console is read
+	settings      atomic.Pointer[settings] // they may change while the driver stays
 }
 
 // accountState is what is known of an account's machines. It outlives the credentials: an Account
-// that replaces another one takes it over.
+// that replaces another one takes it over. None of its methods calls the cloud.
 type accountState struct {
 	current   atomic.Pointer[Account] // the loops use its driver
 	inventory *inventory
@@ -146,6 +144,15 @@ func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, a.recordPlace(info.Place)
 }
 
+// recordPlace records where a Probe has led, and continues the account if that is its place.
+func (a *Account) recordPlace(to string) error {
+	proved, err := a.place.prove(to)
+	if proved {
+		a.onPlaceProved(a)
+	}
+	return err
+}
+
 // Offering returns what a machine of this kind will be as a Node. It calls the driver each time;
 // the driver caches its lookups.
 func (a *Account) Offering(ctx context.Context, spec *infrav1.DroverMachineFields) (cloud.Offering, error) {
@@ -204,13 +211,13 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 }
 
 // Domain returns the first of the failure domains, in order of preference, that is not known to
-// lack capacity for this kind of machine; otherwise NoCapacity with RetryAfter. It makes no call.
-func (a *Account) Domain(spec *infrav1.DroverMachineFields, domains []string) (string, error) {
+// lack capacity for this kind of machine; otherwise NoCapacity with RetryAfter.
+func (s *accountState) Domain(spec *infrav1.DroverMachineFields, domains []string) (string, error) {
 	shape, err := shapeOf(spec)
 	if err != nil {
 		return "", err
 	}
-	return a.capacity.choose(shape, domains)
+	return s.capacity.choose(shape, domains)
 }
 
 // create calls the driver, after the turn has come.
@@ -221,7 +228,7 @@ func (a *Account) create(ctx context.Context, t *turn, req cloud.Request, shape 
 		created, err = a.driver.Ensure(ctx, req)
 		return err
 	})
-	end := result{asked: asked, answered: a.answered(asked, err), err: err, running: err == nil && a.runs(created)}
+	end := result{asked: asked, answered: a.times.answered(asked, err), err: err, running: err == nil && a.settings.Load().runs(created)}
 	defer func() { t.end(end) }() // with the machine's record, which shows whether the create runs
 	shortOf := shortage{req.FailureDomain, shape}
 	if e, none := errors.AsType[*cloud.Error](err); none && e.Code == cloud.NoCapacity {
@@ -246,76 +253,73 @@ func (a *Account) create(ctx context.Context, t *turn, req cloud.Request, shape 
 }
 
 // Observe returns what is known of the machine, and tracks it until Forget: OnMachines reports
-// changes. seen means that the machine's object records that its instance was seen before. It never
-// calls the cloud.
-func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
+// changes. seen means that the machine's object records that its instance was seen before.
+func (s *accountState) Observe(ref cloud.Reference, seen bool) Observation {
 	if checkToken(ref.Token) != nil {
 		return Observation{}
 	}
-	var o Observation
-	a.inventory.locked(func(now time.Time) { o = a.inventory.records.observe(ref, seen, now) })
-	a.countCreate(ref.Token, o.Instance)
-	a.events.wake()
-	a.watch.wake()
+	o := under(s.inventory, func(now time.Time) Observation { return s.inventory.records.observe(ref, seen, now) })
+	s.countCreate(ref.Token, o.Instance)
+	s.events.wake()
+	s.watch.wake()
 	return o
 }
 
 // NodeJoined records that the machine works as a Node of its cluster while Observe still shows it
 // Pending. When all starting machines have joined, the account is listed at once instead of a
-// little later. It never calls the cloud.
-func (a *Account) NodeJoined(token string) {
-	a.inventory.locked(func(time.Time) { a.inventory.records.nodeJoined(token) })
+// little later.
+func (s *accountState) NodeJoined(token string) {
+	s.inventory.locked(func(time.Time) { s.inventory.records.nodeJoined(token) })
 }
 
 // AckEvent records that the controller has stored the instance's Notice and Reclaim, as
-// Observe returned them, so the cloud need not report them again. It never calls the cloud.
-func (a *Account) AckEvent(token string, seen *cloud.Resource) {
-	a.inventory.locked(func(time.Time) { a.inventory.records.ackEvent(token, seen) })
+// Observe returned them, so the cloud need not report them again.
+func (s *accountState) AckEvent(token string, seen *cloud.Resource) {
+	s.inventory.locked(func(time.Time) { s.inventory.records.ackEvent(token, seen) })
 }
 
 // Delete starts the deletion of the machine and all that belongs to it, and returns its progress.
-// It never calls the cloud and never blocks. The deletion continues in the background, batched with
-// those of other machines, until Forget. OnMachines reports when it is done.
+// It never blocks. The deletion continues in the background, batched with those of other machines,
+// until Forget. OnMachines reports when it is done.
 //
 // asked is when the deletion was requested, as the machine's object records it. A deletion
 // requested before this process began does not wait again to be collected into a batch.
-func (a *Account) Delete(ref cloud.Reference, asked time.Time) Deletion {
+func (s *accountState) Delete(ref cloud.Reference, asked time.Time) Deletion {
 	if err := checkToken(ref.Token); err != nil {
 		return Deletion{Err: err}
 	}
-	a.dropTurn(ref.Token)
-	var d Deletion
-	a.inventory.locked(func(now time.Time) { d = a.inventory.deletions.delete(ref, asked, now) })
-	a.watch.wake() // it may have been the last machine that needed the Watcher
+	s.dropTurn(ref.Token)
+	d := under(s.inventory, func(now time.Time) Deletion { return s.inventory.deletions.delete(ref, asked, now) })
+	s.watch.wake() // it may have been the last machine that needed the Watcher
 	return d
 }
 
 // CreateRefused states, before Delete, that the cloud has refused each create of the machine: none
 // can still take effect, so the deletion need not wait for that.
-func (a *Account) CreateRefused(token string) {
-	a.inventory.locked(func(time.Time) {
-		m := a.inventory.records.machine(token)
+func (s *accountState) CreateRefused(token string) {
+	s.inventory.locked(func(time.Time) {
+		m := s.inventory.records.machine(token)
 		m.creation = max(m.creation, refused)
 	})
 }
 
 // Forget stops tracking a machine, and stops its deletion if one is under way.
-func (a *Account) Forget(token string) {
-	a.dropTurn(token)
-	a.inventory.locked(func(time.Time) { a.inventory.records.forget(token) })
-	a.turns.wake()
-	a.watch.wake()
+func (s *accountState) Forget(token string) {
+	s.dropTurn(token)
+	s.inventory.locked(func(time.Time) { s.inventory.records.forget(token) })
+	s.turns.wake()
+	s.watch.wake()
 }
 
 // Confirm accepts that the missing machines are gone, and reports whether their set still has
 // this digest; if not, it does nothing. Only a person may decide this, see MassAbsence.
-func (a *Account) Confirm(digest string) bool { return a.inventory.confirm(digest) }
+func (s *accountState) Confirm(digest string) bool { return s.inventory.confirm(digest) }
 
 // facts returns what the account determines for its records.
 func (a *Account) facts() facts {
 	_, findsByID := a.driver.(cloud.Finder)
 	_, watches := a.driver.(cloud.Watcher)
-	spec := a.getSettings().inventory
+	spec := a.settings.Load().inventory
 	return facts{
 		traits: a.cloud.Traits, batch: a.cloud.Batch, times: a.times, findsByID: findsByID, watches: watches, probed: a.Probed(),
 		createHorizon: cmp.Or(a.cloud.Traits.CreateHorizon, a.times.CreateHorizon),
@@ -326,35 +330,34 @@ func (a *Account) facts() facts {
 
 // ConfirmNothingCreated reports whether live reads have confirmed that a create, which an earlier
 // process may have sent, made nothing and never will. It starts those reads, and OnMachines reports
-// when they have confirmed it. It never calls the cloud itself.
-func (a *Account) ConfirmNothingCreated(ref cloud.Reference) (confirmed bool) {
-	if checkToken(ref.Token) != nil {
-		return false
-	}
-	a.inventory.locked(func(now time.Time) { confirmed = a.inventory.presence.confirmNothingCreated(ref, now) })
-	return confirmed
+// when they have confirmed it.
+func (s *accountState) ConfirmNothingCreated(ref cloud.Reference) bool {
+	return checkToken(ref.Token) == nil &&
+		under(s.inventory, func(now time.Time) bool { return s.inventory.presence.confirmNothingCreated(ref, now) })
 }
 
 // Listing returns everything in the account that carries Drover's tags, of any cluster, as of the
-// last complete listing, and when that began; zero before the first. It never calls the cloud. From
-// then on, the account is listed at least this often, even while no machine is observed.
-func (a *Account) Listing(maxInterval time.Duration) (began time.Time, all []cloud.Resource) {
-	defer a.watch.wake()
-	return a.inventory.listing(maxInterval)
+// last complete listing, and when that began; zero before the first. From then on, the account is
+// listed at least this often, even while no machine is observed.
+func (s *accountState) Listing(maxInterval time.Duration) (began time.Time, all []cloud.Resource) {
+	defer s.watch.wake()
+	return s.inventory.listing(maxInterval)
 }
 
-// Living counts the machine's known instances that are not terminated. It never calls the cloud.
-func (a *Account) Living(token string) int { return len(liveInstances(a.inventory.resources(token))) }
+// Living counts the machine's known instances that are not terminated.
+func (s *accountState) Living(token string) int {
+	return len(liveInstances(s.inventory.resources(token)))
+}
 
 // Inventory returns how current the inventory is.
-func (a *Account) Inventory() InventoryState {
-	var s InventoryState
-	a.inventory.locked(func(now time.Time) { s = a.inventory.schedule.inventoryState(now) })
-	events, eventsErr := a.events.state(a)
-	watched, watchErr := a.watch.state(a)
-	s.HasSource = a.events.isSupported(a.driver) || a.watch.isSupported(a.driver)
-	s.Received, s.ReceiveErr = events || watched, cmp.Or(eventsErr, watchErr)
-	return s
+func (s *accountState) Inventory() InventoryState {
+	state := under(s.inventory, s.inventory.schedule.inventoryState)
+	a := s.current.Load()
+	events, eventsErr := s.events.state(a)
+	watched, watchErr := s.watch.state(a)
+	state.HasSource = s.events.isSupported(a.driver) || s.watch.isSupported(a.driver)
+	state.Received, state.ReceiveErr = events || watched, cmp.Or(eventsErr, watchErr)
+	return state
 }
 
 // list makes a complete listing within a time limit.
@@ -425,36 +428,36 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 // Remove takes the next step in the deletion of any number of resources of any machines. It returns
 // an error or nil for each. What has no token belongs to no machine, and is an error.
 func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []error {
-	all := a.remove(ctx, slices.DeleteFunc(slices.Clone(resources), func(r cloud.Resource) bool { return checkToken(r.Token) != nil }))
+	all := make([]error, len(resources))
+	var left []int // the resources that were not sent yet
 	for i, r := range resources {
-		if err := checkToken(r.Token); err != nil {
-			all = slices.Insert(all, i, err)
+		if all[i] = checkToken(r.Token); all[i] == nil {
+			left = append(left, i)
 		}
 	}
-	return all
-}
-
-func (a *Account) remove(ctx context.Context, resources []cloud.Resource) []error {
-	var all []error
-	for batch := range slices.Chunk(resources, max(a.cloud.Batch.Delete, 1)) {
+	for len(left) > 0 {
+		batch := left[:min(max(a.cloud.Batch.Delete, 1), len(left))]
+		left = left[len(batch):]
+		targets := make([]cloud.Resource, len(batch))
+		for n, i := range batch {
+			targets[n] = resources[i]
+		}
 		var errs []error
 		err := a.call(ctx, "Delete", a.times.Call, &driverCall{}, func(ctx context.Context) error {
-			errs = a.driver.Delete(ctx, batch)
+			errs = a.driver.Delete(ctx, targets)
 			return worst(errs)
 		})
-		for i := range batch {
-			switch {
-			case len(errs) == len(batch):
-				all = append(all, typed("Delete", errs[i]))
-			case err != nil:
-				all = append(all, err)
-			default:
-				all = append(all, cloud.Errorf(cloud.Unknown, "Delete: the driver returned %d results for %d resources", len(errs), len(batch)))
+		if err == nil && len(errs) != len(batch) {
+			err = cloud.Errorf(cloud.Unknown, "Delete: the driver returned %d results for %d resources", len(errs), len(batch))
+		}
+		for n, i := range batch {
+			if all[i] = err; len(errs) == len(batch) {
+				all[i] = typed("Delete", errs[n])
 			}
 		}
-		if cloud.CodeOf(err) == cloud.Unavailable && len(all) < len(resources) { // it would not answer the others either
-			for range len(resources) - len(all) {
-				all = append(all, err)
+		if cloud.CodeOf(err) == cloud.Unavailable { // it would not answer the others either
+			for _, i := range left {
+				all[i] = err
 			}
 			break
 		}
@@ -508,14 +511,15 @@ func (a *Account) callAnywhere(ctx context.Context, method string, limit time.Du
 	defer cancel()
 	defer s.release()
 	err := typed(method, a.meter.recovered(method, func() error { return call(ctx) }))
-	a.recordAnswer(s, err, errors.Is(ctx.Err(), context.DeadlineExceeded))
+	class, late := s.latest()
+	a.recordAnswer(err, late || errors.Is(ctx.Err(), context.DeadlineExceeded))
 	var e *cloud.Error
 	if !errors.As(err, &e) {
 		return err
 	}
 	a.meter.failed(method, e.Code)
 	if e.Code == cloud.Throttled {
-		a.limiter.Load().of(s.lastClass()).throttled(e.RetryAfter)
+		a.limiter.Load().of(class).throttled(e.RetryAfter)
 	}
 	return err
 }
@@ -596,7 +600,7 @@ func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.DroverMachin
 	if !able {
 		return nil, nil
 	}
-	err = a.lookup(func() (err error) {
+	err = a.admitted("", func() (err error) {
 		domains, err = ask(ctx, a, "FailureDomains", driver.FailureDomains, spec)
 		return err
 	})

@@ -149,7 +149,7 @@ func TestNoCapacity(t *testing.T) {
 			return err
 		}
 		var e *cloud.Error
-		if err := try("1"); !errors.As(err, &e) || e.Code != cloud.NoCapacity || e.RetryAfter != nextDomainDelay {
+		if err := try("1"); !errors.As(err, &e) || e.Code != cloud.NoCapacity || e.RetryAfter != minWait {
 			t.Fatalf("with b left: %v", err)
 		}
 		if err := try("2"); !errors.As(err, &e) || e.Code != cloud.NoCapacity || e.RetryAfter < 2*time.Minute {

@@ -157,7 +157,10 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 		}
 		if old.config.Place != cfg.Place {
 			old.config.Place = cfg.Place
-			old.pin(cfg.Place)
+			old.place.pin(cfg.Place)
+			if old.Probed() {
+				s.placeProved(old)
+			}
 		}
 		return old, nil
 	}
@@ -190,16 +193,10 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 // they have changed.
 func (s *Accounts) adjust(a *Account, spec *infrav1.DroverAccountSpec) error {
 	to, err := settingsOf(a.cloud, spec)
-	if err != nil || a.getSettings() == to {
+	if err != nil || *a.settings.Load() == to {
 		return err
 	}
-	if driver, able := a.driver.(cloud.Adjustable); able {
-		spec := spec.DeepCopy()
-		if err := a.meter.recovered("Adjust", func() error { driver.Adjust(spec); return nil }); err != nil {
-			return typed("adjust", err)
-		}
-	}
-	a.setSettings(to)
+	a.settings.Store(&to)
 	s.limiters.adjust(a)
 	a.inventory.retry()
 	a.wakeTurns() // they come earlier, or later
@@ -239,15 +236,17 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		return nil, err
 	}
 	a := &Account{
-		key: key, cloud: c, config: cfg, settings: own,
+		key: key, cloud: c, config: cfg,
 		times:         s.options.Times,
-		meter:         &meter{metrics: s.metrics, cloud: c.Name, account: key.String()},
+		meter:         &meter{metrics: s.metrics, cloud: c.Name, account: key.String(), panicked: map[string]bool{}},
 		place:         place{pinned: cfg.Place},
 		onPlaceProved: s.placeProved,
 	}
+	a.settings.Store(&own)
 	a.limiter.Store(newLimiter(own.limits, &s.limiters.workers)) // its own, until its place is proved
 	transport := &transport{account: key, times: a.times, meter: a.meter, limiter: &a.limiter, memory: s.memory}
 	config := cloud.Config{Namespace: key.Namespace, Account: &a.config.Spec, Credentials: a.config.Credentials,
+		ActiveInterval: func() time.Duration { return time.Duration(a.settings.Load().inventory.ActiveSeconds) * time.Second },
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
 			base := s.options.Transport
 			if cfg.Credentials == nil {
@@ -284,7 +283,7 @@ func (s *Accounts) newState(a *Account) *accountState {
 	}
 	l.inventory = newInventory(l.current.Load, s.options.random)
 	l.inventory.onMachinesChange, l.inventory.onHealthChange = onMachinesChange, func() { s.options.OnAccount(a.key) }
-	l.inventory.onNoCapacity = func(in shortage) { l.capacity.remember(in, "") }
+	l.inventory.onNoCapacity = func(in shortage) { l.capacity.remember(in, "", nil) }
 	l.inventory.keep = func(size int64) bool { return s.records.Set(a.key.Namespace, l.inventory, size) }
 	l.events, l.watch = newEventLoop(l.inventory), newWatchLoop(l.inventory)
 	return l

@@ -240,7 +240,7 @@ func (a *admission) drop(account types.NamespacedName, token string) {
 
 // lookup takes a slot for a call that needs no place. It returns what ends the call, or why it
 // can't go.
-func (a *admission) lookup(account types.NamespacedName) (end func(answered bool), err error) {
+func (a *admission) lookup(account types.NamespacedName) (end func(result), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	began := time.Now()
@@ -255,12 +255,12 @@ func (a *admission) lookup(account types.NamespacedName) (end func(answered bool
 		return nil, &cloud.Queued{After: s.next(began)}
 	}
 	s.begin(began)
-	return func(answered bool) {
+	return func(r result) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		s.end(began)
 		a.workers.giveBack()
-		s.record(began, time.Now(), answered)
+		s.record(began, time.Now(), r.answered)
 	}, nil
 }
 

@@ -52,23 +52,24 @@ func (a *admission) allRunning(account types.NamespacedName) []string {
 }
 
 // runs reports whether the cloud still works on the create of a resource, which therefore counts.
-func (a *Account) runs(r cloud.Resource) bool {
-	return a.getSettings().limits.AtOnce > 0 && r.Kind == cloud.KindInstance && r.State == cloud.StatePending
+func (s *settings) runs(r cloud.Resource) bool {
+	return s.limits.AtOnce > 0 && r.Kind == cloud.KindInstance && r.State == cloud.StatePending
 }
 
 // countCreate counts a create that runs and whose answer this process has not seen.
-func (a *Account) countCreate(token string, instance *cloud.Resource) {
-	if instance != nil && a.runs(*instance) {
+func (s *accountState) countCreate(token string, instance *cloud.Resource) {
+	if a := s.current.Load(); instance != nil && a.settings.Load().runs(*instance) {
 		a.limiter.Load().create.setRunning(a.key, token, true)
 	}
 }
 
 // endCreates gives back the slots of the creates on which the cloud works no more, as the records
 // of their machines show. So nothing has to report the end of a create, and no slot is lost.
-func (a *Account) endCreates() {
+func (s *accountState) endCreates() {
+	a := s.current.Load()
 	create := a.limiter.Load().create
 	for _, token := range create.allRunning(a.key) {
-		if !slices.ContainsFunc(a.inventory.resources(token), a.runs) {
+		if !slices.ContainsFunc(s.inventory.resources(token), a.settings.Load().runs) {
 			create.setRunning(a.key, token, false)
 		}
 	}

@@ -36,38 +36,37 @@ func (a *Account) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest)
 	if found != nil && isAsRequested(found.Balancer, req) {
 		return *found, nil
 	}
-	var made cloud.Resource
-	step := func() (err error) {
-		made, err = ask(ctx, a, "EnsureBalancer", driver.EnsureBalancer, req)
+	token := req.Token
+	if req.Recorded {
+		token = "" // a change of targets waits for no create
+	}
+	var created cloud.Resource
+	err = a.admitted(token, func() (err error) {
+		created, err = ask(ctx, a, "EnsureBalancer", driver.EnsureBalancer, req)
 		return err
-	}
-	if req.Recorded { // a change of targets waits for no create
-		err = a.lookup(step)
-	} else {
-		err = a.stepFirst(req.Token, step)
-	}
+	})
 	if err != nil {
 		return cloud.Resource{}, err
 	}
-	if made.OwnershipID != req.OwnershipID || made.Token != req.Token || made.Balancer == nil {
-		return cloud.Resource{}, otherOwnerError(req.Token, []cloud.Resource{made})
+	if created.OwnershipID != req.OwnershipID || created.Token != req.Token || created.Balancer == nil {
+		return cloud.Resource{}, otherOwnerError(req.Token, []cloud.Resource{created})
 	}
-	made = sanitize(made)
-	a.inventory.locked(func(now time.Time) { a.inventory.records.recordBalancer(req, made, now) })
-	return made, nil
+	created = sanitize(created)
+	a.inventory.locked(func(now time.Time) { a.inventory.records.recordBalancer(req, created, now) })
+	return created, nil
 }
 
 // DeleteBalancer starts the deletion of a load balancer and all its parts, and returns its
 // progress, as Delete does for a machine. isRecorded is true if the balancer is known to have been
 // made: then the deletion need not wait for a create without an answer.
-func (a *Account) DeleteBalancer(ref cloud.Reference, isRecorded bool, asked time.Time) Deletion {
+func (s *accountState) DeleteBalancer(ref cloud.Reference, isRecorded bool, asked time.Time) Deletion {
 	if err := checkToken(ref.Token); err != nil {
 		return Deletion{Err: err}
 	}
 	if isRecorded {
-		a.inventory.locked(func(time.Time) { a.inventory.records.machine(ref.Token).creation = recorded })
+		s.inventory.locked(func(time.Time) { s.inventory.records.machine(ref.Token).creation = recorded })
 	}
-	return a.Delete(ref, asked)
+	return s.Delete(ref, asked)
 }
 
 // isAsRequested reports whether nothing of the balancer must be changed.

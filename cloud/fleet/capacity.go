@@ -11,9 +11,6 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// nextDomainDelay is the delay before the next failure domain after one without capacity.
-const nextDomainDelay = 10 * time.Millisecond
-
 // capacity remembers which failure domains had no capacity for which kind of machine.
 type capacity struct {
 	ttl       time.Duration
@@ -57,33 +54,25 @@ func (c *capacity) choose(shape [sha256.Size]byte, domains []string) (string, er
 // something else to try there.
 func (c *capacity) refused(s shortage, domains []string, e *cloud.Error) error {
 	if e.RetryAfter == 0 {
-		c.remember(s, e.Message)
-		c.extend(s.shape, domains)
+		c.remember(s, e.Message, domains)
 	}
 	_, err := c.choose(s.shape, domains)
-	return &cloud.Error{Code: e.Code, Message: e.Message, RetryAfter: max(e.RetryAfter, retryAfter(err), nextDomainDelay), Err: e}
+	return &cloud.Error{Code: e.Code, Message: e.Message, RetryAfter: max(e.RetryAfter, retryAfter(err), minWait), Err: e}
 }
 
-// remember records that a domain had no capacity, and what the cloud said.
-func (c *capacity) remember(s shortage, words string) {
+// remember records that a domain had no capacity, and what the cloud said. The others of the domains
+// that are known to lack it are left out for as long. A refusal may take minutes to come; otherwise
+// the first domains would be tried again before the last ones are tried at all.
+func (c *capacity) remember(s shortage, words string, domains []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
+	until := now.Add(c.ttl)
 	maps.DeleteFunc(c.noneUntil, func(_ shortage, l lack) bool { return !now.Before(l.until) })
-	c.noneUntil[s] = lack{now.Add(c.ttl), words}
-}
-
-// extend keeps the domains that are known to lack capacity for as long as the one that has just
-// refused. A refusal may take minutes to come. Without this, the first domains would be tried again
-// before the last ones are tried at all.
-func (c *capacity) extend(shape [sha256.Size]byte, domains []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
 	for _, d := range domains {
-		if known, ok := c.noneUntil[shortage{d, shape}]; ok && now.Before(known.until) {
-			known.until = now.Add(c.ttl)
-			c.noneUntil[shortage{d, shape}] = known
+		if known, ok := c.noneUntil[shortage{d, s.shape}]; ok {
+			c.noneUntil[shortage{d, s.shape}] = lack{until, known.words}
 		}
 	}
+	c.noneUntil[s] = lack{until, words}
 }

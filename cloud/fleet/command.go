@@ -22,7 +22,7 @@ func (a *Account) DryRun(ctx context.Context, req cloud.Request) (able bool, err
 
 // Tagged calls the Tagger, for "drover import". A driver that is none is InvalidSpec.
 func (a *Account) Tagged(ctx context.Context, keys []string) (found []tagging.Instance, err error) {
-	err = a.tagger(ctx, "Tagged", func(ctx context.Context, t tagging.Tagger) (err error) {
+	err = callTagger(ctx, a, "Tagged", func(ctx context.Context, t tagging.Tagger) (err error) {
 		found, err = t.Tagged(ctx, keys)
 		return err
 	})
@@ -31,15 +31,15 @@ func (a *Account) Tagged(ctx context.Context, keys []string) (found []tagging.In
 
 // Tag calls the Tagger.
 func (a *Account) Tag(ctx context.Context, id string, tags map[string]string, own []string) error {
-	return a.tagger(ctx, "Tag", func(ctx context.Context, t tagging.Tagger) error { return t.Tag(ctx, id, tags, own) })
+	return callTagger(ctx, a, "Tag", func(ctx context.Context, t tagging.Tagger) error { return t.Tag(ctx, id, tags, own) })
 }
 
 // Untag calls the Tagger.
 func (a *Account) Untag(ctx context.Context, ids, keys []string) error {
-	return a.tagger(ctx, "Untag", func(ctx context.Context, t tagging.Tagger) error { return t.Untag(ctx, ids, keys) })
+	return callTagger(ctx, a, "Untag", func(ctx context.Context, t tagging.Tagger) error { return t.Untag(ctx, ids, keys) })
 }
 
-func (a *Account) tagger(ctx context.Context, method string, call func(context.Context, tagging.Tagger) error) error {
+func callTagger(ctx context.Context, a *Account, method string, call func(context.Context, tagging.Tagger) error) error {
 	driver, able := a.driver.(tagging.Tagger)
 	if !able {
 		return cloud.Invalid("Drover can't tag VMs that others have made on the cloud %q", a.cloud.Name)

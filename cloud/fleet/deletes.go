@@ -23,7 +23,7 @@ func (v deletes) run(ctx context.Context) {
 		v.locked(func(now time.Time) { tasks, batch, next = v.deletions.next(now) })
 		switch {
 		case len(tasks) > 0:
-			v.readDue(ctx, tasks)
+			v.look(ctx, tasks, v.deletions.applyReads) // it also chooses what to delete
 		case len(batch) > 0:
 			v.send(ctx, batch)
 		default:
@@ -32,17 +32,6 @@ func (v deletes) run(ctx context.Context) {
 		}
 		v.reportHealth()
 	}
-}
-
-// readDue reads machines that are being deleted, and chooses what to delete of them.
-func (v deletes) readDue(ctx context.Context, tasks []*task) {
-	a := v.read(ctx, tasks)
-	if ctx.Err() != nil {
-		return
-	}
-	var changed []string
-	v.locked(func(now time.Time) { changed = v.deletions.applyReads(tasks, a, now) })
-	v.onMachinesChange(changed)
 }
 
 // send sends the deletions of these machines.
@@ -55,7 +44,5 @@ func (v deletes) send(ctx context.Context, batch []*machine) {
 	if ctx.Err() != nil {
 		return
 	}
-	var changed []string
-	v.locked(func(now time.Time) { changed = v.deletions.recordSent(batch, errs, now) })
-	v.onMachinesChange(changed)
+	v.learn(func(now time.Time) { v.deletions.recordSent(batch, errs, now) })
 }

@@ -219,9 +219,8 @@ func scale(pending int, whole time.Duration) time.Duration {
 	return time.Duration(min(float64(max(pending-1, 0))/(manyDeletions-1), 1) * float64(max(whole, 0)))
 }
 
-// applyReads applies a live read to machines that are being deleted, and returns those whose
-// controllers must be notified.
-func (d *deletions) applyReads(tasks []*task, a answer, now time.Time) (changed []string) {
+// applyReads applies a live read to machines that are being deleted.
+func (d *deletions) applyReads(tasks []*task, a answer, now time.Time) {
 	// As after a listing, the next read waits for a multiple of the time that this one took.
 	noReadBefore := now.Add(min(cloud.CooldownFactor*now.Sub(a.began), maxReadInterval))
 	for _, t := range tasks {
@@ -234,16 +233,14 @@ func (d *deletions) applyReads(tasks []*task, a answer, now time.Time) (changed 
 		}
 	}
 	for _, t := range tasks {
-		if d.isCurrent(t) && d.applyRead(t, a, now) {
-			changed = append(changed, t.ref.Token)
+		if d.isCurrent(t) {
+			d.applyRead(t, a, now)
 		}
 	}
-	return changed
 }
 
-// applyRead applies a live read to a machine, or what is known if it was not read, and reports
-// whether to notify the controller.
-func (d *deletions) applyRead(t *task, a answer, now time.Time) (notify bool) {
+// applyRead applies a live read to a machine, or what is known if it was not read.
+func (d *deletions) applyRead(t *task, a answer, now time.Time) {
 	m, proofAt, err := t.machine, time.Time{}, a.failed[t.ref.Token]
 	sawBefore := m.last != nil
 	switch {
@@ -255,9 +252,9 @@ func (d *deletions) applyRead(t *task, a answer, now time.Time) (notify bool) {
 	}
 	if len(m.targets) > 0 {
 		m.blocked = err // reported once they are sent
-		return false
+		return
 	}
-	return d.recordStep(m, err, proofAt, now) || !sawBefore && m.isUnrecorded()
+	d.recordStep(m, err, proofAt, !sawBefore && m.isUnrecorded(), now)
 }
 
 // resolve applies a live read to a machine that is being deleted. It returns when the next read
@@ -336,33 +333,28 @@ func (d *deletions) resendAfter(x cloud.Resource, now time.Time) time.Duration {
 
 func resourceKey(r cloud.Resource) string { return string(r.Kind) + "/" + r.ID }
 
-// recordSent records for each target of a batch whether the cloud has accepted its deletion, and
-// returns the machines whose controllers must be notified. If the cloud has answered for none, it
-// would not answer for those that wait either, so they fail like these.
-func (d *deletions) recordSent(batch []*machine, errs []error, now time.Time) (changed []string) {
+// recordSent records for each target of a batch whether the cloud has accepted its deletion. If the
+// cloud has answered for none, it would not answer for those that wait either, so they fail like
+// these.
+func (d *deletions) recordSent(batch []*machine, errs []error, now time.Time) {
 	unanswered := !slices.ContainsFunc(errs, func(err error) bool { return cloud.CodeOf(err) != cloud.Unavailable })
 	failed := errs[0]
-	record := func(m *machine, errs []error) {
-		if d.machines[m.ref.Token] == m && d.recordTargets(m, errs, now) { // it was not forgotten meanwhile
-			changed = append(changed, m.ref.Token)
-		}
-	}
 	for _, m := range batch {
 		n := len(m.targets)
-		record(m, errs[:n])
+		if d.machines[m.ref.Token] == m { // it was not forgotten meanwhile
+			d.recordTargets(m, errs[:n], now)
+		}
 		errs = errs[n:]
 	}
 	for _, m := range d.machines {
 		if unanswered && len(m.targets) > 0 {
-			record(m, slices.Repeat([]error{failed}, len(m.targets)))
+			d.recordTargets(m, slices.Repeat([]error{failed}, len(m.targets)), now)
 		}
 	}
-	return changed
 }
 
-// recordTargets records what became of a machine's targets, and reports whether to notify the
-// controller.
-func (d *deletions) recordTargets(m *machine, errs []error, now time.Time) (notify bool) {
+// recordTargets records what became of a machine's targets.
+func (d *deletions) recordTargets(m *machine, errs []error, now time.Time) {
 	err := m.blocked
 	for i, x := range m.targets {
 		if errs[i] != nil {
@@ -373,20 +365,21 @@ func (d *deletions) recordTargets(m *machine, errs []error, now time.Time) (noti
 		m.firstAccepted = earlier(m.firstAccepted, now)
 	}
 	m.targets, m.blocked = nil, nil
-	return d.recordStep(m, err, time.Time{}, now)
+	d.recordStep(m, err, time.Time{}, false, now)
 }
 
-// recordStep records a step of a deletion, and reports whether to notify the controller. proofAt is
-// when the next read that finds nothing is proof.
-func (d *deletions) recordStep(m *machine, err error, proofAt, now time.Time) (notify bool) {
+// recordStep records a step of a deletion. proofAt is when the next read that finds nothing is
+// proof. notify means that the controller must be notified even if the outcome is as before.
+func (d *deletions) recordStep(m *machine, err error, proofAt time.Time, notify bool, now time.Time) {
 	before := cloud.CodeOf(m.err)
 	m.started = true
-	if queued, ok := errors.AsType[*cloud.Queued](err); ok { // neither a success nor a failure
-		m.due = now.Add(max(queued.After, 100*time.Millisecond))
-		return false
+	queued, waits := errors.AsType[*cloud.Queued](err)
+	if !waits {
+		m.err = err
 	}
-	m.err = err
 	switch {
+	case waits: // neither a success nor a failure
+		m.due = now.Add(max(queued.After, 100*time.Millisecond))
 	case err != nil:
 		m.failures++
 		m.due = now.Add(max(retryAfter(err), backoff(m.failures, d.random())))
@@ -395,7 +388,9 @@ func (d *deletions) recordStep(m *machine, err error, proofAt, now time.Time) (n
 	default:
 		m.failures, m.due = 0, d.nextRead(m, proofAt, now)
 	}
-	return m.phase == deleted || cloud.CodeOf(m.err) != before
+	if notify || m.phase == deleted || cloud.CodeOf(m.err) != before {
+		d.changes.notify = append(d.changes.notify, m.ref.Token)
+	}
 }
 
 // nextRead returns when the next live read is due: soon at first, then ever later; or when a read

@@ -55,9 +55,10 @@ func TestSentBatch(t *testing.T) {
 			if c.forget != "" {
 				d.forget(c.forget)
 			}
-			changed := d.recordSent(batch, c.errs, now)
-			if left := d.nextBatch(); len(changed) != c.changed || len(left) != c.waiting {
-				t.Errorf("%v are notified, %d wait", changed, len(left))
+			d.changes.notify = nil
+			d.recordSent(batch, c.errs, now)
+			if left := d.nextBatch(); len(d.changes.notify) != c.changed || len(left) != c.waiting {
+				t.Errorf("%v are notified, %d wait", d.changes.notify, len(left))
 			}
 			for i, m := range batch {
 				if accepted := len(m.accepted) > 0; accepted != (c.errs[i] == nil) {

@@ -9,11 +9,11 @@ import (
 )
 
 // recordAnswer records whether the account hangs: whether a call ended because it, or its latest
-// wire call, was not answered in time. expired: the call's time was up.
-func (s *accountState) recordAnswer(c *driverCall, err error, expired bool) {
+// wire call, was not answered in time (late).
+func (s *accountState) recordAnswer(err error, late bool) {
 	_, queued := errors.AsType[*cloud.Queued](err)
 	switch {
-	case err != nil && (expired || c.wasLate()):
+	case err != nil && late:
 		s.hangs.Store(true)
 	case !queued: // else the cloud was not asked
 		s.hangs.Store(false)

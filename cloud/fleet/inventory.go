@@ -50,9 +50,14 @@ func (w wakeup) wake() {
 	}
 }
 
-// locked holds the lock while do runs, and tells others what has changed. It releases the lock even
-// if do panics: the account's callers need it, as does a loop that starts again.
-func (v *inventory) locked(do func(now time.Time)) {
+// learn is locked for what a look at the cloud has shown. It notifies the controllers of machines
+// that have changed.
+func (v *inventory) learn(do func(now time.Time)) { v.onMachinesChange(v.locked(do)) }
+
+// locked holds the lock while do runs, and tells others what has changed. It returns the machines
+// that have; a controller that causes the change itself knows it. It releases the lock even if do
+// panics: the account's callers need it, as does a loop that starts again.
+func (v *inventory) locked(do func(now time.Time)) (changed []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.records.facts = v.account().facts()
@@ -71,6 +76,13 @@ func (v *inventory) locked(do func(now time.Time)) {
 	for _, s := range c.shortages {
 		v.onNoCapacity(s)
 	}
+	return c.notify
+}
+
+// under returns what do returns under the lock.
+func under[T any](v *inventory, do func(now time.Time) T) (out T) {
+	v.locked(func(now time.Time) { out = do(now) })
+	return out
 }
 
 // findExisting returns the request's instance if it is known.
@@ -80,13 +92,13 @@ func (v *inventory) findExisting(req cloud.Request) (found *cloud.Resource, err 
 }
 
 // resources returns the known resources with the token.
-func (v *inventory) resources(token string) (all []cloud.Resource) {
-	v.locked(func(time.Time) {
+func (v *inventory) resources(token string) []cloud.Resource {
+	return under(v, func(time.Time) []cloud.Resource {
 		if m := v.records.machines[token]; m != nil {
-			all = m.resources()
+			return m.resources()
 		}
+		return nil
 	})
-	return all
 }
 
 // retry makes all attempts due at once, after a change of credentials.
@@ -99,8 +111,8 @@ func (v *inventory) retry() {
 }
 
 // confirm accepts that the machines with this digest are gone.
-func (v *inventory) confirm(digest string) (confirmed bool) {
-	v.locked(func(time.Time) { confirmed = absences{v.records}.confirm(digest) })
+func (v *inventory) confirm(digest string) bool {
+	confirmed := under(v, func(time.Time) bool { return absences{v.records}.confirm(digest) })
 	if confirmed {
 		v.retry()
 	}
@@ -124,52 +136,46 @@ func (v *inventory) listing(maxInterval time.Duration) (began time.Time, all []c
 }
 
 // isObserved reports whether a controller needs the state of any machine.
-func (v *inventory) isObserved() (observed bool) {
-	v.locked(func(time.Time) { observed = v.records.isObserved() })
-	return observed
+func (v *inventory) isObserved() bool {
+	return under(v, func(time.Time) bool { return v.records.isObserved() })
 }
 
 // isWanted reports whether anyone needs the account's resources.
-func (v *inventory) isWanted() (wanted bool) {
-	v.locked(func(time.Time) { wanted = v.schedule.maxInterval != 0 || v.records.isObserved() })
-	return wanted
+func (v *inventory) isWanted() bool {
+	return under(v, func(time.Time) bool { return v.schedule.maxInterval != 0 || v.records.isObserved() })
 }
 
 // reportHealth reports a change between fresh and stale, refused and accepted credentials, doubt
 // and none.
 func (v *inventory) reportHealth() {
-	changed := false
-	v.locked(func(now time.Time) {
+	if under(v, func(now time.Time) (changed bool) {
 		h, _ := v.schedule.health(now)
 		changed = h != v.schedule.reported
 		v.schedule.reported = h
-	})
-	if changed {
+		return changed
+	}) {
 		v.onHealthChange()
 	}
 }
 
 // hasRoom returns an error if the namespace's accounts have no memory left for what the cloud
 // reports.
-func (v *inventory) hasRoom(u cloud.Update) (err error) {
-	v.locked(func(time.Time) {
+func (v *inventory) hasRoom(u cloud.Update) error {
+	return under(v, func(time.Time) error {
 		size := v.records.sizeWith(u)
 		if v.keep(size + u.Stored) {
 			v.records.size = size
-			return
+			return nil
 		}
-		err = cloud.Errorf(cloud.Unknown, "the account's resources take %d MiB, for which the namespace's accounts have no memory left: check the account's endpoint", (size+u.Stored)>>20)
+		return cloud.Errorf(cloud.Unknown, "the account's resources take %d MiB, for which the namespace's accounts have no memory left: check the account's endpoint", (size+u.Stored)>>20)
 	})
-	return err
 }
 
 // applyUpdate applies what a Watcher reports.
 func (v *inventory) applyUpdate(u cloud.Update) {
-	var changed []string
-	v.locked(func(now time.Time) { changed = v.presence.recordUpdate(u, now) })
+	v.learn(func(now time.Time) { v.presence.recordUpdate(u, now) })
 	if u.All {
 		v.applyListing(u.At, u.Resources)
 	}
 	v.listWakeup.wake()
-	v.onMachinesChange(changed)
 }

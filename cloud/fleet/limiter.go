@@ -111,9 +111,9 @@ func (s *limiters) join(a *Account) {
 		s.all = map[limiterKey]*limiter{}
 	}
 	if s.all[key] == nil {
-		s.all[key] = newLimiter(a.getSettings().limits, &s.workers)
+		s.all[key] = newLimiter(a.settings.Load().limits, &s.workers)
 	}
-	s.all[key].join(a.key, a.getSettings().limits, a.wakeTurns)
+	s.all[key].join(a.key, a.settings.Load().limits, a.wakeTurns)
 	a.limiter.Store(s.all[key])
 }
 
@@ -121,7 +121,7 @@ func (s *limiters) join(a *Account) {
 func (s *limiters) adjust(a *Account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a.limiter.Load().join(a.key, a.getSettings().limits, a.wakeTurns)
+	a.limiter.Load().join(a.key, a.settings.Load().limits, a.wakeTurns)
 }
 
 // leave removes an account from its limiter.
@@ -248,18 +248,6 @@ type settings struct {
 func settingsOf(c cloud.Cloud, spec *infrav1.DroverAccountSpec) (settings, error) {
 	limits, err := limitsOf(c.Limits, spec.RateLimits)
 	return settings{limits, spec.Inventory}, err
-}
-
-func (a *Account) getSettings() settings {
-	a.settingsMu.Lock()
-	defer a.settingsMu.Unlock()
-	return a.settings
-}
-
-func (a *Account) setSettings(to settings) {
-	a.settingsMu.Lock()
-	defer a.settingsMu.Unlock()
-	a.settings = to
 }
 
 // limitsOf returns the cloud's limits, overridden by those of the account. As many creates may run

@@ -381,7 +381,7 @@ func TestAccountThatLeftLeavesNothing(t *testing.T) {
 		"a claim":  func(t *testing.T, a *admission) { a.claim(b, "m") },
 		"a lookup": func(t *testing.T, a *admission) {
 			if end, err := a.lookup(b); err == nil {
-				end(true)
+				end(result{answered: true})
 			}
 		},
 		"a call": func(t *testing.T, a *admission) { _, _ = a.wait(t.Context(), b) },
@@ -442,6 +442,7 @@ func TestWhoSharesALimit(t *testing.T) {
 					config: AccountConfig{Spec: infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: is.endpoint}}}},
 					place:  place{proved: is.place},
 				}
+				a.settings.Store(&settings{})
 				limiters.join(a)
 				return a
 			}
@@ -466,6 +467,7 @@ func TestWhoSharesALimit(t *testing.T) {
 func TestLimitOfAChangedEndpoint(t *testing.T) {
 	var limiters limiters
 	a := &Account{key: testKey, cloud: cloud.Cloud{Name: "test"}, place: place{proved: "p"}}
+	a.settings.Store(&settings{})
 	limiters.join(a)
 	first := a.limiter.Load()
 	a.place.proved = "q"

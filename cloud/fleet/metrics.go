@@ -120,22 +120,14 @@ func (m *meter) recovered(method string, do func() error) error {
 		return err
 	}
 	m.count(m.panics, method)
-	if m.isFirst(method) {
+	m.mu.Lock()
+	first := !m.panicked[method]
+	m.panicked[method] = true
+	m.mu.Unlock()
+	if first {
 		klog.ErrorS(p, "Recovered from a panic", "cloud", m.cloud, "account", m.account, "method", method, "stack", string(p.Stack))
 	}
 	return &cloud.Error{Code: cloud.Unknown, Message: method + ": the driver failed on the cloud's answer", Err: p}
-}
-
-// isFirst reports whether it is called for the first time for a method.
-func (m *meter) isFirst(method string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.panicked == nil {
-		m.panicked = map[string]bool{}
-	}
-	first := !m.panicked[method]
-	m.panicked[method] = true
-	return first
 }
 
 func (m *meter) waited(class cloud.Class, d time.Duration) {

@@ -97,8 +97,6 @@ func (d *panicDriver) DryRun(context.Context, cloud.Request) error {
 	return nil
 }
 
-func (d *panicDriver) Adjust(*infrav1.DroverAccountSpec) { d.begin("Adjust") }
-
 func (d *panicDriver) Console(context.Context, cloud.Resource) ([]byte, error) {
 	d.begin("Console")
 	return nil, nil
@@ -230,11 +228,6 @@ func TestDriverThatPanics(t *testing.T) {
 			"New": func() error {
 				cfg := copyOf(bad.config)
 				cfg.Credentials["more"] = []byte("x")
-				return second(s.Set(badKey, cfg))
-			},
-			"Adjust": func() error {
-				cfg := copyOf(bad.config)
-				cfg.Spec.Inventory.IdleSeconds++
 				return second(s.Set(badKey, cfg))
 			},
 		} {

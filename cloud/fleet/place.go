@@ -43,28 +43,20 @@ func (p *place) conflict() error {
 		"restore the credentials of %q, or create another DroverAccount for %q", p.proved, p.pinned, p.pinned, p.proved)
 }
 
-// recordPlace records where a Probe has led, and continues the account if that is its place.
-func (a *Account) recordPlace(to string) error {
-	a.place.mu.Lock()
-	changed := a.place.proved != to
-	a.place.proved = to
-	err, pinned := a.place.conflict(), a.place.pinned != ""
-	a.place.mu.Unlock()
-	if err != nil || !pinned {
-		return err
-	}
-	if changed {
-		a.onPlaceProved(a)
-	}
-	return nil
+// prove records where a Probe has led. proved is true if that is the account's place, and was not
+// known before.
+func (p *place) prove(to string) (proved bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	changed := p.proved != to
+	p.proved = to
+	err = p.conflict()
+	return changed && p.pinned != "" && err == nil, err
 }
 
-// pin records the account's place. A Probe may have proved it before.
-func (a *Account) pin(to string) {
-	a.place.mu.Lock()
-	a.place.pinned = to
-	a.place.mu.Unlock()
-	if a.Probed() {
-		a.onPlaceProved(a)
-	}
+// pin records the account's place.
+func (p *place) pin(to string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pinned = to
 }

@@ -9,20 +9,18 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// minRepeat is the least time between two answers that an instance does not exist.
-const minRepeat = time.Second
-
 // presence decides from listings and live reads which machines exist. Like records, it is plain
 // state.
 //
 // A VM vanishes:
 //  1. A complete listing lacks it (list, applyListing, compare), or a Watcher or an event says so.
-//     reassess makes its machine missing. Nothing else follows from a listing.
-//  2. The reads loop reads the machine (readMissing, read): by its token, and by its recorded ID if
+//     reassess, or applyEvent for an event, makes its machine missing. Nothing else follows from a
+//     listing.
+//  2. The reads loop reads the machine (look, read): by its token, and by its recorded ID (find) if
 //     the token shows nothing and the cloud is a Finder. A read that fails decides nothing.
-//  3. resolve decides. The machine is gone when the cloud shows its end, or when two reads find
-//     nothing that are further apart than the cloud's read lag (proofAt). A Finder has then said
-//     twice that no instance has the ID; where there is none, absences must accept it.
+//  3. resolve decides. The machine is gone when the cloud shows its end, or when reads have found
+//     nothing for longer than the cloud's read lag (proofAt), and a Finder has said twice that no
+//     instance has the ID. Where there is no Finder, absences must accept it.
 //  4. The machine's controller is notified, and Observe returns Gone.
 type presence struct {
 	*records
@@ -37,7 +35,7 @@ type presence struct {
 //     maybeCreated: another create with its token makes no second one, and proves the most.
 //  2. Before anything else is made for it, such as in another failure domain, its controller calls
 //     ConfirmNothingCreated. The machine is confirming.
-//  3. The reads loop reads it (readMissing, read) as soon as the create can't take effect any more
+//  3. The reads loop reads it (look, read) as soon as the create can't take effect any more
 //     (proofAt). If resolve finds something, the machine is tracked, and Ensure returns that; if
 //     nothing, nothingCreated. The controller is notified.
 type creation int
@@ -66,9 +64,9 @@ func (p *presence) replaceListing(began time.Time, listed map[string][]cloud.Res
 	return tokens
 }
 
-// compare compares machines with a listing that began at the given time, and returns those that
-// changed. It keeps what was seen later, or so shortly before that the listing may miss it.
-func (p *presence) compare(began time.Time, tokens []string, now time.Time) (changed []string) {
+// compare compares machines with a listing that began at the given time. It keeps what was seen
+// later, or so shortly before that the listing may miss it.
+func (p *presence) compare(began time.Time, tokens []string, now time.Time) {
 	for _, token := range tokens {
 		m := p.machines[token]
 		if m == nil {
@@ -79,16 +77,13 @@ func (p *presence) compare(began time.Time, tokens []string, now time.Time) (cha
 				m.sightings[n].Resource = m.listed[i]
 			}
 		}
-		if p.reassess(m, began, now) {
-			changed = append(changed, token)
-		}
+		p.reassess(m, began, now)
 	}
-	return changed
 }
 
-// reassess drops sightings from before a time as of which everything is known, decides whether live
-// reads must search for a recorded instance, and reports whether the machine changed.
-func (p *presence) reassess(m *machine, at, now time.Time) (changed bool) {
+// reassess drops sightings from before a time as of which everything is known, and decides whether
+// live reads must search for a recorded instance.
+func (p *presence) reassess(m *machine, at, now time.Time) {
 	m.sightings = slices.DeleteFunc(m.sightings, func(s sighting) bool { return !s.at.Add(p.traits.ReadLag).After(at) })
 	if len(m.sightings) == 0 {
 		delete(p.uncompared, m.ref.Token)
@@ -100,7 +95,7 @@ func (p *presence) reassess(m *machine, at, now time.Time) (changed bool) {
 		if len(m.listed)+len(m.sightings) == 0 {
 			delete(p.machines, m.ref.Token)
 		}
-		return false
+		return
 	case !m.isObserved() || m.ref.ProviderID == "":
 	case m.phase == gone && (!present || m.last != nil && m.last.State == cloud.StateTerminated):
 		// A listing does not undo an end that the cloud has recorded.
@@ -114,12 +109,12 @@ func (p *presence) reassess(m *machine, at, now time.Time) (changed bool) {
 			m.absence.unseen = true
 		}
 	}
-	return p.update(m, now)
+	p.update(m, now)
 }
 
-// recordUpdate records what a Watcher reported, and returns the machines that changed. A complete
-// listing is only noted, for replaceListing and compare.
-func (p *presence) recordUpdate(u cloud.Update, now time.Time) (changed []string) {
+// recordUpdate records what a Watcher reported. A complete listing is only noted, for
+// replaceListing and compare.
+func (p *presence) recordUpdate(u cloud.Update, now time.Time) {
 	p.schedule.recordUpdate(u, now)
 	switch {
 	case u.All:
@@ -127,19 +122,14 @@ func (p *presence) recordUpdate(u cloud.Update, now time.Time) (changed []string
 		m := p.machine(u.Token)
 		m.listed = u.Resources
 		m.sightings = slices.DeleteFunc(m.sightings, func(s sighting) bool { return find(u.Resources, s.Resource) >= 0 })
-		if p.reassess(m, time.Time{}, now) {
-			changed = []string{u.Token}
-		}
+		p.reassess(m, time.Time{}, now)
 	case !p.schedule.complete.IsZero(): // before the first complete one, there is nothing to confirm
 		at := u.At.Add(-streamLag)
 		p.schedule.complete = later(p.schedule.complete, at)
-		for token, m := range p.uncompared { // other machines have nothing new
-			if p.reassess(m, at, now) {
-				changed = append(changed, token)
-			}
+		for _, m := range p.uncompared { // other machines have nothing new
+			p.reassess(m, at, now)
 		}
 	}
-	return changed
 }
 
 // confirmNothingCreated reports whether live reads have confirmed that a create without an answer
@@ -163,19 +153,20 @@ func (p *presence) needsFind(t *task, found []cloud.Resource) bool {
 }
 
 // resolve applies the answer of a live read to a machine that is missing, or whose create had no
-// answer. It reports whether the machine changed.
-func (p *presence) resolve(m *machine, a answer, now time.Time) (changed bool) {
+// answer.
+func (p *presence) resolve(m *machine, a answer, now time.Time) {
 	began, found, err := a.began, a.found[m.ref.Token], a.failed[m.ref.Token]
 	idle, active := p.schedule.intervals()
-	switch {
-	case cloud.CodeOf(err) == cloud.Conflict: // the instance exists without the machine's tags
-		m.due, m.untagged, m.emptySince = now.Add(idle), err, time.Time{}
-		return p.update(m, now)
-	case err != nil:
+	untagged := cloud.CodeOf(err) == cloud.Conflict // the instance exists without the machine's tags
+	if err != nil && !untagged {
 		m.due = now.Add(max(retryAfter(err), min(idle, 2*active)))
-		return false
+		return
 	}
-	m.untagged = nil
+	defer p.update(m, now)
+	if m.untagged = err; untagged {
+		m.due, m.emptySince = now.Add(idle), time.Time{}
+		return
+	}
 	own := ownedBy(found, m.ref.OwnershipID)
 	if hasInstance(own, m.ref) || m.phase == confirming && len(own) > 0 {
 		p.addSightings(m, own, began)
@@ -187,7 +178,7 @@ func (p *presence) resolve(m *machine, a answer, now time.Time) (changed bool) {
 		default:
 			m.phase, m.absence = gone, absence{}
 		}
-		return p.update(m, now)
+		return
 	}
 	m.emptySince = earlier(m.emptySince, began)
 	switch proofAt := p.proofAt(m, own); {
@@ -204,7 +195,6 @@ func (p *presence) resolve(m *machine, a answer, now time.Time) (changed bool) {
 	default:
 		m.due = now.Add(idle)
 	}
-	return p.update(m, now)
 }
 
 // nextReads returns the machines whose live read is due, ordered by token, or else when the next
@@ -225,14 +215,13 @@ func (p *presence) nextReads(now time.Time) (tasks []*task, next time.Time) {
 	return sorted(tasks), next
 }
 
-// applyReads applies a live read to the machines in question, and returns those that changed.
-func (p *presence) applyReads(tasks []*task, a answer, now time.Time) (changed []string) {
+// applyReads applies a live read to the machines in question.
+func (p *presence) applyReads(tasks []*task, a answer, now time.Time) {
 	for _, t := range tasks {
-		if p.isCurrent(t) && t.isInQuestion() && p.resolve(t.machine, a, now) {
-			changed = append(changed, t.ref.Token)
+		if p.isCurrent(t) && t.isInQuestion() {
+			p.resolve(t.machine, a, now)
 		}
 	}
-	return changed
 }
 
 // proofAt returns the earliest start of a live read that, by finding nothing, proves that nothing

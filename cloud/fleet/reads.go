@@ -34,8 +34,7 @@ func (v reads) runListings(ctx context.Context) {
 
 // list makes one complete listing, or records why it failed.
 func (v reads) list(ctx context.Context) {
-	var timeout time.Duration
-	v.locked(func(time.Time) { timeout = v.schedule.listTimeout() })
+	timeout := under(v.inventory, func(time.Time) time.Duration { return v.schedule.listTimeout() })
 	began := time.Now()
 	resources, err := v.account().list(ctx, timeout)
 	if ctx.Err() != nil {
@@ -54,12 +53,9 @@ func (v reads) list(ctx context.Context) {
 // between batches of machines.
 func (v *inventory) applyListing(began time.Time, resources []cloud.Resource) {
 	listed := byToken(resources)
-	var tokens []string
-	v.locked(func(time.Time) { tokens = v.presence.replaceListing(began, listed) })
+	tokens := under(v, func(time.Time) []string { return v.presence.replaceListing(began, listed) })
 	for some := range slices.Chunk(tokens, compareBatch) {
-		var changed []string
-		v.locked(func(now time.Time) { changed = v.presence.compare(began, some, now) })
-		v.onMachinesChange(changed)
+		v.learn(func(now time.Time) { v.presence.compare(began, some, now) })
 	}
 }
 
@@ -82,20 +78,17 @@ func (v reads) runReads(ctx context.Context) {
 			sleepUntil(ctx, next, v.readWakeup)
 			continue
 		}
-		v.readMissing(ctx, tasks)
+		v.look(ctx, tasks, v.presence.applyReads)
 		v.reportHealth()
 	}
 }
 
-// readMissing reads machines, and decides what became of them.
-func (v reads) readMissing(ctx context.Context, tasks []*task) {
+// look does one live read of the tasks that need one, and has its answer applied to all of them.
+func (v *inventory) look(ctx context.Context, tasks []*task, apply func([]*task, answer, time.Time)) {
 	a := v.read(ctx, tasks)
-	if ctx.Err() != nil {
-		return
+	if ctx.Err() == nil {
+		v.learn(func(now time.Time) { apply(tasks, a, now) })
 	}
-	var changed []string
-	v.locked(func(now time.Time) { changed = v.presence.applyReads(tasks, a, now) })
-	v.onMachinesChange(changed)
 }
 
 // read does one live read of the tasks that need one: by their tokens, and by their recorded IDs

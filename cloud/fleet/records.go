@@ -43,6 +43,7 @@ type records struct {
 type changes struct {
 	listings, reads, deletions bool       // the loop must compute its next action again
 	shortages                  []shortage // where the cloud accepted a create and then had no capacity
+	notify                     []string   // the machines whose controllers must be notified, by token
 }
 
 func newRecords(random func() float64, now time.Time) *records {
@@ -227,14 +228,13 @@ func (r *records) refresh(m *machine, now time.Time) Observation {
 	return o
 }
 
-// update refreshes a machine, and reports whether its controller must be notified.
-func (r *records) update(m *machine, now time.Time) (notify bool) {
+// update refreshes a machine. If it has changed, its controller must be notified.
+func (r *records) update(m *machine, now time.Time) {
 	o := r.refresh(m, now)
-	if !m.isObserved() || (o.Gone && m.reported.Gone) || reflect.DeepEqual(o, m.reported) {
-		return false
+	if m.isObserved() && !(o.Gone && m.reported.Gone) && !reflect.DeepEqual(o, m.reported) {
+		m.reported = o
+		r.changes.notify = append(r.changes.notify, m.ref.Token)
 	}
-	m.reported = o
-	return true
 }
 
 // sizeWith returns how many bytes the records would take with an Update.

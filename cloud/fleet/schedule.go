@@ -17,8 +17,6 @@ const (
 	staleAfter = time.Minute
 	// maxBackoff is the longest time between failed attempts.
 	maxBackoff = time.Minute
-	// listAfterJoinInterval is the least time between a listing and one that joined Nodes cause.
-	listAfterJoinInterval = time.Second
 	// maxListTime bounds the time for one complete listing.
 	maxListTime = 30 * time.Minute
 )
@@ -66,7 +64,7 @@ type need struct {
 // health is what is reported of an account's records.
 type health struct {
 	fresh   bool
-	refused bool // the credentials are refused
+	refused bool // the credentials are refused, and a person must replace them
 	doubted bool // more machines are missing than are taken for gone
 }
 
@@ -87,7 +85,7 @@ func (s *schedule) need(now time.Time) need {
 func (s *schedule) health(now time.Time) (health, need) {
 	n := s.need(now)
 	s.follow(now, n)
-	return health{fresh: s.isFresh(now, n), refused: s.isRefused(), doubted: absences{s.records}.massAbsence(now) != nil}, n
+	return health{fresh: s.isFresh(now, n), refused: cloud.CodeOf(s.err) == cloud.Unauthorized, doubted: absences{s.records}.massAbsence(now) != nil}, n
 }
 
 // nextListing reports whether a listing is due, or else when the loop must run again; zero: when it
@@ -135,10 +133,6 @@ func (s *schedule) retry() {
 	s.watch.began, s.watch.failed = time.Time{}, false
 }
 
-// isRefused reports whether the credentials are refused. This is reported at once, not only when
-// the inventory is stale, because a person must replace them.
-func (s *schedule) isRefused() bool { return cloud.CodeOf(s.err) == cloud.Unauthorized }
-
 // isWatched reports whether a Watcher makes listings unnecessary.
 func (s *schedule) isWatched(now time.Time, n need) bool {
 	return s.watches && n.wanted && !s.watch.failed && now.Before(s.watch.until())
@@ -170,7 +164,7 @@ func (s *schedule) listAt(now time.Time, n need) time.Time {
 		// The interval starts when listings become frequent: a listing right then is of no use.
 		at = earlier(at, later(s.began, s.activeSince).Add(jittered(active)))
 		if n.allJoined { // every machine that starts has changed
-			at = earlier(at, s.began.Add(listAfterJoinInterval))
+			at = earlier(at, s.began.Add(minRepeat))
 		}
 	}
 	return at

@@ -12,47 +12,37 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// countedDriver is a driver that depends on the account's settings.
-type countedDriver struct {
-	cloud.Driver
-	adjusted []infrav1.DroverAccountSpec
-}
-
-func (d *countedDriver) Adjust(account *infrav1.DroverAccountSpec) {
-	d.adjusted = append(d.adjusted, *account)
-}
-
 // TestSettingsKeepDriver: an edit makes another driver only if a driver is made from what it
 // changes: its cloud's fields and its credentials. Otherwise a driver would lose what it remembers,
-// such as creates that may still take effect.
+// such as creates that may still take effect. What it learns of the settings changes with them.
 func TestSettingsKeepDriver(t *testing.T) {
 	slow := &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "0.5", Burst: 3}}
 	for name, c := range map[string]struct {
-		edit            func(*AccountConfig)
-		keeps, adjusted bool
+		edit   func(*AccountConfig)
+		keeps  bool
+		active time.Duration
 	}{
-		"rate limits":            {func(c *AccountConfig) { c.Spec.RateLimits = slow }, true, true},
-		"pace of listings":       {func(c *AccountConfig) { c.Spec.Inventory.ActiveSeconds = 2 }, true, true},
-		"nothing":                {func(*AccountConfig) {}, true, false},
-		"empty rate limits":      {func(c *AccountConfig) { c.Spec.RateLimits = &infrav1.RateLimits{} }, true, false},
-		"orphan policy":          {func(c *AccountConfig) { c.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete }, true, false},
-		"a copy of the Secret":   {func(c *AccountConfig) { c.Spec.CredentialsRef = infrav1.LocalReference{Name: "copy"} }, true, false},
-		"the Secret's data":      {func(c *AccountConfig) { c.Credentials = map[string][]byte{"token": []byte("other")} }, false, false},
-		"a key of the Secret":    {func(c *AccountConfig) { c.Credentials["more"] = []byte("x") }, false, false},
-		"the cloud's fields":     {func(c *AccountConfig) { c.Spec.Cloud.Simulated.Region = "s" }, false, false},
-		"the endpoint":           {func(c *AccountConfig) { c.Spec.Cloud.Simulated.Endpoint = "https://other" }, false, false},
-		"limits and credentials": {func(c *AccountConfig) { c.Spec.RateLimits, c.Credentials["more"] = slow, []byte("x") }, false, false},
+		"rate limits":            {func(c *AccountConfig) { c.Spec.RateLimits = slow }, true, 5 * time.Second},
+		"pace of listings":       {func(c *AccountConfig) { c.Spec.Inventory.ActiveSeconds = 2 }, true, 2 * time.Second},
+		"nothing":                {func(*AccountConfig) {}, true, 5 * time.Second},
+		"empty rate limits":      {func(c *AccountConfig) { c.Spec.RateLimits = &infrav1.RateLimits{} }, true, 5 * time.Second},
+		"orphan policy":          {func(c *AccountConfig) { c.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete }, true, 5 * time.Second},
+		"a copy of the Secret":   {func(c *AccountConfig) { c.Spec.CredentialsRef = infrav1.LocalReference{Name: "copy"} }, true, 5 * time.Second},
+		"the Secret's data":      {func(c *AccountConfig) { c.Credentials = map[string][]byte{"token": []byte("other")} }, false, 5 * time.Second},
+		"a key of the Secret":    {func(c *AccountConfig) { c.Credentials["more"] = []byte("x") }, false, 5 * time.Second},
+		"the cloud's fields":     {func(c *AccountConfig) { c.Spec.Cloud.Simulated.Region = "s" }, false, 5 * time.Second},
+		"the endpoint":           {func(c *AccountConfig) { c.Spec.Cloud.Simulated.Endpoint = "https://other" }, false, 5 * time.Second},
+		"limits and credentials": {func(c *AccountConfig) { c.Spec.RateLimits, c.Credentials["more"] = slow, []byte("x") }, false, 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var made []*countedDriver
+				var made []cloud.Config
 				s := newTestCloud(t).begin(t, func(o *Options) {
 					row := o.Clouds[0]
 					o.Clouds = []cloud.Cloud{row}
 					o.Clouds[0].New = func(cfg cloud.Config) (cloud.Driver, error) {
-						inner, err := row.New(cfg)
-						made = append(made, &countedDriver{Driver: inner})
-						return made[len(made)-1], err
+						made = append(made, cfg)
+						return row.New(cfg)
 					}
 				})
 				before := s.account(t)
@@ -66,8 +56,8 @@ func TestSettingsKeepDriver(t *testing.T) {
 				if want := map[bool]int{true: 1, false: 2}[c.keeps]; len(made) != want {
 					t.Errorf("%d drivers were made, want %d", len(made), want)
 				}
-				if adjusted := made[0].adjusted; (len(adjusted) == 1) != c.adjusted || len(adjusted) > 1 {
-					t.Errorf("the driver was adjusted %d times", len(adjusted))
+				if active := made[0].ActiveInterval(); active != c.active {
+					t.Errorf("the active interval is %s, want %s", active, c.active)
 				}
 			})
 		})

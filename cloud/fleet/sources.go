@@ -15,8 +15,6 @@ const (
 	// maxEventAge is how long an event that no controller has recorded is kept. Older events are
 	// acknowledged. It is far longer than any cloud's notice period, and keeps the queue short.
 	maxEventAge = 10 * time.Minute
-	// minReceiveInterval is the shortest time between two calls of Receive if the first is empty.
-	minReceiveInterval = time.Second
 	// streamTimeout is how long a Watcher may report nothing before the account is listed again: a
 	// bit more than twice the minute between two bookmarks of a Kubernetes watch.
 	streamTimeout = 150 * time.Second
@@ -118,23 +116,20 @@ func (v *inventory) receiveEvents(ctx context.Context, a *Account, driver cloud.
 		return err
 	}
 	if len(events) == 0 {
-		sleepUntil(ctx, began.Add(minReceiveInterval), nil)
+		sleepUntil(ctx, began.Add(minRepeat), nil)
 		return nil
 	}
-	var changed []string
 	var done []cloud.Event
-	v.locked(func(now time.Time) { changed, done = v.records.applyEvents(events, now) })
-	v.onMachinesChange(changed)
+	v.learn(func(now time.Time) { done = v.records.applyEvents(events, now) })
 	if len(done) == 0 {
 		return nil
 	}
 	return a.call(ctx, "Ack", a.times.Call, &driverCall{}, func(ctx context.Context) error { return driver.Ack(ctx, done) })
 }
 
-// applyEvents passes events to their machines, and returns the machines that changed and the events
-// to acknowledge. An event that a controller has not recorded yet is not acknowledged, so it
-// survives a restart.
-func (r *records) applyEvents(events []cloud.Event, now time.Time) (changed []string, done []cloud.Event) {
+// applyEvents passes events to their machines, and returns those to acknowledge. An event that a
+// controller has not recorded yet is not acknowledged, so it survives a restart.
+func (r *records) applyEvents(events []cloud.Event, now time.Time) (done []cloud.Event) {
 	of := map[string]*machine{}
 	for _, m := range r.machines {
 		if m.phase != untracked && m.last != nil {
@@ -142,48 +137,37 @@ func (r *records) applyEvents(events []cloud.Event, now time.Time) (changed []st
 		}
 	}
 	for _, e := range events {
-		m := of[e.InstanceID]
-		notify, ack := false, true
-		if e.InstanceID != "" && now.Sub(e.At) < maxEventAge {
-			notify, ack = r.applyEvent(m, e, now)
-		}
-		if notify {
-			changed = append(changed, m.ref.Token)
-		}
-		if ack {
+		if e.InstanceID == "" || now.Sub(e.At) >= maxEventAge || r.applyEvent(of[e.InstanceID], e, now) {
 			done = append(done, e)
 		}
 	}
-	return changed, done
+	return done
 }
 
-// applyEvent records an event of a machine. notify means that its controller must reconcile it; ack
-// means that the event can be acknowledged.
-func (r *records) applyEvent(m *machine, e cloud.Event, now time.Time) (notify, ack bool) {
+// applyEvent records an event of a machine, and reports whether it can be acknowledged.
+func (r *records) applyEvent(m *machine, e cloud.Event, now time.Time) (done bool) {
 	switch {
 	case m == nil:
-		return false, e.Reclaim == "" // a Reclaim may concern a machine that is not known yet
+		return e.Reclaim == "" // a Reclaim may concern a machine that is not known yet
 	case !m.isObserved() || m.phase == gone:
-		return false, true
+		return true
 	case e.Changed:
 		if m.ref.ProviderID != "" && !m.isMissing() {
 			r.markMissing(m, now) // as after a listing without it
 		}
-		return false, true
+		return true
 	}
 	e.Notice = cloud.Clip(strings.ToValidUTF8(e.Notice, ""), maxNotice)
 	same := m.event != nil && m.event.Notice == e.Notice && m.event.Reclaim == e.Reclaim
-	if m.event != nil && isWorse(m.event.Reclaim, e.Reclaim) {
-		return false, true
-	}
-	if same && m.eventRecorded {
-		return false, true
+	if m.event != nil && isWorse(m.event.Reclaim, e.Reclaim) || same && m.eventRecorded {
+		return true
 	}
 	if !same {
 		m.event, m.eventRecorded = &e, false
 	}
 	m.reported = r.refresh(m, now)
-	return true, false
+	r.changes.notify = append(r.changes.notify, m.ref.Token)
+	return false
 }
 
 // isWorse reports whether a machine with a is closer to its end than one with b.

@@ -11,6 +11,11 @@ import (
 // document, a create with many parts, is answered within it.
 const DefaultCall = 30 * time.Second
 
+// minRepeat is the least time between two calls that ask the same: between answers that an instance
+// does not exist, a listing and one that joined Nodes cause, and a Receive that was empty and the
+// next.
+const minRepeat = time.Second
+
 // Times holds all durations that this package uses, each with its reason.
 type Times struct {
 	// Call bounds one call.

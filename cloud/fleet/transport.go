@@ -61,6 +61,12 @@ func withDriverCall(ctx context.Context, s *driverCall) context.Context {
 	return context.WithValue(ctx, driverCallKey{}, s)
 }
 
+// driverCallOf returns the call of a driver's method that a wire call is part of; nil: of none.
+func driverCallOf(ctx context.Context) *driverCall {
+	s, _ := ctx.Value(driverCallKey{}).(*driverCall)
+	return s
+}
+
 // begin records a wire call, and reports whether it is paid for: its token was taken before.
 func (s *driverCall) begin(class cloud.Class) (paid bool) {
 	s.mu.Lock()
@@ -111,16 +117,11 @@ func (s *driverCall) release() {
 	s.bodies = nil
 }
 
-func (s *driverCall) wasLate() bool {
+// latest returns the class of the latest wire call, and whether it was not answered in time.
+func (s *driverCall) latest() (class cloud.Class, late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.late
-}
-
-func (s *driverCall) lastClass() cloud.Class {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.last
+	return s.last, s.late
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -129,7 +130,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if op.Name == "" {
 		op = cloud.Operation{Name: "other", Class: cloud.ClassRead}
 	}
-	if s, ok := req.Context().Value(driverCallKey{}).(*driverCall); ok {
+	s := driverCallOf(req.Context())
+	if s != nil {
 		s.next()
 	}
 	if err := t.waitForTurn(req, op); err != nil {
@@ -146,7 +148,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	start := time.Now()
 	resp, err := t.base.RoundTrip(req.WithContext(ctx))
 	t.meter.call(op.Name, outcome(resp, err), time.Since(start))
-	if s, ok := ctx.Value(driverCallKey{}).(*driverCall); ok {
+	if s != nil {
 		s.end(op.Class, resp, err)
 	}
 	if err != nil {
@@ -154,7 +156,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	b := &body{ReadCloser: resp.Body, op: op, ctx: ctx, cancel: cancel, memory: t.memory}
-	if s, ok := ctx.Value(driverCallKey{}).(*driverCall); ok {
+	if s != nil {
 		s.opened(b)
 	}
 	resp.Body = b
@@ -172,7 +174,7 @@ func (t *transport) waitForTurn(req *http.Request, op cloud.Operation) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if s, ok := ctx.Value(driverCallKey{}).(*driverCall); ok && s.begin(op.Class) {
+	if s := driverCallOf(ctx); s != nil && s.begin(op.Class) {
 		return nil
 	}
 	waited, err := t.limiter.Load().of(op.Class).wait(ctx, t.account)

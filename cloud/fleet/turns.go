@@ -13,14 +13,15 @@ import (
 
 // turn is the permission for one step. It ends with the step. The lock of its admission guards it.
 type turn struct {
-	from       *admission
-	lane       *lane
-	token      string
-	began      time.Time
-	waited     time.Duration
-	fresh      bool // it took a token of the bucket, and the slots of a create
-	unused     bool // no call has used that token yet
-	sent, made bool // a create; a create was accepted, or had no answer
+	from           *admission
+	lane           *lane
+	token          string
+	began          time.Time
+	waited         time.Duration
+	fresh          bool // it took a token of the bucket, and the slots of a create
+	unused         bool // no call has used that token yet
+	sent           bool // a create
+	wroteSomething bool // a create was accepted, or had no answer
 }
 
 // pay reports whether the turn's token pays for a call, which it does for one create.
@@ -42,14 +43,14 @@ func (t *turn) recordCreate(accepted bool) {
 	}
 	t.from.mu.Lock()
 	defer t.from.mu.Unlock()
-	t.sent, t.made = true, t.made || accepted
+	t.sent, t.wroteSomething = true, t.wroteSomething || accepted
 }
 
 // mayHaveMade reports whether a create of the turn may have made something.
 func (t *turn) mayHaveMade() bool {
 	t.from.mu.Lock()
 	defer t.from.mu.Unlock()
-	return t.made
+	return t.wroteSomething
 }
 
 // result is what became of a turn.
@@ -109,7 +110,7 @@ func (t *turn) recordProgress(r result, sentBack bool) {
 		delete(l.made, t.token)
 		a.giveBackSlots(l, l.running[t.token])
 		l.running[t.token] = since
-	case r.err != nil && t.made:
+	case r.err != nil && t.wroteSomething:
 		l.made[t.token] = since
 	case r.err == nil || t.fresh || isRefusal(r.err) || t.sent && cloud.CodeOf(r.err) != cloud.Throttled: // what is refused goes before nobody
 		delete(l.made, t.token)
@@ -199,26 +200,38 @@ func (a *Account) takeTurn(token string) (*turn, error) {
 }
 
 // dropTurn gives up the machine's place.
-func (a *Account) dropTurn(token string) { a.limiter.Load().create.drop(a.key, token) }
+func (s *accountState) dropTurn(token string) {
+	a := s.current.Load()
+	a.limiter.Load().create.drop(a.key, token)
+}
 
-// stepFirst takes a step that goes before those of new machines.
-func (a *Account) stepFirst(token string, step func() error) error {
+// admitted makes a call that holds a worker: a step that goes before those of new machines, or, if
+// no token identifies what it is for, a lookup.
+func (a *Account) admitted(token string, call func() error) error {
 	if err := a.place.check(); err != nil {
 		return err
 	}
-	t, err := a.limiter.Load().create.admit(a.key, token, true)
+	var end func(result)
+	var err error
+	if create := a.limiter.Load().create; token == "" {
+		end, err = create.lookup(a.key)
+	} else if t, refused := create.admit(a.key, token, true); refused != nil {
+		err = refused
+	} else {
+		end = t.end
+	}
 	if err != nil {
 		return err
 	}
 	asked := time.Now()
-	err = step()
-	t.end(result{asked: asked, answered: a.answered(asked, err), err: err})
+	err = call()
+	end(result{asked: asked, answered: a.times.answered(asked, err), err: err})
 	return err
 }
 
 // answered reports whether a call that has just ended was not given up for want of an answer.
-func (a *Account) answered(asked time.Time, err error) bool {
-	return err == nil || time.Since(asked) < a.times.Call
+func (t Times) answered(asked time.Time, err error) bool {
+	return err == nil || time.Since(asked) < t.Call
 }
 
 // wakeTurns makes runTurns look again. An account that is still being made has none.
@@ -231,8 +244,8 @@ func (s *accountState) wakeTurns() {
 // runTurns tells the machines whose turn comes earlier than they were told, until ctx ends.
 func (s *accountState) runTurns(ctx context.Context) {
 	for ctx.Err() == nil {
+		s.endCreates()
 		a := s.current.Load()
-		a.endCreates()
 		create := a.limiter.Load().create
 		token, after := create.next(a.key)
 		for ; token != ""; token, after = create.next(a.key) {
@@ -244,21 +257,6 @@ func (s *accountState) runTurns(ctx context.Context) {
 		}
 		sleepUntil(ctx, at, s.turns)
 	}
-}
-
-// lookup makes a call that holds a worker, and that no machine's token identifies.
-func (a *Account) lookup(call func() error) error {
-	if err := a.place.check(); err != nil {
-		return err
-	}
-	end, err := a.limiter.Load().create.lookup(a.key)
-	if err != nil {
-		return err
-	}
-	asked := time.Now()
-	err = call()
-	end(a.answered(asked, err))
-	return err
 }
 
 // Unfinished wraps the error of a create that ended after the cloud had accepted a part of it, so

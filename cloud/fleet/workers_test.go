@@ -99,7 +99,7 @@ func TestWorkersAreLeft(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%+v: its lookup: %v", c, err)
 			}
-			end(true)
+			end(result{answered: true})
 			first.recordCreate(true)
 			first.end(result{asked: first.began, answered: true})
 			if token, _ := a.next(last); token != "second" {

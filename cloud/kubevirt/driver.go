@@ -87,6 +87,7 @@ var (
 
 	createSecret  = operation{"CreateSecret", cloud.ClassCreate, http.MethodPost, metadataOfOne, "PartialObjectMetadata"}
 	createMachine = operation{"CreateVirtualMachine", cloud.ClassCreate, http.MethodPost, wholeObject, virtualMachines.kind}
+	getMachine    = operation{"GetVirtualMachine", cloud.ClassRead, http.MethodGet, wholeObject, virtualMachines.kind}
 )
 
 func (d *driver) path(k resourceKind, name string) string {
@@ -212,9 +213,8 @@ func (d *driver) createVM(ctx context.Context, req cloud.Request, domain infrav1
 
 // adopt returns the VM that is named after the token, or NotFound if there is none.
 func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
-	get := operation{"GetVirtualMachine", cloud.ClassRead, http.MethodGet, wholeObject, virtualMachines.kind}
 	var found kubevirtv1.VirtualMachine
-	if err := d.call(ctx, get, d.path(virtualMachines, req.Token), nil, nil, &found); err != nil {
+	if err := d.call(ctx, getMachine, d.path(virtualMachines, req.Token), nil, nil, &found); err != nil {
 		return cloud.Resource{}, err
 	}
 	return toOwned(req, &found)
@@ -269,6 +269,9 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 		return nil, nil
 	}
 	found, _, err := d.read(ctx, withTokens(tokens))
+	if err == nil {
+		err = d.checkGuests(ctx, &found)
+	}
 	if err == nil && len(unrecorded) > 0 {
 		_, err = d.readBalancers(ctx, withTokens(unrecorded), &found)
 	}
@@ -284,8 +287,47 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return d.balancers.saw(found.resources()), nil
 }
 
-// Find implements cloud.Finder. An API server says NotFound of the VirtualMachine whether or not
-// its namespace exists, and Forbidden if the role may not read it.
+// checkGuests leaves out the guests whose VM exists without Drover's labels: they are no machines of
+// their own, and the VM must not be taken for one that is gone.
+func (d *driver) checkGuests(ctx context.Context, o *objects) error {
+	hasVM := func(vmi kubevirtv1.VirtualMachineInstance) bool {
+		return slices.ContainsFunc(o.vms, func(vm kubevirtv1.VirtualMachine) bool { return vm.Name == vmi.Name })
+	}
+	var kept []kubevirtv1.VirtualMachineInstance
+	for _, vmi := range o.vmis {
+		if named(&vmi.ObjectMeta) && !hasVM(vmi) {
+			vm, err := d.virtualMachine(ctx, vmi.Name)
+			if err != nil {
+				return err
+			}
+			if vm != nil {
+				continue
+			}
+			vmi.OwnerReferences = nil
+		}
+		kept = append(kept, vmi)
+	}
+	o.vmis = kept
+	return nil
+}
+
+// virtualMachine returns the VM of this name, whatever its labels are, or nil if there is none. An
+// API server says NotFound of the VirtualMachine whether or not its namespace exists, and Forbidden
+// if the role may not read it.
+func (d *driver) virtualMachine(ctx context.Context, name string) (*kubevirtv1.VirtualMachine, error) {
+	var vm kubevirtv1.VirtualMachine
+	err := d.call(ctx, getMachine, d.path(virtualMachines, name), nil, nil, &vm)
+	var answer apierrors.APIStatus
+	if apierrors.IsNotFound(err) && errors.As(err, &answer) && answer.Status().Details != nil && answer.Status().Details.Name == name {
+		return nil, nil // without details, the API server does not know the kind
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &vm, nil
+}
+
+// Find implements cloud.Finder.
 func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource, error) {
 	name, ok := strings.CutPrefix(ref.ProviderID, providerID(""))
 	if !ok || name == "" {
@@ -294,17 +336,11 @@ func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource
 	if err := d.place.check(); err != nil {
 		return nil, err
 	}
-	op := operation{"GetVirtualMachine", cloud.ClassRead, http.MethodGet, wholeObject, virtualMachines.kind}
-	var vm kubevirtv1.VirtualMachine
-	err := d.call(ctx, op, d.path(virtualMachines, name), nil, nil, &vm)
-	var answer apierrors.APIStatus
-	if apierrors.IsNotFound(err) && errors.As(err, &answer) && answer.Status().Details != nil && answer.Status().Details.Name == name {
-		return nil, nil // without details, the API server does not know the kind
-	}
-	if err != nil {
+	vm, err := d.virtualMachine(ctx, name)
+	if vm == nil {
 		return nil, err
 	}
-	r := instance(&vm, nil, nil)
+	r := instance(vm, nil, nil)
 	return &r, nil
 }
 
@@ -423,6 +459,8 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 				continue
 			}
 			leftovers[r.OwnershipID] = append(leftovers[r.OwnershipID], i)
+		case k == virtualInstances:
+			errs[i] = d.removeGuest(ctx, name, uid)
 		default:
 			errs[i] = d.remove(ctx, k, name, uid)
 		}
@@ -438,6 +476,18 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 		}
 	}
 	return errs
+}
+
+// removeGuest deletes a guest whose VM is gone. One whose VM exists would start again.
+func (d *driver) removeGuest(ctx context.Context, name string, uid types.UID) error {
+	vm, err := d.virtualMachine(ctx, name)
+	if err == nil && vm != nil {
+		err = cloud.Errorf(cloud.Conflict, "VirtualMachine %q in namespace %q lacks the labels of its VirtualMachineInstance, so Drover deletes neither", name, d.namespace)
+	}
+	if err != nil {
+		return err
+	}
+	return d.remove(ctx, virtualInstances, name, uid)
 }
 
 // remove deletes one object. It returns nil if the object is gone or another one has its name.

@@ -327,6 +327,65 @@ func TestStates(t *testing.T) {
 	g.Expect(fmt.Sprint(k.plural, name, uid, err)).To(Equal("virtualmachineinstancestoken-1uid-1<nil>"))
 }
 
+// TestUnlabelledVM: a VM whose labels were taken off is not gone. Its guest and its volumes, which
+// have theirs, are no reason to take it for something else, and the guest is not deleted. A guest
+// whose VM is gone is deleted.
+func TestUnlabelledVM(t *testing.T) {
+	for name, vm := range map[string]*kubevirtv1.VirtualMachine{
+		"exists": {TypeMeta: metav1.TypeMeta{Kind: "VirtualMachine"}, ObjectMeta: metav1.ObjectMeta{Name: "token-1", UID: "uid-vm"}},
+		"gone":   nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, deleted := NewWithT(t), 0
+			guest := running("token-1", "11")
+			guest.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(&metav1.ObjectMeta{Name: "token-1"}, kubevirtv1.VirtualMachineGroupVersionKind)}
+			d := served(t, func(w http.ResponseWriter, req *http.Request) {
+				var items []any
+				switch kind := listKind(req); {
+				case req.Method == http.MethodDelete:
+					deleted++
+					write(w, 200, guest)
+				case kind == "" && vm != nil:
+					write(w, 200, vm)
+				case kind == "":
+					none := refusal(404, metav1.StatusReasonNotFound, "not found")
+					none.Details.Name = "token-1"
+					write(w, 404, none)
+				default:
+					switch kind {
+					case "VirtualMachineInstanceList":
+						items = []any{guest}
+					case "DataVolumeList":
+						items = []any{cdiv1.DataVolume{ObjectMeta: metav1.ObjectMeta{Name: dataVolumeName("token-1", "root"), UID: "uid-2", Labels: guest.Labels}}}
+					}
+					write(w, 200, map[string]any{"kind": kind, "metadata": map[string]any{}, "items": items})
+				}
+			})
+			listed, err := d.List(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(listed).To(HaveExactElements(HaveField("Kind", cloud.KindDisk)), "only a live read tells what became of the VM")
+			ref := cloud.Reference{Token: "token-1", OwnershipID: "blue", ProviderID: "kubevirt://token-1"}
+			read, err := d.Describe(t.Context(), []cloud.Reference{ref})
+			g.Expect(err).NotTo(HaveOccurred())
+			found, err := d.Find(t.Context(), ref)
+			g.Expect(err).NotTo(HaveOccurred())
+			left := cloud.Resource{Kind: cloud.KindInstance, ID: "vmi/uid-1", ProviderID: ref.ProviderID, Token: "token-1", OwnershipID: "blue"}
+			err = d.Delete(t.Context(), []cloud.Resource{left})[0]
+			if vm == nil {
+				g.Expect(read).To(ConsistOf(HaveField("Kind", cloud.KindDisk), And(HaveField("ID", "vmi/uid-1"), HaveField("State", cloud.StateStopping))))
+				g.Expect(found).To(BeNil())
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(deleted).To(Equal(1))
+				return
+			}
+			g.Expect(read).To(HaveExactElements(HaveField("Kind", cloud.KindDisk)))
+			g.Expect(found).To(HaveValue(And(HaveField("ID", "uid-vm"), HaveField("Token", ""))))
+			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict))
+			g.Expect(deleted).To(BeZero())
+		})
+	}
+}
+
 // TestEvacuation: a guest whose node is drained gives way if its strategy is External, and
 // otherwise keeps its machine.
 func TestEvacuation(t *testing.T) {

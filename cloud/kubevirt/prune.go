@@ -35,6 +35,9 @@ func pruneVM(vm *kubevirtv1.VirtualMachine) (slim kubevirtv1.VirtualMachine) {
 
 func pruneVMI(vmi *kubevirtv1.VirtualMachineInstance) (slim kubevirtv1.VirtualMachineInstance) {
 	slim.TypeMeta, slim.ObjectMeta = vmi.TypeMeta, pruneMeta(&vmi.ObjectMeta)
+	if owner := metav1.GetControllerOf(vmi); owner != nil && owner.Kind == virtualMachines.kind {
+		slim.OwnerReferences = []metav1.OwnerReference{{Kind: owner.Kind}}
+	}
 	slim.Spec.EvictionStrategy = vmi.Spec.EvictionStrategy
 	slim.Status.Phase, slim.Status.Reason = vmi.Status.Phase, vmi.Status.Reason
 	slim.Status.EvacuationNodeName = vmi.Status.EvacuationNodeName

@@ -57,7 +57,10 @@ func (o *objects) resources() (all []cloud.Resource) {
 			delete(running, vm.Name)
 		}
 	}
-	for _, vmi := range running { // its VM was deleted without it
+	for _, vmi := range running {
+		if mayHaveVM(vmi) {
+			continue
+		}
 		all = append(all, cloud.Resource{
 			Kind: cloud.KindInstance, ID: instanceID + string(vmi.UID), ProviderID: providerID(vmi.Name),
 			Token: vmi.Labels[cloud.TagToken], OwnershipID: vmi.Labels[cloud.TagOwnership], CreatedAt: vmi.CreationTimestamp.Time,
@@ -65,6 +68,13 @@ func (o *objects) resources() (all []cloud.Resource) {
 		})
 	}
 	return append(all, o.balancers()...)
+}
+
+// mayHaveVM reports whether a guest whose VM lacks the labels may still have that VM. Then the VM is
+// the machine, which only a read by its name shows. A VM that is deleted takes its guest along, or
+// leaves it without an owner.
+func mayHaveVM(vmi *kubevirtv1.VirtualMachineInstance) bool {
+	return vmi.DeletionTimestamp.IsZero() && len(vmi.OwnerReferences) > 0
 }
 
 func dependant(m *metav1.ObjectMeta, id string) cloud.Resource {

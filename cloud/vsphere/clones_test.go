@@ -14,7 +14,6 @@ import (
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 )
@@ -380,13 +379,17 @@ func TestRefusedLogin(t *testing.T) {
 	g.Expect(calls["Login"]).To(Equal(1))
 }
 
-// TestAdjust: another pace of reads holds at once.
-func TestAdjust(t *testing.T) {
+// TestPace: another pace of reads holds at once.
+func TestPace(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	d := &driver{}
-	d.Adjust(&infrav1.DroverAccountSpec{})
-	g.Expect(d.currentPace()).To(Equal(defaultPace))
-	d.Adjust(&infrav1.DroverAccountSpec{Inventory: infrav1.InventorySpec{ActiveSeconds: 3}})
-	g.Expect(d.currentPace()).To(Equal(3 * time.Second))
+	v := start(t)
+	var active time.Duration
+	made, err := newDriver(cloud.Config{Account: v.account, Connect: conformance.Through(v), ActiveInterval: func() time.Duration { return active },
+		Credentials: map[string][]byte{usernameKey: []byte(username), passwordKey: []byte(password)}})
+	g.Expect(err).NotTo(HaveOccurred())
+	d := made.(*driver)
+	g.Expect(d.pace()).To(Equal(defaultPace))
+	active = 3 * time.Second
+	g.Expect(d.pace()).To(Equal(active))
 }

@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -171,8 +170,8 @@ type driver struct {
 	category  string // the category whose tags are the failure domains instead; "" for none
 	choice    choice
 	page      int32
-	pace      atomic.Int64  // nanoseconds between two reads of machines that change
-	idle      time.Duration // how long one call waits if no machine changes
+	pace      func() time.Duration // between two reads of machines that change
+	idle      time.Duration        // how long one call waits if no machine changes
 	clones    clones
 	locations locations
 	removals  removals
@@ -223,18 +222,13 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		tags:   driverkit.Memo[map[string]string]{TTL: planTTL},
 		zones:  driverkit.Memo[map[string]zone]{TTL: planTTL},
 		idle:   maxWait,
+		pace:   func() time.Duration { return defaultPace },
 	}
-	d.Adjust(cfg.Account)
+	if cfg.ActiveInterval != nil {
+		d.pace = func() time.Duration { return cmp.Or(cfg.ActiveInterval(), defaultPace) }
+	}
 	return d, nil
 }
-
-// Adjust implements cloud.Adjustable.
-func (d *driver) Adjust(account *infrav1.DroverAccountSpec) {
-	d.setPace(cmp.Or(time.Duration(account.Inventory.ActiveSeconds)*time.Second, defaultPace))
-}
-
-func (d *driver) setPace(pace time.Duration) { d.pace.Store(int64(pace)) }
-func (d *driver) currentPace() time.Duration { return time.Duration(d.pace.Load()) }
 
 // label returns a host name for a name, with room for a suffix.
 func label(name string) string { return driverkit.HostName(name, 54) }

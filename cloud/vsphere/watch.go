@@ -106,7 +106,7 @@ func (f *stream) run(ctx context.Context) error {
 		}
 		// A clone changes its VM many times within seconds. The first change is reported at once,
 		// and the following ones together.
-		if err := waitUntil(ctx, began.Add(f.currentPace())); err != nil {
+		if err := waitUntil(ctx, began.Add(f.pace())); err != nil {
 			return err
 		}
 	}
@@ -251,7 +251,7 @@ func (f *stream) hasEndedClone(pending map[string]cloud.Resource) bool {
 // because the stream polls for their end.
 func (f *stream) timeout() time.Duration {
 	if len(f.clones.running(nil)) > 0 {
-		return min(f.currentPace(), f.idle)
+		return min(f.pace(), f.idle)
 	}
 	return f.idle
 }

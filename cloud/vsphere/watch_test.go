@@ -37,7 +37,7 @@ type listener struct {
 // listen follows until the test ends, at a pace that suits tests.
 func listen(t testing.TB, d *driver) *listener {
 	t.Helper()
-	d.setPace(10 * time.Millisecond)
+	d.pace = func() time.Duration { return 10 * time.Millisecond }
 	d.idle = time.Second
 	l := &listener{known: map[string][]cloud.Resource{}, ended: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())

@@ -4,6 +4,7 @@ package kubevirt_test
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,7 +12,10 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -211,6 +215,38 @@ func TestWatched(t *testing.T) {
 		a.proxy.CutStreams()
 		a.quiet(t)
 	})
+}
+
+// TestUnlabelled tests that a VM whose labels were taken off is shown and kept, with its guest and
+// its Secret, also when its machine is deleted. When the labels are back, it is deleted.
+func TestUnlabelled(t *testing.T) {
+	g := NewWithT(t)
+	a := followAccount(t)
+	ref := a.makeAll(t, newOwner(t), 1)[0]
+	guest := func() *kubevirtv1.VirtualMachineInstance {
+		vmi := &kubevirtv1.VirtualMachineInstance{}
+		g.Expect(infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: ref.Token}, vmi)).To(Succeed())
+		return vmi
+	}
+	label := func(token, owner any) {
+		vm := &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ref.Token}}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{cloud.TagToken: token, cloud.TagOwnership: owner}}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(infra.Admin.Patch(t.Context(), vm, client.RawPatch(types.MergePatchType, patch))).To(Succeed())
+	}
+	before := guest()
+	label(nil, nil)
+	until(t, "the machine says so", func() bool { return cloud.CodeOf(a.Observe(ref, true).Err) == cloud.Conflict })
+	g.Expect(a.Observe(ref, true).Gone).To(BeFalse())
+	until(t, "its deletion asks", func() bool { return cloud.CodeOf(a.Delete(ref, time.Now()).Err) == cloud.Conflict })
+	g.Consistently(func() bool { return a.Delete(ref, time.Now()).Gone }, "10s", "1s").Should(BeFalse())
+	after := guest()
+	g.Expect(after.UID).To(Equal(before.UID))
+	g.Expect(after.DeletionTimestamp.IsZero()).To(BeTrue())
+	secret := &corev1.Secret{}
+	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: ref.Token}, secret)).To(Succeed())
+	label(ref.Token, ref.OwnershipID)
+	until(t, "the deletion ends", func() bool { return a.Delete(ref, time.Now()).Gone })
 }
 
 // withoutWatches removes the permission to watch, and keeps the others.
