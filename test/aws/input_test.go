@@ -23,8 +23,8 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
-	"github.com/drover-io/drover/test/rig"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/rig"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // badMachines are machines that each have one error that only EC2 can detect.

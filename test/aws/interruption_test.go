@@ -21,8 +21,8 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
-	"github.com/drover-io/drover/test/faultproxy"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/faultproxy"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // TestInterruption tests that a spot machine with an interruption notice from EC2 is drained and

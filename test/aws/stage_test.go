@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drover-io/drover/test/rig"
+	"github.com/drover-io/drover/test/internal/rig"
 )
 
 var house = rig.House{Patience: 10 * time.Minute} // hundreds of machines take long on a busy computer

@@ -14,8 +14,8 @@ import (
 
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/simulated/wire"
-	"github.com/drover-io/drover/test/rig"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/rig"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // TestMachineDeployment tests that the machines of a MachineDeployment become Ready Nodes, roll and

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drover-io/drover/test/rig"
+	"github.com/drover-io/drover/test/internal/rig"
 	"github.com/drover-io/drover/test/takeover"
 )
 

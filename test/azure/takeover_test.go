@@ -10,7 +10,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/azure/armstub"
-	"github.com/drover-io/drover/test/rig"
+	"github.com/drover-io/drover/test/internal/rig"
 	"github.com/drover-io/drover/test/takeover"
 )
 

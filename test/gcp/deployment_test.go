@@ -15,8 +15,8 @@ import (
 
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
 	"github.com/drover-io/drover/cloud/simulated/wire"
-	"github.com/drover-io/drover/test/rig"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/rig"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // TestMachineDeployment tests that the machines of a MachineDeployment become Ready Nodes, roll and

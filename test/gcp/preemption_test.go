@@ -11,8 +11,8 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
-	"github.com/drover-io/drover/test/rig"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/rig"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // TestPreemption tests that the Machine of a spot instance that Google has preempted is replaced,

@@ -11,7 +11,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/internal/test/vcenter"
-	"github.com/drover-io/drover/test/rig"
+	"github.com/drover-io/drover/test/internal/rig"
 	"github.com/drover-io/drover/test/takeover"
 )
 
