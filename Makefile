@@ -27,7 +27,7 @@ GOTEST := go test -vet=off -count 1
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 1m
 # Tests that need the whole computer, which hack/suite runs one after the other; `make test` leaves them out. Only the managers in
 # them are ours, and those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/aws test/takeover test/azure test/gcp test/lifecycle test/faults/crash test/faults/chaos test/faults/orphans test/faults/outage test/security test/tools/autoscaler test/tools/monitoring test/tools/tilt test/e2e test/bootstrap/kubeadm test/cluster test/vsphere test/clouds/openstack test/clouds/openstack/fleet test/clouds/kubevirt test/clouds/vm
+LONG := test/clouds test/takeover test/lifecycle test/faults/crash test/faults/chaos test/faults/orphans test/faults/outage test/security test/tools/autoscaler test/tools/monitoring test/tools/tilt test/e2e test/bootstrap/kubeadm test/cluster test/clouds/openstack test/clouds/openstack/fleet test/clouds/kubevirt test/clouds/vm
 
 # The Go modules that `make lint` looks at.
 MODULES := . test

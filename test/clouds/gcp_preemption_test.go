@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package gcp
+package clouds
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
-	"github.com/drover-io/drover/cloud/gcp/gcpstub"
 	"github.com/drover-io/drover/test/internal/rig"
 	"github.com/drover-io/drover/test/internal/scenario"
 )
@@ -18,7 +17,7 @@ import (
 // TestPreemption tests that the Machine of a spot instance that Google has preempted is replaced,
 // although there is no MachineHealthCheck, and that one call tells it.
 func TestPreemption(t *testing.T) {
-	s := house.Stage(t, "spot")
+	s := startOn(t, "gcp", "spot")
 	prefix := "gce://" + rig.GCPProject(s.Tenant) + "/"
 	pool := s.NewPool("md", 3)
 	for _, o := range pool.Objects() {
@@ -28,7 +27,7 @@ func TestPreemption(t *testing.T) {
 		}
 		s.Do(s.Rig.Client.Create(s.Ctx, o))
 	}
-	s.Until("three machines are ready", scenario.All(pool.Ready(s.Rig.Client, 3), s.Nodes(3, prefix+gcpstub.Region)))
+	s.Until("three machines are ready", scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3)))
 	const operations = "GET aggregated/operations"
 	if n := s.GCP.Calls()[operations]; n != 0 {
 		t.Errorf("%d listings of operations while no machine ends", n)
@@ -45,7 +44,7 @@ func TestPreemption(t *testing.T) {
 			return first.Name + " is there", nil
 		}
 		return "", client.IgnoreNotFound(err)
-	}, pool.Ready(s.Rig.Client, 3), s.Nodes(3, prefix+gcpstub.Region), parts(s, 3)))
+	}, pool.Ready(s.Rig.Client, 3), s.nodes(3), s.parts(3)))
 	// The instance may first be seen while it is being deleted, and then when it is gone.
 	if n := s.GCP.Calls()[operations]; n < 1 || n > 2 {
 		t.Errorf("%d listings of operations, want 1 or 2", n)

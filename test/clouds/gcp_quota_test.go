@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package gcp
+package clouds
 
 import (
 	"context"
@@ -24,7 +24,7 @@ func TestQuotaPerMinute(t *testing.T) {
 		// refuses one, as many as the manager has workers.
 		refused = 20
 	)
-	s := house.Stage(t, "busy")
+	s := startOn(t, "gcp", "busy")
 	s.GCP.SetPower(nil)
 	s.GCP.SetKeep(false) // the driver leaves nothing behind
 	s.GCP.SetRate(rate)
@@ -74,7 +74,7 @@ func TestQuotaPerMinute(t *testing.T) {
 
 	began = nextMinute()
 	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
-	s.Until("all are gone", parts(s, 0))
+	s.Until("all are gone", s.parts(0))
 	phase("to delete them", "DELETE instances", began, n-rate) // they are sent in batches, each to its end
 	s.Empty()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package azure
+package clouds
 
 import (
 	"testing"
@@ -45,40 +45,11 @@ func account(t *testing.T, stub *armstub.Cloud) *fleet.Account {
 	return engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{azure.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()}, config)
 }
 
-// TestFleet counts the calls of 300 machines, as the engine makes them with Azure's published
-// limits: listings included, 1.1 for each machine until it runs, and 1.05 until it is gone.
-func TestFleet(t *testing.T) {
-	const n = 300
-	g := NewWithT(t)
-	stub := armstub.New(t, armstub.Options{
-		Tenant: tenant, Client: "client", Secret: "secret", PageSize: 1000, Boot: 5 * time.Second, Stop: 10 * time.Second,
-	})
-	a := account(t, stub)
-	calls := func() (sum int) {
-		for _, n := range stub.Calls() {
-			sum += n
-		}
-		return sum
-	}
-	before, began := calls(), time.Now()
-	engine.Live(t, a, n, smallest(), "owner", func(int) []string { return []string{"1", "2", "3"} }, func() {
-		g.Expect(stub.Made()).To(Equal(n))
-		created := calls() - before
-		t.Logf("%d calls until all run: %v", created, stub.Calls())
-		g.Expect(created).To(BeNumerically("<=", n*11/10+engine.LateListings(began)))
-		before, began = calls(), time.Now()
-	})
-	deleted := calls() - before
-	t.Logf("%d calls until all are gone: %v", deleted, stub.Calls())
-	g.Expect(deleted).To(BeNumerically("<=", n*105/100+engine.LateListings(began)))
-	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
-	g.Expect(stub.Objections()).To(BeEmpty())
-}
-
 // TestBusySubscription has 100 machines made and deleted in a subscription whose others have left
 // 30 calls in each of Azure's buckets, which get 500 a minute: so no sooner than in 8 seconds each.
 // The account's own limits would send 150 at once.
 func TestBusySubscription(t *testing.T) {
+	needs(t, *where == "azure")
 	const n, left, perMinute = 100, 30, 500
 	g := NewWithT(t)
 	stub := armstub.New(t, armstub.Options{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package aws
+package clouds
 
 import (
 	"context"
@@ -9,9 +9,8 @@ import (
 	"time"
 
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
@@ -29,7 +28,7 @@ func TestCallsOfAFleet(t *testing.T) {
 		// the test lasts ten such periods.
 		period, periods = 5, 10
 	)
-	s := start(t, "fleet")
+	s := startOn(t, "aws", "fleet")
 	s.AWS.SetPower(nil)
 	s.AWS.SetKeep(false) // the driver leaves nothing behind
 	account := s.Account()

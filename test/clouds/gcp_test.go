@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package gcp
+package clouds
 
 import (
 	"maps"
 	"strings"
-	"testing"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
@@ -13,13 +12,30 @@ import (
 	"github.com/drover-io/drover/test/takeover"
 )
 
-// TestTakeover takes VMs over that were made as machine-controller-manager makes them, which knows
-// them by network tags: there, back, and there again. Then the pool is Drover's: it rolls, goes,
-// and nothing is left.
-func TestTakeover(t *testing.T) {
+// onGCP is a stand-in for Compute Engine.
+var onGCP = row{
+	start:   rig.StartOnGCP,
+	standIn: func(s *rig.Stage) standIn { return s.GCP },
+	prefix:  func(s *rig.Stage) string { return "gce://" + rig.GCPProject(s.Tenant) + "/" + gcpstub.Region + "-" },
+	id:      "[a-z]/NAME",
+	disks:   1,
+	lose:    func(s *stage, id string) { s.GCP.Remove(id) },
+	endpoint: &endpoint{
+		spec:  infrav1.LoadBalancerCloud{GCP: &infrav1.GCPLoadBalancer{Network: gcpstub.Network}},
+		host:  `^198\.51\.`,
+		zones: gcpstub.Zones(),
+		once:  []string{"POST networkEndpointGroups/attachNetworkEndpoints"},
+	},
+	fleet:  fleetOfGCP,
+	mcm:    &handover{place: managedGCP, writes: map[string]int{"POST instances/setLabels": (3 + 2) * 2, "POST instances/setTags": 2}},
+	mc:     &handover{place: controlledGCP, writes: map[string]int{"POST instances/setLabels": (3 + 2 + 1) * 2}},
+	change: func(m *infrav1.DroverMachineFields) { m.Cloud.GCP.Labels = map[string]string{"team": "blue"} },
+}
+
+// managedGCP is Compute Engine for machine-controller-manager, which knows its VMs by network tags.
+func managedGCP(s *rig.Stage) takeover.Place {
 	const cluster, role = "kubernetes-io-cluster-taken", "kubernetes-io-role-node"
-	s := house.Stage(t, "taken")
-	place := onGCP(s)
+	place := oldGCP(s)
 	place.Cloud, place.Role, place.Tags = "GCP", role, map[string]string{cluster: "", role: ""}
 	place.Spec = map[string]any{
 		"canIpForward": true, "region": gcpstub.Region, "zone": gcpstub.Zones()[0], "machineType": "e2-standard-2", "tags": []any{cluster, role},
@@ -27,22 +43,18 @@ func TestTakeover(t *testing.T) {
 		"networkInterfaces": []any{map[string]any{"disableExternalIP": true, "subnetwork": gcpstub.Subnet}},
 		"scheduling":        map[string]any{"automaticRestart": true, "onHostMaintenance": "MIGRATE"},
 	}
-	takenOver(takeover.Start(s, takeover.MachineControllerManager(), place), (*takeover.Old).AddMCM, map[string]int{
-		"POST instances/setLabels": (3 + 2) * 2, "POST instances/setTags": 2,
-	})
+	return place
 }
 
-// TestTakeoverFromMachineController is TestTakeover for VMs of machine-controller, which knows them
-// by a label.
-func TestTakeoverFromMachineController(t *testing.T) {
-	s := house.Stage(t, "mc")
-	place := onGCP(s)
+// controlledGCP is Compute Engine for machine-controller, which knows its VMs by a label.
+func controlledGCP(s *rig.Stage) takeover.Place {
+	place := oldGCP(s)
 	place.Cloud, place.UID, place.Role = "gce", "machine_uid", "machine_uid"
 	place.Spec = map[string]any{
 		"zone": gcpstub.Zones()[0], "machineType": "e2-standard-2", "diskSize": int64(10), "diskType": "pd-ssd", "subnetwork": gcpstub.Subnet,
 		"assignPublicIPAddress": false, "customImage": image(s), "disableMachineServiceAccount": true,
 	}
-	takenOver(takeover.Start(s, takeover.MachineController(), place), (*takeover.Old).AddMC, map[string]int{"POST instances/setLabels": (3 + 2 + 1) * 2})
+	return place
 }
 
 // image is the path of the image that the stand-in has.
@@ -50,22 +62,9 @@ func image(s *rig.Stage) string {
 	return "projects/" + rig.GCPProject(s.Tenant) + "/global/images/" + gcpstub.Image
 }
 
-// takenOver takes a pool of two machines over, which add makes.
-func takenOver(s *takeover.Stage, add func(*takeover.Old, takeover.Pool), writes map[string]int) {
-	s.Helper()
-	s.GCP.SetKeep(false)
-	pool := takeover.Pool{Name: "a", Replicas: 2, Labels: map[string]any{"pool": "a"}}
-	add(s.Old, pool)
-	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.Cloud.GCP.Labels = map[string]string{"team": "blue"} }, writes)
-	s.Empty()
-	if objections := s.GCP.Objections(); len(objections) > 0 {
-		s.Errorf("Google's discovery document: %v", objections)
-	}
-}
-
-// onGCP is Compute Engine as the old systems see it. Tags without a value are network tags, others
+// oldGCP is Compute Engine as the old systems see it. Tags without a value are network tags, others
 // labels.
-func onGCP(s *rig.Stage) takeover.Place {
+func oldGCP(s *rig.Stage) takeover.Place {
 	zone := gcpstub.Zones()[0]
 	return takeover.Place{
 		Launch: func(name string, tags map[string]string) (id, own, node string) {

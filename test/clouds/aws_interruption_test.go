@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package aws
+package clouds
 
 import (
 	"context"
@@ -29,7 +29,7 @@ import (
 // replaced while it still runs. The message stays in the queue until Drover has recorded this, even
 // if the manager crashes meanwhile, and while the Machine is paused.
 func TestInterruption(t *testing.T) {
-	s := start(t, "spot")
+	s := startOn(t, "aws", "spot")
 	s.AWS.SetHidden(2 * time.Second)
 	account := s.Account()
 	listen := func(url string) {

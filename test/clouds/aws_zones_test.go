@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package aws
+package clouds
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 // instances yet. The next manager must neither create a second instance in another zone nor lose
 // the first.
 func TestZoneOnRecord(t *testing.T) {
-	s := start(t, "zones")
+	s := startOn(t, "aws", "zones")
 	capacity := func(a, b, c int) {
 		s.AWS.SetCapacity("us-east-1a", a)
 		s.AWS.SetCapacity("us-east-1b", b)

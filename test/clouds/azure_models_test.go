@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package azure
+package clouds
 
 import (
 	"bytes"
@@ -49,6 +49,7 @@ func judge(t *testing.T) func(lines []byte) string {
 // sends and of what the stand-in answers, in all calls of the life of a machine and of a load
 // balancer, and of a dry run.
 func TestModels(t *testing.T) {
+	needs(t, *where == "azure")
 	g, ctx := NewWithT(t), t.Context()
 	var mu sync.Mutex
 	seen, lines := map[string]int{}, map[string]bool{}

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package aws
+package clouds
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"testing"
 
@@ -14,22 +13,29 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
-	"github.com/drover-io/drover/cloud/simulated/wire"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
+	"github.com/drover-io/drover/test/internal/rig"
 	"github.com/drover-io/drover/test/internal/scenario"
 )
 
-// TestMachineDeployment tests that the machines of a MachineDeployment become Ready Nodes, roll and
-// are deleted. A machine that AWS reclaims is replaced. In the end nothing is left, including the
-// image's volumes.
-func TestMachineDeployment(t *testing.T) {
-	s := start(t, "blue")
-	s.Life(s.NewPool("md", 3), scenario.All(s.nodes(3), s.instances(3)), s.AWS.Interrupt)
-	t.Logf("calls of EC2: %v", s.AWS.Calls())
+// onAWS is a stand-in for EC2. TestCallsOfAFleet counts its calls.
+var onAWS = row{
+	start:   rig.StartOnAWS,
+	standIn: func(s *rig.Stage) standIn { return s.AWS },
+	prefix:  func(*rig.Stage) string { return "aws:///us-east-1" },
+	disks:   1,
+	lose:    func(s *stage, id string) { s.AWS.Interrupt(id) },
+	endpoint: &endpoint{
+		spec:  infrav1.LoadBalancerCloud{AWS: &infrav1.AWSLoadBalancer{Subnets: &infrav1.AWSSelector{IDs: []string{"subnet-0a2", "subnet-0b1"}}}},
+		host:  `\.amazonaws\.com$`,
+		zones: []string{"us-east-1a", "us-east-1b"},
+		once:  []string{"RegisterTargets"},
+	},
 }
 
 // TestNodeNames tests Nodes with the host names that EC2 assigns.
 func TestNodeNames(t *testing.T) {
-	s := start(t, "names")
+	s := startOn(t, "aws", "names")
 	pool := s.NewPool("md", 2)
 	pool.Config.NodeNameSource = bootstrapv1.NodeNameHostname
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
@@ -60,20 +66,3 @@ func TestNodeNames(t *testing.T) {
 		return "", nil
 	})
 }
-
-// instances checks that n instances are running, each with its volume.
-func (s *stage) instances(n int) scenario.Check {
-	return func(context.Context) (string, error) {
-		count := map[wire.Kind]int{}
-		for _, r := range s.Live(s.Books()) {
-			count[r.Kind]++
-		}
-		if count[wire.Instance] != n || count[wire.Disk] != n {
-			return fmt.Sprintf("there are %v, want %d instances with a volume each", count, n), nil
-		}
-		return "", nil
-	}
-}
-
-// nodes checks that n Nodes are Ready, and that no other instance is running.
-func (s *stage) nodes(n int) scenario.Check { return s.Nodes(n, "aws:///us-east-1") }

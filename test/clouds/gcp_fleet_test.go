@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package gcp
+package clouds
 
 import (
 	"crypto/rand"
@@ -10,8 +10,6 @@ import (
 	"encoding/pem"
 	"testing"
 	"time"
-
-	. "github.com/onsi/gomega"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
@@ -38,11 +36,8 @@ func credentials(t *testing.T) (map[string][]byte, *rsa.PublicKey) {
 	return map[string][]byte{"credentials": text}, &key.PublicKey
 }
 
-// TestFleet counts the calls of 300 machines, as the engine makes them with Google's published
-// limits: listings included, 1.15 for each machine until it runs, and 1.05 until it is gone.
-func TestFleet(t *testing.T) {
-	const n = 300
-	g := NewWithT(t)
+// fleetOfGCP is an account of the engine's, with Google's published limits.
+func fleetOfGCP(t *testing.T, n int) counted {
 	secret, public := credentials(t)
 	stub := gcpstub.New(t, gcpstub.Options{Email: email, Key: public, Boot: 10 * time.Second, Stop: 30 * time.Second})
 	config := fleet.AccountConfig{
@@ -53,27 +48,9 @@ func TestFleet(t *testing.T) {
 	}
 	config.Spec.Inventory.IdleSeconds, config.Spec.Inventory.ActiveSeconds = 60, 5
 	a := engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{gcp.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()}, config)
-	calls := func() (sum int) {
-		for _, n := range stub.Calls() {
-			sum += n
-		}
-		return sum
-	}
 	machine := &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{GCP: &infrav1.GCPMachine{
 		MachineType: "e2-standard-2", Image: infrav1.GCPImage{Name: gcpstub.Image},
 		NetworkInterfaces: []infrav1.GCPNetworkInterface{{Subnetwork: gcpstub.Subnet}},
 	}}}
-	before, began := calls(), time.Now()
-	engine.Live(t, a, n, machine, "owner", func(i int) []string { return gcpstub.Zones()[i%3:][:1] }, func() {
-		g.Expect(stub.Made()).To(Equal(n))
-		created := calls() - before
-		t.Logf("%d calls until all run: %v", created, stub.Calls())
-		g.Expect(created).To(BeNumerically("<=", n*115/100+engine.LateListings(began)))
-		before, began = calls(), time.Now()
-	})
-	deleted := calls() - before
-	t.Logf("%d calls until all are gone: %v", deleted, stub.Calls())
-	g.Expect(deleted).To(BeNumerically("<=", n*105/100+engine.LateListings(began)))
-	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
-	g.Expect(stub.Objections()).To(BeEmpty())
+	return counted{a, stub, machine, func(i int) []string { return gcpstub.Zones()[i%3:][:1] }, n * 115 / 100}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package aws
+package clouds
 
 import (
 	"context"
@@ -180,6 +180,7 @@ var neverWrong = []string{"Machine.detailedMonitoring", "Metadata.ipv6", "Metada
 
 // TestEachFieldIsWrong tests that the tables cover every field of a machine.
 func TestEachFieldIsWrong(t *testing.T) {
+	needs(t, *where == "aws")
 	wrong := strings.Join(neverWrong, " ")
 	for _, c := range badMachines {
 		wrong += " " + c.fields
@@ -223,7 +224,7 @@ func fieldsOf(of reflect.Type, into map[string]bool) {
 // TestBadManners tests that the API server refuses what it can detect immediately, and names the
 // field.
 func TestBadManners(t *testing.T) {
-	s := start(t, "manners")
+	s := startOn(t, "aws", "manners")
 	for _, c := range badManners {
 		pool := s.NewPool("md", 0)
 		template := pool.Template(pool.Name, pool.Machine)
@@ -237,7 +238,7 @@ func TestBadManners(t *testing.T) {
 // TestBadMachines tests one error in each field. The machine reports the field and the remedy, and
 // no instance is left.
 func TestBadMachines(t *testing.T) {
-	s := start(t, "bad")
+	s := startOn(t, "aws", "bad")
 	s.AWS.SetKeep(false)         // otherwise a machine that fails at once would leave a volume until it is deleted
 	long := make([]byte, 40<<10) // random, so it can't be compressed
 	_, _ = rand.Read(long)
@@ -304,7 +305,7 @@ func says(o conditions.Getter, reason string, words ...string) string {
 // TestBadAccounts tests that the account reports expired credentials, and an endpoint that is not
 // EC2, with the remedy.
 func TestBadAccounts(t *testing.T) {
-	s := start(t, "accounts")
+	s := startOn(t, "aws", "accounts")
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("<html><body>Welcome</body></html>"))
 	}))
