@@ -26,7 +26,7 @@ var clouds = map[string]row{"aws": onAWS, "azure": onAzure, "gcp": onGCP, "vsphe
 
 // row is what the tests of all clouds must know of one.
 type row struct {
-	start func(context.Context, ...string) (*rig.Rig, error)
+	start rig.Begin
 	// standIn returns the stand-in of a stage.
 	standIn func(*rig.Stage) standIn
 	// prefix is what provider IDs begin with, and id a regular expression of what follows, with

@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
-
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/test/internal/faultproxy"
 	"github.com/drover-io/drover/test/internal/scenario"
@@ -23,16 +20,15 @@ import (
 // The test failed when Drover wrote the condition last, and, with the lag, when Drover checked
 // nothing again after it had unfrozen the cluster.
 func TestFreezeIsCutOff(t *testing.T) {
-	ctrl.SetLogger(logr.Discard())
 	s := start(t, "freeze", 1, "--machine-safety-apiserver-statuscheck-period=6s", "--machine-safety-apiserver-statuscheck-timeout=1s")
-	s.until("the machine is ready", s.pool.Ready(s.rig.View, 1))
-	s.until("the cluster is known to be reachable", s.reachable(infrav1.ReachableReason))
+	s.Until("the machine is ready", s.pool.Ready(s.Rig.View, 1))
+	s.Until("the cluster is known to be reachable", s.reachable(infrav1.ReachableReason))
 
 	for _, write := range []struct{ resource, subresource string }{
 		{"droverclusters", "status"}, {"droverclusters", ""}, {"machinehealthchecks", ""}, {"machinedeployments", ""}, {"machinesets", ""},
 	} {
 		var tried atomic.Bool
-		s.seat.API.SetRule(func(_ context.Context, c faultproxy.Call, _ faultproxy.Point) faultproxy.Verdict {
+		s.Seat.API.SetRule(func(_ context.Context, c faultproxy.Call, _ faultproxy.Point) faultproxy.Verdict {
 			if c.Verb != "patch" || c.Resource != write.resource || c.Subresource != write.subresource {
 				return faultproxy.Verdict{}
 			}
@@ -40,31 +36,31 @@ func TestFreezeIsCutOff(t *testing.T) {
 			return faultproxy.Verdict{Cut: true}
 		})
 		s.line(false)
-		s.until("freezing comes to "+write.resource+" "+write.subresource, func(context.Context) (string, error) {
+		s.Until("freezing comes to "+write.resource+" "+write.subresource, func(context.Context) (string, error) {
 			if !tried.Load() {
 				return "it has not", nil
 			}
 			return "", nil
 		})
 		s.line(true)
-		scenario.Pause(s.ctx, 3*time.Second) // the API server is probed again, and answers
-		s.seat.API.SetRule(nil)
-		s.until("nothing is frozen", s.frozen(false))
-		s.until("it says so", s.reachable(infrav1.ReachableReason))
+		scenario.Pause(s.Ctx, 3*time.Second) // the API server is probed again, and answers
+		s.Seat.API.SetRule(nil)
+		s.Until("nothing is frozen", s.frozen(false))
+		s.Until("it says so", s.reachable(infrav1.ReachableReason))
 	}
 
-	s.seat.API.SetLag(func(c faultproxy.Call) time.Duration {
+	s.Seat.API.SetLag(func(c faultproxy.Call) time.Duration {
 		if c.Resource == "machinesets" {
 			return 8 * time.Second
 		}
 		return 0
 	})
 	s.line(false)
-	s.until("all is frozen", s.frozen(true))
+	s.Until("all is frozen", s.frozen(true))
 	s.line(true)
-	s.until("it says that it is unfrozen", s.reachable(infrav1.ReachableReason))
-	s.seat.API.SetLag(nil)
-	s.until("nothing is frozen", s.frozen(false))
+	s.Until("it says that it is unfrozen", s.reachable(infrav1.ReachableReason))
+	s.Seat.API.SetLag(nil)
+	s.Until("nothing is frozen", s.frozen(false))
 }
 
 // line opens or cuts the connection to the workload cluster.

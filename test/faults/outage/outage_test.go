@@ -13,14 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
@@ -38,8 +36,7 @@ var (
 )
 
 const (
-	patience = 4 * time.Minute
-	quiet    = 4 * time.Second
+	quiet = 4 * time.Second
 	// silence is how long the kubelets stay silent after Cluster API is connected again: its
 	// MachineHealthChecks check at least every 15 s. The controller waits for five periods.
 	silence = 35 * time.Second
@@ -50,14 +47,8 @@ const (
 
 // stage is a cluster of its own with one pool.
 type stage struct {
-	*testing.T
-	*rig.Tenant
-	ctx  context.Context
-	rig  *rig.Rig
-	seat *rig.Seat
+	*rig.Stage
 	pool scenario.Pool
-	// flags of the Drover manager.
-	flags []string
 }
 
 // TestOutage takes one cluster through three outages. First, the connection of Drover and Cluster
@@ -70,15 +61,14 @@ type stage struct {
 // back. The test also failed when the controller unfroze at the first answer, and when it removed a
 // user's own pause.
 func TestOutage(t *testing.T) {
-	ctrl.SetLogger(logr.Discard())
 	asked := period
 	if *off {
 		asked = 0
 	}
 	s := start(t, "outage", *machines, "--machine-safety-apiserver-statuscheck-period="+asked.String(), "--machine-safety-apiserver-statuscheck-timeout=3s",
 		"--machine-safety-orphan-vms-period=1s", "--machine-safety-orphan-vms-grace="+grace.String(), "--machine-safety-orphan-vms-max-share=100")
-	s.until("the machines are ready", s.pool.Ready(s.rig.View, int32(*machines)))
-	s.until("the cluster is known to be reachable", s.reachable(infrav1.ReachableReason))
+	s.Until("the machines are ready", s.pool.Ready(s.Rig.View, int32(*machines)))
+	s.Until("the cluster is known to be reachable", s.reachable(infrav1.ReachableReason))
 	own := s.pool.HealthCheck(unhealthy) // paused by a user
 	own.Name, own.Annotations = "own", map[string]string{clusterv1.PausedAnnotation: "own"}
 	s.create(own)
@@ -88,53 +78,53 @@ func TestOutage(t *testing.T) {
 	begin := time.Now()
 	s.line(false)
 	if !*off {
-		s.until("the cluster is frozen", s.frozen(true))
-		s.until("it says why", s.reachable(infrav1.UnreachableReason))
+		s.Until("the cluster is frozen", s.frozen(true))
+		s.Until("it says why", s.reachable(infrav1.UnreachableReason))
 		s.userDeletes(unwanted)
 		s.userMakes("late")
-		scenario.Pause(s.ctx, quiet)
+		scenario.Pause(s.Ctx, quiet)
 		if n := len(s.instances("late")); n != 0 {
 			t.Errorf("%d VMs were made in the outage", n)
 		}
 	}
 
 	s.each(s.machines(), simulator.ActHang)
-	s.until("the Nodes have been Unknown for longer than the MachineHealthCheck bears", s.unknown)
-	s.until("Cluster API knows of the outage", s.connected(false))
-	s.seat.Process.Kill()
-	s.startDrover()
+	s.Until("the Nodes have been Unknown for longer than the MachineHealthCheck bears", s.unknown)
+	s.Until("Cluster API knows of the outage", s.connected(false))
+	s.Seat.Process.Kill()
+	s.Do(s.StartManager(s.Ctx))
 	if left := *lasts - time.Since(begin); left > 0 {
 		t.Logf("the outage goes on for %s", left)
-		scenario.Pause(s.ctx, left)
+		scenario.Pause(s.Ctx, left)
 	}
 	if !*off {
-		s.until("a new manager leaves it frozen", s.frozen(true))
+		s.Until("a new manager leaves it frozen", s.frozen(true))
 	}
 
 	outage := time.Since(begin)
 	s.line(true)
-	s.until("Cluster API is connected again", s.connected(true))
-	s.until("Cluster API has seen the Nodes", s.seenUnknown)
-	s.until("Drover waits for the Nodes", s.reachable(infrav1.WaitingForNodesReason))
-	scenario.Pause(s.ctx, silence)
+	s.Until("Cluster API is connected again", s.connected(true))
+	s.Until("Cluster API has seen the Nodes", s.seenUnknown)
+	s.Until("Drover waits for the Nodes", s.reachable(infrav1.WaitingForNodesReason))
+	scenario.Pause(s.Ctx, silence)
 	delete(before, sick)
 	s.each(before, simulator.ActStart)
 	if !*off {
-		s.until("the cluster is unfrozen", s.frozen(false))
-		s.until("it says so", s.reachable(infrav1.ReachableReason))
-		if err := s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(own), own); err != nil || own.Annotations[clusterv1.PausedAnnotation] != "own" {
+		s.Until("the cluster is unfrozen", s.frozen(false))
+		s.Until("it says so", s.reachable(infrav1.ReachableReason))
+		if err := s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(own), own); err != nil || own.Annotations[clusterv1.PausedAnnotation] != "own" {
 			t.Errorf("a user's own pause has become %v (%v)", own.Annotations, err)
 		}
 	}
-	s.until("only the sick machine is replaced", func(ctx context.Context) (string, error) {
+	s.Until("only the sick machine is replaced", func(ctx context.Context) (string, error) {
 		if _, there := s.machines()[sick]; there {
 			return "it is there", nil
 		}
-		return s.pool.Ready(s.rig.View, int32(*machines))(ctx)
+		return s.pool.Ready(s.Rig.View, int32(*machines))(ctx)
 	})
 	if !*off {
 		delete(before, unwanted)
-		s.until("the VM that had to wait is made", func(context.Context) (string, error) {
+		s.Until("the VM that had to wait is made", func(context.Context) (string, error) {
 			if n := len(s.instances("late")); n != 1 {
 				return fmt.Sprintf("%d VMs", n), nil
 			}
@@ -148,30 +138,26 @@ func TestOutage(t *testing.T) {
 	t.Logf("%d machines, an outage of %s: none but the sick one was replaced", *machines, outage.Round(time.Second))
 
 	if outage > time.Hour { // Cluster API has given up on the Node of the machine that the user deleted (docs/safety.md)
-		if err := scenario.Delete(s.ctx, s.rig.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: unwanted}}); err != nil {
-			t.Fatal(err)
-		}
+		s.Do(scenario.Delete(s.Ctx, s.Rig.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: unwanted}}))
 	}
 	s.managementOutage()
 
 	before = s.machines()
-	s.rig.Workload.Etcd().Signal(syscall.SIGSTOP)
-	s.until("an API server without its etcd freezes the cluster", s.frozen(true))
-	scenario.Pause(s.ctx, quiet)
+	s.Rig.Workload.Etcd().Signal(syscall.SIGSTOP)
+	s.Until("an API server without its etcd freezes the cluster", s.frozen(true))
+	scenario.Pause(s.Ctx, quiet)
 	s.allThere(before)
 	late := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "late"}}
-	if err := scenario.Delete(s.ctx, s.rig.Client, s.pool.Deployment(), late); err != nil {
-		t.Fatal(err)
-	}
-	s.until("the user's delete of the pool goes through to its Machines", func(context.Context) (string, error) {
+	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, s.pool.Deployment(), late))
+	s.Until("the user's delete of the pool goes through to its Machines", func(context.Context) (string, error) {
 		if n := len(s.machines()); n > 0 {
 			return fmt.Sprintf("%d are not being deleted", n), nil
 		}
 		return "", nil
 	})
-	s.rig.Workload.Etcd().Signal(syscall.SIGCONT)
-	s.until("nothing is left", func(ctx context.Context) (string, error) { return s.Left(ctx, rig.Except{}) })
-	s.until("the cluster is unfrozen", s.reachable(infrav1.ReachableReason))
+	s.Rig.Workload.Etcd().Signal(syscall.SIGCONT)
+	s.Until("nothing is left", func(ctx context.Context) (string, error) { return s.Left(ctx, rig.Except{}) })
+	s.Until("the cluster is unfrozen", s.reachable(infrav1.ReachableReason))
 }
 
 // managementOutage stops the management cluster's API server for longer than the MachineHealthCheck
@@ -181,15 +167,13 @@ func TestOutage(t *testing.T) {
 func (s *stage) managementOutage() {
 	s.Helper()
 	before, vms := s.machines(), s.vms()
-	s.rig.Management.StopAPIServer()
-	scenario.Pause(s.ctx, max(unhealthy*time.Second, 3*grace)+quiet)
+	s.Rig.Management.StopAPIServer()
+	scenario.Pause(s.Ctx, max(unhealthy*time.Second, 3*grace)+quiet)
 	if now := s.vms(); !maps.Equal(now, vms) {
 		s.Errorf("without the management cluster's API server, the VMs %v have become %v", vms, now)
 	}
-	if err := s.rig.Management.StartAPIServer(s.ctx); err != nil {
-		s.Fatal(err)
-	}
-	s.until("the management cluster is back, and the pool as it was", s.pool.Ready(s.rig.Client, int32(len(before))))
+	s.Do(s.Rig.Management.StartAPIServer(s.Ctx))
+	s.Until("the management cluster is back, and the pool as it was", s.pool.Ready(s.Rig.Client, int32(len(before))))
 	s.allThere(before)
 	if now := s.vms(); !maps.Equal(now, vms) {
 		s.Errorf("after an outage of the management cluster, the VMs %v have become %v", vms, now)
@@ -198,72 +182,34 @@ func (s *stage) managementOutage() {
 
 // start starts a cluster with a pool, and Drover with these flags.
 func start(t *testing.T, name string, replicas int, flags ...string) *stage {
-	r, err := rig.Start(t.Context(), "--node-monitor-grace-period=14s", "--node-monitor-period=2s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &stage{T: t, rig: r, ctx: t.Context(), flags: flags}
-	t.Cleanup(func() {
-		r.Workload.Etcd().Signal(syscall.SIGCONT)
-		if t.Failed() {
-			t.Log(r.Dump(context.Background(), s.Namespace))
-			if err := r.Save(t.ArtifactDir()); err != nil {
-				t.Log(err)
-			}
-		}
-		s.Close()
-		s.seat.Close()
-		if err := r.Stop(); err != nil {
-			t.Error(err)
-		}
+	house := &rig.House{Patience: 4 * time.Minute, Args: flags}
+	house.Own(t, func(ctx context.Context, _ ...string) (*rig.Rig, error) {
+		return rig.Start(ctx, "--node-monitor-grace-period=14s", "--node-monitor-period=2s")
 	})
-	if s.seat, err = r.NewSeat(s.ctx, "management"); err != nil {
-		t.Fatal(err)
-	}
-	if s.Tenant, err = r.NewTenant(s.ctx, name); err != nil {
-		t.Fatal(err)
-	}
+	bare, _ := house.Bare(t, name)
+	t.Cleanup(func() {
+		bare.Rig.Workload.Etcd().Signal(syscall.SIGCONT)
+		bare.Close()
+	})
+	s := &stage{Stage: bare, pool: bare.NewPool("a", int32(replicas))}
 	s.OrphanPolicy = infrav1.OrphanPolicyDelete
-	s.startDrover()
+	s.pool.Cluster = s.Adopted
 	objects, err := s.Objects()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.pool = s.NewPool("a", int32(replicas))
+	s.Do(err)
 	s.create(append(append(objects, s.pool.Objects()...), s.pool.HealthCheck(unhealthy))...)
 	return s
 }
 
-func (s *stage) startDrover() {
-	s.Helper()
-	if err := s.seat.Start(s.ctx, append([]string{"--leader-elect=false", "--cloud-call-timeout=10s"}, s.flags...)...); err != nil {
-		s.Fatal(err)
-	}
-}
-
 func (s *stage) create(objects ...client.Object) {
 	s.Helper()
-	if err := scenario.Create(s.ctx, s.rig.Client, objects...); err != nil {
-		s.Fatal(err)
-	}
-}
-
-func (s *stage) until(what string, check scenario.Check) {
-	s.Helper()
-	took, err := scenario.Wait(s.ctx, patience, check)
-	if err != nil {
-		s.Fatalf("waiting until %s: %v", what, err)
-	}
-	s.Logf("%5.1fs until %s", took.Seconds(), what)
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, objects...))
 }
 
 // machines returns the UIDs of the pool's Machines that are not being deleted, by name.
 func (s *stage) machines() map[string]types.UID {
 	s.Helper()
 	list := &clusterv1.MachineList{}
-	if err := s.rig.Client.List(s.ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.pool.Name}); err != nil {
-		s.Fatal(err)
-	}
+	s.Do(s.Rig.Client.List(s.Ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.pool.Name}))
 	all := map[string]types.UID{}
 	for i := range list.Items {
 		if m := &list.Items[i]; m.DeletionTimestamp.IsZero() {
@@ -287,7 +233,7 @@ func (s *stage) allThere(before map[string]types.UID) {
 // instances returns the IDs of the live VMs of a DroverMachine.
 func (s *stage) instances(machine string) (ids []string) {
 	s.Helper()
-	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
+	snapshot, err := s.Rig.Admin.Snapshot(s.Ctx)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -302,15 +248,13 @@ func (s *stage) instances(machine string) (ids []string) {
 // each performs an action on the existing VMs of these machines.
 func (s *stage) each(machines map[string]types.UID, act simulator.InstanceAction) {
 	s.Helper()
-	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
+	snapshot, err := s.Rig.Admin.Snapshot(s.Ctx)
 	if err != nil {
 		s.Fatal(err)
 	}
 	for _, r := range s.Live(snapshot) {
 		if _, ok := machines[strings.TrimPrefix(r.Tags[cloud.TagMachine], s.Namespace+"/")]; ok && r.Kind == wire.Instance {
-			if err := s.rig.Admin.Act(s.ctx, r.ID, act); err != nil {
-				s.Fatal(err)
-			}
+			s.Do(s.Rig.Admin.Act(s.Ctx, r.ID, act))
 		}
 	}
 }
@@ -321,13 +265,9 @@ func (s *stage) userDeletes(name string) {
 	s.Helper()
 	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"",%q:""}}}`, clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation)
-	if err := s.rig.Client.Patch(s.ctx, m, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-		s.Fatal(err)
-	}
-	if err := scenario.Delete(s.ctx, s.rig.Client, m); err != nil {
-		s.Fatal(err)
-	}
-	s.until("the user's delete is done", func(context.Context) (string, error) {
+	s.Do(s.Rig.Client.Patch(s.Ctx, m, client.RawPatch(types.MergePatchType, []byte(patch))))
+	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, m))
+	s.Until("the user's delete is done", func(context.Context) (string, error) {
 		if n := len(s.instances(name)); n > 0 {
 			return "the VM is there", nil
 		}
@@ -353,8 +293,8 @@ func (s *stage) userMakes(name string) {
 		machine,
 		&clusterv1.Machine{ObjectMeta: meta, Spec: spec},
 	)
-	s.until("a VM has to wait", func(ctx context.Context) (string, error) {
-		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(machine), machine); err != nil {
+	s.Until("a VM has to wait", func(ctx context.Context) (string, error) {
+		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(machine), machine); err != nil {
 			return "", err
 		}
 		if reason := conditions.GetReason(machine, clusterv1.ReadyCondition); reason != infrav1.WaitingForAPIServerReason {
@@ -368,7 +308,7 @@ func (s *stage) userMakes(name string) {
 func (s *stage) connected(want bool) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		cluster := s.Cluster()
-		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
+		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
 			return "", err
 		}
 		if conditions.IsTrue(cluster, clusterv1.ClusterRemoteConnectionProbeCondition) != want {
@@ -381,7 +321,7 @@ func (s *stage) connected(want bool) scenario.Check {
 // seenUnknown checks whether Cluster API has read since the outage that a Node is Unknown.
 func (s *stage) seenUnknown(ctx context.Context) (string, error) {
 	list := &clusterv1.MachineList{}
-	if err := s.rig.Client.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.pool.Name}); err != nil {
+	if err := s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.pool.Name}); err != nil {
 		return "", err
 	}
 	for i := range list.Items {
@@ -397,7 +337,7 @@ func (s *stage) seenUnknown(ctx context.Context) (string, error) {
 // MachineHealthCheck tolerates.
 func (s *stage) unknown(ctx context.Context) (string, error) {
 	nodes := &corev1.NodeList{}
-	if err := s.rig.Nodes.List(ctx, nodes); err != nil {
+	if err := s.Rig.Nodes.List(ctx, nodes); err != nil {
 		return "", err
 	}
 	for _, n := range nodes.Items {
@@ -415,7 +355,7 @@ func (s *stage) unknown(ctx context.Context) (string, error) {
 func (s *stage) reachable(reason string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		infra := s.DroverCluster()
-		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(infra), infra); err != nil {
+		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(infra), infra); err != nil {
 			return "", err
 		}
 		if *off {
@@ -433,13 +373,13 @@ func (s *stage) reachable(reason string) scenario.Check {
 func (s *stage) frozen(want bool) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		infra, sets := s.DroverCluster(), &clusterv1.MachineSetList{}
-		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(infra), infra); err != nil {
+		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(infra), infra); err != nil {
 			return "", err
 		}
 		if _, marked := infra.Annotations[infrav1.UnreachableAnnotation]; marked != want {
 			return fmt.Sprintf("the DroverCluster has annotations %v", infra.Annotations), nil
 		}
-		if err := s.rig.Client.List(ctx, sets, client.InNamespace(s.Namespace)); err != nil {
+		if err := s.Rig.Client.List(ctx, sets, client.InNamespace(s.Namespace)); err != nil {
 			return "", err
 		}
 		all := []client.Object{s.pool.HealthCheck(unhealthy), s.pool.Deployment()}
@@ -447,7 +387,7 @@ func (s *stage) frozen(want bool) scenario.Check {
 			all = append(all, &sets.Items[i])
 		}
 		for _, o := range all {
-			if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 				return "", err
 			}
 			if value, paused := o.GetAnnotations()[clusterv1.PausedAnnotation]; paused != want || (want && value != "frozen-by-drover-in-outage") {

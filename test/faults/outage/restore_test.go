@@ -11,12 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
@@ -38,26 +36,21 @@ const grace = 4 * time.Second
 // With -share 100, which disables the limit on the share of the fleet, the three VMs are deleted
 // unasked, and the test fails.
 func TestRestore(t *testing.T) {
-	ctrl.SetLogger(logr.Discard())
 	const before, after = 4, 6
 	s := start(t, "restore", before, "--machine-safety-orphan-vms-period=1s", "--machine-safety-orphan-vms-grace="+grace.String(),
 		fmt.Sprintf("--machine-safety-orphan-vms-max-share=%d", *share))
-	s.until("the machines are ready", s.pool.Ready(s.rig.Client, before))
-	s.until("there are no orphans", s.orphans(infrav1.NoOrphansReason))
+	s.Until("the machines are ready", s.pool.Ready(s.Rig.Client, before))
+	s.Until("there are no orphans", s.orphans(infrav1.NoOrphansReason))
 	old := s.vms()
 
-	backup, err := s.rig.Management.Backup()
+	backup, err := s.Rig.Management.Backup()
 	if err != nil {
 		t.Fatal(err)
 	}
 	lost := slices.Sorted(maps.Keys(old))[0]
-	if err := s.pool.Scale(s.ctx, s.rig.Client, after); err != nil {
-		t.Fatal(err)
-	}
-	if err := scenario.Delete(s.ctx, s.rig.Client, &clusterv1.Machine{ObjectMeta: s.meta(lost)}); err != nil {
-		t.Fatal(err)
-	}
-	s.until("one is replaced and two are new", scenario.All(s.pool.Ready(s.rig.Client, after), func(context.Context) (string, error) {
+	s.Do(s.pool.Scale(s.Ctx, s.Rig.Client, after))
+	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, &clusterv1.Machine{ObjectMeta: s.meta(lost)}))
+	s.Until("one is replaced and two are new", scenario.All(s.pool.Ready(s.Rig.Client, after), func(context.Context) (string, error) {
 		if now := s.vms(); len(now) != after || now[lost] != "" {
 			return fmt.Sprint(now), nil
 		}
@@ -66,24 +59,22 @@ func TestRestore(t *testing.T) {
 	unknown := s.vms()
 	maps.DeleteFunc(unknown, func(machine, _ string) bool { return old[machine] != "" })
 
-	if err := s.rig.Management.Restore(s.ctx, backup); err != nil {
-		t.Fatal(err)
-	}
-	s.startDrover()
-	s.until("a person is asked about the VMs that no object knows", s.orphans(infrav1.OrphansConfirmationRequiredReason))
-	s.until("the machine whose VM is gone is replaced", scenario.All(s.pool.Ready(s.rig.Client, before), func(context.Context) (string, error) {
+	s.Do(s.Rig.Management.Restore(s.Ctx, backup))
+	s.Do(s.StartManager(s.Ctx))
+	s.Until("a person is asked about the VMs that no object knows", s.orphans(infrav1.OrphansConfirmationRequiredReason))
+	s.Until("the machine whose VM is gone is replaced", scenario.All(s.pool.Ready(s.Rig.Client, before), func(context.Context) (string, error) {
 		if _, there := s.machines()[lost]; there {
 			return "it is there", nil
 		}
 		return "", nil
 	}))
-	scenario.Pause(s.ctx, 2*grace)
+	scenario.Pause(s.Ctx, 2*grace)
 	delete(old, lost)
 	s.keeps("a VM with a machine", old)
 	s.keeps("a VM that nobody has spoken about", unknown)
 
 	s.confirm()
-	s.until("the VMs without a machine are gone", func(context.Context) (string, error) {
+	s.Until("the VMs without a machine are gone", func(context.Context) (string, error) {
 		now := s.vms()
 		for machine, id := range unknown {
 			if now[machine] == id {
@@ -92,14 +83,12 @@ func TestRestore(t *testing.T) {
 		}
 		return "", nil
 	})
-	s.until("there are no orphans any more", s.orphans(infrav1.NoOrphansReason))
+	s.Until("there are no orphans any more", s.orphans(infrav1.NoOrphansReason))
 	s.keeps("a VM with a machine", old)
-	if err := scenario.Delete(s.ctx, s.rig.Client, s.pool.Deployment()); err != nil {
-		t.Fatal(err)
-	}
+	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, s.pool.Deployment()))
 	// The Nodes of the VMs without a machine stay: nothing shows which machine they belonged to.
-	s.until("nothing is left", scenario.All(scenario.Empty(s.rig.Client, &infrav1.DroverMachineList{}, s.Namespace), func(ctx context.Context) (string, error) {
-		snapshot, err := s.rig.Admin.Snapshot(ctx)
+	s.Until("nothing is left", scenario.All(scenario.Empty(s.Rig.Client, &infrav1.DroverMachineList{}, s.Namespace), func(ctx context.Context) (string, error) {
+		snapshot, err := s.Rig.Admin.Snapshot(ctx)
 		if n := len(s.Live(snapshot)); n > 0 {
 			return fmt.Sprintf("%d resources cost money", n), err
 		}
@@ -110,7 +99,7 @@ func TestRestore(t *testing.T) {
 // vms returns the IDs of the live VMs, by the name of the DroverMachine that they were created for.
 func (s *stage) vms() map[string]string {
 	s.Helper()
-	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
+	snapshot, err := s.Rig.Admin.Snapshot(s.Ctx)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -138,7 +127,7 @@ func (s *stage) keeps(what string, vms map[string]string) {
 func (s *stage) orphans(reason string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		account := s.Account()
-		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
+		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 			return "", err
 		}
 		if is := conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition); is != reason {
@@ -152,13 +141,9 @@ func (s *stage) orphans(reason string) scenario.Check {
 func (s *stage) confirm() {
 	s.Helper()
 	account := s.Account()
-	if err := s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(account), account); err != nil {
-		s.Fatal(err)
-	}
+	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(account), account))
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmOrphansAnnotation, account.Status.Orphans.Digest)
-	if err := s.rig.Client.Patch(s.ctx, account, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		s.Fatal(err)
-	}
+	s.Do(s.Rig.Client.Patch(s.Ctx, account, client.RawPatch(types.MergePatchType, patch)))
 }
 
 func (s *stage) meta(name string) metav1.ObjectMeta {

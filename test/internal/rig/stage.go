@@ -22,7 +22,8 @@ import (
 	"github.com/drover-io/drover/test/internal/scenario"
 )
 
-// House is shared by all tests of a package: a rig with one manager on it.
+// House is a rig with one manager on it, which all tests of a package share, or which is one test's
+// own.
 type House struct {
 	Rig  *Rig
 	Seat *Seat
@@ -30,32 +31,65 @@ type House struct {
 	Patience time.Duration
 	// CallTimeout is the manager's timeout for a call to the cloud. 0: 10 s.
 	CallTimeout time.Duration
+	// Args are appended to the manager's command line.
+	Args []string
 }
 
 // Main is the body of the package's TestMain. It returns the exit code.
-func (h *House) Main(m *testing.M, begin func(context.Context, ...string) (*Rig, error)) int {
+func (h *House) Main(m *testing.M, begin Begin) int {
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
-	var err error
-	if h.Rig, err = begin(ctx); err == nil {
-		defer h.Rig.Stop()
-		if h.Seat, err = h.Rig.NewSeat(ctx, "management"); err == nil {
-			defer h.Seat.Close()
-			err = h.StartManager(ctx)
-		}
-	}
-	if err != nil {
+	defer func() { _ = h.close() }()
+	if err := h.open(ctx, begin); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
 }
 
+// Begin is Start, or another function that starts a rig.
+type Begin = func(ctx context.Context, controllerManagerArgs ...string) (*Rig, error)
+
+// Own opens the house for one test, and closes it when the test ends.
+func (h *House) Own(t *testing.T, begin Begin) {
+	t.Helper()
+	ctrl.SetLogger(logr.Discard())
+	t.Cleanup(func() {
+		if err := h.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := h.open(t.Context(), begin); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *House) open(ctx context.Context, begin Begin) (err error) {
+	if h.Rig, err = begin(ctx); err != nil {
+		return err
+	}
+	if h.Seat, err = h.Rig.NewSeat(ctx, "management"); err != nil {
+		return err
+	}
+	return h.StartManager(ctx)
+}
+
+func (h *House) close() error {
+	if h.Seat != nil {
+		h.Seat.Close()
+	}
+	if h.Rig == nil {
+		return nil
+	}
+	return h.Rig.Stop()
+}
+
 // StartManager starts the manager, which must not be running.
 func (h *House) StartManager(ctx context.Context) error {
-	return h.Seat.Start(ctx, "--leader-elect=false", "--cloud-call-timeout="+cmp.Or(h.CallTimeout, 10*time.Second).String())
+	args := []string{"--leader-elect=false", "--cloud-call-timeout=" + cmp.Or(h.CallTimeout, 10*time.Second).String()}
+	return h.Seat.Start(ctx, append(args, h.Args...)...)
 }
 
 // Stage is a test's adopted cluster, in its own namespace and with its own account.

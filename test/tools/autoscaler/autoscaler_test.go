@@ -56,7 +56,7 @@ func TestAutoscaler(t *testing.T) {
 		{"a frozen pool makes nothing", func(s *stage) { s.freeze(large) }},
 	} {
 		t.Run(strings.NewReplacer(" ", "-", ",", "").Replace(scene.name), func(t *testing.T) {
-			scene.play(&stage{T: t, Tenant: s.Tenant, ctx: s.ctx, rig: s.rig, seat: s.seat, groups: s.groups})
+			scene.play(&stage{Stage: &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}, groups: s.groups})
 		})
 	}
 }
@@ -135,7 +135,7 @@ func (s *stage) fromZeroAndBack(small, large, arm *group) {
 		p.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64", "example.com/gpu": "yes"}
 		p.Tolerations = []corev1.Toleration{{Key: "example.com/gpu", Operator: corev1.TolerationOpExists}}
 	})
-	s.until("all pods run where they should", scenario.All(s.on(small, web), s.on(arm, train)))
+	s.Until("all pods run where they should", scenario.All(s.on(small, web), s.on(arm, train)))
 	for g, want := range map[*group]int{small: 3, large: 0, arm: 1} {
 		if n := s.made(g); n != want {
 			s.Errorf("%d VMs were made for %s, want %d", n, g.Name, want)
@@ -146,14 +146,12 @@ func (s *stage) fromZeroAndBack(small, large, arm *group) {
 	// first application, all its pods fit on one machine. The other two machines are drained, while
 	// at most one pod may be unavailable.
 	shop := s.app("shop", 3, 300, nil)
-	s.until("there is room for the other application", s.on(small, shop))
+	s.Until("there is room for the other application", s.on(small, shop))
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: shop.Namespace, Name: shop.Name}}
 	budget.Spec.Selector, budget.Spec.MaxUnavailable = shop.Spec.Selector, new(intstr.FromInt32(1))
-	s.create(s.rig.Nodes, budget)
-	if err := scenario.Delete(s.ctx, s.rig.Nodes, web); err != nil {
-		s.Fatal(err)
-	}
-	s.until("two machines are drained and gone", scenario.All(small.Ready(s.rig.Client, 1), s.on(small, shop)))
+	s.create(s.Rig.Nodes, budget)
+	s.Do(scenario.Delete(s.Ctx, s.Rig.Nodes, web))
+	s.Until("two machines are drained and gone", scenario.All(small.Ready(s.Rig.Client, 1), s.on(small, shop)))
 	if n := s.made(small); n != 3 {
 		s.Errorf("%d VMs were made for %s in all, want 3", n, small.Name)
 	}
@@ -164,15 +162,15 @@ func (s *stage) fromZeroAndBack(small, large, arm *group) {
 // It reverts its request, which deletes the Machine, and scales the other pool.
 func (s *stage) shortage(small, large *group) {
 	first := s.app("first", 1, 1500, nil)
-	s.until("there is a small machine", s.on(small, first))
+	s.Until("there is a small machine", s.on(small, first))
 	s.capacity("small", 0)
 	defer s.capacity("small", -1)
 	before := s.made(small)
 
 	second := s.app("second", 1, 1500, nil)
-	s.until("a small machine waits for capacity", func(ctx context.Context) (string, error) {
+	s.Until("a small machine waits for capacity", func(ctx context.Context) (string, error) {
 		list := &infrav1.DroverMachineList{}
-		if err := s.rig.Client.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
+		if err := s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
 			return "", err
 		}
 		for i := range list.Items {
@@ -183,9 +181,9 @@ func (s *stage) shortage(small, large *group) {
 		return "no DroverMachine says so", nil
 	})
 	begin := time.Now()
-	s.until("the pod runs on a large machine", s.on(large, second))
+	s.Until("the pod runs on a large machine", s.on(large, second))
 	s.Logf("the other pool took over after %s", time.Since(begin).Round(time.Second))
-	s.until("the second small machine is asked for no more", small.Ready(s.rig.Client, 1))
+	s.Until("the second small machine is asked for no more", small.Ready(s.Rig.Client, 1))
 	s.watch("the small pool is left alone", func() string {
 		if n := s.asked(small); n != 1 {
 			return fmt.Sprintf("%d machines are asked for", n)
@@ -203,8 +201,8 @@ func (s *stage) shortage(small, large *group) {
 // unfrozen, the requested machines are created once.
 func (s *stage) freeze(g *group) {
 	web := s.app("web", 1, 6000, nil)
-	s.until("there is a machine", s.on(g, web))
-	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
+	s.Until("there is a machine", s.on(g, web))
+	snapshot, err := s.Rig.Admin.Snapshot(s.Ctx)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -215,11 +213,11 @@ func (s *stage) freeze(g *group) {
 		}
 	}
 	extra := s.clones(vm, 8)
-	s.until("the pool is frozen", s.frozen(g, true))
+	s.Until("the pool is frozen", s.frozen(g, true))
 	before := s.made(g)
 
 	more := s.app("more", 1, 6000, nil)
-	s.until("the autoscaler asks for one more", func(context.Context) (string, error) {
+	s.Until("the autoscaler asks for one more", func(context.Context) (string, error) {
 		if n := s.asked(g); n != 2 {
 			return fmt.Sprintf("%d are asked for", n), nil
 		}
@@ -227,24 +225,22 @@ func (s *stage) freeze(g *group) {
 	})
 	s.watch("nothing is made", func() string {
 		machines := &clusterv1.MachineList{}
-		if err := s.rig.Client.List(s.ctx, machines, client.InNamespace(s.Namespace)); err != nil {
+		if err := s.Rig.Client.List(s.Ctx, machines, client.InNamespace(s.Namespace)); err != nil {
 			return err.Error()
 		}
 		if made := s.made(g) - before; made != 0 || len(machines.Items) != 1 {
 			return fmt.Sprintf("%d VMs were made, and there are %d Machines", made, len(machines.Items))
 		}
-		if missing, err := s.frozen(g, true)(s.ctx); missing != "" || err != nil {
+		if missing, err := s.frozen(g, true)(s.Ctx); missing != "" || err != nil {
 			return fmt.Sprint("the pool is not frozen any more: ", missing, err)
 		}
 		return ""
 	})
 	for _, id := range extra {
-		if err := s.rig.Admin.Act(s.ctx, id, simulator.ActVanish); err != nil {
-			s.Fatal(err)
-		}
+		s.Do(s.Rig.Admin.Act(s.Ctx, id, simulator.ActVanish))
 	}
-	s.until("the pool is unfrozen", s.frozen(g, false))
-	s.until("the second application runs too", scenario.All(s.on(g, web), s.on(g, more)))
+	s.Until("the pool is unfrozen", s.frozen(g, false))
+	s.Until("the second application runs too", scenario.All(s.on(g, web), s.on(g, more)))
 	if n := s.made(g) - before; n != 1 {
 		s.Errorf("%d VMs were made, want 1", n)
 	}
@@ -255,7 +251,7 @@ func (s *stage) freeze(g *group) {
 func (s *stage) frozen(g *group, want bool) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		md := g.Deployment()
-		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(md), md); err != nil {
+		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(md), md); err != nil {
 			return "", err
 		}
 		_, paused := md.Annotations[clusterv1.PausedAnnotation]

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -20,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -37,8 +35,7 @@ const (
 	// examples are the files that the book tells users to apply.
 	examples = "../../../docs/examples/autoscaler"
 	// team is the namespace in those files.
-	team     = "team-a"
-	patience = 4 * time.Minute
+	team = "team-a"
 	// quiet is how long tests check that nothing happens: several loops of the autoscaler and of
 	// Drover.
 	quiet = 6 * time.Second
@@ -49,11 +46,7 @@ const (
 
 // stage is a cluster with an autoscaler.
 type stage struct {
-	*testing.T
-	*rig.Tenant
-	ctx  context.Context
-	rig  *rig.Rig
-	seat *rig.Seat
+	*rig.Stage
 	// groups holds all pools created so far.
 	groups []*group
 }
@@ -67,44 +60,12 @@ type group struct {
 	fields func(*infrav1.DroverMachineFields)
 }
 
-func start(t *testing.T, begin func(context.Context, ...string) (*rig.Rig, error)) *stage {
-	ctrl.SetLogger(logr.Discard())
-	r, err := begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &stage{T: t, rig: r, ctx: t.Context()}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(r.Dump(context.Background(), s.Namespace))
-			if err := r.Save(t.ArtifactDir()); err != nil {
-				t.Log(err)
-			}
-		}
-		s.Close()
-		s.seat.Close()
-		if err := r.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	if s.seat, err = r.NewSeat(s.ctx, "management"); err != nil {
-		t.Fatal(err)
-	}
-	if s.Tenant, err = r.NewTenant(s.ctx, team); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.seat.Start(s.ctx, "--leader-elect=false", "--cloud-call-timeout=10s", "--machine-safety-overshooting-period=1s"); err != nil {
-		t.Fatal(err)
-	}
-	objects, err := s.Objects()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.create(s.rig.Client, objects...)
-	s.until("the cluster is there", s.Available(r.View))
-	if err := r.Workload.StartScheduler(s.ctx); err != nil {
-		t.Fatal(err)
-	}
+func start(t *testing.T, begin rig.Begin) *stage {
+	house := &rig.House{Patience: 4 * time.Minute, Args: []string{"--machine-safety-overshooting-period=1s"}}
+	house.Own(t, begin)
+	s := &stage{Stage: house.Stage(t, team)}
+	t.Cleanup(s.Close)
+	s.Do(s.Rig.Workload.StartScheduler(s.Ctx))
 	return s
 }
 
@@ -112,17 +73,17 @@ func start(t *testing.T, begin func(context.Context, ...string) (*rig.Rig, error
 // book.
 func (s *stage) startAutoscaler() {
 	s.Helper()
-	s.create(s.rig.Client, s.example("management.yaml")...)
-	s.create(s.rig.Nodes, s.example("workload.yaml")...)
-	management, err := s.rig.Management.ServiceAccountKubeconfig(s.ctx, team, "cluster-autoscaler")
+	s.create(s.Rig.Client, s.example("management.yaml")...)
+	s.create(s.Rig.Nodes, s.example("workload.yaml")...)
+	management, err := s.Rig.Management.ServiceAccountKubeconfig(s.Ctx, team, "cluster-autoscaler")
 	if err != nil {
 		s.Fatal(err)
 	}
-	workload, err := s.rig.Workload.ServiceAccountKubeconfig(s.ctx, metav1.NamespaceSystem, "cluster-autoscaler")
+	workload, err := s.Rig.Workload.ServiceAccountKubeconfig(s.Ctx, metav1.NamespaceSystem, "cluster-autoscaler")
 	if err != nil {
 		s.Fatal(err)
 	}
-	if _, err := s.rig.Workload.StartAutoscaler(s.ctx, playground.AutoscalerOptions{
+	if _, err := s.Rig.Workload.StartAutoscaler(s.Ctx, playground.AutoscalerOptions{
 		Management: management, Workload: workload, Namespace: s.Namespace, Cluster: s.Namespace,
 	}); err != nil {
 		s.Fatal(err)
@@ -148,9 +109,7 @@ func (s *stage) example(name string) (all []client.Object) {
 
 func (s *stage) create(c client.Client, objects ...client.Object) {
 	s.Helper()
-	if err := scenario.Create(s.ctx, c, objects...); err != nil {
-		s.Fatal(err)
-	}
+	s.Do(scenario.Create(s.Ctx, c, objects...))
 }
 
 // newGroup creates a pool with no machines and at most most. It sets no replicas, as recommended
@@ -168,7 +127,7 @@ func (s *stage) newGroup(suffix string, most int, change func(*group)) *group {
 	if g.fields != nil {
 		g.fields(&template.Spec.Template.Spec)
 	}
-	s.create(s.rig.Client, template, g.ConfigTemplate(), md)
+	s.create(s.Rig.Client, template, g.ConfigTemplate(), md)
 	s.groups = append(s.groups, g)
 	return g
 }
@@ -190,7 +149,7 @@ func (s *stage) app(name string, replicas int32, cpu int64, change func(*corev1.
 		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
 	}}
-	s.create(s.rig.Nodes, d)
+	s.create(s.Rig.Nodes, d)
 	return d
 }
 
@@ -198,7 +157,7 @@ func (s *stage) app(name string, replicas int32, cpu int64, change func(*corev1.
 func (s *stage) on(g *group, app *appsv1.Deployment) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		pods := &corev1.PodList{}
-		if err := s.rig.Nodes.List(ctx, pods, client.InNamespace(app.Namespace), client.MatchingLabels(app.Spec.Selector.MatchLabels)); err != nil {
+		if err := s.Rig.Nodes.List(ctx, pods, client.InNamespace(app.Namespace), client.MatchingLabels(app.Spec.Selector.MatchLabels)); err != nil {
 			return "", err
 		}
 		running := int32(0)
@@ -222,7 +181,7 @@ func (s *stage) on(g *group, app *appsv1.Deployment) scenario.Check {
 // including terminated ones.
 func (s *stage) made(g *group) int {
 	s.Helper()
-	snapshot, err := s.rig.Snapshot(s.ctx)
+	snapshot, err := s.Rig.Snapshot(s.Ctx)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -239,9 +198,7 @@ func (s *stage) made(g *group) int {
 func (s *stage) asked(g *group) int32 {
 	s.Helper()
 	md := g.Deployment()
-	if err := s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(md), md); err != nil {
-		s.Fatal(err)
-	}
+	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(md), md))
 	return ptr.Deref(md.Spec.Replicas, -1)
 }
 
@@ -251,29 +208,18 @@ func (s *stage) asked(g *group) int32 {
 func (s *stage) empty(apps ...*appsv1.Deployment) {
 	s.Helper()
 	for _, app := range apps {
-		if err := scenario.Delete(s.ctx, s.rig.Nodes, app); err != nil {
-			s.Fatal(err)
-		}
+		s.Do(scenario.Delete(s.Ctx, s.Rig.Nodes, app))
 	}
 	for _, g := range s.groups {
-		s.until(g.Name+" has one machine at most", func(context.Context) (string, error) {
+		s.Until(g.Name+" has one machine at most", func(context.Context) (string, error) {
 			if n := s.asked(g); n > 1 {
 				return fmt.Sprintf("%d are asked for", n), nil
 			}
 			return "", nil
 		})
-		if err := g.Scale(s.ctx, s.rig.Client, 0); err != nil {
-			s.Fatal(err)
-		}
+		s.Do(g.Scale(s.Ctx, s.Rig.Client, 0))
 	}
-	s.until("nothing is left", func(ctx context.Context) (string, error) { return s.Left(ctx, rig.Except{}) })
-	snapshot, err := s.rig.Snapshot(s.ctx)
-	if err == nil {
-		err = s.Twice(snapshot)
-	}
-	if err != nil {
-		s.Error(err)
-	}
+	s.Empty()
 }
 
 // capacity limits how many instances of a type fit in each zone. -1 means no limit.
@@ -281,9 +227,7 @@ func (s *stage) capacity(instanceType string, n int) {
 	s.Helper()
 	for _, zone := range []string{"sim-1a", "sim-1b", "sim-1c"} {
 		change := simulator.CapacityChange{Region: "sim-1", Zone: zone, InstanceType: instanceType, Instances: n}
-		if err := s.rig.Admin.SetCapacity(s.ctx, change); err != nil {
-			s.Fatal(err)
-		}
+		s.Do(s.Rig.Admin.SetCapacity(s.Ctx, change))
 	}
 }
 
@@ -291,7 +235,7 @@ func (s *stage) capacity(instanceType string, n int) {
 func (s *stage) clones(of simulator.SnapshotResource, n int) (ids []string) {
 	s.Helper()
 	for range n {
-		vm, err := s.rig.Admin.Run(s.ctx, s.Namespace, wire.RunInstancesRequest{
+		vm, err := s.Rig.Admin.Run(s.Ctx, s.Namespace, wire.RunInstancesRequest{
 			Region: of.Region, InstanceType: of.InstanceType, Image: of.Image,
 			Tags: map[string]string{cloud.TagOwnership: of.Tags[cloud.TagOwnership], cloud.TagToken: of.Tags[cloud.TagToken]},
 		})
@@ -303,19 +247,10 @@ func (s *stage) clones(of simulator.SnapshotResource, n int) (ids []string) {
 	return ids
 }
 
-func (s *stage) until(what string, check scenario.Check) {
-	s.Helper()
-	took, err := scenario.Wait(s.ctx, patience, check)
-	if err != nil {
-		s.Fatalf("waiting until %s: %v", what, err)
-	}
-	s.Logf("%5.1fs until %s", took.Seconds(), what)
-}
-
 // watch checks for the duration quiet that check returns "".
 func (s *stage) watch(what string, check func() string) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.ctx, quiet)
+	ctx, cancel := context.WithTimeout(s.Ctx, quiet)
 	defer cancel()
 	_ = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(context.Context) (bool, error) {
 		if wrong := check(); wrong != "" {
