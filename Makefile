@@ -22,7 +22,7 @@ GOTEST := go test -vet=off -count 1
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 1m
 # Tests that need the whole computer, which hack/suite runs one after the other; `make test` leaves them out. Only the managers in
 # them are ours, and those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/aws test/takeover test/azure test/gcp test/lifecycle test/crash test/chaos test/orphans test/outage test/security test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/cluster test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
+LONG := test/clouds test/takeover test/lifecycle test/faults/crash test/faults/chaos test/faults/orphans test/faults/outage test/security test/tools/autoscaler test/tools/monitoring test/tools/tilt test/e2e test/bootstrap/kubeadm test/cluster test/clouds/openstack test/clouds/openstack/fleet test/clouds/kubevirt test/clouds/vm
 
 # The Go modules that `make lint` looks at.
 MODULES := . test
@@ -60,7 +60,7 @@ test-%: ## Run one of the long tests, test-crash CLOUD=aws FOCUS='^TestSteps$$' 
 
 bench: ## Print calls, writes, CPU, memory and times for fleets of 10 to 3,000 machines; ARGS="-cloud aws -sizes 300 -out out/aws" for a stand-in
 	@hack/tool $(PLAYGROUND) >/dev/null
-	@go build -C test -o ../bin/bench ./bench
+	@go build -C test -o ../bin/bench ./cmd/bench
 	@exec bin/bench $(ARGS)
 
 # Programs of Kubernetes and etcd that are installed are good enough to look at Drover. So are those that setup-envtest uses,
@@ -70,12 +70,12 @@ demo playground: export DROVER_ARCHIVES := 1
 
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud; ARGS="-film docs/pictures/demo.svg" records it
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
-	@hack/program ./test/demo bin/demo . bin/manager ./cmd/drover bin/drover
+	@hack/program ./test/cmd/demo bin/demo . bin/manager ./cmd/drover bin/drover
 	@exec bin/demo $(ARGS)
 
 demo-cluster: ## Show a whole cluster: its control plane comes, is upgraded, heals, manages itself and goes, on a simulated cloud (Linux, root)
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl clusterctl kubeadm capi-kubeadm-bootstrap capi-kubeadm-controlplane >/dev/null
-	@hack/program ./test/demo bin/demo . bin/manager ./cmd/drover bin/drover
+	@hack/program ./test/cmd/demo bin/demo . bin/manager ./cmd/drover bin/drover
 	@exec bin/demo -cluster
 
 playground: ## Start a management cluster with Drover and a simulated cloud, and leave it to you until Ctrl-C; TAKEOVER=1 for EC2's stand-in and machines of another system
@@ -85,7 +85,7 @@ ifdef TAKEOVER
 	@go test -C test -c -o ../bin/takeover.test ./takeover
 	@cd test/takeover && exec ../../bin/takeover.test -test.run '^TestRehearsal$$' -test.timeout 0 -stay
 else
-	@hack/program ./test/playground bin/playground
+	@hack/program ./test/cmd/playground bin/playground
 	@exec bin/playground
 endif
 
@@ -114,7 +114,7 @@ verify-generate: generate ## Fail when what is committed differs from what `make
 docs: ## Build the book as a site to out/site/; a broken link is an error (Debian's or Ubuntu's mkdocs and its theme, not installed)
 	rm -rf out/book out/theme && mkdir -p out/book
 	echo "module out" >out/go.mod # so that ./... leaves out what of our sources the book shows
-	git ls-files -co --exclude-standard '*.md' docs config/prometheus config/network-policy config/secret-policy cloud/driver.go cloud/error.go cloud/preflight/preflight.go cloud/tagging/tagging.go cloud/aws/queue.go tilt-provider.json Tiltfile LICENSE test/outage/restore_test.go | xargs cp --parents -t out/book
+	git ls-files -co --exclude-standard '*.md' docs config/prometheus config/network-policy config/secret-policy cloud/driver.go cloud/error.go cloud/preflight/preflight.go cloud/tagging/tagging.go cloud/aws/queue.go tilt-provider.json Tiltfile LICENSE test/faults/outage/restore_test.go | xargs cp --parents -t out/book
 	mkdocs=$$(hack/debs mkdocs mkdocs-material); ln -s "$$(dirname "$$mkdocs")/root/usr/share/mkdocs/themes/material" out/theme; \
 	BOOK_VERSION="Drover $(VERSION), commit $$(git rev-parse --short HEAD)" "$$mkdocs" python3 -m mkdocs build --strict
 

@@ -14,7 +14,7 @@ import (
 
 // TestTokenGroups: a token is in no group of kubeadm, whose requests are approved automatically,
 // and every grant for a join by kubeadm is to a group of that token. TestDroverConfig of
-// test/kubeadm checks this with an API server.
+// test/bootstrap/kubeadm checks this with an API server.
 func TestTokenGroups(t *testing.T) {
 	for method, want := range map[bootstrapv1.JoinMethod]struct {
 		groups []string

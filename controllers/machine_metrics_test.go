@@ -38,7 +38,7 @@ func (o one) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ..
 }
 
 // TestMachineMetrics: each part of a machine's life is measured once, when it ends, each mishap is
-// counted once, when it becomes known, and nothing else is. (test/monitoring counts them for real
+// counted once, when it becomes known, and nothing else is. (test/tools/monitoring counts them for real
 // machines.)
 func TestMachineMetrics(t *testing.T) {
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(time.Now().Add(-d)) }

@@ -18,7 +18,7 @@ import (
 
 // TestSplit: the fetched files are exactly the files of the spec, always in the same bytes, and the
 // user data contain none of them. test/bootstrap tests the fetch with a real API server, and
-// test/vm on a real machine.
+// test/clouds/vm on a real machine.
 func TestSplit(t *testing.T) {
 	g := NewWithT(t)
 	in := full(t, "ubuntu-24.04", bootstrapv1.InstallPackages)

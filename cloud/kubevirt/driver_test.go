@@ -31,7 +31,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// These tests cover what a real API server does not do on demand. test/kubevirt uses a real one.
+// These tests cover what a real API server does not do on demand. test/clouds/kubevirt uses a real one.
 
 // served returns a driver for a test server. Its pages hold two objects.
 func served(t testing.TB, handler http.HandlerFunc) *driver {

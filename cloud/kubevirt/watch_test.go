@@ -21,7 +21,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// These tests cover streams that a real API server does not produce on demand. test/kubevirt
+// These tests cover streams that a real API server does not produce on demand. test/clouds/kubevirt
 // follows a real one.
 
 // streams is a fake API server that has no objects at version 10. Each test writes its watches.

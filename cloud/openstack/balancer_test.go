@@ -29,7 +29,7 @@ const (
 	balancersPool    = "2ba6f9d8-0d0e-4bb6-8f8c-f0f9e1c8e7a1"
 )
 
-// octavia plays Octavia and the floating IPs of Neutron for one load balancer. test/openstack has
+// octavia plays Octavia and the floating IPs of Neutron for one load balancer. test/clouds/openstack has
 // the real ones.
 type octavia struct {
 	*playback

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-// playback replays the answers of a real OpenStack: the files in testdata, which test/openstack's
+// playback replays the answers of a real OpenStack: the files in testdata, which test/clouds/openstack's
 // TestRecord writes.
 type playback struct {
 	t *testing.T

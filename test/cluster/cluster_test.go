@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	"github.com/drover-io/drover/test/scenario"
-	"github.com/drover-io/drover/test/whole"
+	"github.com/drover-io/drover/test/internal/scenario"
+	"github.com/drover-io/drover/test/internal/whole"
 )
 
 const (

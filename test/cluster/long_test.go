@@ -12,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
-	"github.com/drover-io/drover/test/scenario"
-	"github.com/drover-io/drover/test/whole"
+	"github.com/drover-io/drover/test/internal/scenario"
+	"github.com/drover-io/drover/test/internal/whole"
 )
 
 const (

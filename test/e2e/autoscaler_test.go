@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/cluster-api/test/framework"
 
 	"github.com/drover-io/drover/internal/test/playground"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 var _ = Describe("The cluster-autoscaler scales a pool", func() {

@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
-	"github.com/drover-io/drover/test/scenario"
-	"github.com/drover-io/drover/test/whole"
+	"github.com/drover-io/drover/test/internal/scenario"
+	"github.com/drover-io/drover/test/internal/whole"
 )
 
 // These are the specs of clusters whose control planes are on machines of Drover's. They have a

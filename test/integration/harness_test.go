@@ -29,7 +29,7 @@ import (
 
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/internal/test/playground"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 const (

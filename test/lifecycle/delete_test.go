@@ -18,7 +18,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // TestDependantsGoToo checks that deleting a machine leaves neither its data disks nor its NIC

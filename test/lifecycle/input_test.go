@@ -22,7 +22,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // raw posts a body to the API server unchanged, which no typed client would do.
@@ -172,7 +172,7 @@ func TestStrangeStringsReachTheCloud(t *testing.T) {
 // TestUserDataTooLarge checks that user data above the cloud's limit are not sent, and that a
 // condition states how many bytes there are and how many are allowed. Drover's own config reports
 // it before the data are written; for the data of other providers the DroverMachine does. Only
-// files have a way around the limit (test/bootstrap and test/vm).
+// files have a way around the limit (test/bootstrap and test/clouds/vm).
 func TestUserDataTooLarge(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

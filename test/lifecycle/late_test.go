@@ -26,7 +26,7 @@ import (
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // TestNodeThatDoesNotCome checks that a running VM that does not become a Node reports how far it

@@ -33,8 +33,8 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/internal/test/playground"
-	"github.com/drover-io/drover/test/faultproxy"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/faultproxy"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // house is a management cluster whose managers a test may harm, unlike the one that the other tests

@@ -31,8 +31,8 @@ import (
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
-	"github.com/drover-io/drover/test/faultproxy"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/faultproxy"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // TestNodeWithoutProviderID uses another bootstrap provider: its kubelet does not know its provider

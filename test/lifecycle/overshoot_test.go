@@ -24,8 +24,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
-	"github.com/drover-io/drover/test/faultproxy"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/faultproxy"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // TestOvershootFreezes checks that surplus machines freeze their pool, that it unfreezes when they

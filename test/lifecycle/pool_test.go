@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // TestPoolComesUpAndGoes takes a pool through its whole life, as the integration suite of

@@ -30,7 +30,7 @@ import (
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // meta returns the metadata of an object in this test's namespace.

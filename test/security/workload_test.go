@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/drover-io/drover/internal/test/playground"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 var env struct {

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/drover-io/drover/test/rig"
+	"github.com/drover-io/drover/test/internal/rig"
 )
 
 // start starts a stage of this name with pools of machine-controller-manager.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drover-io/drover/test/rig"
+	"github.com/drover-io/drover/test/internal/rig"
 )
 
 var house = rig.House{Patience: 8 * time.Minute} // 300 machines take long on a busy computer

@@ -25,9 +25,9 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	"github.com/drover-io/drover/internal/test/playground"
-	"github.com/drover-io/drover/test/faultproxy"
-	"github.com/drover-io/drover/test/rig"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/faultproxy"
+	"github.com/drover-io/drover/test/internal/rig"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // PatientWithNodes is an argument for the workload cluster's kube-controller-manager: it does not

@@ -1,4 +1,4 @@
-// The cluster-autoscaler that test/autoscaler runs, pinned. A module of its own, because it is made of another Kubernetes
+// The cluster-autoscaler that test/tools/autoscaler runs, pinned. A module of its own, because it is made of another Kubernetes
 // than the programs beside it. Every other version of it has parts that can't be had as Go modules; of this one it is the
 // module apis, which hack/tool makes good. Not to be tidied: the autoscaler of all other clouds would come along.
 module github.com/drover-io/drover/hack/tools/cluster-autoscaler

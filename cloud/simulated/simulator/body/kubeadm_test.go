@@ -46,7 +46,7 @@ func TestSigned(t *testing.T) {
 const joinToken = "abcdef.0123456789abcdef"
 
 // apiServer answers kubeadm's requests. It replaces a real API server, which can't have another
-// server's certificate: TestMachineDeployment of test/kubeadm uses a real one. describes is the
+// server's certificate: TestMachineDeployment of test/bootstrap/kubeadm uses a real one. describes is the
 // authority in its cluster-info, and signedBy the token that signs it. Only anonymous users may
 // read cluster-info.
 type apiServer struct {
