@@ -346,6 +346,15 @@ func (a *Account) Listing(maxInterval time.Duration) (began time.Time, all []clo
 // Living counts the machine's known instances that are not terminated. It never calls the cloud.
 func (a *Account) Living(token string) int { return len(liveInstances(a.inventory.resources(token))) }
 
+// CreatedAt returns when the cloud created the machine's VM, by the cloud's clock; zero if the cloud
+// does not say, or the VM was not seen yet. It never calls the cloud.
+func (a *Account) CreatedAt(token string) time.Time {
+	if instances := liveInstances(a.inventory.resources(token)); len(instances) == 1 {
+		return instances[0].CreatedAt
+	}
+	return time.Time{}
+}
+
 // Inventory returns how current the inventory is.
 func (a *Account) Inventory() InventoryState {
 	var s InventoryState
