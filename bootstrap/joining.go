@@ -62,7 +62,7 @@ func (j Joining) Progress(ctx context.Context, cluster *clusterv1.Cluster, machi
 	return reason, message, nil
 }
 
-// Certificates returns, by Node, when the kubelet requested its first client certificate and when the
+// Certificates returns, by Node, when the kubelet last requested a client certificate and when the
 // request was approved; the second is zero until then. It forgets what the workload cluster deletes:
 // requests that are an hour old.
 func (j Joining) Certificates(ctx context.Context, cluster client.ObjectKey) (map[string][2]time.Time, error) {
@@ -77,8 +77,8 @@ func (j Joining) Certificates(ctx context.Context, cluster client.ObjectKey) (ma
 			continue
 		}
 		node := csr.NodeIn(request)
-		if first, known := all[node]; node == "" || known && !request.CreationTimestamp.Time.Before(first[0]) {
-			continue // it is renewed
+		if node == "" || request.CreationTimestamp.Time.Before(all[node][0]) {
+			continue
 		}
 		times := [2]time.Time{request.CreationTimestamp.Time}
 		for _, c := range request.Status.Conditions {

@@ -120,7 +120,7 @@ func trueSince(o conditions.Getter, condition string) time.Time {
 type Startups struct {
 	Accounts     *fleet.Accounts
 	ClusterCache clustercache.ClusterCache
-	// Certificates returns when the kubelets of a workload cluster requested their first
+	// Certificates returns when the kubelets of a workload cluster last requested client
 	// certificates, and when these were approved, by Node. The packages controllers and bootstrap do
 	// not import each other.
 	Certificates func(context.Context, client.ObjectKey) (map[string][2]time.Time, error)
@@ -157,7 +157,7 @@ func (r Startups) read(ctx context.Context, owner *clusterv1.Machine, m *infrav1
 		errs = append(errs, err)
 	}
 	for _, name := range names {
-		if times, ok := known[cluster][name]; ok {
+		if times := known[cluster][name]; !times[0].Before(s.began) { // otherwise of an earlier VM with this name
 			s.ended[stepBoot], s.ended[stepCertificate] = times[0], times[1]
 		}
 	}

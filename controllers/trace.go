@@ -82,7 +82,7 @@ func (r *TraceReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	if err := r.Client.Get(ctx, req.NamespacedName, owner); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !isStartOver(owner) || owner.Spec.InfrastructureRef.GroupKind() != infrav1.GroupVersion.WithKind("DroverMachine").GroupKind() {
+	if !isStartOver(owner) || time.Since(startEnd(owner)) > startupAge || owner.Spec.InfrastructureRef.GroupKind() != infrav1.GroupVersion.WithKind("DroverMachine").GroupKind() {
 		return reconcile.Result{}, nil
 	}
 	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: owner.Namespace, Name: owner.Spec.InfrastructureRef.Name}, m); err != nil {
@@ -92,12 +92,11 @@ func (r *TraceReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, nil
 	}
 	s, err := r.Startups.read(ctx, owner, m, certificates{})
-	end := startEnd(owner)
 	switch {
-	case time.Since(end) > startupAge, !s.ended[stepRegister].IsZero() && time.Since(s.ended[stepRegister]) > startupAge:
-		return reconcile.Result{}, nil
-	case err != nil && (time.Since(r.began) < traceWait || time.Since(end) < traceWait):
+	case err != nil && r.mayWait(owner):
 		return reconcile.Result{RequeueAfter: traceRetry}, nil
+	case !s.ended[stepRegister].IsZero() && time.Since(s.ended[stepRegister]) > startupAge: // it is ready again
+		return reconcile.Result{}, nil
 	}
 	trace, err := traceOf(owner, m, s)
 	if err != nil {
@@ -107,6 +106,13 @@ func (r *TraceReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, fmt.Errorf("sending the trace: %w", err)
 	}
 	return reconcile.Result{}, nil
+}
+
+// mayWait reports whether a trace may wait for what is not read yet. One of a machine that is being
+// deleted waits only while the manager has just started, because its objects go.
+func (r *TraceReconciler) mayWait(owner *clusterv1.Machine) bool {
+	ready := readySince(owner)
+	return time.Since(r.began) < traceWait || !ready.IsZero() && time.Since(ready) < traceWait
 }
 
 // startEnd returns when the machine's Node became ready, or the machine was deleted without one.
