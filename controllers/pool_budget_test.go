@@ -51,7 +51,7 @@ func TestPoolBudget(t *testing.T) {
 	g := NewWithT(t)
 	objects := []client.Object{budgeted("pool", "180s, 90%"), budgeted("wrong", "soon")}
 	requests := map[string][2]time.Time{}
-	const ready, joined = clusterv1.MachineNodeReadyCondition, infrav1.MachineNodeJoinedCondition
+	const joined = infrav1.MachineNodeJoinedCondition
 	add := func(name string, ago time.Duration, change func(*clusterv1.Machine, *infrav1.DroverMachine)) {
 		owner, m := starting(name, ago)
 		change(owner, m)
@@ -63,7 +63,7 @@ func TestPoolBudget(t *testing.T) {
 			requests[o.Name] = [2]time.Time{since(requested).Time, since(requested - time.Second).Time}
 		}
 		if at > 0 {
-			become(o, nil, ready, at)
+			nodeReady(o, at)
 			become(m, m.Status.Conditions, joined, at)
 		}
 	}
@@ -81,7 +81,7 @@ func TestPoolBudget(t *testing.T) {
 	add("has-no-token", 10*minute, func(_ *clusterv1.Machine, m *infrav1.DroverMachine) { m.Generation, m.Spec.Creation.Token = 1, "" })
 	add("is-young", minute, func(*clusterv1.Machine, *infrav1.DroverMachine) {})
 	add("ready-again", 48*time.Hour, func(o *clusterv1.Machine, m *infrav1.DroverMachine) {
-		become(o, nil, ready, minute)
+		nodeReady(o, minute)
 		become(m, nil, joined, 47*time.Hour)
 	})
 	add("goes", 10*minute, func(o *clusterv1.Machine, _ *infrav1.DroverMachine) { deleting(o) })

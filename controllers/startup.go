@@ -102,7 +102,11 @@ func longest(steps []step) string {
 }
 
 // readySince returns since when the machine's Node is ready, as its kubelet says; zero if it is not.
+// Cluster API writes the condition before the Node's name.
 func readySince(owner *clusterv1.Machine) time.Time {
+	if !owner.Status.NodeRef.IsDefined() {
+		return time.Time{}
+	}
 	return trueSince(owner, clusterv1.MachineNodeReadyCondition)
 }
 

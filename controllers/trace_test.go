@@ -44,6 +44,11 @@ func become(o interface{ SetConditions([]metav1.Condition) }, get []metav1.Condi
 	o.SetConditions(append(get, metav1.Condition{Type: condition, Status: metav1.ConditionTrue, LastTransitionTime: since(ago), Reason: "Test"}))
 }
 
+func nodeReady(owner *clusterv1.Machine, ago time.Duration) {
+	owner.Status.NodeRef.Name = owner.Name
+	become(owner, nil, clusterv1.MachineNodeReadyCondition, ago)
+}
+
 func startupsOf(requested map[string][2]time.Time) Startups {
 	return Startups{
 		Accounts:     fleet.NewAccounts(fleet.Options{Clouds: registry.Clouds(), Times: fleet.TimesFor(fleet.DefaultCall)}),
@@ -60,20 +65,24 @@ func TestTraceIsSentOnce(t *testing.T) {
 		sent   int
 	}{
 		"its Node is ready": {func(o *clusterv1.Machine, _ *infrav1.DroverMachine) {
-			become(o, nil, clusterv1.MachineNodeReadyCondition, time.Second)
+			nodeReady(o, time.Second)
 		}, 1},
+		"its Node's name comes later": {func(o *clusterv1.Machine, _ *infrav1.DroverMachine) {
+			nodeReady(o, time.Second)
+			o.Status.NodeRef.Name = ""
+		}, 0},
 		"it is not": {func(*clusterv1.Machine, *infrav1.DroverMachine) {}, 0},
 		"it was long ago": {func(o *clusterv1.Machine, _ *infrav1.DroverMachine) {
-			become(o, nil, clusterv1.MachineNodeReadyCondition, 2*time.Hour)
+			nodeReady(o, 2*time.Hour)
 		}, 0},
 		"it is deleted without a Node":  {func(o *clusterv1.Machine, _ *infrav1.DroverMachine) { deleting(o) }, 1},
 		"it is deleted and has had one": {func(o *clusterv1.Machine, _ *infrav1.DroverMachine) { deleting(o); o.Status.NodeRef.Name = "n" }, 0},
 		"it was moved here": {func(o *clusterv1.Machine, m *infrav1.DroverMachine) {
-			become(o, nil, clusterv1.MachineNodeReadyCondition, time.Second)
+			nodeReady(o, time.Second)
 			m.Generation = 1
 		}, 0},
 		"another provider's": {func(o *clusterv1.Machine, _ *infrav1.DroverMachine) {
-			become(o, nil, clusterv1.MachineNodeReadyCondition, time.Second)
+			nodeReady(o, time.Second)
 			o.Spec.InfrastructureRef.Kind = "OtherMachine"
 		}, 0},
 	} {

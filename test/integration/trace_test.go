@@ -93,7 +93,7 @@ func restart(s *tenant) {
 // a gap, although the manager was killed midway. The next manager sends the same again.
 func TestTrace(t *testing.T) {
 	s := newTenant(t)
-	pool := scenario.Pool{Cluster: s.Adopted, Name: "workers", Replicas: 1}
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "workers", Replicas: 1, Machine: infrav1.SimulatedMachine{InstanceType: "small"}}
 	s.create(s.credentials(), s.kubeconfigSecret(s.Kubeconfig), s.Account(), s.DroverCluster(), s.ControlPlane(), s.Cluster())
 	s.create(pool.Objects()...)
 	recorded := func(m *infrav1.DroverMachine) bool { return m.Spec.ProviderID != "" }
@@ -107,8 +107,7 @@ func TestTrace(t *testing.T) {
 	s.Expect(root.ParentSpanID().IsEmpty()).To(BeTrue())
 	s.Expect(root.Attributes().AsRaw()).To(Equal(map[string]any{
 		"cluster": s.Namespace + "/prod", "machine": s.Namespace + "/" + m.Name, "account": s.Namespace + "/prod", "pool": s.Namespace + "/workers",
-		"cloud": "simulated", "instanceType": m.Spec.Cloud.Simulated.InstanceType, "zone": m.Status.FailureDomain, "providerID": m.Spec.ProviderID,
-		"node": root.Attributes().AsRaw()["node"],
+		"cloud": "simulated", "instanceType": "small", "zone": m.Status.FailureDomain, "providerID": m.Spec.ProviderID, "node": m.Name,
 	}))
 	var names []string
 	at, sum := root.StartTimestamp(), 0.0
