@@ -62,20 +62,58 @@ func (j Joining) Progress(ctx context.Context, cluster *clusterv1.Cluster, machi
 	return reason, message, nil
 }
 
+// Certificates returns, by Node, when the kubelet last requested a client certificate and when the
+// request was approved; the second is zero until then. It forgets what the workload cluster deletes:
+// requests that are an hour old.
+func (j Joining) Certificates(ctx context.Context, cluster client.ObjectKey) (map[string][2]time.Time, error) {
+	list, err := j.Requests.listRequests(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string][2]time.Time{}
+	for i := range list.Items {
+		request := &list.Items[i]
+		if request.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+			continue
+		}
+		node := csr.NodeIn(request)
+		if node == "" || request.CreationTimestamp.Time.Before(all[node][0]) {
+			continue
+		}
+		times := [2]time.Time{request.CreationTimestamp.Time}
+		for _, c := range request.Status.Conditions {
+			if c.Type == certificatesv1.CertificateApproved {
+				times[1] = c.LastUpdateTime.Time
+			}
+		}
+		all[node] = times
+	}
+	return all, nil
+}
+
+// listRequests returns the requests in the cache of a workload cluster, which must not be modified.
+func (r *CSRReconciler) listRequests(ctx context.Context, cluster client.ObjectKey) (*certificatesv1.CertificateSigningRequestList, error) {
+	cached, err := r.ClusterCache.GetReader(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	if !r.synced(ctx, cluster) {
+		return nil, errNotListed
+	}
+	list := &certificatesv1.CertificateSigningRequestList{}
+	if err := cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing certificate requests: %w", err)
+	}
+	return list, nil
+}
+
 // latestRequest returns the newest request for a first certificate that the machine is known to
 // have sent, or that is for its Node. It also returns why the request was not approved.
 func (r *CSRReconciler) latestRequest(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (*certificatesv1.CertificateSigningRequest, string, error) {
 	key := client.ObjectKeyFromObject(cluster)
-	cached, err := r.ClusterCache.GetReader(ctx, key)
+	list, err := r.listRequests(ctx, key)
 	if err != nil {
 		return nil, "", err
-	}
-	if !r.synced(ctx, key) {
-		return nil, "", errNotListed
-	}
-	list := &certificatesv1.CertificateSigningRequestList{}
-	if err := cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, "", fmt.Errorf("listing certificate requests: %w", err)
 	}
 	cloud, err := r.droverMachine(ctx, machine)
 	if err != nil {

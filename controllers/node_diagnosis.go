@@ -55,12 +55,7 @@ func (r *NodeReconciler) diagnoseNode(ctx context.Context, s *machineScope, hasN
 
 // runningSince returns the time since when a machine's VM has run, in UTC and whole seconds; zero
 // if it does not run.
-func runningSince(m *infrav1.DroverMachine) time.Time {
-	if c := conditions.Get(m, clusterv1.ReadyCondition); c != nil && c.Status == metav1.ConditionTrue {
-		return c.LastTransitionTime.UTC()
-	}
-	return time.Time{}
-}
+func runningSince(m *infrav1.DroverMachine) time.Time { return trueSince(m, clusterv1.ReadyCondition) }
 
 // diagnoseNotReady does the work of diagnoseNode for a machine whose Node Cluster API has seen. It
 // reads the Node's condition from the Machine, so that not all Nodes have to be cached. A condition

@@ -124,6 +124,7 @@ type controllerOptions struct {
 	watchFilter   string
 	probeInterval time.Duration
 	nodeLate      time.Duration
+	otlpEndpoint  string
 }
 
 func (o *controllerOptions) flags(f *pflag.FlagSet) {
@@ -131,6 +132,7 @@ func (o *controllerOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.watchFilter, "watch-filter", "", fmt.Sprintf("Handle only objects whose label %s has this value. Default: all objects.", clusterv1.WatchLabel))
 	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Interval between two checks of an adopted control plane. A check sends a request only for a kubeconfig that it has not seen working, if Cluster API's connection has not answered since the last check, and every tenth time for the version.")
 	f.DurationVar(&o.nodeLate, "node-late-after", 5*time.Minute, "How long a VM may run before its DroverMachine reports why it is not a ready Node. The flag has no other effect.")
+	f.StringVar(&o.otlpEndpoint, "otlp-endpoint", "", "URL of an OpenTelemetry collector that gets a trace of each machine by OTLP/gRPC, for example http://collector.monitoring:4317. Default: $OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or $OTEL_EXPORTER_OTLP_ENDPOINT; without any, there are no traces.")
 }
 
 // safetyOptions are the flags of the safety controllers, except those that define an orphan. Flags
@@ -288,6 +290,7 @@ func registerControllers(ctx context.Context, mgr ctrl.Manager, s *shared, o man
 			setupMachines(mgr, s, o),
 			setupNodes(mgr, s, o, joining.Progress),
 			setupMachineMetrics(mgr, s, o),
+			setupStartups(mgr, s, o, joining.Certificates),
 			setupClusters(mgr, s, o),
 			setupEndpoints(mgr, s, o),
 			setupTemplates(mgr, s, o),

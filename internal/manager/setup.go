@@ -3,12 +3,16 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"sync"
+	"time"
 
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -222,6 +226,42 @@ func setupNodes(
 
 func setupMachineMetrics(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	return controllers.NewMachineMetrics(mgr.GetClient(), s.clouds, o.controllers.watchFilter, metrics.Registry).SetupWithManager(mgr)
+}
+
+// setupStartups sets up what says how long machines take to become ready Nodes: the budgets of pools
+// and the traces. certificates says when their kubelets asked for certificates, as progress does for
+// setupNodes.
+func setupStartups(
+	mgr ctrl.Manager, s *shared, o managerOptions,
+	certificates func(context.Context, client.ObjectKey) (map[string][2]time.Time, error),
+) error {
+	startups := controllers.Startups{Accounts: s.accounts, ClusterCache: s.clusterCache, Certificates: certificates}
+	return errors.Join(
+		(&controllers.PoolBudgets{
+			Client: mgr.GetClient(), Startups: startups, Recorder: mgr.GetEventRecorder("drover-budget"), Metrics: metrics.Registry,
+			WatchFilterValue: o.controllers.watchFilter,
+		}).SetupWithManager(mgr),
+		setupTraces(mgr, startups, o),
+	)
+}
+
+// setupTraces sets up the traces of machines if they are turned on.
+func setupTraces(mgr ctrl.Manager, startups controllers.Startups, o managerOptions) error {
+	endpoint := cmp.Or(o.controllers.otlpEndpoint, os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
+	if endpoint == "" {
+		return nil
+	}
+	if u, err := url.Parse(endpoint); err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return fmt.Errorf("--otlp-endpoint=%s: want a URL such as http://collector.monitoring:4317, or https for TLS", endpoint)
+	}
+	collector := otlptracegrpc.NewClient(otlptracegrpc.WithEndpointURL(endpoint),
+		otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: false})) // the controller retries
+	if err := collector.Start(context.Background()); err != nil { // it does not connect yet
+		return fmt.Errorf("--otlp-endpoint=%s: %w", endpoint, err)
+	}
+	return (&controllers.TraceReconciler{
+		Client: mgr.GetClient(), Startups: startups, Upload: collector.UploadTraces, WatchFilterValue: o.controllers.watchFilter,
+	}).SetupWithManager(mgr, workers[reconcile.Request](o.limits.allOther))
 }
 
 func setupAccounts(mgr ctrl.Manager, s *shared, o managerOptions) error {

@@ -50,6 +50,7 @@ func TestMetrics(t *testing.T) {
 	r := &recorder{Registry: prometheus.NewRegistry()}
 	fleet.NewAccounts(fleet.Options{Clouds: registry.Clouds(), Times: fleet.TimesFor(fleet.DefaultCall), Metrics: r})
 	controllers.NewMachineMetrics(nil, nil, "", r)
+	r.MustRegister(&controllers.PoolBudgets{})
 	safety.NewMetrics(r)
 	r.MustRegister(manager.NewBuildInfo("v1.2.3", ""))
 	if _, err := forwarder.New(forwarder.Options{Metrics: r}); err != nil {

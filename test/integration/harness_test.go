@@ -18,6 +18,7 @@ import (
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
+	"go.opentelemetry.io/collector/consumer/consumertest"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,6 +50,16 @@ type environment struct {
 	client     client.Client
 	command    string // drover
 	drover     *playground.Process
+	traces     *consumertest.TracesSink
+
+	binary, collector string // the manager, and where it sends traces
+}
+
+// startDrover starts the manager.
+func (e *environment) startDrover(ctx context.Context) (*playground.Process, error) {
+	return e.management.StartDrover(ctx, playground.DroverOptions{Binary: e.binary, Args: []string{
+		"--leader-elect=false", "--control-plane-probe-interval=" + probeInterval.String(), "--otlp-endpoint=" + e.collector, "-v=4",
+	}})
 }
 
 var env environment // set only by TestMain
@@ -75,8 +86,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { _ = env.management.Stop() }()
-	binary, err := playground.Build(start, true)
-	if err != nil {
+	if env.binary, err = playground.Build(start, true); err != nil {
 		return 1, err
 	}
 	if env.command, err = playground.BuildCommand(start); err != nil {
@@ -90,10 +100,12 @@ func run(m *testing.M) (code int, err error) {
 	if env.client, err = scenario.NewClient(env.management.AdminConfig()); err != nil {
 		return 1, err
 	}
-	env.drover, err = env.management.StartDrover(start, playground.DroverOptions{Binary: binary, Args: []string{
-		"--leader-elect=false", "--control-plane-probe-interval=" + probeInterval.String(), "-v=4",
-	}})
-	if err != nil {
+	var stop func()
+	if env.traces, env.collector, stop, err = startCollector(start); err != nil {
+		return 1, err
+	}
+	defer stop()
+	if env.drover, err = env.startDrover(start); err != nil {
 		return 1, err
 	}
 	code = m.Run()

@@ -199,6 +199,10 @@ const (
 	FrozenMessageAnnotation = "drover.io/frozen-message"
 )
 
+// ReadyBudgetAnnotation on a MachineDeployment says in which time which share of its machines should
+// become ready Nodes, for example "180s, 95%". Drover only measures it.
+const ReadyBudgetAnnotation = "drover.io/ready-budget"
+
 // The endpoint's controller writes these on a DroverCluster with an endpoint.
 const (
 	// EndpointReadyCondition is True while the load balancer forwards connections to a machine that

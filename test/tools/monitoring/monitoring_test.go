@@ -118,7 +118,7 @@ func TestQueries(t *testing.T) {
 	s.trouble()
 	// DroverNoRoom is not in the list, because it needs a second cloud call, which comes minutes
 	// later.
-	s.until("what is wrong raises alarm", prometheus.raised("DroverPoolFrozen", "DroverUnauthorized", "DroverOrphansAsk", "DroverOrphansStay"))
+	s.until("what is wrong raises alarm", prometheus.raised("DroverPoolFrozen", "DroverPoolLate", "DroverUnauthorized", "DroverOrphansAsk", "DroverOrphansStay"))
 	s.failingCalls()
 	s.until("calls that fail do too", prometheus.raised("DroverThrottled", "DroverCloudFails"))
 	s.until("every query has an answer", func(ctx context.Context) (string, error) {
@@ -325,7 +325,9 @@ func (s *stage) trouble() {
 	_, err = s.admin.AddFault(s.Context(), simulator.Fault{Kind: simulator.DeadBody, Operation: wire.RunInstances, Count: 1})
 	s.must(err)
 	late := scenario.Pool{Cluster: s.blue, Name: "late", Replicas: 1}
-	s.must(scenario.Create(s.Context(), s.client, late.Objects()...))
+	deployment := late.Deployment()
+	deployment.Annotations = map[string]string{infrav1.ReadyBudgetAnnotation: "1s, 95%"}
+	s.must(scenario.Create(s.Context(), s.client, late.Template(late.Name, late.Machine), late.ConfigTemplate(), deployment))
 	s.until("a machine is late", func(ctx context.Context) (string, error) {
 		list := &infrav1.DroverMachineList{}
 		err := s.client.List(ctx, list, client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: late.Name})
