@@ -21,7 +21,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/internal/test/playground"
-	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/internal/scenario"
 )
 
 // startCollector starts the OpenTelemetry collector's receiver of OTLP, which keeps what it gets. It
