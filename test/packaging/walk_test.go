@@ -59,7 +59,7 @@ type stand struct {
 // walk is a management cluster, installed by clusterctl. It is the adopted cluster, too.
 type walk struct {
 	ctl        clusterctl
-	folder     string // of the release
+	release    string // its folder
 	management *playground.Management
 	admin      client.Client
 	simulated  *playground.Simulator
@@ -93,8 +93,7 @@ func TestFirstNode(t *testing.T) {
 
 func newWalk(t *testing.T) *walk {
 	t.Helper()
-	repository := t.TempDir()
-	w := &walk{folder: releaseInto(t, repository, version)}
+	w := &walk{release: release(t)}
 	var err error
 	if w.management, err = playground.StartManagement(t.Context(), playground.ManagementOptions{
 		ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr},
@@ -126,7 +125,7 @@ func newWalk(t *testing.T) *walk {
 	if err := w.management.InstallCertManagerKinds(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.ctl = newClusterctlFor(t, w.folder, "- name: cluster-api", "  type: CoreProvider", "  url: "+coreRepository(t),
+	w.ctl = newClusterctlFor(t, w.release, "- name: cluster-api", "  type: CoreProvider", "  url: "+coreRepository(t),
 		"cert-manager:", "  externallyProvisioned: true")
 	w.ctl.env = slices.DeleteFunc(w.ctl.env, func(e string) bool { return strings.HasPrefix(e, "DROVER_") }) // the pages must set them
 	w.ctl.env = append(w.ctl.env, "KUBECONFIG="+w.management.AdminKubeconfig(),
@@ -227,7 +226,7 @@ func (w *walk) begin(t *testing.T, g ground) *user {
 	u := &user{walk: w, ground: g, folder: t.TempDir()}
 	u.stand = g.start(t, w, body.NewFleet(t.Context(), body.Options{}))
 	u.save(t, u.files)
-	flavors, err := filepath.Glob(w.folder + "/cluster-template-*.yaml")
+	flavors, err := filepath.Glob(w.release + "/cluster-template-*.yaml")
 	if err != nil || len(flavors) == 0 {
 		t.Fatalf("no flavors: %v", err)
 	}
