@@ -184,7 +184,7 @@ func TestClusterctl(t *testing.T) {
 // TestAdoptPage: docs/adopt-a-cluster.md shows the objects of its flavor as they are.
 func TestAdoptPage(t *testing.T) {
 	page := string(read(t, root(t)+"/docs/adopt-a-cluster.md"))
-	_, page, _ = strings.Cut(page, "\n## 3. ")
+	_, page, _ = strings.Cut(page, "\n## What the flavor contains\n")
 	_, page, _ = strings.Cut(page, "```yaml\n")
 	shown, _, _ := strings.Cut(page, "```\n")
 	made := objects(t, newClusterctl(t).generate(t, "adopted", "blue", "team-a"))

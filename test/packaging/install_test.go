@@ -33,17 +33,25 @@ var folders = strings.NewReplacer(published+"/latest", "RELEASES/latest", publis
 // folder with the releases takes the place of those that the page names.
 func installBlock(t *testing.T, language, contains, releases string) string {
 	t.Helper()
-	page := string(read(t, root(t)+"/docs/install.md"))
-	var found []string
-	for _, m := range regexp.MustCompile("(?ms)^ *```"+language+"\n(.*?)^ *```").FindAllStringSubmatch(page, -1) {
-		if strings.Contains(m[1], contains) {
-			found = append(found, m[1])
-		}
-	}
+	return strings.ReplaceAll(folders.Replace(pageBlock(t, "docs/install.md", language, contains)), "RELEASES", releases)
+}
+
+// pageBlock returns the only block of a page in a language that contains a text.
+func pageBlock(t *testing.T, page, language, contains string) string {
+	t.Helper()
+	found := slices.DeleteFunc(pageBlocks(string(read(t, root(t)+"/"+page)), language), func(block string) bool { return !strings.Contains(block, contains) })
 	if len(found) != 1 {
-		t.Fatalf("docs/install.md has %d blocks of %s with %q", len(found), language, contains)
+		t.Fatalf("%s has %d blocks of %s with %q", page, len(found), language, contains)
 	}
-	return strings.ReplaceAll(folders.Replace(found[0]), "RELEASES", releases)
+	return found[0]
+}
+
+// pageBlocks returns the blocks of a text in a language.
+func pageBlocks(text, language string) (blocks []string) {
+	for _, m := range regexp.MustCompile("(?ms)^ *```"+language+"\n(.*?)^ *```").FindAllStringSubmatch(text, -1) {
+		blocks = append(blocks, m[1])
+	}
+	return blocks
 }
 
 // shell runs commands of a page in a folder as a user would: kubectl and clusterctl are in PATH,

@@ -50,7 +50,7 @@ func (a *azure) open(_ context.Context, t *Tenant) (faultproxy.Options, error) {
 	var err error
 	group := "Nodes-" + t.Name
 	// All tenants' machines are in one workload cluster.
-	if t.Azure, err = StartAzureStub(t.Token, group, len(a.groups)%200+1, a.power); err != nil {
+	if t.Azure, err = StartAzureStub(t.Token, group, len(a.groups)%200+1, AzurePower(a.fleet)); err != nil {
 		return faultproxy.Options{}, err
 	}
 	a.groups[t.Name] = t.Azure
@@ -70,14 +70,16 @@ func StartAzureStub(secret, group string, network int, power func(armstub.Guest)
 // armCall names a call of Azure by its method and the kind of resource.
 func armCall(c *faultproxy.Call, r *http.Request, _ []byte) { c.Verb = armstub.Operation(r) }
 
-// power runs a guest as a body of the fleet.
-func (a *azure) power(g armstub.Guest) (off func()) {
-	b := a.fleet.New(body.Machine{
-		InstanceID: g.Name, Region: armstub.Location, Zone: g.Zone, Hostname: g.Name, IP: g.IP, CPU: g.CPUs, MemoryMiB: g.MemoryMiB, DiskGiB: 30,
-		Arch: g.Architecture, OS: "linux", UserData: g.UserData,
-	})
-	b.Start()
-	return b.Stop
+// AzurePower returns a function that runs guests of a stand-in for Azure as bodies of the fleet.
+func AzurePower(fleet *body.Fleet) func(armstub.Guest) (off func()) {
+	return func(g armstub.Guest) (off func()) {
+		b := fleet.New(body.Machine{
+			InstanceID: g.Name, Region: armstub.Location, Zone: g.Zone, Hostname: g.Name, IP: g.IP, CPU: g.CPUs, MemoryMiB: g.MemoryMiB, DiskGiB: 30,
+			Arch: g.Architecture, OS: "linux", UserData: g.UserData,
+		})
+		b.Start()
+		return b.Stop
+	}
 }
 
 // AzureCredentials returns the content of an account's Secret.

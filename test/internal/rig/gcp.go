@@ -56,7 +56,7 @@ func (g *gcp) open(_ context.Context, t *Tenant) (faultproxy.Options, error) {
 	defer g.mu.Unlock()
 	var err error
 	// All tenants' machines are in one workload cluster.
-	if t.GCP, err = StartGCPStub(t.Token, GCPProject(t), len(g.projects)%200+1, g.power); err != nil {
+	if t.GCP, err = StartGCPStub(t.Token, GCPProject(t), len(g.projects)%200+1, GCPPower(g.fleet)); err != nil {
 		return faultproxy.Options{}, err
 	}
 	g.projects[t.Name] = t.GCP
@@ -83,14 +83,17 @@ func gcpCall(c *faultproxy.Call, r *http.Request, _ []byte) { c.Verb = gcpstub.O
 // GCPProject returns the project of a tenant on Google Cloud.
 func GCPProject(t *Tenant) string { return "nodes-" + t.Name }
 
-// power runs a guest as a body of the fleet.
-func (g *gcp) power(guest gcpstub.Guest) (off func()) {
-	b := g.fleet.New(body.Machine{
-		InstanceID: guest.Name, Region: gcpstub.Region, Zone: guest.Zone, Hostname: guest.Name, IP: guest.IP, CPU: guest.CPUs, MemoryMiB: guest.MemoryMiB, DiskGiB: 10,
-		Arch: guest.Architecture, OS: "linux", UserData: guest.UserData(),
-	})
-	b.Start()
-	return b.Stop
+// GCPPower returns a function that runs guests of a stand-in for Compute Engine as bodies of the
+// fleet.
+func GCPPower(fleet *body.Fleet) func(gcpstub.Guest) (off func()) {
+	return func(guest gcpstub.Guest) (off func()) {
+		b := fleet.New(body.Machine{
+			InstanceID: guest.Name, Region: gcpstub.Region, Zone: guest.Zone, Hostname: guest.Name, IP: guest.IP, CPU: guest.CPUs, MemoryMiB: guest.MemoryMiB, DiskGiB: 10,
+			Arch: guest.Architecture, OS: "linux", UserData: guest.UserData(),
+		})
+		b.Start()
+		return b.Stop
+	}
 }
 
 // GCPCredentials returns the content of an account's Secret: the service account's key, with an ID.

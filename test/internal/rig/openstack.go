@@ -36,17 +36,20 @@ func (o *openstack) start(ctx context.Context, _ *Rig) (err error) {
 	}
 	alive, cancel := context.WithCancel(context.Background())
 	o.cancel, o.fleet = cancel, body.NewFleet(alive, body.Options{})
-	o.cloud.Power(alive, o.power)
+	o.cloud.Power(alive, OpenStackPower(o.fleet))
 	return nil
 }
 
-func (o *openstack) power(g stack.Guest) (off func()) {
-	b := o.fleet.New(body.Machine{
-		InstanceID: g.ID, Region: stack.Region, Zone: g.Zone, Hostname: g.Hostname, IP: g.IP, CPU: 1, MemoryMiB: 512, DiskGiB: 1,
-		Arch: "amd64", OS: "linux", UserData: g.UserData,
-	})
-	b.Start()
-	return b.Stop
+// OpenStackPower returns a function that runs servers of an OpenStack as bodies of the fleet.
+func OpenStackPower(fleet *body.Fleet) func(stack.Guest) (off func()) {
+	return func(g stack.Guest) (off func()) {
+		b := fleet.New(body.Machine{
+			InstanceID: g.ID, Region: stack.Region, Zone: g.Zone, Hostname: g.Hostname, IP: g.IP, CPU: 1, MemoryMiB: 512, DiskGiB: 1,
+			Arch: "amd64", OS: "linux", UserData: g.UserData,
+		})
+		b.Start()
+		return b.Stop
+	}
 }
 
 func (o *openstack) open(_ context.Context, t *Tenant) (faultproxy.Options, error) {
