@@ -226,9 +226,9 @@ func TestSuites(t *testing.T) {
 		"docs/x.md":                     nil,
 		"Tiltfile":                      {"tilt"},
 		"test/outage/x_test.go":         {"outage"},
-		"internal/test/vcenter/x.go":    {"crash CLOUD=vsphere", "chaos CLOUD=vsphere", "vsphere"},
+		"internal/test/vcenter/x.go":    {"crash CLOUD=vsphere", "chaos CLOUD=vsphere", "vsphere", "kubeadm"},
 		"cloud/openstack/x.go":          {"damage", "openstack", "vm"},
-		"cloud/aws/ec2stub/x.go":        {"storm", "crash CLOUD=aws", "chaos CLOUD=aws", "aws", "takeover", "autoscaler", "damage"},
+		"cloud/aws/ec2stub/x.go":        {"storm", "crash CLOUD=aws", "chaos CLOUD=aws", "aws", "takeover", "autoscaler", "kubeadm", "damage"},
 	} {
 		repository := t.TempDir()
 		for _, command := range [][]string{{"init", "-q"}, {"commit", "-q", "--allow-empty", "-m", "before"}} {
