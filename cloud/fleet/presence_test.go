@@ -16,7 +16,7 @@ type story struct {
 	notified int
 }
 
-// counts counts the notifications that a step causes.
+// counts records the notifications that a step causes.
 func (s *story) counts(step func()) {
 	s.changes.notify = nil
 	step()

@@ -228,9 +228,9 @@ func TestSuites(t *testing.T) {
 		"test/faults/outage/x_test.go":  {"outage"},
 		"test/clouds/x_test.go":         {"aws", "azure", "gcp", "vsphere"},
 		"test/clouds/kubevirt/x.go":     {"kubevirt"},
-		"internal/test/vcenter/x.go":    {"crash CLOUD=vsphere", "chaos CLOUD=vsphere", "vsphere"},
+		"internal/test/vcenter/x.go":    {"crash CLOUD=vsphere", "chaos CLOUD=vsphere", "vsphere", "kubeadm"},
 		"cloud/openstack/x.go":          {"damage", "openstack", "vm"},
-		"cloud/aws/ec2stub/x.go":        {"storm", "crash CLOUD=aws", "chaos CLOUD=aws", "aws", "takeover", "autoscaler", "damage"},
+		"cloud/aws/ec2stub/x.go":        {"storm", "crash CLOUD=aws", "chaos CLOUD=aws", "aws", "takeover", "autoscaler", "kubeadm", "damage"},
 	} {
 		repository := t.TempDir()
 		for _, command := range [][]string{{"init", "-q"}, {"commit", "-q", "--allow-empty", "-m", "before"}} {

@@ -250,9 +250,15 @@ func managerOf(t *testing.T, all []*unstructured.Unstructured) corev1.Container 
 // of the release.
 func hasFlags(t *testing.T, manager corev1.Container) {
 	t.Helper()
-	for _, flag := range []string{"--leader-elect", "--machine-concurrency=100", "--v=4"} {
+	for _, flag := range []string{"--leader-elect", "--drovermachine-concurrency=100", "--v=4"} {
 		if !slices.Contains(manager.Args, flag) {
 			t.Errorf("%s is not among %q", flag, manager.Args)
+		}
+	}
+	known := string(read(t, root(t)+"/docs/flags.md")) // which a test compares with the manager
+	for _, flag := range manager.Args {
+		if flag, _, _ = strings.Cut(flag, "="); !strings.Contains(known, "`"+flag+" ") && !strings.Contains(known, "`"+flag+"`") {
+			t.Errorf("the manager has no flag %s", flag)
 		}
 	}
 	if got := environment(manager, "GOMEMLIMIT"); got != "3686MiB" || manager.Resources.Limits.Memory().String() != "4Gi" || manager.Resources.Requests.Cpu().IsZero() {
@@ -265,7 +271,7 @@ func hasFlags(t *testing.T, manager corev1.Container) {
 
 // operatorSetsFlags tests that the operator sets the flags of the page, and that they stay.
 func operatorSetsFlags(t *testing.T, server client.Client, provider *unstructured.Unstructured, deployment *appsv1.Deployment) {
-	patch, err := yaml.YAMLToJSON([]byte(installBlock(t, "yaml", "--machine-concurrency: ", "")))
+	patch, err := yaml.YAMLToJSON([]byte(installBlock(t, "yaml", "--drovermachine-concurrency: ", "")))
 	if err != nil {
 		t.Fatal(err)
 	}
