@@ -175,7 +175,7 @@ func TestOldNames(t *testing.T) {
 		}
 	}
 	old, mapped, found := texts["docs/upgrades.md"], "", false
-	if texts["docs/upgrades.md"], mapped, found = strings.Cut(old, "## From the release candidate"); !found || !oldNames.MatchString(mapped) {
+	if texts["docs/upgrades.md"], mapped, found = strings.Cut(old, "## From the first release candidate"); !found || !oldNames.MatchString(mapped) {
 		t.Error("docs/upgrades.md has no table of old names")
 	}
 	for name, text := range texts {
