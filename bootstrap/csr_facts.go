@@ -45,8 +45,7 @@ func (r *CSRReconciler) droverMachine(ctx context.Context, machine *clusterv1.Ma
 }
 
 func onDroverMachine(machine *clusterv1.Machine) bool {
-	ref := machine.Spec.InfrastructureRef
-	return ref.Kind == "DroverMachine" && ref.APIGroup == infrav1.GroupVersion.Group
+	return machine.Spec.InfrastructureRef.GroupKind() == infrav1.DroverMachineKind
 }
 
 // isDrovers reports whether the machine's infrastructure or its bootstrap provider is Drover. The

@@ -157,7 +157,7 @@ func (t *MachineMetrics) ownerChanged(ctx context.Context, before, after *cluste
 	joined := !before.Status.NodeRef.IsDefined() && after.Status.NodeRef.IsDefined()
 	drained := !isVMDeletionRequested(before) && isVMDeletionRequested(after) && !after.Status.Deletion.NodeDrainStartTime.IsZero()
 	remediated := before.DeletionTimestamp.IsZero() && !after.DeletionTimestamp.IsZero() && isRemediated(after)
-	if !joined && !drained && !remediated || after.Spec.InfrastructureRef.GroupKind() != infrav1.GroupVersion.WithKind("DroverMachine").GroupKind() {
+	if !joined && !drained && !remediated || after.Spec.InfrastructureRef.GroupKind() != infrav1.DroverMachineKind {
 		return
 	}
 	m := &infrav1.DroverMachine{}

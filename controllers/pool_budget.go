@@ -212,7 +212,7 @@ func (b *PoolBudgets) collect(ctx context.Context, namespace string, budgets map
 // counts reports whether a machine counts for its pool's budget: it is on its way, or has joined
 // within startupAge. A machine that was moved here has meaningless times.
 func counts(owner *clusterv1.Machine, m *infrav1.DroverMachine, now time.Time) bool {
-	if !owner.DeletionTimestamp.IsZero() || owner.Spec.InfrastructureRef.GroupKind() != infrav1.GroupVersion.WithKind("DroverMachine").GroupKind() ||
+	if !owner.DeletionTimestamp.IsZero() || owner.Spec.InfrastructureRef.GroupKind() != infrav1.DroverMachineKind ||
 		m.Spec.Creation.Token != "" && !isCreatedHere(m) {
 		return false
 	}

@@ -82,7 +82,7 @@ func (r *TraceReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	if err := r.Client.Get(ctx, req.NamespacedName, owner); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !isStartOver(owner) || time.Since(startEnd(owner)) > startupAge || owner.Spec.InfrastructureRef.GroupKind() != infrav1.GroupVersion.WithKind("DroverMachine").GroupKind() {
+	if !isStartOver(owner) || time.Since(startEnd(owner)) > startupAge || owner.Spec.InfrastructureRef.GroupKind() != infrav1.DroverMachineKind {
 		return reconcile.Result{}, nil
 	}
 	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: owner.Namespace, Name: owner.Spec.InfrastructureRef.Name}, m); err != nil {

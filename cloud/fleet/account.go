@@ -351,8 +351,8 @@ func (s *accountState) Living(token string) int {
 
 // CreatedAt returns when the cloud created the machine's VM, by the cloud's clock; zero if the cloud
 // does not say, or the VM was not seen yet. It never calls the cloud.
-func (a *Account) CreatedAt(token string) time.Time {
-	if instances := liveInstances(a.inventory.resources(token)); len(instances) == 1 {
+func (s *accountState) CreatedAt(token string) time.Time {
+	if instances := liveInstances(s.inventory.resources(token)); len(instances) == 1 {
 		return instances[0].CreatedAt
 	}
 	return time.Time{}

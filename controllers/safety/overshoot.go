@@ -334,15 +334,9 @@ const (
 	set        = "MachineSet"
 )
 
-// Drover's kinds. Other providers use the same API group.
-var (
-	droverMachineKind         = infrav1.GroupVersion.WithKind("DroverMachine").GroupKind()
-	droverMachineTemplateKind = infrav1.GroupVersion.WithKind("DroverMachineTemplate").GroupKind()
-)
-
 // makesDroverMachines reports whether a pool's machines are Drover's, not another provider's.
 func makesDroverMachines(template clusterv1.MachineTemplateSpec) bool {
-	return template.Spec.InfrastructureRef.GroupKind() == droverMachineTemplateKind
+	return template.Spec.InfrastructureRef.GroupKind() == infrav1.DroverMachineTemplateKind
 }
 
 // controllerOf returns the name of the object's controller if it is of the given Cluster API kind.
@@ -417,7 +411,7 @@ func (r *OvershootReconciler) count(ofSet map[string]*pool, machines []clusterv1
 	for i := range machines {
 		m := &machines[i]
 		owner, owned := controllerOf(m, set)
-		if !owned || m.Spec.InfrastructureRef.GroupKind() != droverMachineKind || !m.DeletionTimestamp.IsZero() {
+		if !owned || m.Spec.InfrastructureRef.GroupKind() != infrav1.DroverMachineKind || !m.DeletionTimestamp.IsZero() {
 			continue
 		}
 		if p := ofSet[owner]; p != nil {

@@ -173,7 +173,7 @@ func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *cluster
 	return func(ctx context.Context, machine *clusterv1.Machine) (bootstrap.Host, error) {
 		none := bootstrap.Host{}
 		ref := machine.Spec.InfrastructureRef
-		if ref.APIGroup != infrav1.GroupVersion.Group || ref.Kind != "DroverMachine" {
+		if ref.GroupKind() != infrav1.DroverMachineKind {
 			return none, nil
 		}
 		droverMachine := &infrav1.DroverMachine{}

@@ -19,9 +19,13 @@ import (
 // GroupVersion is the API group and version of the kinds in this package.
 var GroupVersion = schema.GroupVersion{Group: "infrastructure.cluster.x-k8s.io", Version: "v1beta1"}
 
-// DroverClusterKind is the kind that a Cluster's infrastructureRef names if Drover provides its
-// infrastructure.
-var DroverClusterKind = GroupVersion.WithKind("DroverCluster").GroupKind()
+// The kinds that the infrastructureRef of a Cluster, of a Machine and of a Machine's template names
+// if Drover provides the infrastructure. Other providers use the same API group.
+var (
+	DroverClusterKind         = GroupVersion.WithKind("DroverCluster").GroupKind()
+	DroverMachineKind         = GroupVersion.WithKind("DroverMachine").GroupKind()
+	DroverMachineTemplateKind = GroupVersion.WithKind("DroverMachineTemplate").GroupKind()
+)
 
 // AddToScheme registers the kinds of this package.
 func AddToScheme(s *runtime.Scheme) error {
