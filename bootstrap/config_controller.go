@@ -94,7 +94,8 @@ func (r *ConfigReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manage
 		For(&bootstrapv1.DroverConfig{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(configOfMachine), builder.WithPredicates(machineChanged())).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.configsOfCluster), builder.WithPredicates(clusterChanged())).
-		Watches(&clusterv1.Cluster{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
+		Watches(&clusterv1.Cluster{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent,
+			_ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
 			r.tokens.ForgetCluster(e.Object.GetUID())
 			r.clientCAs.forget(e.Object.GetUID())
 		}}).
@@ -268,9 +269,11 @@ func ready(s *scope) error {
 	case s.machine == nil:
 		return &waiting{reason: bootstrapv1.WaitingForOwnerReason, message: "Waiting for a Machine to own this config"}
 	case util.IsControlPlaneMachine(s.machine):
-		return &waiting{reason: bootstrapv1.InvalidSpecReason, message: "DroverConfig supports only worker Machines, but this Machine belongs to a control plane"}
+		return &waiting{reason: bootstrapv1.InvalidSpecReason,
+			message: "DroverConfig supports only worker Machines, but this Machine belongs to a control plane"}
 	case s.cluster == nil:
-		return &waiting{reason: bootstrapv1.WaitingForClusterReason, message: fmt.Sprintf("Waiting for Cluster %q to exist", s.machine.Spec.ClusterName)}
+		return &waiting{reason: bootstrapv1.WaitingForClusterReason,
+			message: fmt.Sprintf("Waiting for Cluster %q to exist", s.machine.Spec.ClusterName)}
 	case !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false):
 		return &waiting{reason: bootstrapv1.WaitingForClusterReason, message: "Waiting for the Cluster's infrastructure to be provisioned"}
 	case !ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false):
@@ -328,7 +331,8 @@ func (r *ConfigReconciler) delete(ctx context.Context, s *scope) (ctrl.Result, e
 func (r *ConfigReconciler) workload(ctx context.Context, s *scope) (client.Client, error) {
 	c, err := r.ClusterCache.GetUncachedClient(ctx, client.ObjectKeyFromObject(s.cluster))
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
-		return nil, &waiting{reason: bootstrapv1.WaitingForControlPlaneReason, message: "Waiting for a connection to the workload cluster", after: recheck}
+		return nil, &waiting{reason: bootstrapv1.WaitingForControlPlaneReason, message: "Waiting for a connection to the workload cluster",
+			after: recheck}
 	}
 	return c, err
 }
@@ -349,7 +353,8 @@ func (r *ConfigReconciler) conclude(s *scope, paused bool, result ctrl.Result, e
 	var w *waiting
 	done := ptr.Deref(s.config.Status.Initialization.DataSecretCreated, false)
 	switch {
-	case errors.As(err, &w) && done && (w.reason == bootstrapv1.WaitingForControlPlaneReason || w.reason == bootstrapv1.WaitingForClusterReason):
+	case errors.As(err, &w) && done && (w.reason == bootstrapv1.WaitingForControlPlaneReason ||
+		w.reason == bootstrapv1.WaitingForClusterReason):
 		// The user data are ready. A temporary loss of the cluster does not change that.
 		return ctrl.Result{RequeueAfter: w.after}, nil
 	case errors.As(err, &w):
@@ -359,7 +364,8 @@ func (r *ConfigReconciler) conclude(s *scope, paused bool, result ctrl.Result, e
 		return ctrl.Result{}, err
 	case err != nil:
 		if !done {
-			set(clusterv1.ReadyCondition, bootstrapv1.InternalErrorReason, "An internal error occurred and will be retried; see the manager's log", metav1.ConditionFalse)
+			set(clusterv1.ReadyCondition, bootstrapv1.InternalErrorReason, "An internal error occurred and will be retried; see the manager's log",
+				metav1.ConditionFalse)
 		}
 		return ctrl.Result{}, err
 	case done:

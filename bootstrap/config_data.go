@@ -102,7 +102,8 @@ func (r *ConfigReconciler) own(ctx context.Context, s *scope, found *corev1.Secr
 		return nil
 	}
 	handedOut := ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, "") == found.Name
-	ours := found.Type == clusterv1.ClusterSecretType && found.Labels[clusterv1.ClusterNameLabel] == s.cluster.Name && len(found.Data[valueKey]) > 0
+	ours := found.Type == clusterv1.ClusterSecretType && found.Labels[clusterv1.ClusterNameLabel] == s.cluster.Name &&
+		len(found.Data[valueKey]) > 0
 	same := owner == nil || (owner.Kind == "DroverConfig" && owner.Name == s.config.Name)
 	if !handedOut || !ours || !same {
 		return &waiting{
@@ -140,7 +141,8 @@ func (r *ConfigReconciler) replaceData(ctx context.Context, s *scope, workload c
 	if err := r.Client.Patch(ctx, found, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("writing the Secret with the user data: %w", err)
 	}
-	return &waiting{reason: bootstrapv1.InternalErrorReason, message: "Another machine's bootstrap token has the same ID; creating another token", after: time.Second}
+	return &waiting{reason: bootstrapv1.InternalErrorReason,
+		message: "Another machine's bootstrap token has the same ID; creating another token", after: time.Second}
 }
 
 func (r *ConfigReconciler) render(ctx context.Context, s *scope, workload client.Client) (map[string][]byte, string, error) {

@@ -23,7 +23,8 @@ import (
 // readSecrets reads the values that a spec takes from Secrets of its own namespace, past any cache.
 // If one is missing, the error names it, and the controller checks again later. It accepts only
 // Secrets with the label MachineSecretLabel.
-func readSecrets(ctx context.Context, reader client.Reader, namespace string, keys []bootstrapv1.SecretKey) (map[bootstrapv1.SecretKey][]byte, error) {
+func readSecrets(ctx context.Context, reader client.Reader, namespace string,
+	keys []bootstrapv1.SecretKey) (map[bootstrapv1.SecretKey][]byte, error) {
 	out := make(map[bootstrapv1.SecretKey][]byte, len(keys))
 	missing := func(format string, args ...any) error {
 		return &waiting{reason: bootstrapv1.WaitingForSecretReason, after: recheck, message: fmt.Sprintf(format, args...)}
@@ -40,7 +41,8 @@ func readSecrets(ctx context.Context, reader client.Reader, namespace string, ke
 				return nil, fmt.Errorf("reading the Secret %q: %w", key.Name, err)
 			}
 			if _, ok := found.Labels[bootstrapv1.MachineSecretLabel]; !ok {
-				return nil, missing("Waiting for the label %s on Secret %q, which permits Drover to put the Secret onto machines", bootstrapv1.MachineSecretLabel, key.Name)
+				return nil, missing("Waiting for the label %s on Secret %q, which permits Drover to put the Secret onto machines",
+					bootstrapv1.MachineSecretLabel, key.Name)
 			}
 		}
 		value, ok := found.Data[key.Key]
@@ -57,7 +59,8 @@ func readSecrets(ctx context.Context, reader client.Reader, namespace string, ke
 func (r *ConfigReconciler) controlPlaneVersion(ctx context.Context, cluster *clusterv1.Cluster) (string, error) {
 	config, err := r.ClusterCache.GetRESTConfig(ctx, client.ObjectKeyFromObject(cluster))
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
-		return "", &waiting{reason: bootstrapv1.WaitingForControlPlaneReason, message: "Waiting for a connection to the workload cluster", after: recheck}
+		return "", &waiting{reason: bootstrapv1.WaitingForControlPlaneReason, message: "Waiting for a connection to the workload cluster",
+			after: recheck}
 	}
 	if err != nil {
 		return "", err

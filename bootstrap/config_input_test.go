@@ -41,7 +41,8 @@ func (r *secretReader) Get(_ context.Context, key client.ObjectKey, o client.Obj
 
 func TestReadSecrets(t *testing.T) {
 	g := NewWithT(t)
-	r := &secretReader{secrets: map[string]map[string][]byte{"a": {"x": []byte("1"), "y": []byte("2"), "other": []byte("3")}, "b": {"z": nil}, "private": {"x": nil}}}
+	r := &secretReader{secrets: map[string]map[string][]byte{"a": {"x": []byte("1"), "y": []byte("2"), "other": []byte("3")}, "b": {"z": nil},
+		"private": {"x": nil}}}
 	keys := []bootstrapv1.SecretKey{{Name: "a", Key: "x"}, {Name: "a", Key: "y"}, {Name: "b", Key: "z"}}
 	got, err := readSecrets(t.Context(), r, "tenant", keys)
 	g.Expect(err).NotTo(HaveOccurred())

@@ -57,7 +57,8 @@ func grantsOf(config *bootstrapv1.DroverConfig) []grant {
 
 // ensureRights grants the config's token its rights. It checks at most every ten minutes per
 // Cluster. Only CSRReconciler approves certificates.
-func (r *ConfigReconciler) ensureRights(ctx context.Context, config *bootstrapv1.DroverConfig, cluster *clusterv1.Cluster, workload client.Client) error {
+func (r *ConfigReconciler) ensureRights(ctx context.Context, config *bootstrapv1.DroverConfig, cluster *clusterv1.Cluster,
+	workload client.Client) error {
 	for _, g := range grantsOf(config) {
 		if r.tokens.IsBound(cluster.UID, g.name) {
 			continue

@@ -46,10 +46,13 @@ func TestSlimRequest(t *testing.T) {
 		"of a person":                    {certificatesv1.KubeAPIServerClientSignerName, func(*csr) {}, empty, false},
 		"with a large content":           {signer, func(r *csr) { r.Spec.Request = large }, empty, true},
 		"with a large content, to serve": {serving, func(r *csr) { r.Spec.Request = large }, empty, true},
-		"with a large annotation":        {signer, func(r *csr) { r.Annotations = map[string]string{"note": string(large[:256<<10])} }, empty, true},
-		"with many labels":               {signer, func(r *csr) { r.Labels = manyLabels() }, empty, true},
-		"of a user with many groups":     {signer, func(r *csr) { r.Spec.Groups = strings.Split(strings.Repeat("group,", 10_000), ",") }, empty, true},
-		"with large extra":               {signer, func(r *csr) { r.Spec.Extra = map[string]certificatesv1.ExtraValue{"x": {string(large)}} }, empty, true},
+		"with a large annotation": {signer, func(r *csr) { r.Annotations = map[string]string{"note": string(large[:256<<10])} },
+			empty, true},
+		"with many labels": {signer, func(r *csr) { r.Labels = manyLabels() }, empty, true},
+		"of a user with many groups": {signer, func(r *csr) { r.Spec.Groups = strings.Split(strings.Repeat("group,", 10_000), ",") },
+			empty, true},
+		"with large extra": {signer, func(r *csr) { r.Spec.Extra = map[string]certificatesv1.ExtraValue{"x": {string(large)}} },
+			empty, true},
 		"with a condition that decides nothing": {signer, func(r *csr) {
 			decide("Other")(r)
 			r.Status.Conditions[0].Message = string(large)
@@ -71,7 +74,8 @@ func TestSlimRequest(t *testing.T) {
 					Name: "csr-1", UID: "1", ResourceVersion: "2", CreationTimestamp: metav1.Now(), Labels: map[string]string{"a": "b"},
 					ManagedFields: []metav1.ManagedFieldsEntry{{Manager: string(large)}},
 				},
-				Spec: certificatesv1.CertificateSigningRequestSpec{SignerName: c.signer, Username: "system:node:blue-1", Groups: []string{"system:nodes"}, Request: request(t)},
+				Spec: certificatesv1.CertificateSigningRequestSpec{SignerName: c.signer, Username: "system:node:blue-1",
+					Groups: []string{"system:nodes"}, Request: request(t)},
 			}
 			c.change(r)
 			want := r.DeepCopy()
@@ -86,7 +90,8 @@ func TestSlimRequest(t *testing.T) {
 				case described: // joining.go reads it
 					want.Spec.Request = r.Spec.Request
 				case decided:
-					want.Status = certificatesv1.CertificateSigningRequestStatus{Conditions: []certificatesv1.CertificateSigningRequestCondition{{Type: decisionOf(r)}}}
+					want.Status = certificatesv1.CertificateSigningRequestStatus{
+						Conditions: []certificatesv1.CertificateSigningRequestCondition{{Type: decisionOf(r)}}}
 				case empty:
 					want.Status = certificatesv1.CertificateSigningRequestStatus{}
 				}
@@ -102,7 +107,8 @@ func TestSlimRequest(t *testing.T) {
 			if c.refuse {
 				cluster := testCluster()
 				all := fakeClient(t, interceptor.Funcs{}, cluster)
-				v, err := (&CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}).
+				v, err := (&CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster)),
+					APIServer: noKubeconfig}).
 					judge(t.Context(), cluster, all, slim)
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(v).To(Equal(verdict{why: "it is larger than 16 KiB, and a kubelet's is not"}))

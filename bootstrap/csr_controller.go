@@ -119,7 +119,8 @@ func (r *CSRReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, 
 		predicate.TypedFuncs[*clusterv1.Cluster]{
 			UpdateFunc: func(e event.TypedUpdateEvent[*clusterv1.Cluster]) bool {
 				return e.ObjectOld.Labels[clusterv1.WatchLabel] != e.ObjectNew.Labels[clusterv1.WatchLabel] ||
-					e.ObjectOld.Spec.InfrastructureRef != e.ObjectNew.Spec.InfrastructureRef || e.ObjectOld.Spec.ControlPlaneRef != e.ObjectNew.Spec.ControlPlaneRef
+					e.ObjectOld.Spec.InfrastructureRef != e.ObjectNew.Spec.InfrastructureRef ||
+					e.ObjectOld.Spec.ControlPlaneRef != e.ObjectNew.Spec.ControlPlaneRef
 			},
 		}))
 	if err != nil {
@@ -220,7 +221,8 @@ func (r *CSRReconciler) forget(cluster client.ObjectKey) {
 
 // isKubeletRequest passes requests to the two signers for kubelet certificates.
 func isKubeletRequest(request *certificatesv1.CertificateSigningRequest) bool {
-	return request.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName || request.Spec.SignerName == certificatesv1.KubeletServingSignerName
+	return request.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName ||
+		request.Spec.SignerName == certificatesv1.KubeletServingSignerName
 }
 
 func isDecided(request *certificatesv1.CertificateSigningRequest) bool {
@@ -228,7 +230,8 @@ func isDecided(request *certificatesv1.CertificateSigningRequest) bool {
 }
 
 func isDecision(c certificatesv1.CertificateSigningRequestCondition) bool {
-	return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed
+	return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied ||
+		c.Type == certificatesv1.CertificateFailed
 }
 
 // verdict is the decision on a request. The zero verdict leaves it alone without an Event.
@@ -301,7 +304,8 @@ func unlessGone(err error) error {
 	return err
 }
 
-func (r *CSRReconciler) approve(ctx context.Context, req CSRRequest, request *certificatesv1.CertificateSigningRequest, v verdict) (ctrl.Result, error) {
+func (r *CSRReconciler) approve(ctx context.Context, req CSRRequest, request *certificatesv1.CertificateSigningRequest,
+	v verdict) (ctrl.Result, error) {
 	workload, err := r.ClusterCache.GetUncachedClient(ctx, req.Cluster)
 	if err != nil {
 		return ctrl.Result{}, unlessGone(err)
@@ -323,7 +327,8 @@ func (r *CSRReconciler) approve(ctx context.Context, req CSRRequest, request *ce
 }
 
 // reportNotApproved emits one Event that says why a request is left alone.
-func (r *CSRReconciler) reportNotApproved(cluster *clusterv1.Cluster, req CSRRequest, request *certificatesv1.CertificateSigningRequest, v verdict) ctrl.Result {
+func (r *CSRReconciler) reportNotApproved(cluster *clusterv1.Cluster, req CSRRequest, request *certificatesv1.CertificateSigningRequest,
+	v verdict) ctrl.Result {
 	result := ctrl.Result{RequeueAfter: v.recheckAfter}
 	if v.why == "" || (v.delayEvent && time.Since(request.CreationTimestamp.Time) < csrGrace) {
 		return result

@@ -22,7 +22,8 @@ import (
 )
 
 // judge finds the machine of a request and checks the request against it.
-func (r *CSRReconciler) judge(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, request *certificatesv1.CertificateSigningRequest) (verdict, error) {
+func (r *CSRReconciler) judge(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader,
+	request *certificatesv1.CertificateSigningRequest) (verdict, error) {
 	if isTooLarge(request) {
 		return reject(nil, fmt.Sprintf("it is larger than %d KiB, and a kubelet's is not", maxCachedRequest>>10)), nil
 	}
@@ -42,7 +43,8 @@ func (r *CSRReconciler) judge(ctx context.Context, cluster *clusterv1.Cluster, c
 }
 
 // judgeFirst judges a request for a machine's first certificate, sent with its token.
-func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, request *certificatesv1.CertificateSigningRequest, tokenID string) (verdict, error) {
+func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader,
+	request *certificatesv1.CertificateSigningRequest, tokenID string) (verdict, error) {
 	workload, err := r.ClusterCache.GetUncachedClient(ctx, client.ObjectKeyFromObject(cluster))
 	if err != nil {
 		return verdict{}, err
@@ -121,7 +123,8 @@ func (r *CSRReconciler) machineByToken(ctx context.Context, cluster *clusterv1.C
 }
 
 // judgeRenewal judges a Node's request to renew its client certificate.
-func (r *CSRReconciler) judgeRenewal(ctx context.Context, cluster *clusterv1.Cluster, request *certificatesv1.CertificateSigningRequest, node string) (verdict, error) {
+func (r *CSRReconciler) judgeRenewal(ctx context.Context, cluster *clusterv1.Cluster, request *certificatesv1.CertificateSigningRequest,
+	node string) (verdict, error) {
 	machine, _, err := r.machineOfNode(ctx, cluster, node)
 	if err != nil {
 		return verdict{}, err
@@ -143,7 +146,8 @@ func (r *CSRReconciler) judgeRenewal(ctx context.Context, cluster *clusterv1.Clu
 }
 
 // judgeServing judges a request for the certificate of a kubelet's own API.
-func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, request *certificatesv1.CertificateSigningRequest, node string) (verdict, error) {
+func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader,
+	request *certificatesv1.CertificateSigningRequest, node string) (verdict, error) {
 	machine, rival, err := r.machineOfNode(ctx, cluster, node)
 	if err != nil {
 		return verdict{}, err
@@ -191,7 +195,8 @@ func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Clu
 
 // approveWithinLimit approves the request, unless it is for a longer lifetime than the machine's
 // DroverConfig permits.
-func (r *CSRReconciler) approveWithinLimit(ctx context.Context, machine *clusterv1.Machine, request *certificatesv1.CertificateSigningRequest) (verdict, error) {
+func (r *CSRReconciler) approveWithinLimit(ctx context.Context, machine *clusterv1.Machine,
+	request *certificatesv1.CertificateSigningRequest) (verdict, error) {
 	config := &bootstrapv1.DroverConfig{}
 	for _, ref := range configOfMachine(ctx, machine) {
 		if err := r.Client.Get(ctx, ref.NamespacedName, config); client.IgnoreNotFound(err) != nil {
@@ -208,7 +213,8 @@ func (r *CSRReconciler) approveWithinLimit(ctx context.Context, machine *cluster
 // have its name. A Machine that Cluster API has matched with the Node wins. rival is then another
 // Machine that will have the same name; it may be the one whose kubelet runs as the Node. If
 // several match otherwise, machineOfNode returns nil.
-func (r *CSRReconciler) machineOfNode(ctx context.Context, cluster *clusterv1.Cluster, node string) (machine, rival *clusterv1.Machine, err error) {
+func (r *CSRReconciler) machineOfNode(ctx context.Context, cluster *clusterv1.Cluster,
+	node string) (machine, rival *clusterv1.Machine, err error) {
 	list := &clusterv1.MachineList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingFields{machineByNode: node}); err != nil {
 		return nil, nil, fmt.Errorf("finding the Machine of a Node: %w", err)
@@ -238,7 +244,8 @@ func (r *CSRReconciler) machineOfNode(ctx context.Context, cluster *clusterv1.Cl
 // nodeIsMachine returns the Node, or nil if there is none. It also reports whether Cluster API has
 // linked the Node to the machine, or both have the same provider ID. The name alone proves nothing,
 // because another machine's Node may have it.
-func nodeIsMachine(ctx context.Context, cached client.Reader, name string, machine *clusterv1.Machine, cloud *infrav1.DroverMachine) (node *corev1.Node, ours bool, err error) {
+func nodeIsMachine(ctx context.Context, cached client.Reader, name string, machine *clusterv1.Machine,
+	cloud *infrav1.DroverMachine) (node *corev1.Node, ours bool, err error) {
 	node = &corev1.Node{}
 	if err := cached.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 		if apierrors.IsNotFound(err) {

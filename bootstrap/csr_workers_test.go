@@ -96,7 +96,8 @@ func holdApprovers(t *testing.T, workers int) {
 			objects = append(objects, &certificatesv1.CertificateSigningRequest{
 				ObjectMeta: metav1.ObjectMeta{Name: name},
 				Spec: certificatesv1.CertificateSigningRequestSpec{
-					SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Username: "system:bootstrap:abcdef", Groups: []string{token.Group}, Request: []byte("x"),
+					SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Username: "system:bootstrap:abcdef", Groups: []string{token.Group},
+					Request: []byte("x"),
 				},
 			})
 			requests = append(requests, CSRRequest{Cluster: cluster, Name: name})
@@ -104,7 +105,8 @@ func holdApprovers(t *testing.T, workers int) {
 	}
 	var hangs sync.Map // cluster → true, as the forwarder reports it
 	answer := make(chan struct{})
-	clusters := &tokenReaders{workload: fakeClient(t, interceptor.Funcs{}, objects...), reading: map[client.ObjectKey]int{}, reads: map[client.ObjectKey]int{}}
+	clusters := &tokenReaders{workload: fakeClient(t, interceptor.Funcs{}, objects...), reading: map[client.ObjectKey]int{},
+		reads: map[client.ObjectKey]int{}}
 	clusters.read = func(ctx context.Context, cluster client.ObjectKey) error {
 		if cluster == good { // busy, but it answers
 			<-answer
@@ -131,7 +133,8 @@ func holdApprovers(t *testing.T, workers int) {
 	}
 	approver, err := controller.NewTypedUnmanaged(fmt.Sprintf("approver-%d", workers), options)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(approver.Watch(source.TypedFunc[CSRRequest](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[CSRRequest]) error {
+	g.Expect(approver.Watch(source.TypedFunc[CSRRequest](func(_ context.Context,
+		queue workqueue.TypedRateLimitingInterface[CSRRequest]) error {
 		for _, r := range requests {
 			queue.Add(r)
 		}

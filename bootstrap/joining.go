@@ -109,7 +109,8 @@ func (r *CSRReconciler) listRequests(ctx context.Context, cluster client.ObjectK
 
 // latestRequest returns the newest request for a first certificate that the machine is known to
 // have sent, or that is for its Node. It also returns why the request was not approved.
-func (r *CSRReconciler) latestRequest(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (*certificatesv1.CertificateSigningRequest, string, error) {
+func (r *CSRReconciler) latestRequest(ctx context.Context, cluster *clusterv1.Cluster,
+	machine *clusterv1.Machine) (*certificatesv1.CertificateSigningRequest, string, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	list, err := r.listRequests(ctx, key)
 	if err != nil {
@@ -124,7 +125,8 @@ func (r *CSRReconciler) latestRequest(ctx context.Context, cluster *clusterv1.Cl
 	var why string
 	for i := range list.Items {
 		request := &list.Items[i]
-		if request.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || (found != nil && request.CreationTimestamp.Before(&found.CreationTimestamp)) {
+		if request.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName ||
+			(found != nil && request.CreationTimestamp.Before(&found.CreationTimestamp)) {
 			continue
 		}
 		said := report{}
@@ -158,15 +160,18 @@ func describeRequest(request *certificatesv1.CertificateSigningRequest, why stri
 	prefix := fmt.Sprintf("its kubelet has requested a certificate (%s), which ", request.Name)
 	for _, c := range request.Status.Conditions {
 		if c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed {
-			return infrav1.CertificateNotApprovedReason, prefix + strings.TrimRight(fmt.Sprintf("has the condition %s: %s %s", c.Type, c.Reason, c.Message), ": ")
+			return infrav1.CertificateNotApprovedReason, prefix +
+				strings.TrimRight(fmt.Sprintf("has the condition %s: %s %s", c.Type, c.Reason, c.Message), ": ")
 		}
 	}
 	switch {
 	case len(request.Status.Certificate) > 0:
 		return infrav1.NodeMissingReason, fmt.Sprintf(
-			"its kubelet has received a certificate (%s) and has not registered its Node: check \"journalctl -u kubelet\" on the machine", request.Name)
+			"its kubelet has received a certificate (%s) and has not registered its Node: check \"journalctl -u kubelet\" on the machine",
+			request.Name)
 	case isDecided(request):
-		return infrav1.CertificateNotApprovedReason, prefix + "is approved but was not issued: check the controller manager of the workload cluster"
+		return infrav1.CertificateNotApprovedReason, prefix +
+			"is approved but was not issued: check the controller manager of the workload cluster"
 	case why != "":
 		return infrav1.CertificateNotApprovedReason, prefix + "was not approved: " + why
 	}
@@ -200,7 +205,8 @@ func (r *ConfigReconciler) diagnoseNoRequest(ctx context.Context, cluster *clust
 // still valid. User data that Drover did not create have no known token and count as good.
 func (r *ConfigReconciler) isTokenValid(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (bool, error) {
 	data := &corev1.Secret{}
-	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ptr.Deref(machine.Spec.Bootstrap.DataSecretName, "")}, data)
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: machine.Namespace,
+		Name: ptr.Deref(machine.Spec.Bootstrap.DataSecretName, "")}, data)
 	if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("reading the Secret with the user data: %w", err)
 	}

@@ -50,7 +50,8 @@ import (
 func fakeClient(t *testing.T, hooks interceptor.Funcs, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme,
+		infrav1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +98,8 @@ func testMachine(name string, uid types.UID) *clusterv1.Machine {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name, UID: uid, Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}},
 		Spec: clusterv1.MachineSpec{
 			ClusterName: "blue", ProviderID: "simulated:///" + name,
-			Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "DroverConfig", Name: name}},
+			Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group,
+				Kind: "DroverConfig", Name: name}},
 			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: name},
 		},
 	}
@@ -117,14 +119,16 @@ func TestTokenOfAnEarlierMachine(t *testing.T) {
 	csr := &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: "csr-1"},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
-			SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
-			Username: "system:bootstrap:abcdef", Groups: []string{token.Group},
+			SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+			Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+			Username:   "system:bootstrap:abcdef", Groups: []string{token.Group},
 			Request: request(t),
 		},
 	}
 	for uid, approved := range map[types.UID]bool{"machine-1": true, "machine-2": false} {
 		c := fakeClient(t, interceptor.Funcs{}, cluster.DeepCopy(), testMachine("blue-1", uid), secret.DeepCopy())
-		r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
+		r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)),
+			APIServer: noKubeconfig}
 		v, err := r.judge(t.Context(), cluster, c, csr)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(v.approve).To(Equal(approved), "%s: %s", uid, v.why)
@@ -150,7 +154,8 @@ func TestProgressNeverBlocks(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := NewWithT(t)
 				cluster, machine := testCluster(), testMachine("blue-1", "machine-1")
-				workload := fakeClient(t, interceptor.Funcs{List: func(ctx context.Context, inner client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+				workload := fakeClient(t, interceptor.Funcs{List: func(ctx context.Context, inner client.WithWatch, list client.ObjectList,
+					o ...client.ListOption) error {
 					if _, ok := list.(*certificatesv1.CertificateSigningRequestList); ok && c.reason == infrav1.NodeMissingReason {
 						ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // as ClusterCache does
 						defer cancel()
@@ -254,10 +259,12 @@ func TestServingJudgedByTheCluster(t *testing.T) {
 			gone, elsewhere := droverMachine("blue-3", "10.0.0.10"), droverMachine("red-1", "10.0.0.11")
 			gone.Status.InstanceState = infrav1.InstanceStateGone
 			elsewhere.Labels[clusterv1.ClusterNameLabel] = "red"
-			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}, Spec: corev1.ServiceSpec{ClusterIPs: []string{"10.43.0.1"}}}
+			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"},
+				Spec: corev1.ServiceSpec{ClusterIPs: []string{"10.43.0.1"}}}
 			all := fakeClient(t, interceptor.Funcs{}, o.cluster, o.machine, o.cloud, o.node, service, gone, elsewhere,
 				droverMachine("blue-2", "10.0.0.8"), testNode("other", "10.0.0.9"))
-			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(o.cluster)), APIServer: noKubeconfig}
+			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(o.cluster)),
+				APIServer: noKubeconfig}
 			v, err := r.judge(t.Context(), o.cluster, all, servingRequest(t, c.asked))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(v.approve).To(Equal(c.approved), v.why)
@@ -275,7 +282,8 @@ func TestReservedNodeName(t *testing.T) {
 			cluster.Spec.ClusterNetwork.ServiceDomain = domain
 			machine.Status.NodeRef.Name = "blue-1"
 			c := fakeClient(t, interceptor.Funcs{}, cluster, machine, droverMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
-			r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
+			r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)),
+				APIServer: noKubeconfig}
 			serving := servingRequest(t, "10.0.0.7")
 			serving.Spec.Request = requestNamed(t, "blue-1")
 			for _, csr := range []*certificatesv1.CertificateSigningRequest{renewalRequest(t), serving} {
@@ -292,7 +300,8 @@ func TestReservedNodeName(t *testing.T) {
 func TestOthersMachines(t *testing.T) {
 	aws := func(m *clusterv1.Machine) { m.Spec.InfrastructureRef.Kind = "AWSMachine" }
 	kubeadm := func(m *clusterv1.Machine) {
-		m.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfig", Name: m.Name}
+		m.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: "bootstrap.cluster.x-k8s.io", Kind: "KubeadmConfig",
+			Name: m.Name}
 	}
 	byHand := func(m *clusterv1.Machine) { m.Spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: new("data")} }
 	ref := func(group, kind string) clusterv1.ContractVersionedObjectReference {
@@ -308,7 +317,8 @@ func TestOthersMachines(t *testing.T) {
 	}{
 		"another provider's cluster and machine": {awsCluster, kubeadmPlane, changes{aws, kubeadm}, false, false},
 		"another provider's user data by hand":   {awsCluster, kubeadmPlane, changes{aws, byHand}, false, false},
-		"a kind of the same name":                {ref("example.org", "DroverCluster"), ref("example.org", "AdoptedControlPlane"), changes{aws, kubeadm}, false, false},
+		"a kind of the same name": {ref("example.org", "DroverCluster"), ref("example.org", "AdoptedControlPlane"),
+			changes{aws, kubeadm}, false, false},
 		"another provider's machine in Drover's cluster": {
 			ref(infrav1.GroupVersion.Group, "DroverCluster"), kubeadmPlane, changes{aws, kubeadm}, true, false,
 		},
@@ -384,9 +394,12 @@ func TestCertificateLifetime(t *testing.T) {
 			machine.Status.NodeRef.Name = "blue-1"
 			config := &bootstrapv1.DroverConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "blue-1"}}
 			config.Spec.MaxCertificateSeconds = c.limit
-			secret := holder(&scope{cluster: cluster, machine: machine, config: config}).Secret("abcdef.0123456789abcdef", time.Now().Add(time.Minute))
-			all := fakeClient(t, interceptor.Funcs{}, cluster, machine, config, secret, droverMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
-			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
+			secret := holder(&scope{cluster: cluster, machine: machine, config: config}).Secret("abcdef.0123456789abcdef",
+				time.Now().Add(time.Minute))
+			all := fakeClient(t, interceptor.Funcs{}, cluster, machine, config, secret, droverMachine("blue-1", "10.0.0.7"),
+				testNode("blue-1", "10.0.0.7"))
+			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster)),
+				APIServer: noKubeconfig}
 			first := renewalRequest(t)
 			first.Spec.Username, first.Spec.Groups = "system:bootstrap:abcdef", []string{token.Group}
 			for _, csr := range []*certificatesv1.CertificateSigningRequest{first, renewalRequest(t), servingRequest(t, "10.0.0.7")} {
@@ -417,7 +430,8 @@ func TestMachineNamedAsAnotherNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			cluster, machine, cloud, node := testCluster(), testMachine("machine-1", "machine-1"), droverMachine("machine-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7")
+			cluster, machine, cloud, node := testCluster(), testMachine("machine-1", "machine-1"), droverMachine("machine-1", "10.0.0.7"),
+				testNode("blue-1", "10.0.0.7")
 			machine.Status.NodeRef.Name = "blue-1"
 			if c.host != "" {
 				cloud.Status.Addresses = append(cloud.Status.Addresses, clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: c.host})
@@ -427,7 +441,8 @@ func TestMachineNamedAsAnotherNode(t *testing.T) {
 				objects = append(objects, c.other)
 			}
 			all := fakeClient(t, interceptor.Funcs{}, objects...)
-			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
+			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(cluster)),
+				APIServer: noKubeconfig}
 			v, err := r.judge(t.Context(), cluster, all, renewalRequest(t))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(v.approve).To(Equal(c.renewal), v.why)
@@ -444,14 +459,16 @@ func TestServiceMayNotBeRead(t *testing.T) {
 	g := NewWithT(t)
 	asked := 0
 	cluster := testCluster()
-	c := fakeClient(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	c := fakeClient(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+		opts ...client.GetOption) error {
 		if _, ok := o.(*corev1.Service); ok {
 			asked++
 			return apierrors.NewForbidden(corev1.Resource("services"), key.Name, nil)
 		}
 		return c.Get(ctx, key, o, opts...)
 	}}, cluster, testMachine("blue-1", "machine-1"), droverMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
-	r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig}
+	r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)),
+		APIServer: noKubeconfig}
 	for range 2 {
 		v, err := r.judge(t.Context(), cluster, c, servingRequest(t, "10.0.0.7"))
 		g.Expect(err).NotTo(HaveOccurred())
@@ -477,14 +494,17 @@ func TestDecisionsAreRecorded(t *testing.T) {
 	g := NewWithT(t)
 	cluster, approved, refused := testCluster(), servingRequest(t, "10.0.0.7"), servingRequest(t, "10.0.0.8")
 	approved.Name, refused.Name = "approved", "refused"
-	approval := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, _ string, o client.Object, _ ...client.SubResourceUpdateOption) error {
+	approval := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, _ string, o client.Object,
+		_ ...client.SubResourceUpdateOption) error {
 		return c.Status().Update(ctx, o)
 	}}
-	c := fakeClient(t, approval, cluster, testMachine("blue-1", "machine-1"), droverMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"), approved, refused)
+	c := fakeClient(t, approval, cluster, testMachine("blue-1", "machine-1"), droverMachine("blue-1", "10.0.0.7"),
+		testNode("blue-1", "10.0.0.7"), approved, refused)
 	var log []string
 	r := &CSRReconciler{
-		Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig, Recorder: events.NewFakeRecorder(10),
-		Log: funcr.New(func(_, line string) { log = append(log, line) }, funcr.Options{}),
+		Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)), APIServer: noKubeconfig,
+		Recorder: events.NewFakeRecorder(10),
+		Log:      funcr.New(func(_, line string) { log = append(log, line) }, funcr.Options{}),
 	}
 	for range 2 {
 		for _, name := range []string{"approved", "refused"} {
@@ -493,29 +513,34 @@ func TestDecisionsAreRecorded(t *testing.T) {
 		}
 	}
 	g.Expect(log).To(HaveExactElements(
-		And(ContainSubstring(`"Approved the certificate request"`), ContainSubstring(`"certificate"="approved"`), ContainSubstring(`"cluster"="tenant/blue"`)),
-		And(ContainSubstring(`"The certificate request is not approved"`), ContainSubstring(`"certificate"="refused"`), ContainSubstring("10.0.0.8")),
+		And(ContainSubstring(`"Approved the certificate request"`), ContainSubstring(`"certificate"="approved"`),
+			ContainSubstring(`"cluster"="tenant/blue"`)),
+		And(ContainSubstring(`"The certificate request is not approved"`), ContainSubstring(`"certificate"="refused"`),
+			ContainSubstring("10.0.0.8")),
 	))
 }
 
 func servingRequest(t *testing.T, ip string) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	return &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
-		SignerName: certificatesv1.KubeletServingSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
-		Username: "system:node:blue-1", Groups: []string{"system:nodes"}, Request: request(t, net.ParseIP(ip)),
+		SignerName: certificatesv1.KubeletServingSignerName,
+		Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+		Username:   "system:node:blue-1", Groups: []string{"system:nodes"}, Request: request(t, net.ParseIP(ip)),
 	}}
 }
 
 func renewalRequest(t *testing.T) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	return &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
-		SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
-		Username: "system:node:blue-1", Groups: []string{"system:nodes"}, Request: request(t),
+		SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+		Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+		Username:   "system:node:blue-1", Groups: []string{"system:nodes"}, Request: request(t),
 	}}
 }
 
 func droverMachine(name, address string) *infrav1.DroverMachine {
-	out := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}}}
+	out := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name,
+		Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}}}
 	out.Spec.ProviderID = "simulated:///" + name
 	out.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: address}}
 	return out

@@ -22,7 +22,8 @@ func TestChecks(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(checkConfig(&bootstrapv1.DroverConfig{Spec: spec("blue")})).To(BeEmpty())
 	g.Expect(checkConfig(&bootstrapv1.DroverConfig{Spec: spec("not a value")})).NotTo(BeEmpty())
-	g.Expect(checkConfig(&bootstrapv1.DroverConfig{Spec: bootstrapv1.DroverConfigSpec{OperatingSystem: "beos"}})).To(BeEmpty(), "the controller judges it")
+	g.Expect(checkConfig(&bootstrapv1.DroverConfig{Spec: bootstrapv1.DroverConfigSpec{OperatingSystem: "beos"}})).To(BeEmpty(),
+		"the controller judges it")
 	template := &bootstrapv1.DroverConfigTemplate{}
 	template.Spec.Template.Spec = spec("blue")
 	g.Expect(checkTemplate(template)).To(BeEmpty())
@@ -38,7 +39,8 @@ func TestFinalizerOnCreation(t *testing.T) {
 	g := NewWithT(t)
 	for operation, want := range map[admissionv1.Operation]int{admissionv1.Create: 1, admissionv1.Update: 0} {
 		config := &bootstrapv1.DroverConfig{}
-		ctx := admission.NewContextWithRequest(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: operation}})
+		ctx := admission.NewContextWithRequest(t.Context(),
+			admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: operation}})
 		g.Expect(Webhooks{}.Default(ctx, config)).To(Succeed())
 		g.Expect(config.Finalizers).To(HaveLen(want), "%s", operation)
 	}

@@ -125,7 +125,8 @@ const ownEndpoint = "set spec.controlPlaneEndpoint to a host and port at which m
 
 // adopt reads the user's kubeconfig, checks that it works, and passes it to Cluster API. It reports
 // the result in the Available condition.
-func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) (reconcile.Result, error) {
+func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane,
+	cluster *clusterv1.Cluster) (reconcile.Result, error) {
 	source, config, refused, err := r.kubeconfig(ctx, adopted)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -152,8 +153,9 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 		return reconcile.Result{}, err
 	}
 	if failure == nil && named && !(apiServerProbe{config, r.Dial}).hasHostsCertificate(ctx, probeTimeout) {
-		failure = &probeFailure{controlplanev1.KubeconfigRefusedReason, "The API server's certificate is valid for the kubeconfig's tls-server-name, " +
-			"which machines do not know, and not for the server's host, so none could join: " + ownEndpoint}
+		failure = &probeFailure{controlplanev1.KubeconfigRefusedReason,
+			"The API server's certificate is valid for the kubeconfig's tls-server-name, " +
+				"which machines do not know, and not for the server's host, so none could join: " + ownEndpoint}
 	}
 	if failure != nil {
 		setUnavailable(adopted, failure.reason, failure.message)
@@ -196,7 +198,8 @@ type provenKubeconfig struct {
 // uses the same kubeconfig, probes the server's health for all. So probe asks the server itself
 // only about a kubeconfig that it has not seen working, while that connection does not answer, and
 // once in a while for the version.
-func (r *AdoptedControlPlaneReconciler) probe(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) (version string, failure *probeFailure, err error) {
+func (r *AdoptedControlPlaneReconciler) probe(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster,
+	config *kubeconfig.Config) (version string, failure *probeFailure, err error) {
 	data, err := config.Serialize(cluster.Name)
 	if err != nil {
 		return "", nil, err
@@ -280,7 +283,8 @@ func kubeconfigKey(adopted *controlplanev1.AdoptedControlPlane) string {
 }
 
 // kubeconfig reads and checks the user's kubeconfig, or returns why it can't be used.
-func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane) (*corev1.Secret, *kubeconfig.Config, *probeFailure, error) {
+func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context,
+	adopted *controlplanev1.AdoptedControlPlane) (*corev1.Secret, *kubeconfig.Config, *probeFailure, error) {
 	ref := adopted.Spec.KubeconfigRef
 	source := &corev1.Secret{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: adopted.Namespace, Name: ref.Name}, source)
@@ -317,7 +321,8 @@ func endpointOf(adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.
 }
 
 // ensureEndpoint sets an endpoint that the user left out. Cluster API copies it to the Cluster.
-func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, endpoint clusterv1.APIEndpoint) error {
+func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane,
+	endpoint clusterv1.APIEndpoint) error {
 	if adopted.Spec.ControlPlaneEndpoint.IsValid() {
 		return nil
 	}
@@ -335,7 +340,8 @@ func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adop
 // ensureKubeconfigSecret writes <cluster>-kubeconfig in the form that Cluster API expects, unless
 // it is up to date. It never changes a Secret of that name that the control plane does not own. In
 // that case it returns a message that describes the conflict.
-func (r *AdoptedControlPlaneReconciler) ensureKubeconfigSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, source *corev1.Secret, config *kubeconfig.Config) (string, error) {
+func (r *AdoptedControlPlaneReconciler) ensureKubeconfigSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane,
+	cluster *clusterv1.Cluster, source *corev1.Secret, config *kubeconfig.Config) (string, error) {
 	name := secret.Name(cluster.Name, secret.Kubeconfig)
 	if source.Name == name {
 		return missingInSecret(source, adopted, cluster), nil
@@ -364,7 +370,8 @@ const noKey = "The key of this authority is not known here. Workers join without
 // ensureCASecret writes <cluster>-ca, where Cluster API's kubeadm bootstrap provider finds the
 // certificate authority that its machines pin. A Secret of that name that the control plane does
 // not own takes precedence and stays unchanged.
-func (r *AdoptedControlPlaneReconciler) ensureCASecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) error {
+func (r *AdoptedControlPlaneReconciler) ensureCASecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane,
+	cluster *clusterv1.Cluster, config *kubeconfig.Config) error {
 	_, err := r.ensureSecret(ctx, adopted, cluster, secret.Name(cluster.Name, secret.ClusterCA), map[string][]byte{
 		secret.TLSCrtDataName: config.CA(), secret.TLSKeyDataName: []byte(noKey),
 	})
@@ -373,7 +380,8 @@ func (r *AdoptedControlPlaneReconciler) ensureCASecret(ctx context.Context, adop
 
 // ensureSecret creates or updates the control plane's Secret of this name. ours is false if another
 // Secret has the name.
-func (r *AdoptedControlPlaneReconciler) ensureSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, name string, data map[string][]byte) (ours bool, err error) {
+func (r *AdoptedControlPlaneReconciler) ensureSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane,
+	cluster *clusterv1.Cluster, name string, data map[string][]byte) (ours bool, err error) {
 	have := &corev1.Secret{}
 	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: adopted.Namespace, Name: name}, have)
 	if apierrors.IsNotFound(err) {
@@ -388,7 +396,8 @@ func (r *AdoptedControlPlaneReconciler) ensureSecret(ctx context.Context, adopte
 	return true, r.refreshSecret(ctx, have, adopted, cluster, data)
 }
 
-func (r *AdoptedControlPlaneReconciler) createSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, name string, data map[string][]byte) error {
+func (r *AdoptedControlPlaneReconciler) createSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane,
+	cluster *clusterv1.Cluster, name string, data map[string][]byte) error {
 	if here, err := r.stillExists(ctx, adopted, cluster); err != nil || !here {
 		return err
 	}
@@ -407,7 +416,8 @@ func (r *AdoptedControlPlaneReconciler) createSecret(ctx context.Context, adopte
 // deleted. It bypasses the cache, so that the reconciler does not recreate a Secret that
 // "clusterctl move" has just deleted. The move pauses the Cluster first, but that arrives through
 // another watch, which may lag behind.
-func (r *AdoptedControlPlaneReconciler) stillExists(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) (bool, error) {
+func (r *AdoptedControlPlaneReconciler) stillExists(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane,
+	cluster *clusterv1.Cluster) (bool, error) {
 	liveCluster, liveAdopted := &clusterv1.Cluster{}, &controlplanev1.AdoptedControlPlane{}
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(cluster), liveCluster)
 	if err == nil {
@@ -420,7 +430,8 @@ func (r *AdoptedControlPlaneReconciler) stillExists(ctx context.Context, adopted
 	return same && !setPaused(liveAdopted, liveCluster) && liveAdopted.DeletionTimestamp.IsZero(), nil
 }
 
-func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data map[string][]byte) error {
+func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane,
+	cluster *clusterv1.Cluster, data map[string][]byte) error {
 	before := have.DeepCopy()
 	fillSecret(have, adopted, cluster, data)
 	if equality.Semantic.DeepEqual(before, have) {
@@ -435,7 +446,8 @@ func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have 
 // fillSecret sets the fields that Cluster API reads in a cluster's Secret, and no other metadata.
 func fillSecret(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data map[string][]byte) {
 	s.Labels = util.MergeMap(s.Labels, map[string]string{clusterv1.ClusterNameLabel: cluster.Name})
-	s.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(adopted, controlplanev1.GroupVersion.WithKind(adoptedControlPlaneKind))}
+	s.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(adopted,
+		controlplanev1.GroupVersion.WithKind(adoptedControlPlaneKind))}
 	s.Data = data
 }
 
@@ -487,7 +499,8 @@ func adoptedControlPlaneOf(cluster *clusterv1.Cluster) string {
 func (r *AdoptedControlPlaneReconciler) secretToControlPlanes(ctx context.Context, o client.Object) []reconcile.Request {
 	reads := func(adopted *controlplanev1.AdoptedControlPlane) bool {
 		cluster := adopted.Labels[clusterv1.ClusterNameLabel]
-		return slices.Contains([]string{adopted.Spec.KubeconfigRef.Name, secret.Name(cluster, secret.Kubeconfig), secret.Name(cluster, secret.ClusterCA)}, o.GetName())
+		return slices.Contains([]string{adopted.Spec.KubeconfigRef.Name, secret.Name(cluster, secret.Kubeconfig),
+			secret.Name(cluster, secret.ClusterCA)}, o.GetName())
 	}
 	return listRequests(ctx, r.Client, &controlplanev1.AdoptedControlPlaneList{}, reads, client.InNamespace(o.GetNamespace()))
 }

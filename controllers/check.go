@@ -50,7 +50,8 @@ func checkAccountID(account *infrav1.DroverAccount, place string) error {
 }
 
 // Check asks the API server of an adopted cluster for its version. It writes nothing.
-func (r *AdoptedControlPlaneReconciler) Check(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane) (version string, err error) {
+func (r *AdoptedControlPlaneReconciler) Check(ctx context.Context,
+	adopted *controlplanev1.AdoptedControlPlane) (version string, err error) {
 	_, config, refused, err := r.kubeconfig(ctx, adopted)
 	if err == nil && refused == nil {
 		version, refused = apiServerProbe{config, r.Dial}.run(ctx, probeTimeout)

@@ -57,8 +57,10 @@ func (r *CredentialsReconciler) SetupWithManager(mgr ctrl.Manager, options contr
 	return builder.ControllerManagedBy(mgr).
 		For(&corev1.Secret{}, builder.OnlyMetadata, builder.WithPredicates(held)).
 		Watches(&infrav1.DroverAccount{}, handler.EnqueueRequestsFromMapFunc(accountToSecret)).
-		Watches(&infrav1.DroverMachine{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountToSecret)), builder.WithPredicates(onlyDeleted())).
-		Watches(&infrav1.DroverCluster{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountToSecret)), builder.WithPredicates(onUpdate(endpointReleased))).
+		Watches(&infrav1.DroverMachine{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountToSecret)),
+			builder.WithPredicates(onlyDeleted())).
+		Watches(&infrav1.DroverCluster{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountToSecret)),
+			builder.WithPredicates(onUpdate(endpointReleased))).
 		WithOptions(options).
 		Named("credentials").
 		Complete(conflict.Retried(r))
@@ -66,7 +68,8 @@ func (r *CredentialsReconciler) SetupWithManager(mgr ctrl.Manager, options contr
 
 // endpointReleased passes the change after which a DroverCluster needs no account any more.
 func endpointReleased(before, after *infrav1.DroverCluster) bool {
-	return controllerutil.ContainsFinalizer(before, infrav1.EndpointFinalizer) && !controllerutil.ContainsFinalizer(after, infrav1.EndpointFinalizer)
+	return controllerutil.ContainsFinalizer(before, infrav1.EndpointFinalizer) &&
+		!controllerutil.ContainsFinalizer(after, infrav1.EndpointFinalizer)
 }
 
 // Reconcile removes the finalizer of one Secret if no account needs it.
@@ -84,7 +87,8 @@ func (r *CredentialsReconciler) Reconcile(ctx context.Context, req reconcile.Req
 	}
 	before := secret.DeepCopy()
 	controllerutil.RemoveFinalizer(secret, infrav1.CredentialsFinalizer)
-	if err := r.Client.Patch(ctx, secret, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+	if err := r.Client.Patch(ctx, secret, client.MergeFromWithOptions(before,
+		client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("removing the finalizer from Secret %q: %w", secret.Name, err)
 	}
 	return reconcile.Result{}, nil
@@ -127,8 +131,10 @@ func isNeeded(ctx context.Context, cache, api client.Reader, account client.Obje
 // usersOf returns the machines in an account. If there are none, it returns the name of a
 // DroverCluster whose load balancer is in the account, or "". It asks the API server for that: the
 // cache may not have the DroverCluster yet.
-func usersOf(ctx context.Context, cache, api client.Reader, account client.ObjectKey) (machines []infrav1.DroverMachine, cluster string, err error) {
-	machines, err = machinesThatRemain(ctx, cache, api, client.InNamespace(account.Namespace), client.MatchingFields{machineByAccount: account.Name})
+func usersOf(ctx context.Context, cache, api client.Reader,
+	account client.ObjectKey) (machines []infrav1.DroverMachine, cluster string, err error) {
+	machines, err = machinesThatRemain(ctx, cache, api, client.InNamespace(account.Namespace),
+		client.MatchingFields{machineByAccount: account.Name})
 	if err != nil || len(machines) > 0 {
 		return machines, "", err
 	}

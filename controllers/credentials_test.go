@@ -31,7 +31,8 @@ func (x *accountTest) release(t *testing.T) (gone bool) {
 // deleted only with it, is gone.
 func TestSecretOutlivesMachines(t *testing.T) {
 	t.Parallel()
-	cluster := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c", Finalizers: []string{infrav1.EndpointFinalizer}}}
+	cluster := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c",
+		Finalizers: []string{infrav1.EndpointFinalizer}}}
 	cluster.Spec.Endpoint.LoadBalancer.AccountRef.Name = "prod"
 	for name, more := range map[string]client.Object{"a machine": nil, "and a load balancer": cluster} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +112,8 @@ func TestSecretIsReconciled(t *testing.T) {
 	toSecret := ofAccount(x.Client, accountToSecret)
 	want := []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(x.secret)}}
 	x.Expect(toSecret(t.Context(), machine)).To(Equal(want))
-	before := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Finalizers: []string{infrav1.ClusterFinalizer, infrav1.EndpointFinalizer}}}
+	before := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team",
+		Finalizers: []string{infrav1.ClusterFinalizer, infrav1.EndpointFinalizer}}}
 	x.Expect(toSecret(t.Context(), before)).To(BeEmpty())
 	before.Spec.Endpoint.LoadBalancer.AccountRef.Name, before.Spec.Endpoint.LoadBalancer.Port = "prod", 6443
 	x.Expect(toSecret(t.Context(), before)).To(Equal(want))

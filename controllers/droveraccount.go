@@ -78,8 +78,10 @@ func (r *DroverAccountReconciler) SetupWithManager(mgr ctrl.Manager, options con
 	return builder.ControllerManagedBy(mgr).
 		For(&infrav1.DroverAccount{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(secretToAccounts(r.Client))).
-		Watches(&infrav1.DroverMachine{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountIfDeleted)), builder.WithPredicates(onlyDeleted())).
-		Watches(&infrav1.DroverCluster{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountIfDeleted)), builder.WithPredicates(onlyDeleted())).
+		Watches(&infrav1.DroverMachine{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountIfDeleted)),
+			builder.WithPredicates(onlyDeleted())).
+		Watches(&infrav1.DroverCluster{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountIfDeleted)),
+			builder.WithPredicates(onlyDeleted())).
 		WatchesRawSource(r.Changed.Source()).
 		WithOptions(options).
 		Named("droveraccount").
@@ -136,7 +138,8 @@ func (r *DroverAccountReconciler) write(ctx context.Context, before, account *in
 	setUnknown(account, infrav1.NotCheckedReason, infrav1.AccountInventoryFreshCondition, infrav1.AccountMachinesFoundCondition,
 		infrav1.AccountEventStreamConnectedCondition, infrav1.AccountOrphansResolvedCondition)
 	for kind, reasons := range map[string][]string{
-		clusterv1.ReadyCondition:              {infrav1.PlaceMismatchReason, infrav1.UnauthorizedReason, infrav1.SecretInvalidReason, infrav1.NotPermittedReason},
+		clusterv1.ReadyCondition: {infrav1.PlaceMismatchReason, infrav1.UnauthorizedReason, infrav1.SecretInvalidReason,
+			infrav1.NotPermittedReason},
 		infrav1.AccountMachinesFoundCondition: {infrav1.MassAbsenceReason},
 	} {
 		if reason := conditions.GetReason(account, kind); slices.Contains(reasons, reason) && conditions.GetReason(before, kind) != reason {
@@ -160,7 +163,8 @@ func (r *DroverAccountReconciler) record(before, account *infrav1.DroverAccount)
 	case is == infrav1.ReadyReason:
 		r.Log.Info("Connected the account", record.Account, key, record.CloudName, account.Status.Cloud, record.Place, account.Spec.Place)
 	default:
-		r.Log.Info("The account is not ready", record.Account, key, record.Reason, is, record.Message, conditions.GetMessage(account, clusterv1.ReadyCondition))
+		r.Log.Info("The account is not ready", record.Account, key, record.Reason, is, record.Message,
+			conditions.GetMessage(account, clusterv1.ReadyCondition))
 	}
 }
 
@@ -365,13 +369,16 @@ func (r *DroverAccountReconciler) refuseAmbient(account *infrav1.DroverAccount) 
 			"set spec.credentialsRef, or ask the operator to add the namespace to --ambient-credentials-namespaces", account.Namespace)}
 	}
 	if kubevirt := account.Spec.Cloud.KubeVirt; kubevirt != nil && kubevirt.Namespace != account.Namespace {
-		return &refusal{reason: infrav1.NotPermittedReason, message: fmt.Sprintf("With the manager's own credentials, VMs are created only in the DroverAccount's namespace, but spec.cloud.kubevirt.namespace is %q: "+
-			"set spec.credentialsRef, or create the DroverAccount in that namespace", kubevirt.Namespace)}
+		return &refusal{reason: infrav1.NotPermittedReason,
+			message: fmt.Sprintf("With the manager's own credentials, VMs are created only in the DroverAccount's namespace, but spec.cloud.kubevirt.namespace is %q: "+
+				"set spec.credentialsRef, or create the DroverAccount in that namespace", kubevirt.Namespace)}
 	}
 	sim, aws, azure, gcp := account.Spec.Cloud.Simulated, account.Spec.Cloud.AWS, account.Spec.Cloud.Azure, account.Spec.Cloud.GCP
 	google := gcp == nil || (gcp.Endpoint == "" && gcp.CABundle == "" && (gcp.UniverseDomain == "" || gcp.UniverseDomain == "googleapis.com"))
-	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") || (azure != nil && azure.Custom != (infrav1.AzureCustomCloud{})) || !google {
-		return &refusal{reason: infrav1.NotPermittedReason, message: "The manager's own credentials are never sent to a custom endpoint: set spec.credentialsRef, or remove the endpoint"}
+	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") ||
+		(azure != nil && azure.Custom != (infrav1.AzureCustomCloud{})) || !google {
+		return &refusal{reason: infrav1.NotPermittedReason,
+			message: "The manager's own credentials are never sent to a custom endpoint: set spec.credentialsRef, or remove the endpoint"}
 	}
 	return nil
 }

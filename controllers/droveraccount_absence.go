@@ -51,7 +51,8 @@ func (r *DroverAccountReconciler) setMachinesFound(ctx context.Context, account 
 	}
 	message := fmt.Sprintf("%d of %d machines are missing from the cloud at the same time, without a record of their termination, so none of them is treated as gone: "+
 		"check that the credentials can still read them; if they are really gone, run `kubectl -n %s annotate --overwrite droveraccount %s %s=%s`. Missing: %s",
-		state.MassAbsence.Missing, state.MassAbsence.Of, account.Namespace, account.Name, infrav1.ConfirmMissingAnnotation, state.MassAbsence.Digest, enumerate(missing))
+		state.MassAbsence.Missing, state.MassAbsence.Of, account.Namespace, account.Name, infrav1.ConfirmMissingAnnotation,
+		state.MassAbsence.Digest, enumerate(missing))
 	if message != conditions.GetMessage(account, infrav1.AccountMachinesFoundCondition) {
 		r.Log.Info("Machines are missing at the same time", record.Account, record.Key(account.Namespace, account.Name),
 			"missing", state.MassAbsence.Missing, "of", state.MassAbsence.Of, "digest", state.MassAbsence.Digest, "machines", missing)
@@ -65,9 +66,11 @@ func (r *DroverAccountReconciler) setMachinesFound(ctx context.Context, account 
 }
 
 // missing returns the account's machines that have these tokens, by name.
-func (r *DroverAccountReconciler) missing(ctx context.Context, account *infrav1.DroverAccount, tokens []string) ([]infrav1.MissingMachine, error) {
+func (r *DroverAccountReconciler) missing(ctx context.Context, account *infrav1.DroverAccount,
+	tokens []string) ([]infrav1.MissingMachine, error) {
 	list := &infrav1.DroverMachineList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(account.Namespace), client.MatchingFields{machineByAccount: account.Name}); err != nil {
+	if err := r.Client.List(ctx, list, client.InNamespace(account.Namespace),
+		client.MatchingFields{machineByAccount: account.Name}); err != nil {
 		return nil, fmt.Errorf("listing the machines of the account: %w", err)
 	}
 	wanted := sets.New(tokens...)

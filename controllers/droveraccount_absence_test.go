@@ -37,7 +37,8 @@ func TestMissingMachinesAreNamed(t *testing.T) {
 	slices.Reverse(tokens)
 	var lines []string
 	x.Log = funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
-	state := fleet.InventoryState{LastComplete: time.Now(), MassAbsence: &fleet.MassAbsence{Missing: 60, Of: 100, Tokens: tokens, Digest: "0a1b2c3d4e5f"}}
+	state := fleet.InventoryState{LastComplete: time.Now(),
+		MassAbsence: &fleet.MassAbsence{Missing: 60, Of: 100, Tokens: tokens, Digest: "0a1b2c3d4e5f"}}
 
 	setReady(x.account)
 	x.Expect(x.setMachinesFound(t.Context(), x.account, state)).To(Succeed())
@@ -56,7 +57,8 @@ func TestMissingMachinesAreNamed(t *testing.T) {
 
 	x.Expect(x.setMachinesFound(t.Context(), x.account, state)).To(Succeed())
 	x.Expect(lines).To(HaveLen(1), "it is logged once")
-	x.Expect(lines[0]).To(And(ContainSubstring(`"account"="team/prod"`), ContainSubstring("blue-40"), ContainSubstring("blue-99"), ContainSubstring("i-99"), Not(ContainSubstring("blue-39"))))
+	x.Expect(lines[0]).To(And(ContainSubstring(`"account"="team/prod"`), ContainSubstring("blue-40"), ContainSubstring("blue-99"),
+		ContainSubstring("i-99"), Not(ContainSubstring("blue-39"))))
 
 	setReady(x.account)
 	x.Expect(x.setMachinesFound(t.Context(), x.account, fleet.InventoryState{LastComplete: time.Now()})).To(Succeed())

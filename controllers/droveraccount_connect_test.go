@@ -209,7 +209,8 @@ func TestPlaceMismatch(t *testing.T) {
 	reason, _ = x.ready()
 	x.Expect(reason).To(Equal(infrav1.ReadyReason))
 	lines := log.grep(t, "")
-	x.Expect(said(lines)).To(Equal([]string{"Connected the account", "The account is not ready", "Connected the account"}), "one line for each change")
+	x.Expect(said(lines)).To(Equal([]string{"Connected the account", "The account is not ready", "Connected the account"}),
+		"one line for each change")
 	x.Expect(lines[1].Account).To(Equal("team/prod"))
 	x.Expect(lines[1].Reason).To(Equal(infrav1.PlaceMismatchReason))
 }
@@ -217,7 +218,8 @@ func TestPlaceMismatch(t *testing.T) {
 // TestStatedAccountID: an AWS account ID in the spec is compared before a place is recorded.
 func TestStatedAccountID(t *testing.T) {
 	t.Parallel()
-	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1", AccountID: "222222222222"}}})
+	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1",
+		AccountID: "222222222222"}}})
 	x.reconcile()
 	reason, message := x.ready()
 	x.Expect(reason).To(Equal(infrav1.PlaceMismatchReason))

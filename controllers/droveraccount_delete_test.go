@@ -17,7 +17,8 @@ import (
 func newAccountInUse(t *testing.T) (*accountTest, *infrav1.DroverMachine) {
 	t.Helper()
 	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
-	machine := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m", Finalizers: []string{infrav1.MachineFinalizer}}}
+	machine := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m",
+		Finalizers: []string{infrav1.MachineFinalizer}}}
 	machine.Spec.AccountRef.Name = "prod"
 	x.Expect(x.Client.Create(t.Context(), machine)).To(Succeed())
 	x.reconcile()

@@ -23,16 +23,25 @@ func TestRefuseAmbient(t *testing.T) {
 		spec      infrav1.DroverAccountSpec
 		refused   bool
 	}{
-		"listed":                 {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{}}}, false},
-		"not listed":             {"team-b", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{}}}, true},
-		"an endpoint of its own": {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Endpoint: "https://example.com"}}}, true},
-		"a custom Azure":         {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{Custom: infrav1.AzureCustomCloud{Endpoint: "https://management.example"}}}}, true},
-		"Google's own":           {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{UniverseDomain: "googleapis.com"}}}, false},
-		"another universe":       {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{UniverseDomain: "example.com"}}}, true},
-		"Google, an endpoint":    {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{Endpoint: "https://example.com"}}}, true},
-		"Google, authorities":    {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{CABundle: "PEM"}}}, true},
-		"VMs in its namespace":   {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "team-a"}}}, false},
-		"VMs in another one":     {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "kube-system"}}}, true},
+		"listed":     {"team-a", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{}}}, false},
+		"not listed": {"team-b", infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{}}}, true},
+		"an endpoint of its own": {"team-a", infrav1.DroverAccountSpec{
+			Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Endpoint: "https://example.com"}}}, true},
+		"a custom Azure": {"team-a", infrav1.DroverAccountSpec{
+			Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
+				Custom: infrav1.AzureCustomCloud{Endpoint: "https://management.example"}}}}, true},
+		"Google's own": {"team-a", infrav1.DroverAccountSpec{
+			Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{UniverseDomain: "googleapis.com"}}}, false},
+		"another universe": {"team-a", infrav1.DroverAccountSpec{
+			Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{UniverseDomain: "example.com"}}}, true},
+		"Google, an endpoint": {"team-a", infrav1.DroverAccountSpec{
+			Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{Endpoint: "https://example.com"}}}, true},
+		"Google, authorities": {"team-a", infrav1.DroverAccountSpec{
+			Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{CABundle: "PEM"}}}, true},
+		"VMs in its namespace": {"team-a", infrav1.DroverAccountSpec{
+			Cloud: infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "team-a"}}}, false},
+		"VMs in another one": {"team-a", infrav1.DroverAccountSpec{
+			Cloud: infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "kube-system"}}}, true},
 	} {
 		account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: test.namespace}, Spec: test.spec}
 		NewWithT(t).Expect(r.refuseAmbient(account) != nil).To(Equal(test.refused), name)

@@ -130,7 +130,8 @@ func (r *DroverClusterReconciler) claim(ctx context.Context, infra *infrav1.Drov
 			r.Unsent.Store(claimed.Spec.Creation.LoadBalancerToken, nil) // before the write, whose event asks for it
 		}
 		controllerutil.AddFinalizer(claimed, infrav1.EndpointFinalizer)
-	} else if !claimed.Spec.Endpoint.IsSet() && !claimed.Spec.ControlPlaneEndpoint.IsValid() && isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint) {
+	} else if !claimed.Spec.Endpoint.IsSet() && !claimed.Spec.ControlPlaneEndpoint.IsValid() &&
+		isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint) {
 		claimed.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint
 	}
 	if equality.Semantic.DeepEqual(infra.Spec, claimed.Spec) && equality.Semantic.DeepEqual(infra.Finalizers, claimed.Finalizers) {
@@ -151,7 +152,8 @@ func isUsableEndpoint(endpoint clusterv1.APIEndpoint) bool {
 }
 
 // report sets the status: failure domains, provisioned, Ready.
-func (r *DroverClusterReconciler) report(ctx context.Context, infra *infrav1.DroverCluster, cluster *clusterv1.Cluster) (result reconcile.Result, err error) {
+func (r *DroverClusterReconciler) report(ctx context.Context, infra *infrav1.DroverCluster,
+	cluster *clusterv1.Cluster) (result reconcile.Result, err error) {
 	template, pending, err := r.controlPlaneTemplate(ctx, cluster)
 	if err != nil {
 		return result, err
@@ -297,7 +299,8 @@ func (r *DroverClusterReconciler) machineToDeletedClusters(ctx context.Context, 
 }
 
 // requests returns the namespace's DroverClusters for which keep returns true.
-func (r *DroverClusterReconciler) requests(ctx context.Context, namespace string, keep func(*infrav1.DroverCluster) bool) []reconcile.Request {
+func (r *DroverClusterReconciler) requests(ctx context.Context, namespace string,
+	keep func(*infrav1.DroverCluster) bool) []reconcile.Request {
 	return listRequests(ctx, r.Client, &infrav1.DroverClusterList{}, keep, client.InNamespace(namespace))
 }
 

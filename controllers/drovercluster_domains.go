@@ -39,7 +39,8 @@ type accountsReport struct {
 
 // accounts reads the cluster's accounts. template is that of the control plane's machines; nil if
 // it is unknown.
-func (r *DroverClusterReconciler) accounts(ctx context.Context, infra *infrav1.DroverCluster, template *infrav1.DroverMachineTemplate) (accountsReport, error) {
+func (r *DroverClusterReconciler) accounts(ctx context.Context, infra *infrav1.DroverCluster,
+	template *infrav1.DroverMachineTemplate) (accountsReport, error) {
 	var report accountsReport
 	var zones, controlPlane []string
 	for _, ref := range infra.Spec.AccountRefs {
@@ -86,7 +87,8 @@ func intersection(a, b []string) []string {
 // control plane is of another kind or has another provider's machines, or says what it waits for.
 // It asks the API server, once in a while, rather than to watch all control planes: a manager may
 // not read more than it needs, and runs also where this kind does not exist.
-func (r *DroverClusterReconciler) controlPlaneTemplate(ctx context.Context, cluster *clusterv1.Cluster) (template *infrav1.DroverMachineTemplate, pending string, err error) {
+func (r *DroverClusterReconciler) controlPlaneTemplate(ctx context.Context,
+	cluster *clusterv1.Cluster) (template *infrav1.DroverMachineTemplate, pending string, err error) {
 	ref := cluster.Spec.ControlPlaneRef
 	if ref.APIGroup != kcpv1.GroupVersion.Group || ref.Kind != "KubeadmControlPlane" {
 		return nil, "", nil

@@ -26,9 +26,12 @@ import (
 
 // zonedCluster returns a cluster with two accounts, whose KubeadmControlPlane has a template in the
 // first one.
-func zonedCluster() (*clusterv1.Cluster, *infrav1.DroverCluster, *unstructured.Unstructured, *infrav1.DroverMachineTemplate, []client.Object) {
+func zonedCluster() (
+	*clusterv1.Cluster, *infrav1.DroverCluster, *unstructured.Unstructured, *infrav1.DroverMachineTemplate, []client.Object,
+) {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "prod"}}
-	cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io", Kind: "KubeadmControlPlane", Name: "plane"}
+	cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io",
+		Kind: "KubeadmControlPlane", Name: "plane"}
 	infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "team", Name: "prod", Finalizers: []string{infrav1.ClusterFinalizer},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "prod", UID: "prod"}},
@@ -70,8 +73,9 @@ func TestZonesOfAControlPlane(t *testing.T) {
 		get  error // of the control plane
 		want []string
 	}{
-		"one zone":                      {edit: func(o objects) { o.template.Status.FailureDomains = []string{"b"} }, want: []string{"b"}},
-		"two zones":                     {edit: func(o objects) { o.template.Status.FailureDomains = []string{"a", "c"} }, want: []string{"a", "c"}},
+		"one zone": {edit: func(o objects) { o.template.Status.FailureDomains = []string{"b"} }, want: []string{"b"}},
+		"two zones": {edit: func(o objects) { o.template.Status.FailureDomains = []string{"a", "c"} },
+			want: []string{"a", "c"}},
 		"all zones of its account":      {edit: func(objects) {}, want: []string{"a", "b", "c"}},
 		"a zone that the account lacks": {edit: func(o objects) { o.template.Status.FailureDomains = []string{"z"} }},
 		"a template of another provider": {edit: func(o objects) {
@@ -84,7 +88,8 @@ func TestZonesOfAControlPlane(t *testing.T) {
 		"a cloud that does not say the zones": {edit: func(o objects) {
 			setNotReady(o.template, infrav1.UnauthorizedReason, "it may not be asked")
 		}, want: []string{"a", "b", "c"}},
-		"another control plane": {edit: func(o objects) { o.cluster.Spec.ControlPlaneRef.Kind = "OtherControlPlane" }, want: []string{"a", "b", "c", "x"}},
+		"another control plane": {edit: func(o objects) { o.cluster.Spec.ControlPlaneRef.Kind = "OtherControlPlane" },
+			want: []string{"a", "b", "c", "x"}},
 		"a control plane that may not be read": {edit: func(objects) {},
 			get: apierrors.NewForbidden(schema.GroupResource{Resource: "kubeadmcontrolplanes"}, "plane", nil), want: []string{"a", "b", "c", "x"}},
 		"a kind that is not installed": {edit: func(objects) {}, get: &meta.NoKindMatchError{}, want: []string{"a", "b", "c", "x"}},
@@ -142,7 +147,8 @@ func TestZonesThatAreNotKnown(t *testing.T) {
 func zonedManagement(t *testing.T, get error, objects ...client.Object) client.Client {
 	t.Helper()
 	return fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&infrav1.DroverCluster{}).WithObjects(objects...).
-		WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+		WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+			options ...client.GetOption) error {
 			if _, ok := o.(*unstructured.Unstructured); ok && get != nil {
 				return get
 			}

@@ -31,7 +31,8 @@ func (r *DroverMachineReconciler) claim(ctx context.Context, s *machineScope) (*
 	claimed.Spec.Creation.Token = newToken(r.Identity)
 	if s.account.Cloud().Traits.ZonalIdempotency {
 		var err error
-		if claimed.Spec.Creation.FailureDomain, err = r.chooseDomain(ctx, &machineScope{DroverMachine: claimed, owner: s.owner, account: s.account}); err != nil {
+		if claimed.Spec.Creation.FailureDomain, err = r.chooseDomain(ctx,
+			&machineScope{DroverMachine: claimed, owner: s.owner, account: s.account}); err != nil {
 			return done(r.handleDomainError(s, err))
 		}
 	}

@@ -87,7 +87,8 @@ func (r *DroverMachineReconciler) create(ctx context.Context, s *machineScope) (
 // made for a machine that was deleted, already made or claimed again.
 func isCurrent(s *machineScope, live []infrav1.DroverMachine) bool {
 	return slices.ContainsFunc(live, func(m infrav1.DroverMachine) bool {
-		return m.UID == s.UID && m.DeletionTimestamp.IsZero() && m.Spec.ProviderID == "" && m.Spec.Creation.FailureDomain == s.Spec.Creation.FailureDomain &&
+		return m.UID == s.UID && m.DeletionTimestamp.IsZero() && m.Spec.ProviderID == "" &&
+			m.Spec.Creation.FailureDomain == s.Spec.Creation.FailureDomain &&
 			m.Spec.Creation.Attempt == s.Spec.Creation.Attempt && controllerutil.ContainsFinalizer(&m, infrav1.MachineFinalizer)
 	})
 }
@@ -147,7 +148,8 @@ func (r *DroverMachineReconciler) domains(ctx context.Context, s *machineScope) 
 	}
 	if domain := s.owner.Spec.FailureDomain; domain != "" {
 		if len(allowed) > 0 && !slices.Contains(allowed, domain) {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "the Machine requests failure domain %q, but the fields of the DroverMachine allow only %q", domain, allowed)
+			return nil, cloud.Errorf(cloud.InvalidSpec, "the Machine requests failure domain %q, but the fields of the DroverMachine allow only %q",
+				domain, allowed)
 		}
 		return []string{domain}, nil
 	}

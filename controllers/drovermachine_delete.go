@@ -111,7 +111,8 @@ func (r *DroverMachineReconciler) stopOnDuplicate(ctx context.Context, s *machin
 // adoptNode lets NodeReconciler set the provider ID of the VM on its Node, if the Node has none.
 // After the VM is gone, another VM may get its address, and the Node to remove could not be
 // identified. It returns nil when the deletion may go on.
-func (r *DroverMachineReconciler) adoptNode(ctx context.Context, s *machineScope, providerID string, addresses []clusterv1.MachineAddress) *reconcile.Result {
+func (r *DroverMachineReconciler) adoptNode(ctx context.Context, s *machineScope, providerID string,
+	addresses []clusterv1.MachineAddress) *reconcile.Result {
 	if s.cluster == nil || len(addresses) == 0 || (s.owner != nil && s.owner.Status.NodeRef.IsDefined()) {
 		return nil
 	}
@@ -138,7 +139,8 @@ const nodeTimeout = 2 * time.Minute
 // waitForNode returns nil once NodeReconciler has done the task, or has failed and there is no more
 // time: the work on Nodes is best effort, and does not delay a deletion for long. Once an attempt
 // has failed, Ready says the reason and the message.
-func (r *DroverMachineReconciler) waitForNode(ctx context.Context, s *machineScope, task nodeTask, reason, message string) *reconcile.Result {
+func (r *DroverMachineReconciler) waitForNode(ctx context.Context, s *machineScope, task nodeTask, reason,
+	message string) *reconcile.Result {
 	if neverServed(s) {
 		return nil
 	}

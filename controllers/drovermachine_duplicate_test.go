@@ -124,12 +124,19 @@ func TestTokenOfAnotherStopsNobody(t *testing.T) {
 		cluster []client.Object
 		change  func(*infrav1.DroverMachine)
 	}{
-		"of another cluster":                  {clusterIn("team-b", "owner-2"), func(*infrav1.DroverMachine) {}},
-		"of another cluster, under deletion":  {clusterIn("team-b", "owner-2"), underDeletion},
-		"without a cluster, under deletion":   {nil, underDeletion},
-		"without Drover's finalizer":          {nil, func(m *infrav1.DroverMachine) { m.Finalizers = nil }},
-		"with a finalizer of the tenant's":    {nil, func(m *infrav1.DroverMachine) { m.Finalizers = []string{"example.com/keep"}; underDeletion(m) }},
-		"without label, with other finalizer": {nil, func(m *infrav1.DroverMachine) { m.Finalizers, m.Labels = []string{"example.com/keep"}, nil }},
+		"of another cluster":                 {clusterIn("team-b", "owner-2"), func(*infrav1.DroverMachine) {}},
+		"of another cluster, under deletion": {clusterIn("team-b", "owner-2"), underDeletion},
+		"without a cluster, under deletion":  {nil, underDeletion},
+		"without Drover's finalizer":         {nil, func(m *infrav1.DroverMachine) { m.Finalizers = nil }},
+		"with a finalizer of the tenant's": {nil, func(m *infrav1.DroverMachine) {
+			m.Finalizers = []string{
+				"example.com/keep"}
+			underDeletion(m)
+		}},
+		"without label, with other finalizer": {nil, func(m *infrav1.DroverMachine) {
+			m.Finalizers, m.Labels = []string{"example.com/keep"},
+				nil
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			with := func(objects []client.Object) []client.Object {
@@ -186,7 +193,8 @@ func TestBalancerTokenOfAnother(t *testing.T) {
 	with := func(namespace, ownershipID string, finalizers ...string) *infrav1.DroverCluster {
 		return &infrav1.DroverCluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c-" + ownershipID, Finalizers: finalizers},
-			Spec:       infrav1.DroverClusterSpec{Creation: infrav1.DroverClusterCreation{OwnershipID: ownershipID, LoadBalancerToken: testToken + "0"}},
+			Spec: infrav1.DroverClusterSpec{Creation: infrav1.DroverClusterCreation{OwnershipID: ownershipID,
+				LoadBalancerToken: testToken + "0"}},
 		}
 	}
 	original := with("team-a", "owner-1", infrav1.EndpointFinalizer)
@@ -250,10 +258,13 @@ func TestWebhookRefusesCopy(t *testing.T) {
 		change func(*infrav1.DroverMachine)
 		words  string
 	}{
-		"same token":                         {func(*infrav1.DroverMachine) {}, "spec.creation.token"},
-		"same token, elsewhere":              {func(m *infrav1.DroverMachine) { m.Namespace = "team-b" }, "spec.creation.token"},
-		"same provider ID":                   {func(m *infrav1.DroverMachine) { m.Spec.Creation.Token = "" }, "spec.providerID"},
-		"same provider ID, another account":  {func(m *infrav1.DroverMachine) { m.Spec.Creation.Token, m.Spec.AccountRef.Name = "", "other" }, ""},
+		"same token":            {func(*infrav1.DroverMachine) {}, "spec.creation.token"},
+		"same token, elsewhere": {func(m *infrav1.DroverMachine) { m.Namespace = "team-b" }, "spec.creation.token"},
+		"same provider ID":      {func(m *infrav1.DroverMachine) { m.Spec.Creation.Token = "" }, "spec.providerID"},
+		"same provider ID, another account": {func(m *infrav1.DroverMachine) {
+			m.Spec.Creation.Token, m.Spec.AccountRef.Name = "",
+				"other"
+		}, ""},
 		"same provider ID, elsewhere":        {func(m *infrav1.DroverMachine) { m.Spec.Creation.Token, m.Namespace = "", "team-b" }, ""},
 		"its own":                            {func(m *infrav1.DroverMachine) { m.Spec.Creation.Token, m.Spec.ProviderID = "", "" }, ""},
 		"restored while the old one lingers": {func(m *infrav1.DroverMachine) { m.Name = "original" }, ""},

@@ -125,7 +125,8 @@ func (r *DroverMachineReconciler) changeDomain(ctx context.Context, s *machineSc
 // handleCreateError handles a create that made no VM. A definite refusal ends the attempt, unless
 // an earlier process may have sent a create that can still take effect. Such an attempt ends once
 // live reads have proved that nothing was made.
-func (r *DroverMachineReconciler) handleCreateError(ctx context.Context, s *machineScope, before attemptState, err error) (reconcile.Result, error) {
+func (r *DroverMachineReconciler) handleCreateError(ctx context.Context, s *machineScope, before attemptState,
+	err error) (reconcile.Result, error) {
 	zonal := s.account.Cloud().Traits.ZonalIdempotency
 	var queued *cloud.Queued
 	var unfinished *fleet.Unfinished

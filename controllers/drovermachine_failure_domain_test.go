@@ -237,7 +237,8 @@ func TestEachDomainIsTried(t *testing.T) {
 					}
 				}
 				b := newBenchWith(t, zonal, objects...)
-				fault, err := b.cloud.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.RunInstances, Code: wire.InsufficientInstanceCapacity})
+				fault, err := b.cloud.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.RunInstances,
+					Code: wire.InsufficientInstanceCapacity})
 				b.Expect(err).NotTo(HaveOccurred())
 				b.follow("m", time.Minute)
 				b.Expect(b.calls(wire.RunInstances)).To(Equal(len(zones)))

@@ -86,7 +86,8 @@ func machineSetOf(machine *clusterv1.Machine) *metav1.OwnerReference {
 // controllerOfKind returns the controlling owner if it is of that Cluster API kind, else nil.
 func controllerOfKind(o metav1.Object, kind string) *metav1.OwnerReference {
 	owner := metav1.GetControllerOf(o)
-	if owner == nil || schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind() != clusterv1.GroupVersion.WithKind(kind).GroupKind() {
+	if owner == nil || schema.FromAPIVersionAndKind(owner.APIVersion,
+		owner.Kind).GroupKind() != clusterv1.GroupVersion.WithKind(kind).GroupKind() {
 		return nil
 	}
 	return owner
@@ -114,7 +115,8 @@ func (r *DroverMachineReconciler) pool(ctx context.Context, machine *clusterv1.M
 		}
 	}
 	list := &clusterv1.MachineList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(machine.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: machine.Spec.ClusterName}); err != nil {
+	if err := r.Client.List(ctx, list, client.InNamespace(machine.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: machine.Spec.ClusterName}); err != nil {
 		return nil, fmt.Errorf("listing the Machines of MachineSet %q: %w", p.set.Name, err)
 	}
 	for i := range list.Items {

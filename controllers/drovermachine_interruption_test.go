@@ -147,7 +147,8 @@ func TestReplacementEnds(t *testing.T) {
 		b.reconcile(other)
 		b.Expect(b.deletedMachines()).To(BeEmpty(), "the successor is not there yet")
 
-		next.ObjectMeta = metav1.ObjectMeta{Namespace: "team-a", Name: "m4", UID: "m4", Labels: next.Labels, OwnerReferences: next.OwnerReferences}
+		next.ObjectMeta = metav1.ObjectMeta{Namespace: "team-a", Name: "m4", UID: "m4", Labels: next.Labels,
+			OwnerReferences: next.OwnerReferences}
 		next.Status.Conditions[0].Status = metav1.ConditionFalse
 		b.Expect(b.r.Client.Create(t.Context(), next)).To(Succeed())
 		b.reconcile(other)
@@ -165,7 +166,8 @@ func TestReplacementEnds(t *testing.T) {
 func TestReplacementsOfStaleCache(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	p := &pool{set: &clusterv1.MachineSet{ObjectMeta: metav1.ObjectMeta{UID: "set"}, Spec: clusterv1.MachineSetSpec{Replicas: ptr.To[int32](3)}}}
+	p := &pool{set: &clusterv1.MachineSet{ObjectMeta: metav1.ObjectMeta{UID: "set"},
+		Spec: clusterv1.MachineSetSpec{Replicas: ptr.To[int32](3)}}}
 	for _, uid := range []string{"a", "b", "c"} {
 		m := clusterv1.Machine{}
 		m.SetUID(types.UID(uid))

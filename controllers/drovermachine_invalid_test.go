@@ -30,7 +30,8 @@ func TestInvalidSpecNamesTheField(t *testing.T) {
 
 // TestFieldsIn: a field is named if the cloud quotes its whole value.
 func TestFieldsIn(t *testing.T) {
-	spec := infrav1.MachineCloud{AWS: &infrav1.AWSMachine{InstanceType: "m5.large", Subnets: infrav1.AWSSelector{IDs: []string{"subnet-1", "subnet-12"}}}}
+	spec := infrav1.MachineCloud{AWS: &infrav1.AWSMachine{InstanceType: "m5.large",
+		Subnets: infrav1.AWSSelector{IDs: []string{"subnet-1", "subnet-12"}}}}
 	for message, want := range map[string][]string{
 		`The requested type m5.large is not supported in this zone.`: {"spec.cloud.aws.instanceType"},
 		`no subnet "subnet-12".`:                                     {"spec.cloud.aws.subnets.ids[1]"},

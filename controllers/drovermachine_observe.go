@@ -46,10 +46,12 @@ func (r *DroverMachineReconciler) observe(_ context.Context, s *machineScope) (*
 	switch {
 	case len(seen.Duplicates) > 1:
 		setNotReady(s.DroverMachine, infrav1.DuplicateInstancesReason, fmt.Sprintf(
-			"More than one VM has this machine's token: %s; delete all but one of them, until then Drover changes nothing", strings.Join(seen.Duplicates, ", ")))
+			"More than one VM has this machine's token: %s; delete all but one of them, until then Drover changes nothing",
+			strings.Join(seen.Duplicates, ", ")))
 		return &reconcile.Result{}, nil
 	case seen.Err != nil:
-		setNotReady(s.DroverMachine, cloudReason(cloud.CodeOf(seen.Err)), fmt.Sprintf("VM %s can't be recognized: %s", s.Spec.ProviderID, cloudMessage(seen.Err)))
+		setNotReady(s.DroverMachine, cloudReason(cloud.CodeOf(seen.Err)),
+			fmt.Sprintf("VM %s can't be recognized: %s", s.Spec.ProviderID, cloudMessage(seen.Err)))
 		return &reconcile.Result{}, nil
 	case seen.NeverSeen:
 		setNotReady(s.DroverMachine, infrav1.NeverSeenReason, fmt.Sprintf(

@@ -122,7 +122,8 @@ func hidden([]cloud.Resource) []cloud.Resource { return nil }
 
 func newManagement(t *testing.T, objects ...client.Object) client.Client {
 	t.Helper()
-	management := fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&infrav1.DroverMachine{}, &infrav1.DroverMachineTemplate{}).WithObjects(objects...)
+	management := fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&infrav1.DroverMachine{},
+		&infrav1.DroverMachineTemplate{}).WithObjects(objects...)
 	NewWithT(t).Expect(SetupIndexes(t.Context(), indexes{management})).To(Succeed())
 	return management.Build()
 }
@@ -170,7 +171,8 @@ func newBenchWith(t *testing.T, zonal bool, objects ...client.Object) *bench {
 		m.Spec.ProviderID = made[token]
 	}
 	b.management = interceptor.NewClient(newManagement(t, objects...).(client.WithWatch), interceptor.Funcs{
-		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, o client.Object, p client.Patch,
+			options ...client.SubResourcePatchOption) error {
 			b.statusWrites.Add(1)
 			return c.SubResource(subResource).Patch(ctx, o, p, options...)
 		},
@@ -378,7 +380,8 @@ func fleetOf(names ...string) []client.Object {
 			}},
 			Status: clusterv1.ClusterStatus{Initialization: clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true)}},
 		},
-		&infrav1.DroverCluster{ObjectMeta: meta("prod"), Spec: infrav1.DroverClusterSpec{Creation: infrav1.DroverClusterCreation{OwnershipID: "owner-1"}}},
+		&infrav1.DroverCluster{ObjectMeta: meta("prod"),
+			Spec: infrav1.DroverClusterSpec{Creation: infrav1.DroverClusterCreation{OwnershipID: "owner-1"}}},
 		&infrav1.DroverAccount{ObjectMeta: meta("main")},
 		&corev1.Secret{ObjectMeta: meta("data"), Data: map[string][]byte{"value": []byte("#cloud-config")}},
 	}
@@ -388,13 +391,15 @@ func fleetOf(names ...string) []client.Object {
 		}}
 		machine.UID = uid("machine", name)
 		infra := &infrav1.DroverMachine{ObjectMeta: meta(name), Spec: infrav1.DroverMachineSpec{
-			DroverMachineFields: infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "main"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image"}}},
-			ProviderID:          placeholder,
-			Creation:            infrav1.DroverMachineCreation{Token: fmt.Sprintf("%s%d", testToken, i)},
+			DroverMachineFields: infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "main"},
+				Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image"}}},
+			ProviderID: placeholder,
+			Creation:   infrav1.DroverMachineCreation{Token: fmt.Sprintf("%s%d", testToken, i)},
 		}}
 		infra.UID = uid("infra", name)
 		infra.Finalizers = []string{infrav1.MachineFinalizer}
-		infra.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: name, UID: machine.UID}}
+		infra.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: name,
+			UID: machine.UID}}
 		all = append(all, machine, infra)
 	}
 	return all

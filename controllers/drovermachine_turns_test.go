@@ -154,7 +154,8 @@ func TestWaitingMachinesCostLittle(t *testing.T) {
 const manyWorkers = 50
 
 // accounts returns an account for each of the namespaces. wrap changes its driver.
-func (b *bench) accounts(spec infrav1.DroverAccountSpec, wrap func(d cloud.Driver, namespace string) cloud.Driver, namespaces ...string) *fleet.Accounts {
+func (b *bench) accounts(spec infrav1.DroverAccountSpec, wrap func(d cloud.Driver, namespace string) cloud.Driver,
+	namespaces ...string) *fleet.Accounts {
 	row := simulated.Cloud(b.cloud.URL)
 	newDriver := row.New
 	row.New = func(c cloud.Config) (cloud.Driver, error) {
@@ -188,7 +189,9 @@ func (b *bench) accounts(spec infrav1.DroverAccountSpec, wrap func(d cloud.Drive
 func (b *bench) work(r reconcile.Reconciler, requests []reconcile.Request) {
 	c, err := controller.NewUnmanaged("machines", controller.Options{
 		SkipNameValidation: ptr.To(true), MaxConcurrentReconciles: manyWorkers, Reconciler: r, ReconciliationTimeout: time.Minute,
-		NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+		NewQueue: func(
+			name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
+		) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 			return fairqueue.New(name, limiter, fairqueue.Rules[reconcile.Request]{Workers: manyWorkers, Hangs: b.r.Accounts.Hangs,
 				TargetOf: func(r reconcile.Request) types.NamespacedName {
 					return types.NamespacedName{Namespace: r.Namespace, Name: "main"}

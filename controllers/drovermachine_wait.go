@@ -95,12 +95,14 @@ func missingOfCluster(s *machineScope) (reason, message string) {
 	case s.cluster.Status.Initialization.InfrastructureProvisioned == nil || !*s.cluster.Status.Initialization.InfrastructureProvisioned:
 		return infrav1.WaitingForClusterReason, fmt.Sprintf("Waiting for the infrastructure of Cluster %q to be provisioned", s.cluster.Name)
 	case s.ownershipID == "" && s.isExternallyManaged:
-		return infrav1.WaitingForClusterReason, fmt.Sprintf("The DroverCluster of Cluster %q has no ownership ID: the controller that manages it, by the annotation %s, must set spec.creation.ownershipID when it creates it",
+		return infrav1.WaitingForClusterReason, fmt.Sprintf(
+			"The DroverCluster of Cluster %q has no ownership ID: the controller that manages it, by the annotation %s, must set spec.creation.ownershipID when it creates it",
 			s.cluster.Name, clusterv1.ManagedByAnnotation)
 	case s.ownershipID == "":
 		return infrav1.WaitingForClusterReason, fmt.Sprintf("Waiting for the DroverCluster of Cluster %q to get its ownership ID", s.cluster.Name)
 	case s.unreachable != "" && !util.IsControlPlaneMachine(s.owner):
-		return infrav1.WaitingForAPIServerReason, fmt.Sprintf("Waiting for the API server of Cluster %q, which has not answered since %s: a VM could not join as a Node",
+		return infrav1.WaitingForAPIServerReason, fmt.Sprintf(
+			"Waiting for the API server of Cluster %q, which has not answered since %s: a VM could not join as a Node",
 			s.cluster.Name, s.unreachable)
 	}
 	return "", ""
@@ -116,12 +118,16 @@ func (r *DroverMachineReconciler) missingOfAccount(ctx context.Context, s *machi
 	}
 	switch {
 	case account != nil && !account.DeletionTimestamp.IsZero():
-		return infrav1.AccountDeletingReason, fmt.Sprintf("DroverAccount %q is being deleted, which can't be undone, so no VM is created in it: delete this pool, "+
-			"or create another DroverAccount and a DroverMachineTemplate that refers to it, and set the template's name in the MachineDeployment", name), nil
+		return infrav1.AccountDeletingReason, fmt.Sprintf(
+			"DroverAccount %q is being deleted, which can't be undone, so no VM is created in it: delete this pool, "+
+				"or create another DroverAccount and a DroverMachineTemplate that refers to it, and set the template's name in the MachineDeployment",
+			name), nil
 	case s.account == nil || !s.account.Probed():
-		return infrav1.WaitingForAccountReason, cmp.Or(accountProblem(name, account), fmt.Sprintf("Waiting for DroverAccount %q to be connected", name)), nil
+		return infrav1.WaitingForAccountReason, cmp.Or(accountProblem(name, account),
+			fmt.Sprintf("Waiting for DroverAccount %q to be connected", name)), nil
 	case !s.account.Cloud().Union.InMachine(&s.Spec.DroverMachineFields):
-		return infrav1.InvalidSpecReason, fmt.Sprintf("DroverAccount %q is for cloud %q, but this machine has the fields of another cloud: create a new template",
+		return infrav1.InvalidSpecReason, fmt.Sprintf(
+			"DroverAccount %q is for cloud %q, but this machine has the fields of another cloud: create a new template",
 			name, s.account.Cloud().Name), nil
 	}
 	return "", "", nil

@@ -108,7 +108,8 @@ func (r *DroverMachineTemplateReconciler) describe(ctx context.Context, template
 }
 
 // waitForAccount says why the account can't be asked. Its next report enqueues the template.
-func (r *DroverMachineTemplateReconciler) waitForAccount(ctx context.Context, template *infrav1.DroverMachineTemplate, key client.ObjectKey) (reconcile.Result, error) {
+func (r *DroverMachineTemplateReconciler) waitForAccount(ctx context.Context, template *infrav1.DroverMachineTemplate,
+	key client.ObjectKey) (reconcile.Result, error) {
 	account, err := readAccount(ctx, r.Client, key)
 	if err != nil {
 		return reconcile.Result{}, err

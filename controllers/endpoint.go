@@ -171,7 +171,8 @@ func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (r
 	}
 	if s.account == nil { // its return comes as an event
 		if !s.isRecorded() { // later, the last known state stays
-			setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason, fmt.Sprintf("DroverAccount %q is missing or not permitted", s.Spec.Endpoint.LoadBalancer.AccountRef.Name))
+			setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason,
+				fmt.Sprintf("DroverAccount %q is missing or not permitted", s.Spec.Endpoint.LoadBalancer.AccountRef.Name))
 		}
 		return r.removeExpiredHooks(ctx, machines)
 	}
@@ -181,7 +182,8 @@ func (r *EndpointReconciler) reconcile(ctx context.Context, s *endpointScope) (r
 // isCopied reports whether another DroverCluster has the load balancer's token, and if so says it.
 func (r *EndpointReconciler) isCopied(ctx context.Context, s *endpointScope) (bool, error) {
 	list := &infrav1.DroverClusterList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(r.Namespace), client.MatchingFields{clusterByToken: s.Spec.Creation.LoadBalancerToken}); err != nil {
+	if err := r.Client.List(ctx, list, client.InNamespace(r.Namespace),
+		client.MatchingFields{clusterByToken: s.Spec.Creation.LoadBalancerToken}); err != nil {
 		return false, fmt.Errorf("listing the DroverClusters with this load balancer's token: %w", err)
 	}
 	for i := range list.Items {
@@ -237,7 +239,8 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 			return r.removeExpiredHooks(ctx, machines) // the load balancer's progress comes as an event
 		}
 		b := balancer.Balancer
-		return reconcile.Result{}, r.record(ctx, s, clusterv1.APIEndpoint{Host: b.Address, Port: b.Port}, b.Zones) // the record comes back as an event
+		return reconcile.Result{}, r.record(ctx, s, clusterv1.APIEndpoint{Host: b.Address, Port: b.Port},
+			b.Zones) // the record comes back as an event
 	}
 	reportTargets(s, balancer.Balancer)
 	isLast := !slices.ContainsFunc(machines, func(t target) bool { return !t.isDeleted() }) // nothing would take over
@@ -285,12 +288,14 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 	}
 	hint := fmt.Sprintf("to remove this object and leave the load balancer, annotate it with %s=%s", infrav1.AbandonAnnotation, s.Name)
 	if n := len(left); n > 0 {
-		setEndpoint(s, metav1.ConditionFalse, infrav1.InUseReason, fmt.Sprintf("Waiting for %d DroverMachines to be deleted before the load balancer", n))
+		setEndpoint(s, metav1.ConditionFalse, infrav1.InUseReason,
+			fmt.Sprintf("Waiting for %d DroverMachines to be deleted before the load balancer", n))
 		return reconcile.Result{}, nil
 	}
 	if s.account == nil {
 		setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason, fmt.Sprintf(
-			"DroverAccount %q is missing or not permitted, so the load balancer can't be deleted; fix the account, or %s", s.Spec.Endpoint.LoadBalancer.AccountRef.Name, hint))
+			"DroverAccount %q is missing or not permitted, so the load balancer can't be deleted; fix the account, or %s",
+			s.Spec.Endpoint.LoadBalancer.AccountRef.Name, hint))
 		return reconcile.Result{}, nil
 	}
 	deletion := s.account.DeleteBalancer(s.reference(), s.isRecorded(), s.DeletionTimestamp.Time)
@@ -299,7 +304,8 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 		s.account.Forget(s.Spec.Creation.LoadBalancerToken)
 		return reconcile.Result{}, releaseCluster(ctx, r.Client, s.DroverCluster, infrav1.EndpointFinalizer)
 	case deletion.Err != nil:
-		setEndpoint(s, metav1.ConditionFalse, endpointReason(deletion.Err), fmt.Sprintf("Deleting the load balancer failed and will be retried: %v; %s", deletion.Err, hint))
+		setEndpoint(s, metav1.ConditionFalse, endpointReason(deletion.Err),
+			fmt.Sprintf("Deleting the load balancer failed and will be retried: %v; %s", deletion.Err, hint))
 	default:
 		setEndpoint(s, metav1.ConditionFalse, infrav1.DeletingReason, "Waiting for the cloud to delete the load balancer")
 	}
@@ -319,7 +325,8 @@ func reportTargets(s *endpointScope, b *cloud.BalancerState) {
 		setEndpoint(s, metav1.ConditionTrue, infrav1.ReadyReason, "")
 	case len(b.Targets) > 0:
 		setEndpoint(s, metav1.ConditionFalse, infrav1.NoTargetAnswersReason, fmt.Sprintf(
-			"None of %d machines answers on port %d: see their consoles, and whether the network lets the load balancer reach them", len(b.Targets), b.Port))
+			"None of %d machines answers on port %d: see their consoles, and whether the network lets the load balancer reach them", len(b.Targets),
+			b.Port))
 	default:
 		setEndpoint(s, metav1.ConditionFalse, infrav1.NoTargetsReason, "No machine of the control plane has an address yet")
 	}
@@ -366,7 +373,8 @@ func (r *EndpointReconciler) controlPlane(ctx context.Context, namespace, cluste
 	}
 	machines := &clusterv1.MachineList{}
 	err := r.Client.List(ctx, machines,
-		client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster}, client.HasLabels{clusterv1.MachineControlPlaneLabel})
+		client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster},
+		client.HasLabels{clusterv1.MachineControlPlaneLabel})
 	if err != nil {
 		return nil, fmt.Errorf("listing the Machines of the control plane: %w", err)
 	}
@@ -484,7 +492,8 @@ func (r *EndpointReconciler) machineToCluster(ctx context.Context, o client.Obje
 }
 
 func (r *EndpointReconciler) toCluster(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.clusters(ctx, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetLabels()[clusterv1.ClusterNameLabel]})
+	return r.clusters(ctx, client.InNamespace(o.GetNamespace()),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetLabels()[clusterv1.ClusterNameLabel]})
 }
 
 // clusters returns the listed DroverClusters with a load balancer.

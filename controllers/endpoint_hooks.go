@@ -68,7 +68,8 @@ func (r *EndpointReconciler) removeHook(ctx context.Context, machine *clusterv1.
 }
 
 func (r *EndpointReconciler) recordHook(what string, m *clusterv1.Machine) {
-	r.Log.Info(what, record.Cluster, record.Key(m.Namespace, m.Spec.ClusterName), record.Machine, record.Key(m.Namespace, m.Spec.InfrastructureRef.Name),
+	r.Log.Info(what, record.Cluster, record.Key(m.Namespace, m.Spec.ClusterName), record.Machine,
+		record.Key(m.Namespace, m.Spec.InfrastructureRef.Name),
 		record.ProviderID, m.Spec.ProviderID, record.Hook, infrav1.EndpointHook)
 }
 
@@ -87,7 +88,8 @@ func (r *EndpointReconciler) removeExpiredHooks(ctx context.Context, machines []
 			continue
 		}
 		r.Recorder.Eventf(t.machine, nil, corev1.EventTypeWarning, "StillTarget", "Delete",
-			"The machine still gets connections after %s, because the load balancer can't be changed or no other machine answers. It is deleted now", hookTimeout)
+			"The machine still gets connections after %s, because the load balancer can't be changed or no other machine answers. It is deleted now",
+			hookTimeout)
 	}
 	return result, r.removeHooks(ctx, machines, func(t *target) bool { return t.isDeleted() && (!t.mayBeTarget() || isLate(t)) })
 }

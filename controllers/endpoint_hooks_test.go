@@ -23,7 +23,8 @@ import (
 // has the hook.
 func clusterWithTarget() (*clusterv1.Cluster, *infrav1.DroverCluster, *clusterv1.Machine, *infrav1.DroverMachine) {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "prod"}}
-	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster", Name: "prod-1"}
+	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster",
+		Name: "prod-1"}
 	infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "team", Name: "prod-1", UID: "infra", Labels: map[string]string{clusterv1.ClusterNameLabel: "prod"},
 		Finalizers:      []string{infrav1.ClusterFinalizer, infrav1.EndpointFinalizer},
@@ -38,7 +39,8 @@ func clusterWithTarget() (*clusterv1.Cluster, *infrav1.DroverCluster, *clusterv1
 		Annotations: map[string]string{infrav1.EndpointHook: ""},
 	}}
 	machine.Spec.InfrastructureRef.Name = "cp-1"
-	vm := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "cp-1", Labels: machine.Labels, Finalizers: []string{infrav1.MachineFinalizer}}}
+	vm := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "cp-1", Labels: machine.Labels,
+		Finalizers: []string{infrav1.MachineFinalizer}}}
 	vm.Spec.AccountRef.Name, vm.Spec.ProviderID = "main", "simulated:///sim-1a/i-1"
 	vm.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"}}
 	return cluster, infra, machine, vm
@@ -86,7 +88,8 @@ func TestMachinesAreReleased(t *testing.T) {
 				g := NewWithT(t)
 				cluster, infra, machine, vm := clusterWithTarget()
 				api := newManagement(t, cluster, infra, machine, vm)
-				r := &EndpointReconciler{Client: api, APIReader: api, Recorder: events.NewFakeRecorder(10), Changed: &EventQueue{}, Accounts: fleet.NewAccounts(fleet.Options{})}
+				r := &EndpointReconciler{Client: api, APIReader: api, Recorder: events.NewFakeRecorder(10), Changed: &EventQueue{},
+					Accounts: fleet.NewAccounts(fleet.Options{})}
 				request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(infra)}
 				c.end(g, api, infra)
 				_, err := r.Reconcile(t.Context(), request)

@@ -140,7 +140,9 @@ func TestHangingTenantsHoldUpNobody(t *testing.T) {
 			c, err := controller.NewUnmanaged(name, controller.Options{
 				SkipNameValidation:      ptr.To(true),
 				MaxConcurrentReconciles: workers, Reconciler: r, ReconciliationTimeout: time.Minute,
-				NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+				NewQueue: func(
+					name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
+				) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 					return fairqueue.New(name, limiter, rules)
 				},
 			})
@@ -207,7 +209,8 @@ func hangingAccounts(b *bench, tenants int, calls *hangingCalls) *fleet.Accounts
 	})
 	set := func(namespace string, credentials map[string][]byte) {
 		key := client.ObjectKey{Namespace: namespace, Name: "main"}
-		config := fleet.AccountConfig{Spec: infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "sim-1"}}}, Credentials: credentials}
+		config := fleet.AccountConfig{Spec: infrav1.DroverAccountSpec{
+			Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "sim-1"}}}, Credentials: credentials}
 		for range 2 { // the second probe proves the place
 			account, err := accounts.Set(key, config)
 			b.Expect(err).NotTo(HaveOccurred())

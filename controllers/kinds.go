@@ -55,7 +55,8 @@ func checkKinds(client openapi.Client, scheme *runtime.Scheme) error {
 		return fmt.Errorf("reading the API groups of the management cluster: %w", err)
 	}
 	if _, ok := served[pathOf(clusterv1.GroupVersion)]; !ok {
-		return fmt.Errorf("the management cluster does not serve %s: install Cluster API v1.11 or newer first (clusterctl init)", clusterv1.GroupVersion)
+		return fmt.Errorf("the management cluster does not serve %s: install Cluster API v1.11 or newer first (clusterctl init)",
+			clusterv1.GroupVersion)
 	}
 	for _, gv := range []schema.GroupVersion{infrav1.GroupVersion, bootstrapv1.GroupVersion, controlplanev1.GroupVersion} {
 		kinds, err := publishedKinds(served[pathOf(gv)])
@@ -68,7 +69,8 @@ func checkKinds(client openapi.Client, scheme *runtime.Scheme) error {
 			}
 			p := kinds[gv.WithKind(kind)]
 			if p == nil {
-				return fmt.Errorf("the management cluster does not serve %s of %s: install the CRDs of this manager's release (clusterctl init)", kind, gv)
+				return fmt.Errorf("the management cluster does not serve %s of %s: install the CRDs of this manager's release (clusterctl init)",
+					kind, gv)
 			}
 			if unknown := p.unknown(t, ""); len(unknown) > 0 {
 				slices.Sort(unknown)

@@ -213,7 +213,8 @@ func (t *MachineMetrics) endSeries(pool client.ObjectKey) {
 
 // isRemediated reports whether a MachineHealthCheck asked for the Machine's replacement.
 func isRemediated(m *clusterv1.Machine) bool {
-	return conditions.IsFalse(m, clusterv1.MachineHealthCheckSucceededCondition) && conditions.IsFalse(m, clusterv1.MachineOwnerRemediatedCondition)
+	return conditions.IsFalse(m, clusterv1.MachineHealthCheckSucceededCondition) &&
+		conditions.IsFalse(m, clusterv1.MachineOwnerRemediatedCondition)
 }
 
 // isVMDeletionRequested reports whether Cluster API has requested the deletion of a Machine's VM,

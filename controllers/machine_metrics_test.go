@@ -38,8 +38,8 @@ func (o one) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ..
 }
 
 // TestMachineMetrics: each part of a machine's life is measured once, when it ends, each mishap is
-// counted once, when it becomes known, and nothing else is. (test/tools/monitoring counts them for real
-// machines.)
+// counted once, when it becomes known, and nothing else is. (test/tools/monitoring counts them
+// for real machines.)
 func TestMachineMetrics(t *testing.T) {
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(time.Now().Add(-d)) }
 	fresh := &infrav1.DroverMachine{}
@@ -49,7 +49,8 @@ func TestMachineMetrics(t *testing.T) {
 	fresh.Status.FailureDomain = "sim-1a"
 	running := fresh.DeepCopy()
 	running.Status.Initialization.Provisioned = ptr.To(true)
-	running.Status.Conditions = []metav1.Condition{{Type: clusterv1.ReadyCondition, Status: metav1.ConditionTrue, LastTransitionTime: ago(40 * time.Second)}}
+	running.Status.Conditions = []metav1.Condition{{Type: clusterv1.ReadyCondition, Status: metav1.ConditionTrue,
+		LastTransitionTime: ago(40 * time.Second)}}
 	moved := running.DeepCopy()
 	moved.Generation = 1
 	changed := func(m *infrav1.DroverMachine, change func(*infrav1.DroverMachine)) *infrav1.DroverMachine {
@@ -60,7 +61,8 @@ func TestMachineMetrics(t *testing.T) {
 	gone := changed(running, func(m *infrav1.DroverMachine) { m.DeletionTimestamp = ptr.To(ago(7 * time.Second)) })
 
 	owner := &clusterv1.Machine{}
-	owner.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: "m"}
+	owner.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine",
+		Name: "m"}
 	joined := owner.DeepCopy()
 	joined.Status.NodeRef.Name = "m"
 	drained := joined.DeepCopy()
@@ -82,8 +84,10 @@ func TestMachineMetrics(t *testing.T) {
 	stopped := condition(well, infrav1.MachineInstanceHealthyCondition, metav1.ConditionFalse, infrav1.InstanceStoppedReason)
 	sick := joined.DeepCopy()
 	sick.Status.Conditions = []metav1.Condition{
-		{Type: clusterv1.MachineHealthCheckSucceededCondition, Status: metav1.ConditionFalse, Reason: clusterv1.MachineHealthCheckNodeDeletedReason},
-		{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: clusterv1.MachineOwnerRemediatedWaitingForRemediationReason},
+		{Type: clusterv1.MachineHealthCheckSucceededCondition, Status: metav1.ConditionFalse,
+			Reason: clusterv1.MachineHealthCheckNodeDeletedReason},
+		{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse,
+			Reason: clusterv1.MachineOwnerRemediatedWaitingForRemediationReason},
 	}
 	remediated := sick.DeepCopy()
 	remediated.DeletionTimestamp = ptr.To(ago(0))
@@ -129,9 +133,10 @@ func TestMachineMetrics(t *testing.T) {
 		"it comes late from a backup": {func(t *MachineMetrics) { t.machineChanged(running, late) }, nil, "", 0},
 		"its end is announced":        {func(t *MachineMetrics) { t.machineChanged(well, ending) }, nil, "interruptions", 0},
 		"somebody stopped it":         {func(t *MachineMetrics) { t.machineChanged(well, stopped) }, nil, "", 0},
-		"it is remediated":            {func(t *MachineMetrics) { t.ownerChanged(context.Background(), sick, remediated) }, running, "remediations", 0},
-		"it is being remediated":      {func(t *MachineMetrics) { t.ownerChanged(context.Background(), remediated, remediated) }, running, "", 0},
-		"somebody deleted it":         {func(t *MachineMetrics) { t.ownerChanged(context.Background(), joined, byHand) }, running, "", 0},
+		"it is remediated": {func(t *MachineMetrics) { t.ownerChanged(context.Background(), sick, remediated) }, running,
+			"remediations", 0},
+		"it is being remediated": {func(t *MachineMetrics) { t.ownerChanged(context.Background(), remediated, remediated) }, running, "", 0},
+		"somebody deleted it":    {func(t *MachineMetrics) { t.ownerChanged(context.Background(), joined, byHand) }, running, "", 0},
 		"its pool has ended": {func(t *MachineMetrics) {
 			t.machineGone(gone)
 			t.machineChanged(waiting, late)
@@ -143,8 +148,12 @@ func TestMachineMetrics(t *testing.T) {
 			g := NewWithT(t)
 			registry := prometheus.NewPedanticRegistry()
 			clouds := []cloud.Cloud{
-				{Name: "right", Union: driverkit.Fields[infrav1.AWSAccount, infrav1.SimulatedMachine]{Machine: func(*infrav1.DroverMachineFields) *infrav1.SimulatedMachine { return &infrav1.SimulatedMachine{} }}},
-				{Name: "wrong", Union: driverkit.Fields[infrav1.AWSAccount, infrav1.SimulatedMachine]{Machine: func(*infrav1.DroverMachineFields) *infrav1.SimulatedMachine { return nil }}},
+				{Name: "right", Union: driverkit.Fields[infrav1.AWSAccount,
+					infrav1.SimulatedMachine]{Machine: func(*infrav1.DroverMachineFields) *infrav1.SimulatedMachine {
+					return &infrav1.SimulatedMachine{}
+				}}},
+				{Name: "wrong", Union: driverkit.Fields[infrav1.AWSAccount,
+					infrav1.SimulatedMachine]{Machine: func(*infrav1.DroverMachineFields) *infrav1.SimulatedMachine { return nil }}},
 			}
 			c.happens(NewMachineMetrics(one{DroverMachine: c.cached}, clouds, "", registry))
 			families, err := registry.Gather()
@@ -161,7 +170,8 @@ func TestMachineMetrics(t *testing.T) {
 				labels[l.GetName()] = l.GetValue()
 			}
 			want := map[string]string{"cloud": "right", "namespace": "team", "pool": "pool", "instance_type": "small", "zone": "sim-1a"}
-			if reason, ok := map[string]string{"join_failures": infrav1.NodeMissingReason, "remediations": clusterv1.MachineHealthCheckNodeDeletedReason}[c.metric]; ok {
+			if reason, ok := map[string]string{"join_failures": infrav1.NodeMissingReason,
+				"remediations": clusterv1.MachineHealthCheckNodeDeletedReason}[c.metric]; ok {
 				want["reason"] = reason
 			}
 			g.Expect(labels).To(Equal(want))
@@ -183,8 +193,9 @@ func TestInstanceType(t *testing.T) {
 		"m7i.large": {Cloud: infrav1.MachineCloud{AWS: &infrav1.AWSMachine{InstanceType: "m7i.large"}}},
 		"D4s_v5":    {Cloud: infrav1.MachineCloud{Azure: &infrav1.AzureMachine{VMSize: "D4s_v5"}}},
 		"m1.large":  {Cloud: infrav1.MachineCloud{OpenStack: &infrav1.OpenStackMachine{Flavor: "m1.large"}}},
-		"u1.medium": {Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{Instancetype: infrav1.KubeVirtInstancetype{Name: "u1.medium"}}}},
-		"":          {Cloud: infrav1.MachineCloud{VSphere: &infrav1.VSphereMachine{CPUs: 2}}},
+		"u1.medium": {Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{
+			Instancetype: infrav1.KubeVirtInstancetype{Name: "u1.medium"}}}},
+		"": {Cloud: infrav1.MachineCloud{VSphere: &infrav1.VSphereMachine{CPUs: 2}}},
 	} {
 		if got := instanceType(&fields); got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -30,7 +30,8 @@ func machineInputsChanged(before, after *clusterv1.Machine) bool {
 // clusterInputsChanged passes the changes of a Cluster that its DroverMachines wait for.
 func clusterInputsChanged(before, after *clusterv1.Cluster) bool {
 	return ptr.Deref(before.Spec.Paused, false) != ptr.Deref(after.Spec.Paused, false) ||
-		ptr.Deref(before.Status.Initialization.InfrastructureProvisioned, false) != ptr.Deref(after.Status.Initialization.InfrastructureProvisioned, false)
+		ptr.Deref(before.Status.Initialization.InfrastructureProvisioned,
+			false) != ptr.Deref(after.Status.Initialization.InfrastructureProvisioned, false)
 }
 
 // droverClusterInputsChanged passes the changes of a DroverCluster that machines without a VM wait
@@ -65,7 +66,8 @@ func (r *DroverMachineReconciler) accountToUncreated(ctx context.Context, o clie
 // clusterToMachines maps a Cluster to all its machines.
 func clusterToMachines(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
-		return listMachines(ctx, reader, nil, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
+		return listMachines(ctx, reader, nil, client.InNamespace(o.GetNamespace()),
+			client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 	}
 }
 
@@ -78,13 +80,15 @@ func (r *DroverMachineReconciler) InstancesChanged(ctx context.Context, namespac
 
 // listMachines returns requests for the machines that match the options and for which keep returns
 // true; a nil keep means all.
-func listMachines(ctx context.Context, reader client.Reader, keep func(*infrav1.DroverMachine) bool, options ...client.ListOption) []reconcile.Request {
+func listMachines(ctx context.Context, reader client.Reader, keep func(*infrav1.DroverMachine) bool,
+	options ...client.ListOption) []reconcile.Request {
 	return listRequests(ctx, reader, &infrav1.DroverMachineList{}, keep, options...)
 }
 
 // listRequests returns requests for the objects of a list that match the options and for which keep
 // returns true; a nil keep means all.
-func listRequests[T client.Object](ctx context.Context, reader client.Reader, list client.ObjectList, keep func(T) bool, options ...client.ListOption) (requests []reconcile.Request) {
+func listRequests[T client.Object](ctx context.Context, reader client.Reader, list client.ObjectList, keep func(T) bool,
+	options ...client.ListOption) (requests []reconcile.Request) {
 	err := reader.List(ctx, list, options...)
 	if err == nil {
 		err = meta.EachListItem(list, func(item runtime.Object) error {

@@ -202,7 +202,8 @@ func (r *NodeReconciler) clusterToMachinesWithoutNode(ctx context.Context, o cli
 		owner, err := util.GetOwnerMachine(ctx, r.Client, m.ObjectMeta)
 		return err == nil && owner != nil && !owner.Status.NodeRef.IsDefined()
 	}
-	return listMachines(ctx, r.Client, needsNode, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
+	return listMachines(ctx, r.Client, needsNode, client.InNamespace(o.GetNamespace()),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 }
 
 // nodeToMachines returns the machines that a Node concerns. For a Node without provider ID, these
@@ -231,7 +232,8 @@ func (r *NodeReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFun
 }
 
 // findNamed returns the machines whose Node may have the name, and for which keep returns true.
-func (r *NodeReconciler) findNamed(ctx context.Context, cluster client.ObjectKey, node string, keep func(*infrav1.DroverMachine) bool) []reconcile.Request {
+func (r *NodeReconciler) findNamed(ctx context.Context, cluster client.ObjectKey, node string,
+	keep func(*infrav1.DroverMachine) bool) []reconcile.Request {
 	return append(r.find(ctx, cluster, machineByNodeName, node, keep), r.find(ctx, cluster, machineByAddress, node, keep)...)
 }
 
@@ -247,7 +249,8 @@ func (r *NodeReconciler) hasDuplicateNodes(ctx context.Context, cluster client.O
 }
 
 // find returns the machines of a cluster that match an index and for which keep returns true.
-func (r *NodeReconciler) find(ctx context.Context, cluster client.ObjectKey, field, value string, keep func(*infrav1.DroverMachine) bool) []reconcile.Request {
+func (r *NodeReconciler) find(ctx context.Context, cluster client.ObjectKey, field, value string,
+	keep func(*infrav1.DroverMachine) bool) []reconcile.Request {
 	return listMachines(ctx, r.Client, keep, client.InNamespace(cluster.Namespace),
 		client.MatchingFields{field: value}, client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
 }

@@ -44,7 +44,8 @@ func TestConsoleIsReadSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := consoles{}
-		s := &machineScope{DroverMachine: &infrav1.DroverMachine{Spec: infrav1.DroverMachineSpec{Creation: infrav1.DroverMachineCreation{Token: "one"}}}}
+		s := &machineScope{DroverMachine: &infrav1.DroverMachine{
+			Spec: infrav1.DroverMachineSpec{Creation: infrav1.DroverMachineCreation{Token: "one"}}}}
 		since := time.Now()
 		var asked []time.Duration
 		for time.Sleep(5 * time.Minute); time.Since(since) < 24*time.Hour; time.Sleep(diagnosisInterval) {

@@ -50,7 +50,8 @@ func (r *NodeReconciler) diagnoseNode(ctx context.Context, s *machineScope, hasN
 	if reason != infrav1.CertificateNotApprovedReason { // the machine does not know the state of its certificate
 		message += r.console(ctx, s, since)
 	}
-	return nodeIssue{reason, fmt.Sprintf("The VM has been running since %s, and %s", since.Format(time.RFC3339), message)}, jitter(diagnosisInterval), err
+	return nodeIssue{reason, fmt.Sprintf("The VM has been running since %s, and %s", since.Format(time.RFC3339), message)},
+		jitter(diagnosisInterval), err
 }
 
 // runningSince returns the time since when a machine's VM has run, in UTC and whole seconds; zero
@@ -71,7 +72,8 @@ func diagnoseNotReady(s *machineScope, since, due time.Time) (nodeIssue, time.Du
 	case ready.LastTransitionTime.After(due) && !reported:
 		return nodeIssue{}, 0, nil
 	}
-	message := fmt.Sprintf("The VM has been running since %s, and Node %q is not ready", since.Format(time.RFC3339), s.owner.Status.NodeRef.Name)
+	message := fmt.Sprintf("The VM has been running since %s, and Node %q is not ready", since.Format(time.RFC3339),
+		s.owner.Status.NodeRef.Name)
 	if why := oneLine(strings.TrimPrefix(ready.Message, "* Node.Ready: ")); why != "" {
 		message += ": " + why
 	}

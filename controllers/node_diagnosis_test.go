@@ -52,18 +52,23 @@ func TestLate(t *testing.T) {
 		// looks says whether the machine is checked again, asks whether Progress is called.
 		looks, asks bool
 	}{
-		"the VM does not run":                {scope: down},
-		"the Machine is being deleted":       {scope: deleting},
-		"there is time":                      {scope: lateMachine(time.Minute, ""), looks: true},
-		"no Node":                            {scope: lateMachine(time.Hour, ""), progress: "Because", reason: "Because", words: "and so on", looks: true, asks: true},
-		"no Node, and nobody knows why":      {scope: lateMachine(time.Hour, ""), reason: infrav1.NodeMissingReason, words: "provider ID", looks: true, asks: true},
-		"a Node that is about to be seen":    {scope: lateMachine(time.Hour, infrav1.NodeMissingReason), hasNode: true, looks: true},
-		"ready":                              {scope: lateMachine(time.Hour, "").withNode("True", time.Minute, "")},
-		"ready at last":                      {scope: lateMachine(time.Hour, infrav1.NodeNotReadyReason).withNode("True", time.Minute, "")},
-		"a Node, and there is time":          {scope: lateMachine(time.Minute, "").withNode("False", time.Minute, ""), looks: true},
-		"was never ready":                    {scope: lateMachine(time.Hour, "").withNode("False", 55*time.Minute, "* Node.Ready: cni plugin\nnot\x1b[1m initialized "), reason: infrav1.NodeNotReadyReason, words: `"blue-1" is not ready: cni plugin not [1m initialized`, looks: true},
-		"was never ready, and is silent now": {scope: lateMachine(time.Hour, infrav1.NodeNotReadyReason).withNode("Unknown", time.Minute, ""), reason: infrav1.NodeNotReadyReason, words: "not ready", looks: true},
-		"was ready once":                     {scope: lateMachine(time.Hour, "").withNode("False", time.Minute, "")},
+		"the VM does not run":          {scope: down},
+		"the Machine is being deleted": {scope: deleting},
+		"there is time":                {scope: lateMachine(time.Minute, ""), looks: true},
+		"no Node": {scope: lateMachine(time.Hour, ""), progress: "Because", reason: "Because", words: "and so on",
+			looks: true, asks: true},
+		"no Node, and nobody knows why": {scope: lateMachine(time.Hour, ""), reason: infrav1.NodeMissingReason, words: "provider ID",
+			looks: true, asks: true},
+		"a Node that is about to be seen": {scope: lateMachine(time.Hour, infrav1.NodeMissingReason), hasNode: true, looks: true},
+		"ready":                           {scope: lateMachine(time.Hour, "").withNode("True", time.Minute, "")},
+		"ready at last":                   {scope: lateMachine(time.Hour, infrav1.NodeNotReadyReason).withNode("True", time.Minute, "")},
+		"a Node, and there is time":       {scope: lateMachine(time.Minute, "").withNode("False", time.Minute, ""), looks: true},
+		"was never ready": {scope: lateMachine(time.Hour, "").withNode("False", 55*time.Minute,
+			"* Node.Ready: cni plugin\nnot\x1b[1m initialized "), reason: infrav1.NodeNotReadyReason,
+			words: `"blue-1" is not ready: cni plugin not [1m initialized`, looks: true},
+		"was never ready, and is silent now": {scope: lateMachine(time.Hour, infrav1.NodeNotReadyReason).withNode("Unknown", time.Minute, ""),
+			reason: infrav1.NodeNotReadyReason, words: "not ready", looks: true},
+		"was ready once": {scope: lateMachine(time.Hour, "").withNode("False", time.Minute, "")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

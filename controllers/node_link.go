@@ -103,7 +103,8 @@ func duplicateNodes(format string, args ...any) nodeIssue {
 
 // setProviderID sets the machine's provider ID on the one Node without one that is the machine's.
 // Its results are those of findNode.
-func (r *NodeReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (joined bool, issue nodeIssue, again time.Duration, err error) {
+func (r *NodeReconciler) setProviderID(ctx context.Context, s *machineScope,
+	nodes client.Client) (joined bool, issue nodeIssue, again time.Duration, err error) {
 	if issue, err = r.checkProviderID(ctx, s, nodes); issue.reason != "" || err != nil {
 		return false, issue, jitter(deletionRecheck), err
 	}

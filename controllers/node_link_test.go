@@ -63,13 +63,16 @@ func TestNodeWithoutProviderID(t *testing.T) {
 		"a Node of nobody claims it":         {node: "elsewhere", addresses: []corev1.NodeAddress{at(own)}},
 		"a name that begins so":              {node: "trusted-2", addresses: []corev1.NodeAddress{at(own)}},
 		"the cloud's name": {
-			node: "ip-10-0-0-1.internal", addresses: []corev1.NodeAddress{at(own)}, cloud: reports(clusterv1.MachineInternalDNS, "IP-10-0-0-1.internal"),
+			node: "ip-10-0-0-1.internal", addresses: []corev1.NodeAddress{at(own)},
+			cloud:  reports(clusterv1.MachineInternalDNS, "IP-10-0-0-1.internal"),
 			drover: true, other: true,
 		},
 		"the cloud's name alone": {node: "host-1", cloud: reports(clusterv1.MachineHostName, "host-1"), drover: true},
-		"without the domain":     {node: "host-1", addresses: []corev1.NodeAddress{at(own)}, cloud: reports(clusterv1.MachineHostName, "host-1.internal"), other: true},
-		"a name of the guest's":  {node: "host-7", addresses: []corev1.NodeAddress{at(own)}, cloud: guest},
-		"a public name":          {node: "public", addresses: []corev1.NodeAddress{at(own)}, cloud: reports(clusterv1.MachineExternalDNS, "public")},
+		"without the domain": {node: "host-1", addresses: []corev1.NodeAddress{at(own)},
+			cloud: reports(clusterv1.MachineHostName, "host-1.internal"), other: true},
+		"a name of the guest's": {node: "host-7", addresses: []corev1.NodeAddress{at(own)}, cloud: guest},
+		"a public name": {node: "public", addresses: []corev1.NodeAddress{at(own)},
+			cloud: reports(clusterv1.MachineExternalDNS, "public")},
 		"the name of two machines": {
 			node: "attacker", addresses: []corev1.NodeAddress{at(own)}, cloud: reports(clusterv1.MachineHostName, "attacker"),
 			issue: infrav1.DuplicateNodesReason,
@@ -169,7 +172,8 @@ func TestNodeFindsItsMachine(t *testing.T) {
 		"blue.1": "blue.1", "blue-2": "blue-2", "machine-of-blue-3": "blue-3", "ip-10-0-0-3.internal": "blue-3", "blue-4": "",
 	} {
 		var names []string
-		for _, request := range r.nodeToMachines(client.ObjectKey{Namespace: "team-a", Name: "prod"})(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}) {
+		for _, request := range r.nodeToMachines(client.ObjectKey{Namespace: "team-a",
+			Name: "prod"})(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}) {
 			names = append(names, request.Name)
 		}
 		if machine == "" {
@@ -213,7 +217,8 @@ func TestNodeWithAnotherProviderID(t *testing.T) {
 					owner.Status.NodeRef.Name = c.node
 					b.Expect(b.management.Update(t.Context(), owner)).To(Succeed())
 				}
-				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.node}, Spec: corev1.NodeSpec{ProviderID: b.machine("trusted").Spec.ProviderID}}
+				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.node},
+					Spec: corev1.NodeSpec{ProviderID: b.machine("trusted").Spec.ProviderID}}
 				b.Expect(b.nodes.Create(t.Context(), node)).To(Succeed())
 				requests := b.node.nodeToMachines(client.ObjectKey{Namespace: "team-a", Name: "prod"})(t.Context(), node)
 				find := func(of string) (joined bool, issue nodeIssue) {

@@ -111,7 +111,8 @@ func (r *NodeReconciler) otherMachineNamed(ctx context.Context, s *machineScope,
 		return "", fmt.Errorf("listing the DroverMachines of Node %q: %w", node, err)
 	}
 	for i := range clouds.Items {
-		if m := &clouds.Items[i]; m.Name != s.Name && m.Status.InstanceState != infrav1.InstanceStateGone && slices.Contains(cloudHostNames(m), node) {
+		if m := &clouds.Items[i]; m.Name != s.Name && m.Status.InstanceState != infrav1.InstanceStateGone &&
+			slices.Contains(cloudHostNames(m), node) {
 			return fmt.Sprintf("DroverMachine %q", m.Name), nil
 		}
 	}

@@ -50,7 +50,9 @@ func TestMachinesOfAClusterThatHangsWait(t *testing.T) {
 		node, err := controller.NewUnmanaged("node-queue", controller.Options{
 			SkipNameValidation:      ptr.To(true),
 			MaxConcurrentReconciles: workers, Reconciler: b.node,
-			NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+			NewQueue: func(
+				name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
+			) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 				return fairqueue.New(name, limiter, fairqueue.Rules[reconcile.Request]{
 					Workers: workers,
 					TargetOf: func(r reconcile.Request) types.NamespacedName {

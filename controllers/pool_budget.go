@@ -125,7 +125,8 @@ func (b *PoolBudgets) check(pool *clusterv1.MachineDeployment) {
 		return
 	}
 	if _, err := parseBudget(value); err != nil {
-		b.Recorder.Eventf(pool, nil, corev1.EventTypeWarning, "ReadyBudgetInvalid", "Measure", "The annotation %s has no effect: %s", infrav1.ReadyBudgetAnnotation, err)
+		b.Recorder.Eventf(pool, nil, corev1.EventTypeWarning, "ReadyBudgetInvalid", "Measure", "The annotation %s has no effect: %s",
+			infrav1.ReadyBudgetAnnotation, err)
 	}
 }
 

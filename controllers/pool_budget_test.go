@@ -20,14 +20,16 @@ import (
 
 func TestParseBudget(t *testing.T) {
 	for value, want := range map[string]budget{
-		"180s, 95%": {3 * time.Minute, 0.05}, "5m,90 %": {5 * time.Minute, 0.1}, " 1h30m , 99.5% ": {90 * time.Minute, 0.005}, "1s, 100%": {time.Second, 0},
+		"180s, 95%": {3 * time.Minute, 0.05}, "5m,90 %": {5 * time.Minute, 0.1}, " 1h30m , 99.5% ": {90 * time.Minute, 0.005},
+		"1s, 100%": {time.Second, 0},
 	} {
 		if got, err := parseBudget(value); got != want || err != nil {
 			t.Errorf("%q: %v, %v", value, got, err)
 		}
 	}
 	for value, says := range map[string]string{
-		"": "want a time and a share", "180s": "want a time and a share", "180s 95%": "want a time and a share", "180s, 95": "want a time and a share",
+		"": "want a time and a share", "180s": "want a time and a share", "180s 95%": "want a time and a share",
+		"180s, 95": "want a time and a share",
 		"180, 95%": `"180" is no time`, "-3m, 95%": `"-3m" is no time`, "0s, 95%": `"0s" is no time`, "3 minutes, 95%": "want a time and a share",
 		"3m, 0%": "the share is", "3m, 101%": "the share is", "3m, NaN%": "want a time and a share", "3m, -5%": "want a time and a share",
 		"3m, 95%, 4m": "want a time and a share", "95%, 3m": "want a time and a share",
@@ -115,7 +117,8 @@ drover_pool_machines_late{namespace="team",pool="pool",step="queue"} 2
 	}
 	b.check(&clusterv1.MachineDeployment{})
 	g.Expect(recorder.Events).To(HaveLen(1))
-	g.Expect(<-recorder.Events).To(ContainSubstring(`ReadyBudgetInvalid The annotation drover.io/ready-budget has no effect: "soon": want a time`))
+	g.Expect(<-recorder.Events).To(ContainSubstring(
+		`ReadyBudgetInvalid The annotation drover.io/ready-budget has no effect: "soon": want a time`))
 	g.Expect(c.Delete(t.Context(), objects[0])).To(Succeed())
 	expect("")
 }

@@ -54,7 +54,8 @@ func serve(t *testing.T, ca *authority.Authority, notAfter time.Time, handler ht
 }
 
 // configFor returns a server from a kubeconfig with a token, changed by edit.
-func configFor(t *testing.T, url string, ca *authority.Authority, edit ...func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) apiServerProbe {
+func configFor(t *testing.T, url string, ca *authority.Authority,
+	edit ...func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) apiServerProbe {
 	t.Helper()
 	cluster := &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca.PEM}
 	user := &clientcmdapi.AuthInfo{Token: marked}
@@ -94,18 +95,23 @@ func TestProbe(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"works":          {handler: answer(200, "application/json", realVersion), version: "v1.36.3"},
-		"charset":        {handler: answer(200, "application/json; charset=utf-8", realVersion), version: "v1.36.3"},
-		"HTML":           {handler: answer(200, "text/html", "<html>"+marked), reason: controlplanev1.UnreachableReason, message: "a web page"},
-		"HTML as JSON":   {handler: answer(200, "application/json", "<html>"), reason: controlplanev1.UnreachableReason, message: "does not answer like a Kubernetes API server"},
-		"other JSON":     {handler: answer(200, "application/json", `{"gitVersion":"<script>"}`), reason: controlplanev1.UnreachableReason, message: "does not answer like a Kubernetes API server"},
-		"endless":        {handler: answer(200, "application/json", `{"a":"`+strings.Repeat("x", 2*maxProbeAnswer)), reason: controlplanev1.UnreachableReason, message: "does not answer like a Kubernetes API server"},
-		"401":            {handler: answer(401, "application/json", "{}"), reason: controlplanev1.UnauthorizedReason, message: "HTTP 401"},
-		"403":            {handler: answer(403, "application/json", "{}"), reason: controlplanev1.UnauthorizedReason, message: "HTTP 403"},
-		"404":            {handler: answer(404, "text/plain", "no"), reason: controlplanev1.UnreachableReason, message: "HTTP 404"},
-		"503":            {handler: answer(503, "text/plain", "no"), reason: controlplanev1.UnreachableReason, message: "HTTP 503"},
-		"hangs":          {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, reason: controlplanev1.UnreachableReason, message: "does not answer within 1s"},
-		"cut":            {handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, reason: controlplanev1.UnreachableReason, message: "without an answer"},
+		"works":   {handler: answer(200, "application/json", realVersion), version: "v1.36.3"},
+		"charset": {handler: answer(200, "application/json; charset=utf-8", realVersion), version: "v1.36.3"},
+		"HTML":    {handler: answer(200, "text/html", "<html>"+marked), reason: controlplanev1.UnreachableReason, message: "a web page"},
+		"HTML as JSON": {handler: answer(200, "application/json", "<html>"), reason: controlplanev1.UnreachableReason,
+			message: "does not answer like a Kubernetes API server"},
+		"other JSON": {handler: answer(200, "application/json", `{"gitVersion":"<script>"}`), reason: controlplanev1.UnreachableReason,
+			message: "does not answer like a Kubernetes API server"},
+		"endless": {handler: answer(200, "application/json", `{"a":"`+strings.Repeat("x", 2*maxProbeAnswer)),
+			reason: controlplanev1.UnreachableReason, message: "does not answer like a Kubernetes API server"},
+		"401": {handler: answer(401, "application/json", "{}"), reason: controlplanev1.UnauthorizedReason, message: "HTTP 401"},
+		"403": {handler: answer(403, "application/json", "{}"), reason: controlplanev1.UnauthorizedReason, message: "HTTP 403"},
+		"404": {handler: answer(404, "text/plain", "no"), reason: controlplanev1.UnreachableReason, message: "HTTP 404"},
+		"503": {handler: answer(503, "text/plain", "no"), reason: controlplanev1.UnreachableReason, message: "HTTP 503"},
+		"hangs": {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+			reason: controlplanev1.UnreachableReason, message: "does not answer within 1s"},
+		"cut": {handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			reason: controlplanev1.UnreachableReason, message: "without an answer"},
 		"hangs midway":   {handler: hangMidway, reason: controlplanev1.UnreachableReason, message: "does not answer within 1s"},
 		"credentials in": {handler: onlyWith("Bearer " + marked), version: "v1.36.3"},
 	}
@@ -216,7 +222,8 @@ func TestProbeWithClientCertificate(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.Certificate)
 	server := httptest.NewUnstartedServer(answer(200, "application/json", realVersion))
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{serving}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{serving}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert,
+		MinVersion: tls.VersionTLS12}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	t.Cleanup(server.Close)

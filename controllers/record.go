@@ -142,7 +142,8 @@ func (r *DroverMachineReconciler) recordReplacement(s *machineScope) {
 	}
 	r.records.setCause(s.key(), c)
 	r.say(s, saidReplacing, s.Spec.ProviderID, record.By, c.by, record.Message, c.message)
-	r.Recorder.Eventf(s.DroverMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "Machine deleted, so that it is drained and replaced: %s", c.message)
+	r.Recorder.Eventf(s.DroverMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace",
+		"Machine deleted, so that it is drained and replaced: %s", c.message)
 }
 
 // recordDeletion says once by what and why the VM is being deleted. An earlier process has said it
@@ -158,7 +159,8 @@ func (r *DroverMachineReconciler) recordDeletion(ctx context.Context, s *machine
 	}
 	r.say(s, saidDeleting, s.Spec.ProviderID, record.State, s.Status.InstanceState, record.By, c.by, record.Message, c.message)
 	if s.Spec.ProviderID != "" {
-		r.event(s.DroverMachine, corev1.EventTypeNormal, "InstanceDeleting", "Delete", strings.TrimSuffix(fmt.Sprintf("Deleting VM %s: %s: %s", s.Spec.ProviderID, c.by, c.message), ": "))
+		r.event(s.DroverMachine, corev1.EventTypeNormal, "InstanceDeleting", "Delete",
+			strings.TrimSuffix(fmt.Sprintf("Deleting VM %s: %s: %s", s.Spec.ProviderID, c.by, c.message), ": "))
 	}
 }
 
@@ -183,7 +185,8 @@ func (r *DroverMachineReconciler) recordAbandoned(s *machineScope) {
 	}
 	r.say(s, saidAbandoning, s.Spec.ProviderID, record.By, record.Abandoned)
 	r.Recorder.Eventf(s.DroverMachine, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
-		"VM %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it", s.Spec.ProviderID, s.Spec.Creation.Token)
+		"VM %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it", s.Spec.ProviderID,
+		s.Spec.Creation.Token)
 }
 
 // causeOf returns by what the VM of a DroverMachine that is being deleted goes.

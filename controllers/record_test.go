@@ -121,7 +121,8 @@ func (b *bench) repeat(name string) {
 // is repeated, and a new process takes over after each.
 func TestRecordOfALife(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		b := newBench(t, withFinalizers(edit(fleetOf("m"), "m", func(m *infrav1.DroverMachine) { m.Spec.ProviderID, m.Spec.Creation.Token = "", "" }))...)
+		b := newBench(t, withFinalizers(edit(fleetOf("m"), "m",
+			func(m *infrav1.DroverMachine) { m.Spec.ProviderID, m.Spec.Creation.Token = "", "" }))...)
 		b.reconcile("m") // claims
 		b.addFault(simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.RunInstances, Code: wire.InstanceLimitExceeded, Count: 3})
 		b.repeat("m")
@@ -164,7 +165,8 @@ func TestWhoDeletedIt(t *testing.T) {
 	t.Parallel()
 	condition := func(kind, message string) func(*clusterv1.Machine) {
 		return func(m *clusterv1.Machine) {
-			m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: "Because", Message: message})
+			m.Status.Conditions = append(m.Status.Conditions,
+				metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: "Because", Message: message})
 		}
 	}
 	showing := func(change func(*cloud.Resource)) func([]cloud.Resource) []cloud.Resource {
@@ -203,7 +205,8 @@ func TestWhoDeletedIt(t *testing.T) {
 			b.remove(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "prod"}})
 			user(b)
 		}, saidDeleting, record.ClusterDeleted, ""},
-		"the DroverMachine is deleted": {func(b *bench) { b.remove(b.machine("m")) }, saidDeleting, record.ObjectDeleted, "its Machine is not being deleted"},
+		"the DroverMachine is deleted": {func(b *bench) { b.remove(b.machine("m")) }, saidDeleting, record.ObjectDeleted,
+			"its Machine is not being deleted"},
 		"the DroverMachine is deleted, without a Machine": {func(b *bench) {
 			b.changeMachine("m", func(m *clusterv1.Machine) { m.Finalizers = nil })
 			user(b)
@@ -351,7 +354,8 @@ func TestRecordedEvents(t *testing.T) {
 		b.repeat("m")
 		b.Expect(b.isGone("m")).To(BeTrue())
 		for _, want := range []string{
-			"Normal InstanceCreated VM " + id + " exists", "Normal InstanceDeleting Deleting VM " + id + ": MachineDeleted", "Normal InstanceDeleted VM " + id + " is deleted: MachineDeleted",
+			"Normal InstanceCreated VM " + id + " exists", "Normal InstanceDeleting Deleting VM " + id + ": MachineDeleted",
+			"Normal InstanceDeleted VM " + id + " is deleted: MachineDeleted",
 		} {
 			b.Expect(b.recorder.Events).To(Receive(Equal(want)))
 		}

@@ -86,7 +86,8 @@ func TestQueuedTurnIsKeptExactly(t *testing.T) {
 }
 
 func TestCutKeepsMessagesValid(t *testing.T) {
-	for _, in := range []string{"", "short", strings.Repeat("x", 5000), strings.Repeat("é", 5000), "bad \xff\xfe bytes", strings.Repeat("\xf0\x9f", 4000)} {
+	for _, in := range []string{"", "short", strings.Repeat("x", 5000), strings.Repeat("é", 5000), "bad \xff\xfe bytes",
+		strings.Repeat("\xf0\x9f", 4000)} {
 		got := truncate(in)
 		if len(got) > maxMessage || !utf8.ValidString(got) {
 			t.Errorf("cut(%d bytes) has %d bytes, valid %v", len(in), len(got), utf8.ValidString(got))
@@ -149,7 +150,8 @@ func TestRefusedSpecIsTriedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				b := start(t)
-				fault, err := b.cloud.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.RunInstances, Code: wire.InvalidParameterValue})
+				fault, err := b.cloud.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.RunInstances,
+					Code: wire.InvalidParameterValue})
 				b.Expect(err).NotTo(HaveOccurred())
 				b.follow("m", 30*time.Minute) // an earlier process may have sent a create
 				before, writes := b.calls(wire.RunInstances), b.statusWrites.Load()
@@ -213,7 +215,8 @@ func othersFirst(c client.Client) client.Client {
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, options ...client.PatchOption) error {
 			return errors.Join(touch(ctx, c, o), c.Patch(ctx, o, p, options...))
 		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, o client.Object, p client.Patch,
+			options ...client.SubResourcePatchOption) error {
 			return errors.Join(touch(ctx, c, o), c.SubResource(subResource).Patch(ctx, o, p, options...))
 		},
 	})

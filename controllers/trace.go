@@ -82,7 +82,8 @@ func (r *TraceReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	if err := r.Client.Get(ctx, req.NamespacedName, owner); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !isStartOver(owner) || time.Since(startEnd(owner)) > startupAge || owner.Spec.InfrastructureRef.GroupKind() != infrav1.DroverMachineKind {
+	if !isStartOver(owner) || time.Since(startEnd(owner)) > startupAge ||
+		owner.Spec.InfrastructureRef.GroupKind() != infrav1.DroverMachineKind {
 		return reconcile.Result{}, nil
 	}
 	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: owner.Namespace, Name: owner.Spec.InfrastructureRef.Name}, m); err != nil {
@@ -177,7 +178,8 @@ func spanID(trace uuid.UUID, name string) []byte {
 func attributes(pairs ...string) (all []*commonpb.KeyValue) {
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			all = append(all, &commonpb.KeyValue{Key: pairs[i], Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: pairs[i+1]}}})
+			all = append(all, &commonpb.KeyValue{Key: pairs[i],
+				Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: pairs[i+1]}}})
 		}
 	}
 	return all

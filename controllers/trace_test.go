@@ -30,7 +30,8 @@ func starting(name string, ago time.Duration) (*clusterv1.Machine, *infrav1.Drov
 	}
 	owner, m := &clusterv1.Machine{ObjectMeta: meta}, &infrav1.DroverMachine{ObjectMeta: *meta.DeepCopy()}
 	owner.Spec.ClusterName = "prod"
-	owner.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: name}
+	owner.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine",
+		Name: name}
 	m.Spec.Creation.Token = "0123456789abcdef"
 	return owner, m
 }
@@ -41,7 +42,8 @@ func since(ago time.Duration) metav1.Time {
 
 // become sets a condition that is True since some time ago.
 func become(o interface{ SetConditions([]metav1.Condition) }, get []metav1.Condition, condition string, ago time.Duration) {
-	o.SetConditions(append(get, metav1.Condition{Type: condition, Status: metav1.ConditionTrue, LastTransitionTime: since(ago), Reason: "Test"}))
+	o.SetConditions(append(get, metav1.Condition{Type: condition, Status: metav1.ConditionTrue, LastTransitionTime: since(ago),
+		Reason: "Test"}))
 }
 
 func nodeReady(owner *clusterv1.Machine, ago time.Duration) {

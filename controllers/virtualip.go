@@ -45,7 +45,8 @@ func (r *EndpointReconciler) reserve(ctx context.Context, s *endpointScope) erro
 		return nil
 	}
 	if claim.Status.AddressRef.Name == "" {
-		message := fmt.Sprintf("Waiting for the IPAM provider to give IPAddressClaim %q an address of %s %q", claim.Name, claim.Spec.PoolRef.Kind, claim.Spec.PoolRef.Name)
+		message := fmt.Sprintf("Waiting for the IPAM provider to give IPAddressClaim %q an address of %s %q", claim.Name, claim.Spec.PoolRef.Kind,
+			claim.Spec.PoolRef.Name)
 		if reason := conditions.GetMessage(claim, ipamv1.IPAddressClaimReadyCondition); reason != "" {
 			message += ": " + reason
 		}
@@ -72,10 +73,12 @@ func (r *EndpointReconciler) claimAddress(ctx context.Context, s *endpointScope)
 		return claim, err
 	}
 	claim = &ipamv1.IPAddressClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, Labels: map[string]string{clusterv1.ClusterNameLabel: s.cluster.Name}},
-		Spec:       ipamv1.IPAddressClaimSpec{ClusterName: s.cluster.Name, PoolRef: s.Spec.Endpoint.VirtualIP.PoolRef},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name,
+			Labels: map[string]string{clusterv1.ClusterNameLabel: s.cluster.Name}},
+		Spec: ipamv1.IPAddressClaimSpec{ClusterName: s.cluster.Name, PoolRef: s.Spec.Endpoint.VirtualIP.PoolRef},
 	}
-	if err := controllerutil.SetControllerReference(s.DroverCluster, claim, r.Client.Scheme(), controllerutil.WithBlockOwnerDeletion(false)); err != nil {
+	if err := controllerutil.SetControllerReference(s.DroverCluster, claim, r.Client.Scheme(),
+		controllerutil.WithBlockOwnerDeletion(false)); err != nil {
 		return nil, err
 	}
 	if err := r.Client.Create(ctx, claim); err != nil {

@@ -177,7 +177,8 @@ func duplicateOf(path *field.Path, other *infrav1.DroverMachine) field.ErrorList
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
-		"DroverMachine %s has the same value, and a copy would claim its VM: leave out providerID and creation", client.ObjectKeyFromObject(other)))}
+		"DroverMachine %s has the same value, and a copy would claim its VM: leave out providerID and creation",
+		client.ObjectKeyFromObject(other)))}
 }
 
 func (w Webhooks) names() string {
@@ -194,11 +195,13 @@ func checkCluster(o *infrav1.DroverCluster, spec *field.Path) field.ErrorList {
 	errs := checkEndpoint(o.Spec.ControlPlaneEndpoint, spec)
 	if address := o.Spec.Endpoint.VirtualIP.Address; address != "" {
 		if ip, err := netip.ParseAddr(address); err != nil || !ip.IsGlobalUnicast() {
-			errs = append(errs, field.Invalid(spec.Child("endpoint", "virtualIP", "address"), address, "must be an IP address that machines can have"))
+			errs = append(errs, field.Invalid(spec.Child("endpoint", "virtualIP", "address"), address,
+				"must be an IP address that machines can have"))
 		}
 	}
 	if o.Spec.Endpoint.HasLoadBalancer() && !o.Spec.ControlPlaneEndpoint.IsZero() && o.Spec.Creation.LoadBalancerToken == "" {
-		errs = append(errs, field.Forbidden(spec.Child("controlPlaneEndpoint"), "must not be set together with spec.endpoint.loadBalancer: Drover sets it"))
+		errs = append(errs, field.Forbidden(spec.Child("controlPlaneEndpoint"),
+			"must not be set together with spec.endpoint.loadBalancer: Drover sets it"))
 	}
 	return errs
 }
@@ -210,13 +213,15 @@ func (w Webhooks) checkUniqueCluster(ctx context.Context, o *infrav1.DroverClust
 		return nil, nil
 	}
 	list := &infrav1.DroverClusterList{}
-	if err := w.Reader.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingFields{clusterByToken: o.Spec.Creation.LoadBalancerToken}); err != nil {
+	if err := w.Reader.List(ctx, list, client.InNamespace(w.Namespace),
+		client.MatchingFields{clusterByToken: o.Spec.Creation.LoadBalancerToken}); err != nil {
 		return nil, fmt.Errorf("searching for copies of the DroverCluster: %w", err)
 	}
 	for i := range list.Items {
 		if other := &list.Items[i]; (other.Name != o.Name || other.Namespace != o.Namespace) && claimsBalancer(other, o) {
 			return field.ErrorList{field.Forbidden(field.NewPath("spec", "creation", "loadBalancerToken"), fmt.Sprintf(
-				"DroverCluster %s has the same value, and a copy would claim its load balancer: leave out creation and controlPlaneEndpoint", client.ObjectKeyFromObject(other)))}, nil
+				"DroverCluster %s has the same value, and a copy would claim its load balancer: leave out creation and controlPlaneEndpoint",
+				client.ObjectKeyFromObject(other)))}, nil
 		}
 	}
 	return nil, nil

@@ -37,15 +37,18 @@ func TestReservedNames(t *testing.T) {
 	ip := clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: "10.0.0.5"}
 	for name, c := range map[string]struct{ node, serving bool }{
 		"blue-1": {true, true}, "blue-1.example.org": {true, true}, "svc-1": {true, true}, "svc.example.org": {true, true},
-		"kubernetes-1": {true, true}, "kubernetes.example.org": {true, true}, "localhost-1": {true, true}, "cluster.local.example.org": {true, true},
+		"kubernetes-1": {true, true}, "kubernetes.example.org": {true, true}, "localhost-1": {true, true},
+		"cluster.local.example.org": {true, true},
 		"prod.internal.example.org": {true, true}, "notprod.internal": {true, true},
 		"kubernetes": {}, "kubernetes.": {}, "KUBERNETES": {}, "kubernetes.default": {}, "Kubernetes.Default.": {}, "kubernetes.default.svc": {},
-		"kubernetes.default.svc.": {}, "kubernetes.default.svc..": {}, "kubernetes.default.svc.cluster.local": {}, "kubernetes.default.svc.other.domain": {},
-		"localhost": {}, "LocalHost.": {}, "localhost.localdomain": {}, "blue-1.localhost": {},
+		"kubernetes.default.svc.": {}, "kubernetes.default.svc..": {}, "kubernetes.default.svc.cluster.local": {},
+		"kubernetes.default.svc.other.domain": {},
+		"localhost":                           {}, "LocalHost.": {}, "localhost.localdomain": {}, "blue-1.localhost": {},
 		"webhook.team-b.svc": {}, "webhook.team-b.SVC.": {}, "a.webhook.team-b.svc.cluster.local": {}, "10-0-0-5.team-b.pod.cluster.local": {},
 		"cluster.local": {}, "blue-1.cluster.local": {}, "prod.internal": {}, "web.prod.internal": {}, "web.PROD.internal.": {},
 		"*": {}, "*.example.org": {}, "*.svc": {}, "blue-*.example.org": {},
-		"api.example.test": {true, false}, "blue-1.": {true, false}, "203.0.113.1": {true, false}, "10.96.0.1": {true, false}, "127.0.0.1": {true, false},
+		"api.example.test": {true, false}, "blue-1.": {true, false}, "203.0.113.1": {true, false}, "10.96.0.1": {true, false},
+		"127.0.0.1": {true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -110,7 +113,8 @@ func FuzzServing(f *testing.F) {
 			if n != "blue-1" && n != plain(known) && n != plain(knownIP) {
 				t.Fatalf("%q passed; the machine is blue-1, %q, %q", name, known, knownIP)
 			}
-			if n == "kubernetes" || n == "localhost" || strings.HasSuffix(n, ".svc") || strings.Contains(n, ".svc.") || strings.HasSuffix(n, ".cluster.local") {
+			if n == "kubernetes" || n == "localhost" || strings.HasSuffix(n, ".svc") || strings.Contains(n, ".svc.") ||
+				strings.HasSuffix(n, ".cluster.local") {
 				t.Fatalf("%q passed", name)
 			}
 		}

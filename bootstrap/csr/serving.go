@@ -105,7 +105,8 @@ func check(address string, has bool, m Machine, c Cluster) Refusal {
 	case !has:
 		return Refusal{Why: fmt.Sprintf("the request contains %s, an address that the machine does not have", address)}
 	case slices.ContainsFunc(m.GuestReported, is) && !slices.ContainsFunc(m.NodeAddresses, is):
-		return Refusal{Why: fmt.Sprintf("the request contains %s, an address that only the guest reports, and not the Node", address), Temporary: true}
+		return Refusal{Why: fmt.Sprintf("the request contains %s, an address that only the guest reports, and not the Node", address),
+			Temporary: true}
 	case owner != "":
 		return Refusal{Why: fmt.Sprintf("the request contains %s, an address that %s also has", address, owner), Temporary: true}
 	}

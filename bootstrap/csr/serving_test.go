@@ -88,15 +88,19 @@ func TestCheckServingByCluster(t *testing.T) {
 		"10.0.0.7": nil, "2001:db8::7": nil, "blue-1.internal": nil, "blue-1": nil, agreed: nil, "guest.agreed": nil,
 		// of review A3
 		"192.0.2.100": new(false), "10.96.0.1": new(false),
-		"10.111.255.1": new(false), "fd00:10::1": new(false), "2001:db8::1": new(false), "api.example.org": new(false), "API.EXAMPLE.ORG": new(false),
-		"127.0.0.1": new(false), "::1": new(false), "169.254.169.254": new(false), "fe80::1": new(false), "0.0.0.0": new(false), "::": new(false),
+		"10.111.255.1": new(false), "fd00:10::1": new(false), "2001:db8::1": new(false), "api.example.org": new(false),
+		"API.EXAMPLE.ORG": new(false),
+		"127.0.0.1":       new(false), "::1": new(false), "169.254.169.254": new(false), "fe80::1": new(false), "0.0.0.0": new(false),
+		"::":        new(false),
 		"224.0.0.1": new(false), "ff02::1": new(false), "255.255.255.255": new(false), "::ffff:10.96.0.1": new(false),
 		foreign: new(true), "blue-2.internal": new(true), guests: new(true), "guest.name": new(true),
 	} {
 		t.Run(address, func(t *testing.T) {
 			g := NewWithT(t)
-			m := Machine{Node: "blue-1", GuestReported: []string{guests, agreed, "guest.name", "Guest.Agreed"}, NodeAddresses: []string{agreed, "guest.agreed"}}
-			m.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: address}, {Type: clusterv1.MachineInternalDNS, Address: address}}
+			m := Machine{Node: "blue-1", GuestReported: []string{guests, agreed, "guest.name", "Guest.Agreed"},
+				NodeAddresses: []string{agreed, "guest.agreed"}}
+			m.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: address},
+				{Type: clusterv1.MachineInternalDNS, Address: address}}
 			r := x509.CertificateRequest{Subject: subject("system:node:blue-1", "system:nodes")}
 			if ip := net.ParseIP(address); ip != nil {
 				r.IPAddresses = []net.IP{ip}
@@ -117,9 +121,10 @@ func TestCheckServingByCluster(t *testing.T) {
 }
 
 func TestAsked(t *testing.T) {
-	csr := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{Request: request(t, x509.CertificateRequest{
-		DNSNames: []string{"Blue-1", "a.b."}, IPAddresses: []net.IP{net.ParseIP("::ffff:10.0.0.7"), net.ParseIP("2001:db8:0::7")},
-	})}}
+	csr := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{Request: request(t,
+		x509.CertificateRequest{
+			DNSNames: []string{"Blue-1", "a.b."}, IPAddresses: []net.IP{net.ParseIP("::ffff:10.0.0.7"), net.ParseIP("2001:db8:0::7")},
+		})}}
 	if got := Asked(csr); !slices.Equal(got, []string{"blue-1", "a.b", "10.0.0.7", "2001:db8::7"}) {
 		t.Error(got)
 	}

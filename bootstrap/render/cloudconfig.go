@@ -49,7 +49,8 @@ func cloudConfig(n *node, variables int) ([]byte, error) {
 		config.Users = []any{"default"} // the image's default user, which a list would remove
 	}
 	for _, u := range n.users {
-		config.Users = append(config.Users, cloudInitUser{Name: u.Name, Shell: "/bin/bash", LockPasswd: true, SSHAuthorizedKeys: u.SSHAuthorizedKeys})
+		config.Users = append(config.Users, cloudInitUser{Name: u.Name, Shell: "/bin/bash", LockPasswd: true,
+			SSHAuthorizedKeys: u.SSHAuthorizedKeys})
 	}
 	for _, u := range n.units {
 		config.WriteFiles = append(config.WriteFiles, encoded(file{path: unitFolder + u.name, content: u.content}))

@@ -118,7 +118,8 @@ func FuzzSplit(f *testing.F) {
 		value, quoted := strings.CutPrefix(lines[6], `url = "`)
 		value, closed := strings.CutSuffix(value, `"`)
 		g.Expect(quoted && closed).To(BeTrue())
-		g.Expect(strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(value)).To(Equal(server + "/api/v1/namespaces/kube-system/secrets/drover-files-abcdef"))
+		g.Expect(strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(value)).To(Equal(server +
+			"/api/v1/namespaces/kube-system/secrets/drover-files-abcdef"))
 	})
 }
 
@@ -127,7 +128,8 @@ func FuzzSplit(f *testing.F) {
 func TestOwnersOfFiles(t *testing.T) {
 	in := input(t)
 	in.Spec.Files = []bootstrapv1.File{
-		{Path: "/etc/app's", Content: "a", Owner: "app:web"}, {Path: "/etc/roots", Content: "b"}, {Path: "/etc/also-roots", Content: "c", Owner: "root:root"},
+		{Path: "/etc/app's", Content: "a", Owner: "app:web"}, {Path: "/etc/roots", Content: "b"},
+		{Path: "/etc/also-roots", Content: "c", Owner: "root:root"},
 	}
 	g := NewWithT(t)
 	whole, err := UserData(in)

@@ -71,7 +71,8 @@ func full(t testing.TB, name bootstrapv1.OperatingSystem, mode bootstrapv1.Insta
 		},
 		Host: bootstrapv1.Host{
 			Proxy: bootstrapv1.Proxy{
-				HTTPProxy: "http://user:pa%20ss@proxy.example.org:3128", HTTPSProxy: "http://proxy.example.org:3128", NoProxy: []string{"10.0.0.0/8", ".example.org"},
+				HTTPProxy: "http://user:pa%20ss@proxy.example.org:3128", HTTPSProxy: "http://proxy.example.org:3128",
+				NoProxy: []string{"10.0.0.0/8", ".example.org"},
 			},
 			NTPServers: []string{"ntp1.example.org", "fd00::123"},
 			Users: []bootstrapv1.User{
@@ -116,7 +117,8 @@ func binariesOf(mirror string) bootstrapv1.BinariesInstall {
 
 // byKubeadm returns the input for a machine that joins by kubeadm.
 func byKubeadm(in Input) Input {
-	in.Spec.Join = bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm, IgnorePreflightErrors: []string{"SystemVerification", "FileExisting-crictl"}}
+	in.Spec.Join = bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm,
+		IgnorePreflightErrors: []string{"SystemVerification", "FileExisting-crictl"}}
 	if b := &in.Spec.Install.Binaries; in.Spec.Install.Mode == bootstrapv1.InstallBinaries {
 		b.Kubeadm.SHA256 = strings.Repeat("6", 64)
 	}

@@ -140,14 +140,19 @@ func places() []place {
 	return []place{
 		{name: "machine's name", harmless: "m", at: []string{"hostname", defaults}, set: func(in *Input, s string) { in.NodeName = s },
 			read: func(_ Gomega, m machine) string { return m.hostname }},
-		{name: "server", harmless: "https://a", at: []string{"file " + BootstrapKubeconfigPath + " 0600"}, set: func(in *Input, s string) { in.Server = s },
+		{name: "server", harmless: "https://a", at: []string{"file " + BootstrapKubeconfigPath + " 0600"},
+			set:  func(in *Input, s string) { in.Server = s },
 			read: between(BootstrapKubeconfigPath, "    server: ", "\n  name: bootstrap\ncontexts:")},
-		{name: "machine's version", harmless: "v1.35.0", in: binaries, at: []string{"step Fetching containerd and the kubelet"}, set: func(in *Input, s string) { in.Version = s }},
-		{name: "provider ID", harmless: "a", in: variant{"ubuntu-24.04", bootstrapv1.InstallPrebuilt}, at: []string{defaults, "step Checking the instance data"},
+		{name: "machine's version", harmless: "v1.35.0", in: binaries, at: []string{"step Fetching containerd and the kubelet"},
+			set: func(in *Input, s string) { in.Version = s }},
+		{name: "provider ID", harmless: "a", in: variant{"ubuntu-24.04", bootstrapv1.InstallPrebuilt},
+			at:  []string{defaults, "step Checking the instance data"},
 			set: func(in *Input, s string) { in.ProviderID = s }, read: between(KubeletDefaultsPath, "--provider-id=", "\"\n")},
-		{name: "label's name", harmless: "a", at: []string{defaults}, set: func(in *Input, s string) { in.Spec.NodeLabels = map[string]string{s: "v"} },
+		{name: "label's name", harmless: "a", at: []string{defaults},
+			set:  func(in *Input, s string) { in.Spec.NodeLabels = map[string]string{s: "v"} },
 			read: between(KubeletDefaultsPath, "--node-labels=", "=v\"\n")},
-		{name: "label's value", harmless: "a", at: []string{defaults}, set: func(in *Input, s string) { in.Spec.NodeLabels = map[string]string{"k": s} },
+		{name: "label's value", harmless: "a", at: []string{defaults},
+			set:  func(in *Input, s string) { in.Spec.NodeLabels = map[string]string{"k": s} },
 			read: between(KubeletDefaultsPath, "--node-labels=k=", "\"\n")},
 		{name: "taint's key", harmless: "a", at: []string{config}, set: func(in *Input, s string) {
 			in.Spec.NodeTaints = []corev1.Taint{{Key: s, Effect: corev1.TaintEffectNoSchedule}}
@@ -160,11 +165,14 @@ func places() []place {
 			in.Spec.Kubelet.FeatureGates = []bootstrapv1.FeatureGate{{Name: s, State: bootstrapv1.FeatureEnabled}}
 		},
 			read: kubeletField(func(c kubeletv1.KubeletConfiguration) string { return onlyKey(c.FeatureGates) })},
-		{name: "reserved amount", harmless: "1", at: []string{config}, set: func(in *Input, s string) { in.Spec.Kubelet.KubeReserved = map[string]string{"cpu": s} },
+		{name: "reserved amount", harmless: "1", at: []string{config},
+			set:  func(in *Input, s string) { in.Spec.Kubelet.KubeReserved = map[string]string{"cpu": s} },
 			read: kubeletField(func(c kubeletv1.KubeletConfiguration) string { return c.KubeReserved["cpu"] })},
-		{name: "eviction signal", harmless: "a.b", at: []string{config}, set: func(in *Input, s string) { in.Spec.Kubelet.EvictionHard = map[string]string{s: "1"} },
+		{name: "eviction signal", harmless: "a.b", at: []string{config},
+			set:  func(in *Input, s string) { in.Spec.Kubelet.EvictionHard = map[string]string{s: "1"} },
 			read: kubeletField(func(c kubeletv1.KubeletConfiguration) string { return onlyKey(c.EvictionHard) })},
-		{name: "eviction threshold", harmless: "1%", at: []string{config}, set: func(in *Input, s string) { in.Spec.Kubelet.EvictionHard = map[string]string{"a.b": s} },
+		{name: "eviction threshold", harmless: "1%", at: []string{config},
+			set:  func(in *Input, s string) { in.Spec.Kubelet.EvictionHard = map[string]string{"a.b": s} },
 			read: kubeletField(func(c kubeletv1.KubeletConfiguration) string { return c.EvictionHard["a.b"] })},
 		{name: "log size", harmless: "1Mi", at: []string{config}, set: func(in *Input, s string) { in.Spec.Kubelet.ContainerLogMaxSize = s },
 			read: kubeletField(func(c kubeletv1.KubeletConfiguration) string { return c.ContainerLogMaxSize })},
@@ -178,37 +186,49 @@ func places() []place {
 		{name: "passed through, whole", harmless: "{}", at: []string{config}, set: func(in *Input, s string) {
 			in.Spec.Kubelet.Configuration = &apiextensionsv1.JSON{Raw: []byte(s)}
 		}},
-		{name: "file's content", harmless: "x", at: []string{"file /a 0644"}, set: func(in *Input, s string) { file(in).Content = s }, read: fileAt("/a")},
-		{name: "file's path", harmless: "/x", at: []string{"file PATH 0644", "file /x 0644"}, set: func(in *Input, s string) { file(in).Path = s },
+		{name: "file's content", harmless: "x", at: []string{"file /a 0644"}, set: func(in *Input, s string) { file(in).Content = s },
+			read: fileAt("/a")},
+		{name: "file's path", harmless: "/x", at: []string{"file PATH 0644", "file /x 0644"},
+			set:  func(in *Input, s string) { file(in).Path = s },
 			read: func(_ Gomega, m machine) string { return m.order[len(m.order)-1] }},
-		{name: "file's owner", harmless: "x:x", at: []string{"step Setting the owners of files", "file /a 0644 OWNER", "file /a 0644", "file /a 0644 x:x"}, set: func(in *Input, s string) { file(in).Owner = s },
+		{name: "file's owner", harmless: "x:x", at: []string{"step Setting the owners of files", "file /a 0644 OWNER", "file /a 0644",
+			"file /a 0644 x:x"}, set: func(in *Input, s string) { file(in).Owner = s },
 			read: func(_ Gomega, m machine) string { return m.files["/a"].owner }},
 		{name: "file from a Secret", harmless: "x", at: []string{"file /a 0644"}, set: func(in *Input, s string) {
 			*file(in) = bootstrapv1.File{Path: "/a", ContentFrom: bootstrapv1.FileSource{Secret: bootstrapv1.SecretKey{Name: "a", Key: "b"}}}
 			secret(in, "a", "b", s)
 		}, read: fileAt("/a")},
-		{name: "command before", harmless: "x", at: []string{"step " + pre}, set: func(in *Input, s string) { in.Spec.PreKubeletCommands = []string{s} }, read: command(pre)},
-		{name: "command after", harmless: "x", at: []string{"step " + post}, set: func(in *Input, s string) { in.Spec.PostKubeletCommands = []string{s} }, read: command(post)},
-		{name: "key", harmless: "x", at: []string{"keys of the default user"}, set: func(in *Input, s string) { in.Spec.SSHAuthorizedKeys = []string{s} },
+		{name: "command before", harmless: "x", at: []string{"step " + pre},
+			set: func(in *Input, s string) { in.Spec.PreKubeletCommands = []string{s} }, read: command(pre)},
+		{name: "command after", harmless: "x", at: []string{"step " + post},
+			set: func(in *Input, s string) { in.Spec.PostKubeletCommands = []string{s} }, read: command(post)},
+		{name: "key", harmless: "x", at: []string{"keys of the default user"},
+			set:  func(in *Input, s string) { in.Spec.SSHAuthorizedKeys = []string{s} },
 			read: func(_ Gomega, m machine) string { return strings.Join(m.keys, " AND ") }},
 		{name: "user's key", harmless: "x", at: []string{"user u"}, set: func(in *Input, s string) {
 			in.Spec.Host.Users = []bootstrapv1.User{{Name: "u", SSHAuthorizedKeys: []string{s}}}
 		}, read: func(_ Gomega, m machine) string { return strings.Join(m.users["u"], " AND ") }},
-		{name: "user's name", harmless: "x", at: []string{"user PATH", "user x", "file " + sudoersPath + " 0440"}, set: func(in *Input, s string) {
-			in.Spec.Host.Users = []bootstrapv1.User{{Name: s, Sudo: "Allowed"}}
-		}, read: func(_ Gomega, m machine) string { return onlyKey(m.users) }},
-		{name: "proxy", harmless: "http://a", at: []string{"file " + proxyPath + " 0600"}, set: func(in *Input, s string) { in.Spec.Host.Proxy.HTTPProxy = s },
+		{name: "user's name", harmless: "x", at: []string{"user PATH", "user x", "file " + sudoersPath + " 0440"},
+			set: func(in *Input, s string) {
+				in.Spec.Host.Users = []bootstrapv1.User{{Name: s, Sudo: "Allowed"}}
+			}, read: func(_ Gomega, m machine) string { return onlyKey(m.users) }},
+		{name: "proxy", harmless: "http://a", at: []string{"file " + proxyPath + " 0600"},
+			set:  func(in *Input, s string) { in.Spec.Host.Proxy.HTTPProxy = s },
 			read: between(proxyPath, "http_proxy='", "'\nNO_PROXY")},
 		{name: "no proxy", harmless: "a", at: []string{"file " + proxyPath + " 0600"}, set: func(in *Input, s string) {
 			in.Spec.Host.Proxy = bootstrapv1.Proxy{HTTPProxy: "http://a", NoProxy: []string{s}}
-		}, read: between(proxyPath, "no_proxy='localhost,127.0.0.1,::1,.svc,.cluster.local,"+strings.Join(metadataServices(), ",")+",10.0.0.1,", "'\n")},
+		}, read: between(proxyPath, "no_proxy='localhost,127.0.0.1,::1,.svc,.cluster.local,"+strings.Join(metadataServices(), ",")+",10.0.0.1,",
+			"'\n")},
 		{name: "time server", harmless: "a", at: []string{"file " + timesyncdPath + " 0644", "file " + chronyPath + " 0644"},
 			set: func(in *Input, s string) { in.Spec.Host.NTPServers = []string{s} }, read: between(timesyncdPath, "NTP=", "\n")},
-		{name: "sysctl's name", harmless: "a", at: []string{"file " + sysctlsPath + " 0644"}, set: func(in *Input, s string) { in.Spec.Host.Sysctls = map[string]string{s: "1"} },
+		{name: "sysctl's name", harmless: "a", at: []string{"file " + sysctlsPath + " 0644"},
+			set:  func(in *Input, s string) { in.Spec.Host.Sysctls = map[string]string{s: "1"} },
 			read: between(sysctlsPath, "", " = 1\n")},
-		{name: "sysctl's value", harmless: "1", at: []string{"file " + sysctlsPath + " 0644"}, set: func(in *Input, s string) { in.Spec.Host.Sysctls = map[string]string{"a": s} },
+		{name: "sysctl's value", harmless: "1", at: []string{"file " + sysctlsPath + " 0644"},
+			set:  func(in *Input, s string) { in.Spec.Host.Sysctls = map[string]string{"a": s} },
 			read: between(sysctlsPath, "a = ", "\n")},
-		{name: "module", harmless: "a", at: []string{"file " + modulesPath + " 0644"}, set: func(in *Input, s string) { in.Spec.Host.KernelModules = []string{s} },
+		{name: "module", harmless: "a", at: []string{"file " + modulesPath + " 0644"},
+			set:  func(in *Input, s string) { in.Spec.Host.KernelModules = []string{s} },
 			read: between(modulesPath, "", "\n")},
 		{name: "organization", harmless: "1", in: subscribed, at: []string{"file " + subscriptionPath + " 0600"}, set: func(in *Input, s string) {
 			in.Spec.Host.Subscription.Name = "r"
@@ -220,14 +240,17 @@ func places() []place {
 			g.Expect(rest).To(Equal("\nactivation_key='k'\n"))
 			return word
 		}},
-		{name: "registry", harmless: "a", at: []string{"file " + registriesPath + "/PATH/hosts.toml 0644", "file " + registriesPath + "/a/hosts.toml 0644"},
+		{name: "registry", harmless: "a", at: []string{"file " + registriesPath + "/PATH/hosts.toml 0644", "file " + registriesPath +
+			"/a/hosts.toml 0644"},
 			set: func(in *Input, s string) {
 				in.Spec.Containerd.Registries = []bootstrapv1.Registry{{Host: s, Mirrors: []bootstrapv1.Mirror{{URL: "https://m"}}}}
 			}},
-		{name: "registry's mirror", harmless: "https://a", at: []string{"file " + registriesPath + "/r/hosts.toml 0644"}, set: func(in *Input, s string) {
-			in.Spec.Containerd.Registries = []bootstrapv1.Registry{{Host: "r", Mirrors: []bootstrapv1.Mirror{{URL: s}}}}
-		}, read: between(registriesPath+"/r/hosts.toml", "[host.\"", "\"]\n  capabilities = [\"pull\", \"resolve\"]\n")},
-		{name: "pause image", harmless: "a", in: packages, at: []string{"file " + containerdConfigPath + " 0644"}, set: func(in *Input, s string) { in.Spec.Containerd.PauseImage = s },
+		{name: "registry's mirror", harmless: "https://a", at: []string{"file " + registriesPath + "/r/hosts.toml 0644"},
+			set: func(in *Input, s string) {
+				in.Spec.Containerd.Registries = []bootstrapv1.Registry{{Host: "r", Mirrors: []bootstrapv1.Mirror{{URL: s}}}}
+			}, read: between(registriesPath+"/r/hosts.toml", "[host.\"", "\"]\n  capabilities = [\"pull\", \"resolve\"]\n")},
+		{name: "pause image", harmless: "a", in: packages, at: []string{"file " + containerdConfigPath + " 0644"},
+			set:  func(in *Input, s string) { in.Spec.Containerd.PauseImage = s },
 			read: between(containerdConfigPath, "sandbox_image = \"", "\"\n\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n")},
 		{name: "containerd's version", harmless: "2.1.0", in: packages, at: []string{"step Installing containerd and the kubelet"},
 			set: func(in *Input, s string) { in.Spec.Install.Packages.ContainerdVersion = s },
@@ -250,7 +273,8 @@ func places() []place {
 		{name: "kubeadm: checksum", harmless: strings.Repeat("a", 64), in: binaries, at: []string{"step Fetching containerd and the kubelet"},
 			set:  kubeadm(func(in *Input, s string) { in.Spec.Install.Binaries.Kubeadm.SHA256 = s }),
 			read: between(ScriptPath, "/kubelet /opt/bin/kubelet\nretry fetch ", " 'https://dl.k8s.io/")},
-		{name: "kubeadm: machine's name", harmless: "m", at: []string{"hostname", join}, set: kubeadm(func(in *Input, s string) { in.NodeName = s }),
+		{name: "kubeadm: machine's name", harmless: "m", at: []string{"hostname", join},
+			set:  kubeadm(func(in *Input, s string) { in.NodeName = s }),
 			read: joinField(func(c kubeadmv1beta4.JoinConfiguration) string { return c.NodeRegistration.Name })},
 		{name: "kubeadm: ignored check", harmless: "a", at: []string{join},
 			set:  kubeadm(func(in *Input, s string) { in.Spec.Join.IgnorePreflightErrors = []string{s} }),
@@ -260,7 +284,8 @@ func places() []place {
 			read: joinField(func(c kubeadmv1beta4.JoinConfiguration) string {
 				return strings.TrimSuffix(c.NodeRegistration.KubeletExtraArgs[0].Value, "=v")
 			})},
-		{name: "kubeadm: provider ID", harmless: "a", in: variant{"ubuntu-24.04", bootstrapv1.InstallPrebuilt}, at: []string{join, "step Checking the instance data"},
+		{name: "kubeadm: provider ID", harmless: "a", in: variant{"ubuntu-24.04", bootstrapv1.InstallPrebuilt},
+			at:   []string{join, "step Checking the instance data"},
 			set:  kubeadm(func(in *Input, s string) { in.ProviderID = s }),
 			read: joinField(func(c kubeadmv1beta4.JoinConfiguration) string { return c.NodeRegistration.KubeletExtraArgs[0].Value })},
 		{name: "kubeadm: taint's value", harmless: "a", at: []string{join}, set: kubeadm(func(in *Input, s string) {
@@ -268,17 +293,21 @@ func places() []place {
 		}), read: joinField(func(c kubeadmv1beta4.JoinConfiguration) string { return c.NodeRegistration.Taints[0].Value })},
 		{name: "kubeadm: domain", harmless: "a", at: []string{patch}, set: kubeadm(func(in *Input, s string) { in.Spec.ClusterDomain = s }),
 			read: kubeletFieldOf(kubeletPatchPath, func(c kubeletv1.KubeletConfiguration) string { return c.ClusterDomain })},
-		{name: "kubeadm: passed through, whole", harmless: `{"seccompDefault":true}`, at: []string{patch, join}, set: kubeadm(func(in *Input, s string) {
-			in.Spec.Kubelet.Configuration = &apiextensionsv1.JSON{Raw: []byte(s)}
-		})},
+		{name: "kubeadm: passed through, whole", harmless: `{"seccompDefault":true}`, at: []string{patch, join},
+			set: kubeadm(func(in *Input, s string) {
+				in.Spec.Kubelet.Configuration = &apiextensionsv1.JSON{Raw: []byte(s)}
+			})},
 	}
 }
 
 // hostile returns texts that have broken software before.
 func hostile() []string {
 	return []string{
-		"'", `"`, "$(reboot)", "`reboot`", "a\nb", "\n#cloud-config\nruncmd: [reboot]\n", "{{ v1.x }}", "{% raw %}", "{#", "{% endraw %}{{ ds }}", "a: b", "&x *x",
-		"\x00", "\xff\xfe", "ünïcödé", "\u2028", "\\", "../../etc/passwd", "' ; exit 0 ; '", "https://a/'$(x)", "a b", "", "]\n[y]", "#", "null", "0x10",
+		"'", `"`, "$(reboot)", "`reboot`", "a\nb", "\n#cloud-config\nruncmd: [reboot]\n", "{{ v1.x }}", "{% raw %}", "{#", "{% endraw %}{{ ds }}",
+		"a: b", "&x *x",
+		"\x00", "\xff\xfe", "ünïcödé", "\u2028", "\\", "../../etc/passwd", "' ; exit 0 ; '", "https://a/'$(x)", "a b", "", "]\n[y]", "#",
+		"null",
+		"0x10",
 		strings.Repeat("x", 64<<10),
 	}
 }

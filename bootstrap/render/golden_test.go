@@ -51,7 +51,8 @@ func TestRaw(t *testing.T) {
 
 // listing returns the parsed user data in readable blocks.
 func listing(m machine) map[string]string {
-	out := map[string]string{"run": fmt.Sprintf("%q\n", m.run), "hostname": m.hostname + "\n", "keys of the default user": strings.Join(m.keys, "\n") + "\n"}
+	out := map[string]string{"run": fmt.Sprintf("%q\n", m.run), "hostname": m.hostname + "\n",
+		"keys of the default user": strings.Join(m.keys, "\n") + "\n"}
 	for user, keys := range m.users {
 		out["user "+user] = strings.Join(keys, "\n") + "\n"
 	}

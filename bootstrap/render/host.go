@@ -108,7 +108,8 @@ func (n *node) kernel(spec *bootstrapv1.DroverConfigSpec) {
 		}
 		if family := spec.Kubelet.NodeIPFamily; family == bootstrapv1.NodeIPv6 || family == bootstrapv1.NodeDualStack {
 			// A router ignores router advertisements by default.
-			sysctls["net.ipv6.conf.all.forwarding"], sysctls["net.ipv6.conf.all.accept_ra"], sysctls["net.ipv6.conf.default.accept_ra"] = "1", "2", "2"
+			sysctls["net.ipv6.conf.all.forwarding"], sysctls["net.ipv6.conf.all.accept_ra"], sysctls["net.ipv6.conf.default.accept_ra"] = "1",
+				"2", "2"
 		}
 		swap = cmp.Or(swap, bootstrapv1.SwapOff)
 	}

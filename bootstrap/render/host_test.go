@@ -17,9 +17,10 @@ import (
 // include credentials. The proxy would answer with those of its own machine.
 func TestMetadataWithoutProxy(t *testing.T) {
 	for name, proxy := range map[string]bootstrapv1.Proxy{
-		"http":         {HTTPProxy: "http://proxy.example.org:3128"},
-		"https":        {HTTPSProxy: "http://proxy.example.org:3128"},
-		"no proxy set": {HTTPProxy: "http://proxy.example.org:3128", HTTPSProxy: "http://proxy.example.org:3128", NoProxy: []string{"10.0.0.0/8"}},
+		"http":  {HTTPProxy: "http://proxy.example.org:3128"},
+		"https": {HTTPSProxy: "http://proxy.example.org:3128"},
+		"no proxy set": {HTTPProxy: "http://proxy.example.org:3128", HTTPSProxy: "http://proxy.example.org:3128",
+			NoProxy: []string{"10.0.0.0/8"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -33,9 +34,11 @@ func TestMetadataWithoutProxy(t *testing.T) {
 				settings[key] = strings.Trim(value, "'")
 			}
 			g.Expect(settings["no_proxy"]).To(Equal(settings["NO_PROXY"]))
-			choose := (&httpproxy.Config{HTTPProxy: settings["HTTP_PROXY"], HTTPSProxy: settings["HTTPS_PROXY"], NoProxy: settings["NO_PROXY"]}).ProxyFunc()
+			choose := (&httpproxy.Config{HTTPProxy: settings["HTTP_PROXY"], HTTPSProxy: settings["HTTPS_PROXY"],
+				NoProxy: settings["NO_PROXY"]}).ProxyFunc()
 			for _, asked := range []string{
-				"http://169.254.169.254/latest/meta-data", "http://metadata.google.internal/computeMetadata/v1/", "http://[fd00:ec2::254]/latest/meta-data",
+				"http://169.254.169.254/latest/meta-data", "http://metadata.google.internal/computeMetadata/v1/",
+				"http://[fd00:ec2::254]/latest/meta-data",
 				"http://[fd20:ce::254]/computeMetadata/v1/", "http://168.63.129.16/machine", in.Server,
 			} {
 				got, err := choose(parsed(g, asked))

@@ -162,7 +162,8 @@ ConditionPathExists=` + configuredPath + `
 [Service]
 EnvironmentFile=-` + kubeadmFlagsPath + `
 EnvironmentFile=-` + KubeletDefaultsPath + `
-ExecStart=PROGRAMS/kubelet --bootstrap-kubeconfig=` + BootstrapKubeconfigPath + ` --kubeconfig=/etc/kubernetes/kubelet.conf --config=` + KubeletConfigPath + ` $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
+ExecStart=PROGRAMS/kubelet --bootstrap-kubeconfig=` + BootstrapKubeconfigPath + ` --kubeconfig=/etc/kubernetes/kubelet.conf --config=` +
+	KubeletConfigPath + ` $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 Restart=always
 RestartSec=10
 

@@ -124,7 +124,8 @@ func joinV1Beta4(in Input, patched bool) *kubeadmv1beta4.JoinConfiguration {
 	}
 	flags := kubeletFlags(in)
 	for _, name := range slices.Sorted(maps.Keys(flags)) {
-		config.NodeRegistration.KubeletExtraArgs = append(config.NodeRegistration.KubeletExtraArgs, kubeadmv1beta4.Arg{Name: name, Value: flags[name]})
+		config.NodeRegistration.KubeletExtraArgs = append(config.NodeRegistration.KubeletExtraArgs,
+			kubeadmv1beta4.Arg{Name: name, Value: flags[name]})
 	}
 	if patched {
 		config.Patches = &kubeadmv1beta4.Patches{Directory: patchesFolder}

@@ -82,7 +82,8 @@ func kubeadm(t *testing.T, in Input, args ...string) (folder, said string, err e
 	}
 	program, err := exec.CommandContext(t.Context(), "../../hack/tool", "kubeadm").Output()
 	g.Expect(err).NotTo(HaveOccurred())
-	cmd := exec.CommandContext(t.Context(), strings.TrimSpace(string(program)), append(args, "--config="+filepath.Join(folder, JoinConfigPath))...)
+	cmd := exec.CommandContext(t.Context(), strings.TrimSpace(string(program)),
+		append(args, "--config="+filepath.Join(folder, JoinConfigPath))...)
 	cmd.Env = append(os.Environ(), "KUBEADM_JOIN_DRYRUN_DIR="+folder)
 	raw, err := cmd.CombinedOutput()
 	return folder, string(raw), err

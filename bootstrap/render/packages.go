@@ -73,7 +73,8 @@ func aptRepositories(n *node, spec *bootstrapv1.PackagesInstall, distribution, r
 		"retry curl -fsSL --connect-timeout 20 -o "+keys+"kubernetes.asc "+quote(kubernetes+"Release.key"),
 		"retry curl -fsSL --connect-timeout 20 -o "+keys+"docker.asc "+quote(docker+"/gpg"),
 		// Only after the keys exist, because apt fails without them.
-		"printf '%s\\n' "+list("kubernetes", kubernetes+" /")+" "+list("docker", docker+" "+release+" stable")+" >/etc/apt/sources.list.d/drover.list")
+		"printf '%s\\n' "+list("kubernetes", kubernetes+" /")+" "+list("docker",
+			docker+" "+release+" stable")+" >/etc/apt/sources.list.d/drover.list")
 	n.do("Installing containerd and the kubelet")
 	packages, hold := []string{"containerd.io=" + packageVersion(want.containerd), "kubelet=" + want.kubelet + "-*", "cri-tools"}, ""
 	if want.kubeadm {

@@ -161,7 +161,8 @@ func TestVersions(t *testing.T) {
 		out, err := UserData(in)
 		if c.says == "" {
 			g.Expect(err).NotTo(HaveOccurred(), "%+v", c)
-			g.Expect(readBack(g, FormatOf(in.Spec), out).files[ScriptPath].content).NotTo(ContainSubstring("k3s"), "what is fetched is Kubernetes' own")
+			g.Expect(readBack(g, FormatOf(in.Spec), out).files[ScriptPath].content).NotTo(ContainSubstring("k3s"),
+				"what is fetched is Kubernetes' own")
 		} else {
 			g.Expect(err).To(MatchError(ContainSubstring(c.says)), "%+v", c)
 		}
@@ -185,7 +186,8 @@ func TestSecrets(t *testing.T) {
 	in := full(t, "rhel-9", bootstrapv1.InstallPackages)
 	keys := SecretKeys(in.Spec)
 	g.Expect(keys).To(Equal([]bootstrapv1.SecretKey{
-		{Name: "motd", Key: "text"}, {Name: "redhat", Key: "activationKey"}, {Name: "redhat", Key: "organization"}, {Name: "registry", Key: ".dockerconfigjson"}}))
+		{Name: "motd", Key: "text"}, {Name: "redhat", Key: "activationKey"}, {Name: "redhat", Key: "organization"},
+		{Name: "registry", Key: ".dockerconfigjson"}}))
 	for _, key := range keys {
 		in := full(t, "rhel-9", bootstrapv1.InstallPackages)
 		delete(in.Secrets, key)
@@ -341,7 +343,8 @@ func TestDefaults(t *testing.T) {
 		"packages": {spec{OperatingSystem: "rhel-9", Install: bootstrapv1.Install{Mode: bootstrapv1.InstallPackages}}, spec{
 			OperatingSystem: "rhel-9", Host: bootstrapv1.Host{Swap: bootstrapv1.SwapOff},
 			Install: bootstrapv1.Install{Mode: bootstrapv1.InstallPackages, Packages: bootstrapv1.PackagesInstall{
-				ContainerdVersion: "2.2", KubernetesRepository: "https://pkgs.k8s.io/core:/stable:", ContainerdRepository: "https://download.docker.com/linux",
+				ContainerdVersion: "2.2", KubernetesRepository: "https://pkgs.k8s.io/core:/stable:",
+				ContainerdRepository: "https://download.docker.com/linux",
 			}},
 		}},
 		"binaries": {spec{OperatingSystem: "flatcar", Install: bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: binaries}}, spec{

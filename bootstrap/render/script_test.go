@@ -67,7 +67,8 @@ func newSandbox(t *testing.T, in Input) *sandbox {
 		}
 		s.write(path, f.content, 0o600)
 	}
-	for _, name := range []string{"systemctl", "sysctl", "swapoff", "apt-get", "apt-mark", "dnf", "curl", "update-ca-certificates", "update-ca-trust",
+	for _, name := range []string{"systemctl", "sysctl", "swapoff", "apt-get", "apt-mark", "dnf", "curl", "update-ca-certificates",
+		"update-ca-trust",
 		"subscription-manager", "ip", "sleep", "kubeadm", "conntrack", "iptables", "chown"} {
 		s.write("/stand-ins/"+name, standIn, 0o755)
 	}
@@ -144,8 +145,9 @@ const containerdProgram = "#!/bin/sh\n[ \"$*\" = --version ]\n"
 func webOf(g Gomega, b *bootstrapv1.BinariesInstall) map[string]string {
 	web := map[string]string{
 		"containerd-2.2.1-linux-amd64.tar.gz": archive(g, "bin/containerd", containerdProgram), "runc.amd64": "runc, a program",
-		"cni-plugins-linux-amd64-v1.9.1.tgz": archive(g, "./bridge", "bridge"), "crictl-v1.36.0-linux-amd64.tar.gz": archive(g, "crictl", "crictl"),
-		"kubelet": "kubelet, a program",
+		"cni-plugins-linux-amd64-v1.9.1.tgz": archive(g, "./bridge", "bridge"),
+		"crictl-v1.36.0-linux-amd64.tar.gz":  archive(g, "crictl", "crictl"),
+		"kubelet":                            "kubelet, a program",
 	}
 	b.Containerd.SHA256, b.Runc.SHA256 = sum(web["containerd-2.2.1-linux-amd64.tar.gz"]), sum(web["runc.amd64"])
 	b.CNIPlugins.SHA256, b.Crictl.SHA256 = sum(web["cni-plugins-linux-amd64-v1.9.1.tgz"]), sum(web["crictl-v1.36.0-linux-amd64.tar.gz"])
@@ -172,8 +174,10 @@ func TestScriptRuns(t *testing.T) {
 			s.Expect(said).To(HaveSuffix("drover: Done\n"))
 			calls := s.read("/calls")
 			s.Expect(calls).To(ContainSubstring("systemctl enable --now kubelet\n"))
-			s.Expect(strings.Contains(calls, "chown app:app /home/app/with space\n")).To(Equal(FormatOf(in.Spec) == bootstrapv1.FormatCloudConfig), "Ignition does it")
-			s.Expect(strings.Index(calls, "systemctl restart containerd")).To(BeNumerically("<", strings.Index(calls, "systemctl enable --now kubelet")))
+			s.Expect(strings.Contains(calls, "chown app:app /home/app/with space\n")).To(Equal(FormatOf(in.Spec) == bootstrapv1.FormatCloudConfig),
+				"Ignition does it")
+			s.Expect(strings.Index(calls, "systemctl restart containerd")).To(BeNumerically("<",
+				strings.Index(calls, "systemctl enable --now kubelet")))
 			if _, err := os.Stat(s.root + configuredPath); v.mode != bootstrapv1.InstallPrebuilt {
 				s.Expect(err).NotTo(HaveOccurred(), "the kubelet's unit waits for it")
 			}
@@ -187,7 +191,8 @@ func TestScriptRuns(t *testing.T) {
 			info, err := os.Stat(s.root + LogPath)
 			s.Expect(err).NotTo(HaveOccurred())
 			s.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)))
-			s.Expect(strings.Contains(calls, "subscription-manager register --org=1234 --activationkey=it's marked-secret\n")).To(Equal(v.name == "rhel-9"))
+			s.Expect(strings.Contains(calls, "subscription-manager register --org=1234 --activationkey=it's marked-secret\n")).To(
+				Equal(v.name == "rhel-9"))
 			s.Expect(strings.Contains(calls, "systemctl enable --now drover-subscription.service\n")).To(Equal(v.name == "rhel-9"))
 			s.Expect(said).To(ContainSubstring("drover: The API server can't be used: curl: (60) of nobody that is known\n"))
 			s.Expect(s.read("/etc/fstab")).To(Equal("UUID=1 / ext4 defaults 0 1\n#/swap.img\tnone swap sw 0 0\n# /old none swap sw 0 0\n"))
@@ -292,7 +297,8 @@ exit 1
 	s.Expect(strings.Count(calls, "kubeadm join --config "+s.root+JoinConfigPath+"\n")).To(Equal(2))
 	s.Expect(strings.Count(calls, "systemctl stop kubelet\n")).To(Equal(2))
 	s.Expect(strings.Count(calls, "sleep ")).To(Equal(2))
-	s.Expect(s.read("/found")).NotTo(Or(ContainSubstring("ca.crt"), ContainSubstring("bootstrap-kubelet.conf")), "kubeadm refuses to begin beside them")
+	s.Expect(s.read("/found")).NotTo(Or(ContainSubstring("ca.crt"), ContainSubstring("bootstrap-kubelet.conf")),
+		"kubeadm refuses to begin beside them")
 	s.Expect(s.read("/found")).To(ContainSubstring("drover-configured"), "kubeadm starts the kubelet, whose unit waits for it")
 	s.Expect(s.root+DiscoveryPath).NotTo(BeAnExistingFile(), "the token has served")
 	s.Expect(s.root+KubeletConfigPath).NotTo(BeAnExistingFile(), "kubeadm writes it")

@@ -67,7 +67,8 @@ func (in Input) checkSecrets() error {
 			Auths map[string]struct{} `json:"auths"`
 		}{}
 		if value := in.Secrets[credentials(in.Spec)]; !utf8.Valid(value) || json.Unmarshal(value, &config) != nil || len(config.Auths) == 0 {
-			return fmt.Errorf("the Secret %q holds no registry's credentials under %q", shorten(in.Spec.Containerd.Credentials.Name), corev1.DockerConfigJsonKey)
+			return fmt.Errorf("the Secret %q holds no registry's credentials under %q", shorten(in.Spec.Containerd.Credentials.Name),
+				corev1.DockerConfigJsonKey)
 		}
 	}
 	return nil

@@ -48,7 +48,8 @@ func TestRealTools(t *testing.T) {
 		file := filepath.Join(dir, "config.toml")
 		g.Expect(os.WriteFile(file, []byte(containerdConfig("registry.example.org/pause:3.10")), 0o644)).To(Succeed())
 		dump := checked(t, run, "containerd", "--config", file, "config", "dump")
-		for _, line := range []string{`sandbox_image = "registry.example.org/pause:3.10"`, `SystemdCgroup = true`, `config_path = "/etc/containerd/certs.d"`} {
+		for _, line := range []string{`sandbox_image = "registry.example.org/pause:3.10"`, `SystemdCgroup = true`,
+			`config_path = "/etc/containerd/certs.d"`} {
 			g.Expect(dump).To(ContainSubstring(line + "\n"))
 		}
 	})
@@ -166,7 +167,8 @@ func verifyUnits(t *testing.T, run, folder string) {
 			names = append(names, file)
 		}
 	}
-	programs := []string{"/bin/sh", "/usr/bin/kubelet", "/usr/local/bin/kubelet", "/opt/bin/kubelet", "/usr/local/bin/containerd", "/opt/bin/containerd"}
+	programs := []string{"/bin/sh", "/usr/bin/kubelet", "/usr/local/bin/kubelet", "/opt/bin/kubelet", "/usr/local/bin/containerd",
+		"/opt/bin/containerd"}
 	for _, p := range programs {
 		g.Expect(os.MkdirAll(filepath.Join(folder, filepath.Dir(p)), 0o755)).To(Succeed())
 		g.Expect(os.WriteFile(filepath.Join(folder, p), []byte("#!\n"), 0o755)).To(Succeed())

@@ -53,7 +53,8 @@ func Validate(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorLis
 func ValidateExceptSystem(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if spec.NodeNameSource == bootstrapv1.NodeNameHostname && FormatOf(spec) == bootstrapv1.FormatIgnition {
-		errs = append(errs, field.Invalid(at.Child("nodeNameSource"), spec.NodeNameSource, `needs format "CloudConfig": Ignition has no instance data`))
+		errs = append(errs, field.Invalid(at.Child("nodeNameSource"), spec.NodeNameSource,
+			`needs format "CloudConfig": Ignition has no instance data`))
 	}
 	errs = append(errs, validateLabels(spec.NodeLabels, at.Child("nodeLabels"))...)
 	errs = append(errs, validateTaints(spec.NodeTaints, at.Child("nodeTaints"))...)
@@ -98,7 +99,8 @@ func ownPaths(spec *bootstrapv1.DroverConfigSpec) []string {
 	sample := spec.DeepCopy()
 	sample.Files = nil
 	const anyVersion = "1.36.0"
-	n, err := describe(Input{Spec: sample, NodeName: "sample", Server: "https://sample", Version: anyVersion, ControlPlaneVersion: anyVersion}, nil)
+	n, err := describe(Input{Spec: sample, NodeName: "sample", Server: "https://sample", Version: anyVersion,
+		ControlPlaneVersion: anyVersion}, nil)
 	if err != nil {
 		return nil // can't fail: the spec is valid
 	}

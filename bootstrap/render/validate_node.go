@@ -66,7 +66,8 @@ func validateSystem(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.Er
 		errs = append(errs, field.Forbidden(at.Child("format"), fmt.Sprintf("images of %s read %s", s.name, s.format)))
 	}
 	mode := at.Child("install", "mode")
-	if bad := oneOf(spec.Install.Mode, mode, bootstrapv1.InstallPrebuilt, bootstrapv1.InstallPackages, bootstrapv1.InstallBinaries); len(bad) > 0 {
+	if bad := oneOf(spec.Install.Mode, mode, bootstrapv1.InstallPrebuilt, bootstrapv1.InstallPackages,
+		bootstrapv1.InstallBinaries); len(bad) > 0 {
 		return append(errs, bad...)
 	}
 	host := at.Child("host")
@@ -99,8 +100,10 @@ func validateInstall(in *bootstrapv1.Install, at *field.Path) field.ErrorList {
 		errs = append(errs, field.Forbidden(at.Child("packages"), "needs the mode Packages"))
 	}
 	packages := at.Child("packages")
-	errs = append(errs, match(in.Packages.ContainerdVersion, packagePattern, packages.Child("containerdVersion"), "must be a version, such as 2.2")...)
-	for name, url := range map[string]string{"kubernetesRepository": in.Packages.KubernetesRepository, "containerdRepository": in.Packages.ContainerdRepository} {
+	errs = append(errs, match(in.Packages.ContainerdVersion, packagePattern, packages.Child("containerdVersion"),
+		"must be a version, such as 2.2")...)
+	for name, url := range map[string]string{"kubernetesRepository": in.Packages.KubernetesRepository,
+		"containerdRepository": in.Packages.ContainerdRepository} {
 		if strings.HasPrefix(url, "http:") || strings.HasSuffix(url, "/") {
 			errs = append(errs, field.Invalid(packages.Child(name), shorten(url), "must begin with https:// and not end with a slash"))
 		} else {
@@ -145,7 +148,8 @@ func validateJoin(spec *bootstrapv1.DroverConfigSpec, at *field.Path) field.Erro
 		lower := strings.ToLower(name)
 		switch {
 		case !checkPattern.MatchString(name):
-			errs = append(errs, field.Invalid(ignored.Index(i), shorten(name), "must be the name of a check of kubeadm's, such as SystemVerification"))
+			errs = append(errs, field.Invalid(ignored.Index(i), shorten(name),
+				"must be the name of a check of kubeadm's, such as SystemVerification"))
 		case seen[lower]:
 			errs = append(errs, field.Duplicate(ignored.Index(i), shorten(name)))
 		case lower == "all" && len(join.IgnorePreflightErrors) > 1:
@@ -226,7 +230,8 @@ func validateEviction(k *bootstrapv1.Kubelet, at *field.Path) field.ErrorList {
 			errs = append(errs, field.Invalid(at.Child("evictionSoftGracePeriod"), shorten(key), "is no signal in evictionSoft"))
 		}
 		if d, err := time.ParseDuration(k.EvictionSoftGracePeriod[key]); err != nil || d < 0 {
-			errs = append(errs, field.Invalid(at.Child("evictionSoftGracePeriod").Key(shorten(key)), shorten(k.EvictionSoftGracePeriod[key]), "must be a duration, such as 1m30s"))
+			errs = append(errs, field.Invalid(at.Child("evictionSoftGracePeriod").Key(shorten(key)), shorten(k.EvictionSoftGracePeriod[key]),
+				"must be a duration, such as 1m30s"))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(k.EvictionSoft)) {

@@ -40,7 +40,8 @@ func (in Input) version() (*version.Version, error) {
 	case kubelet.Major() != server.Major() || kubelet.Minor() > server.Minor():
 		return nil, fmt.Errorf("the Machine's version %s is newer than the API server's %s: upgrade the control plane first", kubelet, server)
 	case kubelet.Minor()+oldestKubelet < server.Minor():
-		return nil, fmt.Errorf("the Machine's version %s is more than %d minor releases behind the API server's %s", kubelet, oldestKubelet, server)
+		return nil, fmt.Errorf("the Machine's version %s is more than %d minor releases behind the API server's %s", kubelet, oldestKubelet,
+			server)
 	}
 	return kubelet, in.checkContainerd(kubelet)
 }

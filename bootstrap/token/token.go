@@ -99,7 +99,8 @@ func (h Holder) Secret(token string, expires time.Time) *corev1.Secret {
 			bootstrapapi.BootstrapTokenExpirationKey:       []byte(expires.UTC().Format(time.RFC3339)),
 			bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
 			bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(strings.Join(h.Groups, ",")),
-			bootstrapapi.BootstrapTokenDescriptionKey:      []byte("Permits Machine " + h.Machine.String() + " to join. Drover deletes this token when the machine has joined."),
+			bootstrapapi.BootstrapTokenDescriptionKey: []byte("Permits Machine " + h.Machine.String() +
+				" to join. Drover deletes this token when the machine has joined."),
 		},
 	}
 }

@@ -195,7 +195,8 @@ func (d *driver) makeBalancer(ctx context.Context, req cloud.BalancerRequest) (b
 }
 
 // makeParts makes target group and load balancer.
-func (d *driver) makeParts(ctx context.Context, req cloud.BalancerRequest, spec infrav1.AWSLoadBalancer, in []subnet, groups []string, b *balancer) error {
+func (d *driver) makeParts(ctx context.Context, req cloud.BalancerRequest, spec infrav1.AWSLoadBalancer, in []subnet, groups []string,
+	b *balancer) error {
 	name, tags := nameOf(req.Token), balancerTags(req)
 	targets, err := d.elb.CreateTargetGroup(ctx, &elb.CreateTargetGroupInput{
 		Name: &name, Tags: tags, VpcId: &in[0].vpc, TargetType: elbtypes.TargetTypeEnumIp, Protocol: elbtypes.ProtocolEnumTcp, Port: &req.Port,
@@ -284,9 +285,10 @@ func (d *driver) makeGroup(ctx context.Context, req cloud.BalancerRequest, vpc s
 	default:
 		return "", err
 	}
-	_, err = d.ec2.AuthorizeSecurityGroupIngress(ctx, &ec2.AuthorizeSecurityGroupIngressInput{GroupId: &id, IpPermissions: []types.IpPermission{{
-		IpProtocol: aws.String("tcp"), FromPort: &req.Port, ToPort: &req.Port, IpRanges: []types.IpRange{{CidrIp: aws.String("0.0.0.0/0")}},
-	}}})
+	_, err = d.ec2.AuthorizeSecurityGroupIngress(ctx,
+		&ec2.AuthorizeSecurityGroupIngressInput{GroupId: &id, IpPermissions: []types.IpPermission{{
+			IpProtocol: aws.String("tcp"), FromPort: &req.Port, ToPort: &req.Port, IpRanges: []types.IpRange{{CidrIp: aws.String("0.0.0.0/0")}},
+		}}})
 	if err = d.secrets.typed("AuthorizeSecurityGroupIngress "+id, err); refusalOf(err).code == duplicateRule {
 		return id, nil
 	}
@@ -551,7 +553,8 @@ func (b *balancer) setListener(l *elbtypes.Listener) {
 // resource returns the load balancer with all its parts as one Resource.
 func (b balancer) resource() cloud.Resource {
 	r := cloud.Resource{
-		Kind: cloud.KindBalancer, ID: nameOf(b.token), Token: b.token, OwnershipID: b.owner, CreatedAt: b.created, State: cloud.StatePending, Reason: b.reason,
+		Kind: cloud.KindBalancer, ID: nameOf(b.token), Token: b.token, OwnershipID: b.owner, CreatedAt: b.created, State: cloud.StatePending,
+		Reason:   b.reason,
 		Balancer: &cloud.BalancerState{Address: b.address, Port: b.port, Zones: b.zones},
 	}
 	switch {

@@ -20,7 +20,8 @@ import (
 )
 
 func balancerRequest(targets ...string) cloud.BalancerRequest {
-	return cloud.BalancerRequest{Token: "balancer", OwnershipID: "owner", Namespace: "ns", Name: "blue", Port: 6443, Targets: targets, Spec: testBalancer()}
+	return cloud.BalancerRequest{Token: "balancer", OwnershipID: "owner", Namespace: "ns", Name: "blue", Port: 6443, Targets: targets,
+		Spec: testBalancer()}
 }
 
 var balancerRef = []cloud.Reference{{Token: "balancer", OwnershipID: "owner"}}
@@ -62,7 +63,8 @@ func TestBalancerCalls(t *testing.T) {
 		all, err := d.List(ctx)
 		g.Expect(err).NotTo(HaveOccurred())
 		for op, n := range stub.Calls() {
-			if !slices.Contains([]string{"DescribeInstances", "DescribeInstanceStatus", "DescribeVolumes", "DescribeNetworkInterfaces", "DescribeAddresses"}, op) {
+			if !slices.Contains([]string{"DescribeInstances", "DescribeInstanceStatus", "DescribeVolumes", "DescribeNetworkInterfaces",
+				"DescribeAddresses"}, op) {
 				calls += n - before[op]
 			}
 		}
@@ -230,7 +232,8 @@ func TestBalancerWithOtherSettings(t *testing.T) {
 	g.Expect(code(err)).To(Equal(cloud.Conflict), "%v", err)
 
 	req = balancerRequest()
-	req.Token, req.Spec = "mixed", &infrav1.LoadBalancerCloud{AWS: &infrav1.AWSLoadBalancer{Subnets: &infrav1.AWSSelector{IDs: []string{"subnet-0b1", "subnet-0d1"}}}}
+	req.Token, req.Spec = "mixed", &infrav1.LoadBalancerCloud{
+		AWS: &infrav1.AWSLoadBalancer{Subnets: &infrav1.AWSSelector{IDs: []string{"subnet-0b1", "subnet-0d1"}}}}
 	_, err = connect(t, stub, nil).EnsureBalancer(ctx, req)
 	g.Expect(code(err)).To(Equal(cloud.InvalidSpec), "%v", err)
 }

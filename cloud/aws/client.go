@@ -36,7 +36,8 @@ func (c client) Do(req *http.Request) (*http.Response, error) {
 	case resp.StatusCode == http.StatusOK && isXML(awsmiddleware.GetServiceID(ctx)) && !isComplete(body, op):
 		// The SDK would accept a foreign or empty document as an answer without content.
 		_ = resp.Body.Close()
-		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response, not a complete %sResponse (%d bytes): check spec.cloud.aws.endpoint", op, op, len(body))
+		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response, not a complete %sResponse (%d bytes): check spec.cloud.aws.endpoint",
+			op, op, len(body))
 	}
 	return resp, nil
 }

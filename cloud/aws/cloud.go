@@ -106,7 +106,8 @@ func validateMachine(m *infrav1.AWSMachine, path *field.Path) field.ErrorList {
 	}
 	if m.Market.Type == infrav1.AWSMarketCapacityBlock &&
 		(m.CapacityReservation == nil || m.CapacityReservation.ID == "") {
-		all = append(all, field.Required(path.Child("capacityReservation", "id"), "market type capacity-block requires the ID of the Capacity Block"))
+		all = append(all, field.Required(path.Child("capacityReservation", "id"),
+			"market type capacity-block requires the ID of the Capacity Block"))
 	}
 	return all
 }

@@ -48,7 +48,8 @@ func testMachine(edit func(*infrav1.AWSMachine)) *infrav1.DroverMachineFields {
 // testBalancer returns settings with which the stub makes a load balancer in all its zones.
 func testBalancer() *infrav1.LoadBalancerCloud {
 	nodes := &infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}}
-	return &infrav1.LoadBalancerCloud{AWS: &infrav1.AWSLoadBalancer{Subnets: nodes, SecurityGroups: nodes, Scheme: infrav1.LoadBalancerInternal}}
+	return &infrav1.LoadBalancerCloud{AWS: &infrav1.AWSLoadBalancer{Subnets: nodes, SecurityGroups: nodes,
+		Scheme: infrav1.LoadBalancerInternal}}
 }
 
 // TestConformance runs the suite over HTTP: against a consistent EC2 whose machines leave a volume
@@ -80,10 +81,11 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 		Machine:        testMachine(nil),
 		Balancer:       testBalancer(),
 		Refused: map[string]conformance.Refused{
-			"unknown type":   refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.InstanceType = "t3.enormous" }),
-			"unknown image":  refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }),
-			"other CPU":      refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0c" }),
-			"unknown subnet": refused(cloud.NotFound, false, func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0dead"}} }),
+			"unknown type":  refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.InstanceType = "t3.enormous" }),
+			"unknown image": refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }),
+			"other CPU":     refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0c" }),
+			"unknown subnet": refused(cloud.NotFound, false,
+				func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0dead"}} }),
 			"group of another VPC": refused(cloud.InvalidSpec, false, func(m *infrav1.AWSMachine) {
 				m.SecurityGroups = &infrav1.AWSSelector{IDs: []string{"sg-02"}}
 			}),

@@ -25,7 +25,8 @@ func TestConsole(t *testing.T) {
 			t.Parallel()
 			g, ctx := NewWithT(t), t.Context()
 			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
-			d, err := newDriver(cloud.Config{Account: testAccount(stub.URL), Credentials: testCredentials(), Connect: conformance.Through(http.DefaultTransport)})
+			d, err := newDriver(cloud.Config{Account: testAccount(stub.URL), Credentials: testCredentials(),
+				Connect: conformance.Through(http.DefaultTransport)})
 			g.Expect(err).NotTo(HaveOccurred())
 			id, _ := stub.Launch(nil)
 			stub.Print(id, test.nitro, "drover: \x1b[1mFetching\xff\n")

@@ -66,18 +66,21 @@ func newBalancerWorld(t *testing.T, endpoint string) *balancerWorld {
 
 func (b *balancerWorld) groupInput() *ec2.CreateSecurityGroupInput {
 	return &ec2.CreateSecurityGroupInput{GroupName: aws.String("one"), Description: aws.String("load balancer"), VpcId: &b.vpc,
-		TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeSecurityGroup, Tags: []types.Tag{{Key: aws.String("a"), Value: aws.String("b")}}}}}
+		TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeSecurityGroup,
+			Tags: []types.Tag{{Key: aws.String("a"), Value: aws.String("b")}}}}}
 }
 
 func (b *balancerWorld) ruleInput(group string) *ec2.AuthorizeSecurityGroupIngressInput {
 	return &ec2.AuthorizeSecurityGroupIngressInput{GroupId: &group, IpPermissions: []types.IpPermission{{
-		IpProtocol: aws.String("tcp"), FromPort: aws.Int32(6443), ToPort: aws.Int32(6443), IpRanges: []types.IpRange{{CidrIp: aws.String("0.0.0.0/0")}},
+		IpProtocol: aws.String("tcp"), FromPort: aws.Int32(6443), ToPort: aws.Int32(6443),
+		IpRanges: []types.IpRange{{CidrIp: aws.String("0.0.0.0/0")}},
 	}}}
 }
 
 func (b *balancerWorld) targetsInput(port int32) *elb.CreateTargetGroupInput {
 	return &elb.CreateTargetGroupInput{Name: aws.String("one"), Protocol: elbtypes.ProtocolEnumTcp, Port: &port, VpcId: &b.vpc,
-		TargetType: elbtypes.TargetTypeEnumIp, Tags: elbTags("a", "b"), HealthCheckProtocol: elbtypes.ProtocolEnumHttps, HealthCheckPath: aws.String("/readyz")}
+		TargetType: elbtypes.TargetTypeEnumIp, Tags: elbTags("a", "b"), HealthCheckProtocol: elbtypes.ProtocolEnumHttps,
+		HealthCheckPath: aws.String("/readyz")}
 }
 
 func (b *balancerWorld) balancerInput(name string, scheme elbtypes.LoadBalancerSchemeEnum) *elb.CreateLoadBalancerInput {
@@ -169,7 +172,8 @@ func balancerContract(b *balancerWorld) []question {
 		}),
 		ask("a group by tag", "one 1", nil, func(ctx context.Context) (string, error) { return groups(ctx, filter("tag:a", "b")) }),
 		ask("the kind of a group in its tags", "security-group", nil, func(ctx context.Context) (string, error) {
-			answer, err := b.ec2.DescribeTags(ctx, &ec2.DescribeTagsInput{Filters: []types.Filter{filter("key", "a"), filter("value", "b"), filter("resource-type", "security-group")}})
+			answer, err := b.ec2.DescribeTags(ctx, &ec2.DescribeTagsInput{Filters: []types.Filter{filter("key", "a"), filter("value", "b"),
+				filter("resource-type", "security-group")}})
 			if err != nil || len(answer.Tags) != 1 {
 				return "", err
 			}
@@ -196,13 +200,14 @@ func balancerContract(b *balancerWorld) []question {
 			b.targets = *g.TargetGroupArn
 			return fmt.Sprintf("%s %s %d %s", *g.TargetGroupName, g.Protocol, *g.Port, g.TargetType), nil
 		}),
-		ask("the target group again", "the same", &difference{"DuplicateTargetGroupName", "AWS documents the call as idempotent"}, func(ctx context.Context) (string, error) {
-			answer, err := b.elb.CreateTargetGroup(ctx, b.targetsInput(6443))
-			if err != nil {
-				return "", err
-			}
-			return sameAs(b.targets, *answer.TargetGroups[0].TargetGroupArn), nil
-		}),
+		ask("the target group again", "the same", &difference{"DuplicateTargetGroupName", "AWS documents the call as idempotent"},
+			func(ctx context.Context) (string, error) {
+				answer, err := b.elb.CreateTargetGroup(ctx, b.targetsInput(6443))
+				if err != nil {
+					return "", err
+				}
+				return sameAs(b.targets, *answer.TargetGroups[0].TargetGroupArn), nil
+			}),
 		ask("a target group of the same name with another port", "DuplicateTargetGroupName", nil, func(ctx context.Context) (string, error) {
 			_, err := b.elb.CreateTargetGroup(ctx, b.targetsInput(443))
 			return "", err
@@ -213,18 +218,21 @@ func balancerContract(b *balancerWorld) []question {
 			_, err := b.elb.CreateTargetGroup(ctx, in)
 			return "", err
 		}),
-		ask("a load balancer in no subnet", "SubnetNotFound", &difference{"InvalidSubnetID.NotFound", "it answers with EC2's code, which AWS does not list for this call"}, func(ctx context.Context) (string, error) {
-			in := b.balancerInput("none", elbtypes.LoadBalancerSchemeEnumInternal)
-			in.Subnets = []string{"subnet-0dead000"}
-			_, err := b.elb.CreateLoadBalancer(ctx, in)
-			return "", err
-		}),
-		ask("a load balancer with no group", "InvalidSecurityGroup", &difference{"done", "it checks no groups"}, func(ctx context.Context) (string, error) {
-			in := b.balancerInput("wrong", elbtypes.LoadBalancerSchemeEnumInternal)
-			in.SecurityGroups = []string{"sg-0dead000"}
-			_, err := b.elb.CreateLoadBalancer(ctx, in)
-			return "done", err
-		}),
+		ask("a load balancer in no subnet", "SubnetNotFound",
+			&difference{"InvalidSubnetID.NotFound", "it answers with EC2's code, which AWS does not list for this call"},
+			func(ctx context.Context) (string, error) {
+				in := b.balancerInput("none", elbtypes.LoadBalancerSchemeEnumInternal)
+				in.Subnets = []string{"subnet-0dead000"}
+				_, err := b.elb.CreateLoadBalancer(ctx, in)
+				return "", err
+			}),
+		ask("a load balancer with no group", "InvalidSecurityGroup", &difference{"done", "it checks no groups"},
+			func(ctx context.Context) (string, error) {
+				in := b.balancerInput("wrong", elbtypes.LoadBalancerSchemeEnumInternal)
+				in.SecurityGroups = []string{"sg-0dead000"}
+				_, err := b.elb.CreateLoadBalancer(ctx, in)
+				return "done", err
+			}),
 		ask("a load balancer", "one network internal provisioning or active, has a DNS name", nil, func(ctx context.Context) (string, error) {
 			answer, err := b.elb.CreateLoadBalancer(ctx, b.balancerInput("one", elbtypes.LoadBalancerSchemeEnumInternal))
 			if err != nil {
@@ -241,31 +249,35 @@ func balancerContract(b *balancerWorld) []question {
 			}
 			return fmt.Sprintf("%s %s %s %s", *lb.LoadBalancerName, lb.Type, lb.Scheme, state), nil
 		}),
-		ask("a load balancer twice", "the same", &difference{"another", "AWS documents the call as idempotent"}, func(ctx context.Context) (string, error) {
-			one, err := b.elb.CreateLoadBalancer(ctx, b.balancerInput("two", elbtypes.LoadBalancerSchemeEnumInternal))
-			if err != nil {
-				return "", err
-			}
-			two, err := b.elb.CreateLoadBalancer(ctx, b.balancerInput("two", elbtypes.LoadBalancerSchemeEnumInternal))
-			if err != nil {
-				return "", err
-			}
-			return sameAs(*one.LoadBalancers[0].LoadBalancerArn, *two.LoadBalancers[0].LoadBalancerArn), nil
-		}),
-		ask("a load balancer of the same name with another scheme", "DuplicateLoadBalancerName", &difference{"done", "names are not unique"}, func(ctx context.Context) (string, error) {
-			_, err := b.elb.CreateLoadBalancer(ctx, b.balancerInput("two", elbtypes.LoadBalancerSchemeEnumInternetFacing))
-			return "done", err
-		}),
+		ask("a load balancer twice", "the same", &difference{"another", "AWS documents the call as idempotent"},
+			func(ctx context.Context) (string, error) {
+				one, err := b.elb.CreateLoadBalancer(ctx, b.balancerInput("two", elbtypes.LoadBalancerSchemeEnumInternal))
+				if err != nil {
+					return "", err
+				}
+				two, err := b.elb.CreateLoadBalancer(ctx, b.balancerInput("two", elbtypes.LoadBalancerSchemeEnumInternal))
+				if err != nil {
+					return "", err
+				}
+				return sameAs(*one.LoadBalancers[0].LoadBalancerArn, *two.LoadBalancers[0].LoadBalancerArn), nil
+			}),
+		ask("a load balancer of the same name with another scheme", "DuplicateLoadBalancerName", &difference{"done", "names are not unique"},
+			func(ctx context.Context) (string, error) {
+				_, err := b.elb.CreateLoadBalancer(ctx, b.balancerInput("two", elbtypes.LoadBalancerSchemeEnumInternetFacing))
+				return "done", err
+			}),
 		ask("a listener of no load balancer", "LoadBalancerNotFound", nil, func(ctx context.Context) (string, error) {
 			_, err := b.elb.CreateListener(ctx, b.listenerInput(nowhere))
 			return "", err
 		}),
-		ask("a target without a listener", "10.0.0.9:6443 unused", &difference{"10.0.0.9:6443 healthy", "its targets are healthy at once"}, func(ctx context.Context) (string, error) {
-			if _, err := b.elb.RegisterTargets(ctx, &elb.RegisterTargetsInput{TargetGroupArn: &b.targets, Targets: target("10.0.0.9")}); err != nil {
-				return "", err
-			}
-			return health(ctx)
-		}),
+		ask("a target without a listener", "10.0.0.9:6443 unused", &difference{"10.0.0.9:6443 healthy", "its targets are healthy at once"},
+			func(ctx context.Context) (string, error) {
+				if _, err := b.elb.RegisterTargets(ctx, &elb.RegisterTargetsInput{TargetGroupArn: &b.targets,
+					Targets: target("10.0.0.9")}); err != nil {
+					return "", err
+				}
+				return health(ctx)
+			}),
 		ask("a listener", "6443 TCP forward", nil, func(ctx context.Context) (string, error) {
 			answer, err := b.elb.CreateListener(ctx, b.listenerInput(b.balancer))
 			if err != nil {
@@ -281,7 +293,8 @@ func balancerContract(b *balancerWorld) []question {
 				return fmt.Sprint(len(answer.Listeners)), err
 			}
 			l := answer.Listeners[0]
-			return fmt.Sprintf("%s %d, forward to %s", sameAs(b.listening, *l.ListenerArn), *l.Port, sameAs(b.targets, *l.DefaultActions[0].TargetGroupArn)), nil
+			return fmt.Sprintf("%s %d, forward to %s", sameAs(b.listening, *l.ListenerArn), *l.Port,
+				sameAs(b.targets, *l.DefaultActions[0].TargetGroupArn)), nil
 		}),
 		ask("load balancers by name", "the same 1", nil, func(ctx context.Context) (string, error) {
 			answer, err := b.elb.DescribeLoadBalancers(ctx, &elb.DescribeLoadBalancersInput{Names: []string{"one"}})
@@ -290,13 +303,14 @@ func balancerContract(b *balancerWorld) []question {
 			}
 			return fmt.Sprintf("%s %d", sameAs(b.balancer, *answer.LoadBalancers[0].LoadBalancerArn), len(answer.LoadBalancers)), nil
 		}),
-		ask("load balancers by name, one of them unknown", "LoadBalancerNotFound", &difference{"1", "it answers with those that there are"}, func(ctx context.Context) (string, error) {
-			answer, err := b.elb.DescribeLoadBalancers(ctx, &elb.DescribeLoadBalancersInput{Names: []string{"one", "missing"}})
-			if err != nil {
-				return "", err
-			}
-			return fmt.Sprint(len(answer.LoadBalancers)), nil
-		}),
+		ask("load balancers by name, one of them unknown", "LoadBalancerNotFound", &difference{"1", "it answers with those that there are"},
+			func(ctx context.Context) (string, error) {
+				answer, err := b.elb.DescribeLoadBalancers(ctx, &elb.DescribeLoadBalancersInput{Names: []string{"one", "missing"}})
+				if err != nil {
+					return "", err
+				}
+				return fmt.Sprint(len(answer.LoadBalancers)), nil
+			}),
 		ask("no load balancer of the name", "LoadBalancerNotFound", nil, func(ctx context.Context) (string, error) {
 			_, err := b.elb.DescribeLoadBalancers(ctx, &elb.DescribeLoadBalancersInput{Names: []string{"missing"}})
 			return "", err
@@ -326,17 +340,19 @@ func balancerContract(b *balancerWorld) []question {
 			}
 			return strings.Join(all, " "), nil
 		}),
-		ask("tags of no load balancer", "LoadBalancerNotFound", &difference{"done", "it answers without tags"}, func(ctx context.Context) (string, error) {
-			_, err := b.elb.DescribeTags(ctx, &elb.DescribeTagsInput{ResourceArns: []string{nowhere}})
-			return "done", err
-		}),
-		ask("the listener again", "the same", &difference{"another", "AWS documents the call as idempotent"}, func(ctx context.Context) (string, error) {
-			answer, err := b.elb.CreateListener(ctx, b.listenerInput(b.balancer))
-			if err != nil {
-				return "", err
-			}
-			return sameAs(b.listening, *answer.Listeners[0].ListenerArn), nil
-		}),
+		ask("tags of no load balancer", "LoadBalancerNotFound", &difference{"done", "it answers without tags"},
+			func(ctx context.Context) (string, error) {
+				_, err := b.elb.DescribeTags(ctx, &elb.DescribeTagsInput{ResourceArns: []string{nowhere}})
+				return "done", err
+			}),
+		ask("the listener again", "the same", &difference{"another", "AWS documents the call as idempotent"},
+			func(ctx context.Context) (string, error) {
+				answer, err := b.elb.CreateListener(ctx, b.listenerInput(b.balancer))
+				if err != nil {
+					return "", err
+				}
+				return sameAs(b.listening, *answer.Listeners[0].ListenerArn), nil
+			}),
 		ask("register a target again", "10.0.0.9", nil, func(ctx context.Context) (string, error) {
 			if _, err := b.elb.RegisterTargets(ctx, &elb.RegisterTargetsInput{TargetGroupArn: &b.targets, Targets: target("10.0.0.9")}); err != nil {
 				return "", err
@@ -348,23 +364,26 @@ func balancerContract(b *balancerWorld) []question {
 			return "10.0.0.9", err
 		}),
 		ask("deregister", "", nil, func(ctx context.Context) (string, error) {
-			if _, err := b.elb.DeregisterTargets(ctx, &elb.DeregisterTargetsInput{TargetGroupArn: &b.targets, Targets: target("10.0.0.9")}); err != nil {
+			if _, err := b.elb.DeregisterTargets(ctx, &elb.DeregisterTargetsInput{TargetGroupArn: &b.targets,
+				Targets: target("10.0.0.9")}); err != nil {
 				return "", err
 			}
 			return health(ctx)
 		}),
-		ask("deregister an unknown target", "done", &difference{"InvalidTarget", "AWS documents that it succeeds"}, func(ctx context.Context) (string, error) {
-			_, err := b.elb.DeregisterTargets(ctx, &elb.DeregisterTargetsInput{TargetGroupArn: &b.targets, Targets: target("10.0.0.8")})
-			return "done", err
-		}),
+		ask("deregister an unknown target", "done", &difference{"InvalidTarget", "AWS documents that it succeeds"},
+			func(ctx context.Context) (string, error) {
+				_, err := b.elb.DeregisterTargets(ctx, &elb.DeregisterTargetsInput{TargetGroupArn: &b.targets, Targets: target("10.0.0.8")})
+				return "done", err
+			}),
 		ask("delete a target group in use", "ResourceInUse", nil, func(ctx context.Context) (string, error) {
 			_, err := b.elb.DeleteTargetGroup(ctx, &elb.DeleteTargetGroupInput{TargetGroupArn: &b.targets})
 			return "", err
 		}),
-		ask("delete a group in use", "DependencyViolation", &difference{"done", "no load balancer of it holds a group"}, func(ctx context.Context) (string, error) {
-			_, err := b.ec2.DeleteSecurityGroup(ctx, &ec2.DeleteSecurityGroupInput{GroupId: &b.group})
-			return "done", err
-		}),
+		ask("delete a group in use", "DependencyViolation", &difference{"done", "no load balancer of it holds a group"},
+			func(ctx context.Context) (string, error) {
+				_, err := b.ec2.DeleteSecurityGroup(ctx, &ec2.DeleteSecurityGroupInput{GroupId: &b.group})
+				return "done", err
+			}),
 		ask("delete a load balancer, twice", "done", nil, func(ctx context.Context) (string, error) {
 			if err := b.deleteBalancers(ctx, "two"); err != nil {
 				return "", err

@@ -90,7 +90,8 @@ func (q question) hold(t *testing.T, w *world, want string) {
 func contract() []question {
 	return []question{
 		{name: "a zone has a name", want: "us-east-1a", ask: func(ctx context.Context, w *world) (string, error) {
-			answer, err := w.ec2.DescribeAvailabilityZones(ctx, &ec2.DescribeAvailabilityZonesInput{Filters: []types.Filter{filter("state", "available")}})
+			answer, err := w.ec2.DescribeAvailabilityZones(ctx,
+				&ec2.DescribeAvailabilityZonesInput{Filters: []types.Filter{filter("state", "available")}})
 			if err != nil {
 				return "", err
 			}
@@ -100,16 +101,17 @@ func contract() []question {
 			_, err := w.ec2.DescribeInstanceTypes(ctx, &ec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{"t3.enormous"}})
 			return "", err
 		}},
-		{name: "a type's size", want: "2 CPUs, 2048 MiB, x86_64, 3 interfaces of 4 addresses", ask: func(ctx context.Context, w *world) (string, error) {
-			answer, err := w.ec2.DescribeInstanceTypes(ctx, &ec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{"t3.small"}})
-			if err != nil {
-				return "", err
-			}
-			i := answer.InstanceTypes[0]
-			architectures := i.ProcessorInfo.SupportedArchitectures
-			return fmt.Sprintf("%d CPUs, %d MiB, %s, %d interfaces of %d addresses", *i.VCpuInfo.DefaultVCpus, *i.MemoryInfo.SizeInMiB,
-				architectures[len(architectures)-1], *i.NetworkInfo.MaximumNetworkInterfaces, *i.NetworkInfo.Ipv4AddressesPerInterface), nil
-		}},
+		{name: "a type's size", want: "2 CPUs, 2048 MiB, x86_64, 3 interfaces of 4 addresses",
+			ask: func(ctx context.Context, w *world) (string, error) {
+				answer, err := w.ec2.DescribeInstanceTypes(ctx, &ec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{"t3.small"}})
+				if err != nil {
+					return "", err
+				}
+				i := answer.InstanceTypes[0]
+				architectures := i.ProcessorInfo.SupportedArchitectures
+				return fmt.Sprintf("%d CPUs, %d MiB, %s, %d interfaces of %d addresses", *i.VCpuInfo.DefaultVCpus, *i.MemoryInfo.SizeInMiB,
+					architectures[len(architectures)-1], *i.NetworkInfo.MaximumNetworkInterfaces, *i.NetworkInfo.Ipv4AddressesPerInterface), nil
+			}},
 		{name: "unknown image", want: "InvalidAMIID.NotFound", ask: func(ctx context.Context, w *world) (string, error) {
 			_, err := w.ec2.DescribeImages(ctx, &ec2.DescribeImagesInput{ImageIds: []string{"ami-0dead0000000dead"}})
 			return "", err
@@ -133,7 +135,8 @@ func contract() []question {
 			return fmt.Sprint(len(answer.Subnets)), nil
 		}},
 		{name: "no group with the tag", want: "0", ask: func(ctx context.Context, w *world) (string, error) {
-			answer, err := w.ec2.DescribeSecurityGroups(ctx, &ec2.DescribeSecurityGroupsInput{Filters: []types.Filter{filter("tag:none", "x"), filter("vpc-id", "vpc-01")}})
+			answer, err := w.ec2.DescribeSecurityGroups(ctx,
+				&ec2.DescribeSecurityGroupsInput{Filters: []types.Filter{filter("tag:none", "x"), filter("vpc-id", "vpc-01")}})
 			if err != nil {
 				return "", err
 			}
@@ -184,7 +187,8 @@ func contract() []question {
 			if err != nil {
 				return "", err
 			}
-			second, err := w.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{Filters: ours, MaxResults: aws.Int32(5), NextToken: first.NextToken})
+			second, err := w.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{Filters: ours, MaxResults: aws.Int32(5),
+				NextToken: first.NextToken})
 			if err != nil {
 				return "", err
 			}
@@ -219,7 +223,8 @@ func contract() []question {
 			return strings.Join(slices.Compact(all), ", "), err
 		}},
 		{name: "no kind of another token", want: "0", ask: func(ctx context.Context, w *world) (string, error) {
-			answer, err := w.ec2.DescribeTags(ctx, &ec2.DescribeTagsInput{Filters: []types.Filter{filter("key", "drover-creation-token"), filter("value", "none")}})
+			answer, err := w.ec2.DescribeTags(ctx, &ec2.DescribeTagsInput{Filters: []types.Filter{filter("key", "drover-creation-token"),
+				filter("value", "none")}})
 			if err != nil {
 				return "", err
 			}
@@ -228,24 +233,28 @@ func contract() []question {
 		{name: "tags of an instance change", want: "a=2 c=3", ask: func(ctx context.Context, w *world) (string, error) {
 			tag := func(key, value string) types.Tag { return types.Tag{Key: &key, Value: &value} }
 			of := []string{w.first}
-			if _, err := w.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: of, Tags: []types.Tag{tag("a", "1"), tag("b", "1"), tag("c", "3")}}); err != nil {
+			if _, err := w.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: of,
+				Tags: []types.Tag{tag("a", "1"), tag("b", "1"), tag("c", "3")}}); err != nil {
 				return "", err
 			}
 			if _, err := w.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: of, Tags: []types.Tag{tag("a", "2")}}); err != nil {
 				return "", err
 			}
-			_, err := w.ec2.DeleteTags(ctx, &ec2.DeleteTagsInput{Resources: of, Tags: []types.Tag{{Key: aws.String("b")}, {Key: aws.String("none")}, tag("c", "other")}})
+			_, err := w.ec2.DeleteTags(ctx, &ec2.DeleteTagsInput{Resources: of,
+				Tags: []types.Tag{{Key: aws.String("b")}, {Key: aws.String("none")}, tag("c", "other")}})
 			if err != nil {
 				return "", err
 			}
 			return w.tags(ctx, "a", "b", "c")
 		}},
 		{name: "tags of one that does not exist", want: "InvalidInstanceID.NotFound", ask: func(ctx context.Context, w *world) (string, error) {
-			_, err := w.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: []string{"i-0dead00000000dead"}, Tags: []types.Tag{{Key: aws.String("a"), Value: aws.String("1")}}})
+			_, err := w.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: []string{"i-0dead00000000dead"},
+				Tags: []types.Tag{{Key: aws.String("a"), Value: aws.String("1")}}})
 			return "", err
 		}, moto: &difference{"", "it tags what does not exist"}},
 		{name: "a tag of AWS's own", want: "InvalidParameterValue", ask: func(ctx context.Context, w *world) (string, error) {
-			_, err := w.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: []string{w.first}, Tags: []types.Tag{{Key: aws.String("aws:a"), Value: aws.String("1")}}})
+			_, err := w.ec2.CreateTags(ctx, &ec2.CreateTagsInput{Resources: []string{w.first},
+				Tags: []types.Tag{{Key: aws.String("aws:a"), Value: aws.String("1")}}})
 			return "", err
 		}, moto: &difference{"", "it takes any key"}},
 		{name: "too few results", want: "InvalidParameterValue", ask: func(ctx context.Context, w *world) (string, error) {
@@ -311,15 +320,17 @@ func contract() []question {
 			return w.receiveWithin(ctx, 3)
 		}},
 		{name: "delete a message", want: "true", ask: func(ctx context.Context, w *world) (string, error) {
-			answer, err := w.sqs.DeleteMessageBatch(ctx, &sqs.DeleteMessageBatchInput{QueueUrl: &w.queue, Entries: []sqstypes.DeleteMessageBatchRequestEntry{
-				{Id: aws.String("0"), ReceiptHandle: &w.receipt},
-			}})
+			answer, err := w.sqs.DeleteMessageBatch(ctx, &sqs.DeleteMessageBatchInput{QueueUrl: &w.queue,
+				Entries: []sqstypes.DeleteMessageBatchRequestEntry{
+					{Id: aws.String("0"), ReceiptHandle: &w.receipt},
+				}})
 			if err != nil {
 				return "", err
 			}
 			return fmt.Sprint(len(answer.Successful) == 1), nil
 		}},
-		{name: "a queue that was emptied", want: "0", ask: func(ctx context.Context, w *world) (string, error) { return w.receiveWithin(ctx, 2) }},
+		{name: "a queue that was emptied", want: "0",
+			ask: func(ctx context.Context, w *world) (string, error) { return w.receiveWithin(ctx, 2) }},
 		{name: "wrong secret", want: "SignatureDoesNotMatch", ask: func(ctx context.Context, w *world) (string, error) {
 			_, err := w.client(testKey, "wrong").DescribeInstances(ctx, &ec2.DescribeInstancesInput{})
 			return "taken", err
@@ -399,8 +410,12 @@ func (w *world) client(key, secret string) *ec2.Client {
 
 // launch returns a small request of the driver.
 func (w *world) launch(token string) *ec2.RunInstancesInput {
-	req := request(token, func(m *infrav1.AWSMachine) { m.RootVolume = &infrav1.AWSVolume{SizeGiB: 30} }) // moto does not know the image's size
-	return runInput(req, plan{spec: req.Spec.Cloud.AWS, image: image{id: w.image, root: "/dev/sda1"}, subnet: subnet{id: w.subnet, zone: "us-east-1a"}})
+	req := request(token, func(m *infrav1.AWSMachine) {
+		m.RootVolume = &infrav1.AWSVolume{
+			SizeGiB: 30}
+	}) // moto does not know the image's size
+	return runInput(req, plan{spec: req.Spec.Cloud.AWS, image: image{id: w.image, root: "/dev/sda1"},
+		subnet: subnet{id: w.subnet, zone: "us-east-1a"}})
 }
 
 // again returns whether a create returned the first instance or another.

@@ -95,7 +95,8 @@ func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWS
 		}
 	}
 	if _, given := secret[keySessionToken]; given && values[keySessionToken] == "" {
-		return login{}, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q is empty: remove it for long-term keys", keySessionToken)
+		return login{}, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q is empty: remove it for long-term keys",
+			keySessionToken)
 	}
 	l := login{
 		secrets: newRedactor(values[keyIdentity], values[keySessionToken], values[keySecretKey], values[keyAccessKeyID]),
@@ -114,7 +115,8 @@ func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWS
 // instance profile.
 func ambientLogin(base aws.Config) (login, error) {
 	if os.Getenv("AWS_CA_BUNDLE") != "" { // the SDK would load it into its own transport, not the account's
-		return login{}, cloud.Errorf(cloud.Unauthorized, "the manager's variable AWS_CA_BUNDLE is not supported: set SSL_CERT_FILE, which applies to all clouds")
+		return login{}, cloud.Errorf(cloud.Unauthorized,
+			"the manager's variable AWS_CA_BUNDLE is not supported: set SSL_CERT_FILE, which applies to all clouds")
 	}
 	chain, err := config.LoadDefaultConfig(context.Background(), config.WithRegion(base.Region),
 		config.WithHTTPClient(base.HTTPClient), config.WithRetryer(base.Retryer),
@@ -148,7 +150,8 @@ func endpointKinds(account *infrav1.AWSAccount) (aws.FIPSEndpointState, aws.Dual
 
 // cached caches the credentials until shortly before they expire.
 func (l login) cached() aws.CredentialsProvider {
-	return aws.NewCredentialsCache(typedProvider{l.provider, l.secrets}, func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = credentialsEarly })
+	return aws.NewCredentialsCache(typedProvider{l.provider, l.secrets},
+		func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = credentialsEarly })
 }
 
 // typedProvider gives a provider's errors a code and a clear message: the SDK wraps them in the

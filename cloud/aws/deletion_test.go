@@ -71,12 +71,14 @@ func TestDependants(t *testing.T) {
 		want               []cloud.Kind
 		calls              map[string]int // to find them
 	}{
-		"nothing":  {calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1}},
-		"a volume": {keep: true, want: []cloud.Kind{cloud.KindDisk}, calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1, "DescribeVolumes": 1}},
+		"nothing": {calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1}},
+		"a volume": {keep: true, want: []cloud.Kind{cloud.KindDisk},
+			calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1, "DescribeVolumes": 1}},
 		"a network interface": {nic: true, want: []cloud.Kind{cloud.KindNIC},
 			calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1, "DescribeNetworkInterfaces": 1}},
 		"all": {keep: true, nic: true, address: true, want: []cloud.Kind{cloud.KindDisk, cloud.KindNIC, cloud.KindAddress},
-			calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1, "DescribeVolumes": 1, "DescribeNetworkInterfaces": 1, "DescribeAddresses": 1}},
+			calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1, "DescribeVolumes": 1, "DescribeNetworkInterfaces": 1,
+				"DescribeAddresses": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -238,7 +238,8 @@ func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource
 			}
 		}
 	}
-	return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without the instance %s (not EC2): check spec.cloud.aws", op, cloud.Clip(id, 64))
+	return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without the instance %s (not EC2): check spec.cloud.aws", op,
+		cloud.Clip(id, 64))
 }
 
 // dependants returns volumes, network interfaces, addresses and load balancers with the tokens.
@@ -285,7 +286,8 @@ func (d *driver) tagged(ctx context.Context, wanted map[string]bool) ([]types.Re
 			string(types.ResourceTypeSecurityGroup)),
 	}
 	return driverkit.Pages(ctx, "DescribeTags", func(ctx context.Context, next string) ([]types.ResourceType, string, error) {
-		answer, err := d.ec2.DescribeTags(ctx, &ec2.DescribeTagsInput{Filters: filters, MaxResults: aws.Int32(tagsPage), NextToken: optional(next)})
+		answer, err := d.ec2.DescribeTags(ctx, &ec2.DescribeTagsInput{Filters: filters, MaxResults: aws.Int32(tagsPage),
+			NextToken: optional(next)})
 		if err != nil {
 			return nil, "", d.secrets.typed("DescribeTags", err)
 		}
@@ -335,21 +337,22 @@ func (d *driver) instances(ctx context.Context, filters ...types.Filter) ([]clou
 		return nil, nil
 	}
 	const op = "DescribeInstances"
-	all, err := driverkit.SizedPages(ctx, op, &d.pages, smallestPage, instancesPage, func(ctx context.Context, next string, size int) ([]cloud.Resource, string, error) {
-		answer, err := d.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{
-			Filters: filters, MaxResults: aws.Int32(int32(size)), NextToken: optional(next),
-		})
-		if err != nil {
-			return nil, "", d.secrets.typed(op, err)
-		}
-		var found []cloud.Resource
-		for _, reservation := range answer.Reservations {
-			for i := range reservation.Instances {
-				found = append(found, toInstance(&reservation.Instances[i]))
+	all, err := driverkit.SizedPages(ctx, op, &d.pages, smallestPage, instancesPage,
+		func(ctx context.Context, next string, size int) ([]cloud.Resource, string, error) {
+			answer, err := d.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{
+				Filters: filters, MaxResults: aws.Int32(int32(size)), NextToken: optional(next),
+			})
+			if err != nil {
+				return nil, "", d.secrets.typed(op, err)
 			}
-		}
-		return found, aws.ToString(answer.NextToken), nil
-	})
+			var found []cloud.Resource
+			for _, reservation := range answer.Reservations {
+				for i := range reservation.Instances {
+					found = append(found, toInstance(&reservation.Instances[i]))
+				}
+			}
+			return found, aws.ToString(answer.NextToken), nil
+		})
 	return ownedOnce(all), err
 }
 
@@ -409,7 +412,8 @@ func (d *driver) addresses(ctx context.Context, filters ...types.Filter) ([]clou
 }
 
 // listOwned reads all pages and returns each resource that has an ownership ID once.
-func listOwned(ctx context.Context, op string, page func(ctx context.Context, next string) (found []cloud.Resource, after string, err error)) ([]cloud.Resource, error) {
+func listOwned(ctx context.Context, op string,
+	page func(ctx context.Context, next string) (found []cloud.Resource, after string, err error)) ([]cloud.Resource, error) {
 	all, err := driverkit.Pages(ctx, op, page)
 	return ownedOnce(all), err
 }

@@ -167,17 +167,22 @@ func TestResolution(t *testing.T) {
 		"the newest":                {edit: lookup("099720109477", "node-*", ""), image: "ami-0c"},
 		"the newest of a processor": {edit: lookup("099720109477", "node-*", "amd64"), image: "ami-0b"},
 		"of another owner":          {edit: lookup("111111111111", "node-*", ""), code: cloud.NotFound},
-		"by parameter":              {edit: func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/aws/service/node/image"} }, image: "ami-0b"},
-		"no such parameter":         {edit: func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/none"} }, code: cloud.NotFound},
-		"no image in the parameter": {edit: func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/broken"} }, code: cloud.InvalidSpec},
-		"no such image":             {edit: func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }, code: cloud.InvalidSpec},
-		"most free addresses":       {zone: "us-east-1a", subnet: "subnet-0a2"},
-		"of another zone":           {zone: "us-east-1b", subnet: "subnet-0b1"},
-		"of any zone":               {subnet: "subnet-0a2"},
-		"of a zone without":         {zone: "us-east-1f", code: cloud.NoCapacity},
-		"no such tag":               {edit: func(m *infrav1.AWSMachine) { m.Subnets.Tags = map[string]string{"role": "none"} }, code: cloud.NotFound},
-		"any value of a tag":        {edit: func(m *infrav1.AWSMachine) { m.Subnets.Tags = map[string]string{"role": ""} }, subnet: "subnet-0a2"},
-		"a value is no pattern":     {edit: func(m *infrav1.AWSMachine) { m.Subnets.Tags = map[string]string{"role": "n*"} }, code: cloud.NotFound},
+		"by parameter": {edit: func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/aws/service/node/image"} },
+			image: "ami-0b"},
+		"no such parameter": {edit: func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/none"} },
+			code: cloud.NotFound},
+		"no image in the parameter": {edit: func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/broken"} },
+			code: cloud.InvalidSpec},
+		"no such image":       {edit: func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }, code: cloud.InvalidSpec},
+		"most free addresses": {zone: "us-east-1a", subnet: "subnet-0a2"},
+		"of another zone":     {zone: "us-east-1b", subnet: "subnet-0b1"},
+		"of any zone":         {subnet: "subnet-0a2"},
+		"of a zone without":   {zone: "us-east-1f", code: cloud.NoCapacity},
+		"no such tag": {edit: func(m *infrav1.AWSMachine) { m.Subnets.Tags = map[string]string{"role": "none"} },
+			code: cloud.NotFound},
+		"any value of a tag": {edit: func(m *infrav1.AWSMachine) { m.Subnets.Tags = map[string]string{"role": ""} }, subnet: "subnet-0a2"},
+		"a value is no pattern": {edit: func(m *infrav1.AWSMachine) { m.Subnets.Tags = map[string]string{"role": "n*"} },
+			code: cloud.NotFound},
 		"no group in the VPC": {edit: func(m *infrav1.AWSMachine) {
 			m.SecurityGroups.Tags = map[string]string{"role": "other"}
 		}, code: cloud.NotFound},
@@ -279,7 +284,8 @@ func TestSpot(t *testing.T) {
 	stub.Interrupt(made.ID)
 	all, err := d.List(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(all).To(HaveExactElements(And(HaveField("State", cloud.StateTerminated), HaveField("Reason", ContainSubstring("SpotInstanceTermination")))))
+	g.Expect(all).To(HaveExactElements(And(HaveField("State", cloud.StateTerminated),
+		HaveField("Reason", ContainSubstring("SpotInstanceTermination")))))
 }
 
 // TestNotices: EC2's notices and failed status checks of an instance appear in listings and live
@@ -298,7 +304,8 @@ func TestNotices(t *testing.T) {
 	stub.Announce(ids[1], "instance-reboot", "[Completed] Scheduled reboot")
 	stub.Impair(ids[2])
 	want := ConsistOf(
-		And(HaveField("ID", ids[0]), HaveField("Notice", ContainSubstring("instance-retirement from 2030-01-02T03:04:05Z: The instance is running"))),
+		And(HaveField("ID", ids[0]), HaveField("Notice",
+			ContainSubstring("instance-retirement from 2030-01-02T03:04:05Z: The instance is running"))),
 		And(HaveField("ID", ids[1]), HaveField("Notice", "")),
 		And(HaveField("ID", ids[2]), HaveField("Notice", ContainSubstring("status check fails"))),
 		And(HaveField("ID", ids[3]), HaveField("Notice", "")),
@@ -374,11 +381,14 @@ func TestCredentials(t *testing.T) {
 		code  cloud.Code
 		words string
 	}{
-		"keys":              {},
-		"session token":     {edit: secret(keyAccessKeyID, testKey, keySecretKey, testSecret, keySessionToken, "marked-session"), token: "marked-session"},
-		"no session token":  {token: "marked-session", code: cloud.Unauthorized, words: "AuthFailure"},
-		"wrong secret":      {edit: secret(keyAccessKeyID, testKey, keySecretKey, "marked-wrong"), code: cloud.Unauthorized, words: "SignatureDoesNotMatch"},
-		"unknown key":       {edit: secret(keyAccessKeyID, "AKIAOTHER", keySecretKey, testSecret), code: cloud.Unauthorized, words: "AuthFailure"},
+		"keys": {},
+		"session token": {edit: secret(keyAccessKeyID, testKey, keySecretKey, testSecret, keySessionToken, "marked-session"),
+			token: "marked-session"},
+		"no session token": {token: "marked-session", code: cloud.Unauthorized, words: "AuthFailure"},
+		"wrong secret": {edit: secret(keyAccessKeyID, testKey, keySecretKey, "marked-wrong"), code: cloud.Unauthorized,
+			words: "SignatureDoesNotMatch"},
+		"unknown key": {edit: secret(keyAccessKeyID, "AKIAOTHER", keySecretKey, testSecret), code: cloud.Unauthorized,
+			words: "AuthFailure"},
 		"role":              {edit: role(ours, "")},
 		"role, external ID": {edit: role(foreign, "drover-test")},
 		"role, refused":     {edit: role(foreign, "other"), code: cloud.Unauthorized, words: "AccessDenied"},
@@ -467,7 +477,8 @@ func TestAmbient(t *testing.T) {
 	_, err := newDriver(cloud.Config{Account: testAccount("http://127.0.0.1:1"), Connect: conformance.Through(http.DefaultTransport)})
 	g.Expect(code(err)).To(Equal(cloud.InvalidSpec))
 	account := testAccount("")
-	account.CredentialsRef, account.Cloud.AWS.DualStack, account.Cloud.AWS.FIPS = infrav1.LocalReference{}, infrav1.FeatureEnabled, infrav1.FeatureEnabled
+	account.CredentialsRef, account.Cloud.AWS.DualStack, account.Cloud.AWS.FIPS = infrav1.LocalReference{}, infrav1.FeatureEnabled,
+		infrav1.FeatureEnabled
 	var asked []string
 	d, err := newDriver(cloud.Config{Account: account, Connect: through(func(r *http.Request) (*http.Response, error) {
 		asked = append(asked, r.URL.Host+" "+r.Header.Get("Authorization")[:32])
@@ -491,10 +502,11 @@ func TestPartitions(t *testing.T) {
 		account := testAccount("")
 		account.Cloud.AWS.Region = region
 		var asked []string
-		d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Connect: through(func(r *http.Request) (*http.Response, error) {
-			asked = append(asked, r.URL.Host)
-			return nil, context.DeadlineExceeded
-		})})
+		d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(),
+			Connect: through(func(r *http.Request) (*http.Response, error) {
+				asked = append(asked, r.URL.Host)
+				return nil, context.DeadlineExceeded
+			})})
 		g.Expect(err).NotTo(HaveOccurred())
 		_, _ = d.Probe(t.Context())
 		_, _ = d.(*driver).findPlace(t.Context())
@@ -587,14 +599,15 @@ func TestUnexpectedResponses(t *testing.T) {
 		body   string
 		code   cloud.Code
 	}{
-		"empty":              {200, "", cloud.Unknown},
-		"a page":             {200, page, cloud.Unknown},
-		"another operation":  {200, "<DescribeImagesResponse></DescribeImagesResponse>", cloud.Unknown},
-		"half":               {200, "<DescribeInstancesResponse><reservationSet>", cloud.Unknown},
-		"a page of a proxy":  {502, page, cloud.Unavailable},
-		"a log-in":           {403, page, cloud.Unauthorized},
-		"nothing, refused":   {400, "", cloud.Unknown},
-		"repeats the secret": {400, "<Response><Errors><Error><Code>AuthFailure</Code><Message>" + testSecret + "</Message></Error></Errors></Response>", cloud.Unauthorized},
+		"empty":             {200, "", cloud.Unknown},
+		"a page":            {200, page, cloud.Unknown},
+		"another operation": {200, "<DescribeImagesResponse></DescribeImagesResponse>", cloud.Unknown},
+		"half":              {200, "<DescribeInstancesResponse><reservationSet>", cloud.Unknown},
+		"a page of a proxy": {502, page, cloud.Unavailable},
+		"a log-in":          {403, page, cloud.Unauthorized},
+		"nothing, refused":  {400, "", cloud.Unknown},
+		"repeats the secret": {400, "<Response><Errors><Error><Code>AuthFailure</Code><Message>" + testSecret +
+			"</Message></Error></Errors></Response>", cloud.Unauthorized},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

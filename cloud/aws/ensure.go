@@ -121,7 +121,8 @@ func (d *driver) runInstances(ctx context.Context, req cloud.Request, p plan) (c
 		return cloud.Resource{}, err
 	}
 	if len(answer.Instances) != 1 {
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response with %d instances, expected one", runInstances, len(answer.Instances))
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response with %d instances, expected one", runInstances,
+			len(answer.Instances))
 	}
 	made := toInstance(&answer.Instances[0])
 	if made.ID == "" || made.FailureDomain == "" || made.Token != req.Token {
@@ -175,10 +176,12 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request, why refusal) (clo
 	case found != nil:
 		return *found, nil
 	case why.code == instanceTerminated:
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "RunInstances: %s: the machine's instance was created and is gone: delete the Machine to replace it", why)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict,
+			"RunInstances: %s: the machine's instance was created and is gone: delete the Machine to replace it", why)
 	}
-	return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "RunInstances: %s: an earlier request with this machine's token had different parameters, "+
-		"and EC2 shows no instance of it. If this persists for minutes, no instance was created: delete the Machine to replace it", why)
+	return cloud.Resource{}, cloud.Errorf(cloud.Unavailable,
+		"RunInstances: %s: an earlier request with this machine's token had different parameters, "+
+			"and EC2 shows no instance of it. If this persists for minutes, no instance was created: delete the Machine to replace it", why)
 }
 
 // runInput returns the request that creates the whole machine.

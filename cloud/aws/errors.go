@@ -263,7 +263,8 @@ func (r redactor) typed(op string, err error) error {
 	case errors.As(err, &api) && api.ErrorCode() != unknownCode:
 		return r.refusal(op, api.ErrorCode(), api.ErrorMessage(), status)
 	case status != 0:
-		return cloud.Errorf(driverkit.CodeOfStatus(status), "%s: unexpected response with status %d (not AWS): check spec.cloud.aws.endpoint", op, status)
+		return cloud.Errorf(driverkit.CodeOfStatus(status), "%s: unexpected response with status %d (not AWS): check spec.cloud.aws.endpoint", op,
+			status)
 	}
 	return r.NoResponse(op, err)
 }

@@ -93,7 +93,8 @@ func TestRemedies(t *testing.T) {
 	for _, r := range []struct{ code, words, field string }{
 		{"UnsupportedOperation", "The t2.small instance type does not support specifying CpuOptions.", "cpuOptions"},
 		{"InvalidParameterCombination", "Cluster placement groups are not supported by the 't3.xlarge' instance type. Specify a supported instance type or change the placement group strategy, and try again.", "placementGroup"},
-		{"InvalidPlacementGroup.InUse", "The placement group 'my-cluster' is in use in another availability zone: us-east-1c", "placementGroup: it is in one zone"},
+		{"InvalidPlacementGroup.InUse", "The placement group 'my-cluster' is in use in another availability zone: us-east-1c",
+			"placementGroup: it is in one zone"},
 		{"InvalidPlacementGroup.Unknown", "The placement group 'none' is unknown.", "placementGroup"},
 		{"AuthFailure", "Not authorized for images: [ami-12cb8f72]", "image"},
 		{"AuthFailure", "AWS was not able to validate the provided access credentials", "credentialsRef"},

@@ -20,7 +20,8 @@ func FuzzEvent(f *testing.F) {
 	f.Add(`{"source":["aws.ec2"],"detail":null}`, "")
 	q := &queueDriver{driver: &driver{}, queue: infrav1.AWSInterruptionQueue{Rebalance: "Replace"}}
 	f.Fuzz(func(t *testing.T, body, sent string) {
-		e := q.toEvent(&types.Message{Body: aws.String(body), ReceiptHandle: aws.String("receipt"), Attributes: map[string]string{"SentTimestamp": sent}})
+		e := q.toEvent(&types.Message{Body: aws.String(body), ReceiptHandle: aws.String("receipt"),
+			Attributes: map[string]string{"SentTimestamp": sent}})
 		if len(e.Notice) > 2048 || !utf8.ValidString(e.Notice) || e.Receipt != "receipt" {
 			t.Errorf("%q became %+v", body, e)
 		}

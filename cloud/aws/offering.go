@@ -50,7 +50,8 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFiel
 
 func (d *driver) instanceType(ctx context.Context, name string) (types.InstanceTypeInfo, error) {
 	return d.types.Get(ctx, name, func(ctx context.Context) (types.InstanceTypeInfo, error) {
-		answer, err := d.ec2.DescribeInstanceTypes(ctx, &ec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{types.InstanceType(name)}})
+		answer, err := d.ec2.DescribeInstanceTypes(ctx,
+			&ec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{types.InstanceType(name)}})
 		if err != nil {
 			return types.InstanceTypeInfo{}, d.secrets.typed("DescribeInstanceTypes", err)
 		}
@@ -64,11 +65,13 @@ func (d *driver) instanceType(ctx context.Context, name string) (types.InstanceT
 
 func offering(spec *infrav1.AWSMachine, size types.InstanceTypeInfo, image image) (cloud.Offering, error) {
 	if p := size.ProcessorInfo; p != nil && !slices.Contains(p.SupportedArchitectures, types.ArchitectureType(image.architecture)) {
-		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "image %s is for %s, but instance type %s is not", image.id, image.architecture, spec.InstanceType)
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "image %s is for %s, but instance type %s is not", image.id, image.architecture,
+			spec.InstanceType)
 	}
 	architecture, ok := architectures[image.architecture]
 	if !ok || size.VCpuInfo == nil || size.MemoryInfo == nil {
-		return cloud.Offering{}, cloud.Errorf(cloud.Unknown, "EC2 reports no CPU or memory for instance type %s with image %s (%s)", spec.InstanceType, image.id, image.architecture)
+		return cloud.Offering{}, cloud.Errorf(cloud.Unknown, "EC2 reports no CPU or memory for instance type %s with image %s (%s)",
+			spec.InstanceType, image.id, image.architecture)
 	}
 	cpus, disk := int64(aws.ToInt32(size.VCpuInfo.DefaultVCpus)), image.rootGiB
 	if c := spec.CPUOptions; c.CoreCount > 0 {

@@ -69,7 +69,8 @@ func TestPolicy(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	d.balancers.changed(balancer{token: "balancer"}) // as in another process, which reads all
 	// The driver creates no network interface that stays behind, and no elastic IP address.
-	g.Expect(d.Delete(ctx, []cloud.Resource{{Kind: cloud.KindNIC, ID: "eni-0"}, {Kind: cloud.KindAddress, ID: "eipalloc-0"}})).To(Equal([]error{nil, nil}))
+	g.Expect(d.Delete(ctx, []cloud.Resource{{Kind: cloud.KindNIC, ID: "eni-0"},
+		{Kind: cloud.KindAddress, ID: "eipalloc-0"}})).To(Equal([]error{nil, nil}))
 	g.Eventually(func() []string {
 		all, err := d.List(ctx)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -104,7 +105,8 @@ func policy(operations []string) any {
 	tagGroups := statement{Sid: "TagCreatedSecurityGroups", Effect: "Allow", Resource: "*", Action: []string{"ec2:CreateTags"},
 		Condition: map[string]map[string]any{"StringEquals": {"ec2:CreateAction": "CreateSecurityGroup"}}}
 	tagBalancers := statement{Sid: "TagCreatedLoadBalancers", Effect: "Allow", Resource: "*", Action: []string{balancing + "AddTags"},
-		Condition: map[string]map[string]any{"StringEquals": {balancing + "CreateAction": []string{"CreateListener", "CreateLoadBalancer", "CreateTargetGroup"}}}}
+		Condition: map[string]map[string]any{"StringEquals": {balancing +
+			"CreateAction": []string{"CreateListener", "CreateLoadBalancer", "CreateTargetGroup"}}}}
 	readBalancers := statement{Sid: "ReadLoadBalancers", Effect: "Allow", Resource: "*"}
 	createBalancers := statement{Sid: "CreateLoadBalancers", Effect: "Allow", Resource: "*"}
 	changeBalancers := statement{Sid: "ChangeTaggedLoadBalancers", Effect: "Allow", Resource: "*", Condition: remove.Condition}
@@ -154,5 +156,6 @@ func policy(operations []string) any {
 	return struct {
 		Version   string
 		Statement []statement
-	}{"2012-10-17", []statement{read, create, tag, console, remove, readBalancers, createBalancers, tagGroups, tagBalancers, changeBalancers, events}}
+	}{"2012-10-17", []statement{read, create, tag, console, remove, readBalancers, createBalancers, tagGroups, tagBalancers, changeBalancers,
+		events}}
 }

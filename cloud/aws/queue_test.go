@@ -25,7 +25,8 @@ func listen(t *testing.T, stub *ec2stub.Cloud, edit func(*infrav1.AWSInterruptio
 	t.Helper()
 	account := testAccount(stub.URL)
 	// The calls go to the account's endpoint, whatever host this URL names.
-	account.Cloud.AWS.InterruptionQueue = infrav1.AWSInterruptionQueue{URL: strings.Replace(stub.QueueURL(), "127.0.0.1", "sqs.example", 1), Rebalance: "Report"}
+	account.Cloud.AWS.InterruptionQueue = infrav1.AWSInterruptionQueue{URL: strings.Replace(stub.QueueURL(), "127.0.0.1", "sqs.example", 1),
+		Rebalance: "Report"}
 	if edit != nil {
 		edit(&account.Cloud.AWS.InterruptionQueue)
 	}
@@ -50,18 +51,21 @@ func TestMessages(t *testing.T) {
 		want   cloud.Event
 		notice string
 	}{
-		"interruption": {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning", detail(map[string]any{"instance-action": "terminate"})),
+		"interruption": {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning",
+			detail(map[string]any{"instance-action": "terminate"})),
 			want: cloud.Event{InstanceID: "i-01", Reclaim: cloud.ReclaimCertain}, notice: "will interrupt the spot instance"},
 		"rebalance": {body: ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", detail(map[string]any{})),
 			want: cloud.Event{InstanceID: "i-01"}, notice: "elevated risk of interruption"},
-		"rebalance, to be acted on": {body: ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", detail(map[string]any{})), edit: replace,
+		"rebalance, to be acted on": {body: ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", detail(map[string]any{})),
+			edit: replace,
 			want: cloud.Event{InstanceID: "i-01", Reclaim: cloud.ReclaimAdvised}, notice: "elevated risk of interruption"},
 		"terminated": {body: ec2stub.Event("aws.ec2", "EC2 Instance State-change Notification", detail(map[string]any{"state": "shutting-down"})),
 			want: cloud.Event{InstanceID: "i-01", Changed: true}},
 		"runs":          {body: ec2stub.Event("aws.ec2", "EC2 Instance State-change Notification", detail(map[string]any{"state": "running"}))},
 		"another kind":  {body: ec2stub.Event("aws.ec2", "EBS Volume Notification", detail(map[string]any{}))},
 		"another cloud": {body: ec2stub.Event("my.ec2", "EC2 Spot Instance Interruption Warning", detail(map[string]any{}))},
-		"no instance":   {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning", nil), want: cloud.Event{Reclaim: cloud.ReclaimCertain}, notice: "will interrupt"},
+		"no instance": {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning", nil),
+			want: cloud.Event{Reclaim: cloud.ReclaimCertain}, notice: "will interrupt"},
 		"of other types": {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning",
 			map[string]any{"instance-id": []string{"i-01"}, "instance-action": 4})},
 		"no event": {body: `["a", "b"]`},
@@ -161,7 +165,10 @@ func TestLongPoll(t *testing.T) {
 // TestQueueInTrouble: each failure of a queue has its code and a remedy.
 func TestQueueInTrouble(t *testing.T) {
 	t.Parallel()
-	foreign := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>hello</html>")) }))
+	foreign := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_,
+			_ = w.Write([]byte("<html>hello</html>"))
+	}))
 	t.Cleanup(foreign.Close)
 	for name, test := range map[string]struct {
 		edit   func(*infrav1.AWSInterruptionQueue)
@@ -171,11 +178,12 @@ func TestQueueInTrouble(t *testing.T) {
 		says   string
 	}{
 		"no such queue": {edit: func(q *infrav1.AWSInterruptionQueue) { q.URL += "-2" }, code: cloud.NotFound, says: "interruptionQueue.url"},
-		"not allowed":   {fault: &ec2stub.Fault{Operation: receiveMessage, Code: "AccessDeniedException", Status: 403}, code: cloud.Unauthorized, says: "AccessDenied"},
-		"throttled":     {fault: &ec2stub.Fault{Operation: receiveMessage, Code: "ThrottlingException", Status: 400}, code: cloud.Throttled},
-		"too many":      {fault: &ec2stub.Fault{Operation: receiveMessage, Code: "OverLimit", Status: 400}, code: cloud.Throttled},
-		"broken":        {fault: &ec2stub.Fault{Operation: receiveMessage, Code: "InternalFailure", Status: 500}, code: cloud.Unavailable},
-		"expired":       {expire: true, code: cloud.Unauthorized, says: "credentialsRef"},
+		"not allowed": {fault: &ec2stub.Fault{Operation: receiveMessage, Code: "AccessDeniedException", Status: 403}, code: cloud.Unauthorized,
+			says: "AccessDenied"},
+		"throttled": {fault: &ec2stub.Fault{Operation: receiveMessage, Code: "ThrottlingException", Status: 400}, code: cloud.Throttled},
+		"too many":  {fault: &ec2stub.Fault{Operation: receiveMessage, Code: "OverLimit", Status: 400}, code: cloud.Throttled},
+		"broken":    {fault: &ec2stub.Fault{Operation: receiveMessage, Code: "InternalFailure", Status: 500}, code: cloud.Unavailable},
+		"expired":   {expire: true, code: cloud.Unauthorized, says: "credentialsRef"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -22,22 +22,28 @@ func TestCreationRefused(t *testing.T) {
 		want        cloud.Code
 	}{
 		// EC2 does not know them yet.
-		"a new instance profile":        {"InvalidParameterValue", "Value (nodes.blue) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name", cloud.NotFound}, // https://github.com/hashicorp/terraform/issues/15341
-		"a new profile's ARN":           {"InvalidParameterValue", "Value (arn:aws:iam::123456789012:instance-profile/n) for parameter iamInstanceProfile.arn is invalid. Invalid IAM Instance Profile ARN", cloud.NotFound},
+		"a new instance profile": {"InvalidParameterValue",
+			"Value (nodes.blue) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name", cloud.NotFound},
+		// https://github.com/hashicorp/terraform/issues/15341
+		"a new profile's ARN": {"InvalidParameterValue",
+			"Value (arn:aws:iam::123456789012:instance-profile/n) for parameter iamInstanceProfile.arn is invalid. Invalid IAM Instance Profile ARN",
+			cloud.NotFound},
 		"an image that was just copied": {"InvalidAMIID.NotFound", "The image id '[ami-0a1b2c3d4e5f60718]' does not exist", cloud.NotFound},
 		"a key pair to come":            {"InvalidKeyPair.NotFound", "The key pair 'operators' does not exist", cloud.NotFound},
 		"a subnet to come":              {"InvalidSubnetID.NotFound", "The subnet ID 'subnet-0a1b2c3d4e5f60718' does not exist", cloud.NotFound},
 
 		// Another zone may do.
 		"a zone without the type": {"Unsupported", "Your requested instance type (p3.2xlarge) is not supported in your requested Availability Zone (eu-central-1c). Please retry your request by not specifying an Availability Zone or choosing eu-central-1a, eu-central-1b.", cloud.NoCapacity}, // https://github.com/dspace-group/dspace-reference-architecture-aws/issues/100
-		"another zone's group":    {"InvalidPlacementGroup.InUse", "The placement group 'my-cluster' is in use in another availability zone: us-east-1c", cloud.NoCapacity},
-		"by words":                {"InvalidParameterValue", "The capacity reservation is in another Availability Zone.", cloud.NoCapacity},
-		"by words of a new code":  {"NewAndUnknown", "It does not exist in the requested availability zone", cloud.NoCapacity},
-		"no such zone":            {"InvalidZone.NotFound", "The zone 'us-east-1z' does not exist.", cloud.NoCapacity},
+		"another zone's group": {"InvalidPlacementGroup.InUse",
+			"The placement group 'my-cluster' is in use in another availability zone: us-east-1c", cloud.NoCapacity},
+		"by words":               {"InvalidParameterValue", "The capacity reservation is in another Availability Zone.", cloud.NoCapacity},
+		"by words of a new code": {"NewAndUnknown", "It does not exist in the requested availability zone", cloud.NoCapacity},
+		"no such zone":           {"InvalidZone.NotFound", "The zone 'us-east-1z' does not exist.", cloud.NoCapacity},
 
 		// Whatever the zone.
-		"a field":          {"InvalidParameterValue", "Invalid value 'x' for InstanceType.", cloud.InvalidSpec},
-		"a quota":          {"VcpuLimitExceeded", "You have requested more vCPU capacity than your current limit in this Availability Zone", cloud.QuotaExceeded},
+		"a field": {"InvalidParameterValue", "Invalid value 'x' for InstanceType.", cloud.InvalidSpec},
+		"a quota": {"VcpuLimitExceeded", "You have requested more vCPU capacity than your current limit in this Availability Zone",
+			cloud.QuotaExceeded},
 		"other parameters": {"IdempotentParameterMismatch", "The Availability Zone differs", cloud.Conflict},
 	} {
 		t.Run(name, func(t *testing.T) {

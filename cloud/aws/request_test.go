@@ -91,7 +91,8 @@ func TestFields(t *testing.T) {
 			VolumeType: types.VolumeTypeGp3, Iops: aws.Int32(6000), Throughput: aws.Int32(500),
 		}},
 		"volume": {func(m *infrav1.AWSMachine) {
-			m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-01", AWSVolume: infrav1.AWSVolume{Encryption: infrav1.FeatureDisabled}}}
+			m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-01",
+				AWSVolume: infrav1.AWSVolume{Encryption: infrav1.FeatureDisabled}}}
 		}, func(in *ec2.RunInstancesInput) any { return in.BlockDeviceMappings[1] }, types.BlockDeviceMapping{
 			DeviceName: aws.String("/dev/sdf"), Ebs: &types.EbsBlockDevice{DeleteOnTermination: aws.Bool(true), SnapshotId: aws.String("snap-01")},
 		}},
@@ -103,7 +104,8 @@ func TestFields(t *testing.T) {
 			}, []any{int32(2), true}},
 		"EFA": {func(m *infrav1.AWSMachine) {
 			m.EFA = infrav1.FeatureEnabled
-			m.NetworkInterfaces = []infrav1.AWSNetworkInterface{{Type: "efa-only", NetworkCard: aws.Int32(1), DeviceIndex: aws.Int32(1)}, {Type: "interface", DeviceIndex: aws.Int32(1)}, {DeviceIndex: aws.Int32(2), NetworkCard: aws.Int32(0)}}
+			m.NetworkInterfaces = []infrav1.AWSNetworkInterface{{Type: "efa-only", NetworkCard: aws.Int32(1), DeviceIndex: aws.Int32(1)},
+				{Type: "interface", DeviceIndex: aws.Int32(1)}, {DeviceIndex: aws.Int32(2), NetworkCard: aws.Int32(0)}}
 		}, func(in *ec2.RunInstancesInput) any {
 			var all []string
 			for _, nic := range in.NetworkInterfaces {
@@ -118,7 +120,8 @@ func TestFields(t *testing.T) {
 		"metadata": {func(m *infrav1.AWSMachine) {
 			m.Metadata = infrav1.AWSMetadata{Tokens: "optional", HopLimit: 2, IPv6: infrav1.FeatureEnabled, InstanceTags: infrav1.FeatureEnabled}
 		}, func(in *ec2.RunInstancesInput) any { return *in.MetadataOptions }, types.InstanceMetadataOptionsRequest{
-			HttpEndpoint: "enabled", HttpTokens: "optional", HttpPutResponseHopLimit: aws.Int32(2), HttpProtocolIpv6: "enabled", InstanceMetadataTags: "enabled",
+			HttpEndpoint: "enabled", HttpTokens: "optional", HttpPutResponseHopLimit: aws.Int32(2), HttpProtocolIpv6: "enabled",
+			InstanceMetadataTags: "enabled",
 		}},
 		"key": {func(m *infrav1.AWSMachine) { m.KeyName = "ops" }, func(in *ec2.RunInstancesInput) any { return *in.KeyName }, "ops"},
 		"placement": {func(m *infrav1.AWSMachine) {
@@ -140,12 +143,14 @@ func TestFields(t *testing.T) {
 		}, func(in *ec2.RunInstancesInput) any { return *in.CapacityReservationSpecification },
 			types.CapacityReservationSpecification{CapacityReservationPreference: "capacity-reservations-only"}},
 		"CPU": {func(m *infrav1.AWSMachine) {
-			m.CPUOptions = infrav1.AWSCPUOptions{CoreCount: 4, ThreadsPerCore: 1, AMDSEVSNP: infrav1.FeatureEnabled, NestedVirtualization: infrav1.FeatureEnabled}
+			m.CPUOptions = infrav1.AWSCPUOptions{CoreCount: 4, ThreadsPerCore: 1, AMDSEVSNP: infrav1.FeatureEnabled,
+				NestedVirtualization: infrav1.FeatureEnabled}
 		}, func(in *ec2.RunInstancesInput) any { return *in.CpuOptions }, types.CpuOptionsRequest{CoreCount: aws.Int32(4),
 			ThreadsPerCore: aws.Int32(1), AmdSevSnp: "enabled", NestedVirtualization: "enabled"}},
 		"spot": {func(m *infrav1.AWSMachine) { m.Market = infrav1.AWSMarket{Type: "spot", MaxPriceUSD: "0.05"} },
 			func(in *ec2.RunInstancesInput) any {
-				return []any{*in.InstanceMarketOptions.SpotOptions.MaxPrice, in.InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior, len(in.TagSpecifications)}
+				return []any{*in.InstanceMarketOptions.SpotOptions.MaxPrice, in.InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior,
+					len(in.TagSpecifications)}
 			}, []any{"0.05", types.InstanceInterruptionBehaviorTerminate, 4}},
 		"capacity block": {func(m *infrav1.AWSMachine) { m.Market = infrav1.AWSMarket{Type: "capacity-block"} },
 			func(in *ec2.RunInstancesInput) any { return *in.InstanceMarketOptions },
@@ -245,7 +250,8 @@ func FuzzWhole(f *testing.F) {
 	f.Add([]byte("<RunInstancesResponse><instancesSet>"))
 	f.Add([]byte("<html/>"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if isComplete(body, "RunInstances") && (!bytes.Contains(body, []byte("<RunInstancesResponse")) || !bytes.HasSuffix(bytes.TrimSpace(body), []byte("</RunInstancesResponse>"))) {
+		if isComplete(body, "RunInstances") && (!bytes.Contains(body, []byte("<RunInstancesResponse")) ||
+			!bytes.HasSuffix(bytes.TrimSpace(body), []byte("</RunInstancesResponse>"))) {
 			t.Errorf("%q", body)
 		}
 	})
@@ -263,8 +269,9 @@ func TestInstance(t *testing.T) {
 		PrivateDnsName: aws.String("ip-10-0-0-1.ec2.internal"), PublicDnsName: aws.String("ec2-192-0-2-1.example"),
 		InstanceLifecycle: types.InstanceLifecycleTypeSpot,
 		NetworkInterfaces: []types.InstanceNetworkInterface{{
-			PrivateIpAddresses: []types.InstancePrivateIpAddress{{PrivateIpAddress: aws.String("10.0.0.1")}, {PrivateIpAddress: aws.String("10.0.0.2")}},
-			Ipv6Addresses:      []types.InstanceIpv6Address{{Ipv6Address: aws.String("2001:db8::1")}},
+			PrivateIpAddresses: []types.InstancePrivateIpAddress{{PrivateIpAddress: aws.String("10.0.0.1")},
+				{PrivateIpAddress: aws.String("10.0.0.2")}},
+			Ipv6Addresses: []types.InstanceIpv6Address{{Ipv6Address: aws.String("2001:db8::1")}},
 		}},
 	})
 	g.Expect(r.State).To(Equal(cloud.StateStopping))
@@ -303,15 +310,18 @@ func TestValidate(t *testing.T) {
 		field string
 	}{
 		"AWS's tag": {func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"AWS:x": "y"} }, "spec.cloud.aws.tags[AWS:x]"},
-		"our tag":   {func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"drover-ownership-id": "y"} }, "spec.cloud.aws.tags[drover-ownership-id]"},
+		"our tag": {func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"drover-ownership-id": "y"} },
+			"spec.cloud.aws.tags[drover-ownership-id]"},
 		"empty tag": {func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"": "y"} }, "spec.cloud.aws.tags[]"},
-		"no size":   {func(m *infrav1.AWSMachine) { m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf"}} }, "spec.cloud.aws.volumes[0].sizeGiB"},
+		"no size": {func(m *infrav1.AWSMachine) { m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf"}} },
+			"spec.cloud.aws.volumes[0].sizeGiB"},
 		"key without lock": {func(m *infrav1.AWSMachine) {
 			m.RootVolume = &infrav1.AWSVolume{Encryption: infrav1.FeatureDisabled, KMSKeyID: "k"}
 		}, "spec.cloud.aws.rootVolume.kmsKeyID"},
-		"primary of none":  {func(m *infrav1.AWSMachine) { m.PrimaryIPv6 = infrav1.FeatureEnabled }, "spec.cloud.aws.ipv6AddressCount"},
-		"block without ID": {func(m *infrav1.AWSMachine) { m.Market = infrav1.AWSMarket{Type: "capacity-block"} }, "spec.cloud.aws.capacityReservation.id"},
-		"nothing wrong":    {nil, ""},
+		"primary of none": {func(m *infrav1.AWSMachine) { m.PrimaryIPv6 = infrav1.FeatureEnabled }, "spec.cloud.aws.ipv6AddressCount"},
+		"block without ID": {func(m *infrav1.AWSMachine) { m.Market = infrav1.AWSMarket{Type: "capacity-block"} },
+			"spec.cloud.aws.capacityReservation.id"},
+		"nothing wrong": {nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -165,7 +165,8 @@ func (d *driver) subnet(ctx context.Context, wanted infrav1.AWSSelector, zone st
 	i := slices.IndexFunc(all, func(s subnet) bool { return inZone(s) && !d.fullSubnets.Has(s.id) })
 	switch {
 	case i < 0 && slices.ContainsFunc(all, inZone):
-		return subnet{}, cloud.Errorf(cloud.NoCapacity, "each of the machine's subnets in zone %q has recently had no free address (subnets: add a larger one)", zone)
+		return subnet{}, cloud.Errorf(cloud.NoCapacity,
+			"each of the machine's subnets in zone %q has recently had no free address (subnets: add a larger one)", zone)
 	case i < 0:
 		// Not InvalidSpec: if the machine may be in any zone, the account tries the next.
 		return subnet{}, cloud.Errorf(cloud.NoCapacity, "none of the machine's subnets is in zone %q (subnets: add a subnet of that zone)", zone)
@@ -175,7 +176,8 @@ func (d *driver) subnet(ctx context.Context, wanted infrav1.AWSSelector, zone st
 
 // findSubnets returns at least one subnet, or an error. It sorts by free addresses, most first.
 func (d *driver) findSubnets(ctx context.Context, wanted infrav1.AWSSelector, more ...types.Filter) ([]subnet, error) {
-	answer, err := d.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{SubnetIds: wanted.IDs, Filters: append(tagFilters(wanted.Tags), more...)})
+	answer, err := d.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{SubnetIds: wanted.IDs,
+		Filters: append(tagFilters(wanted.Tags), more...)})
 	if err != nil {
 		return nil, d.secrets.typed("DescribeSubnets", err)
 	}

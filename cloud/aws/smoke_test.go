@@ -40,7 +40,8 @@ func TestRealAccount(t *testing.T) {
 	}
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	l := life{often: 5 * time.Second, hidden: consistency, patience: 5 * time.Minute, stale: time.Hour, log: t.Logf, transport: http.DefaultTransport}
+	l := life{often: 5 * time.Second, hidden: consistency, patience: 5 * time.Minute, stale: time.Hour, log: t.Logf,
+		transport: http.DefaultTransport}
 	if deadline, ok := t.Deadline(); ok { // the deadline of "go test", which does not wait for cleanup
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-l.patience-l.hidden))
@@ -64,10 +65,11 @@ func TestLife(t *testing.T) {
 		words string
 		none  bool // no instance is created
 	}{
-		"whole":           {},
-		"cut off":         {cut: true, words: "Unavailable"},
-		"no answer":       {fault: ec2stub.Fault{Operation: "RunInstances", Instead: faults.Cut, After: true}, words: "RunInstances"},
-		"nothing is made": {fault: ec2stub.Fault{Operation: "RunInstances", Code: "VcpuLimitExceeded", Status: http.StatusBadRequest}, words: "VcpuLimitExceeded", none: true},
+		"whole":     {},
+		"cut off":   {cut: true, words: "Unavailable"},
+		"no answer": {fault: ec2stub.Fault{Operation: "RunInstances", Instead: faults.Cut, After: true}, words: "RunInstances"},
+		"nothing is made": {fault: ec2stub.Fault{Operation: "RunInstances", Code: "VcpuLimitExceeded", Status: http.StatusBadRequest},
+			words: "VcpuLimitExceeded", none: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

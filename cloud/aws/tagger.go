@@ -26,25 +26,27 @@ func (d *driver) Tagged(ctx context.Context, keys []string) ([]tagging.Instance,
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	filters := []types.Filter{filter("instance-state-name", "pending", "running", "shutting-down", "stopping", "stopped"), filter("tag-key", literal(keys[0]))}
-	return driverkit.SizedPages(ctx, op, &d.pages, smallestPage, instancesPage, func(ctx context.Context, next string, size int) ([]tagging.Instance, string, error) {
-		answer, err := d.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{
-			Filters: filters, MaxResults: aws.Int32(int32(size)), NextToken: optional(next),
-		})
-		if err != nil {
-			return nil, "", d.secrets.typed(op, err)
-		}
-		var found []tagging.Instance
-		for _, reservation := range answer.Reservations {
-			for i := range reservation.Instances {
-				t := toTagged(&reservation.Instances[i])
-				if !slices.ContainsFunc(keys, func(key string) bool { _, has := t.Tags[key]; return !has }) {
-					found = append(found, t)
+	filters := []types.Filter{filter("instance-state-name", "pending", "running", "shutting-down", "stopping", "stopped"),
+		filter("tag-key", literal(keys[0]))}
+	return driverkit.SizedPages(ctx, op, &d.pages, smallestPage, instancesPage,
+		func(ctx context.Context, next string, size int) ([]tagging.Instance, string, error) {
+			answer, err := d.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{
+				Filters: filters, MaxResults: aws.Int32(int32(size)), NextToken: optional(next),
+			})
+			if err != nil {
+				return nil, "", d.secrets.typed(op, err)
+			}
+			var found []tagging.Instance
+			for _, reservation := range answer.Reservations {
+				for i := range reservation.Instances {
+					t := toTagged(&reservation.Instances[i])
+					if !slices.ContainsFunc(keys, func(key string) bool { _, has := t.Tags[key]; return !has }) {
+						found = append(found, t)
+					}
 				}
 			}
-		}
-		return found, aws.ToString(answer.NextToken), nil
-	})
+			return found, aws.ToString(answer.NextToken), nil
+		})
 }
 
 func toTagged(i *types.Instance) tagging.Instance {

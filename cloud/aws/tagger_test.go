@@ -20,7 +20,8 @@ func TestTagger(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
 	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
-	made, err := newDriver(cloud.Config{Account: testAccount(stub.URL), Credentials: testCredentials(), Connect: conformance.Through(http.DefaultTransport)})
+	made, err := newDriver(cloud.Config{Account: testAccount(stub.URL), Credentials: testCredentials(),
+		Connect: conformance.Through(http.DefaultTransport)})
 	g.Expect(err).NotTo(HaveOccurred())
 	d := made.(tagging.Tagger)
 	id, _ := stub.Launch(map[string]string{"Name": "one", "cluster": "1", "role": "1"})

@@ -103,7 +103,8 @@ func pathOf(account *infrav1.AzureAccount, kind string) string {
 
 func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.ErrorList {
 	if spec.Cloud.Azure.Custom != (infrav1.AzureCustomCloud{}) && spec.CredentialsRef.Name == "" {
-		return field.ErrorList{field.Forbidden(path.Child("cloud", "azure", "custom"), "a custom endpoint needs its own credentials: set credentialsRef")}
+		return field.ErrorList{field.Forbidden(path.Child("cloud", "azure", "custom"),
+			"a custom endpoint needs its own credentials: set credentialsRef")}
 	}
 	return nil
 }

@@ -72,7 +72,8 @@ func (b *balancers) setHealth(token, result string, up map[string]bool) {
 // listed forgets the load balancers that a listing does not show.
 func (b *balancers) listed(found []loadBalancer) {
 	b.Listed(func(token string, is knownBalancer) bool {
-		return time.Since(is.at) > listLag && !slices.ContainsFunc(found, func(lb loadBalancer) bool { return tag(lb.Tags, cloud.TagToken) == token })
+		return time.Since(is.at) > listLag && !slices.ContainsFunc(found,
+			func(lb loadBalancer) bool { return tag(lb.Tags, cloud.TagToken) == token })
 	})
 }
 
@@ -125,7 +126,8 @@ func (d *driver) getBalancer(ctx context.Context, req cloud.BalancerRequest) (*l
 	case err != nil:
 		return nil, err
 	case !isOf(lb.Tags, req):
-		return nil, cloud.Errorf(cloud.Conflict, "a load balancer %s exists in resource group %s and does not belong to this cluster", balancerName(req.Token), d.account.ResourceGroup)
+		return nil, cloud.Errorf(cloud.Conflict, "a load balancer %s exists in resource group %s and does not belong to this cluster",
+			balancerName(req.Token), d.account.ResourceGroup)
 	case isDeleting:
 		return nil, cloud.Errorf(cloud.Conflict, "load balancer %s is being deleted", lb.Name)
 	}
@@ -174,7 +176,8 @@ func (d *driver) ensureAddress(ctx context.Context, req cloud.BalancerRequest, z
 	case err != nil && !isMissing:
 		return err
 	case !isMissing && !isOf(ip.Tags, req):
-		return cloud.Errorf(cloud.Conflict, "a public IP address %s exists in resource group %s and does not belong to this cluster", name, d.account.ResourceGroup)
+		return cloud.Errorf(cloud.Conflict, "a public IP address %s exists in resource group %s and does not belong to this cluster", name,
+			d.account.ResourceGroup)
 	case isMissing, ip.Properties.ProvisioningState == stateFailed:
 		body := &publicAddress{
 			Location: d.account.Location, Tags: balancerTags(req), Zones: zones, SKU: &publicSKU{Name: "Standard", Tier: "Regional"},
@@ -189,7 +192,8 @@ func (d *driver) ensureAddress(ctx context.Context, req cloud.BalancerRequest, z
 		}
 	}
 	if ip.Properties.ProvisioningState != stateSucceeded || ip.Properties.IPAddress == "" {
-		return &cloud.Error{Code: cloud.Unavailable, RetryAfter: partsPoll, Message: "Azure is creating the public IP address of the load balancer"}
+		return &cloud.Error{Code: cloud.Unavailable, RetryAfter: partsPoll,
+			Message: "Azure is creating the public IP address of the load balancer"}
 	}
 	d.frontends.Forget(name)
 	_, err = d.frontends.Get(ctx, name, func(context.Context) (string, error) { return ip.Properties.IPAddress, nil })
@@ -266,7 +270,8 @@ func (d *driver) setTargets(ctx context.Context, req cloud.BalancerRequest, lb *
 	}
 	want := balancerPart[backendPool]{Properties: pool(network, req.Targets)}
 	_, err := d.call(ctx, request{
-		op: "UpdateBackendAddressPool", class: cloud.ClassDelete, method: http.MethodPut, path: d.balancerPath(req.Token) + "/backendAddressPools/" + poolName,
+		op: "UpdateBackendAddressPool", class: cloud.ClassDelete, method: http.MethodPut, path: d.balancerPath(req.Token) +
+			"/backendAddressPools/" + poolName,
 		version: networkVersion, match: is.ETag, in: want, out: is,
 	})
 	if cloud.CodeOf(err) == cloud.NotFound { // it, or the network: a read tells
@@ -288,8 +293,9 @@ func addressesIn(p *balancerPart[backendPool]) (all []string) {
 func (d *driver) balancer(ctx context.Context, lb *loadBalancer) (cloud.Resource, error) {
 	p, state := &lb.Properties, cloud.BalancerState{}
 	r := cloud.Resource{
-		Kind: cloud.KindBalancer, ID: d.idOf(loadBalancers, lb.Name), Token: tag(lb.Tags, cloud.TagToken), OwnershipID: tag(lb.Tags, cloud.TagOwnership),
-		Balancer: &state,
+		Kind: cloud.KindBalancer, ID: d.idOf(loadBalancers, lb.Name), Token: tag(lb.Tags, cloud.TagToken),
+		OwnershipID: tag(lb.Tags, cloud.TagOwnership),
+		Balancer:    &state,
 	}
 	switch p.ProvisioningState {
 	case stateSucceeded:
@@ -401,7 +407,8 @@ func (d *driver) readHealth(ctx context.Context, lb *loadBalancer) error {
 	result, up, err := known.result, map[string]bool(nil), error(nil)
 	if result == "" {
 		result, up, err = d.askHealth(ctx, request{
-			op: "GetLoadBalancingRuleHealth", method: http.MethodPost, path: d.balancerPath(token) + "/loadBalancingRules/" + ruleName + "/health", version: networkVersion,
+			op: "GetLoadBalancingRuleHealth", method: http.MethodPost, path: d.balancerPath(token) + "/loadBalancingRules/" + ruleName + "/health",
+			version: networkVersion,
 		})
 	}
 	if err == nil && up == nil {

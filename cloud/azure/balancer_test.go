@@ -18,7 +18,8 @@ import (
 )
 
 func balancerRequest(internal bool, targets ...string) cloud.BalancerRequest {
-	return cloud.BalancerRequest{Token: "balancer", OwnershipID: "owner", Namespace: "ns", Name: "blue", Port: 6443, Targets: targets, Spec: testBalancer(internal)}
+	return cloud.BalancerRequest{Token: "balancer", OwnershipID: "owner", Namespace: "ns", Name: "blue", Port: 6443, Targets: targets,
+		Spec: testBalancer(internal)}
 }
 
 var balancerRef = []cloud.Reference{{Token: "balancer", OwnershipID: "owner"}}
@@ -85,7 +86,8 @@ func listed(t *testing.T, d *driver) *cloud.Resource {
 func balancerCalls(stub *armstub.Cloud) (n int) {
 	for op, calls := range stub.Calls() {
 		switch op {
-		case "POST token", "GET token", "PUT virtualMachines", "GET virtualMachines", "GET allVirtualMachines", "GET networkInterfaces", "GET disks":
+		case "POST token", "GET token", "PUT virtualMachines", "GET virtualMachines", "GET allVirtualMachines", "GET networkInterfaces",
+			"GET disks":
 		default:
 			n += calls
 		}
@@ -189,7 +191,8 @@ func TestBalancerSettings(t *testing.T) {
 	g.Expect(lb.Properties.Frontends[0].Zones).To(BeEmpty(), "they are the address's")
 	g.Expect(lb.Properties.Rules[0].Properties.DisableOutboundSNAT).To(BeTrue())
 	var ip publicAddress
-	g.Expect(d.read(ctx, "GetPublicIPAddress", pathOf(d.account, publicAddresses)+"/"+balancerName("public"), networkVersion, nil, &ip)).To(Succeed())
+	g.Expect(d.read(ctx, "GetPublicIPAddress", pathOf(d.account, publicAddresses)+"/"+balancerName("public"), networkVersion, nil,
+		&ip)).To(Succeed())
 	g.Expect(ip.Zones).To(Equal([]string{"1", "2", "3"}))
 	g.Expect(tag(ip.Tags, cloud.TagToken)).To(Equal("public"))
 
@@ -256,14 +259,17 @@ func TestBalancerRefusals(t *testing.T) {
 		fault armstub.Fault
 		want  cloud.Code
 	}{
-		"address: quota":       {armstub.Fault{Operation: "PUT publicIPAddresses", Status: 400, Code: "PublicIPCountLimitReached"}, cloud.QuotaExceeded},
+		"address: quota": {armstub.Fault{Operation: "PUT publicIPAddresses", Status: 400, Code: "PublicIPCountLimitReached"},
+			cloud.QuotaExceeded},
 		"address: permission":  {armstub.Fault{Operation: "PUT publicIPAddresses", Status: 403, Code: "AuthorizationFailed"}, cloud.Unauthorized},
 		"address: fails later": {armstub.Fault{Operation: "PUT publicIPAddresses", Birth: "InternalServerError"}, cloud.Unavailable},
-		"subnet: permission":   {armstub.Fault{Operation: "PUT loadBalancers", Status: 403, Code: "LinkedAuthorizationFailed"}, cloud.Unauthorized},
-		"busy":                 {armstub.Fault{Operation: "PUT loadBalancers", Status: 409, Code: anotherOperation}, cloud.Unavailable},
-		"superseded":           {armstub.Fault{Operation: "PUT loadBalancers", Status: 429, Code: "CanceledAndSupersededDueToAnotherOperation"}, cloud.Unavailable},
-		"throttled":            {armstub.Fault{Operation: "PUT loadBalancers", Status: 429, Code: "TooManyRequests"}, cloud.Throttled},
-		"no such network":      {armstub.Fault{Operation: "PUT loadBalancers", Status: 404, Code: "NotFound"}, cloud.NotFound},
+		"subnet: permission": {armstub.Fault{Operation: "PUT loadBalancers", Status: 403, Code: "LinkedAuthorizationFailed"},
+			cloud.Unauthorized},
+		"busy": {armstub.Fault{Operation: "PUT loadBalancers", Status: 409, Code: anotherOperation}, cloud.Unavailable},
+		"superseded": {armstub.Fault{Operation: "PUT loadBalancers", Status: 429, Code: "CanceledAndSupersededDueToAnotherOperation"},
+			cloud.Unavailable},
+		"throttled":       {armstub.Fault{Operation: "PUT loadBalancers", Status: 429, Code: "TooManyRequests"}, cloud.Throttled},
+		"no such network": {armstub.Fault{Operation: "PUT loadBalancers", Status: 404, Code: "NotFound"}, cloud.NotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -390,9 +396,11 @@ func TestBalancerHealth(t *testing.T) {
 	}
 	g.Eventually(healthy).Should(ConsistOf(true, false))
 
-	undo := stub.Inject(armstub.Fault{Operation: "POST loadBalancers/loadBalancingRules/health", Header: map[string]string{"Location": "https://elsewhere.test/"}, Body: `{}`, Status: 202})
+	undo := stub.Inject(armstub.Fault{Operation: "POST loadBalancers/loadBalancingRules/health",
+		Header: map[string]string{"Location": "https://elsewhere.test/"}, Body: `{}`, Status: 202})
 	asked = stub.Calls()["POST loadBalancers/loadBalancingRules/health"]
-	g.Eventually(func() int { healthy(); return stub.Calls()["POST loadBalancers/loadBalancingRules/health"] }).Should(BeNumerically(">", asked+1))
+	g.Eventually(func() int { healthy(); return stub.Calls()["POST loadBalancers/loadBalancingRules/health"] }).Should(BeNumerically(">",
+		asked+1))
 	undo()
 	defer stub.Inject(armstub.Fault{Operation: "POST loadBalancers/loadBalancingRules/health", Status: 403, Code: "AuthorizationFailed"})()
 	_, err = d.List(ctx)

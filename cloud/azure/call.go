@@ -62,7 +62,8 @@ func (d *driver) call(ctx context.Context, r request) (status int, err error) {
 
 // read reads one resource.
 func (d *driver) read(ctx context.Context, op, path, version string, query url.Values, out any) error {
-	_, err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: path, version: version, query: query, out: out})
+	_, err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: path, version: version, query: query,
+		out: out})
 	return err
 }
 

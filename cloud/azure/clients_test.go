@@ -72,8 +72,10 @@ func TestMicrosoftClient(t *testing.T) {
 		g.Expect(lb.NoSNAT).To(Equal(is.Token == public.Token))
 	}
 	g.Expect(read.Read).To(And(
-		HaveField("State", stateSucceeded), HaveField("SKU", "Standard"), HaveField("Network", armstub.VirtualNetwork), HaveField("Probe", "Https /readyz"),
-		HaveField("Port", int32(6443)), HaveField("Idle", int32(30)), HaveField("Zones", []string{"1", "2", "3"}), HaveField("ETag", HavePrefix("W/"))))
+		HaveField("State", stateSucceeded), HaveField("SKU", "Standard"), HaveField("Network", armstub.VirtualNetwork),
+		HaveField("Probe", "Https /readyz"),
+		HaveField("Port", int32(6443)), HaveField("Idle", int32(30)), HaveField("Zones", []string{"1", "2", "3"}),
+		HaveField("ETag", HavePrefix("W/"))))
 	g.Expect(read.Healthy).To(Equal(ips[:1]))
 	g.Expect(read.Made).To(And(HaveField("State", stateSucceeded), HaveField("Targets", ips[:1])))
 	g.Expect(read.Refused).To(Equal(http.StatusPreconditionFailed))

@@ -68,7 +68,8 @@ func TestCloudInit(t *testing.T) {
 	row := Cloud()
 	req := testRequest("blue-md-0-x7k2p", nil)
 	req.FailureDomain = "2"
-	template := "## template: jinja\n#cloud-config\nruncmd:\n- echo 'äöü, \"quotes\" and\ttabs'\n- echo %s %s %s %s\n" + strings.Repeat("# long\n", 5000)
+	template := "## template: jinja\n#cloud-config\nruncmd:\n- echo 'äöü, \"quotes\" and\ttabs'\n- echo %s %s %s %s\n" +
+		strings.Repeat("# long\n", 5000)
 	flavor, err := os.ReadFile("../../templates/cluster-template-azure-kubeadm.yaml")
 	g.Expect(err).NotTo(HaveOccurred())
 	ids := regexp.MustCompile(`value: (azure://.*)`).FindAllSubmatch(flavor, -1)

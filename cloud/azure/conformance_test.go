@@ -107,7 +107,8 @@ func conform(t *testing.T, options armstub.Options, machines int) {
 		// all machines and load balancers; parts may take a page more than machines. The console's
 		// second call reads a blob. A public load balancer waits for its address; the suite asks
 		// often.
-		Calls:      conformance.Calls{Probe: 3, Create: 3, Again: 2, Offering: 3, List: 9, Describe: 6, Page: 50, Delete: 5, Console: 2, Balancer: 40, Targets: 1},
+		Calls: conformance.Calls{Probe: 3, Create: 3, Again: 2, Offering: 3, List: 9, Describe: 6, Page: 50, Delete: 5, Console: 2,
+			Balancer: 40, Targets: 1},
 		Inject:     injections(stub),
 		Foreign:    func(testing.TB) func() bool { return stub.Launch("other", map[string]any{"team": "others"}) },
 		OtherPlace: &conformance.Place{Account: elsewhere, Credentials: testCredentials()},

@@ -81,7 +81,8 @@ func TestContract(t *testing.T) {
 	g.Expect(errors.As(err, &response)).To(BeTrue())
 	g.Expect(response.ErrorCode).To(Equal("ZonalAllocationFailed"))
 
-	view, err := client.Get(ctx, armstub.Group, "m-2", &armcompute.VirtualMachinesClientGetOptions{Expand: new(armcompute.InstanceViewTypesInstanceView)})
+	view, err := client.Get(ctx, armstub.Group, "m-2",
+		&armcompute.VirtualMachinesClientGetOptions{Expand: new(armcompute.InstanceViewTypesInstanceView)})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(*view.Properties.InstanceView.Statuses[0].Code).To(Equal("ProvisioningState/failed/ZonalAllocationFailed"))
 
@@ -158,10 +159,13 @@ func TestCredentials(t *testing.T) {
 			s["azureTenantId"], s["azureClientId"], s["azureClientSecret"] = []byte(testTenant), []byte(testClient), []byte(testSecret)
 			s["azureSubscriptionId"], s["userData"] = []byte(armstub.Other), []byte("#cloud-config\n")
 		}},
-		"another token":       {change: func(s map[string][]byte) { delete(s, keyClientSecret); s[keyFederatedToken] = []byte("marked-other") }, code: cloud.Unauthorized},
-		"no certificate":      {change: func(s map[string][]byte) { delete(s, keyClientSecret); s[keyCertificate] = []byte("x") }, code: cloud.Unauthorized},
-		"nothing":             {change: func(s map[string][]byte) { clear(s) }, code: cloud.Unauthorized},
-		"two of them":         {change: func(s map[string][]byte) { s[keyFederatedToken] = []byte("marked-federated") }, code: cloud.Unauthorized},
+		"another token": {change: func(s map[string][]byte) { delete(s, keyClientSecret); s[keyFederatedToken] = []byte("marked-other") },
+			code: cloud.Unauthorized},
+		"no certificate": {change: func(s map[string][]byte) { delete(s, keyClientSecret); s[keyCertificate] = []byte("x") },
+			code: cloud.Unauthorized},
+		"nothing": {change: func(s map[string][]byte) { clear(s) }, code: cloud.Unauthorized},
+		"two of them": {change: func(s map[string][]byte) { s[keyFederatedToken] = []byte("marked-federated") },
+			code: cloud.Unauthorized},
 		"a tenant of another": {change: func(s map[string][]byte) { s[keyTenantID] = []byte("other") }, code: cloud.Unauthorized},
 		"a path as tenant":    {change: func(s map[string][]byte) { s[keyTenantID] = []byte("../x") }, code: cloud.Unauthorized},
 	} {
@@ -199,7 +203,8 @@ func TestTokenErrors(t *testing.T) {
 		g.Expect(err).To(MatchError("Unauthorized: GetToken: invalid_client: AADSTS7000215: Invalid client secret provided: [credential]."))
 	}
 	g.Expect(stub.Calls()["POST token"]).To(Equal(1), "refused credentials are not tried again at once")
-	for status, want := range map[int]cloud.Code{302: cloud.Unknown, 200: cloud.Unknown, 429: cloud.Throttled, 503: cloud.Unavailable, 0: cloud.Unavailable} {
+	for status, want := range map[int]cloud.Code{302: cloud.Unknown, 200: cloud.Unknown, 429: cloud.Throttled, 503: cloud.Unavailable,
+		0: cloud.Unavailable} {
 		stub := start(t, armstub.Options{})
 		through := func(req *http.Request) (*http.Response, error) {
 			if !strings.HasSuffix(req.URL.Path, "/token") {
@@ -210,7 +215,8 @@ func TestTokenErrors(t *testing.T) {
 			}
 			return foreignResponse(req, status, "<html>Welcome to the hotel</html>"), nil
 		}
-		d, err := newDriver(cloud.Config{Account: testAccount(), Credentials: testCredentials(), Connect: conformance.Through(roundTrip(through))})
+		d, err := newDriver(cloud.Config{Account: testAccount(), Credentials: testCredentials(),
+			Connect: conformance.Through(roundTrip(through))})
 		g.Expect(err).NotTo(HaveOccurred())
 		_, err = d.List(t.Context())
 		g.Expect(cloud.CodeOf(err)).To(Equal(want), "%d: %v", status, err)

@@ -87,7 +87,8 @@ func placeOf(account *infrav1.AzureAccount) place {
 // newCredential returns the account's credential: from its Secret, or the manager's own if secret
 // is nil. It makes no call. DefaultAzureCredential is not used: it tries one source after the
 // other, and so would use the manager's own for a tenant.
-func newCredential(account *infrav1.AzureAccount, secret map[string][]byte, client *http.Client) (azcore.TokenCredential, driverkit.Redactor, error) {
+func newCredential(account *infrav1.AzureAccount, secret map[string][]byte,
+	client *http.Client) (azcore.TokenCredential, driverkit.Redactor, error) {
 	options := azcore.ClientOptions{
 		Cloud:     placeOf(account).config,
 		Transport: exchanges{client},
@@ -128,7 +129,8 @@ func secretCredential(values map[string]string, certificate []byte, options azco
 		}
 	}
 	if given != 1 {
-		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret must have exactly one of the keys %q, %q and %q", keyClientSecret, keyCertificate, keyFederatedToken)
+		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret must have exactly one of the keys %q, %q and %q", keyClientSecret,
+			keyCertificate, keyFederatedToken)
 	}
 	tenant, id := values[keyTenantID], values[keyClientID]
 	switch {
@@ -148,7 +150,8 @@ func secretCredential(values map[string]string, certificate []byte, options azco
 			&azidentity.ClientCertificateCredentialOptions{ClientOptions: options, DisableInstanceDiscovery: true, SendCertificateChain: true})
 	}
 	if err != nil {
-		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's keys %q and %q, or the authority's host, are invalid", keyTenantID, keyClientID)
+		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's keys %q and %q, or the authority's host, are invalid", keyTenantID,
+			keyClientID)
 	}
 	return made, nil
 }
@@ -159,7 +162,8 @@ func ambientCredential(options azcore.ClientOptions) (azcore.TokenCredential, er
 	var made azcore.TokenCredential
 	var err error
 	if os.Getenv("AZURE_FEDERATED_TOKEN_FILE") != "" {
-		made, err = azidentity.NewWorkloadIdentityCredential(&azidentity.WorkloadIdentityCredentialOptions{ClientOptions: options, DisableInstanceDiscovery: true})
+		made, err = azidentity.NewWorkloadIdentityCredential(&azidentity.WorkloadIdentityCredentialOptions{ClientOptions: options,
+			DisableInstanceDiscovery: true})
 	} else {
 		managed := &azidentity.ManagedIdentityCredentialOptions{ClientOptions: options}
 		if id := os.Getenv("AZURE_CLIENT_ID"); id != "" {

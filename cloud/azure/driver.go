@@ -175,11 +175,13 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	case err != nil:
 		return cloud.Resource{}, err
 	case status != http.StatusCreated:
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%s: Azure answered with status %d instead of 201: the virtual machine %s existed: delete the Machine to replace it", op, status, name)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict,
+			"%s: Azure answered with status %d instead of 201: the virtual machine %s existed: delete the Machine to replace it", op, status, name)
 	}
 	r := d.instance(&made, nil)
 	if r.Token != req.Token || r.OwnershipID != req.OwnershipID || !strings.EqualFold(made.Name, name) {
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response: the virtual machine does not have the token of the request", op)
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown,
+			"%s: unexpected response: the virtual machine does not have the token of the request", op)
 	}
 	if r.State == cloud.StateFailed { // only the view says why
 		return d.adopt(ctx, req, name, nil)
@@ -209,7 +211,9 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request, name string, why 
 	case found == nil:
 		return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "CreateVirtualMachine: the virtual machine %s existed, and is gone now", name)
 	case found.Token != req.Token || found.OwnershipID != req.OwnershipID:
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "a virtual machine %s exists in resource group %s and does not belong to this machine: delete it, or the Machine", name, d.account.ResourceGroup)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict,
+			"a virtual machine %s exists in resource group %s and does not belong to this machine: delete it, or the Machine", name,
+			d.account.ResourceGroup)
 	}
 	return *found, nil
 }
@@ -456,7 +460,8 @@ func (d *driver) readParts(ctx context.Context) (p parts, err error) {
 	if p.disks, err = pages[dependant](ctx, d, "ListDisks", pathOf(d.account, disks), disksVersion, nil); err != nil {
 		return parts{}, err
 	}
-	if p.addresses, err = pages[dependant](ctx, d, "ListPublicIPAddresses", pathOf(d.account, publicAddresses), networkVersion, nil); err != nil {
+	if p.addresses, err = pages[dependant](ctx, d, "ListPublicIPAddresses", pathOf(d.account, publicAddresses), networkVersion,
+		nil); err != nil {
 		return parts{}, err
 	}
 	p.nics, err = d.readInterfaces(ctx)

@@ -26,7 +26,8 @@ import (
 
 func connect(t testing.TB, stub *armstub.Cloud) *driver {
 	t.Helper()
-	made, err := newDriver(cloud.Config{Account: testAccount(), Credentials: testCredentials(), Connect: conformance.Through(stub.Transport())})
+	made, err := newDriver(cloud.Config{Account: testAccount(), Credentials: testCredentials(),
+		Connect: conformance.Through(stub.Transport())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +35,8 @@ func connect(t testing.TB, stub *armstub.Cloud) *driver {
 }
 
 func testRequest(name string, edit func(*infrav1.AzureMachine)) cloud.Request {
-	return cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, UserData: []byte("#cloud-config\n"), Spec: testMachine(edit)}
+	return cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, UserData: []byte("#cloud-config\n"),
+		Spec: testMachine(edit)}
 }
 
 // TestRequest: Microsoft's models have each member of the requests, and every part is deleted with
@@ -45,7 +47,8 @@ func TestRequest(t *testing.T) {
 		"smallest":   nil,
 		"everything": armstub.Everything,
 		"others": func(m *infrav1.AzureMachine) {
-			m.Image = infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: armstub.Paid, Offer: armstub.Paid, SKU: armstub.Paid, Plan: infrav1.AzurePlanRequired}}
+			m.Image = infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: armstub.Paid, Offer: armstub.Paid, SKU: armstub.Paid,
+				Plan: infrav1.AzurePlanRequired}}
 			m.AvailabilitySetID = "/subscriptions/s/set"
 			m.OSDisk = &infrav1.AzureOSDisk{Ephemeral: &infrav1.AzureEphemeralDisk{Placement: "ResourceDisk"}}
 		},
@@ -134,7 +137,8 @@ func TestProviderID(t *testing.T) {
 	all, err := d.List(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(all).To(ConsistOf(HaveField("ProviderID", want)))
-	g.Expect(all[0].Addresses).To(Equal([]clusterv1.MachineAddress{{Type: clusterv1.MachineHostName, Address: "m-1"}, {Type: clusterv1.MachineInternalIP, Address: "10.0.0.5"}}))
+	g.Expect(all[0].Addresses).To(Equal([]clusterv1.MachineAddress{{Type: clusterv1.MachineHostName, Address: "m-1"},
+		{Type: clusterv1.MachineInternalIP, Address: "10.0.0.5"}}))
 }
 
 // TestName: a machine has the name that its Node will have, even if that is long or has dots.
@@ -169,7 +173,8 @@ func TestNameUsedAgain(t *testing.T) {
 	p := powers{at: first.Add(time.Second), views: map[string]*instanceView{r.ID: view}}
 	g.Expect(p.get(r.ID, &first)).To(Equal(view))
 	g.Expect(p.get(r.ID, &second)).To(BeNil())
-	for code, want := range map[string]bool{"PowerState/starting": false, "PowerState/running": false, "ProvisioningState/stopped": false, "PowerState/deallocating": true} {
+	for code, want := range map[string]bool{"PowerState/starting": false, "PowerState/running": false, "ProvisioningState/stopped": false,
+		"PowerState/deallocating": true} {
 		g.Expect((&instanceView{Statuses: []status{{Code: code}}}).isStopped()).To(Equal(want), code)
 	}
 }
@@ -194,7 +199,8 @@ func TestExistingIsNotTaken(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	stub := start(t, armstub.Options{})
-	stub.Inject(armstub.Fault{Operation: "PUT virtualMachines", Status: http.StatusOK, Body: `{"name":"m-1","location":"westeurope","properties":{},"tags":{}}`})
+	stub.Inject(armstub.Fault{Operation: "PUT virtualMachines", Status: http.StatusOK,
+		Body: `{"name":"m-1","location":"westeurope","properties":{},"tags":{}}`})
 	_, err := connect(t, stub).Ensure(t.Context(), testRequest("m-1", nil))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
 }
@@ -322,19 +328,25 @@ func TestRefusals(t *testing.T) {
 		words string
 		after time.Duration
 	}{
-		"seconds":       {armstub.Fault{Status: 429, Code: "TooManyRequests", Header: map[string]string{"Retry-After": "17"}}, cloud.Throttled, "TooManyRequests", 17 * time.Second},
-		"a date":        {armstub.Fault{Status: 429, Code: "SubscriptionRequestsThrottled", Header: map[string]string{"Retry-After": "Mon, 02 Jan 2006 15:04:05 GMT"}}, cloud.Throttled, "", 0},
+		"seconds": {armstub.Fault{Status: 429, Code: "TooManyRequests", Header: map[string]string{"Retry-After": "17"}}, cloud.Throttled,
+			"TooManyRequests", 17 * time.Second},
+		"a date": {armstub.Fault{Status: 429, Code: "SubscriptionRequestsThrottled",
+			Header: map[string]string{"Retry-After": "Mon, 02 Jan 2006 15:04:05 GMT"}}, cloud.Throttled, "", 0},
 		"another holds": {armstub.Fault{Status: 429, Code: "RetryableErrorDueToAnotherOperation"}, cloud.Unavailable, "", 0},
-		"quota":         {armstub.Fault{Status: 409, Code: "OperationNotAllowed", Message: "exceeding approved standardDSv5Family Cores quota"}, cloud.QuotaExceeded, "quota", 0},
-		"nested three deep": {armstub.Fault{Status: 409, Body: `{"error":{"code":"DeploymentFailed","message":"At least one","details":[{"code":"Conflict","message":"x","details":[
-			{"code":"ResourceOperationFailure","message":"y","details":[{"code":"SkuNotAvailable","message":"no such size here"}]}]}]}}`}, cloud.NoCapacity, "no such size here", 0},
-		"policy":     {armstub.Fault{Status: 403, Code: "RequestDisallowedByPolicy"}, cloud.Unauthorized, "", 0},
-		"subnet":     {armstub.Fault{Status: 403, Code: "LinkedAuthorizationFailed"}, cloud.Unauthorized, "on the subnet", 0},
-		"terms":      {armstub.Fault{Status: 400, Code: "ResourcePurchaseValidationFailed"}, cloud.Conflict, "az vm image terms accept", 0},
-		"any 403":    {armstub.Fault{Status: 403, Code: "New"}, cloud.Unauthorized, "", 0},
-		"any 5xx":    {armstub.Fault{Status: 503, Code: "New"}, cloud.Unavailable, "", 0},
-		"any other":  {armstub.Fault{Status: 400, Code: "New"}, cloud.Unknown, "", 0},
-		"disk taken": {armstub.Fault{Status: 409, Code: "ConflictingUserInput", Message: "Disk m-1 already exists"}, cloud.Conflict, "already exists", 0},
+		"quota": {armstub.Fault{Status: 409, Code: "OperationNotAllowed", Message: "exceeding approved standardDSv5Family Cores quota"},
+			cloud.QuotaExceeded, "quota", 0},
+		"nested three deep": {armstub.Fault{Status: 409,
+			Body: `{"error":{"code":"DeploymentFailed","message":"At least one","details":[{"code":"Conflict","message":"x","details":[
+			{"code":"ResourceOperationFailure","message":"y","details":[{"code":"SkuNotAvailable","message":"no such size here"}]}]}]}}`},
+			cloud.NoCapacity, "no such size here", 0},
+		"policy":    {armstub.Fault{Status: 403, Code: "RequestDisallowedByPolicy"}, cloud.Unauthorized, "", 0},
+		"subnet":    {armstub.Fault{Status: 403, Code: "LinkedAuthorizationFailed"}, cloud.Unauthorized, "on the subnet", 0},
+		"terms":     {armstub.Fault{Status: 400, Code: "ResourcePurchaseValidationFailed"}, cloud.Conflict, "az vm image terms accept", 0},
+		"any 403":   {armstub.Fault{Status: 403, Code: "New"}, cloud.Unauthorized, "", 0},
+		"any 5xx":   {armstub.Fault{Status: 503, Code: "New"}, cloud.Unavailable, "", 0},
+		"any other": {armstub.Fault{Status: 400, Code: "New"}, cloud.Unknown, "", 0},
+		"disk taken": {armstub.Fault{Status: 409, Code: "ConflictingUserInput", Message: "Disk m-1 already exists"}, cloud.Conflict,
+			"already exists", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -46,7 +46,8 @@ func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 		return cloud.Errorf(cloud.InvalidSpec, "size %q is not available to the subscription in zone %q of location %s, but in zones %q",
 			spec.VMSize, req.FailureDomain, d.account.Location, s.zones)
 	}
-	for _, check := range []func(context.Context, *infrav1.AzureMachine, size) error{d.checkPermissions, d.checkQuota, d.checkNetworks, d.checkImage} {
+	for _, check := range []func(context.Context, *infrav1.AzureMachine, size) error{d.checkPermissions, d.checkQuota, d.checkNetworks,
+		d.checkImage} {
 		if err := check(ctx, spec, s); err != nil {
 			return err
 		}
@@ -75,7 +76,8 @@ func (d *driver) checkPermissions(ctx context.Context, spec *infrav1.AzureMachin
 }
 
 func (d *driver) checkGranted(ctx context.Context, scope string, actions []string) error {
-	granted, err := pages[permission](ctx, d, "ListPermissions", scope+"/providers/Microsoft.Authorization/permissions", permissionsVersion, nil)
+	granted, err := pages[permission](ctx, d, "ListPermissions", scope+"/providers/Microsoft.Authorization/permissions",
+		permissionsVersion, nil)
 	if err != nil {
 		return err
 	}
@@ -196,11 +198,14 @@ func (d *driver) checkImage(ctx context.Context, spec *infrav1.AzureMachine, s s
 	regions := p.PublishingProfile.TargetRegions
 	switch {
 	case (p.Architecture == "Arm64") != (s.architecture == "arm64") && p.Architecture != "":
-		return cloud.Errorf(cloud.InvalidSpec, "image %s is for architecture %s, and size %s is for %s", name, p.Architecture, spec.VMSize, s.architecture)
+		return cloud.Errorf(cloud.InvalidSpec, "image %s is for architecture %s, and size %s is for %s", name, p.Architecture, spec.VMSize,
+			s.architecture)
 	case p.HyperVGeneration != "" && len(s.generations) > 0 && !slices.Contains(s.generations, p.HyperVGeneration):
-		return cloud.Errorf(cloud.InvalidSpec, "image %s is for generation %s of virtual machines, and size %s for %q", name, p.HyperVGeneration, spec.VMSize, s.generations)
+		return cloud.Errorf(cloud.InvalidSpec, "image %s is for generation %s of virtual machines, and size %s for %q", name, p.HyperVGeneration,
+			spec.VMSize, s.generations)
 	case len(regions) > 0 && !slices.ContainsFunc(regions, func(r named) bool { return d.isHere(r.Name) }):
-		return cloud.Errorf(cloud.NotFound, "image %s is not replicated to location %s: add it to the version's target regions", name, d.account.Location)
+		return cloud.Errorf(cloud.NotFound, "image %s is not replicated to location %s: add it to the version's target regions", name,
+			d.account.Location)
 	case plan != nil && (wanted == nil || !strings.EqualFold(fmt.Sprint(*plan), fmt.Sprint(*wanted))):
 		return cloud.Errorf(cloud.InvalidSpec, "image %s has the plan %s of product %s of publisher %s, which the machine does not name (%s)",
 			name, plan.Name, plan.Product, plan.Publisher, remedies["VMMarketplaceInvalidInput"])
@@ -211,7 +216,8 @@ func (d *driver) checkImage(ctx context.Context, spec *infrav1.AzureMachine, s s
 	}
 	var terms agreement
 	path := "/subscriptions/" + d.account.SubscriptionID + "/providers/Microsoft.MarketplaceOrdering/offerTypes/virtualmachine/publishers/" +
-		url.PathEscape(wanted.Publisher) + "/offers/" + url.PathEscape(wanted.Product) + "/plans/" + url.PathEscape(wanted.Name) + "/agreements/current"
+		url.PathEscape(wanted.Publisher) + "/offers/" + url.PathEscape(wanted.Product) + "/plans/" + url.PathEscape(wanted.Name) +
+		"/agreements/current"
 	if err := d.read(ctx, "GetTerms", path, termsVersion, nil, &terms); err != nil {
 		return err
 	}
@@ -261,7 +267,8 @@ func (d *driver) readMarketplace(ctx context.Context, m *infrav1.AzureMarketplac
 	version := m.Version
 	if version == "" || version == "latest" {
 		var all []named
-		if err := d.read(ctx, "ListImageVersions", path, machinesVersion, url.Values{"$top": {"1"}, "$orderby": {"name desc"}}, &all); err != nil {
+		if err := d.read(ctx, "ListImageVersions", path, machinesVersion, url.Values{"$top": {"1"}, "$orderby": {"name desc"}},
+			&all); err != nil {
 			return facts, err
 		}
 		if len(all) == 0 {

@@ -17,7 +17,8 @@ import (
 )
 
 func marketplace(publisher, sku, version string, plan infrav1.AzurePlanUse) infrav1.AzureImage {
-	return infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: publisher, Offer: publisher, SKU: sku, Version: version, Plan: plan}}
+	return infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: publisher, Offer: publisher, SKU: sku, Version: version,
+		Plan: plan}}
 }
 
 // TestDryRun: a dry run finds each mistake, says what is wrong, and makes nothing. A create has the
@@ -37,11 +38,12 @@ func TestDryRun(t *testing.T) {
 		code  cloud.Code
 		text  string
 	}{
-		"smallest":           {},
-		"everything":         {edit: armstub.Everything, zone: "2", world: accepted},
-		"managed image":      {edit: imageID(armstub.ManagedImage)},
-		"latest of gallery":  {edit: imageID(strings.TrimSuffix(armstub.Image, "/versions/1.0.0"))},
-		"community":          {edit: use(infrav1.AzureImage{CommunityGalleryImageID: "/CommunityGalleries/nodes-4711/Images/ubuntu/Versions/1.0.0"})},
+		"smallest":          {},
+		"everything":        {edit: armstub.Everything, zone: "2", world: accepted},
+		"managed image":     {edit: imageID(armstub.ManagedImage)},
+		"latest of gallery": {edit: imageID(strings.TrimSuffix(armstub.Image, "/versions/1.0.0"))},
+		"community": {edit: use(infrav1.AzureImage{
+			CommunityGalleryImageID: "/CommunityGalleries/nodes-4711/Images/ubuntu/Versions/1.0.0"})},
 		"shared":             {edit: use(infrav1.AzureImage{SharedGalleryImageID: "/SharedGalleries/4711-nodes/Images/ubuntu/Versions/latest"})},
 		"marketplace":        {edit: use(marketplace(armstub.Publisher, "server", "", ""))},
 		"marketplace's plan": {edit: use(marketplace(armstub.Paid, armstub.Paid, "1.0.0", infrav1.AzurePlanRequired)), world: accepted},
@@ -52,7 +54,8 @@ func TestDryRun(t *testing.T) {
 		"spot beside a quota": {edit: func(m *infrav1.AzureMachine) { m.Spot = &infrav1.AzureSpot{} },
 			world: func(c *armstub.Cloud) { c.SetQuota("cores", 1) }},
 
-		"size": {edit: func(m *infrav1.AzureMachine) { m.VMSize = "Standard_Enormous" }, code: cloud.InvalidSpec, text: "does not exist in location"},
+		"size": {edit: func(m *infrav1.AzureMachine) { m.VMSize = "Standard_Enormous" }, code: cloud.InvalidSpec,
+			text: "does not exist in location"},
 		"zone": {zone: "7", code: cloud.InvalidSpec, text: `zone "7" of location westeurope, but in zones ["1" "2" "3"]`},
 		"family quota": {world: func(c *armstub.Cloud) { c.SetQuota("standardDSv5Family", 1) }, code: cloud.QuotaExceeded,
 			text: "quota standardDSv5Family of the subscription in location westeurope: 0 of 1 are in use, and a Standard_D2s_v5 needs 2"},
@@ -64,28 +67,36 @@ func TestDryRun(t *testing.T) {
 		"network": {edit: func(m *infrav1.AzureMachine) {
 			m.NetworkInterfaces[0].SubnetID = strings.Replace(armstub.Subnet, "vnet", "other", 1)
 		}, code: cloud.NotFound, text: "the virtual network of subnet"},
-		"subnet": {edit: func(m *infrav1.AzureMachine) { m.NetworkInterfaces[0].SubnetID += "0" }, code: cloud.NotFound, text: "nodes0 does not exist"},
+		"subnet": {edit: func(m *infrav1.AzureMachine) { m.NetworkInterfaces[0].SubnetID += "0" }, code: cloud.NotFound,
+			text: "nodes0 does not exist"},
 		"far subnet": {edit: func(m *infrav1.AzureMachine) { m.NetworkInterfaces[0].SubnetID = armstub.FarSubnet }, code: cloud.NotFound,
 			text: "is in location northeurope, and the account is in westeurope"},
 		"image":               {edit: imageID(armstub.Image + "0"), code: cloud.NotFound, text: "does not exist"},
 		"managed image of no": {edit: imageID(armstub.ManagedImage + "0"), code: cloud.NotFound, text: "does not exist"},
 		"far image":           {edit: imageID(armstub.FarImage), code: cloud.NotFound, text: "is not replicated to location westeurope"},
-		"Arm image":           {edit: imageID(armstub.ArmImage), code: cloud.InvalidSpec, text: "is for architecture Arm64, and size Standard_D2s_v5 is for amd64"},
+		"Arm image": {edit: imageID(armstub.ArmImage), code: cloud.InvalidSpec,
+			text: "is for architecture Arm64, and size Standard_D2s_v5 is for amd64"},
 		"x64 image": {edit: func(m *infrav1.AzureMachine) { m.VMSize = "Standard_D2ps_v5" }, code: cloud.InvalidSpec,
 			text: "is for architecture x64, and size Standard_D2ps_v5 is for arm64"},
 		"old image": {edit: func(m *infrav1.AzureMachine) { m.VMSize, m.Image.ID = "Standard_D2s_v6", armstub.OldImage }, code: cloud.InvalidSpec,
 			text: `is for generation V1 of virtual machines, and size Standard_D2s_v6 for ["V2"]`},
-		"no such sku":     {edit: use(marketplace(armstub.Publisher, "other", "", "")), code: cloud.InvalidSpec, text: "the marketplace has no image Canonical:Canonical:other:latest"},
-		"no such version": {edit: use(marketplace(armstub.Publisher, "server", "2.0.0", "")), code: cloud.InvalidSpec, text: "server:2.0.0 in location"},
-		"plan too many":   {edit: use(marketplace(armstub.Publisher, "server", "", infrav1.AzurePlanRequired)), code: cloud.InvalidSpec, text: "has no plan: leave out image.marketplace.plan"},
-		"plan not named":  {edit: use(marketplace(armstub.Paid, armstub.Paid, "", "")), code: cloud.InvalidSpec, text: "has the plan paid of product paid of publisher paid"},
-		"gallery's plan":  {edit: imageID(armstub.PaidImage), code: cloud.InvalidSpec, text: "set image.marketplace.plan, or image.plan"},
+		"no such sku": {edit: use(marketplace(armstub.Publisher, "other", "", "")), code: cloud.InvalidSpec,
+			text: "the marketplace has no image Canonical:Canonical:other:latest"},
+		"no such version": {edit: use(marketplace(armstub.Publisher, "server", "2.0.0", "")), code: cloud.InvalidSpec,
+			text: "server:2.0.0 in location"},
+		"plan too many": {edit: use(marketplace(armstub.Publisher, "server", "", infrav1.AzurePlanRequired)), code: cloud.InvalidSpec,
+			text: "has no plan: leave out image.marketplace.plan"},
+		"plan not named": {edit: use(marketplace(armstub.Paid, armstub.Paid, "", "")), code: cloud.InvalidSpec,
+			text: "has the plan paid of product paid of publisher paid"},
+		"gallery's plan": {edit: imageID(armstub.PaidImage), code: cloud.InvalidSpec, text: "set image.marketplace.plan, or image.plan"},
 		"another plan": {edit: func(m *infrav1.AzureMachine) {
-			m.Image = infrav1.AzureImage{ID: armstub.PaidImage, Plan: infrav1.AzurePlan{Publisher: armstub.Paid, Product: armstub.Paid, Name: "other"}}
+			m.Image = infrav1.AzureImage{ID: armstub.PaidImage,
+				Plan: infrav1.AzurePlan{Publisher: armstub.Paid, Product: armstub.Paid, Name: "other"}}
 		}, code: cloud.InvalidSpec, text: "has the plan paid"},
 		"terms": {edit: use(marketplace(armstub.Paid, armstub.Paid, "", infrav1.AzurePlanRequired)), code: cloud.Conflict,
 			text: "az vm image terms accept --publisher paid --offer paid --plan paid"},
-		"gallery's terms": {edit: func(m *infrav1.AzureMachine) { m.Image = infrav1.AzureImage{ID: armstub.PaidImage, Plan: paid} }, code: cloud.Conflict,
+		"gallery's terms": {edit: func(m *infrav1.AzureMachine) { m.Image = infrav1.AzureImage{ID: armstub.PaidImage, Plan: paid} },
+			code: cloud.Conflict,
 			text: "are not accepted"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -152,7 +163,8 @@ func TestDryRunPermissions(t *testing.T) {
 			g.Expect(err.Error()).To(ContainSubstring(action))
 		}
 	}
-	stub.Grants(armstub.Grant{Actions: []string{"*"}, NotActions: []string{"Microsoft.Compute/*"}}, armstub.Grant{Actions: []string{"Microsoft.Compute/*"}})
+	stub.Grants(armstub.Grant{Actions: []string{"*"}, NotActions: []string{"Microsoft.Compute/*"}},
+		armstub.Grant{Actions: []string{"Microsoft.Compute/*"}})
 	g.Expect(check()).To(Succeed(), "what one role takes back, another one has")
 
 	subscription := "/subscriptions/" + armstub.Subscription

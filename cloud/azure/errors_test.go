@@ -23,7 +23,8 @@ func TestRefusalsThatEnd(t *testing.T) {
 	}{
 		"a subnet to come": { // https://github.com/Azure/azure-cli/issues/8569
 			`{"code":"InvalidResourceReference","message":"Resource /subscriptions/s/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v/subnets/nodes referenced by resource ` +
-				`/subscriptions/s/resourceGroups/r/providers/Microsoft.Network/networkInterfaces/m-1-nic0 was not found.","details":[]}`, cloud.NotFound, "subnets/nodes"},
+				`/subscriptions/s/resourceGroups/r/providers/Microsoft.Network/networkInterfaces/m-1-nic0 was not found.","details":[]}`,
+			cloud.NotFound, "subnets/nodes"},
 		"a network to come": { // https://github.com/fortinetsolutions/Azure-Templates/issues/1
 			`{"code":"InvalidResourceReference","message":"Resource a referenced by resource b was not found.","details":[{"code":"NotFound","message":"Resource a not found."}]}`, cloud.NotFound, "not found"},
 		"terms": { // https://github.com/MicrosoftDocs/azure-docs/issues/12998
@@ -31,14 +32,18 @@ func TestRefusalsThatEnd(t *testing.T) {
 			cloud.Conflict, "az vm image terms accept"},
 		"terms of a wrapped refusal": { // https://github.com/MicrosoftDocs/azure-docs/pull/25359
 			`{"code":"MarketplacePurchaseEligibilityFailed","message":"Marketplace purchase eligibilty check returned errors. See inner errors for details. ","details":[{"code":"BadRequest",` +
-				`"message":"Offer with PublisherId: bitnami, OfferId: rabbitmq cannot be purchased due to validation errors."}]}`, cloud.Conflict, "OfferId: rabbitmq cannot be purchased"},
+				`"message":"Offer with PublisherId: bitnami, OfferId: rabbitmq cannot be purchased due to validation errors."}]}`, cloud.Conflict,
+			"OfferId: rabbitmq cannot be purchased"},
 		"a provider to register": {`{"code":"MissingSubscriptionRegistration","message":"The subscription is not registered to use namespace 'Microsoft.Compute'."}`, cloud.Conflict, "az provider register"},
 		"an identity to come": { // https://github.com/Azure/azure-policy/issues/1311
 			`{"code":"FailedIdentityOperation","message":"Identity operation for resource 'm-1' failed with error 'Failed to perform resource identity operation. Status: 'BadRequest'. ` +
-				`Response: '{\"error\":{\"code\":\"BadRequest\",\"message\":\"Resource 'nodes' was not found.\"}}'."}`, cloud.NotFound, "FailedIdentityOperation"},
-		"a lock":   {`{"code":"ScopeLocked","message":"The scope cannot perform write operation because following scope(s) are locked"}`, cloud.Conflict, "remove the lock"},
+				`Response: '{\"error\":{\"code\":\"BadRequest\",\"message\":\"Resource 'nodes' was not found.\"}}'."}`, cloud.NotFound,
+			"FailedIdentityOperation"},
+		"a lock": {`{"code":"ScopeLocked","message":"The scope cannot perform write operation because following scope(s) are locked"}`,
+			cloud.Conflict, "remove the lock"},
 		"a policy": {`{"code":"RequestDisallowedByPolicy","message":"Resource was disallowed by policy."}`, cloud.Unauthorized, "policy"},
-		"a field":  {`{"code":"InvalidParameter","message":"The value of parameter osDisk.diskSizeGB is invalid."}`, cloud.InvalidSpec, "diskSizeGB"},
+		"a field": {`{"code":"InvalidParameter","message":"The value of parameter osDisk.diskSizeGB is invalid."}`, cloud.InvalidSpec,
+			"diskSizeGB"},
 		"a field of a wrapped refusal": {`{"code":"DeploymentFailed","message":"x","details":[{"code":"BadRequest","message":"The selected VM size cannot boot Hypervisor Generation '1'."}]}`,
 			cloud.InvalidSpec, "Hypervisor"},
 	} {
@@ -62,15 +67,18 @@ func TestZoneRefuses(t *testing.T) {
 		zone, code, message string
 		want                cloud.Code
 	}{
-		"not for the resource": {"2", "InvalidAvailabilityZone", "The zone(s) '2' for resource 'm-1' is not supported. The supported zones for location 'westeurope' are '1,3'", cloud.NoCapacity},
-		"not supported":        {"3", "AvailabilityZoneNotSupported", "The zone(s) '3' for resource 'm-1' is not supported.", cloud.NoCapacity},
-		"no such zone":         {"7", "InvalidAvailabilityZone", "The zone(s) '7' for resource 'm-1' is not supported.", cloud.InvalidSpec},
-		"a feature":            {"2", "InvalidParameter", "Ultra disks are not supported for this VM size in availability zone '2'.", cloud.NoCapacity},
-		"a new code":           {"2", "HostGroupZoneMismatch", "The dedicated host group is not in zone '2'.", cloud.NoCapacity},
+		"not for the resource": {"2", "InvalidAvailabilityZone",
+			"The zone(s) '2' for resource 'm-1' is not supported. The supported zones for location 'westeurope' are '1,3'", cloud.NoCapacity},
+		"not supported": {"3", "AvailabilityZoneNotSupported", "The zone(s) '3' for resource 'm-1' is not supported.", cloud.NoCapacity},
+		"no such zone":  {"7", "InvalidAvailabilityZone", "The zone(s) '7' for resource 'm-1' is not supported.", cloud.InvalidSpec},
+		"a feature": {"2", "InvalidParameter", "Ultra disks are not supported for this VM size in availability zone '2'.",
+			cloud.NoCapacity},
+		"a new code": {"2", "HostGroupZoneMismatch", "The dedicated host group is not in zone '2'.", cloud.NoCapacity},
 		"any zone": { // https://github.com/hashicorp/terraform-provider-azurerm/pull/3860
 			"", "InvalidParameter", "UltraSSD can be used only with Virtual Machine in an Availability Zone.", cloud.InvalidSpec},
 		"a location without zones": { // https://github.com/kubernetes-sigs/cluster-api-provider-azure/issues/294
-			"2", "ResourceTypeNotSupportAvailabilityZones", "The resource type 'virtualMachines' does not support availability zones at location 'southcentralus'.", cloud.InvalidSpec},
+			"2", "ResourceTypeNotSupportAvailabilityZones",
+			"The resource type 'virtualMachines' does not support availability zones at location 'southcentralus'.", cloud.InvalidSpec},
 		"a quota":         {"2", "QuotaExceeded", "The quota of cores in zone '2' is used up.", cloud.QuotaExceeded},
 		"an open outcome": {"2", "ZoneTrouble", "An error in zone '2'.", cloud.Unavailable},
 	} {

@@ -28,7 +28,8 @@ func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return
 
 // foreignResponse returns an answer that the cloud did not write.
 func foreignResponse(req *http.Request, status int, body string) *http.Response {
-	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {"text/html"}}, Request: req, Body: io.NopCloser(strings.NewReader(body))}
+	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {"text/html"}}, Request: req,
+		Body: io.NopCloser(strings.NewReader(body))}
 }
 
 func writeFile(t *testing.T, path, text string) {
@@ -55,7 +56,8 @@ func testCertificate(t *testing.T) (bundle []byte, judge func(string) bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bundle = append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
+	bundle = append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
 	return bundle, func(assertion string) bool {
 		at := strings.LastIndexByte(assertion, '.')
 		if at < 0 {

@@ -77,7 +77,8 @@ func (d *driver) size(ctx context.Context, name string) (size, error) {
 	case !ok:
 		return size{}, cloud.Errorf(cloud.InvalidSpec, "size %q does not exist in location %s", name, d.account.Location)
 	case s.unavailable:
-		return size{}, cloud.Errorf(cloud.InvalidSpec, "size %q is not available to the subscription in location %s: ask Azure for it", name, d.account.Location)
+		return size{}, cloud.Errorf(cloud.InvalidSpec, "size %q is not available to the subscription in location %s: ask Azure for it", name,
+			d.account.Location)
 	}
 	return s, nil
 }

@@ -39,11 +39,13 @@ func TestRealAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 	secret := map[string][]byte{}
-	for key, variable := range map[string]string{keyTenantID: "AZURE_TENANT_ID", keyClientID: "AZURE_CLIENT_ID", keyClientSecret: "AZURE_CLIENT_SECRET"} {
+	for key, variable := range map[string]string{keyTenantID: "AZURE_TENANT_ID", keyClientID: "AZURE_CLIENT_ID",
+		keyClientSecret: "AZURE_CLIENT_SECRET"} {
 		secret[key] = []byte(os.Getenv(variable))
 	}
 	d, err := newDriver(cloud.Config{
-		Account:     &infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Azure: &real.AzureAccount}},
+		Account: &infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"},
+			Cloud: infrav1.AccountCloud{Azure: &real.AzureAccount}},
 		Credentials: secret, Connect: conformance.Through(http.DefaultTransport),
 	})
 	if err != nil {

@@ -150,10 +150,12 @@ func osDisk(spec *infrav1.AzureOSDisk) *disk {
 		if out.ManagedDisk == nil {
 			out.ManagedDisk = &managedDisk{}
 		}
-		out.ManagedDisk.SecurityProfile = &diskSecurity{SecurityEncryptionType: string(kind), DiskEncryptionSet: optional(spec.DiskEncryptionSetID)}
+		out.ManagedDisk.SecurityProfile = &diskSecurity{SecurityEncryptionType: string(kind),
+			DiskEncryptionSet: optional(spec.DiskEncryptionSetID)}
 	}
 	if ephemeral := spec.Ephemeral; ephemeral != nil {
-		out.Caching, out.DiffDiskSettings = string(infrav1.AzureCachingReadOnly), &diffSettings{Option: "Local", Placement: string(ephemeral.Placement)}
+		out.Caching, out.DiffDiskSettings = string(infrav1.AzureCachingReadOnly),
+			&diffSettings{Option: "Local", Placement: string(ephemeral.Placement)}
 	}
 	if spec.Caching != "" {
 		out.Caching = string(spec.Caching)
@@ -213,8 +215,9 @@ func inlineInterfaces(name string, tags map[string]string, specs []infrav1.Azure
 		spec, primary := &specs[i], i == 0
 		nic := inlineResource{Name: fmt.Sprintf("%s-nic%d", name, i), Tags: tags, Properties: inlineProperties{
 			Primary: &primary, DeleteOption: deleteToo,
-			EnableAcceleratedNetworking: spec.AcceleratedNetworking == infrav1.FeatureEnabled, EnableIPForwarding: spec.IPForwarding == infrav1.FeatureEnabled,
-			NetworkSecurityGroup: optional(spec.SecurityGroupID),
+			EnableAcceleratedNetworking: spec.AcceleratedNetworking == infrav1.FeatureEnabled,
+			EnableIPForwarding:          spec.IPForwarding == infrav1.FeatureEnabled,
+			NetworkSecurityGroup:        optional(spec.SecurityGroupID),
 		}}
 		if len(spec.DNSServers) > 0 {
 			nic.Properties.DNSSettings = &dnsSettings{DNSServers: spec.DNSServers}

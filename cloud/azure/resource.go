@@ -138,7 +138,8 @@ func (p parts) unattached() (all []cloud.Resource) {
 		seen := map[string]bool{}
 		for i := range found {
 			dep := &found[i]
-			r := cloud.Resource{Kind: kind, ID: p.d.idOf(path, dep.Name), OwnershipID: tag(dep.Tags, cloud.TagOwnership), Token: tag(dep.Tags, cloud.TagToken)}
+			r := cloud.Resource{Kind: kind, ID: p.d.idOf(path, dep.Name), OwnershipID: tag(dep.Tags, cloud.TagOwnership),
+				Token: tag(dep.Tags, cloud.TagToken)}
 			if at := dep.Properties.TimeCreated; at != nil {
 				r.CreatedAt = *at
 			}

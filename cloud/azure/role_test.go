@@ -71,8 +71,9 @@ func TestRole(t *testing.T) {
 	machines := without(required(t, false), []string{readBalancers})
 	balancers := without(required(t, true), machines)
 	for heading, role := range map[string]map[string]any{
-		"role":               {"Name": "Drover", "Description": "Creates and deletes virtual machines for Drover", "Actions": machines},
-		"load balancer role": {"Name": "Drover's load balancers", "Description": "Creates and deletes load balancers for Drover", "Actions": balancers},
+		"role": {"Name": "Drover", "Description": "Creates and deletes virtual machines for Drover", "Actions": machines},
+		"load balancer role": {"Name": "Drover's load balancers", "Description": "Creates and deletes load balancers for Drover",
+			"Actions": balancers},
 	} {
 		role["IsCustom"], role["AssignableScopes"] = true, []string{"/subscriptions/" + armstub.Subscription}
 		conformance.Document(t, "../../docs/clouds/azure.md", heading, role, *update)

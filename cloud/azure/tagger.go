@@ -72,7 +72,8 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []tagging.Ins
 // Tag implements tagging.Tagger. The machine gets its tags first, so that a later call finds it.
 func (d *driver) Tag(ctx context.Context, id string, tags map[string]string, _ []string) error {
 	var vm virtualMachine
-	if err := d.read(ctx, "GetVirtualMachine", pathOf(d.account, virtualMachines)+"/"+url.PathEscape(lastPart(id)), machinesVersion, nil, &vm); err != nil {
+	if err := d.read(ctx, "GetVirtualMachine", pathOf(d.account, virtualMachines)+"/"+url.PathEscape(lastPart(id)), machinesVersion, nil,
+		&vm); err != nil {
 		return err
 	}
 	all := []tagged{{path: d.idOf(virtualMachines, vm.Name), tags: vm.Tags}}
@@ -145,7 +146,8 @@ func (d *driver) addTags(ctx context.Context, to tagged, tags map[string]string)
 	case len(missing) == 0:
 		return nil
 	case len(all) > maxTags:
-		return cloud.Errorf(cloud.InvalidSpec, "%s has %d tags, and with Drover's it would have %d: Azure allows %d", lastPart(to.path), len(to.tags), len(all), maxTags)
+		return cloud.Errorf(cloud.InvalidSpec, "%s has %d tags, and with Drover's it would have %d: Azure allows %d", lastPart(to.path),
+			len(to.tags), len(all), maxTags)
 	}
 	return d.changeTags(ctx, "AddTags", cloud.ClassCreate, to.path, tagsPatch{Operation: "Merge", Properties: tagSet{Tags: missing}})
 }
@@ -169,7 +171,8 @@ func (d *driver) removeTags(ctx context.Context, from tagged, keys []string) err
 }
 
 func (d *driver) changeTags(ctx context.Context, op string, class cloud.Class, path string, patch tagsPatch) error {
-	_, err := d.call(ctx, request{op: op, class: class, method: http.MethodPatch, path: path + "/providers/Microsoft.Resources/tags/default", version: tagsVersion, in: patch})
+	_, err := d.call(ctx, request{op: op, class: class, method: http.MethodPatch, path: path + "/providers/Microsoft.Resources/tags/default",
+		version: tagsVersion, in: patch})
 	return err
 }
 
@@ -215,7 +218,8 @@ func (p parts) kept(vm *virtualMachine) (all []tagged) {
 		remain[p.d.idOf(networkInterfaces, lastPart(n.ID))] = n.Properties.DeleteOption != deleteToo
 	}
 	for _, one := range p.attached(vm) {
-		if one.made && remain[one.path] || !one.made && sameUID(one.tags, vm.Tags) && (remain[one.path] || strings.Contains(one.path, publicAddresses)) {
+		if one.made && remain[one.path] || !one.made && sameUID(one.tags, vm.Tags) &&
+			(remain[one.path] || strings.Contains(one.path, publicAddresses)) {
 			all = append(all, one)
 		}
 	}

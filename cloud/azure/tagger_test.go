@@ -32,7 +32,8 @@ var droverKeys = []string{cloud.TagMachine, cloud.TagToken, cloud.TagOwnership}
 
 // imported returns the ID of a machine, and the tags that make it the driver's.
 func imported(d *driver, name string) (id string, tags map[string]string) {
-	return d.idOf(virtualMachines, name), map[string]string{cloud.TagOwnership: "blue", cloud.TagToken: "1a2b3c4d-" + name, cloud.TagMachine: "team/" + name}
+	return d.idOf(virtualMachines, name), map[string]string{cloud.TagOwnership: "blue", cloud.TagToken: "1a2b3c4d-" + name,
+		cloud.TagMachine: "team/" + name}
 }
 
 // tagsIn returns the tags of everything in the stub's books, by name.
@@ -72,7 +73,8 @@ func TestTagger(t *testing.T) {
 			g.Expect(find("kubernetes.io-cluster-blue")).To(HaveLen(2))
 			g.Expect(find("kubernetes.io-cluster-blue", "KUBERNETES.IO-role-node")).To(ConsistOf(And(
 				HaveField("ID", id), HaveField("ProviderID", "azure://"+id), HaveField("Type", "Standard_D2s_v5"), HaveField("Token", ""),
-				HaveField("State", cloud.StateRunning), HaveField("Tags", And(HaveKeyWithValue("Name", "old-1"), HaveKeyWithValue("KUBERNETES.IO-role-node", "1"))),
+				HaveField("State", cloud.StateRunning), HaveField("Tags",
+					And(HaveKeyWithValue("Name", "old-1"), HaveKeyWithValue("KUBERNETES.IO-role-node", "1"))),
 			)))
 			g.Expect(d.List(ctx)).To(BeEmpty())
 
@@ -89,7 +91,8 @@ func TestTagger(t *testing.T) {
 			}
 			g.Expect(stub.Left(cloud.TagToken, tags[cloud.TagToken])).To(HaveLen(c.tagged))
 			ref := cloud.Reference{Token: tags[cloud.TagToken], OwnershipID: "blue", ProviderID: "azure://" + id}
-			one := ConsistOf(And(HaveField("ID", id), HaveField("OwnershipID", "blue"), HaveField("Token", ref.Token), HaveField("State", cloud.StateRunning)))
+			one := ConsistOf(And(HaveField("ID", id), HaveField("OwnershipID", "blue"), HaveField("Token", ref.Token),
+				HaveField("State", cloud.StateRunning)))
 			for name, d := range map[string]*driver{"the same process": d, "another": connect(t, stub)} {
 				g.Expect(d.List(ctx)).To(one, name)
 				g.Expect(d.Describe(ctx, []cloud.Reference{ref})).To(one, name)
@@ -129,9 +132,10 @@ func TestTagsContract(t *testing.T) {
 	d := connect(t, stub)
 	credential, err := d.source.get()
 	g.Expect(err).NotTo(HaveOccurred())
-	client, err := armresources.NewTagsClient(armstub.Subscription, credential, &arm.ClientOptions{DisableRPRegistration: true, ClientOptions: azcore.ClientOptions{
-		APIVersion: tagsVersion, Cloud: placeOf(d.account).config, Transport: d.api.Client, Retry: policy.RetryOptions{MaxRetries: -1},
-	}})
+	client, err := armresources.NewTagsClient(armstub.Subscription, credential,
+		&arm.ClientOptions{DisableRPRegistration: true, ClientOptions: azcore.ClientOptions{
+			APIVersion: tagsVersion, Cloud: placeOf(d.account).config, Transport: d.api.Client, Retry: policy.RetryOptions{MaxRetries: -1},
+		}})
 	g.Expect(err).NotTo(HaveOccurred())
 	scope := strings.TrimPrefix(d.idOf(virtualMachines, "old-1"), "/")
 	for _, op := range []armresources.TagsPatchOperation{armresources.TagsPatchOperationMerge, armresources.TagsPatchOperationDelete} {

@@ -29,7 +29,8 @@ func (s *suite) balancer() {
 	for _, targets := range [][]string{{one, two}, {two}, nil, {one}} {
 		slices.Sort(targets)
 		req.Targets = targets
-		s.wantCalls("EnsureBalancer with other targets", s.net.count(func() { s.ensureBalancer(driver, req) }, cloud.ClassCreate, cloud.ClassDelete), s.Calls.Targets)
+		s.wantCalls("EnsureBalancer with other targets",
+			s.net.count(func() { s.ensureBalancer(driver, req) }, cloud.ClassCreate, cloud.ClassDelete), s.Calls.Targets)
 		if now := s.balancerHas(driver, req); now.ID != made.ID || now.Balancer.Address != made.Balancer.Address {
 			s.Errorf("other targets made balancer %+v of %+v", now, made)
 		}

@@ -167,5 +167,6 @@ func codes() []cloud.Code {
 }
 
 func states() []cloud.State {
-	return []cloud.State{cloud.StatePending, cloud.StateRunning, cloud.StateStopping, cloud.StateStopped, cloud.StateFailed, cloud.StateTerminated}
+	return []cloud.State{cloud.StatePending, cloud.StateRunning, cloud.StateStopping, cloud.StateStopped, cloud.StateFailed,
+		cloud.StateTerminated}
 }

@@ -86,7 +86,8 @@ func (s *suite) deleteWithFaults() {
 func (s *suite) withoutToken() {
 	made := s.ensure(s.request(s.token()))
 	s.sleep(s.Cloud.Traits.ReadLag)
-	for _, ref := range []cloud.Reference{{}, {OwnershipID: s.owner}, {ProviderID: made.ProviderID}, {OwnershipID: s.owner, ProviderID: made.ProviderID}} {
+	for _, ref := range []cloud.Reference{{}, {OwnershipID: s.owner}, {ProviderID: made.ProviderID},
+		{OwnershipID: s.owner, ProviderID: made.ProviderID}} {
 		found, err := s.driver.Describe(s.Context(), []cloud.Reference{ref})
 		if code := cloud.CodeOf(err); len(found) > 0 || err != nil && code != cloud.InvalidSpec {
 			s.Errorf("Describe of %+v: got %+v, %v, want nothing or InvalidSpec", ref, found, err)

@@ -17,7 +17,8 @@ import (
 func (s *suite) row() {
 	calls := s.net.count(func() {
 		c := s.Cloud
-		if c.Name == "" || c.Batch.Read < 1 || c.Batch.Delete < 1 || c.CheckUserData == nil || c.Traits.ReadLag < 0 || c.Traits.CreateHorizon < 0 {
+		if c.Name == "" || c.Batch.Read < 1 || c.Batch.Delete < 1 || c.CheckUserData == nil || c.Traits.ReadLag < 0 ||
+			c.Traits.CreateHorizon < 0 {
 			s.Errorf("Cloud lacks Name, Batch or CheckUserData, or a duration in Traits is negative: %q %+v %+v", c.Name, c.Batch, c.Traits)
 		}
 		for class, limit := range map[cloud.Class]cloud.Limit{

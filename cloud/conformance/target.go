@@ -98,7 +98,8 @@ type Calls struct {
 }
 
 func (c Calls) withDefaults() Calls {
-	for _, n := range []*int{&c.Probe, &c.Create, &c.Again, &c.Offering, &c.List, &c.Describe, &c.Delete, &c.Console, &c.Balancer, &c.Targets} {
+	for _, n := range []*int{&c.Probe, &c.Create, &c.Again, &c.Offering, &c.List, &c.Describe, &c.Delete, &c.Console, &c.Balancer,
+		&c.Targets} {
 		*n = max(*n, 1)
 	}
 	if c.Page == 0 {

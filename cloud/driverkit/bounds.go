@@ -77,7 +77,8 @@ func (t bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ctx := req.Context()
 	op := cloud.OperationOf(ctx)
-	body := &boundedBody{ReadCloser: resp.Body, operation: op.Name, stream: op.Stream && !op.Poll, bounds: boundsOf(ctx), json: scan.JSON{Arrays: true}}
+	body := &boundedBody{ReadCloser: resp.Body, operation: op.Name, stream: op.Stream &&
+		!op.Poll, bounds: boundsOf(ctx), json: scan.JSON{Arrays: true}}
 	body.listing, _ = ctx.Value(listingKey{}).(*atomic.Int64)
 	if resp.ContentLength > MaxAnswer && !body.stream {
 		_ = resp.Body.Close()

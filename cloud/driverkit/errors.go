@@ -50,7 +50,8 @@ func (r Redactor) hide(text string) string {
 // what has no such tag, whosever it is.
 func CheckOwned(r cloud.Resource) error {
 	if r.Token == "" || r.OwnershipID == "" {
-		return cloud.Invalid("delete %s %s: it has no creation token or no ownership ID, so nothing says whose it is", r.Kind, cloud.Clip(r.ID, 256))
+		return cloud.Invalid("delete %s %s: it has no creation token or no ownership ID, so nothing says whose it is", r.Kind,
+			cloud.Clip(r.ID, 256))
 	}
 	return nil
 }

@@ -15,7 +15,8 @@ import (
 
 // FuzzRetryAfter: a wait is never negative, and seconds are at most a day.
 func FuzzRetryAfter(f *testing.F) {
-	for _, s := range []string{"3", "-1", "99999999999999999999", "Mon, 02 Jan 2006 15:04:05 GMT", "1e9", "", "0x10", "9223372036854775807", "NaN", "Inf"} {
+	for _, s := range []string{"3", "-1", "99999999999999999999", "Mon, 02 Jan 2006 15:04:05 GMT", "1e9", "", "0x10", "9223372036854775807",
+		"NaN", "Inf"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, value string) {

@@ -112,7 +112,8 @@ func (a *Answer) Foreign() error {
 	}
 	return &cloud.Error{
 		Code: code, RetryAfter: RetryAfter(code, a.Header),
-		Message: fmt.Sprintf("%s: unexpected response with status %d and type %s (not %s): check %s", a.Operation, a.Status, a.contentType(), a.api.Cloud, a.api.Settings),
+		Message: fmt.Sprintf("%s: unexpected response with status %d and type %s (not %s): check %s", a.Operation, a.Status, a.contentType(),
+			a.api.Cloud, a.api.Settings),
 	}
 }
 

@@ -24,7 +24,8 @@ func (t roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return
 func apiOf(status int, header http.Header, body string) *JSON {
 	return &JSON{Cloud: "Cumulus", Settings: "spec.cumulus", Secrets: NewRedactor("hush"),
 		Client: Client(roundTrip(func(req *http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: status, Header: header, Body: io.NopCloser(strings.NewReader(body)), ContentLength: -1, Request: req}, nil
+			return &http.Response{StatusCode: status, Header: header, Body: io.NopCloser(strings.NewReader(body)), ContentLength: -1,
+				Request: req}, nil
 		}))}
 }
 
@@ -67,18 +68,28 @@ func TestJSONAnswers(t *testing.T) {
 		message string
 		after   float64
 	}{
-		"success":            {status: 200, header: ours(), body: `{"name":"x"}`},
-		"no type":            {status: 200, header: http.Header{}, body: `{"name":"x"}`, code: cloud.Unknown, message: "ListThings: unexpected response of type an unknown type (not Cumulus): check spec.cumulus"},
-		"a page of a proxy":  {status: 200, header: html, body: "<p>hush", code: cloud.Unknown, message: "ListThings: unexpected response of type text/html (not Cumulus): check spec.cumulus"},
-		"broken off":         {status: 200, header: ours(), body: `{"name":"hu`, code: cloud.Unavailable, message: "ListThings: the response is not complete JSON (11 bytes)"},
-		"a redirect":         {status: 302, header: ours("Location", "https://hush.test"), code: cloud.Unknown, message: "ListThings: the endpoint redirected (302); Drover does not follow redirects"},
-		"an outage":          {status: 503, header: html, body: "<p>hush", code: cloud.Unavailable, message: "ListThings: unexpected response with status 503 and type text/html (not Cumulus): check spec.cumulus", after: 7},
-		"JSON of others":     {status: 403, header: ours(), body: `{"reason":"hush"}`, code: cloud.Unauthorized, message: "ListThings: unexpected response with status 403 and type application/json (not Cumulus): check spec.cumulus"},
-		"refused":            {status: 400, header: ours("Retry-After", "9"), body: `{"code":"Hushed","message":"not hush"}`, code: cloud.Throttled, message: "ListThings: Hushed: not [credential]", after: 9},
+		"success": {status: 200, header: ours(), body: `{"name":"x"}`},
+		"no type": {status: 200, header: http.Header{}, body: `{"name":"x"}`, code: cloud.Unknown,
+			message: "ListThings: unexpected response of type an unknown type (not Cumulus): check spec.cumulus"},
+		"a page of a proxy": {status: 200, header: html, body: "<p>hush", code: cloud.Unknown,
+			message: "ListThings: unexpected response of type text/html (not Cumulus): check spec.cumulus"},
+		"broken off": {status: 200, header: ours(), body: `{"name":"hu`, code: cloud.Unavailable,
+			message: "ListThings: the response is not complete JSON (11 bytes)"},
+		"a redirect": {status: 302, header: ours("Location", "https://hush.test"), code: cloud.Unknown,
+			message: "ListThings: the endpoint redirected (302); Drover does not follow redirects"},
+		"an outage": {status: 503, header: html, body: "<p>hush", code: cloud.Unavailable,
+			message: "ListThings: unexpected response with status 503 and type text/html (not Cumulus): check spec.cumulus", after: 7},
+		"JSON of others": {status: 403, header: ours(), body: `{"reason":"hush"}`, code: cloud.Unauthorized,
+			message: "ListThings: unexpected response with status 403 and type application/json (not Cumulus): check spec.cumulus"},
+		"refused": {status: 400, header: ours("Retry-After", "9"), body: `{"code":"Hushed","message":"not hush"}`,
+			code: cloud.Throttled, message: "ListThings: Hushed: not [credential]", after: 9},
 		"refused, no reason": {status: 400, header: ours(), body: `{"code":"Slow"}`, code: cloud.Throttled, message: "ListThings: Slow"},
-		"refused as HTML":    {status: 400, header: html, body: `{"code":"Slow"}`, code: cloud.Unknown, message: "ListThings: unexpected response with status 400 and type text/html (not Cumulus): check spec.cumulus"},
-		"too many elements":  {status: 200, header: ours(), body: `{"all":[` + strings.Repeat("0,", 5<<10) + `0]}`, code: cloud.Unknown, message: "ListThings: the response has more than"},
-		"too large":          {status: 200, header: ours(), body: strings.Repeat(" ", MaxAnswer+1), code: cloud.Unknown, message: "ListThings: the response is larger than 8 MiB"},
+		"refused as HTML": {status: 400, header: html, body: `{"code":"Slow"}`, code: cloud.Unknown,
+			message: "ListThings: unexpected response with status 400 and type text/html (not Cumulus): check spec.cumulus"},
+		"too many elements": {status: 200, header: ours(), body: `{"all":[` + strings.Repeat("0,", 5<<10) + `0]}`, code: cloud.Unknown,
+			message: "ListThings: the response has more than"},
+		"too large": {status: 200, header: ours(), body: strings.Repeat(" ", MaxAnswer+1), code: cloud.Unknown,
+			message: "ListThings: the response is larger than 8 MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

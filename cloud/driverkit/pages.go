@@ -26,7 +26,8 @@ type listingKey struct{}
 // Pages reads a listing to its end. page returns the items after a mark, and the next mark; "" ends
 // the listing. The first mark is "". A listing that does not end, or has more than maxItems, is
 // Unknown.
-func Pages[T any](ctx context.Context, operation string, page func(ctx context.Context, cursor string) (items []T, next string, err error)) ([]T, error) {
+func Pages[T any](ctx context.Context, operation string,
+	page func(ctx context.Context, cursor string) (items []T, next string, err error)) ([]T, error) {
 	var all []T
 	cursor := ""
 	ctx = context.WithValue(ctx, listingKey{}, &atomic.Int64{})
@@ -37,7 +38,8 @@ func Pages[T any](ctx context.Context, operation string, page func(ctx context.C
 			return nil, err
 		}
 		if len(all)+len(items) > maxItems {
-			return nil, cloud.Errorf(cloud.Unknown, "%s: the listing has more than %d items: check the endpoint, or use several accounts", operation, maxItems)
+			return nil, cloud.Errorf(cloud.Unknown, "%s: the listing has more than %d items: check the endpoint, or use several accounts", operation,
+				maxItems)
 		}
 		if all = append(all, items...); next == "" {
 			return all, nil

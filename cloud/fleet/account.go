@@ -136,7 +136,8 @@ func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 		return cloud.Info{}, err
 	}
 	if !fits(info.Place, maxPlace) {
-		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "the response does not identify where the credentials lead: check the account's endpoint")
+		return cloud.Info{}, cloud.Errorf(cloud.Unknown,
+			"the response does not identify where the credentials lead: check the account's endpoint")
 	}
 	if info.FailureDomains, err = zones(info.FailureDomains); err != nil {
 		return cloud.Info{}, err
@@ -221,7 +222,8 @@ func (s *accountState) Domain(spec *infrav1.DroverMachineFields, domains []strin
 }
 
 // create calls the driver, after the turn has come.
-func (a *Account) create(ctx context.Context, t *turn, req cloud.Request, shape [sha256.Size]byte, domains []string) (cloud.Resource, error) {
+func (a *Account) create(ctx context.Context, t *turn, req cloud.Request, shape [sha256.Size]byte,
+	domains []string) (cloud.Resource, error) {
 	var created cloud.Resource
 	asked := time.Now()
 	err := a.call(ctx, "Ensure", a.times.Call, &driverCall{turn: t}, func(ctx context.Context) (err error) {
@@ -244,7 +246,8 @@ func (a *Account) create(ctx context.Context, t *turn, req cloud.Request, shape 
 		return cloud.Resource{}, otherOwnerError(req.Token, []cloud.Resource{created})
 	}
 	if created = sanitize(created); !fits(created.ProviderID, maxProviderID) {
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "create machine %s/%s: the response holds a provider ID of %d bytes, which is too long: check the account's endpoint",
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown,
+			"create machine %s/%s: the response holds a provider ID of %d bytes, which is too long: check the account's endpoint",
 			req.Namespace, req.Name, len(created.ProviderID))
 	}
 	a.inventory.locked(func(now time.Time) { a.inventory.records.recordCreate(req, created, shortOf, now) })
@@ -498,7 +501,8 @@ func (a *Account) call(ctx context.Context, method string, limit time.Duration, 
 }
 
 // ask calls a method of the driver that returns an answer.
-func ask[In, Out any](ctx context.Context, a *Account, method string, do func(context.Context, In) (Out, error), in In) (out Out, err error) {
+func ask[In, Out any](ctx context.Context, a *Account, method string, do func(context.Context, In) (Out, error),
+	in In) (out Out, err error) {
 	err = a.call(ctx, method, a.times.Call, &driverCall{}, func(ctx context.Context) (err error) {
 		out, err = do(ctx, in)
 		return err
@@ -512,7 +516,8 @@ const maxRetryAfter = 5 * time.Minute
 
 // callAnywhere makes one call of a driver's method. It sets a deadline, recovers a panic, types and
 // counts the error, and reports throttling to the rate limit.
-func (a *Account) callAnywhere(ctx context.Context, method string, limit time.Duration, s *driverCall, call func(context.Context) error) error {
+func (a *Account) callAnywhere(ctx context.Context, method string, limit time.Duration, s *driverCall,
+	call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return typed(method, err)
 	}
@@ -586,7 +591,8 @@ func otherOwnerError(token string, resources []cloud.Resource) error {
 		ids = append(ids, string(r.Kind)+" "+r.ID)
 	}
 	slices.Sort(ids)
-	return cloud.Errorf(cloud.Conflict, "token %s: %v have this token and another cluster's ownership ID; Drover does not change them", token, ids)
+	return cloud.Errorf(cloud.Conflict, "token %s: %v have this token and another cluster's ownership ID; Drover does not change them",
+		token, ids)
 }
 
 // shapeOf returns a digest of the kind of a machine: of what the cloud is asked for, without the

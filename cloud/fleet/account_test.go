@@ -504,7 +504,8 @@ func TestMetrics(t *testing.T) {
 			t.Error(err)
 		}
 		s.Remove(testKey)
-		for _, name := range []string{"drover_cloud_calls_total", "drover_cloud_errors_total", "drover_inventory_instances", "drover_inventory_age_seconds", "drover_cloud_limiter_queue", "drover_cloud_limiter_rate_ratio"} {
+		for _, name := range []string{"drover_cloud_calls_total", "drover_cloud_errors_total", "drover_inventory_instances",
+			"drover_inventory_age_seconds", "drover_cloud_limiter_queue", "drover_cloud_limiter_rate_ratio"} {
 			if n, err := testutil.GatherAndCount(registry, name); n != 0 || err != nil {
 				t.Errorf("%s: %d series are left (%v)", name, n, err)
 			}
@@ -521,7 +522,8 @@ func TestRedirectElsewhere(t *testing.T) {
 		if req.URL.Path == "/there" {
 			to = "http://elsewhere/"
 		}
-		return &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {to}}, Body: http.NoBody, Request: req}, nil
+		return &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {to}}, Body: http.NoBody,
+			Request: req}, nil
 	})
 	m := &meter{metrics: newMetrics()}
 	var limits atomic.Pointer[limiter]

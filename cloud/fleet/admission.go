@@ -153,7 +153,8 @@ func (a *admission) lane(account types.NamespacedName) *lane {
 	if l := a.lanes[account]; l != nil {
 		return l
 	}
-	return &lane{left: true, own: newBucket(a.bucket.limit), made: map[string]time.Time{}, running: map[string]time.Time{}, held: map[string]*turn{},
+	return &lane{left: true, own: newBucket(a.bucket.limit), made: map[string]time.Time{}, running: map[string]time.Time{},
+		held: map[string]*turn{},
 		wake: func() {}, atOnce: slots{typical: firstRun},
 		steps: slots{limit: maxConcurrentCreates, typical: firstCreate}, lookups: slots{limit: maxConcurrentLookups, typical: firstLookup}}
 }

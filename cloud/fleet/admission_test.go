@@ -195,9 +195,10 @@ func TestSecondStepsGoFirst(t *testing.T) {
 				cl := newTestCloud(t)
 				cl.start = c.start
 				d, q := &stepDriver{sent: map[string]time.Time{}}, newQueue(t)
-				a := cl.begin(t, inTwoSteps(d), func(o *Options) { o.OnMachines = q.wake }).account(t, createLimit(c.perSecond, c.burst), func(cfg *AccountConfig) {
-					cfg.Spec.RateLimits.Read = infrav1.RateLimit{PerSecond: "100", Burst: 1000}
-				})
+				a := cl.begin(t, inTwoSteps(d), func(o *Options) { o.OnMachines = q.wake }).account(t, createLimit(c.perSecond, c.burst),
+					func(cfg *AccountConfig) {
+						cfg.Spec.RateLimits.Read = infrav1.RateLimit{PerSecond: "100", Burst: 1000}
+					})
 				began := time.Now()
 				for i := range c.machines {
 					q.add(a, fmt.Sprint(i))

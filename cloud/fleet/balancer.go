@@ -94,7 +94,8 @@ func (r *records) findBalancer(req cloud.BalancerRequest, now time.Time) (*cloud
 	case 1:
 		return &balancers[0], nil
 	default:
-		return nil, cloud.Errorf(cloud.Conflict, "load balancer of %s/%s: %s and %s both have its token", req.Namespace, req.Name, balancers[0].ID, balancers[1].ID)
+		return nil, cloud.Errorf(cloud.Conflict, "load balancer of %s/%s: %s and %s both have its token", req.Namespace, req.Name,
+			balancers[0].ID, balancers[1].ID)
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 )
 
 func balancerRequest(token string, recorded bool, targets ...string) cloud.BalancerRequest {
-	return cloud.BalancerRequest{Token: token, OwnershipID: "own", Recorded: recorded, Namespace: "team", Name: "c", Port: 6443, Targets: targets}
+	return cloud.BalancerRequest{Token: token, OwnershipID: "own", Recorded: recorded, Namespace: "team", Name: "c", Port: 6443,
+		Targets: targets}
 }
 
 // TestBalancer tests the calls in the life of a load balancer: one to create it, one for each

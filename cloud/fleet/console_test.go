@@ -41,8 +41,9 @@ func TestConsole(t *testing.T) {
 		}
 		asked, goOn := make(chan cloud.Resource, 10), make(chan struct{}, 10)
 		with := func(console func(context.Context, cloud.Resource) ([]byte, error)) *Account { // it shares the loops of silent
-			talks := &Account{cloud: silent.cloud, driver: consoleDriver{silent.driver, console}, times: silent.times, meter: silent.meter, accountState: silent.accountState,
-				place: place{pinned: testPlace, proved: testPlace}}
+			talks := &Account{cloud: silent.cloud, driver: consoleDriver{silent.driver, console}, times: silent.times, meter: silent.meter,
+				accountState: silent.accountState,
+				place:        place{pinned: testPlace, proved: testPlace}}
 			talks.limiter.Store(silent.limiter.Load())
 			return talks
 		}
@@ -72,7 +73,8 @@ func TestConsole(t *testing.T) {
 		}
 
 		a = with(func(context.Context, cloud.Resource) ([]byte, error) { return nil, errors.New("marked-secret") })
-		if _, err := a.Console(t.Context(), ref); cloud.CodeOf(err) != cloud.Unknown || bytes.Contains([]byte(err.Error()), []byte("marked-secret")) {
+		if _, err := a.Console(t.Context(), ref); cloud.CodeOf(err) != cloud.Unknown ||
+			bytes.Contains([]byte(err.Error()), []byte("marked-secret")) {
 			t.Errorf("an error of nobody's: %v", err)
 		}
 	})

@@ -104,7 +104,8 @@ func TestDeleteMany(t *testing.T) {
 			remove(t, a, ref, time.Minute)
 		}
 		calls, lists := c.count("terminate", "describe"), c.count("list")-listed
-		t.Logf("300 deletions over 35 s: %d deletes, %d live reads, %d pages listed, all gone after %s", c.count("terminate"), c.count("describe"), lists, time.Since(start))
+		t.Logf("300 deletions over 35 s: %d deletes, %d live reads, %d pages listed, all gone after %s", c.count("terminate"),
+			c.count("describe"), lists, time.Since(start))
 		if calls > 15 {
 			t.Errorf("%d calls", calls)
 		}

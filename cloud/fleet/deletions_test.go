@@ -18,7 +18,8 @@ func waitingDeletions(n int, now time.Time) *deletions {
 	for i := range n {
 		m := r.machine(fmt.Sprint("m", i))
 		m.ref.OwnershipID, m.ref.ProviderID = "own", "p://"+m.ref.Token
-		m.listed = []cloud.Resource{{Kind: cloud.KindInstance, ID: m.ref.Token, Token: m.ref.Token, OwnershipID: "own", ProviderID: m.ref.ProviderID, State: cloud.StateRunning}}
+		m.listed = []cloud.Resource{{Kind: cloud.KindInstance, ID: m.ref.Token, Token: m.ref.Token, OwnershipID: "own",
+			ProviderID: m.ref.ProviderID, State: cloud.StateRunning}}
 		d.delete(m.ref, now, now)
 	}
 	now = now.Add(time.Minute)

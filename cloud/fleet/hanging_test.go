@@ -41,7 +41,8 @@ func TestHangs(t *testing.T) {
 				t.Errorf("without an answer: %v", err)
 			}
 			want(true, "without an answer")
-			_ = a.callAnywhere(t.Context(), "Probe", time.Second, &driverCall{}, func(context.Context) error { return &cloud.Queued{After: time.Second} })
+			_ = a.callAnywhere(t.Context(), "Probe", time.Second, &driverCall{},
+				func(context.Context) error { return &cloud.Queued{After: time.Second} })
 			want(true, "without a call")
 			latency(0)
 			if _, err := a.Probe(t.Context()); err != nil {

@@ -69,7 +69,8 @@ func TestUntaggedIsNotGone(t *testing.T) {
 				c.retag("m-00", tags[0], tags[1])
 				time.Sleep(10 * time.Minute)
 				o := a.Observe(refs[0], true)
-				if o.Gone || o.NeverSeen || o.Instance == nil || cloud.CodeOf(o.Err) != cloud.Conflict || !strings.Contains(o.Err.Error(), cloud.TagToken+"=m-00") {
+				if o.Gone || o.NeverSeen || o.Instance == nil || cloud.CodeOf(o.Err) != cloud.Conflict ||
+					!strings.Contains(o.Err.Error(), cloud.TagToken+"=m-00") {
 					t.Fatalf("%+v: %v", o, o.Err)
 				}
 				if s.count("m-00") == told {
@@ -268,7 +269,8 @@ func TestProviderIDInAnotherForm(t *testing.T) {
 		ref.ProviderID = "test://Region/" + strings.ToUpper(strings.TrimPrefix(ref.ProviderID, "test:///"))
 		a.Observe(ref, true)
 		time.Sleep(2 * time.Minute)
-		if o := a.Observe(ref, true); o.Gone || o.Instance == nil || o.Instance.State != cloud.StateRunning || len(o.Duplicates) > 0 || c.count("find") > 0 {
+		if o := a.Observe(ref, true); o.Gone || o.Instance == nil || o.Instance.State != cloud.StateRunning || len(o.Duplicates) > 0 ||
+			c.count("find") > 0 {
 			t.Errorf("observed %+v, want a running machine", o)
 		}
 	})

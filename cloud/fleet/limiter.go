@@ -34,7 +34,8 @@ type limiter struct {
 }
 
 func newLimiter(l cloud.Limits, w *workers) *limiter {
-	return &limiter{create: newAdmission(withHeadroom(l.Create), w), delete: newAdmission(withHeadroom(l.Delete), nil), read: newAdmission(withHeadroom(l.Read), nil)}
+	return &limiter{create: newAdmission(withHeadroom(l.Create), w), delete: newAdmission(withHeadroom(l.Delete), nil),
+		read: newAdmission(withHeadroom(l.Read), nil)}
 }
 
 // withHeadroom returns a limit that keeps calls within l, the cloud's own limit. Calls arrive not

@@ -251,7 +251,8 @@ func TestWaitEndsWithContext(t *testing.T) {
 }
 
 func TestLimitsOf(t *testing.T) {
-	defaults := cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}}
+	defaults := cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10},
+		Read: cloud.Limit{PerSecond: 10, Burst: 20}}
 	rate := func(s string) *infrav1.RateLimits {
 		return &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: s, Burst: 7}}
 	}
@@ -437,10 +438,11 @@ func TestWhoSharesALimit(t *testing.T) {
 			var limiters limiters
 			join := func(n string, is account) *Account {
 				a := &Account{
-					key:    types.NamespacedName{Namespace: is.namespace, Name: n},
-					cloud:  cloud.Cloud{Name: "test", Endpoint: c.endpoint},
-					config: AccountConfig{Spec: infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: is.endpoint}}}},
-					place:  place{proved: is.place},
+					key:   types.NamespacedName{Namespace: is.namespace, Name: n},
+					cloud: cloud.Cloud{Name: "test", Endpoint: c.endpoint},
+					config: AccountConfig{Spec: infrav1.DroverAccountSpec{
+						Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: is.endpoint}}}},
+					place: place{proved: is.place},
 				}
 				a.settings.Store(&settings{})
 				limiters.join(a)

@@ -29,7 +29,8 @@ var (
 	inventoryInstances = prometheus.NewDesc("drover_inventory_instances",
 		"Instances with Drover's tags in the account's last complete listing, without terminated ones.", []string{"cloud", "account"}, nil)
 	machinesMissing = prometheus.NewDesc("drover_machines_missing",
-		"Machines that are missing at once in the account, if they are too many to be taken for gone without a confirmation; otherwise 0.", []string{"cloud", "account"}, nil)
+		"Machines that are missing at once in the account, if they are too many to be taken for gone without a confirmation; otherwise 0.",
+		[]string{"cloud", "account"}, nil)
 	limiterQueue = prometheus.NewDesc("drover_cloud_limiter_queue",
 		"Calls that wait for the account's rate limit, by class: create, delete or read. Accounts in the same place share a limit, and each reports it.",
 		[]string{"cloud", "account", "class"}, nil)
@@ -155,7 +156,8 @@ func (s *Accounts) Collect(ch chan<- prometheus.Metric) {
 		if state.LastComplete.IsZero() {
 			continue
 		}
-		ch <- prometheus.MustNewConstMetric(inventoryAge, prometheus.GaugeValue, time.Since(state.LastComplete).Seconds(), a.cloud.Name, a.key.String())
+		ch <- prometheus.MustNewConstMetric(inventoryAge, prometheus.GaugeValue, time.Since(state.LastComplete).Seconds(), a.cloud.Name,
+			a.key.String())
 		missing := 0
 		if state.MassAbsence != nil {
 			missing = state.MassAbsence.Missing

@@ -367,7 +367,8 @@ func TestPartOfADeletionThatPanics(t *testing.T) {
 				return partDriver{made}, err
 			}
 		})
-		errs := s.account(t).Remove(t.Context(), []cloud.Resource{{ID: "refused", Token: "a"}, {ID: "panics", Token: "b"}, {ID: "gone", Token: "c"}})
+		errs := s.account(t).Remove(t.Context(), []cloud.Resource{{ID: "refused", Token: "a"}, {ID: "panics", Token: "b"},
+			{ID: "gone", Token: "c"}})
 		if len(errs) != 3 || cloud.CodeOf(errs[0]) != cloud.Conflict || cloud.CodeOf(errs[1]) != cloud.Unknown || errs[2] != nil {
 			t.Errorf("got %v", errs)
 		}

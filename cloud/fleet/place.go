@@ -27,7 +27,8 @@ func (p *place) check() error {
 	defer p.mu.Unlock()
 	switch {
 	case p.proved == "":
-		return &cloud.Error{Code: cloud.Unavailable, Message: "the DroverAccount is not connected: its condition Ready says why", RetryAfter: time.Second}
+		return &cloud.Error{Code: cloud.Unavailable, Message: "the DroverAccount is not connected: its condition Ready says why",
+			RetryAfter: time.Second}
 	case p.pinned == "":
 		return &cloud.Error{Code: cloud.Unavailable, Message: "waiting for the account's place to be recorded", RetryAfter: time.Second}
 	}

@@ -37,32 +37,47 @@ func TestPlan(t *testing.T) {
 		sent      int // deletions
 		next      time.Duration
 	}{
-		"nobody":                               {next: none},
-		"listed, watched, confirmed, and gone": {machines: []*machine{{}, {phase: tracked}, {phase: nothingCreated}, {phase: gone}, {phase: deleted}}, next: none},
-		"missing, and due":                     {machines: []*machine{{phase: missing, due: now}}, tasks: 1, reads: 1, next: none},
-		"missing, and not due":                 {machines: []*machine{{phase: missing, due: at(time.Second)}}, next: time.Second},
-		"never seen, and an open create": {machines: []*machine{{phase: neverSeen, due: at(time.Minute)}, {phase: confirming, due: at(2 * time.Second)}},
+		"nobody": {next: none},
+		"listed, watched, confirmed, and gone": {machines: []*machine{{}, {phase: tracked}, {phase: nothingCreated}, {phase: gone},
+			{phase: deleted}}, next: none},
+		"missing, and due":     {machines: []*machine{{phase: missing, due: now}}, tasks: 1, reads: 1, next: none},
+		"missing, and not due": {machines: []*machine{{phase: missing, due: at(time.Second)}}, next: time.Second},
+		"never seen, and an open create": {machines: []*machine{{phase: neverSeen, due: at(time.Minute)},
+			{phase: confirming, due: at(2 * time.Second)}},
 			next: 2 * time.Second},
-		"one is due, and another later": {machines: []*machine{{phase: missing, due: now}, {phase: confirming, due: at(time.Minute)}}, tasks: 1, reads: 1, next: time.Minute},
-		"elsewhere":                     {machines: []*machine{{phase: missing, due: now}, deletes(true, nothing)}, elsewhere: true, next: none},
+		"one is due, and another later": {machines: []*machine{{phase: missing, due: now}, {phase: confirming, due: at(time.Minute)}}, tasks: 1,
+			reads: 1, next: time.Minute},
+		"elsewhere": {machines: []*machine{{phase: missing, due: now}, deletes(true, nothing)}, elsewhere: true, next: none},
 
-		"a deletion is collected":    {machines: []*machine{deletes(false, nothing)}, next: time.Second},
-		"its window is over":         {machines: []*machine{deletes(false, func(m *machine) { m.requested = at(-time.Second) })}, tasks: 1, reads: 1, next: none},
-		"what is known is not read":  {machines: []*machine{deletes(false, func(m *machine) { m.requested, m.listed = at(-time.Second), instance })}, tasks: 1, next: none},
-		"asked for before a restart": {machines: []*machine{deletes(false, func(m *machine) { m.resumed = true })}, tasks: 1, reads: 1, next: none},
-		"many are collected longer":  {machines: many(manyDeletions, func() *machine { return deletes(false, nothing) }), next: 3500 * time.Millisecond},
-		"the next read":              {machines: []*machine{deletes(true, func(m *machine) { m.due = at(3 * time.Second) })}, next: 3 * time.Second},
-		"the cloud is left alone":    {machines: []*machine{deletes(true, nothing)}, rested: 5 * time.Second, next: 5 * time.Second},
-		"one that is nearly due goes along": {machines: []*machine{deletes(true, nothing), deletes(true, func(m *machine) { m.due = at(400 * time.Millisecond) })},
+		"a deletion is collected": {machines: []*machine{deletes(false, nothing)}, next: time.Second},
+		"its window is over": {machines: []*machine{deletes(false, func(m *machine) { m.requested = at(-time.Second) })}, tasks: 1,
+			reads: 1, next: none},
+		"what is known is not read": {machines: []*machine{deletes(false,
+			func(m *machine) { m.requested, m.listed = at(-time.Second), instance })}, tasks: 1, next: none},
+		"asked for before a restart": {machines: []*machine{deletes(false, func(m *machine) { m.resumed = true })}, tasks: 1, reads: 1,
+			next: none},
+		"many are collected longer": {machines: many(manyDeletions, func() *machine { return deletes(false, nothing) }),
+			next: 3500 * time.Millisecond},
+		"the next read": {machines: []*machine{deletes(true, func(m *machine) { m.due = at(3 * time.Second) })},
+			next: 3 * time.Second},
+		"the cloud is left alone": {machines: []*machine{deletes(true, nothing)}, rested: 5 * time.Second, next: 5 * time.Second},
+		"one that is nearly due goes along": {machines: []*machine{deletes(true, nothing),
+			deletes(true, func(m *machine) { m.due = at(400 * time.Millisecond) })},
 			tasks: 2, reads: 2, next: none},
-		"one that has failed does not": {machines: []*machine{deletes(true, nothing), deletes(true, func(m *machine) { m.due, m.failures = at(400*time.Millisecond), 1 })},
+		"one that has failed does not": {machines: []*machine{deletes(true, nothing),
+			deletes(true, func(m *machine) { m.due, m.failures = at(400*time.Millisecond), 1 })},
 			tasks: 1, reads: 1, next: none},
-		"a new one waits for no read that is far": {machines: []*machine{deletes(false, nothing), deletes(true, func(m *machine) { m.due = at(time.Minute) })},
+		"a new one waits for no read that is far": {machines: []*machine{deletes(false, nothing),
+			deletes(true, func(m *machine) { m.due = at(time.Minute) })},
 			next: time.Second},
-		"a suspect and a deletion are read by a loop each": {machines: []*machine{{phase: missing, due: now}, deletes(true, nothing)}, tasks: 2, reads: 2, next: none},
-		"a deletion that waits to be sent":                 {machines: []*machine{deletes(true, func(m *machine) { m.targets = instance })}, sent: 1, next: none},
-		"a read goes before it":                            {machines: []*machine{deletes(true, func(m *machine) { m.targets = instance }), deletes(true, nothing)}, tasks: 1, reads: 1, next: none},
-		"many that wait to be sent":                        {machines: many(3, func() *machine { return deletes(true, func(m *machine) { m.targets = instance }) }), sent: 2, next: none},
+		"a suspect and a deletion are read by a loop each": {machines: []*machine{{phase: missing, due: now}, deletes(true, nothing)}, tasks: 2,
+			reads: 2, next: none},
+		"a deletion that waits to be sent": {machines: []*machine{deletes(true, func(m *machine) { m.targets = instance })},
+			sent: 1, next: none},
+		"a read goes before it": {machines: []*machine{deletes(true, func(m *machine) { m.targets = instance }),
+			deletes(true, nothing)}, tasks: 1, reads: 1, next: none},
+		"many that wait to be sent": {machines: many(3,
+			func() *machine { return deletes(true, func(m *machine) { m.targets = instance }) }), sent: 2, next: none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -89,7 +104,8 @@ func TestPlan(t *testing.T) {
 				wait = next.Sub(now)
 			}
 			if len(tasks) != c.tasks || reads != c.reads || len(batch) != c.sent || wait != c.next {
-				t.Errorf("%d tasks, %d reads, %d deletions, the next in %s; want %d, %d, %d, %s", len(tasks), reads, len(batch), wait, c.tasks, c.reads, c.sent, c.next)
+				t.Errorf("%d tasks, %d reads, %d deletions, the next in %s; want %d, %d, %d, %s", len(tasks), reads, len(batch), wait, c.tasks, c.reads,
+					c.sent, c.next)
 			}
 		})
 	}

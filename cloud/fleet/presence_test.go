@@ -72,25 +72,42 @@ func TestPresence(t *testing.T) {
 		err      cloud.Code
 		notified int
 	}{
-		"listed":                                {steps: []func(*story){observes, lists(running...)}, phase: tracked, state: cloud.StateRunning, notified: 1},
-		"listed twice":                          {steps: []func(*story){observes, lists(running...), lists(running...)}, phase: tracked, state: cloud.StateRunning, notified: 1},
-		"not listed once":                       {steps: missed, phase: missing, state: cloud.StateRunning, notified: 1},
-		"listed again":                          {steps: append(missed, lists(running...), looks(false, nil, nil)), phase: tracked, state: cloud.StateRunning, notified: 1},
-		"found by a read":                       {steps: append(missed, looks(true, running, nil)), phase: tracked, state: cloud.StateRunning, notified: 1},
-		"its end is read":                       {steps: append(missed, looks(true, stopped, nil)), phase: gone, state: cloud.StateTerminated, gone: true, notified: 2},
-		"its end is listed, and read":           {steps: []func(*story){observes, lists(stopped...), looks(true, stopped, nil)}, phase: gone, state: cloud.StateTerminated, gone: true, notified: 2},
-		"an old listing does not undo its end":  {steps: append(missed, looks(true, stopped, nil), waits(time.Minute), lists(running...)), phase: gone, gone: true, notified: 2},
-		"not found once":                        {steps: append(missed, looks(true, nil, nil)), phase: missing, state: cloud.StateRunning, notified: 1},
-		"not found twice, too soon":             {steps: append(missed, looks(true, nil, nil), waits(lag-1), looks(false, nil, nil)), phase: missing, state: cloud.StateRunning, notified: 1},
-		"not found twice":                       {steps: append(missed, looks(true, nil, nil), waits(lag), looks(true, nil, nil)), phase: gone, gone: true, notified: 2},
-		"a listing undoes that":                 {steps: append(missed, looks(true, nil, nil), waits(lag), looks(true, nil, nil), lists(running...)), phase: tracked, state: cloud.StateRunning, notified: 3},
-		"a read that fails in between":          {steps: append(missed, looks(true, nil, nil), waits(lag), looks(true, nil, unavailable)), phase: missing, state: cloud.StateRunning, notified: 1},
-		"a Finder says once that there is none": {finds: true, steps: append(missed, looks(true, nil, nil)), phase: missing, state: cloud.StateRunning, notified: 1},
-		"and twice":                             {finds: true, steps: append(missed, looks(true, nil, nil), waits(lag), looks(true, nil, nil)), phase: gone, gone: true, notified: 2},
-		"it has lost its tags":                  {finds: true, steps: append(missed, looks(true, nil, cloud.Errorf(cloud.Conflict, "no tags"))), phase: missing, state: cloud.StateRunning, err: cloud.Conflict, notified: 2},
+		"listed": {steps: []func(*story){observes, lists(running...)}, phase: tracked, state: cloud.StateRunning,
+			notified: 1},
+		"listed twice": {steps: []func(*story){observes, lists(running...), lists(running...)}, phase: tracked,
+			state: cloud.StateRunning, notified: 1},
+		"not listed once": {steps: missed, phase: missing, state: cloud.StateRunning, notified: 1},
+		"listed again": {steps: append(missed, lists(running...), looks(false, nil, nil)), phase: tracked,
+			state: cloud.StateRunning, notified: 1},
+		"found by a read": {steps: append(missed, looks(true, running, nil)), phase: tracked, state: cloud.StateRunning,
+			notified: 1},
+		"its end is read": {steps: append(missed, looks(true, stopped, nil)), phase: gone, state: cloud.StateTerminated,
+			gone: true, notified: 2},
+		"its end is listed, and read": {steps: []func(*story){observes, lists(stopped...), looks(true, stopped, nil)}, phase: gone,
+			state: cloud.StateTerminated, gone: true, notified: 2},
+		"an old listing does not undo its end": {steps: append(missed, looks(true, stopped, nil), waits(time.Minute), lists(running...)),
+			phase: gone, gone: true, notified: 2},
+		"not found once": {steps: append(missed, looks(true, nil, nil)), phase: missing, state: cloud.StateRunning,
+			notified: 1},
+		"not found twice, too soon": {steps: append(missed, looks(true, nil, nil), waits(lag-1), looks(false, nil, nil)),
+			phase: missing, state: cloud.StateRunning, notified: 1},
+		"not found twice": {steps: append(missed, looks(true, nil, nil), waits(lag), looks(true, nil, nil)), phase: gone,
+			gone: true, notified: 2},
+		"a listing undoes that": {steps: append(missed, looks(true, nil, nil), waits(lag), looks(true, nil, nil),
+			lists(running...)), phase: tracked, state: cloud.StateRunning, notified: 3},
+		"a read that fails in between": {steps: append(missed, looks(true, nil, nil), waits(lag), looks(true, nil, unavailable)),
+			phase: missing, state: cloud.StateRunning, notified: 1},
+		"a Finder says once that there is none": {finds: true, steps: append(missed, looks(true, nil, nil)), phase: missing,
+			state: cloud.StateRunning, notified: 1},
+		"and twice": {finds: true, steps: append(missed, looks(true, nil, nil), waits(lag), looks(true, nil, nil)),
+			phase: gone, gone: true, notified: 2},
+		"it has lost its tags": {finds: true, steps: append(missed, looks(true, nil, cloud.Errorf(cloud.Conflict, "no tags"))),
+			phase: missing, state: cloud.StateRunning, err: cloud.Conflict, notified: 2},
 		"it has them again": {finds: true, steps: append(missed, looks(true, nil, cloud.Errorf(cloud.Conflict, "no tags")), lists(running...)),
 			phase: tracked, state: cloud.StateRunning, notified: 3},
-		"another cluster's has its token": {steps: []func(*story){observes, lists(cloud.Resource{Kind: cloud.KindInstance, ID: "i", Token: "m", OwnershipID: "other", ProviderID: "p://i", State: cloud.StateRunning})},
+		"another cluster's has its token": {steps: []func(*story){observes,
+			lists(cloud.Resource{Kind: cloud.KindInstance, ID: "i", Token: "m", OwnershipID: "other", ProviderID: "p://i",
+				State: cloud.StateRunning})},
 			phase: missing},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +122,8 @@ func TestPresence(t *testing.T) {
 			if o.Instance != nil {
 				shown = o.Instance.State
 			}
-			if m := r.machines["m"]; m.phase != c.phase || shown != c.state || o.Gone != c.gone || cloud.CodeOf(o.Err) != c.err || s.notified != c.notified {
+			if m := r.machines["m"]; m.phase != c.phase || shown != c.state || o.Gone != c.gone || cloud.CodeOf(o.Err) != c.err ||
+				s.notified != c.notified {
 				t.Errorf("phase %d, state %q, gone %t, error %v, notified %d times", m.phase, shown, o.Gone, o.Err, s.notified)
 			}
 		})

@@ -106,7 +106,8 @@ func (r *records) findExisting(req cloud.Request, now time.Time) (*cloud.Resourc
 	}
 	alive := liveInstances(own)
 	if len(alive) > 1 {
-		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: instances %s all have its token", req.Namespace, req.Name, strings.Join(idsOf(alive), ", "))
+		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: instances %s all have its token", req.Namespace, req.Name,
+			strings.Join(idsOf(alive), ", "))
 	}
 	i := slices.IndexFunc(own, func(r cloud.Resource) bool {
 		return r.Kind == cloud.KindInstance && (len(alive) == 0 || r.ID == alive[0].ID)

@@ -73,7 +73,8 @@ func sizeOf(resources []cloud.Resource) (sum int64) {
 func zones(all []string) ([]string, error) {
 	set := slices.Compact(slices.Sorted(slices.Values(all)))
 	if len(set) > maxZones {
-		return nil, cloud.Errorf(cloud.Unknown, "unexpected response: %d zones, at most %d are possible: check the account's endpoint", len(set), maxZones)
+		return nil, cloud.Errorf(cloud.Unknown, "unexpected response: %d zones, at most %d are possible: check the account's endpoint", len(set),
+			maxZones)
 	}
 	for _, zone := range set {
 		if !fits(zone, maxZoneName) {
@@ -120,7 +121,8 @@ func ownOf(resources []cloud.Resource, token, ownershipID string) ([]cloud.Resou
 	if len(own) == len(resources) {
 		return own, nil
 	}
-	return own, otherOwnerError(token, slices.DeleteFunc(slices.Clone(resources), func(r cloud.Resource) bool { return r.OwnershipID == ownershipID }))
+	return own, otherOwnerError(token, slices.DeleteFunc(slices.Clone(resources),
+		func(r cloud.Resource) bool { return r.OwnershipID == ownershipID }))
 }
 
 // hasInstance reports whether the resources hold the reference's instance, as it was recorded.

@@ -17,7 +17,8 @@ func TestSanitize(t *testing.T) {
 	ip := func(text string) clusterv1.MachineAddress {
 		return clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: text}
 	}
-	good := cloud.Resource{Kind: cloud.KindInstance, ID: "i-1", FailureDomain: "zone-a", Addresses: []clusterv1.MachineAddress{ip("10.0.0.1"), ip("fd00::1")}}
+	good := cloud.Resource{Kind: cloud.KindInstance, ID: "i-1", FailureDomain: "zone-a",
+		Addresses: []clusterv1.MachineAddress{ip("10.0.0.1"), ip("fd00::1")}}
 	if got := sanitize(good); !reflect.DeepEqual(got, good) {
 		t.Errorf("%+v became %+v", good, got)
 	}

@@ -157,7 +157,8 @@ func TestMassAbsence(t *testing.T) {
 		c.with(func() { fleet, c.resources = c.resources, map[string]*testResource{} })
 		time.Sleep(10 * time.Minute)
 		state := a.Inventory()
-		if n := goneOf(a, refs); n != 0 || state.MassAbsence == nil || state.MassAbsence.Missing != 50 || state.MassAbsence.Of != 50 || len(state.MassAbsence.Tokens) != 50 {
+		if n := goneOf(a, refs); n != 0 || state.MassAbsence == nil || state.MassAbsence.Missing != 50 || state.MassAbsence.Of != 50 ||
+			len(state.MassAbsence.Tokens) != 50 {
 			t.Fatalf("%d gone, %+v", n, state.MassAbsence)
 		}
 		if a.Delete(refs[0], time.Now()); true {
@@ -377,7 +378,8 @@ func TestLimitsOfAnother(t *testing.T) {
 		slow := &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "0.01", Burst: 1}, Read: infrav1.RateLimit{PerSecond: "0.01", Burst: 1}}
 		other := func(name, place string) *Account {
 			a, err := s.Set(types.NamespacedName{Namespace: "other", Name: name}, AccountConfig{
-				Spec:        infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "r"}}, RateLimits: slow},
+				Spec: infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Region: "r"}},
+					RateLimits: slow},
 				Credentials: map[string][]byte{"token": []byte("worthless")}, Place: place,
 			})
 			if err != nil {
@@ -581,14 +583,16 @@ func TestHeartbeat(t *testing.T) {
 		New: func(cloud.Config) (cloud.Driver, error) {
 			return watchDriver{testDriver: &testDriver{region: "r"}, stream: &stream{}}, nil
 		}}}, Times: TimesFor(DefaultCall)}
-	a, err := NewAccounts(o).Set(testKey, AccountConfig{Spec: infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{}}}})
+	a, err := NewAccounts(o).Set(testKey, AccountConfig{
+		Spec: infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var all []cloud.Resource
 	for i := range 10_000 {
 		token := fmt.Sprintf("%032d", i)
-		all = append(all, cloud.Resource{Kind: cloud.KindInstance, ID: "i-" + token, Token: token, OwnershipID: "own", ProviderID: "p://" + token, State: cloud.StateRunning})
+		all = append(all, cloud.Resource{Kind: cloud.KindInstance, ID: "i-" + token, Token: token, OwnershipID: "own", ProviderID: "p://" + token,
+			State: cloud.StateRunning})
 		a.Observe(cloud.Reference{Token: token, OwnershipID: "own", ProviderID: "p://" + token}, true)
 	}
 	a.inventory.applyUpdate(cloud.Update{At: time.Now(), All: true, Resources: slices.Clone(all)})

@@ -85,7 +85,8 @@ func (s *schedule) need(now time.Time) need {
 func (s *schedule) health(now time.Time) (health, need) {
 	n := s.need(now)
 	s.follow(now, n)
-	return health{fresh: s.isFresh(now, n), refused: cloud.CodeOf(s.err) == cloud.Unauthorized, doubted: absences{s.records}.massAbsence(now) != nil}, n
+	return health{fresh: s.isFresh(now, n), refused: cloud.CodeOf(s.err) == cloud.Unauthorized,
+		doubted: absences{s.records}.massAbsence(now) != nil}, n
 }
 
 // nextListing reports whether a listing is due, or else when the loop must run again; zero: when it

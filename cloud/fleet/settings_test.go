@@ -22,17 +22,20 @@ func TestSettingsKeepDriver(t *testing.T) {
 		keeps  bool
 		active time.Duration
 	}{
-		"rate limits":            {func(c *AccountConfig) { c.Spec.RateLimits = slow }, true, 5 * time.Second},
-		"pace of listings":       {func(c *AccountConfig) { c.Spec.Inventory.ActiveSeconds = 2 }, true, 2 * time.Second},
-		"nothing":                {func(*AccountConfig) {}, true, 5 * time.Second},
-		"empty rate limits":      {func(c *AccountConfig) { c.Spec.RateLimits = &infrav1.RateLimits{} }, true, 5 * time.Second},
-		"orphan policy":          {func(c *AccountConfig) { c.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete }, true, 5 * time.Second},
-		"a copy of the Secret":   {func(c *AccountConfig) { c.Spec.CredentialsRef = infrav1.LocalReference{Name: "copy"} }, true, 5 * time.Second},
-		"the Secret's data":      {func(c *AccountConfig) { c.Credentials = map[string][]byte{"token": []byte("other")} }, false, 5 * time.Second},
-		"a key of the Secret":    {func(c *AccountConfig) { c.Credentials["more"] = []byte("x") }, false, 5 * time.Second},
-		"the cloud's fields":     {func(c *AccountConfig) { c.Spec.Cloud.Simulated.Region = "s" }, false, 5 * time.Second},
-		"the endpoint":           {func(c *AccountConfig) { c.Spec.Cloud.Simulated.Endpoint = "https://other" }, false, 5 * time.Second},
-		"limits and credentials": {func(c *AccountConfig) { c.Spec.RateLimits, c.Credentials["more"] = slow, []byte("x") }, false, 5 * time.Second},
+		"rate limits":       {func(c *AccountConfig) { c.Spec.RateLimits = slow }, true, 5 * time.Second},
+		"pace of listings":  {func(c *AccountConfig) { c.Spec.Inventory.ActiveSeconds = 2 }, true, 2 * time.Second},
+		"nothing":           {func(*AccountConfig) {}, true, 5 * time.Second},
+		"empty rate limits": {func(c *AccountConfig) { c.Spec.RateLimits = &infrav1.RateLimits{} }, true, 5 * time.Second},
+		"orphan policy":     {func(c *AccountConfig) { c.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete }, true, 5 * time.Second},
+		"a copy of the Secret": {func(c *AccountConfig) { c.Spec.CredentialsRef = infrav1.LocalReference{Name: "copy"} }, true,
+			5 * time.Second},
+		"the Secret's data": {func(c *AccountConfig) { c.Credentials = map[string][]byte{"token": []byte("other")} }, false,
+			5 * time.Second},
+		"a key of the Secret": {func(c *AccountConfig) { c.Credentials["more"] = []byte("x") }, false, 5 * time.Second},
+		"the cloud's fields":  {func(c *AccountConfig) { c.Spec.Cloud.Simulated.Region = "s" }, false, 5 * time.Second},
+		"the endpoint":        {func(c *AccountConfig) { c.Spec.Cloud.Simulated.Endpoint = "https://other" }, false, 5 * time.Second},
+		"limits and credentials": {func(c *AccountConfig) { c.Spec.RateLimits, c.Credentials["more"] = slow, []byte("x") }, false,
+			5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -41,7 +41,8 @@ func (s *slots) check(what string) error {
 	if s.unansweredSince.IsZero() || len(s.starts) == 0 {
 		return nil
 	}
-	return cloud.Errorf(cloud.Unavailable, "%s have had no response since %s; they are tried one at a time", what, s.unansweredSince.UTC().Format(time.RFC3339))
+	return cloud.Errorf(cloud.Unavailable, "%s have had no response since %s; they are tried one at a time", what,
+		s.unansweredSince.UTC().Format(time.RFC3339))
 }
 
 func (s *slots) free() int {

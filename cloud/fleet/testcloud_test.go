@@ -173,7 +173,8 @@ type wireAnswer struct {
 	Place         string
 }
 
-var opClasses = map[string]cloud.Class{"run": cloud.ClassCreate, "balance": cloud.ClassCreate, "terminate": cloud.ClassDelete, "list": cloud.ClassRead, "describe": cloud.ClassRead, "find": cloud.ClassRead, "probe": cloud.ClassRead, "offering": cloud.ClassRead}
+var opClasses = map[string]cloud.Class{"run": cloud.ClassCreate, "balance": cloud.ClassCreate, "terminate": cloud.ClassDelete,
+	"list": cloud.ClassRead, "describe": cloud.ClassRead, "find": cloud.ClassRead, "probe": cloud.ClassRead, "offering": cloud.ClassRead}
 
 func (c *testCloud) serve(w http.ResponseWriter, req *http.Request) {
 	var in wireRequest
@@ -293,7 +294,8 @@ func (c *testCloud) balance(in wireRequest) wireAnswer {
 		return wireAnswer{Code: string(cloud.NotFound), Message: "no such load balancer"}
 	case b == nil:
 		now := time.Now()
-		b = &testResource{Kind: cloud.KindBalancer, ID: id, Token: in.Token, OwnershipID: in.OwnershipID, Created: now, changed: now, State: cloud.StateRunning}
+		b = &testResource{Kind: cloud.KindBalancer, ID: id, Token: in.Token, OwnershipID: in.OwnershipID, Created: now, changed: now,
+			State: cloud.StateRunning}
 		c.resources[id], c.made[in.Token] = b, b
 	}
 	b.Targets = in.Targets
@@ -311,7 +313,8 @@ func (c *testCloud) make(token, ownership, zone string) *testResource {
 	}
 	c.resources[i.ID] = i
 	for n := range c.dependants {
-		nic := &testResource{Kind: cloud.KindNIC, ID: fmt.Sprintf("nic-%s-%d", i.ID, n), Token: token, OwnershipID: ownership, Created: now, changed: now, instance: i.ID}
+		nic := &testResource{Kind: cloud.KindNIC, ID: fmt.Sprintf("nic-%s-%d", i.ID, n), Token: token, OwnershipID: ownership, Created: now,
+			changed: now, instance: i.ID}
 		c.resources[nic.ID] = nic
 	}
 	return i

@@ -34,7 +34,8 @@ func (d *testDriver) call(ctx context.Context, op string, in wireRequest) (wireA
 	if err != nil {
 		return out, err
 	}
-	req, err := http.NewRequestWithContext(cloud.WithOperation(ctx, op, opClasses[op]), http.MethodPost, "http://cloud/"+op, strings.NewReader(string(text)))
+	req, err := http.NewRequestWithContext(cloud.WithOperation(ctx, op, opClasses[op]), http.MethodPost, "http://cloud/"+op,
+		strings.NewReader(string(text)))
 	if err != nil {
 		return out, err
 	}
@@ -76,7 +77,8 @@ func (d *testDriver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resou
 }
 
 func (d *testDriver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) (cloud.Resource, error) {
-	out, err := d.call(ctx, "balance", wireRequest{Token: req.Token, OwnershipID: req.OwnershipID, Targets: req.Targets, Recorded: req.Recorded})
+	out, err := d.call(ctx, "balance", wireRequest{Token: req.Token, OwnershipID: req.OwnershipID, Targets: req.Targets,
+		Recorded: req.Recorded})
 	if err != nil {
 		return cloud.Resource{}, err
 	}
@@ -157,10 +159,13 @@ func (c *testCloud) row() cloud.Cloud {
 	return cloud.Cloud{
 		Name:     "test",
 		Endpoint: func(s *infrav1.DroverAccountSpec) string { return s.Cloud.Simulated.Endpoint },
-		Union:    driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.DroverAccountSpec) *infrav1.SimulatedAccount { return s.Cloud.Simulated }},
-		Limits:   cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}},
-		Traits:   cloud.Traits{CreateHorizon: c.horizon, ReadLag: max(c.lag, c.readLag), TerminationTime: c.ending, CascadesDelete: c.cascades, ZonalIdempotency: c.zonal, Named: c.named},
-		Batch:    cloud.Batch{Read: 100, Delete: 100},
+		Union: driverkit.Fields[infrav1.SimulatedAccount,
+			infrav1.SimulatedMachine]{Account: func(s *infrav1.DroverAccountSpec) *infrav1.SimulatedAccount { return s.Cloud.Simulated }},
+		Limits: cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10},
+			Read: cloud.Limit{PerSecond: 10, Burst: 20}},
+		Traits: cloud.Traits{CreateHorizon: c.horizon, ReadLag: max(c.lag, c.readLag), TerminationTime: c.ending, CascadesDelete: c.cascades,
+			ZonalIdempotency: c.zonal, Named: c.named},
+		Batch: cloud.Batch{Read: 100, Delete: 100},
 		New: func(cfg cloud.Config) (cloud.Driver, error) {
 			if len(cfg.Credentials["token"]) == 0 {
 				return nil, cloud.Errorf(cloud.Unauthorized, "the Secret lacks the key token")
@@ -169,7 +174,8 @@ func (c *testCloud) row() cloud.Cloud {
 			if err != nil {
 				return nil, err
 			}
-			return &testDriver{region: cfg.Account.Cloud.Simulated.Region, credential: string(cfg.Credentials["token"]), http: http.Client{Transport: transport}}, nil
+			return &testDriver{region: cfg.Account.Cloud.Simulated.Region, credential: string(cfg.Credentials["token"]),
+				http: http.Client{Transport: transport}}, nil
 		},
 	}
 }

@@ -13,11 +13,13 @@ import (
 // What has an ownership ID and no token belongs to no machine, so no call without a token selects
 // it.
 func TestWithoutTokenNothingIsSelected(t *testing.T) {
-	for _, ref := range []cloud.Reference{{}, {ProviderID: "test:///a/i-other"}, {OwnershipID: "another-cluster", ProviderID: "test:///a/i-other"}} {
+	for _, ref := range []cloud.Reference{{}, {ProviderID: "test:///a/i-other"},
+		{OwnershipID: "another-cluster", ProviderID: "test:///a/i-other"}} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newTestCloud(t)
 			a := c.begin(t).account(t)
-			foreign := &testResource{Kind: cloud.KindInstance, ID: "i-foreign", OwnershipID: "another-cluster", Zone: "a", State: cloud.StateRunning, Created: time.Now()}
+			foreign := &testResource{Kind: cloud.KindInstance, ID: "i-foreign", OwnershipID: "another-cluster", Zone: "a", State: cloud.StateRunning,
+				Created: time.Now()}
 			c.with(func() { c.resources[foreign.ID] = foreign })
 			until(t, 5*time.Minute, "listed", func() bool { began, all := a.Listing(time.Minute); return !began.IsZero() && len(all) == 1 })
 			if d := a.Delete(ref, time.Now()); d.Gone || cloud.CodeOf(d.Err) != cloud.InvalidSpec {
@@ -32,7 +34,8 @@ func TestWithoutTokenNothingIsSelected(t *testing.T) {
 			if found, failed := a.Read(t.Context(), []cloud.Reference{ref}); len(found) > 0 || cloud.CodeOf(failed[""]) != cloud.InvalidSpec {
 				t.Errorf("Read: %v, %v", found, failed)
 			}
-			resources := []cloud.Resource{{Kind: cloud.KindInstance, ID: "i-foreign"}, {Kind: cloud.KindInstance, ID: "i-gone", Token: "m"}, {Kind: cloud.KindInstance, ID: "i-foreign"}}
+			resources := []cloud.Resource{{Kind: cloud.KindInstance, ID: "i-foreign"}, {Kind: cloud.KindInstance, ID: "i-gone", Token: "m"},
+				{Kind: cloud.KindInstance, ID: "i-foreign"}}
 			if errs := a.Remove(t.Context(), resources); len(errs) != 3 || errs[0] == nil || errs[1] != nil || errs[2] == nil {
 				t.Errorf("Remove: %v", errs)
 			}

@@ -168,7 +168,8 @@ func (t *transport) waitForTurn(req *http.Request, op cloud.Operation) error {
 	// A client follows a redirect with a new request that names the answer which redirected it. The
 	// credentials would follow too.
 	if from := req.Response; from != nil && from.Request != nil && from.Request.URL.Host != req.URL.Host {
-		return cloud.Errorf(cloud.Unavailable, "%s: %s redirected to %s; Drover does not follow redirects", op.Name, from.Request.URL.Host, req.URL.Host)
+		return cloud.Errorf(cloud.Unavailable, "%s: %s redirected to %s; Drover does not follow redirects", op.Name, from.Request.URL.Host,
+			req.URL.Host)
 	}
 	ctx := req.Context()
 	if err := ctx.Err(); err != nil {

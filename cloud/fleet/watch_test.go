@@ -141,7 +141,8 @@ func TestWatchedIsNotListed(t *testing.T) {
 		refs := c.observed(a, 40)
 		time.Sleep(15 * time.Second)
 		for _, ref := range refs {
-			if o := a.Observe(ref, true); o.Instance == nil || o.Instance.State != cloud.StateRunning || s.count(ref.Token) != 2 { // once for its existence, once for running
+			if o := a.Observe(ref, true); o.Instance == nil || o.Instance.State != cloud.StateRunning ||
+				s.count(ref.Token) != 2 { // once for its existence, once for running
 				t.Errorf("%+v, told %d times", o, s.count(ref.Token))
 			}
 		}
@@ -150,7 +151,8 @@ func TestWatchedIsNotListed(t *testing.T) {
 		if n := c.count("list"); n != 1 || begun != 1 || open != 1 {
 			t.Errorf("%d listings, %d streams, %d open", n, begun, open)
 		}
-		if state := a.Inventory(); !state.Fresh || state.Err != nil || state.ReceiveErr != nil || !state.Received || state.Instances != 40 || time.Since(state.LastComplete) > 2*time.Minute || s.accountChanges() != 1 {
+		if state := a.Inventory(); !state.Fresh || state.Err != nil || state.ReceiveErr != nil || !state.Received || state.Instances != 40 ||
+			time.Since(state.LastComplete) > 2*time.Minute || s.accountChanges() != 1 {
 			t.Errorf("%+v, told %d times", state, s.accountChanges())
 		}
 		if n := c.count("describe"); n != 0 {

@@ -65,7 +65,8 @@ func TestLookupsAreCapped(t *testing.T) {
 // TestWorkersAreLeft: once accounts hold half of the workers, one that holds none may take one
 // still, and learns at its end that the next machine may go. An account without others leaves one.
 func TestWorkersAreLeft(t *testing.T) {
-	for _, c := range []struct{ workers, silent, want int }{{50, 1, maxConcurrentCreates}, {50, 5, 27}, {8, 1, 4}, {8, 3, 6}, {8, 6, 9}, {1, 1, 1}, {0, 5, 5 * maxConcurrentCreates}} {
+	for _, c := range []struct{ workers, silent, want int }{{50, 1, maxConcurrentCreates}, {50, 5, 27}, {8, 1, 4}, {8, 3, 6}, {8, 6, 9},
+		{1, 1, 1}, {0, 5, 5 * maxConcurrentCreates}} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &workers{all: c.workers}
 			account := func(i int) (types.NamespacedName, *admission) { // each in a place of its own

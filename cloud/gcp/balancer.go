@@ -274,10 +274,12 @@ func (d *driver) makeBalancer(ctx context.Context, req cloud.BalancerRequest, b 
 
 // insertPart makes a part, or finds it if an earlier call has made it. The same call, sent again,
 // returns its operation as it is by then. So the next one after an error has another ID.
-func (d *driver) insertPart(ctx context.Context, req cloud.BalancerRequest, c collection, zones []string, b *balancer) (ended bool, err error) {
+func (d *driver) insertPart(ctx context.Context, req cloud.BalancerRequest, c collection, zones []string,
+	b *balancer) (ended bool, err error) {
 	id := requestID(cloud.Request{Token: req.Token}, c.path, b.failures)
 	ended, err = d.change(ctx, request{
-		op: "Create" + c.kind, class: cloud.ClassCreate, method: http.MethodPost, path: c.path, query: url.Values{"requestId": {id}}, in: d.partBody(req, c, zones),
+		op: "Create" + c.kind, class: cloud.ClassCreate, method: http.MethodPost, path: c.path, query: url.Values{"requestId": {id}},
+		in: d.partBody(req, c, zones),
 	})
 	if !driverkit.RefusedAs(err, alreadyExists, resourceExists) {
 		return ended, err
@@ -300,8 +302,9 @@ func (d *driver) partBody(req cloud.BalancerRequest, c collection, zones []strin
 	switch c {
 	case healthChecks:
 		return &healthCheck{
-			part: meta, Type: "HTTPS", Interval: checkSeconds, Timeout: timeoutSeconds, HealthyThreshold: checkThreshold, UnhealthyThreshold: checkThreshold,
-			HTTPS: httpsCheck{Path: checkPath, PortSpecification: "USE_SERVING_PORT"},
+			part: meta, Type: "HTTPS", Interval: checkSeconds, Timeout: timeoutSeconds, HealthyThreshold: checkThreshold,
+			UnhealthyThreshold: checkThreshold,
+			HTTPS:              httpsCheck{Path: checkPath, PortSpecification: "USE_SERVING_PORT"},
 		}
 	case backendServices:
 		service := &backendService{
@@ -309,15 +312,18 @@ func (d *driver) partBody(req cloud.BalancerRequest, c collection, zones []strin
 			HealthChecks: []string{d.partURL(healthChecks, meta.Name)}, Draining: &draining{drainSeconds},
 		}
 		for _, zone := range zones {
-			service.Backends = append(service.Backends, backend{Group: d.partURL(endpointGroups(zone), meta.Name), Mode: "CONNECTION", MaxPerEndpoint: connections})
+			service.Backends = append(service.Backends, backend{Group: d.partURL(endpointGroups(zone), meta.Name), Mode: "CONNECTION",
+				MaxPerEndpoint: connections})
 		}
 		return service
 	case tcpProxies:
 		return &tcpProxy{part: meta, Service: d.partURL(backendServices, meta.Name)}
 	case forwardingRules:
-		return &forwardingRule{part: meta, Scheme: external, Protocol: "TCP", PortRange: strconv.Itoa(int(req.Port)), Target: d.partURL(tcpProxies, meta.Name)}
+		return &forwardingRule{part: meta, Scheme: external, Protocol: "TCP", PortRange: strconv.Itoa(int(req.Port)),
+			Target: d.partURL(tcpProxies, meta.Name)}
 	}
-	return &endpointGroup{part: meta, Type: "GCE_VM_IP_PORT", DefaultPort: req.Port, Network: networkPath(d.account, spec.HostProject, spec.Network)}
+	return &endpointGroup{part: meta, Type: "GCE_VM_IP_PORT", DefaultPort: req.Port,
+		Network: networkPath(d.account, spec.HostProject, spec.Network)}
 }
 
 // external is the load balancing scheme.
@@ -405,14 +411,15 @@ func unavailableIfNotFound(err error) error {
 // endpoints lists the endpoints of a group, with their health.
 func (d *driver) endpoints(ctx context.Context, zone, name string) ([]endpointStatus, error) {
 	const op = "ListNetworkEndpoints"
-	return driverkit.SizedPages(ctx, op, &d.sizes, 1, pageSize, func(ctx context.Context, next string, size int) ([]endpointStatus, string, error) {
-		var page listed[endpointStatus]
-		err := d.call(ctx, request{
-			op: op, class: cloud.ClassRead, method: http.MethodPost, path: endpointGroups(zone).path + "/" + name + "/listNetworkEndpoints",
-			query: pageQuery("", next, size), in: map[string]string{"healthStatus": "SHOW"}, out: &page,
+	return driverkit.SizedPages(ctx, op, &d.sizes, 1, pageSize,
+		func(ctx context.Context, next string, size int) ([]endpointStatus, string, error) {
+			var page listed[endpointStatus]
+			err := d.call(ctx, request{
+				op: op, class: cloud.ClassRead, method: http.MethodPost, path: endpointGroups(zone).path + "/" + name + "/listNetworkEndpoints",
+				query: pageQuery("", next, size), in: map[string]string{"healthStatus": "SHOW"}, out: &page,
+			})
+			return page.Items, page.NextPageToken, page.check(d, op, err)
 		})
-		return page.Items, page.NextPageToken, page.check(d, op, err)
-	})
 }
 
 // hasState reports whether a health check gives the endpoint this state.
@@ -636,7 +643,8 @@ func (d *driver) deletePart(ctx context.Context, c collection, b *balancer) (end
 	if err != nil || found == nil || !found.isOf(b.token, b.owner) {
 		return err == nil, err
 	}
-	ended, err = d.change(ctx, request{op: "Delete" + c.kind, class: cloud.ClassDelete, method: http.MethodDelete, path: c.path + "/" + found.Name})
+	ended, err = d.change(ctx, request{op: "Delete" + c.kind, class: cloud.ClassDelete, method: http.MethodDelete, path: c.path + "/" +
+		found.Name})
 	if driverkit.RefusedAs(err, notFound) {
 		return true, nil
 	}

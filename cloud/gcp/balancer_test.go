@@ -20,7 +20,8 @@ import (
 )
 
 func balancerRequest(targets ...string) cloud.BalancerRequest {
-	return cloud.BalancerRequest{Token: "balancer", OwnershipID: "owner", Namespace: "ns", Name: "blue", Port: 6443, Targets: targets, Spec: testBalancer()}
+	return cloud.BalancerRequest{Token: "balancer", OwnershipID: "owner", Namespace: "ns", Name: "blue", Port: 6443, Targets: targets,
+		Spec: testBalancer()}
 }
 
 var balancerRef = []cloud.Reference{{Token: "balancer", OwnershipID: "owner"}}
@@ -345,7 +346,8 @@ func TestForeignParts(t *testing.T) {
 	others := d.partBody(balancerRequest(), healthChecks, nil).(*healthCheck)
 	others.Description = cloud.TagToken + "=others"
 	id := requestID(cloud.Request{Token: "others"}, "", 0)
-	_, err := d.change(ctx, request{op: "CreateHealthCheck", method: http.MethodPost, path: healthChecks.path, query: url.Values{"requestId": {id}}, in: others})
+	_, err := d.change(ctx, request{op: "CreateHealthCheck", method: http.MethodPost, path: healthChecks.path,
+		query: url.Values{"requestId": {id}}, in: others})
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = d.EnsureBalancer(ctx, balancerRequest())
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)

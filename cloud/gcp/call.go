@@ -101,7 +101,8 @@ func listAll[T any](ctx context.Context, d *driver, op string, c listing, filter
 		ctx = driverkit.WithBounds(ctx, driverkit.Bounds{Members: maxMembers})
 		query := pageQuery(filter, next, size)
 		query.Set("fields", "kind,nextPageToken,unreachables,warning,items/*/warning,items/*/"+c.collection+"("+c.fields+")")
-		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "aggregated/" + c.collection, query: query, out: &page})
+		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "aggregated/" + c.collection, query: query,
+			out: &page})
 		switch {
 		case err != nil:
 			return nil, "", err
@@ -125,7 +126,8 @@ func listAll[T any](ctx context.Context, d *driver, op string, c listing, filter
 func listGlobal[T any](ctx context.Context, d *driver, op string, c collection, filter string) ([]T, error) {
 	return driverkit.SizedPages(ctx, op, &d.sizes, 1, pageSize, func(ctx context.Context, next string, size int) ([]T, string, error) {
 		var page listed[T]
-		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: c.path, query: pageQuery(filter, next, size), out: &page})
+		err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: c.path, query: pageQuery(filter, next, size),
+			out: &page})
 		return page.Items, page.NextPageToken, page.check(d, op, err)
 	})
 }

@@ -83,7 +83,10 @@ func TestGoogleClients(t *testing.T) {
 		return states
 	}
 	g.Eventually(list).Should(HaveExactElements(cloud.StateRunning, cloud.StateRunning, cloud.StateRunning))
-	target := listed[slices.IndexFunc(listed, func(r cloud.Resource) bool { return strings.HasSuffix(r.ProviderID, "/m-1") })].Addresses[1].Address
+	target := listed[slices.IndexFunc(listed, func(r cloud.Resource) bool {
+		return strings.HasSuffix(r.ProviderID,
+			"/m-1")
+	})].Addresses[1].Address
 	balancer := balanced(t, d, balancerRequest(target))
 	stub.Maintain(zones[0], "m-1", time.Now().Add(time.Hour))
 	stub.Preempt(zones[0], "m-2")
@@ -155,7 +158,8 @@ func agree(t *testing.T, read clientReading, listed []cloud.Resource) {
 		}
 		g.Expect(m.Addresses).To(ConsistOf(addresses))
 	}
-	g.Expect(read.Disks).To(ConsistOf("europe-west4-a/m-1", "europe-west4-a/m-2", "europe-west4-a/m-2-1", "europe-west4-a/m-2-2", "europe-west4-a/m-3"))
+	g.Expect(read.Disks).To(ConsistOf("europe-west4-a/m-1", "europe-west4-a/m-2", "europe-west4-a/m-2-1", "europe-west4-a/m-2-2",
+		"europe-west4-a/m-3"))
 	g.Expect(read.Unreachables).To(ConsistOf("zones/us-east1-b"))
 	g.Expect(read.Warnings).To(ConsistOf("UNREACHABLE"))
 	g.Expect([]string{read.Region, read.MachineType, read.Image}).To(Equal([]string{gcpstub.Region, "e2-standard-2", gcpstub.Image}))

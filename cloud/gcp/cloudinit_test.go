@@ -46,7 +46,8 @@ json.dump({
 // user data, the host name, the zone, and with the row's template the machine's provider ID.
 func TestCloudInit(t *testing.T) {
 	t.Parallel()
-	template := "## template: jinja\n#cloud-config\nruncmd:\n- echo 'äöü, \"quotes\" and\ttabs'\n- echo %s\n" + strings.Repeat("# long\n", 20_000)
+	template := "## template: jinja\n#cloud-config\nruncmd:\n- echo 'äöü, \"quotes\" and\ttabs'\n- echo %s\n" +
+		strings.Repeat("# long\n", 20_000)
 	for name, extra := range map[string]string{"text": "", "base64": "# \x01\n"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -41,7 +41,8 @@ func keyJSON(key *rsa.PrivateKey, changes map[string]any) []byte {
 	}
 	file := map[string]any{
 		"type": "service_account", "project_id": gcpstub.Project, "private_key_id": "4711", "client_email": testEmail,
-		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), "token_uri": "https://oauth2.googleapis.com/token",
+		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})),
+		"token_uri":   "https://oauth2.googleapis.com/token",
 	}
 	for name, value := range changes {
 		file[name] = value
@@ -60,7 +61,8 @@ func testCredentials() map[string][]byte {
 func testAccount() *infrav1.DroverAccountSpec {
 	return &infrav1.DroverAccountSpec{
 		CredentialsRef: infrav1.LocalReference{Name: "c"},
-		Cloud:          infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region, UniverseDomain: googleapis}},
+		Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region,
+			UniverseDomain: googleapis}},
 	}
 }
 
@@ -146,7 +148,8 @@ func conform(t *testing.T, options gcpstub.Options, machines int) {
 		// leaves the zone open. Until a new instance is decided on, listings are read; the suite
 		// asks often. What exists is read after its operation. A listing also reads disks, which
 		// may take a page more than instances.
-		Calls:  conformance.Calls{Probe: 2, Create: 12, Again: 2, Offering: 3, List: 4, Describe: 3, Page: 50, Delete: 5, Console: 1, Balancer: 40, Targets: 1},
+		Calls: conformance.Calls{Probe: 2, Create: 12, Again: 2, Offering: 3, List: 4, Describe: 3, Page: 50, Delete: 5, Console: 1,
+			Balancer: 40, Targets: 1},
 		Inject: injections(stub),
 		Foreign: func(testing.TB) func() bool {
 			return stub.Launch(gcpstub.Zones()[0], "other", map[string]any{"team": "others"})

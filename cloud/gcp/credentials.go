@@ -164,7 +164,8 @@ func (c *credential) get(ctx context.Context) (token, error) {
 	if err != nil {
 		return token{}, err
 	}
-	return c.ask(ctx, http.MethodPost, service, url.Values{"grant_type": {"urn:ietf:params:oauth:grant-type:jwt-bearer"}, "assertion": {assertion}})
+	return c.ask(ctx, http.MethodPost, service, url.Values{"grant_type": {"urn:ietf:params:oauth:grant-type:jwt-bearer"},
+		"assertion": {assertion}})
 }
 
 func (c *credential) sign(claims jwt.MapClaims) (string, error) {

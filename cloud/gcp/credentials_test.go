@@ -26,7 +26,8 @@ func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return
 
 // response returns an answer of a type.
 func response(req *http.Request, status int, kind, body string) *http.Response {
-	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {kind}}, Request: req, Body: io.NopCloser(strings.NewReader(body))}
+	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {kind}}, Request: req,
+		Body: io.NopCloser(strings.NewReader(body))}
 }
 
 // federation returns a Secret with a workload identity federation, with changes.
@@ -62,45 +63,52 @@ func TestCredentials(t *testing.T) {
 		"a key of another service":     {key(map[string]any{"token_uri": "https://elsewhere.test/token"}), accepted},
 		"a Secret of another provider": {map[string][]byte{keyOfMCM: keyJSON(testKeys()[0], nil), "userData": []byte("#cloud-config")}, accepted},
 		"a federated identity":         {federation(nil), accepted},
-		"impersonation":                {federation(map[string]any{"subject_token_type": "urn:x", "service_account_impersonation_url": impersonate}), accepted},
-		"an empty source":              {federation(map[string]any{"credential_source": nil}), accepted},
-		"another key":                  {map[string][]byte{keyCredentials: keyJSON(testKeys()[1], nil)}, asked},
-		"another identity":             {key(map[string]any{"client_email": "other@x"}), asked},
-		"another audience":             {federation(map[string]any{"audience": "//other"}), asked},
-		"a foreign service account":    {federation(map[string]any{"subject_token_type": "urn:x", "service_account_impersonation_url": strings.Replace(impersonate, "drover@", "other@", 1)}), asked},
-		"no impersonation":             {federation(map[string]any{"subject_token_type": "urn:x"}), asked},
-		"nothing":                      {map[string][]byte{}, refused},
-		"no private key":               {key(map[string]any{"private_key": "marked-nothing"}), refused},
-		"no email":                     {key(map[string]any{"client_email": ""}), refused},
-		"a key of another universe":    {key(map[string]any{"universe_domain": "elsewhere.test"}), refused},
-		"a user":                       {key(map[string]any{"type": "authorized_user"}), refused},
-		"an impersonated account":      {key(map[string]any{"type": "impersonated_service_account"}), refused},
-		"no subject token":             {map[string][]byte{keyCredentials: federation(nil)[keyCredentials]}, refused},
-		"no audience":                  {federation(map[string]any{"audience": ""}), refused},
-		"a file":                       {source(map[string]any{"file": "/etc/passwd"}), refused},
-		"a URL":                        {source(map[string]any{"url": "http://169.254.169.254/"}), refused},
-		"a program":                    {source(map[string]any{"executable": map[string]any{"command": "/bin/sh"}}), refused},
-		"AWS' metadata":                {source(map[string]any{"environment_id": "aws1"}), refused},
-		"a certificate":                {source(map[string]any{"certificate": map[string]any{"use_default_certificate_config": true}}), refused},
-		"a token service elsewhere":    {federation(map[string]any{"token_url": "https://sts.elsewhere.test/v1/token"}), refused},
-		"a token service's lookalike":  {federation(map[string]any{"token_url": "https://sts.googleapis.com.elsewhere.test/v1/token"}), refused},
-		"impersonation elsewhere":      {federation(map[string]any{"service_account_impersonation_url": "https://elsewhere.test/v1/projects/-/serviceAccounts/a:generateAccessToken"}), refused},
-		"impersonation's lookalike":    {federation(map[string]any{"service_account_impersonation_url": strings.Replace(impersonate, "googleapis.com", "googleapis.com.elsewhere.test", 1)}), refused},
-		"impersonation with a user":    {federation(map[string]any{"service_account_impersonation_url": strings.Replace(impersonate, "googleapis.com", "googleapis.com@elsewhere.test", 1)}), refused},
-		"impersonation of another API": {federation(map[string]any{"service_account_impersonation_url": "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/a:signBlob"}), refused},
+		"impersonation": {federation(map[string]any{"subject_token_type": "urn:x",
+			"service_account_impersonation_url": impersonate}), accepted},
+		"an empty source":  {federation(map[string]any{"credential_source": nil}), accepted},
+		"another key":      {map[string][]byte{keyCredentials: keyJSON(testKeys()[1], nil)}, asked},
+		"another identity": {key(map[string]any{"client_email": "other@x"}), asked},
+		"another audience": {federation(map[string]any{"audience": "//other"}), asked},
+		"a foreign service account": {federation(map[string]any{"subject_token_type": "urn:x",
+			"service_account_impersonation_url": strings.Replace(impersonate, "drover@", "other@", 1)}), asked},
+		"no impersonation":            {federation(map[string]any{"subject_token_type": "urn:x"}), asked},
+		"nothing":                     {map[string][]byte{}, refused},
+		"no private key":              {key(map[string]any{"private_key": "marked-nothing"}), refused},
+		"no email":                    {key(map[string]any{"client_email": ""}), refused},
+		"a key of another universe":   {key(map[string]any{"universe_domain": "elsewhere.test"}), refused},
+		"a user":                      {key(map[string]any{"type": "authorized_user"}), refused},
+		"an impersonated account":     {key(map[string]any{"type": "impersonated_service_account"}), refused},
+		"no subject token":            {map[string][]byte{keyCredentials: federation(nil)[keyCredentials]}, refused},
+		"no audience":                 {federation(map[string]any{"audience": ""}), refused},
+		"a file":                      {source(map[string]any{"file": "/etc/passwd"}), refused},
+		"a URL":                       {source(map[string]any{"url": "http://169.254.169.254/"}), refused},
+		"a program":                   {source(map[string]any{"executable": map[string]any{"command": "/bin/sh"}}), refused},
+		"AWS' metadata":               {source(map[string]any{"environment_id": "aws1"}), refused},
+		"a certificate":               {source(map[string]any{"certificate": map[string]any{"use_default_certificate_config": true}}), refused},
+		"a token service elsewhere":   {federation(map[string]any{"token_url": "https://sts.elsewhere.test/v1/token"}), refused},
+		"a token service's lookalike": {federation(map[string]any{"token_url": "https://sts.googleapis.com.elsewhere.test/v1/token"}), refused},
+		"impersonation elsewhere": {federation(map[string]any{
+			"service_account_impersonation_url": "https://elsewhere.test/v1/projects/-/serviceAccounts/a:generateAccessToken"}), refused},
+		"impersonation's lookalike": {federation(map[string]any{"service_account_impersonation_url": strings.Replace(impersonate,
+			"googleapis.com", "googleapis.com.elsewhere.test", 1)}), refused},
+		"impersonation with a user": {federation(map[string]any{"service_account_impersonation_url": strings.Replace(impersonate,
+			"googleapis.com", "googleapis.com@elsewhere.test", 1)}), refused},
+		"impersonation of another API": {federation(map[string]any{
+			"service_account_impersonation_url": "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/a:signBlob"}), refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
 			stub := start(t, gcpstub.Options{Subjects: func(s string) bool { return s == "marked-subject" }})
 			wire, calls := stub.Transport(), 0
-			d, err := newDriver(cloud.Config{Account: testAccount(), Credentials: test.secret, Connect: conformance.Through(roundTrip(func(req *http.Request) (*http.Response, error) {
-				calls++
-				if !strings.HasSuffix(req.URL.Host, ".googleapis.com") || req.URL.Scheme != "https" {
-					t.Errorf("a call of %s", req.URL)
-				}
-				return wire.RoundTrip(req)
-			}))})
+			d, err := newDriver(cloud.Config{Account: testAccount(), Credentials: test.secret,
+				Connect: conformance.Through(roundTrip(func(req *http.Request) (*http.Response, error) {
+					calls++
+					if !strings.HasSuffix(req.URL.Host, ".googleapis.com") || req.URL.Scheme != "https" {
+						t.Errorf("a call of %s", req.URL)
+					}
+					return wire.RoundTrip(req)
+				}))})
 			if err == nil {
 				_, err = d.Probe(t.Context())
 			}
@@ -177,7 +185,8 @@ func TestTokenErrors(t *testing.T) {
 		g.Expect(err).To(MatchError("Unauthorized: GetToken: invalid_grant: The subject token is invalid: [credential]"))
 	}
 	g.Expect(stub.Calls()["POST token"]).To(Equal(1), "refused credentials are not tried again at once")
-	for status, want := range map[int]cloud.Code{302: cloud.Unknown, 200: cloud.Unknown, 429: cloud.Throttled, 503: cloud.Unavailable, 0: cloud.Unavailable} {
+	for status, want := range map[int]cloud.Code{302: cloud.Unknown, 200: cloud.Unknown, 429: cloud.Throttled, 503: cloud.Unavailable,
+		0: cloud.Unavailable} {
 		through := roundTrip(func(req *http.Request) (*http.Response, error) {
 			if status == 0 {
 				return nil, errors.New("no route")
@@ -247,7 +256,8 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}
-	if got := document.JudgeAnswer(http.MethodPost, "/compute/v1/projects/p/zones/z/instances", []byte(`{"kind":"compute#operation","instance":{}}`)); len(got) != 1 {
+	if got := document.JudgeAnswer(http.MethodPost, "/compute/v1/projects/p/zones/z/instances",
+		[]byte(`{"kind":"compute#operation","instance":{}}`)); len(got) != 1 {
 		t.Errorf("an answer: %q", got)
 	}
 }

@@ -91,7 +91,8 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	if err != nil {
 		return cloud.Info{}, err
 	}
-	return cloud.Info{Place: strings.Join([]string{"gcp", universeOf(d.account), d.account.ProjectID, d.account.Region}, ":"), FailureDomains: r.Zones}, nil
+	return cloud.Info{Place: strings.Join([]string{"gcp", universeOf(d.account), d.account.ProjectID, d.account.Region}, ":"),
+		FailureDomains: r.Zones}, nil
 }
 
 // readRegion returns the region with the names of its zones, sorted.
@@ -100,7 +101,8 @@ func (d *driver) readRegion(ctx context.Context) (r region, err error) {
 	err = d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "regions/" + d.account.Region, out: &r})
 	switch {
 	case driverkit.RefusedAs(err, notFound):
-		return region{}, cloud.Errorf(cloud.InvalidSpec, "project %q or region %q does not exist: check spec.cloud.gcp", d.account.ProjectID, d.account.Region)
+		return region{}, cloud.Errorf(cloud.InvalidSpec, "project %q or region %q does not exist: check spec.cloud.gcp", d.account.ProjectID,
+			d.account.Region)
 	case err != nil:
 		return region{}, err
 	case r.Name != d.account.Region || !strings.HasSuffix(r.SelfLink, "/projects/"+d.account.ProjectID+"/regions/"+r.Name):
@@ -163,7 +165,8 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 }
 
 // insert sends the request. Sent again, it returns the operation as it is by then.
-func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GCPMachine, zone string, known creation) (cloud.Resource, error) {
+func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GCPMachine, zone string,
+	known creation) (cloud.Resource, error) {
 	var answer operation
 	err := d.call(ctx, request{
 		op: createInstance, class: cloud.ClassCreate, method: http.MethodPost, path: "zones/" + zone + "/instances",
@@ -203,7 +206,8 @@ func (d *driver) insert(ctx context.Context, req cloud.Request, spec *infrav1.GC
 		return cloud.Resource{}, asUnknown(err)
 	case found == nil:
 		d.creations.Forget(req.Token)
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%s: the instance %s was created in %s and is gone: delete the Machine to replace it", createInstance, instanceName(req), zone)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict,
+			"%s: the instance %s was created in %s and is gone: delete the Machine to replace it", createInstance, instanceName(req), zone)
 	}
 	return d.made(req, found)
 }
@@ -219,7 +223,8 @@ func (d *driver) made(req cloud.Request, found *instance) (cloud.Resource, error
 	r := d.resource(found)
 	switch {
 	case r.Token != req.Token || r.OwnershipID != req.OwnershipID:
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "an instance %s exists in %s and does not belong to this machine: delete it, or the Machine", instanceName(req), r.FailureDomain)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict,
+			"an instance %s exists in %s and does not belong to this machine: delete it, or the Machine", instanceName(req), r.FailureDomain)
 	case found.isUndecided() && d.creations.isOpen(req.Token):
 		return cloud.Resource{}, d.beingMade(req, r.FailureDomain)
 	}
@@ -228,7 +233,8 @@ func (d *driver) made(req cloud.Request, found *instance) (cloud.Resource, error
 }
 
 func (d *driver) beingMade(req cloud.Request, zone string) error {
-	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: d.poll, Message: createInstance + ": Compute Engine is creating instance " + instanceName(req) + " in " + zone}
+	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: d.poll, Message: createInstance + ": Compute Engine is creating instance " +
+		instanceName(req) + " in " + zone}
 }
 
 // asUnknown returns the error of a read after a create, whose outcome it leaves open.
@@ -247,7 +253,8 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request, zone string) (clo
 	case err != nil:
 		return cloud.Resource{}, asUnknown(err)
 	case found == nil:
-		return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "CreateInstance: the instance %s existed in %s, and is gone now", instanceName(req), zone)
+		return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "CreateInstance: the instance %s existed in %s, and is gone now",
+			instanceName(req), zone)
 	}
 	return d.made(req, found)
 }
@@ -276,7 +283,8 @@ func (d *driver) findByToken(ctx context.Context, req cloud.Request) (*instance,
 func (d *driver) get(ctx context.Context, zone, name string) (*instance, error) {
 	const op = "GetInstance"
 	var found instance
-	err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "zones/" + zone + "/instances/" + url.PathEscape(name), out: &found})
+	err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "zones/" + zone + "/instances/" +
+		url.PathEscape(name), out: &found})
 	switch {
 	case driverkit.RefusedAs(err, notFound):
 		return nil, nil
@@ -423,7 +431,8 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 		return cloud.Invalid("delete %s %s: the kind is not supported on GCP", r.Kind, r.ID)
 	}
 	zone, name, _ := strings.Cut(r.ID, "/")
-	_, err := d.change(ctx, request{op: op, class: cloud.ClassDelete, method: http.MethodDelete, path: "zones/" + zone + "/" + collection + "/" + url.PathEscape(name)})
+	_, err := d.change(ctx, request{op: op, class: cloud.ClassDelete, method: http.MethodDelete, path: "zones/" + zone + "/" + collection +
+		"/" + url.PathEscape(name)})
 	if driverkit.RefusedAs(err, notFound) {
 		return nil
 	}

@@ -51,7 +51,8 @@ func everything(m *infrav1.GCPMachine) {
 	key := infrav1.GCPKMSKey{Name: "projects/p/locations/l/keyRings/r/cryptoKeys/k", ServiceAccount: "kms@p.iam.gserviceaccount.com"}
 	m.Image = infrav1.GCPImage{Family: gcpstub.Image, Project: "ubuntu-os-cloud"}
 	m.NetworkInterfaces = []infrav1.GCPNetworkInterface{{
-		Network: gcpstub.Network, Subnetwork: gcpstub.Subnet, HostProject: gcpstub.Project, PublicIP: &infrav1.GCPPublicIP{NetworkTier: "STANDARD"},
+		Network: gcpstub.Network, Subnetwork: gcpstub.Subnet, HostProject: gcpstub.Project,
+		PublicIP:   &infrav1.GCPPublicIP{NetworkTier: "STANDARD"},
 		PublicIPv6: infrav1.FeatureEnabled, StackType: "IPV4_IPV6", NICType: "GVNIC", QueueCount: 4,
 		AliasIPRanges: []infrav1.GCPAliasIPRange{{Range: "/24", SecondaryRange: "pods"}},
 	}, {Network: "other"}}
@@ -61,13 +62,16 @@ func everything(m *infrav1.GCPMachine) {
 		{Source: infrav1.GCPImage{Snapshot: "snap"}},
 	}
 	m.LocalSSDs = infrav1.GCPLocalSSDs{Count: 2, Interface: "SCSI"}
-	m.ServiceAccount = &infrav1.GCPServiceAccount{Email: "nodes@p.iam.gserviceaccount.com", Scopes: []string{"https://www.googleapis.com/auth/compute"}}
+	m.ServiceAccount = &infrav1.GCPServiceAccount{Email: "nodes@p.iam.gserviceaccount.com",
+		Scopes: []string{"https://www.googleapis.com/auth/compute"}}
 	m.NetworkTags, m.Labels = []string{"nodes"}, map[string]string{"cost-center": "4711", cloud.TagToken: "stolen"}
 	m.ResourceManagerTags = map[string]string{"tagKeys/1": "tagValues/2"}
 	m.Metadata = map[string]string{"serial-port-logging-enable": "true"}
 	m.IPForwarding, m.ProvisioningModel, m.TerminationAction, m.MaxRunSeconds = infrav1.FeatureEnabled, "SPOT", "STOP", 3600
-	m.Shielded = infrav1.GCPShielded{SecureBoot: infrav1.FeatureEnabled, VTPM: infrav1.FeatureEnabled, IntegrityMonitoring: infrav1.FeatureDisabled}
-	m.ConfidentialType, m.MinCPUPlatform, m.NestedVirtualization, m.ThreadsPerCore, m.VisibleCores = "SEV_SNP", "AMD Milan", infrav1.FeatureEnabled, 1, 2
+	m.Shielded = infrav1.GCPShielded{SecureBoot: infrav1.FeatureEnabled, VTPM: infrav1.FeatureEnabled,
+		IntegrityMonitoring: infrav1.FeatureDisabled}
+	m.ConfidentialType, m.MinCPUPlatform, m.NestedVirtualization, m.ThreadsPerCore, m.VisibleCores = "SEV_SNP", "AMD Milan",
+		infrav1.FeatureEnabled, 1, 2
 	m.Accelerators = []infrav1.GCPAccelerator{{Type: "nvidia-tesla-t4", Count: 1}}
 	m.Reservation = infrav1.GCPReservation{Type: "SPECIFIC_RESERVATION", Name: "nodes"}
 	m.NodeAffinities = []infrav1.GCPNodeAffinity{{Key: "compute.googleapis.com/node-group-name", Values: []string{"hosts"}}}
@@ -135,9 +139,12 @@ func TestValidation(t *testing.T) {
 		"capitals":       {func(m *infrav1.GCPMachine) { m.Labels = map[string]string{"Team": "y"} }, "spec.cloud.gcp.labels[Team]"},
 		"label value":    {func(m *infrav1.GCPMachine) { m.Labels = map[string]string{"team": "a/b"} }, "spec.cloud.gcp.labels[team]"},
 		"metadata":       {func(m *infrav1.GCPMachine) { m.Metadata = map[string]string{"a b": "y"} }, "spec.cloud.gcp.metadata[a b]"},
-		"manager tag":    {func(m *infrav1.GCPMachine) { m.ResourceManagerTags = map[string]string{"x": "y"} }, "spec.cloud.gcp.resourceManagerTags[x]"},
-		"spot restarts":  {func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.AutomaticRestart = "SPOT", infrav1.FeatureEnabled }, "spec.cloud.gcp.automaticRestart"},
-		"spot migrates":  {func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.OnHostMaintenance = "SPOT", "MIGRATE" }, "spec.cloud.gcp.onHostMaintenance"},
+		"manager tag": {func(m *infrav1.GCPMachine) { m.ResourceManagerTags = map[string]string{"x": "y"} },
+			"spec.cloud.gcp.resourceManagerTags[x]"},
+		"spot restarts": {func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.AutomaticRestart = "SPOT", infrav1.FeatureEnabled },
+			"spec.cloud.gcp.automaticRestart"},
+		"spot migrates": {func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.OnHostMaintenance = "SPOT", "MIGRATE" },
+			"spec.cloud.gcp.onHostMaintenance"},
 	} {
 		var got string
 		machine := testMachine(test.edit)
@@ -150,7 +157,8 @@ func TestValidation(t *testing.T) {
 		}
 	}
 	account := testAccount()
-	account.CredentialsRef, account.Cloud.GCP.Endpoint, account.Cloud.GCP.UniverseDomain, account.Cloud.GCP.CABundle = infrav1.LocalReference{}, "https://compute.example", "example", "PEM"
+	account.CredentialsRef, account.Cloud.GCP.Endpoint, account.Cloud.GCP.UniverseDomain,
+		account.Cloud.GCP.CABundle = infrav1.LocalReference{}, "https://compute.example", "example", "PEM"
 	if errs := Cloud().Union.ValidateAccount(account, field.NewPath("spec")); len(errs) != 3 {
 		t.Errorf("a custom endpoint and universe without credentials: %v", errs)
 	}
@@ -260,12 +268,13 @@ func TestLook(t *testing.T) {
 		stub := start(t, gcpstub.Options{Boot: time.Hour})
 		var asked []string
 		wire := stub.Transport()
-		made, err := quick(cloud.Config{Account: testAccount(), Credentials: testCredentials(), Connect: conformance.Through(roundTrip(func(r *http.Request) (*http.Response, error) {
-			if strings.HasSuffix(r.URL.Path, "/aggregated/instances") {
-				asked = append(asked, r.URL.Query().Get("filter"))
-			}
-			return wire.RoundTrip(r)
-		}))})
+		made, err := quick(cloud.Config{Account: testAccount(), Credentials: testCredentials(),
+			Connect: conformance.Through(roundTrip(func(r *http.Request) (*http.Response, error) {
+				if strings.HasSuffix(r.URL.Path, "/aggregated/instances") {
+					asked = append(asked, r.URL.Query().Get("filter"))
+				}
+				return wire.RoundTrip(r)
+			}))})
 		g.Expect(err).NotTo(HaveOccurred())
 		d := made.(*driver)
 		d.poll, d.replay = time.Minute, time.Minute
@@ -412,12 +421,14 @@ func TestStates(t *testing.T) {
 	g := NewWithT(t)
 	d := connect(t, start(t, gcpstub.Options{}))
 	for status, want := range map[string]cloud.State{"": cloud.StatePending, "NEW": cloud.StatePending, "STAGING": cloud.StatePending,
-		"RUNNING": cloud.StateRunning, "REPAIRING": cloud.StateRunning, "STOPPING": cloud.StateStopping, "TERMINATED": cloud.StateStopped, "SUSPENDED": cloud.StateStopped} {
+		"RUNNING": cloud.StateRunning, "REPAIRING": cloud.StateRunning, "STOPPING": cloud.StateStopping, "TERMINATED": cloud.StateStopped,
+		"SUSPENDED": cloud.StateStopped} {
 		r := d.resource(&instance{Status: status, StatusMessage: "why"})
 		g.Expect(r.State).To(Equal(want), status)
 		g.Expect(r.Reason != "").To(Equal(want == cloud.StateStopped), status)
 	}
-	r := d.resource(&instance{Status: "RUNNING", ResourceStatus: &resourceStatus{&upcomingMaintenance{WindowStartTime: "2026-12-01T00:00:00Z", MaintenanceStatus: "PENDING"}}})
+	r := d.resource(&instance{Status: "RUNNING", ResourceStatus: &resourceStatus{&upcomingMaintenance{WindowStartTime: "2026-12-01T00:00:00Z",
+		MaintenanceStatus: "PENDING"}}})
 	g.Expect(r.Notice).To(ContainSubstring("PENDING, from 2026-12-01T00:00:00Z"))
 }
 
@@ -432,7 +443,8 @@ func TestPreempted(t *testing.T) {
 	zone := gcpstub.Zones()[0]
 	var refs []cloud.Reference
 	var ours []cloud.Resource
-	for name, action := range map[string]infrav1.GCPTerminationAction{"deleted": "", "stopped": "STOP", "ours": "", "theirs": "", "quick": "", "runs": ""} {
+	for name, action := range map[string]infrav1.GCPTerminationAction{"deleted": "", "stopped": "STOP", "ours": "", "theirs": "", "quick": "",
+		"runs": ""} {
 		made, err := ensured(t, d, testRequest(name, func(m *infrav1.GCPMachine) { m.ProvisioningModel, m.TerminationAction = "SPOT", action }))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(made.Interruptible).To(BeTrue())
@@ -506,7 +518,8 @@ func TestPreemptionUnread(t *testing.T) {
 	stub.Inject(gcpstub.Fault{Operation: "GET aggregated/operations", Count: 1, Status: http.StatusServiceUnavailable, Reason: "backendError"})
 	stub.Inject(gcpstub.Fault{Operation: "GET aggregated/operations", Count: 1, Status: http.StatusForbidden, Reason: "forbidden"})
 	for range 3 {
-		g.Expect(d.List(ctx)).To(ConsistOf(And(HaveField("ID", made.ID), HaveField("State", cloud.StateStopped), HaveField("Reason", ContainSubstring("TERMINATED")))))
+		g.Expect(d.List(ctx)).To(ConsistOf(And(HaveField("ID", made.ID), HaveField("State", cloud.StateStopped),
+			HaveField("Reason", ContainSubstring("TERMINATED")))))
 	}
 	g.Expect(stub.Calls()["GET aggregated/operations"]).To(Equal(2))
 }
@@ -519,26 +532,33 @@ func TestRefusals(t *testing.T) {
 		code  cloud.Code
 		words string
 	}{
-		"quota":            {gcpstub.Fault{Status: 403, Reason: "quotaExceeded", Message: "Quota 'CPUS' exceeded."}, cloud.QuotaExceeded, "CPUS"},
-		"too many":         {gcpstub.Fault{Status: 429, Reason: "new"}, cloud.Throttled, ""},
-		"permission":       {gcpstub.Fault{Status: 403, Reason: "forbidden"}, cloud.Unauthorized, "docs/clouds/gcp.md"},
-		"required":         {gcpstub.Fault{Status: 403, Reason: "required"}, cloud.Unauthorized, ""},
-		"required field":   {gcpstub.Fault{Status: 400, Reason: "required"}, cloud.Unknown, ""},
-		"API is off":       {gcpstub.Fault{Status: 403, Reason: "accessNotConfigured"}, cloud.Unauthorized, ""},
-		"policy":           {gcpstub.Fault{Status: 412, Reason: "conditionNotMet"}, cloud.Unauthorized, "organization policy"},
-		"zone has no type": {gcpstub.Fault{Status: 400, Reason: "invalid", Message: "Machine type with name 'x' does not exist in zone 'y'."}, cloud.NoCapacity, ""},
-		"invalid":          {gcpstub.Fault{Status: 400, Reason: "invalid"}, cloud.InvalidSpec, ""},
-		"not ready":        {gcpstub.Fault{Status: 400, Reason: "resourceNotReady"}, cloud.Unavailable, ""},
-		"any 403":          {gcpstub.Fault{Status: 403, Reason: "new"}, cloud.Unauthorized, ""},
-		"any 5xx":          {gcpstub.Fault{Status: 502, Reason: "new"}, cloud.Unavailable, ""},
-		"any other":        {gcpstub.Fault{Status: 418, Reason: "new"}, cloud.Unknown, ""},
-		"several":          {gcpstub.Fault{Status: 403, Body: `{"error":{"message":"x","errors":[{"reason":"new"},{"reason":"quotaExceeded","message":"which"}]}}`}, cloud.QuotaExceeded, "which"},
-		"newer form":       {gcpstub.Fault{Status: 403, Body: `{"error":{"message":"denied","status":"PERMISSION_DENIED"}}`}, cloud.Unauthorized, "denied"},
+		"quota":          {gcpstub.Fault{Status: 403, Reason: "quotaExceeded", Message: "Quota 'CPUS' exceeded."}, cloud.QuotaExceeded, "CPUS"},
+		"too many":       {gcpstub.Fault{Status: 429, Reason: "new"}, cloud.Throttled, ""},
+		"permission":     {gcpstub.Fault{Status: 403, Reason: "forbidden"}, cloud.Unauthorized, "docs/clouds/gcp.md"},
+		"required":       {gcpstub.Fault{Status: 403, Reason: "required"}, cloud.Unauthorized, ""},
+		"required field": {gcpstub.Fault{Status: 400, Reason: "required"}, cloud.Unknown, ""},
+		"API is off":     {gcpstub.Fault{Status: 403, Reason: "accessNotConfigured"}, cloud.Unauthorized, ""},
+		"policy":         {gcpstub.Fault{Status: 412, Reason: "conditionNotMet"}, cloud.Unauthorized, "organization policy"},
+		"zone has no type": {gcpstub.Fault{Status: 400, Reason: "invalid", Message: "Machine type with name 'x' does not exist in zone 'y'."},
+			cloud.NoCapacity, ""},
+		"invalid":   {gcpstub.Fault{Status: 400, Reason: "invalid"}, cloud.InvalidSpec, ""},
+		"not ready": {gcpstub.Fault{Status: 400, Reason: "resourceNotReady"}, cloud.Unavailable, ""},
+		"any 403":   {gcpstub.Fault{Status: 403, Reason: "new"}, cloud.Unauthorized, ""},
+		"any 5xx":   {gcpstub.Fault{Status: 502, Reason: "new"}, cloud.Unavailable, ""},
+		"any other": {gcpstub.Fault{Status: 418, Reason: "new"}, cloud.Unknown, ""},
+		"several": {gcpstub.Fault{Status: 403,
+			Body: `{"error":{"message":"x","errors":[{"reason":"new"},{"reason":"quotaExceeded","message":"which"}]}}`}, cloud.QuotaExceeded,
+			"which"},
+		"newer form": {gcpstub.Fault{Status: 403, Body: `{"error":{"message":"denied","status":"PERMISSION_DENIED"}}`}, cloud.Unauthorized,
+			"denied"},
 		"operation": {gcpstub.Fault{Status: 200, Body: `{"name":"o","targetId":"1","status":"DONE","httpErrorStatusCode":403,"error":{"errors":[{"code":"QUOTA_EXCEEDED","message":"Quota 'SSD_TOTAL_GB'"}]}}`},
 			cloud.QuotaExceeded, "SSD_TOTAL_GB"},
-		"operation, any":  {gcpstub.Fault{Status: 200, Body: `{"name":"o","targetId":"1","status":"DONE","httpErrorStatusCode":503,"error":{"errors":[{"code":"NEW"}]}}`}, cloud.Unavailable, "NEW"},
-		"operation, bare": {gcpstub.Fault{Status: 200, Body: `{"name":"o","targetId":"1","status":"DONE","httpErrorStatusCode":403}`}, cloud.Unauthorized, "403"},
-		"no operation":    {gcpstub.Fault{Status: 200, Body: `{"kind":"compute#instance","name":"m-1","status":"RUNNING"}`}, cloud.Unknown, ""},
+		"operation, any": {gcpstub.Fault{Status: 200,
+			Body: `{"name":"o","targetId":"1","status":"DONE","httpErrorStatusCode":503,"error":{"errors":[{"code":"NEW"}]}}`}, cloud.Unavailable,
+			"NEW"},
+		"operation, bare": {gcpstub.Fault{Status: 200, Body: `{"name":"o","targetId":"1","status":"DONE","httpErrorStatusCode":403}`},
+			cloud.Unauthorized, "403"},
+		"no operation": {gcpstub.Fault{Status: 200, Body: `{"kind":"compute#instance","name":"m-1","status":"RUNNING"}`}, cloud.Unknown, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -558,7 +578,8 @@ func TestRefusals(t *testing.T) {
 func TestNextMinute(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	for date, want := range map[string]time.Duration{"Mon, 02 Jan 2006 15:04:05 GMT": 55 * time.Second, "Mon, 02 Jan 2006 15:04:59 GMT": time.Second, "Mon, 02 Jan 2006 15:04:00 GMT": time.Minute} {
+	for date, want := range map[string]time.Duration{"Mon, 02 Jan 2006 15:04:05 GMT": 55 * time.Second,
+		"Mon, 02 Jan 2006 15:04:59 GMT": time.Second, "Mon, 02 Jan 2006 15:04:00 GMT": time.Minute} {
 		g.Expect(untilNextMinute(http.Header{"Date": {date}})).To(Equal(want), date)
 	}
 	g.Expect(untilNextMinute(http.Header{})).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Minute)))
@@ -705,7 +726,8 @@ func TestCalls(t *testing.T) {
 	for i := range n {
 		requests[i] = testRequest(fmt.Sprintf("m-%03d", i), nil)
 	}
-	undo := stub.Inject(gcpstub.Fault{Operation: "POST instances", Status: 200, After: true, Body: `{"name":"o","targetId":"1","status":"RUNNING"}`})
+	undo := stub.Inject(gcpstub.Fault{Operation: "POST instances", Status: 200, After: true,
+		Body: `{"name":"o","targetId":"1","status":"RUNNING"}`})
 	for _, req := range requests {
 		_, err := d.Ensure(ctx, req)
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)

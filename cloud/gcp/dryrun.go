@@ -80,7 +80,8 @@ func (d *driver) checkProject(ctx context.Context, spec *infrav1.GCPMachine) err
 		wanted = append(wanted, "compute.resourcePolicies.use")
 	}
 	missing, err := d.missingPermissions(ctx, request{
-		op: "TestProjectPermissions", address: "https://cloudresourcemanager." + universeOf(d.account) + "/v1/projects/" + d.account.ProjectID + ":testIamPermissions",
+		op: "TestProjectPermissions", address: "https://cloudresourcemanager." + universeOf(d.account) + "/v1/projects/" + d.account.ProjectID +
+			":testIamPermissions",
 	}, wanted)
 	switch {
 	case cloud.CodeOf(err) == cloud.Unauthorized:
@@ -152,7 +153,8 @@ func (d *driver) checkSubnetwork(ctx context.Context, nic *infrav1.GCPNetworkInt
 	}
 	project := cmp.Or(nic.HostProject, d.account.ProjectID)
 	missing, err := d.missingPermissions(ctx, request{
-		op: "TestSubnetworkPermissions", project: project, path: "regions/" + d.account.Region + "/subnetworks/" + nic.Subnetwork + "/testIamPermissions",
+		op: "TestSubnetworkPermissions", project: project, path: "regions/" + d.account.Region + "/subnetworks/" + nic.Subnetwork +
+			"/testIamPermissions",
 	}, wanted)
 	switch {
 	case driverkit.RefusedAs(err, notFound):
@@ -236,7 +238,8 @@ func (d *driver) checkQuotas(r *region, needs []need, spot bool) error {
 			q, told = preemptible, true
 		}
 		if told && n.amount > 0 && q.Usage+n.amount > q.Limit {
-			return cloud.Errorf(cloud.QuotaExceeded, "quota %s of region %s: the machine needs %g, and %g of %g are used", d.api.Secrets.Clean(q.Metric, 64), r.Name, n.amount, q.Usage, q.Limit)
+			return cloud.Errorf(cloud.QuotaExceeded, "quota %s of region %s: the machine needs %g, and %g of %g are used",
+				d.api.Secrets.Clean(q.Metric, 64), r.Name, n.amount, q.Usage, q.Limit)
 		}
 	}
 	return nil

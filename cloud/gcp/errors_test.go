@@ -23,7 +23,8 @@ func TestZoneRefuses(t *testing.T) {
 	const zone = "projects/nodes-4711/zones/europe-west4-a/"
 	failed := func(status int, code, message string) gcpstub.Fault {
 		return gcpstub.Fault{Status: http.StatusOK, Body: fmt.Sprintf(
-			`{"name":"o","targetId":"1","status":"DONE","httpErrorStatusCode":%d,"error":{"errors":[{"code":%q,"message":%q}]}}`, status, code, message)}
+			`{"name":"o","targetId":"1","status":"DONE","httpErrorStatusCode":%d,"error":{"errors":[{"code":%q,"message":%q}]}}`, status, code,
+			message)}
 	}
 	refused := func(status int, reason, message string) gcpstub.Fault {
 		return gcpstub.Fault{Status: status, Reason: reason, Message: message}
@@ -33,28 +34,43 @@ func TestZoneRefuses(t *testing.T) {
 		want  cloud.Code
 	}{
 		"machine type": {refused(400, "invalid", "Invalid value for field 'resource.machineType': 'zones/europe-west4-a/machineTypes/n2-rare-4'. "+
-			"Machine type with name 'n2-rare-4' does not exist in zone 'europe-west4-a'."), cloud.NoCapacity}, // https://github.com/dstackai/dstack/issues/696
-		"accelerator":        {refused(404, "notFound", "The resource '"+zone+"acceleratorTypes/nvidia-tesla-p4' was not found"), cloud.NoCapacity},    // https://github.com/fastai/course-v3/pull/430
-		"accelerator by 400": {refused(400, "badRequest", "The resource '"+zone+"acceleratorTypes/nvidia-tesla-k80' was not found"), cloud.NoCapacity}, // https://github.com/hashicorp/terraform-provider-google/issues/5860
-		"disk type":          {refused(404, "notFound", "The resource '"+zone+"diskTypes/hyperdisk-ml' was not found"), cloud.NoCapacity},
-		"storage pool":       {failed(404, "RESOURCE_NOT_FOUND", "The resource '"+zone+"storagePools/fast' was not found"), cloud.NoCapacity},
-		"reservation":        {failed(404, "RESOURCE_NOT_FOUND", "The resource '"+zone+"reservations/blue' was not found"), cloud.NoCapacity},
-		"full reservation": {failed(412, "CONDITION_NOT_MET", "Specified reservation 'projects/88945870421/reservations/blue' does not have available resources for the request."),
+			"Machine type with name 'n2-rare-4' does not exist in zone 'europe-west4-a'."), cloud.NoCapacity},
+		// https://github.com/dstackai/dstack/issues/696
+		"accelerator": {refused(404, "notFound", "The resource '"+zone+"acceleratorTypes/nvidia-tesla-p4' was not found"),
+			cloud.NoCapacity}, // https://github.com/fastai/course-v3/pull/430
+		"accelerator by 400": {refused(400, "badRequest", "The resource '"+zone+"acceleratorTypes/nvidia-tesla-k80' was not found"),
+			cloud.NoCapacity}, // https://github.com/hashicorp/terraform-provider-google/issues/5860
+		"disk type":    {refused(404, "notFound", "The resource '"+zone+"diskTypes/hyperdisk-ml' was not found"), cloud.NoCapacity},
+		"storage pool": {failed(404, "RESOURCE_NOT_FOUND", "The resource '"+zone+"storagePools/fast' was not found"), cloud.NoCapacity},
+		"reservation":  {failed(404, "RESOURCE_NOT_FOUND", "The resource '"+zone+"reservations/blue' was not found"), cloud.NoCapacity},
+		"full reservation": {failed(412, "CONDITION_NOT_MET",
+			"Specified reservation 'projects/88945870421/reservations/blue' does not have available resources for the request."),
 			cloud.NoCapacity}, // https://github.com/skypilot-org/skypilot/pull/2352
-		"disk of another zone": {refused(400, "invalid", "Invalid value for field 'resource.source': 'zones/europe-west4-b/disks/d'. Disk must be in the same zone as the instance."),
+		"disk of another zone": {refused(400, "invalid",
+			"Invalid value for field 'resource.source': 'zones/europe-west4-b/disks/d'. Disk must be in the same zone as the instance."),
 			cloud.NoCapacity}, // https://github.com/GoogleCloudPlatform/google-cloud-powershell/issues/237
-		"nodes":               {failed(400, "INVALID_USAGE", "No feasible nodes found for the instance given its node affinities and other scheduling constraints."), cloud.NoCapacity},
-		"policy on locations": {refused(412, "conditionNotMet", "Location ZONE:europe-west4-a violates constraint constraints/gcp.resourceLocations on the resource m-1."), cloud.NoCapacity},
+		"nodes": {failed(400, "INVALID_USAGE",
+			"No feasible nodes found for the instance given its node affinities and other scheduling constraints."), cloud.NoCapacity},
+		"policy on locations": {refused(412, "conditionNotMet",
+			"Location ZONE:europe-west4-a violates constraint constraints/gcp.resourceLocations on the resource m-1."), cloud.NoCapacity},
 
-		"an image":            {refused(404, "notFound", "The resource 'projects/nodes-4711/global/images/ubuntu' was not found"), cloud.NotFound},
-		"a subnetwork":        {refused(404, "notFound", "The resource 'projects/nodes-4711/regions/europe-west4/subnetworks/nodes' was not found"), cloud.NotFound},
-		"a subnetwork by 400": {refused(400, "invalid", "Invalid value for field 'resource.networkInterfaces[0].subnetwork': 'regions/europe-west4/subnetworks/n'. The referenced subnetwork resource cannot be found."), cloud.NotFound},
-		"a field":             {refused(400, "invalid", "Invalid value for field 'resource.minCpuPlatform': 'x'. Unknown CPU platform."), cloud.InvalidSpec},
-		"a wrong reservation": {refused(400, "invalid", "Specified reservations [projects/p/reservations/auto] can not be targeted as specificReservationRequired is not set"),
+		"an image": {refused(404, "notFound", "The resource 'projects/nodes-4711/global/images/ubuntu' was not found"),
+			cloud.NotFound},
+		"a subnetwork": {refused(404, "notFound",
+			"The resource 'projects/nodes-4711/regions/europe-west4/subnetworks/nodes' was not found"), cloud.NotFound},
+		"a subnetwork by 400": {refused(400, "invalid",
+			"Invalid value for field 'resource.networkInterfaces[0].subnetwork': 'regions/europe-west4/subnetworks/n'. The referenced subnetwork resource cannot be found."), cloud.NotFound},
+		"a field": {refused(400, "invalid", "Invalid value for field 'resource.minCpuPlatform': 'x'. Unknown CPU platform."),
+			cloud.InvalidSpec},
+		"a wrong reservation": {refused(400, "invalid",
+			"Specified reservations [projects/p/reservations/auto] can not be targeted as specificReservationRequired is not set"),
 			cloud.InvalidSpec}, // https://github.com/skypilot-org/skypilot/issues/3327
-		"another policy":         {refused(412, "conditionNotMet", "Constraint constraints/compute.vmExternalIpAccess violated for project 4711."), cloud.Unauthorized},
-		"a quota":                {failed(403, "QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded in zone europe-west4-a."), cloud.QuotaExceeded},
-		"a permission":           {refused(403, "forbidden", "Required 'compute.instances.create' permission for '"+zone+"instances/m-1'"), cloud.Unauthorized},
+		"another policy": {refused(412, "conditionNotMet",
+			"Constraint constraints/compute.vmExternalIpAccess violated for project 4711."), cloud.Unauthorized},
+		"a quota": {failed(403, "QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded in zone europe-west4-a."),
+			cloud.QuotaExceeded},
+		"a permission": {refused(403, "forbidden", "Required 'compute.instances.create' permission for '"+zone+"instances/m-1'"),
+			cloud.Unauthorized},
 		"a zone without answers": {refused(503, "backendError", "The zone 'europe-west4-a' does not respond."), cloud.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {

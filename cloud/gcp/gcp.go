@@ -124,13 +124,16 @@ func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) (all fie
 		return nil
 	}
 	if spec.Cloud.GCP.Endpoint != "" {
-		all = append(all, field.Forbidden(path.Child("cloud", "gcp", "endpoint"), "a custom endpoint needs its own credentials: set credentialsRef"))
+		all = append(all, field.Forbidden(path.Child("cloud", "gcp", "endpoint"),
+			"a custom endpoint needs its own credentials: set credentialsRef"))
 	}
 	if spec.Cloud.GCP.CABundle != "" {
-		all = append(all, field.Forbidden(path.Child("cloud", "gcp", "caBundle"), "authorities of your own need your own credentials: set credentialsRef"))
+		all = append(all, field.Forbidden(path.Child("cloud", "gcp", "caBundle"),
+			"authorities of your own need your own credentials: set credentialsRef"))
 	}
 	if universeOf(spec.Cloud.GCP) != googleapis {
-		all = append(all, field.Forbidden(path.Child("cloud", "gcp", "universeDomain"), "another universe needs its own credentials: set credentialsRef"))
+		all = append(all, field.Forbidden(path.Child("cloud", "gcp", "universeDomain"),
+			"another universe needs its own credentials: set credentialsRef"))
 	}
 	return all
 }
@@ -156,12 +159,14 @@ func validateMachine(m *infrav1.GCPMachine, path *field.Path) (all field.ErrorLi
 	}
 	for key := range m.Metadata {
 		if !metadataKey.MatchString(key) {
-			all = append(all, field.Invalid(path.Child("metadata").Key(cloud.Clip(key, 128)), "", "a key must have letters, digits, \"_\" and \"-\""))
+			all = append(all, field.Invalid(path.Child("metadata").Key(cloud.Clip(key, 128)), "",
+				"a key must have letters, digits, \"_\" and \"-\""))
 		}
 	}
 	for key := range m.ResourceManagerTags {
 		if !managerTagKey.MatchString(key) {
-			all = append(all, field.Invalid(path.Child("resourceManagerTags").Key(cloud.Clip(key, 128)), "", "a key must be tagKeys/NUMBER or PARENT/NAME"))
+			all = append(all, field.Invalid(path.Child("resourceManagerTags").Key(cloud.Clip(key, 128)), "",
+				"a key must be tagKeys/NUMBER or PARENT/NAME"))
 		}
 	}
 	return append(all, validateScheduling(m, path)...)
@@ -176,7 +181,8 @@ func validateScheduling(m *infrav1.GCPMachine, path *field.Path) (all field.Erro
 		all = append(all, field.Forbidden(path.Child("automaticRestart"), "a spot machine is not restarted"))
 	}
 	if m.OnHostMaintenance == infrav1.GCPHostMaintenanceMigrate {
-		all = append(all, field.Forbidden(path.Child("onHostMaintenance"), fmt.Sprintf("provisioningModel %s needs TERMINATE", m.ProvisioningModel)))
+		all = append(all, field.Forbidden(path.Child("onHostMaintenance"),
+			fmt.Sprintf("provisioningModel %s needs TERMINATE", m.ProvisioningModel)))
 	}
 	return all
 }

@@ -23,7 +23,8 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.DroverMachineFiel
 	if err != nil {
 		return cloud.Offering{}, err
 	}
-	kind, err := d.machineTypes.Get(ctx, spec.MachineType, func(ctx context.Context) (machineType, error) { return d.readMachineType(ctx, spec.MachineType) })
+	kind, err := d.machineTypes.Get(ctx, spec.MachineType,
+		func(ctx context.Context) (machineType, error) { return d.readMachineType(ctx, spec.MachineType) })
 	if err != nil {
 		return cloud.Offering{}, err
 	}
@@ -77,7 +78,8 @@ func (d *driver) readMachineType(ctx context.Context, name string) (machineType,
 func (d *driver) machineTypeIn(ctx context.Context, zone, name string) (*machineType, error) {
 	const op = "GetMachineType"
 	var kind machineType
-	err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "zones/" + zone + "/machineTypes/" + name, out: &kind})
+	err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "zones/" + zone + "/machineTypes/" + name,
+		out: &kind})
 	switch {
 	case driverkit.RefusedAs(err, notFound, "invalid"):
 		return nil, nil

@@ -69,7 +69,8 @@ func (p *preemptions) observe(found []instance, all []cloud.Resource, wanted map
 			p.all[r.ID] = one
 		}
 		present[r.ID] = true
-		one.last, one.gone, one.isDeleted, one.started = r, time.Time{}, found[i].Scheduling.TerminationAction == string(infrav1.GCPTerminationDelete), r.CreatedAt
+		one.last, one.gone, one.isDeleted, one.started = r, time.Time{},
+			found[i].Scheduling.TerminationAction == string(infrav1.GCPTerminationDelete), r.CreatedAt
 		if at := found[i].LastStartTimestamp; at != nil {
 			one.started = *at
 		}

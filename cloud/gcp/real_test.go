@@ -43,7 +43,8 @@ func TestRealAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, err := newDriver(cloud.Config{
-		Account:     &infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{GCP: &real.GCPAccount}},
+		Account: &infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"},
+			Cloud: infrav1.AccountCloud{GCP: &real.GCPAccount}},
 		Credentials: map[string][]byte{keyCredentials: key}, Connect: conformance.Through(http.DefaultTransport),
 	})
 	if err != nil {
@@ -115,7 +116,8 @@ func oneLife(ctx context.Context, t *testing.T, d *driver, req cloud.Request, pa
 	t.Logf("%s: made after %s", made.ID, time.Since(began).Round(time.Millisecond))
 	later := req
 	later.Attempt = 1 // another request ID, as when Google has forgotten the first one
-	for what, repeated := range map[string]cloud.Request{"the same request": req, "another request for the name, which Google answers with 409": later} {
+	for what, repeated := range map[string]cloud.Request{"the same request": req,
+		"another request for the name, which Google answers with 409": later} {
 		conformance.WaitFor(ctx, t, pace, what, func() bool {
 			again, err := d.Ensure(ctx, repeated)
 			if err != nil && cloud.CodeOf(err) != cloud.Unavailable || err == nil && again.ID != made.ID {

@@ -100,7 +100,8 @@ func (d *driver) instanceRequest(req cloud.Request, spec *infrav1.GCPMachine, zo
 		out.AdvancedFeatures = &advancedFeatures{nested, spec.ThreadsPerCore, spec.VisibleCores}
 	}
 	if spec.PlacementPolicy != "" {
-		out.ResourcePolicies = []string{"projects/" + d.account.ProjectID + "/regions/" + d.account.Region + "/resourcePolicies/" + spec.PlacementPolicy}
+		out.ResourcePolicies = []string{"projects/" + d.account.ProjectID + "/regions/" + d.account.Region + "/resourcePolicies/" +
+			spec.PlacementPolicy}
 	}
 	if len(spec.ResourceManagerTags) > 0 {
 		out.Params = &instanceParams{spec.ResourceManagerTags}

@@ -61,7 +61,8 @@ func (d *driver) resource(i *instance) cloud.Resource {
 	}
 	if s := i.ResourceStatus; s != nil && s.UpcomingMaintenance != nil {
 		m := s.UpcomingMaintenance
-		r.Notice = "Compute Engine maintains the host: " + d.api.Secrets.Clean(m.MaintenanceStatus, 32) + ", from " + d.api.Secrets.Clean(m.WindowStartTime, 64)
+		r.Notice = "Compute Engine maintains the host: " + d.api.Secrets.Clean(m.MaintenanceStatus, 32) + ", from " +
+			d.api.Secrets.Clean(m.WindowStartTime, 64)
 	}
 	return r
 }

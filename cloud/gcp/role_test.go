@@ -22,7 +22,8 @@ import (
 var update = flag.Bool("update", false, "write the role into docs/clouds/gcp.md")
 
 // inline are the permissions that Google also requires of the caller for what a create contains.
-var inline = []string{"compute.disks.create", "compute.disks.setLabels", "compute.instances.setLabels", "compute.instances.setMetadata", "compute.subnetworks.use"}
+var inline = []string{"compute.disks.create", "compute.disks.setLabels", "compute.instances.setLabels", "compute.instances.setMetadata",
+	"compute.subnetworks.use"}
 
 // inlineOfBalancer are those for what the parts of a load balancer refer to.
 var inlineOfBalancer = []string{
@@ -122,7 +123,8 @@ func TestRole(t *testing.T) {
 	}
 	var ofMachines []string // a machine needs no console
 	for p := range seen {
-		if (strings.HasPrefix(p, "compute.instances.") || strings.HasPrefix(p, "compute.disks.")) && !strings.HasSuffix(p, ".getSerialPortOutput") {
+		if (strings.HasPrefix(p, "compute.instances.") || strings.HasPrefix(p, "compute.disks.")) &&
+			!strings.HasSuffix(p, ".getSerialPortOutput") {
 			ofMachines = append(ofMachines, p)
 		}
 	}

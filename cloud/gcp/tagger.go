@@ -125,7 +125,8 @@ func (d *driver) setLabels(ctx context.Context, zone string, of *instance, edit 
 func (d *driver) setOn(ctx context.Context, op, zone string, of *instance, in any) error {
 	action := map[string]string{"SetLabels": "setLabels", "SetTags": "setTags"}[op]
 	_, err := d.change(ctx, request{
-		op: op, class: cloud.ClassCreate, method: http.MethodPost, path: "zones/" + zone + "/instances/" + url.PathEscape(of.Name) + "/" + action, in: in,
+		op: op, class: cloud.ClassCreate, method: http.MethodPost, path: "zones/" + zone + "/instances/" + url.PathEscape(of.Name) + "/" + action,
+		in: in,
 	})
 	if err == nil || driverkit.RefusedAs(err, conditionNotMet) {
 		return &cloud.Queued{After: d.poll}

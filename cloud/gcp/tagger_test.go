@@ -65,7 +65,8 @@ func TestTagger(t *testing.T) {
 	g.Expect(find()).To(BeEmpty(), "never all that the project has")
 	g.Expect(find("kubernetes-io-cluster-blue")).To(HaveLen(2))
 	g.Expect(find("kubernetes-io-cluster-blue", role)).To(ConsistOf(And(
-		HaveField("ID", id), HaveField("ProviderID", "gce://"+gcpstub.Project+"/"+zone+"/old-1"), HaveField("Type", "e2-standard-2"), HaveField("Token", ""),
+		HaveField("ID", id), HaveField("ProviderID", "gce://"+gcpstub.Project+"/"+zone+"/old-1"), HaveField("Type", "e2-standard-2"),
+		HaveField("Token", ""),
 		HaveField("State", cloud.StateRunning), HaveField("Tags", And(HaveKeyWithValue("Name", "old-1"), HaveKeyWithValue(uid, "uid-1"))),
 	)))
 	g.Expect(find(uid)).To(HaveLen(1))
@@ -76,7 +77,8 @@ func TestTagger(t *testing.T) {
 	tag()
 	g.Expect(stub.Calls()["POST instances/setLabels"]).To(Equal(1), "one write, once")
 	ref := cloud.Reference{Token: tags[cloud.TagToken], OwnershipID: "blue", ProviderID: "gce://" + gcpstub.Project + "/" + zone + "/old-1"}
-	one := ConsistOf(And(HaveField("ProviderID", ref.ProviderID), HaveField("OwnershipID", "blue"), HaveField("Token", ref.Token), HaveField("State", cloud.StateRunning)))
+	one := ConsistOf(And(HaveField("ProviderID", ref.ProviderID), HaveField("OwnershipID", "blue"), HaveField("Token", ref.Token),
+		HaveField("State", cloud.StateRunning)))
 	for name, d := range map[string]*driver{"the same process": d, "another": connect(t, stub)} {
 		g.Expect(d.List(ctx)).To(one, name)
 		g.Expect(d.Describe(ctx, []cloud.Reference{ref})).To(one, name)

@@ -104,7 +104,8 @@ func (d *driver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) 
 // checkBalancer refuses, before anything is created, what can't be a name, a label value or an
 // endpoint.
 func checkBalancer(req cloud.BalancerRequest) error {
-	if len(validation.IsDNS1035Label(balancerName(req.Token))) > 0 || len(validation.IsValidLabelValue(req.OwnershipID)) > 0 || req.OwnershipID == "" {
+	if len(validation.IsDNS1035Label(balancerName(req.Token))) > 0 || len(validation.IsValidLabelValue(req.OwnershipID)) > 0 ||
+		req.OwnershipID == "" {
 		return cloud.Invalid("spec.creation.loadBalancerToken must be a DNS label of at most 60 characters, and the ownership ID a label value")
 	}
 	for _, address := range req.Targets {
@@ -132,7 +133,8 @@ func (d *driver) ensureService(ctx context.Context, req cloud.BalancerRequest) (
 	switch {
 	case req.Recorded && cloud.CodeOf(err) == cloud.NotFound, isGone:
 		d.balancers.Forget(req.Token)
-		return nil, false, cloud.Errorf(cloud.NotFound, "Service %q in namespace %q does not exist any more", balancerName(req.Token), d.namespace)
+		return nil, false, cloud.Errorf(cloud.NotFound, "Service %q in namespace %q does not exist any more", balancerName(req.Token),
+			d.namespace)
 	case err != nil:
 		return nil, false, err
 	case !has(&service.ObjectMeta, req):
@@ -149,12 +151,14 @@ func has(m *metav1.ObjectMeta, req cloud.BalancerRequest) bool {
 
 // setTargets makes the EndpointSlice, or writes the targets into it. made is true if the Service
 // was made just now, and has none.
-func (d *driver) setTargets(ctx context.Context, req cloud.BalancerRequest, service *corev1.Service, made bool) (*discoveryv1.EndpointSlice, error) {
+func (d *driver) setTargets(ctx context.Context, req cloud.BalancerRequest, service *corev1.Service,
+	made bool) (*discoveryv1.EndpointSlice, error) {
 	want, err := newSlice(req, service)
 	if err != nil {
 		return nil, err
 	}
-	steps, err := patchOf(req.Token, req.OwnershipID, patchStep{"replace", "/endpoints", want.Endpoints}, patchStep{"replace", "/ports", want.Ports})
+	steps, err := patchOf(req.Token, req.OwnershipID, patchStep{"replace", "/endpoints", want.Endpoints},
+		patchStep{"replace", "/ports", want.Ports})
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +214,8 @@ func newService(req cloud.BalancerRequest, namespace string) *corev1.Service {
 // garbage collector deletes the slice after the Service.
 func newSlice(req cloud.BalancerRequest, service *corev1.Service) (*discoveryv1.EndpointSlice, error) {
 	slice := &discoveryv1.EndpointSlice{
-		TypeMeta: metav1.TypeMeta{APIVersion: discoveryv1.SchemeGroupVersion.String(), Kind: endpointSlices.kind}, ObjectMeta: metaOfBalancer(req, service.Namespace),
+		TypeMeta:    metav1.TypeMeta{APIVersion: discoveryv1.SchemeGroupVersion.String(), Kind: endpointSlices.kind},
+		ObjectMeta:  metaOfBalancer(req, service.Namespace),
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{},
 		Ports: []discoveryv1.EndpointPort{{Name: ptr.To(portName), Protocol: ptr.To(corev1.ProtocolTCP), Port: &req.Port}},
 	}
@@ -221,9 +226,11 @@ func newSlice(req cloud.BalancerRequest, service *corev1.Service) (*discoveryv1.
 	}
 	for _, address := range req.Targets {
 		if strings.Contains(address, ":") != (slice.AddressType == discoveryv1.AddressTypeIPv6) {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "a machine's address %q can't be an endpoint of Service %q, which is of %s", address, service.Name, slice.AddressType)
+			return nil, cloud.Errorf(cloud.InvalidSpec, "a machine's address %q can't be an endpoint of Service %q, which is of %s", address,
+				service.Name, slice.AddressType)
 		}
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}})
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{address},
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}})
 	}
 	return slice, nil
 }
@@ -273,8 +280,10 @@ func (o *objects) balancers() (all []cloud.Resource) {
 	}
 	for _, left := range of { // its Service is gone
 		r := cloud.Resource{
-			Kind: cloud.KindBalancer, ID: sliceID + string(left[0].UID), Token: left[0].Labels[cloud.TagToken], OwnershipID: left[0].Labels[cloud.TagOwnership],
-			CreatedAt: left[0].CreationTimestamp.Time, State: cloud.StatePending, Reason: "there is no Service, only its EndpointSlice", Balancer: &cloud.BalancerState{},
+			Kind: cloud.KindBalancer, ID: sliceID + string(left[0].UID), Token: left[0].Labels[cloud.TagToken],
+			OwnershipID: left[0].Labels[cloud.TagOwnership],
+			CreatedAt:   left[0].CreationTimestamp.Time, State: cloud.StatePending, Reason: "there is no Service, only its EndpointSlice",
+			Balancer: &cloud.BalancerState{},
 		}
 		all = append(all, r)
 	}
@@ -326,7 +335,8 @@ func addressOf(s *corev1.Service) string {
 
 // serves reports whether a guest has the address, runs, and is ready.
 func serves(vmi *kubevirtv1.VirtualMachineInstance, address string) bool {
-	if vmi.Status.Phase != kubevirtv1.Running || !vmi.DeletionTimestamp.IsZero() || isTrue(vmi, kubevirtv1.VirtualMachineInstanceReady) == nil {
+	if vmi.Status.Phase != kubevirtv1.Running || !vmi.DeletionTimestamp.IsZero() ||
+		isTrue(vmi, kubevirtv1.VirtualMachineInstanceReady) == nil {
 		return false
 	}
 	all, _ := addresses(vmi)

@@ -26,19 +26,24 @@ import (
 
 // examples are the objects of one machine and one load balancer, by their kind.
 func examples() map[string]any {
-	vm := kubevirtv1.VirtualMachine{TypeMeta: metav1.TypeMeta{Kind: "VirtualMachine", APIVersion: "kubevirt.io/v1"}, ObjectMeta: meta("token-1")}
+	vm := kubevirtv1.VirtualMachine{TypeMeta: metav1.TypeMeta{Kind: "VirtualMachine", APIVersion: "kubevirt.io/v1"},
+		ObjectMeta: meta("token-1")}
 	vm.Name, vm.ResourceVersion, vm.CreationTimestamp = nameOf("token-1"), "11", metav1.Now()
 	vm.Spec.RunStrategy = ptr.To(kubevirtv1.RunStrategyOnce)
 	vm.Spec.Template = &kubevirtv1.VirtualMachineInstanceTemplateSpec{Spec: kubevirtv1.VirtualMachineInstanceSpec{
 		PriorityClassName: "p",
-		Domain:            kubevirtv1.DomainSpec{CPU: &kubevirtv1.CPU{Cores: 2}, Memory: &kubevirtv1.Memory{Guest: ptr.To(resource.MustParse("2Gi"))}},
-		Volumes:           []kubevirtv1.Volume{{Name: "root", VolumeSource: kubevirtv1.VolumeSource{DataVolume: &kubevirtv1.DataVolumeSource{Name: "dv"}}}},
+		Domain: kubevirtv1.DomainSpec{CPU: &kubevirtv1.CPU{Cores: 2},
+			Memory: &kubevirtv1.Memory{Guest: ptr.To(resource.MustParse("2Gi"))}},
+		Volumes: []kubevirtv1.Volume{{Name: "root",
+			VolumeSource: kubevirtv1.VolumeSource{DataVolume: &kubevirtv1.DataVolumeSource{Name: "dv"}}}},
 	}}
 	vm.Status = kubevirtv1.VirtualMachineStatus{
 		PrintableStatus: kubevirtv1.VirtualMachineStatusRunning, Created: true, Ready: true,
-		Conditions: []kubevirtv1.VirtualMachineCondition{{Type: kubevirtv1.VirtualMachineFailure, Status: "True", Reason: "FailedCreate", Message: "exceeded quota: x"}},
+		Conditions: []kubevirtv1.VirtualMachineCondition{{Type: kubevirtv1.VirtualMachineFailure, Status: "True", Reason: "FailedCreate",
+			Message: "exceeded quota: x"}},
 	}
-	vmi := kubevirtv1.VirtualMachineInstance{TypeMeta: metav1.TypeMeta{Kind: "VirtualMachineInstance", APIVersion: "kubevirt.io/v1"}, ObjectMeta: vm.ObjectMeta}
+	vmi := kubevirtv1.VirtualMachineInstance{TypeMeta: metav1.TypeMeta{Kind: "VirtualMachineInstance", APIVersion: "kubevirt.io/v1"},
+		ObjectMeta: vm.ObjectMeta}
 	vmi.Status = kubevirtv1.VirtualMachineInstanceStatus{
 		Phase: kubevirtv1.Running, NodeName: "n", EvacuationNodeName: "n", ActivePods: map[types.UID]string{"a": "n"},
 		Conditions: []kubevirtv1.VirtualMachineInstanceCondition{
@@ -49,7 +54,8 @@ func examples() map[string]any {
 		Interfaces: []kubevirtv1.VirtualMachineInstanceNetworkInterface{
 			{IP: "10.0.0.1", IPs: []string{"10.0.0.1", "fe80::1"}, Name: "default", InterfaceName: "eth0", InfoSource: "domain, guest-agent"},
 		},
-		PhaseTransitionTimestamps: []kubevirtv1.VirtualMachineInstancePhaseTransitionTimestamp{{Phase: kubevirtv1.Running, PhaseTransitionTimestamp: metav1.Now()}},
+		PhaseTransitionTimestamps: []kubevirtv1.VirtualMachineInstancePhaseTransitionTimestamp{{Phase: kubevirtv1.Running,
+			PhaseTransitionTimestamp: metav1.Now()}},
 	}
 	dv := cdiv1.DataVolume{TypeMeta: metav1.TypeMeta{Kind: "DataVolume"}, ObjectMeta: vm.ObjectMeta}
 	dv.Status.Phase = cdiv1.ImportInProgress
@@ -64,8 +70,10 @@ func examples() map[string]any {
 		Ports:     []discoveryv1.EndpointPort{{Port: ptr.To(int32(6443))}},
 	}
 	slice.OwnerReferences = []metav1.OwnerReference{{Kind: "Service", Name: service.Name, UID: "uid-1"}}
-	partial := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}, ObjectMeta: vm.ObjectMeta}
-	return map[string]any{"VirtualMachine": vm, "VirtualMachineInstance": vmi, "DataVolume": dv, "Secret": partial, "Service": service, "EndpointSlice": slice}
+	partial := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"},
+		ObjectMeta: vm.ObjectMeta}
+	return map[string]any{"VirtualMachine": vm, "VirtualMachineInstance": vmi, "DataVolume": dv, "Secret": partial, "Service": service,
+		"EndpointSlice": slice}
 }
 
 // written returns a tape with answers as an API server would give them.
@@ -80,7 +88,8 @@ func written(t *testing.T) *damage.Tape {
 		tape.Add(operation, status, http.Header{"Content-Type": {"application/json"}}, text)
 	}
 	list := func(kind string, items ...any) map[string]any {
-		return map[string]any{"kind": kind + "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": "10", "continue": ""}, "items": items}
+		return map[string]any{"kind": kind + "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": "10", "continue": ""},
+			"items": items}
 	}
 	exists := refusal(409, metav1.StatusReasonAlreadyExists, "exists")
 	all := examples()
@@ -116,7 +125,8 @@ func written(t *testing.T) *damage.Tape {
 
 func TestDamagedAnswers(t *testing.T) {
 	address := &url.URL{Scheme: "https", Host: "10.0.0.1"}
-	spec := &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{Instancetype: infrav1.KubeVirtInstancetype{Name: "u1"}}}}
+	spec := &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{
+		KubeVirt: &infrav1.KubeVirtMachine{Instancetype: infrav1.KubeVirtInstancetype{Name: "u1"}}}}
 	damage.Run(t, written(t), damage.Target{
 		Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
 			to := endpoint{server: address, bearer: func() (string, error) { return "marked-token", nil }}

@@ -193,7 +193,8 @@ func isRefused(err error) bool {
 func strict() url.Values { return url.Values{"fieldValidation": {metav1.FieldValidationStrict}} }
 
 // createVM creates the VM. If the API server refuses it, createVM deletes the unchanged Secret.
-func (d *driver) createVM(ctx context.Context, req cloud.Request, domain infrav1.KubeVirtFailureDomain, secret *metav1.PartialObjectMetadata) (cloud.Resource, error) {
+func (d *driver) createVM(ctx context.Context, req cloud.Request, domain infrav1.KubeVirtFailureDomain,
+	secret *metav1.PartialObjectMetadata) (cloud.Resource, error) {
 	var made kubevirtv1.VirtualMachine
 	err := d.call(ctx, createMachine, d.path(virtualMachines, ""), strict(), newVM(req, d.namespace, domain), &made)
 	if apierrors.IsAlreadyExists(err) {
@@ -223,7 +224,8 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, 
 // toOwned returns the VM as a resource. It returns Conflict for a VM that only shares the name.
 func toOwned(req cloud.Request, vm *kubevirtv1.VirtualMachine) (cloud.Resource, error) {
 	if vm.Name != req.Token || vm.UID == "" || vm.Labels[cloud.TagToken] != req.Token || vm.Labels[cloud.TagOwnership] != req.OwnershipID {
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "VirtualMachine %q in namespace %q does not belong to this machine", req.Token, vm.Namespace)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "VirtualMachine %q in namespace %q does not belong to this machine", req.Token,
+			vm.Namespace)
 	}
 	return instance(vm, nil, nil), nil
 }
@@ -388,7 +390,8 @@ func (d *driver) read(ctx context.Context, selector string) (o objects, v versio
 		return objects{}, v, err
 	}
 	// A cluster without the DataVolume API has VMs with container disks only.
-	if o.volumes, v.volumes, err = list[cdiv1.DataVolume](ctx, d, dataVolumes, wholeObject, selector, pruneVolume); err != nil && !apierrors.IsNotFound(err) {
+	if o.volumes, v.volumes, err = list[cdiv1.DataVolume](ctx, d, dataVolumes, wholeObject, selector, pruneVolume); err != nil &&
+		!apierrors.IsNotFound(err) {
 		return objects{}, v, err
 	}
 	if o.vms, v.vms, err = list[kubevirtv1.VirtualMachine](ctx, d, virtualMachines, wholeObject, selector, pruneVM); err != nil {
@@ -402,38 +405,41 @@ func (d *driver) read(ctx context.Context, selector string) (o objects, v versio
 
 // list reads all pages. It returns what keep makes of each object, and the listing's version. A
 // page that is requested after the listing has expired is an error: the listing starts over.
-func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selector string, keep func(*T) T) (all []T, version string, err error) {
+func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selector string,
+	keep func(*T) T) (all []T, version string, err error) {
 	return listBy(ctx, d, k, accept, url.Values{"labelSelector": {selector}}, keep)
 }
 
 // listBy is list with any query.
-func listBy[T any](ctx context.Context, d *driver, k resourceKind, accept string, query url.Values, keep func(*T) T) (all []T, version string, err error) {
+func listBy[T any](ctx context.Context, d *driver, k resourceKind, accept string, query url.Values,
+	keep func(*T) T) (all []T, version string, err error) {
 	op := operation{"List" + k.kind + "s", cloud.ClassRead, http.MethodGet, accept, k.kind + "List"}
 	if accept == metadataOfMany {
 		op.kind = "PartialObjectMetadataList"
 	}
 	query = maps.Clone(query)
-	all, err = driverkit.SizedPages(ctx, op.name, &d.sizes, 1, d.page, func(ctx context.Context, mark string, size int) (kept []T, next string, err error) {
-		query.Set("limit", strconv.Itoa(size))
-		if query.Del("continue"); mark != "" {
-			query.Set("continue", mark)
-		}
-		var page struct {
-			Metadata *metav1.ListMeta `json:"metadata"`
-			Items    []T              `json:"items"`
-		}
-		if err := d.call(ctx, op, d.path(k, ""), query, nil, &page); err != nil {
-			return nil, "", err
-		}
-		if page.Metadata == nil {
-			return nil, "", cloud.Errorf(cloud.Unknown, "%s: unexpected response without metadata: check the kubeconfig's server", op.name)
-		}
-		for i := range page.Items {
-			kept = append(kept, keep(&page.Items[i]))
-		}
-		version = page.Metadata.ResourceVersion
-		return kept, page.Metadata.Continue, nil
-	})
+	all, err = driverkit.SizedPages(ctx, op.name, &d.sizes, 1, d.page,
+		func(ctx context.Context, mark string, size int) (kept []T, next string, err error) {
+			query.Set("limit", strconv.Itoa(size))
+			if query.Del("continue"); mark != "" {
+				query.Set("continue", mark)
+			}
+			var page struct {
+				Metadata *metav1.ListMeta `json:"metadata"`
+				Items    []T              `json:"items"`
+			}
+			if err := d.call(ctx, op, d.path(k, ""), query, nil, &page); err != nil {
+				return nil, "", err
+			}
+			if page.Metadata == nil {
+				return nil, "", cloud.Errorf(cloud.Unknown, "%s: unexpected response without metadata: check the kubeconfig's server", op.name)
+			}
+			for i := range page.Items {
+				kept = append(kept, keep(&page.Items[i]))
+			}
+			version = page.Metadata.ResourceVersion
+			return kept, page.Metadata.Continue, nil
+		})
 	return all, version, err
 }
 

@@ -31,7 +31,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// These tests cover what a real API server does not do on demand. test/clouds/kubevirt uses a real one.
+// These tests cover what a real API server does not do on demand. test/clouds/kubevirt uses a real
+// one.
 
 // served returns a driver for a test server. Its pages hold two objects.
 func served(t testing.TB, handler http.HandlerFunc) *driver {
@@ -59,8 +60,10 @@ func refusal(code int, reason metav1.StatusReason, message string, causes ...met
 
 // listKind returns the kind of a listing's answer, by its path.
 func listKind(req *http.Request) string {
-	for path, kind := range map[string]string{"/virtualmachines": "VirtualMachineList", "/virtualmachineinstances": "VirtualMachineInstanceList",
-		"/datavolumes": "DataVolumeList", "/secrets": "PartialObjectMetadataList", "/services": "ServiceList", "/endpointslices": "EndpointSliceList"} {
+	for path, kind := range map[string]string{"/virtualmachines": "VirtualMachineList",
+		"/virtualmachineinstances": "VirtualMachineInstanceList",
+		"/datavolumes":             "DataVolumeList", "/secrets": "PartialObjectMetadataList", "/services": "ServiceList",
+		"/endpointslices": "EndpointSliceList"} {
 		if strings.HasSuffix(req.URL.Path, path) {
 			return kind
 		}
@@ -189,19 +192,29 @@ func TestCodes(t *testing.T) {
 		code       cloud.Code
 		retryAfter time.Duration
 	}{
-		"credentials":        {status: 401, said: refusal(401, metav1.StatusReasonUnauthorized, "Unauthorized"), code: cloud.Unauthorized},
-		"rights":             {status: 403, said: refusal(403, metav1.StatusReasonForbidden, `User "drover" cannot create resource "secrets"`), code: cloud.Unauthorized},
-		"quota":              {status: 403, said: refusal(403, metav1.StatusReasonForbidden, `secrets "x" is forbidden: exceeded quota: q, requested: secrets=1`), code: cloud.QuotaExceeded},
-		"quota wants limits": {status: 403, said: refusal(403, metav1.StatusReasonForbidden, `x is forbidden: failed quota: q: must specify limits.cpu`), code: cloud.InvalidSpec},
-		"policy":             {status: 403, said: refusal(403, metav1.StatusReasonForbidden, `admission webhook "policy.example.com" denied the request: no`), code: cloud.Conflict},
-		"namespace goes": {status: 403, said: refusal(403, metav1.StatusReasonForbidden, "x is forbidden: unable to create new content in namespace vms because it is being terminated",
+		"credentials": {status: 401, said: refusal(401, metav1.StatusReasonUnauthorized, "Unauthorized"), code: cloud.Unauthorized},
+		"rights": {status: 403, said: refusal(403, metav1.StatusReasonForbidden, `User "drover" cannot create resource "secrets"`),
+			code: cloud.Unauthorized},
+		"quota": {status: 403, said: refusal(403, metav1.StatusReasonForbidden,
+			`secrets "x" is forbidden: exceeded quota: q, requested: secrets=1`), code: cloud.QuotaExceeded},
+		"quota wants limits": {status: 403, said: refusal(403, metav1.StatusReasonForbidden,
+			`x is forbidden: failed quota: q: must specify limits.cpu`), code: cloud.InvalidSpec},
+		"policy": {status: 403, said: refusal(403, metav1.StatusReasonForbidden,
+			`admission webhook "policy.example.com" denied the request: no`), code: cloud.Conflict},
+		"namespace goes": {status: 403, said: refusal(403, metav1.StatusReasonForbidden,
+			"x is forbidden: unable to create new content in namespace vms because it is being terminated",
 			metav1.StatusCause{Type: corev1.NamespaceTerminatingCause}), code: cloud.Conflict},
 		"no namespace": {status: 404, said: refusal(404, metav1.StatusReasonNotFound, `namespaces "vms" not found`), code: cloud.NotFound},
-		"webhook":      {status: 422, said: refusal(422, metav1.StatusReasonInvalid, "denied", metav1.StatusCause{Field: "spec.template"}), code: cloud.InvalidSpec},
-		"old KubeVirt": {status: 400, said: refusal(400, metav1.StatusReasonBadRequest, `strict decoding error: unknown field "spec.x"`), code: cloud.InvalidSpec},
-		"busy":         {status: 429, said: refusal(429, metav1.StatusReasonTooManyRequests, "later"), code: cloud.Throttled, retryAfter: 3 * time.Second},
-		"webhook away": {status: 500, said: refusal(500, metav1.StatusReasonInternalError, "failed calling webhook"), code: cloud.Unavailable, retryAfter: 3 * time.Second},
-		"too slow":     {status: 504, said: refusal(504, metav1.StatusReasonTimeout, "timeout"), code: cloud.Unavailable, retryAfter: 3 * time.Second},
+		"webhook": {status: 422, said: refusal(422, metav1.StatusReasonInvalid, "denied", metav1.StatusCause{Field: "spec.template"}),
+			code: cloud.InvalidSpec},
+		"old KubeVirt": {status: 400, said: refusal(400, metav1.StatusReasonBadRequest, `strict decoding error: unknown field "spec.x"`),
+			code: cloud.InvalidSpec},
+		"busy": {status: 429, said: refusal(429, metav1.StatusReasonTooManyRequests, "later"), code: cloud.Throttled,
+			retryAfter: 3 * time.Second},
+		"webhook away": {status: 500, said: refusal(500, metav1.StatusReasonInternalError, "failed calling webhook"), code: cloud.Unavailable,
+			retryAfter: 3 * time.Second},
+		"too slow": {status: 504, said: refusal(504, metav1.StatusReasonTimeout, "timeout"), code: cloud.Unavailable,
+			retryAfter: 3 * time.Second},
 	} {
 		test.said.Message += " marked-token"
 		test.said.Details.RetryAfterSeconds = 3 // from which an API server makes the header
@@ -209,7 +222,8 @@ func TestCodes(t *testing.T) {
 			w.Header().Set("Retry-After", "3")
 			write(w, test.status, test.said)
 		})
-		_, err := d.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{}}}})
+		_, err := d.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue",
+			Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{}}}})
 		var e *cloud.Error
 		g.Expect(err).To(BeAssignableToTypeOf(e), name)
 		e = err.(*cloud.Error) //nolint:errorlint // it is asserted above
@@ -231,12 +245,13 @@ func TestNotKubernetes(t *testing.T) {
 		code       cloud.Code
 		retryAfter time.Duration
 	}{
-		"a proxy":           {403, "text/html", "<html>marked-page</html>", cloud.Unauthorized, 0},
-		"a gateway":         {502, "text/html", "<html>marked-page</html>", cloud.Unavailable, 3 * time.Second},
-		"a rate limit":      {429, "text/plain; charset=utf-8", "marked-page", cloud.Throttled, 3 * time.Second},
-		"a redirect":        {307, "text/plain", "marked-page", cloud.Unknown, 0},
-		"another API":       {403, "application/json", `{"message":"marked-page","code":403}`, cloud.Unauthorized, 0},
-		"a Status of none":  {403, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Success","message":"marked-page"}`, cloud.Unauthorized, 0},
+		"a proxy":      {403, "text/html", "<html>marked-page</html>", cloud.Unauthorized, 0},
+		"a gateway":    {502, "text/html", "<html>marked-page</html>", cloud.Unavailable, 3 * time.Second},
+		"a rate limit": {429, "text/plain; charset=utf-8", "marked-page", cloud.Throttled, 3 * time.Second},
+		"a redirect":   {307, "text/plain", "marked-page", cloud.Unknown, 0},
+		"another API":  {403, "application/json", `{"message":"marked-page","code":403}`, cloud.Unauthorized, 0},
+		"a Status of none": {403, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Success","message":"marked-page"}`,
+			cloud.Unauthorized, 0},
 		"no type":           {500, "; /", "marked-page", cloud.Unavailable, 0},
 		"an endless answer": {500, "text/plain", strings.Repeat("marked-page", 1<<20), cloud.Unavailable, 3 * time.Second},
 	} {
@@ -268,7 +283,8 @@ func TestServerPath(t *testing.T) {
 		asked = req.URL.String()
 		write(w, 200, map[string]any{"kind": "PartialObjectMetadata", "metadata": map[string]any{"uid": "1"}})
 	})
-	for path, want := range map[string]string{"": "/api/v1/namespaces/kube-system", "/k8s/clusters/c-1/": "/k8s/clusters/c-1/api/v1/namespaces/kube-system"} {
+	for path, want := range map[string]string{"": "/api/v1/namespaces/kube-system",
+		"/k8s/clusters/c-1/": "/k8s/clusters/c-1/api/v1/namespaces/kube-system"} {
 		d.server.Path = path
 		_, err := d.identify(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
@@ -281,15 +297,18 @@ func TestStates(t *testing.T) {
 	vm := func(strategy kubevirtv1.VirtualMachineRunStrategy) *kubevirtv1.VirtualMachine {
 		return &kubevirtv1.VirtualMachine{ObjectMeta: meta("token-1"), Spec: kubevirtv1.VirtualMachineSpec{RunStrategy: &strategy}}
 	}
-	vmi := func(phase kubevirtv1.VirtualMachineInstancePhase, conditions ...kubevirtv1.VirtualMachineInstanceCondition) *kubevirtv1.VirtualMachineInstance {
-		return &kubevirtv1.VirtualMachineInstance{ObjectMeta: meta("token-1"), Status: kubevirtv1.VirtualMachineInstanceStatus{Phase: phase, Conditions: conditions}}
+	vmi := func(phase kubevirtv1.VirtualMachineInstancePhase,
+		conditions ...kubevirtv1.VirtualMachineInstanceCondition) *kubevirtv1.VirtualMachineInstance {
+		return &kubevirtv1.VirtualMachineInstance{ObjectMeta: meta("token-1"),
+			Status: kubevirtv1.VirtualMachineInstanceStatus{Phase: phase, Conditions: conditions}}
 	}
 	going := vm(kubevirtv1.RunStrategyAlways)
 	going.DeletionTimestamp = ptr.To(metav1.Now())
 	ending := vmi(kubevirtv1.Running)
 	ending.DeletionTimestamp = ptr.To(metav1.Now())
 	refused := vm(kubevirtv1.RunStrategyAlways)
-	refused.Status.Conditions = []kubevirtv1.VirtualMachineCondition{{Type: kubevirtv1.VirtualMachineFailure, Status: corev1.ConditionTrue, Message: "pods is forbidden: exceeded quota: q"}}
+	refused.Status.Conditions = []kubevirtv1.VirtualMachineCondition{{Type: kubevirtv1.VirtualMachineFailure, Status: corev1.ConditionTrue,
+		Message: "pods is forbidden: exceeded quota: q"}}
 	importing := &cdiv1.DataVolume{Status: cdiv1.DataVolumeStatus{Phase: cdiv1.ImportInProgress,
 		Conditions: []cdiv1.DataVolumeCondition{{Type: cdiv1.DataVolumeRunning, Status: corev1.ConditionFalse, Reason: "Error", Message: "404"}}}}
 	for name, test := range map[string]struct {
@@ -299,18 +318,26 @@ func TestStates(t *testing.T) {
 		state   cloud.State
 		reason  string
 	}{
-		"just made":        {vm: vm(kubevirtv1.RunStrategyAlways), state: cloud.StatePending},
-		"being scheduled":  {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Scheduling), state: cloud.StatePending},
-		"importing":        {vm: vm(kubevirtv1.RunStrategyAlways), volumes: []*cdiv1.DataVolume{importing}, state: cloud.StatePending, reason: "404"},
-		"pod refused":      {vm: refused, state: cloud.StatePending, reason: "pods is forbidden"},
-		"runs":             {vm: vm(kubevirtv1.RunStrategyOnce), vmi: vmi(kubevirtv1.Running), state: cloud.StateRunning},
-		"migrates":         {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Running, kubevirtv1.VirtualMachineInstanceCondition{Type: kubevirtv1.VirtualMachineInstanceIsMigratable}), state: cloud.StateRunning},
-		"paused":           {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Running, kubevirtv1.VirtualMachineInstanceCondition{Type: kubevirtv1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue}), state: cloud.StateStopped, reason: "paused"},
-		"halted":           {vm: vm(kubevirtv1.RunStrategyHalted), state: cloud.StateStopped, reason: "Halted"},
-		"ended, once":      {vm: vm(kubevirtv1.RunStrategyOnce), vmi: vmi(kubevirtv1.Succeeded), state: cloud.StateStopped, reason: "has shut down"},
-		"failed, once":     {vm: vm(kubevirtv1.RunStrategyOnce), vmi: vmi(kubevirtv1.Failed), state: cloud.StateStopped, reason: "has shut down"},
-		"ended, always":    {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Succeeded), state: cloud.StatePending, reason: "is restarting"},
-		"failed, rerun":    {vm: vm(kubevirtv1.RunStrategyRerunOnFailure), vmi: vmi(kubevirtv1.Failed), state: cloud.StatePending, reason: "is restarting"},
+		"just made":       {vm: vm(kubevirtv1.RunStrategyAlways), state: cloud.StatePending},
+		"being scheduled": {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Scheduling), state: cloud.StatePending},
+		"importing": {vm: vm(kubevirtv1.RunStrategyAlways), volumes: []*cdiv1.DataVolume{importing}, state: cloud.StatePending,
+			reason: "404"},
+		"pod refused": {vm: refused, state: cloud.StatePending, reason: "pods is forbidden"},
+		"runs":        {vm: vm(kubevirtv1.RunStrategyOnce), vmi: vmi(kubevirtv1.Running), state: cloud.StateRunning},
+		"migrates": {vm: vm(kubevirtv1.RunStrategyAlways),
+			vmi:   vmi(kubevirtv1.Running, kubevirtv1.VirtualMachineInstanceCondition{Type: kubevirtv1.VirtualMachineInstanceIsMigratable}),
+			state: cloud.StateRunning},
+		"paused": {vm: vm(kubevirtv1.RunStrategyAlways),
+			vmi: vmi(kubevirtv1.Running, kubevirtv1.VirtualMachineInstanceCondition{Type: kubevirtv1.VirtualMachineInstancePaused,
+				Status: corev1.ConditionTrue}), state: cloud.StateStopped, reason: "paused"},
+		"halted": {vm: vm(kubevirtv1.RunStrategyHalted), state: cloud.StateStopped, reason: "Halted"},
+		"ended, once": {vm: vm(kubevirtv1.RunStrategyOnce), vmi: vmi(kubevirtv1.Succeeded), state: cloud.StateStopped,
+			reason: "has shut down"},
+		"failed, once": {vm: vm(kubevirtv1.RunStrategyOnce), vmi: vmi(kubevirtv1.Failed), state: cloud.StateStopped, reason: "has shut down"},
+		"ended, always": {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Succeeded), state: cloud.StatePending,
+			reason: "is restarting"},
+		"failed, rerun": {vm: vm(kubevirtv1.RunStrategyRerunOnFailure), vmi: vmi(kubevirtv1.Failed), state: cloud.StatePending,
+			reason: "is restarting"},
 		"shut down, rerun": {vm: vm(kubevirtv1.RunStrategyRerunOnFailure), vmi: vmi(kubevirtv1.Succeeded), state: cloud.StateStopped},
 		"guest going":      {vm: vm(kubevirtv1.RunStrategyAlways), vmi: ending, state: cloud.StateStopping},
 		"deleted":          {vm: going, vmi: vmi(kubevirtv1.Running), state: cloud.StateStopping, reason: beingDeleted},
@@ -338,7 +365,8 @@ func TestUnlabelledVM(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, deleted := NewWithT(t), 0
 			guest := running("token-1", "11")
-			guest.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(&metav1.ObjectMeta{Name: "token-1"}, kubevirtv1.VirtualMachineGroupVersionKind)}
+			guest.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(&metav1.ObjectMeta{Name: "token-1"},
+				kubevirtv1.VirtualMachineGroupVersionKind)}
 			d := served(t, func(w http.ResponseWriter, req *http.Request) {
 				var items []any
 				switch kind := listKind(req); {
@@ -356,7 +384,8 @@ func TestUnlabelledVM(t *testing.T) {
 					case "VirtualMachineInstanceList":
 						items = []any{guest}
 					case "DataVolumeList":
-						items = []any{cdiv1.DataVolume{ObjectMeta: metav1.ObjectMeta{Name: dataVolumeName("token-1", "root"), UID: "uid-2", Labels: guest.Labels}}}
+						items = []any{cdiv1.DataVolume{ObjectMeta: metav1.ObjectMeta{Name: dataVolumeName("token-1", "root"), UID: "uid-2",
+							Labels: guest.Labels}}}
 					}
 					write(w, 200, map[string]any{"kind": kind, "metadata": map[string]any{}, "items": items})
 				}
@@ -372,7 +401,8 @@ func TestUnlabelledVM(t *testing.T) {
 			left := cloud.Resource{Kind: cloud.KindInstance, ID: "vmi/uid-1", ProviderID: ref.ProviderID, Token: "token-1", OwnershipID: "blue"}
 			err = d.Delete(t.Context(), []cloud.Resource{left})[0]
 			if vm == nil {
-				g.Expect(read).To(ConsistOf(HaveField("Kind", cloud.KindDisk), And(HaveField("ID", "vmi/uid-1"), HaveField("State", cloud.StateStopping))))
+				g.Expect(read).To(ConsistOf(HaveField("Kind", cloud.KindDisk),
+					And(HaveField("ID", "vmi/uid-1"), HaveField("State", cloud.StateStopping))))
 				g.Expect(found).To(BeNil())
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(deleted).To(Equal(1))
@@ -404,9 +434,10 @@ func TestEvacuation(t *testing.T) {
 		reclaim       cloud.Reclaim
 		notice        string
 	}{
-		"just made":       {interruptible: true},
-		"runs":            {vmi: vmi(kubevirtv1.EvictionStrategyExternal, ""), interruptible: true},
-		"gives way":       {vmi: vmi(kubevirtv1.EvictionStrategyExternal, "node-1"), interruptible: true, reclaim: cloud.ReclaimAdvised, notice: "node-1"},
+		"just made": {interruptible: true},
+		"runs":      {vmi: vmi(kubevirtv1.EvictionStrategyExternal, ""), interruptible: true},
+		"gives way": {vmi: vmi(kubevirtv1.EvictionStrategyExternal, "node-1"), interruptible: true, reclaim: cloud.ReclaimAdvised,
+			notice: "node-1"},
 		"has given way":   {vmi: ended, interruptible: true},
 		"is moved":        {vmi: vmi(kubevirtv1.EvictionStrategyLiveMigrate, "node-1"), notice: "migrates the VM"},
 		"by the default":  {vmi: unsaid, notice: "migrates the VM"},
@@ -472,8 +503,10 @@ func TestValidate(t *testing.T) {
 	for _, e := range errs {
 		at = append(at, e.Field)
 	}
-	g.Expect(at).To(ConsistOf("spec.cloud.kubevirt.labels", "spec.cloud.kubevirt.labels[drover-creation-token]", "spec.cloud.kubevirt.annotations[drover-machine]",
-		"spec.cloud.kubevirt.annotations[a b]", "spec.cloud.kubevirt.nodeSelector", "spec.cloud.kubevirt.requiredNodes[0].values[0]", "spec.cloud.kubevirt.spread[0].topologyKey",
+	g.Expect(at).To(ConsistOf("spec.cloud.kubevirt.labels", "spec.cloud.kubevirt.labels[drover-creation-token]",
+		"spec.cloud.kubevirt.annotations[drover-machine]",
+		"spec.cloud.kubevirt.annotations[a b]", "spec.cloud.kubevirt.nodeSelector", "spec.cloud.kubevirt.requiredNodes[0].values[0]",
+		"spec.cloud.kubevirt.spread[0].topologyKey",
 		"spec.cloud.kubevirt.gpus[0].deviceName", "spec.cloud.kubevirt.networks[1]"))
 	errs = validateAccount(&infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{
 		FailureDomains: []infrav1.KubeVirtFailureDomain{{Name: "a", NodeSelector: map[string]string{"a b": ""}}},
@@ -484,7 +517,8 @@ func TestValidate(t *testing.T) {
 // TestFamily: the endpoints are of the family of the Service.
 func TestFamily(t *testing.T) {
 	g := NewWithT(t)
-	service := &corev1.Service{ObjectMeta: meta("token-1"), Spec: corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}}}
+	service := &corev1.Service{ObjectMeta: meta("token-1"),
+		Spec: corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}}}
 	slice, err := newSlice(cloud.BalancerRequest{Token: "token-1", OwnershipID: "blue", Port: 6443, Targets: []string{"fd00::1"}}, service)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(slice.AddressType).To(Equal(discoveryv1.AddressTypeIPv6))
@@ -507,7 +541,8 @@ func TestHealth(t *testing.T) {
 	} {
 		vmi := &kubevirtv1.VirtualMachineInstance{ObjectMeta: meta("token-2")}
 		vmi.Status.Phase = kubevirtv1.Running
-		vmi.Status.Conditions = []kubevirtv1.VirtualMachineInstanceCondition{{Type: kubevirtv1.VirtualMachineInstanceReady, Status: corev1.ConditionTrue}}
+		vmi.Status.Conditions = []kubevirtv1.VirtualMachineInstanceCondition{{Type: kubevirtv1.VirtualMachineInstanceReady,
+			Status: corev1.ConditionTrue}}
 		vmi.Status.Interfaces = []kubevirtv1.VirtualMachineInstanceNetworkInterface{{Name: "default", IP: "10.0.0.1"}}
 		test.change(vmi)
 		slice := discoveryv1.EndpointSlice{Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}}

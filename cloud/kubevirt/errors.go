@@ -29,11 +29,13 @@ func refused(op operation, status *metav1.Status, redactor driverkit.Redactor) *
 		cause.ErrStatus.Details = &metav1.StatusDetails{Name: status.Details.Name}
 	}
 	if hasCause(status, metav1.CauseTypeUnexpectedServerResponse) {
-		code, message = driverkit.CodeOfStatus(int(status.Code)), "status "+strconv.Itoa(int(status.Code))+", unexpected response (not Kubernetes)"
+		code, message = driverkit.CodeOfStatus(int(status.Code)),
+			"status "+strconv.Itoa(int(status.Code))+", unexpected response (not Kubernetes)"
 		cause.ErrStatus.Reason = metav1.StatusReasonUnknown
 	}
 	e := &cloud.Error{Code: code, Message: op.name + ": " + message, Err: cause}
-	if seconds, wait := apierrors.SuggestsClientDelay(&apierrors.StatusError{ErrStatus: *status}); wait && (code == cloud.Throttled || code == cloud.Unavailable) {
+	if seconds, wait := apierrors.SuggestsClientDelay(&apierrors.StatusError{ErrStatus: *status}); wait &&
+		(code == cloud.Throttled || code == cloud.Unavailable) {
 		e.RetryAfter = time.Duration(seconds) * time.Second
 	}
 	return e
@@ -103,7 +105,8 @@ func forbidden(status *metav1.Status) cloud.Code {
 // (https://github.com/kubernetes/kubernetes/issues/67761). Nothing was made, and the next attempt
 // may succeed.
 func ofQuota(status *metav1.Status) bool {
-	return status.Details != nil && status.Details.Kind == "resourcequotas" || strings.Contains(status.Message, "Operation cannot be fulfilled on resourcequotas")
+	return status.Details != nil && status.Details.Kind == "resourcequotas" ||
+		strings.Contains(status.Message, "Operation cannot be fulfilled on resourcequotas")
 }
 
 // isForbidden reports whether a permission to read is missing.

@@ -27,9 +27,11 @@ func TestRefusedCreate(t *testing.T) {
 			`Operation cannot be fulfilled on resourcequotas "team": the object has been modified; please apply your changes to the latest version and try again`, cloud.Unavailable},
 		"a race for a quota, without details": {http.StatusConflict, "",
 			`Operation cannot be fulfilled on resourcequotas "compute": the object has been modified; please apply your changes to the latest version and try again`, cloud.Unavailable},
-		"another object": {http.StatusConflict, "virtualmachines", `Operation cannot be fulfilled on virtualmachines.kubevirt.io "m": the UID in the precondition differs`, cloud.Conflict},
-		"a name":         {http.StatusConflict, "virtualmachines", `virtualmachines.kubevirt.io "m" already exists`, cloud.Conflict},
-		"a full quota":   {http.StatusForbidden, "virtualmachines", `virtualmachines.kubevirt.io "m" is forbidden: exceeded quota: team, requested: count/virtualmachines=1`, cloud.QuotaExceeded},
+		"another object": {http.StatusConflict, "virtualmachines",
+			`Operation cannot be fulfilled on virtualmachines.kubevirt.io "m": the UID in the precondition differs`, cloud.Conflict},
+		"a name": {http.StatusConflict, "virtualmachines", `virtualmachines.kubevirt.io "m" already exists`, cloud.Conflict},
+		"a full quota": {http.StatusForbidden, "virtualmachines",
+			`virtualmachines.kubevirt.io "m" is forbidden: exceeded quota: team, requested: count/virtualmachines=1`, cloud.QuotaExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status := &metav1.Status{Code: c.status, Message: c.words}

@@ -36,7 +36,8 @@ func FuzzStream(f *testing.F) {
 	f.Add(`{"type":"DELETED","object":null}`)
 	f.Fuzz(func(t *testing.T, body string) {
 		answer := roundTripper(func(r *http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"application/json"}},
+				Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 		})
 		to := endpoint{server: &url.URL{Scheme: "https", Host: "10.0.0.1"}, bearer: func() (string, error) { return "", nil }}
 		d := &driver{client: newClient(to, answer), namespace: "vms", page: 2, streamTimeout: time.Minute, absentInterval: time.Hour}
@@ -59,7 +60,8 @@ func FuzzStream(f *testing.F) {
 
 // FuzzInstance: no VirtualMachine and no instance of one breaks what reads them.
 func FuzzInstance(f *testing.F) {
-	f.Add(`{"metadata":{"name":"x"},"status":{"printableStatus":"Running","conditions":[{"type":"Failure"}]}}`, `{"status":{"phase":"Running","interfaces":[{"ip":"1.2.3.4","ipAddresses":["::1"]}]}}`)
+	f.Add(`{"metadata":{"name":"x"},"status":{"printableStatus":"Running","conditions":[{"type":"Failure"}]}}`,
+		`{"status":{"phase":"Running","interfaces":[{"ip":"1.2.3.4","ipAddresses":["::1"]}]}}`)
 	f.Add(`{"spec":{"template":null}}`, `null`)
 	f.Fuzz(func(t *testing.T, machine, running string) {
 		var vm kubevirtv1.VirtualMachine

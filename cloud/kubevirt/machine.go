@@ -213,7 +213,8 @@ func features(spec *infrav1.KubeVirtMachine) *kubevirtv1.Features {
 func addDisks(vm *kubevirtv1.VirtualMachine, req cloud.Request, namespace string) {
 	spec := req.Spec.Cloud.KubeVirt
 	root := spec.RootDisk
-	add(vm, req, namespace, infrav1.KubeVirtDataDisk{Name: rootDisk, ContainerDisk: root.ContainerDisk, DataVolume: root.DataVolume, Bus: root.Bus})
+	add(vm, req, namespace, infrav1.KubeVirtDataDisk{Name: rootDisk, ContainerDisk: root.ContainerDisk, DataVolume: root.DataVolume,
+		Bus: root.Bus})
 	inGuest := &vm.Spec.Template.Spec
 	inGuest.Domain.Devices.Disks[0].BootOrder = ptr.To(uint(1))
 	inGuest.Domain.Devices.Disks = append(inGuest.Domain.Devices.Disks, disk(seedDisk, root.Bus))
@@ -245,7 +246,8 @@ func add(vm *kubevirtv1.VirtualMachine, req cloud.Request, namespace string, d i
 }
 
 func disk(name string, bus infrav1.KubeVirtDiskBus) kubevirtv1.Disk {
-	return kubevirtv1.Disk{Name: name, DiskDevice: kubevirtv1.DiskDevice{Disk: &kubevirtv1.DiskTarget{Bus: kubevirtv1.DiskBus(cmp.Or(bus, "virtio"))}}}
+	return kubevirtv1.Disk{Name: name, DiskDevice: kubevirtv1.DiskDevice{Disk: &kubevirtv1.DiskTarget{Bus: kubevirtv1.DiskBus(cmp.Or(bus,
+		"virtio"))}}}
 }
 
 // seed returns the source of the disk that KubeVirt creates from the Secret.
@@ -256,9 +258,11 @@ func seed(req cloud.Request) kubevirtv1.VolumeSource {
 		networkData = secret
 	}
 	if req.Spec.Cloud.KubeVirt.CloudInit == infrav1.KubeVirtConfigDrive {
-		return kubevirtv1.VolumeSource{CloudInitConfigDrive: &kubevirtv1.CloudInitConfigDriveSource{UserDataSecretRef: secret, NetworkDataSecretRef: networkData}}
+		return kubevirtv1.VolumeSource{CloudInitConfigDrive: &kubevirtv1.CloudInitConfigDriveSource{UserDataSecretRef: secret,
+			NetworkDataSecretRef: networkData}}
 	}
-	return kubevirtv1.VolumeSource{CloudInitNoCloud: &kubevirtv1.CloudInitNoCloudSource{UserDataSecretRef: secret, NetworkDataSecretRef: networkData}}
+	return kubevirtv1.VolumeSource{CloudInitNoCloud: &kubevirtv1.CloudInitNoCloudSource{UserDataSecretRef: secret,
+		NetworkDataSecretRef: networkData}}
 }
 
 // dataVolumeName returns the name of a volume, which identifies its machine.
@@ -291,7 +295,8 @@ func dataVolume(req cloud.Request, namespace string, d infrav1.KubeVirtDataDisk)
 func content(s infrav1.KubeVirtDataVolumeSource, namespace string) (*cdiv1.DataVolumeSource, *cdiv1.DataVolumeSourceRef) {
 	switch {
 	case s.Registry != nil:
-		from := &cdiv1.DataVolumeSourceRegistry{URL: &s.Registry.URL, SecretRef: orNil(s.Registry.SecretRef), CertConfigMap: orNil(s.Registry.CertConfigMap)}
+		from := &cdiv1.DataVolumeSourceRegistry{URL: &s.Registry.URL, SecretRef: orNil(s.Registry.SecretRef),
+			CertConfigMap: orNil(s.Registry.CertConfigMap)}
 		if s.Registry.PullMethod != "" {
 			from.PullMethod = ptr.To(cdiv1.RegistryPullMethod(s.Registry.PullMethod))
 		}
@@ -303,9 +308,11 @@ func content(s infrav1.KubeVirtDataVolumeSource, namespace string) (*cdiv1.DataV
 	case s.PVC != nil:
 		return &cdiv1.DataVolumeSource{PVC: &cdiv1.DataVolumeSourcePVC{Name: s.PVC.Name, Namespace: cmp.Or(s.PVC.Namespace, namespace)}}, nil
 	case s.Snapshot != nil:
-		return &cdiv1.DataVolumeSource{Snapshot: &cdiv1.DataVolumeSourceSnapshot{Name: s.Snapshot.Name, Namespace: cmp.Or(s.Snapshot.Namespace, namespace)}}, nil
+		return &cdiv1.DataVolumeSource{Snapshot: &cdiv1.DataVolumeSourceSnapshot{Name: s.Snapshot.Name,
+			Namespace: cmp.Or(s.Snapshot.Namespace, namespace)}}, nil
 	case s.DataSource != nil:
-		return nil, &cdiv1.DataVolumeSourceRef{Kind: "DataSource", Name: s.DataSource.Name, Namespace: ptr.To(cmp.Or(s.DataSource.Namespace, namespace))}
+		return nil, &cdiv1.DataVolumeSourceRef{Kind: "DataSource", Name: s.DataSource.Name,
+			Namespace: ptr.To(cmp.Or(s.DataSource.Namespace, namespace))}
 	}
 	return &cdiv1.DataVolumeSource{Blank: &cdiv1.DataVolumeBlankImage{}}, nil
 }
@@ -333,9 +340,10 @@ func affinity(spec *infrav1.KubeVirtMachine) *corev1.Affinity {
 		nodes.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term}}
 	}
 	for _, c := range spec.PreferredNodes {
-		nodes.PreferredDuringSchedulingIgnoredDuringExecution = append(nodes.PreferredDuringSchedulingIgnoredDuringExecution, corev1.PreferredSchedulingTerm{
-			Weight: 1, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{expression(c)}},
-		})
+		nodes.PreferredDuringSchedulingIgnoredDuringExecution = append(nodes.PreferredDuringSchedulingIgnoredDuringExecution,
+			corev1.PreferredSchedulingTerm{
+				Weight: 1, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{expression(c)}},
+			})
 	}
 	return &corev1.Affinity{NodeAffinity: nodes}
 }

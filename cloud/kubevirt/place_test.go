@@ -99,7 +99,8 @@ func TestAnotherPlace(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
 	_, err = c.Describe(t.Context(), []cloud.Reference{{Token: "token-1", OwnershipID: "blue"}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
-	_, err = c.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{}}}})
+	_, err = c.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue",
+		Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{}}}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
 	errs := c.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: "uid-1", Token: "token-1"}})
 	g.Expect(cloud.CodeOf(errs[0])).To(Equal(cloud.Conflict), "%v", errs)

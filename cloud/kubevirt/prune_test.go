@@ -31,14 +31,18 @@ func TestCode(t *testing.T) {
 	vmi := &kubevirtv1.VirtualMachineInstance{ObjectMeta: meta("token-1")}
 	vmi.Status.Phase = kubevirtv1.Scheduling
 	vmi.Status.Conditions = []kubevirtv1.VirtualMachineInstanceCondition{{
-		Type: kubevirtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled), Status: corev1.ConditionFalse, Message: "0/3 nodes are available",
+		Type: kubevirtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled), Status: corev1.ConditionFalse,
+		Message: "0/3 nodes are available",
 	}}
-	g.Expect(instance(vm, vmi, nil)).To(And(HaveField("State", cloud.StatePending), HaveField("Code", cloud.NoCapacity), HaveField("Reason", "0/3 nodes are available")))
+	g.Expect(instance(vm, vmi, nil)).To(And(HaveField("State", cloud.StatePending), HaveField("Code", cloud.NoCapacity),
+		HaveField("Reason", "0/3 nodes are available")))
 	const refused = "pods is forbidden: exceeded quota: q"
-	vm.Status.Conditions = []kubevirtv1.VirtualMachineCondition{{Type: kubevirtv1.VirtualMachineFailure, Status: corev1.ConditionTrue, Message: refused}}
+	vm.Status.Conditions = []kubevirtv1.VirtualMachineCondition{{Type: kubevirtv1.VirtualMachineFailure, Status: corev1.ConditionTrue,
+		Message: refused}}
 	g.Expect(instance(vm, nil, nil)).To(And(HaveField("Code", cloud.QuotaExceeded), HaveField("Reason", refused)))
 	vmi.Status.Phase = kubevirtv1.Running
-	g.Expect(instance(vm, vmi, nil)).To(And(HaveField("State", cloud.StateRunning), HaveField("Code", cloud.Code("")), HaveField("Reason", "")))
+	g.Expect(instance(vm, vmi, nil)).To(And(HaveField("State", cloud.StateRunning), HaveField("Code", cloud.Code("")),
+		HaveField("Reason", "")))
 }
 
 // TestGuestReported: KubeVirt fills in unknown addresses from the guest agent, also for interfaces
@@ -177,9 +181,10 @@ func fat(kind string, n int, spec, status any) map[string]any {
 		"apiVersion": "kubevirt.io/v1", "kind": kind, "spec": spec, "status": status,
 		"metadata": map[string]any{
 			"name": name, "namespace": "vms", "uid": "uid-" + name, "resourceVersion": "9", "creationTimestamp": "2026-01-01T00:00:00Z",
-			"labels":        map[string]any{cloud.TagToken: name, cloud.TagOwnership: "blue", "app": strings.Repeat("l", 60)},
-			"annotations":   map[string]any{"kubevirt.io/latest-observed-api-version": "v1", "note": strings.Repeat("a", 3000)},
-			"managedFields": []any{map[string]any{"manager": "m", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:x": strings.Repeat("m", 2000)}}}},
+			"labels":      map[string]any{cloud.TagToken: name, cloud.TagOwnership: "blue", "app": strings.Repeat("l", 60)},
+			"annotations": map[string]any{"kubevirt.io/latest-observed-api-version": "v1", "note": strings.Repeat("a", 3000)},
+			"managedFields": []any{map[string]any{"manager": "m",
+				"fieldsV1": map[string]any{"f:spec": map[string]any{"f:x": strings.Repeat("m", 2000)}}}},
 		},
 	}
 }
@@ -296,7 +301,8 @@ func TestStoredObjectsAreBounded(t *testing.T) {
 			defer cancel()
 			go func() { ended <- f.run(ctx, events, time.Hour) }()
 			vm := func(name string) *kubevirtv1.VirtualMachine {
-				o := &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{cloud.TagToken: name, cloud.TagOwnership: "owner"}}}
+				o := &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name,
+					Labels: map[string]string{cloud.TagToken: name, cloud.TagOwnership: "owner"}}}
 				o.Status.Conditions = []kubevirtv1.VirtualMachineCondition{{Type: kubevirtv1.VirtualMachineFailure, Message: tt.text}}
 				return o
 			}

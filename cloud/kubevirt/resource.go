@@ -154,7 +154,8 @@ const beingDeleted = "it is being deleted"
 
 // stateOf follows the phases of VMIs and the run strategies of VMs ("Run Strategies", "Lifecycle"
 // in KubeVirt's user guide). A VM that migrates to another node is the same VM, and runs.
-func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
+func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance,
+	volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
 	strategy := kubevirtv1.RunStrategyAlways
 	switch {
 	case vm.Spec.RunStrategy != nil:
@@ -244,7 +245,8 @@ func startingReason(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachin
 		}
 	}
 	switch s := vm.Status.PrintableStatus; s {
-	case kubevirtv1.VirtualMachineStatusErrImagePull, kubevirtv1.VirtualMachineStatusImagePullBackOff, kubevirtv1.VirtualMachineStatusPvcNotFound,
+	case kubevirtv1.VirtualMachineStatusErrImagePull, kubevirtv1.VirtualMachineStatusImagePullBackOff,
+		kubevirtv1.VirtualMachineStatusPvcNotFound,
 		kubevirtv1.VirtualMachineStatusUnschedulable, kubevirtv1.VirtualMachineStatusWaitingForVolumeBinding:
 		return "", string(s)
 	}
@@ -275,7 +277,8 @@ func steady(message string) string {
 	return quotaUsed.ReplaceAllString(launcherPod.ReplaceAllString(message, "its pod"), "")
 }
 
-func isTrue(vmi *kubevirtv1.VirtualMachineInstance, kind kubevirtv1.VirtualMachineInstanceConditionType) *kubevirtv1.VirtualMachineInstanceCondition {
+func isTrue(vmi *kubevirtv1.VirtualMachineInstance,
+	kind kubevirtv1.VirtualMachineInstanceConditionType) *kubevirtv1.VirtualMachineInstanceCondition {
 	for i, c := range vmi.Status.Conditions {
 		if c.Type == kind && c.Status == corev1.ConditionTrue {
 			return &vmi.Status.Conditions[i]

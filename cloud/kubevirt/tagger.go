@@ -65,7 +65,8 @@ func (d *driver) foreigners(ctx context.Context, name string) (all []foreign, er
 	if err != nil {
 		return nil, err
 	}
-	vms, _, err := listBy(ctx, d, virtualMachines, wholeObject, query, func(vm *kubevirtv1.VirtualMachine) kubevirtv1.VirtualMachine { return *vm })
+	vms, _, err := listBy(ctx, d, virtualMachines, wholeObject, query,
+		func(vm *kubevirtv1.VirtualMachine) kubevirtv1.VirtualMachine { return *vm })
 	for i := range vms {
 		f := foreign{vm: &vms[i]}
 		if at := slices.IndexFunc(vmis, func(vmi kubevirtv1.VirtualMachineInstance) bool { return vmi.Name == f.vm.Name }); at >= 0 {
@@ -205,7 +206,8 @@ func (d *driver) merge(ctx context.Context, k resourceKind, name string, change 
 	if change == nil {
 		return nil
 	}
-	return d.call(ctx, operation{"Patch" + k.kind, cloud.ClassCreate, http.MethodPatch, metadataOfOne, "PartialObjectMetadata"}, d.path(k, name), nil, change, nil)
+	return d.call(ctx, operation{"Patch" + k.kind, cloud.ClassCreate, http.MethodPatch, metadataOfOne, "PartialObjectMetadata"},
+		d.path(k, name), nil, change, nil)
 }
 
 // changes returns the patches after which the VM and its instance have these tags, and none of

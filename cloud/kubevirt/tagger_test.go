@@ -76,7 +76,8 @@ func (a *apiServer) handle(w http.ResponseWriter, req *http.Request) {
 	}
 	_ = json.NewDecoder(req.Body).Decode(&change)
 	change["kind"] = o["kind"]
-	if uid := change["metadata"].(map[string]any)["uid"]; req.Header.Get("Content-Type") != "application/merge-patch+json" || uid != o["metadata"].(map[string]any)["uid"] {
+	if uid := change["metadata"].(map[string]any)["uid"]; req.Header.Get("Content-Type") != "application/merge-patch+json" ||
+		uid != o["metadata"].(map[string]any)["uid"] {
 		write(w, 409, refusal(409, metav1.StatusReasonConflict, "another object"))
 		return
 	}
@@ -92,7 +93,8 @@ func (a *apiServer) handle(w http.ResponseWriter, req *http.Request) {
 func selects(query url.Values, o map[string]any) bool {
 	selector := query.Get("labelSelector")
 	labels, _ := o["metadata"].(map[string]any)["labels"].(map[string]any)
-	return selector == "" || labels[cloud.TagToken] != nil && (strings.Contains(selector, labels[cloud.TagToken].(string)) || selector == ofDrover)
+	return selector == "" || labels[cloud.TagToken] != nil &&
+		(strings.Contains(selector, labels[cloud.TagToken].(string)) || selector == ofDrover)
 }
 
 // mergeInto applies a merge patch (RFC 7386).
@@ -139,7 +141,8 @@ func TestNameOf(t *testing.T) {
 	} {
 		g.Expect(nameOf(token)).To(Equal(name))
 	}
-	_, err := (&driver{}).check(cloud.Request{Token: "1a2b3c4d-x", OwnershipID: "blue", Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{}}}})
+	_, err := (&driver{}).check(cloud.Request{Token: "1a2b3c4d-x", OwnershipID: "blue",
+		Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{KubeVirt: &infrav1.KubeVirtMachine{}}}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "it is not made again")
 	token := tagging.ImportToken("1a2b3c4d", "blue", "workers-0")
 	for name, c := range map[string]struct {
@@ -180,7 +183,8 @@ func testTagger(t *testing.T, id, token string) {
 	g.Expect(find()).To(BeEmpty(), "never all")
 	g.Expect(find(droverKeys...)).To(BeEmpty())
 	g.Expect(find("Name")).To(ConsistOf(And(
-		HaveField("ID", id), HaveField("ProviderID", "kubevirt://"+id), HaveField("Token", ""), HaveField("State", cloud.StateRunning), HaveField("Type", "2 CPUs, 4096 MiB"),
+		HaveField("ID", id), HaveField("ProviderID", "kubevirt://"+id), HaveField("Token", ""), HaveField("State", cloud.StateRunning),
+		HaveField("Type", "2 CPUs, 4096 MiB"),
 		HaveField("Tags", Equal(map[string]string{"mcm.gardener.cloud/role": "node", "empty": "", "Name": id})), HaveField("Partial", false),
 	)))
 
@@ -212,10 +216,12 @@ func testTagger(t *testing.T, id, token string) {
 	copied.UID = "uid-2"
 	a.add(t, "virtualmachines", copied)
 	ref := cloud.Reference{Token: token, OwnershipID: "blue", ProviderID: "kubevirt://" + id}
-	one := ConsistOf(And(HaveField("ID", "uid-1"), HaveField("ProviderID", "kubevirt://"+id), HaveField("Token", token), HaveField("State", cloud.StateRunning)))
+	one := ConsistOf(And(HaveField("ID", "uid-1"), HaveField("ProviderID", "kubevirt://"+id), HaveField("Token", token),
+		HaveField("State", cloud.StateRunning)))
 	g.Expect(d.List(t.Context())).To(one)
 	g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(one)
-	g.Expect(find(droverKeys...)).To(ConsistOf(And(HaveField("ID", id), HaveField("Token", token), HaveField("OwnershipID", "blue"), HaveField("Partial", false))))
+	g.Expect(find(droverKeys...)).To(ConsistOf(And(HaveField("ID", id), HaveField("Token", token), HaveField("OwnershipID", "blue"),
+		HaveField("Partial", false))))
 	k, name, uid, err := object(find(droverKeys...)[0].Resource)
 	g.Expect([]any{k, name, err}).To(Equal([]any{virtualMachines, id, nil}))
 	g.Expect(uid).NotTo(BeEmpty())
@@ -273,10 +279,12 @@ func TestTagged(t *testing.T) {
 			vm.Spec.Template.Spec.Domain.CPU = &kubevirtv1.CPU{Cores: 2, Sockets: 3, Threads: 2}
 		}, "12 CPUs, 4096 MiB", ""},
 		"image at a URL": {func(vm *kubevirtv1.VirtualMachine) {
-			vm.Spec.DataVolumeTemplates = []kubevirtv1.DataVolumeTemplateSpec{{Spec: cdiv1.DataVolumeSpec{Source: &cdiv1.DataVolumeSource{HTTP: &cdiv1.DataVolumeSourceHTTP{URL: "https://x/y"}}}}}
+			vm.Spec.DataVolumeTemplates = []kubevirtv1.DataVolumeTemplateSpec{
+				{Spec: cdiv1.DataVolumeSpec{Source: &cdiv1.DataVolumeSource{HTTP: &cdiv1.DataVolumeSourceHTTP{URL: "https://x/y"}}}}}
 		}, "2 CPUs, 4096 MiB", "https://x/y"},
 		"image of a registry": {func(vm *kubevirtv1.VirtualMachine) {
-			vm.Spec.DataVolumeTemplates = []kubevirtv1.DataVolumeTemplateSpec{{Spec: cdiv1.DataVolumeSpec{Source: &cdiv1.DataVolumeSource{Registry: &cdiv1.DataVolumeSourceRegistry{URL: ptr.To("docker://x")}}}}}
+			vm.Spec.DataVolumeTemplates = []kubevirtv1.DataVolumeTemplateSpec{
+				{Spec: cdiv1.DataVolumeSpec{Source: &cdiv1.DataVolumeSource{Registry: &cdiv1.DataVolumeSourceRegistry{URL: ptr.To("docker://x")}}}}}
 		}, "2 CPUs, 4096 MiB", "docker://x"},
 		"no template": {func(vm *kubevirtv1.VirtualMachine) { vm.Spec.Template = nil }, "", ""},
 	} {

@@ -202,7 +202,8 @@ func (f *watchState) run(ctx context.Context, events <-chan streamEvent, timeout
 			}
 			f.apply(n)
 			if f.stored() > maxStored {
-				return cloud.Errorf(cloud.Unknown, "%s: the objects with Drover's labels take more than %d MiB: use several accounts", n.stream.op.name, maxStored>>20)
+				return cloud.Errorf(cloud.Unknown, "%s: the objects with Drover's labels take more than %d MiB: use several accounts", n.stream.op.name,
+					maxStored>>20)
 			}
 			if f.oldestStream().lastEvent.After(f.heartbeatAt) {
 				heartbeat.Reset(time.Until(f.heartbeatAt.Add(heartbeatInterval)))

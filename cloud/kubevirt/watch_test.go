@@ -170,9 +170,11 @@ func TestUnexpectedStreams(t *testing.T) {
 		"error of nobody's": {code: cloud.Unknown, word: "can't be decoded", say: func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintln(w, `{"type":"ERROR","object":{"said":"marked-token"}}`)
 		}},
-		"end at once":   {code: cloud.Unavailable, word: "ended early", say: func(http.ResponseWriter, *http.Request) {}},
-		"half an event": {code: cloud.Unavailable, word: "ended early", say: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"type":"ADDED","object":{"ki`) }},
-		"silence":       {code: cloud.Unavailable, word: "stopped sending events", say: func(_ http.ResponseWriter, req *http.Request) { untilGone(req) }},
+		"end at once": {code: cloud.Unavailable, word: "ended early", say: func(http.ResponseWriter, *http.Request) {}},
+		"half an event": {code: cloud.Unavailable, word: "ended early",
+			say: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"type":"ADDED","object":{"ki`) }},
+		"silence": {code: cloud.Unavailable, word: "stopped sending events",
+			say: func(_ http.ResponseWriter, req *http.Request) { untilGone(req) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -182,7 +182,8 @@ func (d *driver) findServer(ctx context.Context, id string) (s server, exists bo
 // the call leads nowhere: https://docs.openstack.org/api-guide/compute/faults.html.
 func isServerNotFound(err error, id string) bool {
 	var refusal refusal
-	return errors.As(err, &refusal) && refusal.status == http.StatusNotFound && refusal.kind == "itemNotFound" && strings.Contains(refusal.message, id)
+	return errors.As(err, &refusal) && refusal.status == http.StatusNotFound && refusal.kind == "itemNotFound" &&
+		strings.Contains(refusal.message, id)
 }
 
 func (d *driver) getServer(ctx context.Context, service, id string) (server, error) {

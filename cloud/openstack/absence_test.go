@@ -76,7 +76,8 @@ func TestInheritedCreateIsNotAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		p := ordinary(t)
-		p.play("GetServer", madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance server-b could not be found."}}`))
+		p.play("GetServer", madeUp(http.StatusNotFound, nil,
+			`{"itemNotFound": {"code": 404, "message": "Instance server-b could not be found."}}`))
 		d := connected(t, p)
 		recordless, known := []cloud.Reference{{Token: "a"}}, []cloud.Reference{{Token: "b", ProviderID: "openstack:///server-b"}}
 		g.Expect(d.Describe(t.Context(), known)).To(BeEmpty())
@@ -114,7 +115,8 @@ func TestForeignPorts(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
 	p.play("ListPorts", append(foreignPorts(g, 20), recorded(t, "ports-none"))...)
-	p.play("ListServers", listing(g, "servers", []server{{ID: "one", Metadata: map[string]string{cloud.TagOwnership: "owner-1", cloud.TagToken: "token-000"}}}, false))
+	p.play("ListServers", listing(g, "servers", []server{{ID: "one",
+		Metadata: map[string]string{cloud.TagOwnership: "owner-1", cloud.TagToken: "token-000"}}}, false))
 	d := connected(t, p)
 	d.inheritedUntil = time.Time{}
 	_, err := d.List(t.Context())
@@ -199,9 +201,11 @@ func TestDownCell(t *testing.T) {
 	g.Expect(p.calls[len(p.calls)-1].req.Header.Get("X-Openstack-Nova-Api-Version")).To(Equal("2.69"))
 
 	// A Nova that does not support the microversion fails instead.
-	p.play("GetServer", madeUp(http.StatusNotAcceptable, nil, `{"computeFault": {"code": 406, "message": "Version 2.69 is not supported by the API."}}`),
+	p.play("GetServer", madeUp(http.StatusNotAcceptable, nil,
+		`{"computeFault": {"code": 406, "message": "Version 2.69 is not supported by the API."}}`),
 		madeUp(http.StatusInternalServerError, nil, `{"computeFault": {"code": 500, "message": "Unexpected API Error."}}`))
-	g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(ConsistOf(HaveField("Notice", ContainSubstring("cell"))), "and holds up no other")
+	g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(ConsistOf(HaveField("Notice", ContainSubstring("cell"))),
+		"and holds up no other")
 	g.Expect(p.calls[len(p.calls)-1].req.Header.Get("X-Openstack-Nova-Api-Version")).To(Equal(microversion))
 
 	// An existing server is returned. A server with other tags is not the machine's. A server that
@@ -237,7 +241,8 @@ func TestNotFoundOfAnother(t *testing.T) {
 			p.play("GetServer", madeUp(http.StatusNotFound, nil, body))
 			_, err := d.Describe(t.Context(), []cloud.Reference{ref})
 			g.Expect(err).To(HaveOccurred())
-			p.play("GetServer", madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance server-1 could not be found."}}`))
+			p.play("GetServer", madeUp(http.StatusNotFound, nil,
+				`{"itemNotFound": {"code": 404, "message": "Instance server-1 could not be found."}}`))
 			g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(BeEmpty())
 			g.Expect(p.count("GetServer")).To(Equal(2), "the first answer is not remembered")
 		})
@@ -263,7 +268,8 @@ func TestDeletedIsSettled(t *testing.T) {
 	p := ordinary(t)
 	d := connected(t, p)
 	p.play("DeleteServer", madeUp(http.StatusNoContent, http.Header{"X-Openstack-Request-Id": {"req-1"}}, ""))
-	g.Expect(d.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: "one", Token: "a"}, {Kind: cloud.KindInstance, ID: "other"}})).To(HaveEach(BeNil()))
+	g.Expect(d.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: "one", Token: "a"},
+		{Kind: cloud.KindInstance, ID: "other"}})).To(HaveEach(BeNil()))
 	g.Expect(d.Describe(t.Context(), []cloud.Reference{{Token: "a"}})).To(BeEmpty())
 	_, err := d.Describe(t.Context(), []cloud.Reference{{Token: "b"}})
 	g.Expect(waits(g, err)).To(BeNumerically(">", 0))

@@ -123,8 +123,9 @@ func (d *driver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) 
 	case err != nil:
 		return cloud.Resource{}, err
 	case !has:
-		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the service catalog has no service %s (Octavia), so there are no load balancers: "+
-			"use endpoint.virtualIP, or set controlPlaneEndpoint to one that you have", loadBalancers)
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec,
+			"the service catalog has no service %s (Octavia), so there are no load balancers: "+
+				"use endpoint.virtualIP, or set controlPlaneEndpoint to one that you have", loadBalancers)
 	}
 	mine, release, err := d.creating.begin(ctx, req.Token)
 	if err != nil {
@@ -298,7 +299,8 @@ func (d *driver) setMembers(ctx context.Context, req cloud.BalancerRequest, b *l
 		return cloud.Errorf(cloud.Conflict, "load balancer %s can't be changed: %s", b.ID, b.resource().Reason)
 	}
 	members := membersOf(req)
-	err := d.call(ctx, operation{"UpdateMembers", cloud.ClassDelete, loadBalancers, http.MethodPut}, "pools/"+url.PathEscape(b.Pools[0].ID)+"/members",
+	err := d.call(ctx, operation{"UpdateMembers", cloud.ClassDelete, loadBalancers, http.MethodPut},
+		"pools/"+url.PathEscape(b.Pools[0].ID)+"/members",
 		map[string]any{"members": members}, nil)
 	if err != nil {
 		return ifBusy(err)

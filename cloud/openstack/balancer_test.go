@@ -29,8 +29,8 @@ const (
 	balancersPool    = "2ba6f9d8-0d0e-4bb6-8f8c-f0f9e1c8e7a1"
 )
 
-// octavia plays Octavia and the floating IPs of Neutron for one load balancer. test/clouds/openstack has
-// the real ones.
+// octavia plays Octavia and the floating IPs of Neutron for one load balancer.
+// test/clouds/openstack has the real ones.
 type octavia struct {
 	*playback
 	g Gomega
@@ -103,8 +103,11 @@ func (o *octavia) answer(op string, req *http.Request) func() (*http.Response, e
 		pool := asked["listeners"].([]any)[0].(map[string]any)["default_pool"].(map[string]any)
 		o.setMembers(pool["members"].([]any))
 		o.there = map[string]any{
-			"id": balancerID, "name": asked["name"], "vip_address": "10.0.0.7", "vip_port_id": "2a22e552-a347-44fd-b530-1f2b1b2a6735", "provisioning_status": "PENDING_CREATE",
-			"operating_status": "OFFLINE", "created_at": "2026-11-26T04:15:37", "tags": asked["tags"], "listeners": []any{map[string]any{"id": "l"}}, "pools": []any{map[string]any{"id": balancersPool}},
+			"id": balancerID, "name": asked["name"], "vip_address": "10.0.0.7", "vip_port_id": "2a22e552-a347-44fd-b530-1f2b1b2a6735",
+			"provisioning_status": "PENDING_CREATE",
+			"operating_status":    "OFFLINE", "created_at": "2026-11-26T04:15:37", "tags": asked["tags"],
+			"listeners": []any{map[string]any{"id": "l"}},
+			"pools":     []any{map[string]any{"id": balancersPool}},
 		}
 		return say(http.StatusCreated, map[string]any{"loadbalancer": o.there})
 	case "ListLoadBalancers":
@@ -135,7 +138,8 @@ func (o *octavia) answer(op string, req *http.Request) func() (*http.Response, e
 	case "CreateFloatingIP":
 		read()
 		asked := body["floatingip"].(map[string]any)
-		o.floatingIP = append(o.floatingIP, map[string]any{"id": "f", "port_id": asked["port_id"], "description": asked["description"], "floating_ip_address": "192.0.2.9"})
+		o.floatingIP = append(o.floatingIP, map[string]any{"id": "f", "port_id": asked["port_id"], "description": asked["description"],
+			"floating_ip_address": "192.0.2.9"})
 		return say(http.StatusCreated, map[string]any{"floatingip": o.floatingIP[len(o.floatingIP)-1]})
 	case "ListFloatingIPs":
 		return say(http.StatusOK, map[string]any{"floatingips": append([]map[string]any{}, o.floatingIP...)})
@@ -150,7 +154,8 @@ func (o *octavia) setMembers(all []any) {
 	o.members = nil
 	for _, m := range all {
 		is := m.(map[string]any)
-		o.members = append(o.members, map[string]any{"id": "m", "address": is["address"], "protocol_port": is["protocol_port"], "operating_status": "ONLINE", "provisioning_status": "ACTIVE"})
+		o.members = append(o.members, map[string]any{"id": "m", "address": is["address"], "protocol_port": is["protocol_port"],
+			"operating_status": "ONLINE", "provisioning_status": "ACTIVE"})
 	}
 }
 
@@ -196,8 +201,9 @@ func TestBalancer(t *testing.T) {
 		var r cloud.Resource
 		g.Expect(during(func() { r = ensure() })).To(Equal([]string{"ListLoadBalancers", "CreateLoadBalancer"}))
 		g.Expect(r).To(Equal(cloud.Resource{
-			Kind: cloud.KindBalancer, ID: balancerID, Token: req.Token, OwnershipID: req.OwnershipID, State: cloud.StatePending, CreatedAt: time.Date(2026, 11, 26, 4, 15, 37, 0, time.UTC),
-			Balancer: &cloud.BalancerState{Address: "10.0.0.7", Port: 6443, Targets: []cloud.BalancerTarget{{Address: "10.0.0.1"}}},
+			Kind: cloud.KindBalancer, ID: balancerID, Token: req.Token, OwnershipID: req.OwnershipID, State: cloud.StatePending,
+			CreatedAt: time.Date(2026, 11, 26, 4, 15, 37, 0, time.UTC),
+			Balancer:  &cloud.BalancerState{Address: "10.0.0.7", Port: 6443, Targets: []cloud.BalancerTarget{{Address: "10.0.0.1"}}},
 		}))
 
 		req.Recorded, req.Targets = true, []string{"10.0.0.1", "10.0.0.2"}
@@ -210,7 +216,8 @@ func TestBalancer(t *testing.T) {
 		g.Expect(during(func() { ensure() })).To(Equal([]string{"ListLoadBalancers", "ListMembers"}))
 		o.status("ACTIVE")
 		g.Expect(during(func() {
-			g.Expect(d.List(t.Context())).To(ConsistOf(And(HaveField("State", cloud.StateRunning), HaveField("Balancer.Targets", HaveEach(HaveField("Healthy", true))))))
+			g.Expect(d.List(t.Context())).To(ConsistOf(And(HaveField("State", cloud.StateRunning),
+				HaveField("Balancer.Targets", HaveEach(HaveField("Healthy", true))))))
 		})).To(Equal([]string{"ListServers", "ListPorts", "ListLoadBalancers", "ListMembers"}))
 
 		ref := cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID}
@@ -218,7 +225,10 @@ func TestBalancer(t *testing.T) {
 		o.status("PENDING_UPDATE")
 		g.Expect(d.Delete(t.Context(), []cloud.Resource{r})[0]).To(BeAssignableToTypeOf(queued))
 		o.status("ACTIVE")
-		g.Expect(during(func() { g.Expect(d.Delete(t.Context(), []cloud.Resource{r})).To(HaveEach(BeNil())) })).To(Equal([]string{"ListFloatingIPs", "DeleteLoadBalancer"}))
+		g.Expect(during(func() {
+			g.Expect(d.Delete(t.Context(),
+				[]cloud.Resource{r})).To(HaveEach(BeNil()))
+		})).To(Equal([]string{"ListFloatingIPs", "DeleteLoadBalancer"}))
 		g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(HaveLen(1), "until Octavia has deleted it")
 		_, err = d.EnsureBalancer(t.Context(), req)
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
@@ -236,13 +246,15 @@ func TestBalancerBody(t *testing.T) {
 		method  pools.LBMethod
 		monitor monitors.CreateOpts
 	}{
-		"ovn":     {pools.LBMethodSourceIpPort, monitors.CreateOpts{Type: monitors.TypeTCP}},
-		"amphora": {pools.LBMethodRoundRobin, monitors.CreateOpts{Type: monitors.TypeHTTPS, HTTPMethod: "GET", URLPath: "/readyz", ExpectedCodes: "200"}},
+		"ovn": {pools.LBMethodSourceIpPort, monitors.CreateOpts{Type: monitors.TypeTCP}},
+		"amphora": {pools.LBMethodRoundRobin, monitors.CreateOpts{Type: monitors.TypeHTTPS, HTTPMethod: "GET", URLPath: "/readyz",
+			ExpectedCodes: "200"}},
 	} {
 		t.Run(provider, func(t *testing.T) {
 			g := NewWithT(t)
 			req := balancerRequest("10.0.0.1")
-			*req.Spec.OpenStack = infrav1.OpenStackLoadBalancer{Subnet: subnetOfBalancer, Provider: provider, FlavorID: "f", AvailabilityZone: "az-1", FloatingNetwork: poolID}
+			*req.Spec.OpenStack = infrav1.OpenStackLoadBalancer{Subnet: subnetOfBalancer, Provider: provider, FlavorID: "f",
+				AvailabilityZone: "az-1", FloatingNetwork: poolID}
 			body, err := connected(t, newOctavia(t)).balancerBody(t.Context(), req)
 			g.Expect(err).NotTo(HaveOccurred())
 			const name = "team-a/blue"
@@ -252,7 +264,8 @@ func TestBalancerBody(t *testing.T) {
 				Name: name, VipSubnetID: subnetOfBalancer, Provider: provider, FlavorID: "f", AvailabilityZone: "az-1",
 				Tags: []string{"drover", cloud.TagOwnership + "=owner-1", cloud.TagToken + "=" + req.Token, "drover-port=6443", "drover-floating-ip"},
 				Listeners: []listeners.CreateOpts{{Name: name, Protocol: listeners.ProtocolTCP, ProtocolPort: 6443, DefaultPool: &pools.CreateOpts{
-					Name: name, Protocol: pools.ProtocolTCP, LBMethod: want.method, Monitor: monitor, Members: []pools.CreateMemberOpts{{Address: "10.0.0.1", ProtocolPort: 6443}},
+					Name: name, Protocol: pools.ProtocolTCP, LBMethod: want.method, Monitor: monitor,
+					Members: []pools.CreateMemberOpts{{Address: "10.0.0.1", ProtocolPort: 6443}},
 				}}},
 			}.ToLoadBalancerCreateMap()
 			g.Expect(err).NotTo(HaveOccurred())
@@ -266,7 +279,8 @@ func TestBalancerBody(t *testing.T) {
 // TestBalancerCrash: wherever a process ends, the next ones make one load balancer with one
 // floating IP, and delete both.
 func TestBalancerCrash(t *testing.T) {
-	for _, op := range []string{"ListLoadBalancers", "CreateLoadBalancer", "CreateFloatingIP", "ListMembers", "UpdateMembers", "ListFloatingIPs", "DeleteFloatingIP", "DeleteLoadBalancer"} {
+	for _, op := range []string{"ListLoadBalancers", "CreateLoadBalancer", "CreateFloatingIP", "ListMembers", "UpdateMembers",
+		"ListFloatingIPs", "DeleteFloatingIP", "DeleteLoadBalancer"} {
 		for _, happened := range []bool{true, false} {
 			t.Run(op, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {

@@ -32,11 +32,13 @@ func connection(account *infrav1.OpenStackAccount, credentials map[string][]byte
 		}
 		return config, nil
 	case len(certificate) == 0 || len(key) == 0:
-		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret must have both or neither of the keys %q and %q", certificateKey, privateKey)
+		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret must have both or neither of the keys %q and %q", certificateKey,
+			privateKey)
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
-		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's %s and %s are not a PEM certificate and its key", certificateKey, privateKey)
+		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's %s and %s are not a PEM certificate and its key", certificateKey,
+			privateKey)
 	}
 	config.Certificates = []tls.Certificate{pair}
 	return config, nil

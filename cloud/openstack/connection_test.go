@@ -69,7 +69,8 @@ func TestClientCertificate(t *testing.T) {
 	g.Expect(ask(map[string][]byte{"tls.crt": certificate, "tls.key": key})).To(Succeed())
 	g.Expect(ask(nil)).To(MatchError(ContainSubstring("certificate required")))
 	other, _ := clientCertificate(g)
-	for _, bad := range []map[string][]byte{{"tls.crt": certificate}, {"tls.key": key}, {"tls.crt": other, "tls.key": key}, {"tls.crt": key, "tls.key": certificate}} {
+	for _, bad := range []map[string][]byte{{"tls.crt": certificate}, {"tls.key": key}, {"tls.crt": other, "tls.key": key},
+		{"tls.crt": key, "tls.key": certificate}} {
 		err := ask(bad)
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized), "%v", err)
 	}

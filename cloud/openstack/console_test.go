@@ -23,8 +23,9 @@ func TestConsole(t *testing.T) {
 		"recorded": {answer: recorded(t, "console"), text: "FAKE CONSOLE OUTPUT\nANOTHER\nLAST LINE"},
 		"not yet":  {answer: madeUp(http.StatusConflict, nil, `{"conflictingRequest": {"code": 409, "message": "Instance is not ready"}}`)},
 		"never":    {answer: madeUp(http.StatusNotImplemented, nil, `{"notImplemented": {"code": 501, "message": "Unable to get console log"}}`)},
-		"gone":     {answer: madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance could not be found."}}`), code: cloud.NotFound},
-		"foreign":  {answer: madeUp(http.StatusOK, nil, `{"welcome": "log in first"}`), code: cloud.Unknown},
+		"gone": {answer: madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance could not be found."}}`),
+			code: cloud.NotFound},
+		"foreign": {answer: madeUp(http.StatusOK, nil, `{"welcome": "log in first"}`), code: cloud.Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -111,7 +111,8 @@ func (e *cloudEntry) check(account *infrav1.OpenStackAccount) error {
 	case e.CACert != "":
 		return refuse("cacert names a file, and Drover reads none: put its content into spec.cloud.openstack.caBundle")
 	case e.Cert != "" || e.Key != "":
-		return refuse("cert and key name files, and Drover reads none: put their content into the Secret's keys %s and %s", certificateKey, privateKey)
+		return refuse("cert and key name files, and Drover reads none: put their content into the Secret's keys %s and %s", certificateKey,
+			privateKey)
 	case e.Auth.AuthURL == "":
 		return refuse("auth_url is missing: it must be the account's %s", account.AuthURL)
 	case identityURL(e.Auth.AuthURL) != identityURL(account.AuthURL):
@@ -165,7 +166,8 @@ func (e *cloudEntry) options(project string) (tokens.AuthOptions, error) {
 		}
 		options.Password = a.Password
 	default:
-		return options, cloud.Invalid("%s: auth_type %q is not supported: use password, v3applicationcredential or token", cloudsKey, cloud.Clip(e.AuthType, 64))
+		return options, cloud.Invalid("%s: auth_type %q is not supported: use password, v3applicationcredential or token", cloudsKey,
+			cloud.Clip(e.AuthType, 64))
 	}
 	options.Scope.ProjectID = project
 	return options, nil

@@ -21,9 +21,10 @@ import (
 var recordings = map[string][]string{
 	"CreateToken": {"token"}, "ListAvailabilityZones": {"zones"}, "ListFlavors": {"flavors"}, "ListImages": {"images"},
 	"ListNetworks": {"networks"}, "ListSecurityGroups": {"groups"},
-	"ListServers": {"servers-none", "servers", "server-failed", "servers-none"}, "ListServerStates": {"servers-none", "servers", "server-fault"},
-	"ListPorts":    {"ports-none", "ports", "ports-trunk", "ports-floating"},
-	"CreateServer": {"server-made", "server-over-quota", "server-refused"}, "CreatePorts": {"ports-made", "ports-over-quota"},
+	"ListServers":      {"servers-none", "servers", "server-failed", "servers-none"},
+	"ListServerStates": {"servers-none", "servers", "server-fault"},
+	"ListPorts":        {"ports-none", "ports", "ports-trunk", "ports-floating"},
+	"CreateServer":     {"server-made", "server-over-quota", "server-refused"}, "CreatePorts": {"ports-made", "ports-over-quota"},
 	"DeleteServer": {"server-gone"}, "DeletePort": {"port-gone"}, "GetImage": {"image-unknown", "images"},
 	"CreateFloatingIP": {"floating-ip-made"}, "ListFloatingIPs": {"floating-ips"}, "DeleteFloatingIP": {"floating-ip-gone"},
 	"CreateTrunk": {"trunk-made"}, "DeleteTrunk": {"trunk-gone"}, "CreateVolume": {"volume-made", "volume-over-quota"},
@@ -81,15 +82,17 @@ func TestDamagedAnswers(t *testing.T) {
 	account := &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{OpenStack: accountOf(t)}}
 	damage.Run(t, recordedTape(t), damage.Target{
 		Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
-			d, err := newDriver(cloud.Config{Account: account, Credentials: map[string][]byte{cloudsKey: []byte(clouds)}, Connect: conformance.Through(transport)})
+			d, err := newDriver(cloud.Config{Account: account, Credentials: map[string][]byte{cloudsKey: []byte(clouds)},
+				Connect: conformance.Through(transport)})
 			if err == nil {
 				d.(*driver).inheritedUntil = time.Time{}
 			}
 			return d, err
 		},
 		Machine: requested(nil),
-		Balancer: cloud.BalancerRequest{Token: "balancer-1", OwnershipID: "owner-1", Namespace: "ns", Name: "lb", Port: 6443, Targets: []string{"10.0.0.1"},
-			Spec: &infrav1.LoadBalancerCloud{OpenStack: &infrav1.OpenStackLoadBalancer{Subnet: "nodes"}}},
+		Balancer: cloud.BalancerRequest{Token: "balancer-1", OwnershipID: "owner-1", Namespace: "ns", Name: "lb", Port: 6443,
+			Targets: []string{"10.0.0.1"},
+			Spec:    &infrav1.LoadBalancerCloud{OpenStack: &infrav1.OpenStackLoadBalancer{Subnet: "nodes"}}},
 		Secrets: []string{"very-secret"},
 		Drivers: 1000,
 	})

@@ -68,7 +68,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	d := &driver{
 		account: account, sessions: newSessions(account, login, transport), pageSize: pageSize, inheritedUntil: time.Now().Add(inheritedPending),
 		flavors: driverkit.Memo[[]flavor]{TTL: resolvedTTL}, images: driverkit.Memo[glanceImage]{TTL: resolvedTTL},
-		ids: driverkit.Memo[string]{TTL: resolvedTTL}, faults: driverkit.Memo[string]{TTL: resolvedTTL}, cells: driverkit.Memo[bool]{TTL: minPending},
+		ids: driverkit.Memo[string]{TTL: resolvedTTL}, faults: driverkit.Memo[string]{TTL: resolvedTTL},
+		cells: driverkit.Memo[bool]{TTL: minPending},
 	}
 	d.serverReads = newShared(func(ctx context.Context, tokens []string) ([]cloud.Resource, error) {
 		return d.servers(ctx, serversOf(tokens), nil)
@@ -389,16 +390,17 @@ func completePage[T any](op operation, items *[]T, links []link) ([]T, bool, err
 func pages[T any](ctx context.Context, d *driver, op operation, maxPages *int,
 	page func(ctx context.Context, marker string, limit int) (items []T, more bool, err error), id func(T) string) ([]T, error) {
 	n, seen := 0, map[string]bool{}
-	all, err := driverkit.SizedPages(ctx, op.name, &d.sizes, 1, d.pageSize, func(ctx context.Context, marker string, limit int) ([]T, string, error) {
-		if n++; marker == "" {
-			n = 1
-		}
-		items, more, err := page(ctx, marker, limit)
-		if err != nil || !more {
-			return items, "", err
-		}
-		return items, cmp.Or(id(items[len(items)-1]), marker), nil
-	})
+	all, err := driverkit.SizedPages(ctx, op.name, &d.sizes, 1, d.pageSize,
+		func(ctx context.Context, marker string, limit int) ([]T, string, error) {
+			if n++; marker == "" {
+				n = 1
+			}
+			items, more, err := page(ctx, marker, limit)
+			if err != nil || !more {
+				return items, "", err
+			}
+			return items, cmp.Or(id(items[len(items)-1]), marker), nil
+		})
 	if maxPages != nil {
 		*maxPages = max(*maxPages, n)
 	}

@@ -52,7 +52,8 @@ func TestCreate(t *testing.T) {
 		HaveKeyWithValue("user_data", "I2Nsb3VkLWNvbmZpZwo="),
 		HaveKeyWithValue("tags", ConsistOf("drover", "drover-creation-token=recorded-token-0001", "worker")),
 		HaveKeyWithValue("metadata", Equal(map[string]any{
-			"drover-ownership-id": "owner-1", "drover-creation-token": "recorded-token-0001", "drover-machine": "team-a/blue-1", "cost-center": "4711",
+			"drover-ownership-id": "owner-1", "drover-creation-token": "recorded-token-0001", "drover-machine": "team-a/blue-1",
+			"cost-center": "4711",
 		})),
 		HaveKeyWithValue("networks", HaveExactElements(HaveKey("uuid"))),
 		HaveKeyWithValue("security_groups", HaveExactElements(HaveKeyWithValue("name", "default"))),
@@ -81,7 +82,8 @@ func TestRegionalProviderIDs(t *testing.T) {
 	found, err := d.List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found[0].ProviderID).To(Equal("openstack://RegionOne/" + found[0].ID))
-	g.Expect(Cloud().ProviderID(&infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{OpenStack: d.account}})).To(Equal("openstack://RegionOne/{{ v1.instance_id }}"))
+	g.Expect(Cloud().ProviderID(&infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{OpenStack: d.account}})).To(
+		Equal("openstack://RegionOne/{{ v1.instance_id }}"))
 }
 
 // TestDryRun: what a machine names is looked up, and nothing is created.
@@ -95,12 +97,14 @@ func TestDryRun(t *testing.T) {
 		"unknown flavor":  {change: func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }, want: cloud.InvalidSpec},
 		"no such image":   {none: "ListImages", want: cloud.NotFound},
 		"no such network": {none: "ListNetworks", want: cloud.NotFound},
-		"no such group":   {none: "ListSecurityGroups", change: func(m *infrav1.OpenStackMachine) { m.Ports[0].SecurityGroups = []string{"nobody"} }, want: cloud.NotFound},
+		"no such group": {none: "ListSecurityGroups",
+			change: func(m *infrav1.OpenStackMachine) { m.Ports[0].SecurityGroups = []string{"nobody"} }, want: cloud.NotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, p := NewWithT(t), ordinary(t)
 			if c.none != "" {
-				p.play(c.none, madeUp(http.StatusOK, http.Header{"Content-Type": {"application/json"}}, `{"images": [], "networks": [], "security_groups": []}`))
+				p.play(c.none, madeUp(http.StatusOK, http.Header{"Content-Type": {"application/json"}},
+					`{"images": [], "networks": [], "security_groups": []}`))
 			}
 			err := connected(t, p).DryRun(t.Context(), requested(c.change))
 			g.Expect(cloud.CodeOf(err)).To(Equal(c.want), "%v", err)
@@ -251,8 +255,11 @@ func TestRefusedCreate(t *testing.T) {
 
 func ownPorts(m *infrav1.OpenStackMachine) {
 	m.Ports = []infrav1.OpenStackPort{
-		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []infrav1.OpenStackAddressPair{{IPAddress: "10.244.0.0/16", MACAddress: "fa:16:3e:00:00:01"}}, VNICType: "normal", Tags: []string{"team-a"}},
-		{Network: "nodes", PortSecurity: infrav1.FeatureDisabled, FixedIPs: []infrav1.OpenStackFixedIP{{SubnetID: "616fb98f-46ca-475e-917e-2563e5a8cd19"}, {IPAddress: "10.0.0.10"}}},
+		{Network: "nodes", SecurityGroups: []string{"default"},
+			AllowedAddressPairs: []infrav1.OpenStackAddressPair{{IPAddress: "10.244.0.0/16", MACAddress: "fa:16:3e:00:00:01"}}, VNICType: "normal",
+			Tags: []string{"team-a"}},
+		{Network: "nodes", PortSecurity: infrav1.FeatureDisabled,
+			FixedIPs: []infrav1.OpenStackFixedIP{{SubnetID: "616fb98f-46ca-475e-917e-2563e5a8cd19"}, {IPAddress: "10.0.0.10"}}},
 	}
 }
 
@@ -265,15 +272,20 @@ func TestNovaCreatesPorts(t *testing.T) {
 		root  infrav1.OpenStackVolume
 		nova  bool
 	}{
-		"no ports":                {nova: true},
-		"a network":               {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, nova: true},
-		"networks and groups":     {ports: []infrav1.OpenStackPort{{Network: "nodes", SecurityGroups: groups}, {Network: "storage", SecurityGroups: groups}}, nova: true},
-		"a volume of Nova":        {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, root: infrav1.OpenStackVolume{SizeGiB: 1}, nova: true},
-		"a volume with a zone":    {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, root: infrav1.OpenStackVolume{SizeGiB: 1, InMachineZone: infrav1.FeatureEnabled}},
-		"groups of each":          {ports: []infrav1.OpenStackPort{{Network: "nodes", SecurityGroups: groups}, {Network: "storage", SecurityGroups: others}}},
-		"groups of one":           {ports: []infrav1.OpenStackPort{{Network: "nodes"}, {Network: "storage", SecurityGroups: groups}}},
-		"an address":              {ports: []infrav1.OpenStackPort{{Network: "nodes", FixedIPs: []infrav1.OpenStackFixedIP{{IPAddress: "10.0.0.10"}}}}},
-		"a setting of the second": {ports: []infrav1.OpenStackPort{{Network: "nodes"}, {Network: "storage", PortSecurity: infrav1.FeatureEnabled}}},
+		"no ports":  {nova: true},
+		"a network": {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, nova: true},
+		"networks and groups": {ports: []infrav1.OpenStackPort{{Network: "nodes", SecurityGroups: groups},
+			{Network: "storage", SecurityGroups: groups}}, nova: true},
+		"a volume of Nova": {ports: []infrav1.OpenStackPort{{Network: "nodes"}}, root: infrav1.OpenStackVolume{SizeGiB: 1}, nova: true},
+		"a volume with a zone": {ports: []infrav1.OpenStackPort{{Network: "nodes"}},
+			root: infrav1.OpenStackVolume{SizeGiB: 1, InMachineZone: infrav1.FeatureEnabled}},
+		"groups of each": {ports: []infrav1.OpenStackPort{{Network: "nodes", SecurityGroups: groups},
+			{Network: "storage", SecurityGroups: others}}},
+		"groups of one": {ports: []infrav1.OpenStackPort{{Network: "nodes"}, {Network: "storage", SecurityGroups: groups}}},
+		"an address": {ports: []infrav1.OpenStackPort{{Network: "nodes",
+			FixedIPs: []infrav1.OpenStackFixedIP{{IPAddress: "10.0.0.10"}}}}},
+		"a setting of the second": {ports: []infrav1.OpenStackPort{{Network: "nodes"},
+			{Network: "storage", PortSecurity: infrav1.FeatureEnabled}}},
 	} {
 		machine := &infrav1.OpenStackMachine{Ports: test.ports, RootVolume: test.root}
 		NewWithT(t).Expect(novaCreatesPorts(machine)).To(Equal(test.nova), name)
@@ -377,7 +389,8 @@ func TestReplacedImage(t *testing.T) {
 	d := connected(t, p)
 	found, err := d.image(t.Context(), infrav1.OpenStackImage{Name: "node-image"})
 	g.Expect(err).NotTo(HaveOccurred())
-	p.play("CreateServer", madeUp(http.StatusBadRequest, nil, fmt.Sprintf(`{"badRequest": {"code": 400, "message": "Image %s could not be found."}}`, found.ID)))
+	p.play("CreateServer", madeUp(http.StatusBadRequest, nil,
+		fmt.Sprintf(`{"badRequest": {"code": 400, "message": "Image %s could not be found."}}`, found.ID)))
 	_, err = d.Ensure(t.Context(), requested(nil))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
 	_, err = d.Ensure(t.Context(), requested(nil))
@@ -439,7 +452,8 @@ func TestListing(t *testing.T) {
 	found, err = d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0002"}, {}, {Token: "recorded-token-0002"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(HaveLen(3))
-	g.Expect(found[0]).To(And(HaveField("State", cloud.StateFailed), HaveField("Code", cloud.NoCapacity), HaveField("Reason", HavePrefix("No valid host was found"))))
+	g.Expect(found[0]).To(And(HaveField("State", cloud.StateFailed), HaveField("Code", cloud.NoCapacity),
+		HaveField("Reason", HavePrefix("No valid host was found"))))
 	g.Expect(found).To(HaveEach(HaveField("Token", "recorded-token-0002")))
 	g.Expect(found[1:]).To(HaveEach(And(HaveField("Kind", cloud.KindNIC), HaveField("CreatedAt.IsZero()", false))))
 
@@ -487,7 +501,8 @@ func TestDelete(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
 	one := []cloud.Resource{{Kind: cloud.KindInstance, ID: "one"}}
-	p.play("DeleteServer", madeUp(http.StatusNoContent, http.Header{"X-Openstack-Request-Id": {"req-1"}}, ""), madeUp(http.StatusNoContent, nil, ""))
+	p.play("DeleteServer", madeUp(http.StatusNoContent, http.Header{"X-Openstack-Request-Id": {"req-1"}}, ""),
+		madeUp(http.StatusNoContent, nil, ""))
 	d := connected(t, p)
 	g.Expect(d.Delete(t.Context(), one)[0]).NotTo(HaveOccurred())
 	g.Expect(cloud.CodeOf(d.Delete(t.Context(), one)[0])).To(Equal(cloud.Unknown))

@@ -285,9 +285,10 @@ type parts struct {
 // novaCreatesPorts reports whether Nova can create the ports with the server: each sets a network,
 // all set the same groups, and there is no volume of Drover's, which would need a port to be found.
 func novaCreatesPorts(machine *infrav1.OpenStackMachine) bool {
-	return len(machine.Ports) == 0 || len(ownVolumes(machine, "")) == 0 && !slices.ContainsFunc(machine.Ports, func(p infrav1.OpenStackPort) bool {
-		return !reflect.DeepEqual(p, infrav1.OpenStackPort{Network: p.Network, SecurityGroups: machine.Ports[0].SecurityGroups})
-	})
+	return len(machine.Ports) == 0 || len(ownVolumes(machine, "")) == 0 &&
+		!slices.ContainsFunc(machine.Ports, func(p infrav1.OpenStackPort) bool {
+			return !reflect.DeepEqual(p, infrav1.OpenStackPort{Network: p.Network, SecurityGroups: machine.Ports[0].SecurityGroups})
+		})
 }
 
 // novaParts resolves the networks of the ports that Nova creates.
@@ -308,7 +309,8 @@ func (d *driver) novaParts(ctx context.Context, machine *infrav1.OpenStackMachin
 
 // ensureParts creates the machine's own parts, the ports first, because they lead to the rest. Even
 // after an error, own lists the existing parts, in an order in which they can be deleted.
-func (d *driver) ensureParts(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, image string, mine *creation) (made parts, err error) {
+func (d *driver) ensureParts(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, image string,
+	mine *creation) (made parts, err error) {
 	if novaCreatesPorts(machine) {
 		return d.novaParts(ctx, machine)
 	}
@@ -353,7 +355,8 @@ func (d *driver) ensureParts(ctx context.Context, req cloud.Request, machine *in
 
 // ensurePorts adopts the machine's ports and creates the missing ones with one call, which creates
 // all or none. fresh holds the indices of those that it created.
-func (d *driver) ensurePorts(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, mine *creation) (ports []port, fresh map[int]bool, err error) {
+func (d *driver) ensurePorts(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort,
+	mine *creation) (ports []port, fresh map[int]bool, err error) {
 	if ports, err = d.adoptPorts(ctx, req, len(wanted)); err != nil {
 		return nil, nil, err
 	}
@@ -449,7 +452,8 @@ func (d *driver) portBody(ctx context.Context, req cloud.Request, index int, wan
 	}
 	body := newPort{
 		Name: portName(req.Token), Description: portDescription(req, index), NetworkID: in,
-		MACAddress: wanted.MACAddress, VNICType: string(wanted.VNICType), Profile: wanted.BindingProfile, PortSecurity: driverkit.Bool(wanted.PortSecurity), Tags: wanted.Tags,
+		MACAddress: wanted.MACAddress, VNICType: string(wanted.VNICType), Profile: wanted.BindingProfile,
+		PortSecurity: driverkit.Bool(wanted.PortSecurity), Tags: wanted.Tags,
 	}
 	for _, ip := range wanted.FixedIPs {
 		body.FixedIPs = append(body.FixedIPs, fixedIP{SubnetID: ip.SubnetID, Address: ip.IPAddress})

@@ -79,7 +79,8 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		return cloud.Unauthorized
 	case http.StatusForbidden:
 		// Nova uses 403 for quotas and for forbidden actions. Only the message differs.
-		if strings.HasPrefix(r.message, "Quota exceeded") || strings.HasPrefix(r.message, "Maximum number of ") || strings.HasPrefix(r.message, "Quota has been met") {
+		if strings.HasPrefix(r.message, "Quota exceeded") || strings.HasPrefix(r.message, "Maximum number of ") ||
+			strings.HasPrefix(r.message, "Quota has been met") {
 			return cloud.QuotaExceeded
 		}
 		return cloud.Unauthorized
@@ -122,7 +123,8 @@ func (r refusal) creationCode() cloud.Code {
 	// invalid" (https://github.com/Ubuntu-Solutions-Engineering/openstack-installer/issues/829).
 	case strings.Contains(words, "availability zone"):
 		return cloud.NoCapacity
-	case strings.Contains(words, "invalid key_name"), strings.Contains(words, "could not be found"), strings.Contains(words, " not found for project"),
+	case strings.Contains(words, "invalid key_name"), strings.Contains(words, "could not be found"),
+		strings.Contains(words, " not found for project"),
 		strings.HasPrefix(words, "unable to find security_group"), // what Nova 26 says of a group that Neutron does not have
 		strings.Contains(words, "can not find requested image"), strings.HasPrefix(words, "image ") && strings.Contains(words, "is not active"):
 		return cloud.NotFound

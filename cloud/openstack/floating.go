@@ -26,7 +26,8 @@ type floatingIP struct {
 }
 
 // adoptFloatingIPs returns the machine's floating IPs. Fresh ports, given by index, have none.
-func (d *driver) adoptFloatingIPs(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, fresh map[int]bool) ([]floatingIP, error) {
+func (d *driver) adoptFloatingIPs(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort,
+	fresh map[int]bool) ([]floatingIP, error) {
 	for i := range wanted {
 		if wanted[i].FloatingNetwork != "" && !fresh[i] {
 			return d.floatingIPs(ctx, url.Values{"description": {portName(req.Token)}}, nil)
@@ -36,7 +37,8 @@ func (d *driver) adoptFloatingIPs(ctx context.Context, req cloud.Request, wanted
 }
 
 // ensureFloatingIPs creates missing floating IPs and returns all that exist, even after an error.
-func (d *driver) ensureFloatingIPs(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, ports []port, there []floatingIP, mine *creation) ([]floatingIP, error) {
+func (d *driver) ensureFloatingIPs(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, ports []port, there []floatingIP,
+	mine *creation) ([]floatingIP, error) {
 	for i := range wanted {
 		if wanted[i].FloatingNetwork == "" || slices.ContainsFunc(there, func(f floatingIP) bool { return f.PortID == ports[i].ID }) {
 			continue
@@ -89,7 +91,8 @@ func (d *driver) floatingIPs(ctx context.Context, query url.Values, maxPages *in
 }
 
 // addresses returns the floating IPs that the ports announce.
-func (d *driver) addresses(ctx context.Context, ports []port, tokens []string, owners map[string]string, maxPages *int) (all []cloud.Resource, err error) {
+func (d *driver) addresses(ctx context.Context, ports []port, tokens []string, owners map[string]string,
+	maxPages *int) (all []cloud.Resource, err error) {
 	if !slices.ContainsFunc(ports, func(p port) bool { return p.floating() }) {
 		return nil, nil
 	}
@@ -103,7 +106,8 @@ func (d *driver) addresses(ctx context.Context, ports []port, tokens []string, o
 	}
 	for _, f := range found {
 		if owner := owners[f.Description]; owner != "" {
-			all = append(all, cloud.Resource{Kind: cloud.KindAddress, ID: f.ID, Token: tokenOf(f.Description), OwnershipID: owner, CreatedAt: f.CreatedAt})
+			all = append(all, cloud.Resource{Kind: cloud.KindAddress, ID: f.ID, Token: tokenOf(f.Description), OwnershipID: owner,
+				CreatedAt: f.CreatedAt})
 		}
 	}
 	return all, nil

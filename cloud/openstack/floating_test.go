@@ -84,8 +84,10 @@ func TestFloatingIPRefused(t *testing.T) {
 		code           cloud.Code
 		ports, address int // number of deletions
 	}{
-		"server":            {func(_ Gomega, p *playback) { p.play("CreateServer", recorded(p.t, "server-over-quota")) }, cloud.QuotaExceeded, 2, 1},
-		"floating IP":       {func(_ Gomega, p *playback) { p.play("CreateFloatingIP", recorded(p.t, "ports-over-quota")) }, cloud.QuotaExceeded, 2, 0},
+		"server": {func(_ Gomega, p *playback) { p.play("CreateServer", recorded(p.t, "server-over-quota")) },
+			cloud.QuotaExceeded, 2, 1},
+		"floating IP": {func(_ Gomega, p *playback) { p.play("CreateFloatingIP", recorded(p.t, "ports-over-quota")) },
+			cloud.QuotaExceeded, 2, 0},
 		"floating IP, lost": {func(_ Gomega, p *playback) { p.play("CreateFloatingIP", lost) }, cloud.Unavailable, 0, 0},
 		"its deletion": {func(_ Gomega, p *playback) {
 			p.play("CreateServer", recorded(p.t, "server-over-quota"))
@@ -121,7 +123,8 @@ func TestFloatingIPGoes(t *testing.T) {
 	g.Expect(p.count("ListFloatingIPs")).To(BeZero())
 
 	p.play("ListPorts", listing(g, "ports", portsThere(), false))
-	p.play("ListFloatingIPs", floatingIPsThere(g, floatingIP{ID: "one", PortID: "first", Description: portName(req.Token)}, floatingIP{ID: "theirs"}))
+	p.play("ListFloatingIPs", floatingIPsThere(g, floatingIP{ID: "one", PortID: "first", Description: portName(req.Token)},
+		floatingIP{ID: "theirs"}))
 	for _, look := range []func() ([]cloud.Resource, error){
 		func() ([]cloud.Resource, error) { return d.List(t.Context()) },
 		func() ([]cloud.Resource, error) {

@@ -62,7 +62,8 @@ func TestEndpointThrottlesItsTenantOnly(t *testing.T) {
 		t.Helper()
 		key := types.NamespacedName{Namespace: namespace, Name: "openstack"}
 		config := fleet.AccountConfig{
-			Spec:        infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: url + "/v3", ProjectID: projectOf(t)}}},
+			Spec: infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: url + "/v3",
+				ProjectID: projectOf(t)}}},
 			Credentials: map[string][]byte{cloudsKey: []byte(strings.ReplaceAll(clouds, "http://127.0.0.1:25001", url+"/v3"))},
 		}
 		a, err := accounts.Set(key, config)

@@ -115,7 +115,8 @@ func validateMachine(m *infrav1.OpenStackMachine, path *field.Path) (all field.E
 		at := path.Child("ports").Index(i)
 		for j, pair := range port.AllowedAddressPairs {
 			if !isAddress(pair.IPAddress) {
-				all = append(all, field.Invalid(at.Child("allowedAddressPairs").Index(j).Child("ipAddress"), pair.IPAddress, "must be an address, or a network such as 10.244.0.0/16"))
+				all = append(all, field.Invalid(at.Child("allowedAddressPairs").Index(j).Child("ipAddress"), pair.IPAddress,
+					"must be an address, or a network such as 10.244.0.0/16"))
 			}
 		}
 		for j, ip := range port.FixedIPs {

@@ -44,17 +44,21 @@ func TestRefusals(t *testing.T) {
 		want   cloud.Code
 		after  time.Duration
 	}{
-		{413, header("Retry-After", "7"), `{"overLimit": {"code": 413, "message": "This request was rate-limited."}}`, cloud.ClassCreate, cloud.Throttled, 7 * time.Second},
+		{413, header("Retry-After", "7"), `{"overLimit": {"code": 413, "message": "This request was rate-limited."}}`, cloud.ClassCreate,
+			cloud.Throttled, 7 * time.Second},
 		{413, header("Retry-After", "0"), `{"overLimit": {"code": 413, "message": "VolumeLimitExceeded: Maximum number of volumes allowed (0) exceeded for quota 'volumes'."}}`, cloud.ClassCreate, cloud.QuotaExceeded, 0},
-		{400, nil, `{"badRequest": {"code": 400, "message": "Invalid volume: Volume status must be available."}}`, cloud.ClassDelete, cloud.Conflict, 0},
+		{400, nil, `{"badRequest": {"code": 400, "message": "Invalid volume: Volume status must be available."}}`, cloud.ClassDelete,
+			cloud.Conflict, 0},
 		{429, header("Retry-After", "3"), page, cloud.ClassRead, cloud.Throttled, 3 * time.Second},
 		{503, header("Retry-After", "9999999999999"), page, cloud.ClassRead, cloud.Unavailable, 24 * time.Hour},
 		{429, header("Retry-After", "-3"), page, cloud.ClassRead, cloud.Throttled, 0},
 		{401, header("Www-Authenticate", `Keystone uri="http://127.0.0.1:25001/v3"`), page, cloud.ClassRead, cloud.Unauthorized, 0},
 		{401, header("Www-Authenticate", "Basic"), page, cloud.ClassRead, cloud.Unauthorized, 0},
 		{413, nil, page, cloud.ClassCreate, cloud.Unknown, 0},
-		{403, nil, `{"forbidden": {"code": 403, "message": "Policy doesn't allow os_compute_api:servers:create to be performed."}}`, cloud.ClassCreate, cloud.Unauthorized, 0},
-		{403, nil, `{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 4, but already used 8 of 10 cores"}}`, cloud.ClassCreate, cloud.QuotaExceeded, 0},
+		{403, nil, `{"forbidden": {"code": 403, "message": "Policy doesn't allow os_compute_api:servers:create to be performed."}}`,
+			cloud.ClassCreate, cloud.Unauthorized, 0},
+		{403, nil, `{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 4, but already used 8 of 10 cores"}}`,
+			cloud.ClassCreate, cloud.QuotaExceeded, 0},
 		{403, nil, `{"forbidden": {"code": 403, "message": "Maximum number of ports exceeded"}}`, cloud.ClassCreate, cloud.QuotaExceeded, 0},
 		{403, nil, page, cloud.ClassCreate, cloud.Unauthorized, 0},
 		{409, nil, `{"NeutronError": {"type": "IpAddressGenerationFailure", "message": "No more IP addresses available on network n.", "detail": ""}}`, cloud.ClassCreate, cloud.NoCapacity, 0},
@@ -62,14 +66,16 @@ func TestRefusals(t *testing.T) {
 		{404, nil, page, cloud.ClassDelete, cloud.Unknown, 0},
 		{404, nil, `{"NeutronError": {"type": "NetworkNotFound", "message": "no network", "detail": ""}}`, cloud.ClassCreate, cloud.NotFound, 0},
 		{400, nil, `{"badRequest": {"code": 400, "message": "marker [x] not found"}}`, cloud.ClassRead, cloud.Unknown, 0},
-		{406, header("X-Openstack-Request-Id", "req-1"), `{"computeFault": {"code": 406, "message": "Version 2.61 is not supported by the API."}}`, cloud.ClassRead, cloud.InvalidSpec, 0},
+		{406, header("X-Openstack-Request-Id", "req-1"),
+			`{"computeFault": {"code": 406, "message": "Version 2.61 is not supported by the API."}}`, cloud.ClassRead, cloud.InvalidSpec, 0},
 		{500, nil, `{"computeFault": {"code": 500, "message": "Unexpected API Error."}}`, cloud.ClassCreate, cloud.Unknown, 0},
 		{503, header("Retry-After", "5"), page, cloud.ClassCreate, cloud.Unavailable, 5 * time.Second},
 		{504, nil, page, cloud.ClassCreate, cloud.Unavailable, 0},
 		{200, nil, page, cloud.ClassCreate, cloud.Unknown, 0},
 	} {
 		g := NewWithT(t)
-		err := typed(driverkit.Redactor{}, "Op", test.class, gophercloud.ErrUnexpectedResponseCode{Actual: test.status, ResponseHeader: test.header, Body: []byte(test.body)})
+		err := typed(driverkit.Redactor{}, "Op", test.class,
+			gophercloud.ErrUnexpectedResponseCode{Actual: test.status, ResponseHeader: test.header, Body: []byte(test.body)})
 		var own *cloud.Error
 		g.Expect(errors.As(err, &own)).To(BeTrue())
 		g.Expect(own.Code).To(Equal(test.want), "%d %s", test.status, test.body)
@@ -140,17 +146,26 @@ func TestClouds(t *testing.T) {
 		"none of that name":      {file: two, cloud: "c", want: cloud.InvalidSpec},
 		"no file":                {want: cloud.Unauthorized, says: "is missing"},
 		"no YAML":                {file: "a: [", want: cloud.InvalidSpec},
-		"no password":            {file: "clouds: {a: {auth: {auth_url: 'https://keystone.example.com/v3', username: u}}}", want: cloud.Unauthorized},
-		"no secret":              {file: "clouds: {a: {auth_type: v3applicationcredential, auth: {auth_url: 'https://keystone.example.com/v3', application_credential_id: i}}}", want: cloud.Unauthorized},
-		"no token":               {file: "clouds: {a: {auth_type: v3token, auth: {auth_url: 'https://keystone.example.com/v3', }}}", want: cloud.Unauthorized},
-		"another way":            {file: "clouds: {a: {auth_type: v3oidcpassword, auth: {auth_url: 'https://keystone.example.com/v3', password: p}}}", want: cloud.InvalidSpec, says: "v3oidcpassword"},
-		"not verified":           {file: "clouds: {a: {verify: false, auth: {auth_url: 'https://keystone.example.com/v3', username: u, password: p}}}", want: cloud.InvalidSpec, says: "caBundle"},
-		"a file":                 {file: "clouds: {a: {cacert: /etc/passwd, auth: {auth_url: 'https://keystone.example.com/v3', username: u, password: p}}}", want: cloud.InvalidSpec, says: "caBundle"},
-		"a key's file":           {file: "clouds: {a: {key: /etc/passwd, auth: {auth_url: 'https://keystone.example.com/v3', username: u, password: p}}}", want: cloud.InvalidSpec},
-		"another Keystone":       {file: "clouds: {a: {auth: {auth_url: 'https://elsewhere.example.com', username: u, password: p}}}", want: cloud.InvalidSpec, says: "auth_url"},
-		"no Keystone":            {file: "clouds: {a: {auth: {username: u, password: p}}}", want: cloud.InvalidSpec, says: "auth_url"},
-		"another region":         {file: "clouds: {a: {region_name: r2, auth: {auth_url: 'https://keystone.example.com/v3', username: u, password: p}}}", want: cloud.InvalidSpec, says: "region_name"},
-		"another project":        {file: "clouds: {a: {auth: {auth_url: 'https://keystone.example.com/v3', project_id: p2, username: u, password: p}}}", want: cloud.InvalidSpec, says: "project_id"},
+		"no password": {file: "clouds: {a: {auth: {auth_url: 'https://keystone.example.com/v3', username: u}}}",
+			want: cloud.Unauthorized},
+		"no secret": {file: "clouds: {a: {auth_type: v3applicationcredential, auth: {auth_url: 'https://keystone.example.com/v3', application_credential_id: i}}}", want: cloud.Unauthorized},
+		"no token": {file: "clouds: {a: {auth_type: v3token, auth: {auth_url: 'https://keystone.example.com/v3', }}}",
+			want: cloud.Unauthorized},
+		"another way": {file: "clouds: {a: {auth_type: v3oidcpassword, auth: {auth_url: 'https://keystone.example.com/v3', password: p}}}",
+			want: cloud.InvalidSpec, says: "v3oidcpassword"},
+		"not verified": {file: "clouds: {a: {verify: false, auth: {auth_url: 'https://keystone.example.com/v3', username: u, password: p}}}",
+			want: cloud.InvalidSpec, says: "caBundle"},
+		"a file": {file: "clouds: {a: {cacert: /etc/passwd, auth: {auth_url: 'https://keystone.example.com/v3', username: u, password: p}}}",
+			want: cloud.InvalidSpec, says: "caBundle"},
+		"a key's file": {file: "clouds: {a: {key: /etc/passwd, auth: {auth_url: 'https://keystone.example.com/v3', username: u, password: p}}}",
+			want: cloud.InvalidSpec},
+		"another Keystone": {file: "clouds: {a: {auth: {auth_url: 'https://elsewhere.example.com', username: u, password: p}}}",
+			want: cloud.InvalidSpec, says: "auth_url"},
+		"no Keystone": {file: "clouds: {a: {auth: {username: u, password: p}}}", want: cloud.InvalidSpec, says: "auth_url"},
+		"another region": {file: "clouds: {a: {region_name: r2, auth: {auth_url: 'https://keystone.example.com/v3', username: u, password: p}}}",
+			want: cloud.InvalidSpec, says: "region_name"},
+		"another project": {file: "clouds: {a: {auth: {auth_url: 'https://keystone.example.com/v3', project_id: p2, username: u, password: p}}}",
+			want: cloud.InvalidSpec, says: "project_id"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -356,7 +371,8 @@ func TestValidate(t *testing.T) {
 	g.Expect(union.ValidateMachine(requested(func(m *infrav1.OpenStackMachine) {
 		m.Metadata = map[string]string{"drover-ownership-id": "x", "": "x", "long": strings.Repeat("x", 256)}
 		m.Tags = []string{"drover-creation-token=x", "fine"}
-		m.Ports = []infrav1.OpenStackPort{{Network: "n", AllowedAddressPairs: []infrav1.OpenStackAddressPair{{IPAddress: "10.0.0.1"}, {IPAddress: "fd00::/8"}, {IPAddress: "ten"}}}}
+		m.Ports = []infrav1.OpenStackPort{{Network: "n",
+			AllowedAddressPairs: []infrav1.OpenStackAddressPair{{IPAddress: "10.0.0.1"}, {IPAddress: "fd00::/8"}, {IPAddress: "ten"}}}}
 	}).Spec, path)).To(ConsistOf(
 		HaveField("Field", `spec.cloud.openstack.metadata[drover-ownership-id]`), HaveField("Field", `spec.cloud.openstack.metadata[]`),
 		HaveField("Field", `spec.cloud.openstack.metadata[long]`), HaveField("Field", "spec.cloud.openstack.tags[0]"),
@@ -375,7 +391,8 @@ func FuzzRefusal(f *testing.F) {
 	f.Add(404, `{"NeutronError": "text"}`)
 	f.Add(500, `<html>`)
 	f.Fuzz(func(t *testing.T, status int, body string) {
-		err := typed(driverkit.NewRedactor("secret"), "Op", cloud.ClassCreate, gophercloud.ErrUnexpectedResponseCode{Actual: status, Body: []byte(body)})
+		err := typed(driverkit.NewRedactor("secret"), "Op", cloud.ClassCreate,
+			gophercloud.ErrUnexpectedResponseCode{Actual: status, Body: []byte(body)})
 		var own *cloud.Error
 		if !errors.As(err, &own) || len(own.Message) > 600 || strings.Contains(own.Message, "secret") {
 			t.Errorf("%d %q: %v", status, body, err)
@@ -387,16 +404,20 @@ func FuzzRefusal(f *testing.F) {
 func FuzzPort(f *testing.F) {
 	f.Add("owner-1", 3, "team-a", "blue-1")
 	f.Fuzz(func(t *testing.T, owner string, index int, namespace, name string) {
-		if strings.ContainsFunc(owner, func(r rune) bool { return r <= ' ' || r > '~' }) || len(owner) > 63 || owner == "" || index < 0 || index > 15 {
+		if strings.ContainsFunc(owner, func(r rune) bool { return r <= ' ' || r > '~' }) || len(owner) > 63 || owner == "" || index < 0 ||
+			index > 15 {
 			t.Skip("no ownership ID, or no index")
 		}
-		m := &infrav1.OpenStackMachine{Ports: make([]infrav1.OpenStackPort, index+1), RootVolume: infrav1.OpenStackVolume{InMachineZone: infrav1.FeatureEnabled}}
+		m := &infrav1.OpenStackMachine{Ports: make([]infrav1.OpenStackPort, index+1),
+			RootVolume: infrav1.OpenStackVolume{InMachineZone: infrav1.FeatureEnabled}}
 		if index%2 == 0 {
 			m.Ports[index].FloatingNetwork = "public"
 		}
-		req := cloud.Request{OwnershipID: owner, Namespace: namespace, Name: name, Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{OpenStack: m}}}
+		req := cloud.Request{OwnershipID: owner, Namespace: namespace, Name: name,
+			Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{OpenStack: m}}}
 		p := port{Description: portDescription(req, index)}
-		if p.ownership() != owner || p.index() != index || index%2 == 0 && !p.floating() || index == 0 && !p.volumes() || len(p.Description) > maxText {
+		if p.ownership() != owner || p.index() != index || index%2 == 0 && !p.floating() || index == 0 && !p.volumes() ||
+			len(p.Description) > maxText {
 			t.Errorf("%q: %q %d", p.Description, p.ownership(), p.index())
 		}
 	})

@@ -23,8 +23,8 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-// playback replays the answers of a real OpenStack: the files in testdata, which test/clouds/openstack's
-// TestRecord writes.
+// playback replays the answers of a real OpenStack: the files in testdata, which TestRecord
+// of test/clouds/openstack writes.
 type playback struct {
 	t *testing.T
 
@@ -47,8 +47,10 @@ func ordinary(t *testing.T) *playback {
 		"CreateToken": "token", "ListAvailabilityZones": "zones", "ListFlavors": "flavors", "ListImages": "images",
 		"ListNetworks": "networks", "ListSecurityGroups": "groups", "ListServers": "servers-none", "ListPorts": "ports-none",
 		"CreateServer": "server-made", "CreatePorts": "ports-made", "DeleteServer": "server-gone", "DeletePort": "port-gone",
-		"GetImage": "image-unknown", "CreateFloatingIP": "floating-ip-made", "ListFloatingIPs": "floating-ips", "DeleteFloatingIP": "floating-ip-gone",
-		"CreateTrunk": "trunk-made", "ListServerStates": "servers-none", "DeleteTrunk": "trunk-gone", "CreateVolume": "volume-made", "DeleteVolume": "volume-gone",
+		"GetImage": "image-unknown", "CreateFloatingIP": "floating-ip-made", "ListFloatingIPs": "floating-ips",
+		"DeleteFloatingIP": "floating-ip-gone",
+		"CreateTrunk":      "trunk-made", "ListServerStates": "servers-none", "DeleteTrunk": "trunk-gone", "CreateVolume": "volume-made",
+		"DeleteVolume": "volume-gone",
 	} {
 		p.play(op, recorded(t, name))
 	}
@@ -181,7 +183,8 @@ func connected(t *testing.T, p http.RoundTripper) *driver {
 }
 
 func requested(change func(*infrav1.OpenStackMachine)) cloud.Request {
-	m := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Ports: []infrav1.OpenStackPort{{Network: "nodes"}}}
+	m := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"},
+		Ports: []infrav1.OpenStackPort{{Network: "nodes"}}}
 	if change != nil {
 		change(m)
 	}

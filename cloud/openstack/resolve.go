@@ -137,7 +137,8 @@ func (d *driver) networkID(ctx context.Context, wanted string) (string, error) {
 }
 
 func (d *driver) groupID(ctx context.Context, wanted string) (string, error) {
-	return d.neutronID(ctx, neutronKind{"security-groups", "ListSecurityGroups", "security group", cloud.NotFound}, wanted, url.Values{"name": {wanted}, "project_id": {d.account.ProjectID}})
+	return d.neutronID(ctx, neutronKind{"security-groups", "ListSecurityGroups", "security group", cloud.NotFound}, wanted,
+		url.Values{"name": {wanted}, "project_id": {d.account.ProjectID}})
 }
 
 // subnetID returns InvalidSpec for a missing subnet: it is a load balancer's, and NotFound would be

@@ -98,7 +98,8 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 	}
 	token, err := answer.ExtractToken()
 	if err != nil || token.ID == "" {
-		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without a token (not Keystone): check spec.cloud.openstack.authURL (%s)", op, s.account.AuthURL)
+		return nil, cloud.Errorf(cloud.Unknown, "%s: unexpected response without a token (not Keystone): check spec.cloud.openstack.authURL (%s)",
+			op, s.account.AuthURL)
 	}
 	project, err := answer.ExtractProject()
 	switch {
@@ -158,14 +159,17 @@ func (s *sessions) endpoint(catalog *tokens.ServiceCatalog, service string) (add
 		}
 	}
 	if len(found) != 1 {
-		return "", "", cloud.Errorf(cloud.InvalidSpec, "the service catalog has %d %s endpoints of service %s in region %q, expected one: check spec.cloud.openstack.region and interface",
+		return "", "", cloud.Errorf(cloud.InvalidSpec,
+			"the service catalog has %d %s endpoints of service %s in region %q, expected one: check spec.cloud.openstack.region and interface",
 			len(found), kind, service, s.account.Region)
 	}
 	for in, url := range found {
 		address, region = url, in
 	}
 	if !s.leadsTo(address) {
-		return "", "", cloud.Errorf(cloud.InvalidSpec, "the service catalog's URL of service %s is not allowed: it must be HTTP, or HTTPS if authURL is, without user, query and fragment", service)
+		return "", "", cloud.Errorf(cloud.InvalidSpec,
+			"the service catalog's URL of service %s is not allowed: it must be HTTP, or HTTPS if authURL is, without user, query and fragment",
+			service)
 	}
 	return gophercloud.NormalizeURL(address), region, nil
 }
@@ -223,7 +227,8 @@ func (d *driver) send(ctx context.Context, s *session, op operation, path string
 	resp, err := service.Request(cloud.WithOperation(ctx, op.name, op.class), op.method, service.Endpoint+path, opts)
 	switch {
 	case err == nil && read.err != nil:
-		err = cloud.Errorf(cloud.Unknown, "%s: unexpected response that can't be decoded (not OpenStack): check spec.cloud.openstack.authURL", op.name)
+		err = cloud.Errorf(cloud.Unknown, "%s: unexpected response that can't be decoded (not OpenStack): check spec.cloud.openstack.authURL",
+			op.name)
 	case err != nil && ctx.Err() != nil:
 		err = ctx.Err()
 	case err == nil && answer == nil && !hasMarker(resp.Header):

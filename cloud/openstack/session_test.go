@@ -132,7 +132,8 @@ func TestRedirect(t *testing.T) {
 func TestClassifiedBeforeRedacted(t *testing.T) {
 	g := NewWithT(t)
 	body := `{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 4, but already used 8 of 10 cores"}}`
-	err := typed(driverkit.NewRedactor("Quota"), "Op", cloud.ClassCreate, gophercloud.ErrUnexpectedResponseCode{Actual: 403, Body: []byte(body)})
+	err := typed(driverkit.NewRedactor("Quota"), "Op", cloud.ClassCreate,
+		gophercloud.ErrUnexpectedResponseCode{Actual: 403, Body: []byte(body)})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded))
 	g.Expect(err.Error()).To(ContainSubstring("403: [credential] exceeded"))
 }
@@ -188,7 +189,8 @@ func TestCatalog(t *testing.T) {
 		return tokens.Endpoint{Interface: kind, Region: region, URL: url}
 	}
 	catalog := &tokens.ServiceCatalog{Entries: []tokens.CatalogEntry{
-		{Type: compute, Endpoints: []tokens.Endpoint{endpoint("public", "r1", "https://one"), endpoint("internal", "r1", "https://inner"), endpoint("public", "r2", "https://two")}},
+		{Type: compute, Endpoints: []tokens.Endpoint{endpoint("public", "r1", "https://one"), endpoint("internal", "r1", "https://inner"),
+			endpoint("public", "r2", "https://two")}},
 		{Type: network, Endpoints: []tokens.Endpoint{endpoint("public", "r2", "https://net")}},
 	}}
 	for _, test := range []struct {

@@ -191,7 +191,8 @@ func (d *driver) takeParts(ctx context.Context, s *server, parts ownParts, tags 
 	for _, v := range parts.volumes {
 		mark := map[string]string{cloud.TagOwnership: tags[cloud.TagOwnership], cloud.TagMachine: cloud.Clip(tags[cloud.TagMachine], maxText)}
 		if v.Metadata[cloud.TagOwnership] != mark[cloud.TagOwnership] || v.Metadata[cloud.TagMachine] != mark[cloud.TagMachine] {
-			err := d.write(ctx, "UpdateVolumeMetadata", http.MethodPost, volumes, "volumes/"+url.PathEscape(v.ID)+"/metadata", map[string]any{"metadata": mark})
+			err := d.write(ctx, "UpdateVolumeMetadata", http.MethodPost, volumes, "volumes/"+url.PathEscape(v.ID)+"/metadata",
+				map[string]any{"metadata": mark})
 			if err != nil {
 				return err
 			}
@@ -276,7 +277,8 @@ func (d *driver) giveBack(ctx context.Context, id string, keys []string) error {
 	maps.DeleteFunc(s.Metadata, func(key, _ string) bool {
 		return slices.Contains(keys, key) || strings.HasPrefix(key, portNameKey) || strings.HasPrefix(key, portDescriptionKey)
 	})
-	return d.write(ctx, "ReplaceServerMetadata", http.MethodPut, compute, "servers/"+url.PathEscape(id)+"/metadata", map[string]any{"metadata": s.Metadata})
+	return d.write(ctx, "ReplaceServerMetadata", http.MethodPut, compute, "servers/"+url.PathEscape(id)+"/metadata",
+		map[string]any{"metadata": s.Metadata})
 }
 
 // giveVolumesBack has Nova keep the volumes that Tag had it delete. Their mark goes last.
@@ -312,10 +314,12 @@ func (d *driver) giveVolumesBack(ctx context.Context, s *server) error {
 // deleteWithServer sets whether Nova deletes a volume with its server: "Update a volume attachment"
 // in its API reference.
 func (d *driver) deleteWithServer(ctx context.Context, s *server, id string, is bool) error {
-	err := d.write(ctx, "UpdateVolumeAttachment", http.MethodPut, computeUssuri, "servers/"+url.PathEscape(s.ID)+"/os-volume_attachments/"+url.PathEscape(id),
+	err := d.write(ctx, "UpdateVolumeAttachment", http.MethodPut, computeUssuri,
+		"servers/"+url.PathEscape(s.ID)+"/os-volume_attachments/"+url.PathEscape(id),
 		map[string]any{"volumeAttachment": map[string]any{"volumeId": id, "delete_on_termination": is}})
 	if isTooOld(err) {
-		return cloud.Errorf(cloud.InvalidSpec, "Nova is to delete volume %s with server %s, which needs its release Ussuri (2020) or newer", id, s.ID)
+		return cloud.Errorf(cloud.InvalidSpec, "Nova is to delete volume %s with server %s, which needs its release Ussuri (2020) or newer",
+			id, s.ID)
 	}
 	return err
 }
@@ -379,7 +383,8 @@ func (d *driver) takenAddresses(ctx context.Context, refs []cloud.Reference) (al
 		}
 		for _, f := range found {
 			if ref, is := owners[f.Description]; is {
-				all = append(all, cloud.Resource{Kind: cloud.KindAddress, ID: f.ID, Token: ref.Token, OwnershipID: ref.OwnershipID, CreatedAt: f.CreatedAt})
+				all = append(all, cloud.Resource{Kind: cloud.KindAddress, ID: f.ID, Token: ref.Token, OwnershipID: ref.OwnershipID,
+					CreatedAt: f.CreatedAt})
 			}
 		}
 	}

@@ -44,7 +44,8 @@ func oneServer(g Gomega, s server) func() (*http.Response, error) {
 // written accepts all writes of a Tagger.
 func written(p *playback) *playback {
 	for _, op := range []string{
-		"UpdateServerMetadata", "ReplaceServerMetadata", "DeleteServerMetadata", "AddServerTag", "DeleteServerTag", "UpdatePort", "UpdateFloatingIP",
+		"UpdateServerMetadata", "ReplaceServerMetadata", "DeleteServerMetadata", "AddServerTag", "DeleteServerTag", "UpdatePort",
+		"UpdateFloatingIP",
 		"UpdateVolumeMetadata", "DeleteVolumeMetadata", "UpdateVolumeAttachment",
 	} {
 		p.play(op, madeUp(http.StatusAccepted, http.Header{"X-Openstack-Request-Id": {"req-1"}}, ""))
@@ -100,7 +101,8 @@ func TestNamesOfPorts(t *testing.T) {
 		{ID: first, Name: "blue-a-0", Description: "Created by another"}, {ID: "p-3", Name: "another", Description: "mine"},
 		{ID: second, Name: "blue-a", Description: "data"},
 	}
-	markers := `"description":"drover-ownership-id=owner-1 drover-port=%s drover-machine=team-a/blue-a","name":"drover-creation-token=id-` + theirID + `"}}`
+	markers := `"description":"drover-ownership-id=owner-1 drover-port=%s drover-machine=team-a/blue-a","name":"drover-creation-token=id-` +
+		theirID + `"}}`
 	rename := func(index string) string { return "UpdatePort  {\"port\":{" + strings.Replace(markers, "%s", index, 1) }
 	p := written(ordinary(t))
 	p.play("GetServer", oneServer(g, s))
@@ -108,12 +110,14 @@ func TestNamesOfPorts(t *testing.T) {
 	p.play("ListFloatingIPs", floatingIPsThere(g))
 	g.Expect(connected(t, p).Tag(t.Context(), theirID, tags, []string{first, second})).To(Succeed())
 	g.Expect(p.writes()).To(HaveExactElements(
-		And(HavePrefix("UpdateServerMetadata"), ContainSubstring(`"drover-port-description-`+first+`":"Created by another","drover-port-description-`+second+`":"data","drover-port-name-`+first+`":"blue-a-0"}`)),
+		And(HavePrefix("UpdateServerMetadata"), ContainSubstring(
+			`"drover-port-description-`+first+`":"Created by another","drover-port-description-`+second+`":"data","drover-port-name-`+first+`":"blue-a-0"}`)),
 		HavePrefix("AddServerTag /tags/drover-creation-"), rename("0"), rename("1"), "AddServerTag /tags/drover",
 	))
 
 	half := taken()
-	half.Metadata[portNameKey+first], half.Metadata[portDescriptionKey+first], half.Metadata[portDescriptionKey+second] = "blue-a-0", "Created by another", "data"
+	half.Metadata[portNameKey+first], half.Metadata[portDescriptionKey+first], half.Metadata[portDescriptionKey+second] = "blue-a-0",
+		"Created by another", "data"
 	ports[0].Name, ports[0].Description = portName(tags[cloud.TagToken]), describePort("owner-1", 0, "", "team-a/blue-a")
 	p = written(ordinary(t))
 	p.play("GetServer", oneServer(g, half))
@@ -128,10 +132,12 @@ func TestNamesOfPorts(t *testing.T) {
 	p.play("ListPorts", listing(g, "ports", []port{ports[0], ports[2]}, false))
 	p.play("ListVolumes", listing(g, "volumes", []volume{}, false))
 	p.play("ListFloatingIPs", floatingIPsThere(g))
-	g.Expect(connected(t, p).Untag(t.Context(), []string{theirID}, []string{cloud.TagOwnership, cloud.TagToken, cloud.TagMachine})).To(Succeed())
+	g.Expect(connected(t, p).Untag(t.Context(), []string{theirID},
+		[]string{cloud.TagOwnership, cloud.TagToken, cloud.TagMachine})).To(Succeed())
 	g.Expect(p.writes()).To(HaveExactElements(
 		"DeleteServerTag /tags/drover",
-		`UpdatePort  {"port":{"description":"Created by another","name":"blue-a-0"}}`, `UpdatePort  {"port":{"description":"data","name":"blue-a"}}`,
+		`UpdatePort  {"port":{"description":"Created by another","name":"blue-a-0"}}`,
+		`UpdatePort  {"port":{"description":"data","name":"blue-a"}}`,
 		HavePrefix("DeleteServerTag /tags/drover-creation-"), `ReplaceServerMetadata /metadata {"metadata":{"cluster":"1","role":"1"}}`,
 	))
 }
@@ -197,7 +203,8 @@ func TestUntag(t *testing.T) {
 	token := s.Metadata[cloud.TagToken]
 	mark := map[string]string{cloud.TagOwnership: "owner-1", cloud.TagMachine: "team-a/blue-a", "cluster": "1"}
 	p.play("GetServer", oneServer(g, s))
-	p.play("ListPorts", listing(g, "ports", []port{{ID: "p-2", Name: portName(token), Description: describePort("owner-1", 0, "", "team-a/blue-a")}}, false))
+	p.play("ListPorts", listing(g, "ports", []port{{ID: "p-2", Name: portName(token),
+		Description: describePort("owner-1", 0, "", "team-a/blue-a")}}, false))
 	p.play("ListVolumes", listing(g, "volumes", []volume{{ID: "root", Name: "blue-a", Metadata: mark}, {ID: "data", Name: "blue-a"}}, false))
 	p.play("ListFloatingIPs", floatingIPsThere(g, floatingIP{ID: "f-1", Description: portName(token)}))
 	d := connected(t, p)
@@ -212,7 +219,8 @@ func TestUntag(t *testing.T) {
 		`ReplaceServerMetadata /metadata {"metadata":{"cluster":"1","role":"1"}}`,
 	))
 
-	for name, there := range map[string]func() (*http.Response, error){"no server": recorded(t, "server-gone"), "not taken": oneServer(g, server{ID: theirID})} {
+	for name, there := range map[string]func() (*http.Response, error){"no server": recorded(t, "server-gone"),
+		"not taken": oneServer(g, server{ID: theirID})} {
 		p := written(ordinary(t))
 		p.play("GetServer", there)
 		g.Expect(connected(t, p).Untag(t.Context(), []string{theirID}, []string{cloud.TagToken})).To(Succeed(), name)
@@ -246,11 +254,13 @@ func TestTagged(t *testing.T) {
 	g.Expect(found("cluster", "role")).To(HaveLen(3))
 	g.Expect(found("Name")).To(HaveLen(4), "each server has one")
 	g.Expect(found("cluster", "role")[0]).To(And(
-		HaveField("Type", "small"), HaveField("ImageID", "image-1"), HaveField("Partial", false), HaveField("ProviderID", "openstack:///"+theirID),
+		HaveField("Type", "small"), HaveField("ImageID", "image-1"), HaveField("Partial", false),
+		HaveField("ProviderID", "openstack:///"+theirID),
 		HaveField("Tags", HaveKeyWithValue("Name", "blue-a")),
 	))
 	g.Expect(found(cloud.TagOwnership, cloud.TagToken)).To(ConsistOf(
-		And(HaveField("ID", "ours"), HaveField("Partial", false), HaveField("ImageID", "")), And(HaveField("ID", "partial"), HaveField("Partial", true)),
+		And(HaveField("ID", "ours"), HaveField("Partial", false), HaveField("ImageID", "")),
+		And(HaveField("ID", "partial"), HaveField("Partial", true)),
 	))
 }
 
@@ -261,8 +271,10 @@ func TestTakenAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			p := ordinary(t)
-			p.play("GetServer", madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance `+theirID+` could not be found."}}`))
-			p.play("ListFloatingIPs", floatingIPsThere(g, floatingIP{ID: "f-1", Description: portName(token)}, floatingIP{ID: "f-2", Description: "mine"}))
+			p.play("GetServer", madeUp(http.StatusNotFound, nil,
+				`{"itemNotFound": {"code": 404, "message": "Instance `+theirID+` could not be found."}}`))
+			p.play("ListFloatingIPs", floatingIPsThere(g, floatingIP{ID: "f-1", Description: portName(token)},
+				floatingIP{ID: "f-2", Description: "mine"}))
 			d := connected(t, p)
 			ref := cloud.Reference{Token: token, OwnershipID: "owner-1", ProviderID: "openstack:///" + theirID}
 			found, err := d.Describe(t.Context(), []cloud.Reference{ref})

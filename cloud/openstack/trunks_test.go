@@ -63,7 +63,8 @@ func TestTrunkRefused(t *testing.T) {
 	g.Expect(ops[len(ops)-3:]).To(Equal([]string{"DeleteTrunk", "DeletePort", "DeletePort"}))
 
 	p = ordinary(t)
-	p.play("CreateTrunk", madeUp(http.StatusNotFound, http.Header{"X-Openstack-Request-Id": {"req-1"}}, `{"message": "The resource could not be found."}`))
+	p.play("CreateTrunk", madeUp(http.StatusNotFound, http.Header{"X-Openstack-Request-Id": {"req-1"}},
+		`{"message": "The resource could not be found."}`))
 	_, err = connected(t, p).Ensure(t.Context(), requested(withTrunk))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
 	g.Expect(err).To(MatchError(ContainSubstring("does not have the service plugin")))

@@ -42,7 +42,8 @@ func disksOf(machine *infrav1.OpenStackMachine, image string, made map[int]strin
 		disks[0] = disk{Source: "image", Destination: "volume", UUID: image, SizeGiB: v.SizeGiB, VolumeType: v.Type, DeleteOnTermination: true}
 	}
 	for _, v := range machine.Volumes {
-		disks = append(disks, disk{Source: "blank", Destination: "volume", BootIndex: -1, SizeGiB: v.SizeGiB, VolumeType: v.Type, DeleteOnTermination: true})
+		disks = append(disks, disk{Source: "blank", Destination: "volume", BootIndex: -1, SizeGiB: v.SizeGiB, VolumeType: v.Type,
+			DeleteOnTermination: true})
 	}
 	for index, id := range made {
 		disks[index] = disk{Source: "volume", Destination: "volume", UUID: id, BootIndex: disks[index].BootIndex, DeleteOnTermination: true}
@@ -98,7 +99,8 @@ const volumeIndex = "drover-volume"
 
 // adoptVolumes returns the machine's own volumes by index. A machine with a fresh first port has
 // none.
-func (d *driver) adoptVolumes(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, fresh bool) (map[int]volume, error) {
+func (d *driver) adoptVolumes(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine,
+	fresh bool) (map[int]volume, error) {
 	there, wanted := map[int]volume{}, ownVolumes(machine, "")
 	if fresh || len(wanted) == 0 {
 		return there, nil
@@ -122,7 +124,8 @@ func (d *driver) adoptVolumes(ctx context.Context, req cloud.Request, machine *i
 
 // ensureVolumes creates the volumes missing in there, and returns nil once all are usable. zone is
 // the machine's zone: that of an existing volume that must be in it, if there is one.
-func (d *driver) ensureVolumes(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, image string, there map[int]volume, mine *creation) (zone string, err error) {
+func (d *driver) ensureVolumes(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, image string,
+	there map[int]volume, mine *creation) (zone string, err error) {
 	zone = zoneOf(req)
 	for index, v := range there {
 		if inMachineZone(machine, index) {
@@ -221,7 +224,8 @@ func (d *driver) disks(ctx context.Context, ports []port, owners map[string]stri
 
 func (v *volume) resource() cloud.Resource {
 	created, _ := time.Parse("2006-01-02T15:04:05.999999", v.Created)
-	r := cloud.Resource{Kind: cloud.KindDisk, ID: v.ID, Token: tokenOf(v.Name), OwnershipID: v.Metadata[cloud.TagOwnership], CreatedAt: created}
+	r := cloud.Resource{Kind: cloud.KindDisk, ID: v.ID, Token: tokenOf(v.Name), OwnershipID: v.Metadata[cloud.TagOwnership],
+		CreatedAt: created}
 	if v.Status == "deleting" {
 		r.State = cloud.StateStopping
 	}

@@ -37,7 +37,8 @@ func TestVolumes(t *testing.T) {
 			},
 		},
 		"both": {
-			root: infrav1.OpenStackVolume{SizeGiB: 50}, volumes: []infrav1.OpenStackVolume{{SizeGiB: 10}, {SizeGiB: 20, Type: "ssd"}}, version: "2.69",
+			root: infrav1.OpenStackVolume{SizeGiB: 50}, volumes: []infrav1.OpenStackVolume{{SizeGiB: 10}, {SizeGiB: 20, Type: "ssd"}},
+			version: "2.69",
 			want: []disk{
 				{Source: "image", Destination: "volume", SizeGiB: 50, DeleteOnTermination: true},
 				{Source: "blank", Destination: "volume", BootIndex: -1, SizeGiB: 10, DeleteOnTermination: true},
@@ -171,7 +172,10 @@ func TestOwnVolumesAsFound(t *testing.T) {
 			g.Expect(cloud.CodeOf(err)).To(Equal(test.code), "%v", err)
 			g.Expect(p.count("CreateVolume")).To(Equal(test.create))
 			g.Expect(p.count("CreateServer")).To(BeZero())
-			g.Expect(slices.DeleteFunc(p.ops(), func(op string) bool { return op != "DeleteVolume" && op != "DeletePort" })).To(HaveExactElements(test.gone))
+			g.Expect(slices.DeleteFunc(p.ops(), func(op string) bool {
+				return op != "DeleteVolume" &&
+					op != "DeletePort"
+			})).To(HaveExactElements(test.gone))
 		})
 	}
 }
@@ -225,7 +229,8 @@ func TestOwnVolumesGo(t *testing.T) {
 		And(HaveField("Kind", cloud.KindNIC), HaveField("ID", HavePrefix("trunk/"))),
 		And(HaveField("Kind", cloud.KindDisk), HaveField("CreatedAt.Year()", BeNumerically(">", 2000))), HaveField("Kind", cloud.KindDisk),
 	))
-	p.play("DeleteVolume", madeUp(http.StatusBadRequest, nil, `{"badRequest": {"code": 400, "message": "Invalid volume: Volume status must be available or error."}}`))
+	p.play("DeleteVolume", madeUp(http.StatusBadRequest, nil,
+		`{"badRequest": {"code": 400, "message": "Invalid volume: Volume status must be available or error."}}`))
 	g.Expect(cloud.CodeOf(d.Delete(t.Context(), found)[0])).To(Equal(cloud.Conflict))
 	p.play("ListPorts", listing(g, "ports", portsWithVolumes(), false))
 	p.play("ListVolumes", listing(g, "volumes", []volume{}, false))

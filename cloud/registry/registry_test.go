@@ -15,11 +15,14 @@ import (
 // endpointFields names, for each cloud, the fields of an account by which it chooses where its
 // calls go and whom they trust there, and all other fields. A new field belongs to one of them.
 var endpointFields = map[string]struct{ endpoint, others []string }{
-	"aws":       {[]string{"endpoint"}, []string{"region", "accountID", "fips", "dualStack", "assumeRole.arn", "assumeRole.externalID", "interruptionQueue.url", "interruptionQueue.rebalance"}},
-	"azure":     {[]string{"custom.endpoint", "custom.authorityHost", "custom.audience", "custom.caBundle"}, []string{"subscriptionID", "location", "resourceGroup", "cloud"}},
+	"aws": {[]string{"endpoint"}, []string{"region", "accountID", "fips", "dualStack", "assumeRole.arn", "assumeRole.externalID",
+		"interruptionQueue.url", "interruptionQueue.rebalance"}},
+	"azure": {[]string{"custom.endpoint", "custom.authorityHost", "custom.audience", "custom.caBundle"},
+		[]string{"subscriptionID", "location", "resourceGroup", "cloud"}},
 	"gcp":       {[]string{"universeDomain", "endpoint", "caBundle"}, []string{"projectID", "region"}},
 	"openstack": {[]string{"authURL", "caBundle"}, []string{"projectID", "region", "regionalProviderIDs", "interface", "cloud"}},
-	"vsphere":   {[]string{"server", "caBundle", "thumbprint"}, []string{"datacenter", "failureDomains", "zoneCategory", "nodeAddresses.network", "nodeAddresses.exclude"}},
+	"vsphere": {[]string{"server", "caBundle", "thumbprint"},
+		[]string{"datacenter", "failureDomains", "zoneCategory", "nodeAddresses.network", "nodeAddresses.exclude"}},
 	"simulated": {[]string{"endpoint"}, []string{"region"}},
 }
 

@@ -122,7 +122,8 @@ func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 		region:   region,
 		token:    token,
 		api: driverkit.JSON{
-			Client: driverkit.Client(transport), Secrets: driverkit.NewRedactor(token), Cloud: "a simulated cloud", Settings: "spec.cloud.simulated.endpoint",
+			Client: driverkit.Client(transport), Secrets: driverkit.NewRedactor(token), Cloud: "a simulated cloud",
+			Settings: "spec.cloud.simulated.endpoint",
 		},
 	}, nil
 }

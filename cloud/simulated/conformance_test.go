@@ -40,17 +40,20 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 		return fields
 	}
 	conformance.Run(t, conformance.Target{
-		Cloud:          row,
-		Account:        &infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}}},
+		Cloud: row,
+		Account: &infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"},
+			Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}}},
 		Credentials:    map[string][]byte{"token": []byte(secret)},
 		BadCredentials: map[string][]byte{"token": []byte("marked-but-wrong-token")},
 		Machine:        machine(func(*infrav1.SimulatedMachine) {}),
 		Refused: map[string]conformance.Refused{
-			"unknown type":  {Machine: machine(func(m *infrav1.SimulatedMachine) { m.InstanceType = "enormous" }), Code: cloud.InvalidSpec, OfferingToo: true},
-			"unknown image": {Machine: machine(func(m *infrav1.SimulatedMachine) { m.Image = "nothing" }), Code: cloud.InvalidSpec, OfferingToo: true},
-			"unknown zone":  {Machine: machine(func(m *infrav1.SimulatedMachine) { m.Zone = "sim-9z" }), Code: cloud.InvalidSpec},
-			"other domain":  {Machine: machine(func(*infrav1.SimulatedMachine) {}), FailureDomain: "sim-9z", Code: cloud.InvalidSpec},
-			"wrong CPU":     {Machine: machine(func(m *infrav1.SimulatedMachine) { m.Image = "node-image-arm64" }), Code: cloud.InvalidSpec},
+			"unknown type": {Machine: machine(func(m *infrav1.SimulatedMachine) { m.InstanceType = "enormous" }), Code: cloud.InvalidSpec,
+				OfferingToo: true},
+			"unknown image": {Machine: machine(func(m *infrav1.SimulatedMachine) { m.Image = "nothing" }), Code: cloud.InvalidSpec,
+				OfferingToo: true},
+			"unknown zone": {Machine: machine(func(m *infrav1.SimulatedMachine) { m.Zone = "sim-9z" }), Code: cloud.InvalidSpec},
+			"other domain": {Machine: machine(func(*infrav1.SimulatedMachine) {}), FailureDomain: "sim-9z", Code: cloud.InvalidSpec},
+			"wrong CPU":    {Machine: machine(func(m *infrav1.SimulatedMachine) { m.Image = "node-image-arm64" }), Code: cloud.InvalidSpec},
 		},
 		Machines:   machines,
 		Timeout:    20 * time.Second,
@@ -63,7 +66,8 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 			return func() { must(t, admin.RemoveFault(t.Context(), id)) }
 		},
 		LosePermissions: func(t testing.TB) func() {
-			id, err := admin.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.DescribeResources, Code: wire.AuthFailure})
+			id, err := admin.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.DescribeResources,
+				Code: wire.AuthFailure})
 			must(t, err)
 			return func() { must(t, admin.RemoveFault(t.Context(), id)) }
 		},
@@ -86,7 +90,8 @@ func injections(admin simulator.Admin) map[cloud.Code]func(testing.TB) func() {
 		cloud.Unknown:     "SomethingNew",
 	} {
 		inject[code] = func(t testing.TB) func() {
-			id, err := admin.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.RunInstances, Code: words, RetryAfter: 0.5})
+			id, err := admin.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.RunInstances, Code: words,
+				RetryAfter: 0.5})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,11 +15,13 @@ import (
 )
 
 func TestDamagedAnswers(t *testing.T) {
-	admin := newCloud(t, simulator.Options{Settings: simulator.Settings{BootMin: ms(1), BootMax: ms(1), Stop: ms(1), PageSize: 2, Throttle: simulator.ThrottleNone}})
+	admin := newCloud(t, simulator.Options{Settings: simulator.Settings{BootMin: ms(1), BootMax: ms(1), Stop: ms(1), PageSize: 2,
+		Throttle: simulator.ThrottleNone}})
 	target := damage.Target{
 		Connect: func(transport http.RoundTripper) (cloud.Driver, error) {
 			return simulated.Cloud("").New(cloud.Config{
-				Account:     &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL, Region: "sim-1"}}},
+				Account: &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: admin.URL,
+					Region: "sim-1"}}},
 				Credentials: map[string][]byte{"token": []byte(secret)},
 				Connect:     conformance.Through(transport),
 			})

@@ -59,7 +59,8 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	}
 	made := toResource(answer.Instance)
 	if made.Kind != cloud.KindInstance || made.ID == "" || made.Token != req.Token {
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response: no instance has the token of the request", wire.RunInstances)
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response: no instance has the token of the request",
+			wire.RunInstances)
 	}
 	return made, nil
 }
@@ -94,7 +95,8 @@ func (d *driver) DryRun(ctx context.Context, req cloud.Request) error {
 		return err
 	}
 	run.DryRun = true
-	if err = d.call(ctx, wire.RunInstances, cloud.ClassCreate, run, &wire.RunInstancesResponse{}); driverkit.RefusedAs(err, wire.DryRunOperation) {
+	if err = d.call(ctx, wire.RunInstances, cloud.ClassCreate, run, &wire.RunInstancesResponse{}); driverkit.RefusedAs(err,
+		wire.DryRunOperation) {
 		return nil
 	}
 	return err
@@ -143,7 +145,8 @@ func (d *driver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) 
 	}
 	made := toResource(answer.LoadBalancer)
 	if made.Kind != cloud.KindBalancer || made.ID == "" || made.Token != req.Token {
-		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response: no load balancer has the token of the request", wire.PutLoadBalancer)
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: unexpected response: no load balancer has the token of the request",
+			wire.PutLoadBalancer)
 	}
 	return made, nil
 }
@@ -184,7 +187,8 @@ func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource
 		return nil, cloud.Invalid("provider ID %q is not of an instance", cloud.Clip(ref.ProviderID, 256))
 	}
 	var page wire.DescribeResponse
-	if err := d.call(ctx, wire.DescribeResources, cloud.ClassRead, wire.DescribeRequest{Region: d.region, IDs: []string{id}, Kinds: []wire.Kind{wire.Instance}}, &page); err != nil {
+	if err := d.call(ctx, wire.DescribeResources, cloud.ClassRead,
+		wire.DescribeRequest{Region: d.region, IDs: []string{id}, Kinds: []wire.Kind{wire.Instance}}, &page); err != nil {
 		return nil, err
 	}
 	if page.NextToken != "" || len(page.Resources) > 1 || len(page.Resources) == 1 && page.Resources[0].ID != id {

@@ -57,7 +57,8 @@ func newDriver(t *testing.T, url, token string) cloud.Driver {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	t.Cleanup(transport.CloseIdleConnections)
 	d, err := simulated.Cloud("").New(cloud.Config{
-		Account:     &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: url, Region: "sim-1"}}},
+		Account: &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{Endpoint: url,
+			Region: "sim-1"}}},
 		Credentials: map[string][]byte{"token": []byte(token)},
 		Connect:     conformance.Through(transport),
 	})
@@ -68,11 +69,13 @@ func newDriver(t *testing.T, url, token string) cloud.Driver {
 }
 
 func machine() *infrav1.DroverMachineFields {
-	return &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image", DiskGiB: 20}}}
+	return &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small",
+		Image: "node-image", DiskGiB: 20}}}
 }
 
 func request(token string) cloud.Request {
-	return cloud.Request{Token: token, OwnershipID: "owner-1", Namespace: "default", Name: "m-" + token, Spec: machine(), UserData: []byte("hello")}
+	return cloud.Request{Token: token, OwnershipID: "owner-1", Namespace: "default", Name: "m-" + token, Spec: machine(),
+		UserData: []byte("hello")}
 }
 
 func reference(token string) cloud.Reference {
@@ -234,7 +237,8 @@ func TestListIsComplete(t *testing.T) {
 		_, err := d.Ensure(t.Context(), r)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	_, err := admin.Run(t.Context(), "default", wire.RunInstancesRequest{Region: "sim-1", InstanceType: "small", Image: "node-image", Tags: map[string]string{"theirs": "yes"}})
+	_, err := admin.Run(t.Context(), "default", wire.RunInstancesRequest{Region: "sim-1", InstanceType: "small", Image: "node-image",
+		Tags: map[string]string{"theirs": "yes"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = admin.AddFault(t.Context(), simulator.Fault{Kind: simulator.PartialPage, Probability: 0.5})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -265,7 +269,8 @@ func TestDeleteWithDependants(t *testing.T) {
 	for _, err := range errs {
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "attached")
 	}
-	g.Expect(d.Delete(t.Context(), append(all[:0:0], slices.DeleteFunc(slices.Clone(all), func(r cloud.Resource) bool { return r.Kind != cloud.KindInstance })...))).To(Equal([]error{nil}))
+	g.Expect(d.Delete(t.Context(), append(all[:0:0],
+		slices.DeleteFunc(slices.Clone(all), func(r cloud.Resource) bool { return r.Kind != cloud.KindInstance })...))).To(Equal([]error{nil}))
 	g.Eventually(func(g Gomega) {
 		left, err := d.Describe(t.Context(), []cloud.Reference{reference("tok-1")})
 		g.Expect(err).NotTo(HaveOccurred())
@@ -344,7 +349,8 @@ func TestUnexpectedServers(t *testing.T) {
 		"echo of the token where it is cut": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusBadRequest)
-			_, _ = fmt.Fprintf(w, `{"code":%q,"message":%q}`, strings.Repeat("c", 64-len(secret)/2)+secret, strings.Repeat("m", 512-len(secret)/2)+secret)
+			_, _ = fmt.Fprintf(w, `{"code":%q,"message":%q}`, strings.Repeat("c", 64-len(secret)/2)+secret,
+				strings.Repeat("m", 512-len(secret)/2)+secret)
 		}, cloud.Unknown},
 		"never ending listing": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -386,14 +392,16 @@ func TestNew(t *testing.T) {
 		want     cloud.Code
 		operator string
 	}{
-		"own endpoint, own credentials":       {cloud.Config{Account: own("http://a:1"), Credentials: token}, "", ""},
-		"own endpoint, ambient credentials":   {cloud.Config{Account: own("http://a:1")}, cloud.InvalidSpec, "http://b:1"},
-		"no endpoint":                         {cloud.Config{Account: own(""), Credentials: token}, cloud.InvalidSpec, ""},
-		"operator's endpoint":                 {cloud.Config{Account: own(""), Credentials: token}, "", "http://b:1"},
-		"endpoint with a user":                {cloud.Config{Account: own("http://u:p@a:1"), Credentials: token}, cloud.InvalidSpec, ""},
-		"endpoint that is none":               {cloud.Config{Account: own("::"), Credentials: token}, cloud.InvalidSpec, ""},
-		"Secret without the key":              {cloud.Config{Account: own("http://a:1"), Credentials: map[string][]byte{}}, cloud.Unauthorized, ""},
-		"token with a line break":             {cloud.Config{Account: own("http://a:1"), Credentials: map[string][]byte{"token": []byte("a\nb")}}, cloud.Unauthorized, ""},
+		"own endpoint, own credentials":     {cloud.Config{Account: own("http://a:1"), Credentials: token}, "", ""},
+		"own endpoint, ambient credentials": {cloud.Config{Account: own("http://a:1")}, cloud.InvalidSpec, "http://b:1"},
+		"no endpoint":                       {cloud.Config{Account: own(""), Credentials: token}, cloud.InvalidSpec, ""},
+		"operator's endpoint":               {cloud.Config{Account: own(""), Credentials: token}, "", "http://b:1"},
+		"endpoint with a user":              {cloud.Config{Account: own("http://u:p@a:1"), Credentials: token}, cloud.InvalidSpec, ""},
+		"endpoint that is none":             {cloud.Config{Account: own("::"), Credentials: token}, cloud.InvalidSpec, ""},
+		"Secret without the key": {cloud.Config{Account: own("http://a:1"), Credentials: map[string][]byte{}},
+			cloud.Unauthorized, ""},
+		"token with a line break": {cloud.Config{Account: own("http://a:1"), Credentials: map[string][]byte{"token": []byte("a\nb")}},
+			cloud.Unauthorized, ""},
 		"no simulated member":                 {cloud.Config{Account: &infrav1.DroverAccountSpec{}, Credentials: token}, cloud.InvalidSpec, ""},
 		"ambient without the manager's token": {cloud.Config{Account: own("")}, cloud.Unauthorized, "http://b:1"},
 	} {
@@ -407,7 +415,8 @@ func TestNew(t *testing.T) {
 		})
 	}
 	t.Setenv("DROVER_SIMULATED_TOKEN", "the-operators")
-	if _, err := simulated.Cloud("http://b:1").New(cloud.Config{Account: own(""), Connect: conformance.Through(http.DefaultTransport)}); err != nil {
+	if _, err := simulated.Cloud("http://b:1").New(cloud.Config{Account: own(""),
+		Connect: conformance.Through(http.DefaultTransport)}); err != nil {
 		t.Fatalf("ambient credentials: %v", err)
 	}
 }

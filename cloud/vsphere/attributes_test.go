@@ -18,7 +18,8 @@ import (
 func (v *vcsim) attribute(t testing.TB, d *driver, name, kind string) (key int32) {
 	t.Helper()
 	err := d.vcenter.withSession(t.Context(), func(s *session) error {
-		made, err := methods.AddCustomFieldDef(t.Context(), s, &types.AddCustomFieldDef{This: *s.content.CustomFieldsManager, Name: name, MoType: kind})
+		made, err := methods.AddCustomFieldDef(t.Context(), s,
+			&types.AddCustomFieldDef{This: *s.content.CustomFieldsManager, Name: name, MoType: kind})
 		if err == nil {
 			key = made.Returnval.Key
 		}
@@ -69,7 +70,8 @@ func TestAttributes(t *testing.T) {
 	idle := map[string]int{"RetrievePropertiesEx": 2}
 	add("none")
 	add("a1", withAttributes("owner", "blue", "cost-center", "4711"))
-	g.Expect(add("a2", withAttributes("owner", "blue", "cost-center", "4711"))).To(Equal(map[string]int{"FindAllByUuid": 2, "CloneVM_Task": 1}), "what a machine costs to make")
+	g.Expect(add("a2", withAttributes("owner", "blue", "cost-center", "4711"))).To(Equal(map[string]int{"FindAllByUuid": 2,
+		"CloneVM_Task": 1}), "what a machine costs to make")
 	add("a3", withAttributes("cost-center", "4712"))
 
 	d = v.driver(t) // a new manager
@@ -95,7 +97,8 @@ func TestManyAttributes(t *testing.T) {
 	cost := v.attribute(t, d, "cost-center", "")
 	for _, m := range v.with(cloud.TagOwnership, "blue") {
 		v.Context.WithLock(m, func() {
-			m.Config.ExtraConfig = append(m.Config.ExtraConfig, &types.OptionValue{Key: optionAttributes, Value: fmt.Sprintf(`{"%d": "4711"}`, cost)})
+			m.Config.ExtraConfig = append(m.Config.ExtraConfig,
+				&types.OptionValue{Key: optionAttributes, Value: fmt.Sprintf(`{"%d": "4711"}`, cost)})
 		})
 	}
 	for _, want := range []int{maxBatch, 20, 0} {
@@ -121,7 +124,8 @@ func TestAttributesThatFail(t *testing.T) {
 	})).To(Succeed())
 	for range 2 {
 		g.Expect(d.List(t.Context())).To(ConsistOf(
-			And(HaveField("Token", "m"), HaveField("Notice", ContainSubstring("not all custom attributes are set: InvalidSpec: SetField: InvalidArgument (key)"))),
+			And(HaveField("Token", "m"), HaveField("Notice",
+				ContainSubstring("not all custom attributes are set: InvalidSpec: SetField: InvalidArgument (key)"))),
 			And(HaveField("Token", "n"), HaveField("Notice", ""))))
 	}
 	g.Expect(v.values("n")).To(Equal(map[int32]string{second: "value"}))

@@ -193,7 +193,8 @@ func (v *vcenter) taskError(attempted string, task vm) *cloud.Error {
 
 // checkUnknown returns an error while a clone runs that may be the machine's: one started by the
 // session's own user, or of one of these templates. If templates is nil, any clone counts.
-func (c *clones) checkUnknown(ctx context.Context, s *session, page int32, id string, templates map[types.ManagedObjectReference]bool) error {
+func (c *clones) checkUnknown(ctx context.Context, s *session, page int32, id string,
+	templates map[types.ManagedObjectReference]bool) error {
 	c.mu.Lock()
 	_, unanswered := c.unanswered[id]
 	noEarlierClones := c.noEarlierClones
@@ -353,7 +354,8 @@ func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id
 		if err := d.clones.checkUnknown(ctx, s, d.page, id, nil); err != nil {
 			return nil, err
 		}
-		return nil, cloud.Errorf(cloud.Conflict, "VM %s has the UUID of token %s but not its tag; Drover does not use it", vms[0].ref.Value, req.Token)
+		return nil, cloud.Errorf(cloud.Conflict, "VM %s has the UUID of token %s but not its tag; Drover does not use it", vms[0].ref.Value,
+			req.Token)
 	}
 	return &d.merge(vms, pending)[0], nil
 }

@@ -101,10 +101,11 @@ func TestCloneBeforeRestart(t *testing.T) {
 		code      cloud.Code // of a create
 		read      cloud.Code // of a live read
 	}{
-		"never sent":                    {template: true, read: cloud.Unavailable},
-		"our user":                      {maybeSent: true, code: cloud.Unavailable, read: cloud.Unavailable},
-		"another user":                  {user: "VSPHERE.LOCAL\\backup", maybeSent: true},
-		"another user and our template": {user: "VSPHERE.LOCAL\\backup", template: true, maybeSent: true, code: cloud.Unavailable, read: cloud.Unavailable},
+		"never sent":   {template: true, read: cloud.Unavailable},
+		"our user":     {maybeSent: true, code: cloud.Unavailable, read: cloud.Unavailable},
+		"another user": {user: "VSPHERE.LOCAL\\backup", maybeSent: true},
+		"another user and our template": {user: "VSPHERE.LOCAL\\backup", template: true, maybeSent: true, code: cloud.Unavailable,
+			read: cloud.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -248,7 +249,8 @@ func TestDuplicates(t *testing.T) {
 	second("untagged", func(c *types.VirtualMachineConfigSpec) { c.Uuid, c.InstanceUuid, c.ExtraConfig = id, id, nil })
 	_, err = d.Ensure(t.Context(), other)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "a VM with our UUID and without our options is not adopted")
-	g.Expect(d.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: id, Token: other.Token, OwnershipID: "blue"}})).To(ConsistOf(BeNil()))
+	g.Expect(d.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: id, Token: other.Token,
+		OwnershipID: "blue"}})).To(ConsistOf(BeNil()))
 	g.Expect(v.vms()).To(ContainElement(HaveField("Name", "untagged")), "nor deleted")
 }
 
@@ -342,7 +344,8 @@ func (v *vcsim) endSessions(t testing.TB) {
 		t.Fatal(err)
 	}
 	err = other.(*driver).vcenter.withSession(t.Context(), func(s *session) error {
-		managers, err := s.readObjects(t.Context(), 0, []types.ManagedObjectReference{*s.content.SessionManager}, []string{"sessionList", "currentSession"})
+		managers, err := s.readObjects(t.Context(), 0, []types.ManagedObjectReference{*s.content.SessionManager},
+			[]string{"sessionList", "currentSession"})
 		if err != nil {
 			return err
 		}
@@ -351,7 +354,8 @@ func (v *vcsim) endSessions(t testing.TB) {
 			if other.Key == self {
 				continue
 			}
-			if _, err := methods.TerminateSession(t.Context(), s, &types.TerminateSession{This: *s.content.SessionManager, SessionId: []string{other.Key}}); err != nil {
+			if _, err := methods.TerminateSession(t.Context(), s,
+				&types.TerminateSession{This: *s.content.SessionManager, SessionId: []string{other.Key}}); err != nil {
 				return err
 			}
 		}
@@ -385,8 +389,9 @@ func TestPace(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
 	var active time.Duration
-	made, err := newDriver(cloud.Config{Account: v.account, Connect: conformance.Through(v), ActiveInterval: func() time.Duration { return active },
-		Credentials: map[string][]byte{usernameKey: []byte(username), passwordKey: []byte(password)}})
+	made, err := newDriver(cloud.Config{Account: v.account, Connect: conformance.Through(v),
+		ActiveInterval: func() time.Duration { return active },
+		Credentials:    map[string][]byte{usernameKey: []byte(username), passwordKey: []byte(password)}})
 	g.Expect(err).NotTo(HaveOccurred())
 	d := made.(*driver)
 	g.Expect(d.pace()).To(Equal(defaultPace))

@@ -28,7 +28,8 @@ func TestCredentialsWithLineBreak(t *testing.T) {
 			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		})
 	}
-	d, err := newDriver(cloud.Config{Account: v.account, Credentials: map[string][]byte{usernameKey: []byte(username), passwordKey: []byte(password + " ")}, Connect: conformance.Through(v)})
+	d, err := newDriver(cloud.Config{Account: v.account,
+		Credentials: map[string][]byte{usernameKey: []byte(username), passwordKey: []byte(password + " ")}, Connect: conformance.Through(v)})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	_, err = d.Probe(t.Context())
 	NewWithT(t).Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))

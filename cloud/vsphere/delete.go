@@ -66,7 +66,8 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 			id, _, _ := strings.Cut(r.ID, "/")
 			wanted[id] = cloud.Reference{Token: r.Token, OwnershipID: r.OwnershipID}
 		}
-		vms, err := d.machines(ctx, s, wanted, append(identityProperties(), "runtime.powerState", "config.hardware.device", option(optionPowerOff)))
+		vms, err := d.machines(ctx, s, wanted, append(identityProperties(), "runtime.powerState", "config.hardware.device",
+			option(optionPowerOff)))
 		if err != nil {
 			return err
 		}
@@ -185,7 +186,8 @@ func (d *driver) nextStep(ctx context.Context, s *session, m vm, was removal) (n
 	case !isFault[*types.ToolsUnavailable](err):
 		return now, err
 	case soft:
-		return removal{}, cloud.Errorf(cloud.Unavailable, "%v: powerOffMode is Soft, but VMware Tools do not run: shut the guest down manually", err)
+		return removal{}, cloud.Errorf(cloud.Unavailable,
+			"%v: powerOffMode is Soft, but VMware Tools do not run: shut the guest down manually", err)
 	}
 	now.task, err = d.remove(ctx, s, m)
 	return now, err
@@ -203,7 +205,8 @@ func (d *driver) remove(ctx context.Context, s *session, m vm) (task types.Manag
 		}
 		return answer.Returnval, nil
 	case len(disks) > 0:
-		answer, err := methods.ReconfigVM_Task(ctx, s, &types.ReconfigVM_Task{This: m.ref, Spec: types.VirtualMachineConfigSpec{DeviceChange: disks}})
+		answer, err := methods.ReconfigVM_Task(ctx, s,
+			&types.ReconfigVM_Task{This: m.ref, Spec: types.VirtualMachineConfigSpec{DeviceChange: disks}})
 		if err != nil {
 			return task, err
 		}

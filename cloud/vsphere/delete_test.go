@@ -206,7 +206,8 @@ func TestDeleteMany(t *testing.T) {
 	d.page = 50
 	found, err := d.List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(d.Describe(t.Context(), []cloud.Reference{referenceOf("nobody")})).To(BeEmpty()) // checks that no clone of an earlier process runs
+	g.Expect(d.Describe(t.Context(), []cloud.Reference{referenceOf("nobody")})).To(
+		BeEmpty()) // checks that no clone of an earlier process runs
 	batch, left := []cloud.Resource{}, []cloud.Reference{}
 	for _, ref := range refs[:maxBatch] {
 		batch = append(batch, found[slices.IndexFunc(found, func(r cloud.Resource) bool { return r.Token == ref.Token })])

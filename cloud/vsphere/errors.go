@@ -104,7 +104,8 @@ func (v *vcenter) callError(operation string, err error) error {
 	case soap.IsSoapFault(err):
 		f := soap.ToSoapFault(err)
 		return v.faultError(operation, toPointer(f.VimFault()), f.String)
-	case errors.As(err, &own), errors.As(err, &queued), errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
+	case errors.As(err, &own), errors.As(err, &queued), errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF),
+		errors.Is(err, context.Canceled):
 		return v.redactor.NoResponse(operation, err)
 	case errors.As(err, &syntax):
 		return cloud.Errorf(cloud.Unavailable, "%s: the response is not complete XML", operation)

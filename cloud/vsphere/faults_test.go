@@ -20,13 +20,16 @@ import (
 
 // faults maps each code to faults that vCenter may return for a clone.
 var faults = map[cloud.Code][]types.BaseMethodFault{
-	cloud.Unauthorized:  {&types.NoPermission{PrivilegeId: "VirtualMachine.Provisioning.Clone"}},
-	cloud.NoCapacity:    {&types.InsufficientResourcesFault{}, &types.InsufficientMemoryResourcesFault{}, &types.NoDiskSpace{Datastore: "san-a"}, &types.NoCompatibleHost{}},
+	cloud.Unauthorized: {&types.NoPermission{PrivilegeId: "VirtualMachine.Provisioning.Clone"}},
+	cloud.NoCapacity: {&types.InsufficientResourcesFault{}, &types.InsufficientMemoryResourcesFault{},
+		&types.NoDiskSpace{Datastore: "san-a"}, &types.NoCompatibleHost{}},
 	cloud.QuotaExceeded: {&types.NotEnoughLicenses{}},
 	cloud.Conflict:      {&types.DuplicateName{Name: "m"}, &types.FileAlreadyExists{}},
-	cloud.InvalidSpec:   {&types.InvalidArgument{InvalidProperty: "spec.location"}, &types.InvalidVmConfig{Property: "memory"}, &types.DatacenterMismatch{}, &types.NotSupported{}},
-	cloud.Unavailable:   {&types.ConcurrentAccess{}, &types.TaskInProgress{}, &types.HostNotConnected{}, &types.InvalidHostState{}, &types.Timedout{}, &types.InaccessibleDatastore{}},
-	cloud.Unknown:       {&types.SystemErrorFault{Reason: "why"}},
+	cloud.InvalidSpec: {&types.InvalidArgument{InvalidProperty: "spec.location"}, &types.InvalidVmConfig{Property: "memory"},
+		&types.DatacenterMismatch{}, &types.NotSupported{}},
+	cloud.Unavailable: {&types.ConcurrentAccess{}, &types.TaskInProgress{}, &types.HostNotConnected{}, &types.InvalidHostState{},
+		&types.Timedout{}, &types.InaccessibleDatastore{}},
+	cloud.Unknown: {&types.SystemErrorFault{Reason: "why"}},
 }
 
 // TestFaultsOfCalls: vcsim answers a clone call with each fault over the wire, and no VM is
@@ -65,7 +68,8 @@ func TestFaultsOfTasks(t *testing.T) {
 			template.fault = fault
 			_, err := d.Ensure(t.Context(), request("failed"))
 			g.Expect(err).NotTo(HaveOccurred(), "%T", fault)
-			g.Expect(d.List(t.Context())).To(ConsistOf(And(HaveField("State", cloud.StateFailed), HaveField("Reason", ContainSubstring(nameOf(fault))))))
+			g.Expect(d.List(t.Context())).To(ConsistOf(And(HaveField("State", cloud.StateFailed),
+				HaveField("Reason", ContainSubstring(nameOf(fault))))))
 			_, err = d.Ensure(t.Context(), request("failed"))
 			g.Expect(cloud.CodeOf(err)).To(Equal(code), "%T", fault)
 			g.Expect(d.List(t.Context())).To(BeEmpty())
@@ -245,7 +249,8 @@ func TestCrashAtEveryCall(t *testing.T) {
 	tag := v.tags(t, "team", "blue")[0]
 	for point := 1; ; point++ {
 		for _, done := range []bool{false, true} {
-			req := request(fmt.Sprintf("crash-%d-%t", point, done), fromLibrary("images", "ubuntu"), withTags("team", "blue"), withAttributes("cost-center", "4711"))
+			req := request(fmt.Sprintf("crash-%d-%t", point, done), fromLibrary("images", "ubuntu"), withTags("team", "blue"),
+				withAttributes("cost-center", "4711"))
 			l := &life{vcsim: v, t: t, req: req, release: v.hold(t), tag: tag}
 			calls, cloned, last := 0, 0, ""
 			count := func(operation string, send func() (*http.Response, error)) (*http.Response, error) {

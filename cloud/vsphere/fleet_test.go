@@ -165,7 +165,8 @@ func TestWatchedFleet(t *testing.T) {
 	g.Expect(calls["FindAllByUuid"]).To(Equal(2 * machines))
 	waits, reads := calls["WaitForUpdatesEx"], calls["RetrievePropertiesEx"]
 	g.Expect(waits).To(BeNumerically("<=", 2*looks), "one for news, and one where a clone has ended")
-	g.Expect(reads).To(BeNumerically("<=", 2*waits+looks+first), "what has changed, the clones, and once more whether one has ended, all together")
+	g.Expect(reads).To(BeNumerically("<=", 2*waits+looks+first),
+		"what has changed, the clones, and once more whether one has ended, all together")
 	g.Expect(sum - 3*machines - waits - reads).To(BeNumerically("<=", first))
 	g.Eventually(func() map[string]int { return v.counted(func() { <-time.After(5 * time.Second) }) }, "2m", "1ms").
 		Should(Or(BeEmpty(), Equal(one("WaitForUpdatesEx"))), "an idle fleet")

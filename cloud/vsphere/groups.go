@@ -144,7 +144,8 @@ func (d *driver) updateRules(ctx context.Context, s *session, waiting map[string
 }
 
 // ruleMembers returns the members of each rule in each compute cluster.
-func (d *driver) ruleMembers(ctx context.Context, s *session, waiting map[string][]vm) (map[types.ManagedObjectReference]map[string][]types.ManagedObjectReference, error) {
+func (d *driver) ruleMembers(ctx context.Context, s *session,
+	waiting map[string][]vm) (map[types.ManagedObjectReference]map[string][]types.ManagedObjectReference, error) {
 	rules := map[types.ManagedObjectReference]string{}
 	for rule, members := range waiting {
 		for _, m := range members {
@@ -155,7 +156,8 @@ func (d *driver) ruleMembers(ctx context.Context, s *session, waiting map[string
 	if err != nil {
 		return nil, err
 	}
-	poolOf, ownerOf := map[types.ManagedObjectReference]types.ManagedObjectReference{}, map[types.ManagedObjectReference]types.ManagedObjectReference{}
+	poolOf, ownerOf := map[types.ManagedObjectReference]types.ManagedObjectReference{},
+		map[types.ManagedObjectReference]types.ManagedObjectReference{}
 	for _, m := range vms {
 		if pool, ok := m.properties["resourcePool"].(types.ManagedObjectReference); ok { // otherwise it is in no pool yet
 			poolOf[m.ref], ownerOf[pool] = pool, types.ManagedObjectReference{}

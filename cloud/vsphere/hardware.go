@@ -49,7 +49,8 @@ func (v *vcenter) outdated(m vm) string {
 	if schedule, ok := m.properties["config.scheduledHardwareUpgradeInfo"].(types.ScheduledHardwareUpgradeInfo); ok && schedule.Fault != nil {
 		why = ": " + v.faultError("the upgrade", schedule.Fault.Fault, schedule.Fault.LocalizedMessage).Message
 	}
-	return fmt.Sprintf("the hardware version is %s instead of %s%s; upgrade the template, and replace the machine", cloud.Clip(is, 16), cloud.Clip(wanted, 16), why)
+	return fmt.Sprintf("the hardware version is %s instead of %s%s; upgrade the template, and replace the machine", cloud.Clip(is, 16),
+		cloud.Clip(wanted, 16), why)
 }
 
 // bootOptions returns the boot options that the machine's fields set, or nil for none.

@@ -26,7 +26,8 @@ func TestHardware(t *testing.T) {
 		m.BootOptions = infrav1.VSphereBootOptions{Firmware: infrav1.VSphereFirmwareEFI, DelayMilliseconds: 5000, RetryAfterMilliseconds: 10000}
 	})
 	g.Expect(spec.PowerOn).To(BeTrue())
-	g.Expect(*spec.Config.ScheduledHardwareUpgradeInfo).To(Equal(types.ScheduledHardwareUpgradeInfo{UpgradePolicy: "always", VersionKey: "vmx-21"}))
+	g.Expect(*spec.Config.ScheduledHardwareUpgradeInfo).To(Equal(types.ScheduledHardwareUpgradeInfo{UpgradePolicy: "always",
+		VersionKey: "vmx-21"}))
 	g.Expect(spec.Config.Version).To(BeEmpty(), "it is for new VMs alone")
 	g.Expect(spec.Config.Firmware).To(Equal("efi"))
 	g.Expect(spec.Config.BootOptions.BootDelay).To(BeEquivalentTo(5000))

@@ -85,9 +85,10 @@ func TestRefusedPlaces(t *testing.T) {
 		code  cloud.Code
 		words string
 	}{
-		&types.NoDiskSpace{Datastore: "san-a"}:                                          {cloud.NoCapacity, "NoDiskSpace"},
-		&types.NoPermission{PrivilegeId: "VirtualMachine.Inventory.CreateFromExisting"}: {cloud.Unauthorized, "VirtualMachine.Inventory.CreateFromExisting"},
-		&types.InvalidHostState{}:                                                       {cloud.Unavailable, "InvalidHostState"},
+		&types.NoDiskSpace{Datastore: "san-a"}: {cloud.NoCapacity, "NoDiskSpace"},
+		&types.NoPermission{PrivilegeId: "VirtualMachine.Inventory.CreateFromExisting"}: {cloud.Unauthorized,
+			"VirtualMachine.Inventory.CreateFromExisting"},
+		&types.InvalidHostState{}: {cloud.Unavailable, "InvalidHostState"},
 	} {
 		template.fault = fault
 		_, err := d.Ensure(t.Context(), request("m"))

@@ -47,7 +47,8 @@ func identityProperties() []string {
 }
 
 func stateProperties() []string {
-	return append(identityProperties(), "parent", "config.createDate", "config.version", "config.scheduledHardwareUpgradeInfo", "runtime.powerState", "guest.net",
+	return append(identityProperties(), "parent", "config.createDate", "config.version", "config.scheduledHardwareUpgradeInfo",
+		"runtime.powerState", "guest.net",
 		option(optionHardware), option(optionHost), option(optionDomain), option(optionGroup), option(optionTags), option(optionAttributes))
 }
 
@@ -110,33 +111,34 @@ const maxStored = 96 << 20
 // meanwhile. Any other object that can't be read is an error.
 func (s *session) retrieve(ctx context.Context, page int32, kind string, objects []types.ObjectSpec, paths []string) ([]vm, error) {
 	stored := int64(0)
-	return driverkit.SizedPages(ctx, "RetrievePropertiesEx "+kind, &s.sizes, 1, int(page), func(ctx context.Context, token string, size int) ([]vm, string, error) {
-		result, err := s.retrievePage(ctx, token, &types.RetrievePropertiesEx{
-			This: s.content.PropertyCollector,
-			SpecSet: []types.PropertyFilterSpec{{
-				ObjectSet: objects, PropSet: []types.PropertySpec{{Type: kind, PathSet: paths}}, ReportMissingObjectsInResults: ptr.To(true),
-			}},
-			Options: types.RetrieveOptions{MaxObjects: int32(size)},
-		})
-		if err != nil || result == nil {
-			return nil, "", err
-		}
-		var all []vm
-		for _, content := range result.Objects {
-			m, err := s.read(content)
-			if err != nil {
+	return driverkit.SizedPages(ctx, "RetrievePropertiesEx "+kind, &s.sizes, 1, int(page),
+		func(ctx context.Context, token string, size int) ([]vm, string, error) {
+			result, err := s.retrievePage(ctx, token, &types.RetrievePropertiesEx{
+				This: s.content.PropertyCollector,
+				SpecSet: []types.PropertyFilterSpec{{
+					ObjectSet: objects, PropSet: []types.PropertySpec{{Type: kind, PathSet: paths}}, ReportMissingObjectsInResults: ptr.To(true),
+				}},
+				Options: types.RetrieveOptions{MaxObjects: int32(size)},
+			})
+			if err != nil || result == nil {
 				return nil, "", err
 			}
-			if m != nil {
-				all = append(all, *m)
-				stored += m.size
+			var all []vm
+			for _, content := range result.Objects {
+				m, err := s.read(content)
+				if err != nil {
+					return nil, "", err
+				}
+				if m != nil {
+					all = append(all, *m)
+					stored += m.size
+				}
 			}
-		}
-		if stored > maxStored {
-			return nil, "", cloud.Errorf(cloud.Unknown, "RetrievePropertiesEx %s: the properties take more than %d MiB: check spec.cloud.vsphere.server", kind, maxStored>>20)
-		}
-		return all, result.Token, nil
-	})
+			if stored > maxStored {
+				return nil, "", cloud.Errorf(cloud.Unknown, "RetrievePropertiesEx %s: the properties take more than %d MiB: check spec.cloud.vsphere.server", kind, maxStored>>20)
+			}
+			return all, result.Token, nil
+		})
 }
 
 // retrievePage returns the first page of a request, or the one after a token. It returns nil if
@@ -149,7 +151,8 @@ func (s *session) retrievePage(ctx context.Context, token string, first *types.R
 		}
 		return answer.Returnval, nil
 	}
-	next, err := methods.ContinueRetrievePropertiesEx(ctx, s, &types.ContinueRetrievePropertiesEx{This: s.content.PropertyCollector, Token: token})
+	next, err := methods.ContinueRetrievePropertiesEx(ctx, s,
+		&types.ContinueRetrievePropertiesEx{This: s.content.PropertyCollector, Token: token})
 	if err != nil {
 		return nil, err
 	}
@@ -301,7 +304,8 @@ func (d *driver) search(ctx context.Context, s *session, wanted map[string]cloud
 
 // readAtLocations reads the VMs of machines that have none in vms, where they were last seen, and
 // adds them to vms. If destroyed is true, it includes VMs that Drover has destroyed.
-func (d *driver) readAtLocations(ctx context.Context, s *session, wanted map[string]cloud.Reference, vms []vm, paths []string, destroyed bool) ([]vm, error) {
+func (d *driver) readAtLocations(ctx context.Context, s *session, wanted map[string]cloud.Reference, vms []vm, paths []string,
+	destroyed bool) ([]vm, error) {
 	found := identities(vms)
 	at := d.locations.forMachines(slices.Collect(maps.Keys(wanted)))
 	maps.DeleteFunc(at, func(_ types.ManagedObjectReference, at location) bool {
@@ -380,7 +384,8 @@ func (d *driver) list(ctx context.Context, s *session) (pending map[string]cloud
 }
 
 // readVMs reads VMs, and proves that VMs that were seen before and are not found are gone.
-func (d *driver) readVMs(ctx context.Context, s *session, refs []types.ManagedObjectReference, seen map[types.ManagedObjectReference]location) ([]vm, error) {
+func (d *driver) readVMs(ctx context.Context, s *session, refs []types.ManagedObjectReference,
+	seen map[types.ManagedObjectReference]location) ([]vm, error) {
 	vms, err := s.readObjects(ctx, d.page, refs, stateProperties())
 	if err != nil {
 		return nil, err

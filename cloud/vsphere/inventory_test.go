@@ -52,7 +52,8 @@ func TestPages(t *testing.T) {
 	calls := v.counted(func() { found, err = d.List(t.Context()) })
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(HaveLen(210))
-	g.Expect(calls).To(Equal(map[string]int{"RetrievePropertiesEx": 2, "ContinueRetrievePropertiesEx": 8}), "five pages to find them, five to read them")
+	g.Expect(calls).To(Equal(map[string]int{"RetrievePropertiesEx": 2, "ContinueRetrievePropertiesEx": 8}),
+		"five pages to find them, five to read them")
 
 	calls = v.counted(func() { found, err = d.Describe(t.Context(), refs[:maxBatch]) })
 	g.Expect(err).NotTo(HaveOccurred())
@@ -139,13 +140,16 @@ func TestFaults(t *testing.T) {
 	g := NewWithT(t)
 	v := &vcenter{redactor: driverkit.NewRedactor(password, username)}
 	for code, faults := range map[cloud.Code][]types.BaseMethodFault{
-		cloud.Unauthorized:  {&types.InvalidLogin{}, &types.NotAuthenticated{}, &types.NoPermission{}, &types.PasswordExpired{}},
-		cloud.NoCapacity:    {&types.InsufficientResourcesFault{}, &types.InsufficientMemoryResourcesFault{}, &types.NoDiskSpace{}, &types.NoCompatibleHost{}},
+		cloud.Unauthorized: {&types.InvalidLogin{}, &types.NotAuthenticated{}, &types.NoPermission{}, &types.PasswordExpired{}},
+		cloud.NoCapacity: {&types.InsufficientResourcesFault{}, &types.InsufficientMemoryResourcesFault{}, &types.NoDiskSpace{},
+			&types.NoCompatibleHost{}},
 		cloud.QuotaExceeded: {&types.NotEnoughLicenses{}, &types.LicenseRestricted{}},
 		cloud.Conflict:      {&types.DuplicateName{}, &types.FileAlreadyExists{}},
 		cloud.NotFound:      {&types.ManagedObjectNotFound{}, &types.FileNotFound{}},
-		cloud.InvalidSpec:   {&types.InvalidArgument{}, &types.InvalidVmConfig{}, &types.InvalidDeviceSpec{}, &types.DatacenterMismatch{}, &types.InvalidName{}, &types.InvalidDatastore{}, &types.NotSupported{}},
-		cloud.Unavailable: {&types.TaskInProgress{}, &types.ConcurrentAccess{}, &types.HostNotConnected{}, &types.HostNotReachable{}, &types.InvalidHostState{},
+		cloud.InvalidSpec: {&types.InvalidArgument{}, &types.InvalidVmConfig{}, &types.InvalidDeviceSpec{}, &types.DatacenterMismatch{},
+			&types.InvalidName{}, &types.InvalidDatastore{}, &types.NotSupported{}},
+		cloud.Unavailable: {&types.TaskInProgress{}, &types.ConcurrentAccess{}, &types.HostNotConnected{}, &types.HostNotReachable{},
+			&types.InvalidHostState{},
 			&types.InvalidPowerState{}, &types.Timedout{}, &types.RequestCanceled{}, &types.InaccessibleDatastore{}, &types.FileLocked{}},
 		cloud.Unknown: {&types.SystemErrorFault{}, &types.MethodNotFound{}},
 	} {
@@ -168,8 +172,9 @@ func TestForeignAnswer(t *testing.T) {
 		code   cloud.Code
 		after  time.Duration
 	}{
-		"throttled":    {status: 429, header: http.Header{"Retry-After": {"7"}}, code: cloud.Throttled, after: 7 * time.Second},
-		"for long":     {status: 503, header: http.Header{"Retry-After": {"99999999999999999999"}}, code: cloud.Unavailable, after: 24 * time.Hour},
+		"throttled": {status: 429, header: http.Header{"Retry-After": {"7"}}, code: cloud.Throttled, after: 7 * time.Second},
+		"for long": {status: 503, header: http.Header{"Retry-After": {"99999999999999999999"}}, code: cloud.Unavailable,
+			after: 24 * time.Hour},
 		"out of order": {status: 503, header: http.Header{"Retry-After": {"never"}}, code: cloud.Unavailable},
 		"a proxy":      {status: 407, code: cloud.Unknown},
 		"forbidden":    {status: 403, code: cloud.Unauthorized},

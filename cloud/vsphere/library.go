@@ -57,11 +57,13 @@ func onlyOne(ids []string, field, name string) error {
 	case 1:
 		return nil
 	}
-	return cloud.Errorf(cloud.Conflict, "%s: %d have the name %q; rename one, or set template to a path", field, len(ids), cloud.Clip(name, 255))
+	return cloud.Errorf(cloud.Conflict, "%s: %d have the name %q; rename one, or set template to a path", field, len(ids),
+		cloud.Clip(name, 255))
 }
 
 // query makes one read call to the Automation API.
-func query[T any](ctx context.Context, s *session, operation string, f func(context.Context, *rest.Client) (T, error)) (found T, err error) {
+func query[T any](ctx context.Context, s *session, operation string,
+	f func(context.Context, *rest.Client) (T, error)) (found T, err error) {
 	err = s.automate(ctx, operation, cloud.ClassRead, func(ctx context.Context, c *rest.Client) error {
 		found, err = f(ctx, c)
 		return err

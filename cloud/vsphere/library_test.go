@@ -112,7 +112,8 @@ func TestContentLibrary(t *testing.T) {
 	own, byPath := template.sent[1], template.sent[2]
 	g.Expect(own.Config.InstanceUuid).To(Equal(identityOf("second")))
 	g.Expect(v.with(cloud.TagToken, "second")).To(HaveLen(1))
-	own.Config.InstanceUuid, own.Config.Uuid, own.Config.ExtraConfig = byPath.Config.InstanceUuid, byPath.Config.Uuid, byPath.Config.ExtraConfig
+	own.Config.InstanceUuid, own.Config.Uuid, own.Config.ExtraConfig = byPath.Config.InstanceUuid, byPath.Config.Uuid,
+		byPath.Config.ExtraConfig
 	g.Expect(own).To(Equal(byPath))
 
 	offering, err := d.Offering(t.Context(), machine(fromLibrary("images", "ubuntu")))
@@ -196,7 +197,8 @@ func TestRefusals(t *testing.T) {
 	g := NewWithT(t)
 	v := &vcenter{redactor: driverkit.NewRedactor(password, username)}
 	refuse := func(status int, body string) error {
-		return v.refusal("GetTag", &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {"7"}}, Body: io.NopCloser(strings.NewReader(body))})
+		return v.refusal("GetTag", &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {"7"}},
+			Body: io.NopCloser(strings.NewReader(body))})
 	}
 	for code, names := range map[cloud.Code][]string{
 		cloud.Unauthorized: {"unauthenticated", "unauthorized"},
@@ -204,7 +206,8 @@ func TestRefusals(t *testing.T) {
 		cloud.Conflict:     {"already_exists"},
 		cloud.InvalidSpec:  {"invalid_argument", "invalid_element_type", "unsupported"},
 		cloud.NoCapacity:   {"unable_to_allocate_resource"},
-		cloud.Unavailable:  {"not_allowed_in_current_state", "concurrent_change", "resource_busy", "resource_inaccessible", "service_unavailable", "timed_out"},
+		cloud.Unavailable: {"not_allowed_in_current_state", "concurrent_change", "resource_busy", "resource_inaccessible", "service_unavailable",
+			"timed_out"},
 	} {
 		for _, name := range names {
 			err := refuse(http.StatusBadRequest, `{"type": "com.vmware.vapi.std.errors.`+name+`", "value": {"messages": [{"default_message": "not with `+password+`"}, {"default_message": "inside"}]}}`)
@@ -213,8 +216,10 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for status, code := range map[int]cloud.Code{
-		http.StatusFound: cloud.Unknown, http.StatusBadRequest: cloud.Unknown, http.StatusUnauthorized: cloud.Unauthorized, http.StatusForbidden: cloud.Unauthorized,
-		http.StatusNotFound: cloud.NotFound, http.StatusTooManyRequests: cloud.Throttled, http.StatusInternalServerError: cloud.Unknown, http.StatusBadGateway: cloud.Unavailable,
+		http.StatusFound: cloud.Unknown, http.StatusBadRequest: cloud.Unknown, http.StatusUnauthorized: cloud.Unauthorized,
+		http.StatusForbidden: cloud.Unauthorized,
+		http.StatusNotFound:  cloud.NotFound, http.StatusTooManyRequests: cloud.Throttled, http.StatusInternalServerError: cloud.Unknown,
+		http.StatusBadGateway: cloud.Unavailable,
 	} {
 		err := refuse(status, "<html>marked</html>")
 		g.Expect(cloud.CodeOf(err)).To(Equal(code), "%d", status)

@@ -65,7 +65,8 @@ func (s *locations) record(vms []vm) {
 		case id != "":
 			folder, _ := m.properties["parent"].(types.ManagedObjectReference)
 			token, owner := m.tags()
-			s.byRef[ref] = location{id: id, tags: cloud.Reference{Token: token, OwnershipID: owner}, folder: cmp.Or(withoutServer(folder), was.folder)}
+			s.byRef[ref] = location{id: id, tags: cloud.Reference{Token: token, OwnershipID: owner},
+				folder: cmp.Or(withoutServer(folder), was.folder)}
 			delete(s.cloneFolders, id)
 		case !m.unreadable():
 			delete(s.byRef, ref)
@@ -212,7 +213,8 @@ func (d *driver) checkGone(ctx context.Context, s *session, vanished map[types.M
 // datacenter, the folders where the VMs were last, and the VMs themselves, which may have been
 // moved. A VM that is gone causes a fault that names it. It does not ask for VMs that Drover
 // destroyed. It can't detect a VM in a place where this process has never seen it.
-func (d *driver) checkVisible(ctx context.Context, s *session, vanished map[types.ManagedObjectReference]location, folders []types.ManagedObjectReference) error {
+func (d *driver) checkVisible(ctx context.Context, s *session, vanished map[types.ManagedObjectReference]location,
+	folders []types.ManagedObjectReference) error {
 	var suspects []types.ManagedObjectReference
 	for ref, at := range vanished {
 		if !at.destroyed {

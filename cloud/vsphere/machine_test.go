@@ -79,7 +79,8 @@ func TestMachine(t *testing.T) {
 		m.DiskGiB, m.DataDisks, m.CoresPerSocket = 40, []infrav1.VSphereDataDisk{{SizeGiB: 100}, {SizeGiB: 5}}, 2
 		m.Networks = []infrav1.VSphereNetwork{
 			{Name: "DC0_DVPG0", MTU: 9000},
-			{Name: "VM Network", DHCP6: infrav1.FeatureEnabled, Addresses: []string{"192.0.2.10/24"}, Gateway4: "192.0.2.1", Nameservers: []string{"192.0.2.53"},
+			{Name: "VM Network", DHCP6: infrav1.FeatureEnabled, Addresses: []string{"192.0.2.10/24"}, Gateway4: "192.0.2.1",
+				Nameservers:   []string{"192.0.2.53"},
 				SearchDomains: []string{"example.com"}, Routes: []infrav1.VSphereRoute{{To: "198.51.100.0/24", Via: "192.0.2.254", Metric: 100}}},
 		}
 	})
@@ -182,11 +183,13 @@ func TestLinkedClone(t *testing.T) {
 		g.Expect(spec.Location.DiskMoveType).To(Equal("createNewChildDiskBacking"))
 		g.Expect(from.memoryMiB == 12345).To(Equal(which == 1), "the configuration is that of snapshot %q", name)
 	}
-	_, err := d.Ensure(t.Context(), request("linked", func(m *infrav1.VSphereMachine) { m.CloneMode, m.Snapshot = infrav1.VSphereCloneLinked, "patched" }))
+	_, err := d.Ensure(t.Context(), request("linked",
+		func(m *infrav1.VSphereMachine) { m.CloneMode, m.Snapshot = infrav1.VSphereCloneLinked, "patched" }))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(d.List(t.Context())).To(HaveLen(1))
 
-	_, err = d.Ensure(t.Context(), request("none", func(m *infrav1.VSphereMachine) { m.CloneMode, m.Snapshot = infrav1.VSphereCloneLinked, "atched" }))
+	_, err = d.Ensure(t.Context(), request("none",
+		func(m *infrav1.VSphereMachine) { m.CloneMode, m.Snapshot = infrav1.VSphereCloneLinked, "atched" }))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
 	g.Expect(err).To(MatchError(ContainSubstring(`no snapshot "atched"`)))
 	twins := types.VirtualMachineSnapshotInfo{RootSnapshotList: []types.VirtualMachineSnapshotTree{{Name: "base"}, {Name: "base"}}}
@@ -214,7 +217,8 @@ func TestHost(t *testing.T) {
 
 func TestOffering(t *testing.T) {
 	g := NewWithT(t)
-	own := template{cpus: 2, memoryMiB: 4096, guest: "ubuntu64Guest", devices: []types.BaseVirtualDevice{&types.VirtualDisk{CapacityInKB: 20 << 20}}}
+	own := template{cpus: 2, memoryMiB: 4096, guest: "ubuntu64Guest",
+		devices: []types.BaseVirtualDevice{&types.VirtualDisk{CapacityInKB: 20 << 20}}}
 	o := own.offering(&infrav1.VSphereMachine{})
 	g.Expect(o.Architecture + "/" + o.OperatingSystem).To(Equal("amd64/linux"))
 	g.Expect(o.Capacity.Cpu().Value()).To(BeEquivalentTo(2))
@@ -231,7 +235,8 @@ func TestOffering(t *testing.T) {
 // TestFullController: disks use free units, and are refused if there are none.
 func TestFullController(t *testing.T) {
 	g := NewWithT(t)
-	own := template{devices: []types.BaseVirtualDevice{&types.VirtualDisk{VirtualDevice: types.VirtualDevice{ControllerKey: 1000, UnitNumber: ptr.To[int32](6)}}}}
+	own := template{devices: []types.BaseVirtualDevice{&types.VirtualDisk{VirtualDevice: types.VirtualDevice{ControllerKey: 1000,
+		UnitNumber: ptr.To[int32](6)}}}}
 	changes, err := own.changes(&infrav1.VSphereMachine{DataDisks: make([]infrav1.VSphereDataDisk, 14)}, nil, "t")
 	g.Expect(err).NotTo(HaveOccurred())
 	units := map[int32]bool{6: true, 7: true}
@@ -249,10 +254,12 @@ func TestFullController(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	g := NewWithT(t)
-	account := &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com", Datacenter: "dc1", CABundle: "no PEM", Thumbprint: "da39a3ee5e6b4b0d3255bfef95601890afd80709",
+	account := &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com",
+		Datacenter: "dc1", CABundle: "no PEM", Thumbprint: "da39a3ee5e6b4b0d3255bfef95601890afd80709",
 		NodeAddresses: &infrav1.VSphereNodeAddresses{Exclude: []string{"192.0.2.0/24", "192.0.2.1"}}}}}
 	g.Expect(validateAccount(account, field.NewPath("spec"))).To(ConsistOf(
-		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.cloud.vsphere.caBundle"), HaveField("Field", "spec.cloud.vsphere.thumbprint"),
+		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.cloud.vsphere.caBundle"),
+		HaveField("Field", "spec.cloud.vsphere.thumbprint"),
 		HaveField("Field", "spec.cloud.vsphere.nodeAddresses.exclude[1]")))
 	_, err := newDriver(cloud.Config{Account: account, Credentials: map[string][]byte{usernameKey: []byte("u")}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
@@ -280,7 +287,8 @@ var vmNames = regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,62}$`)
 // FuzzNames: any machine name gives a valid host name, and a VM name that is safe in an inventory
 // path.
 func FuzzNames(f *testing.F) {
-	for _, name := range []string{"m", "", "../../etc", "a/b", "a%2fb", "x' or 'x", "<b>", "ü", strings.Repeat("a", 300), "-", "A.b.C", "\x00"} {
+	for _, name := range []string{"m", "", "../../etc", "a/b", "a%2fb", "x' or 'x", "<b>", "ü", strings.Repeat("a", 300), "-", "A.b.C",
+		"\x00"} {
 		f.Add(name, "token")
 	}
 	f.Fuzz(func(t *testing.T, name, token string) {

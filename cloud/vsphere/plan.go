@@ -57,12 +57,16 @@ func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMach
 	if err != nil {
 		return nil, err
 	}
-	kind, err := json.Marshal([]any{spec.Template, spec.ContentLibrary, spec.CloneMode, spec.Snapshot, spec.Folder, spec.ResourcePool, spec.Host, spec.Datastore,
+	kind, err := json.Marshal([]any{spec.Template, spec.ContentLibrary, spec.CloneMode, spec.Snapshot, spec.Folder, spec.ResourcePool,
+		spec.Host, spec.Datastore,
 		spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, spec.Tags, spec.CustomAttributes, where})
 	if err != nil {
 		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be encoded", Err: err}
 	}
-	p, err := d.plans.Get(ctx, string(kind), func(ctx context.Context) (*plan, error) { return d.resolve(ctx, s, where.withPlacement(spec), where) })
+	p, err := d.plans.Get(ctx, string(kind), func(ctx context.Context) (*plan, error) {
+		return d.resolve(ctx, s, where.withPlacement(spec),
+			where)
+	})
 	if err == nil {
 		d.clones.addTemplate(p.template.ref)
 	}
@@ -141,7 +145,8 @@ func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphere
 		return t, err
 	}
 	read := func(ref types.ManagedObjectReference, paths ...string) (vm, error) {
-		found, err := s.readObjects(ctx, d.page, []types.ManagedObjectReference{ref}, append(paths, "config.hardware", "config.guestId", "config.version"))
+		found, err := s.readObjects(ctx, d.page, []types.ManagedObjectReference{ref},
+			append(paths, "config.hardware", "config.guestId", "config.version"))
 		if err == nil && len(found) == 0 {
 			err = cloud.Errorf(cloud.NotFound, "%s, or its snapshot, was just removed", t.name)
 		}
@@ -304,9 +309,11 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 }
 
 // changes returns how the machine's devices differ from its template's.
-func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVirtualDeviceBackingInfo, token string) ([]types.BaseVirtualDeviceConfigSpec, error) {
+func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVirtualDeviceBackingInfo,
+	token string) ([]types.BaseVirtualDeviceConfigSpec, error) {
 	var all []types.BaseVirtualDeviceConfigSpec
-	change := func(how types.VirtualDeviceConfigSpecOperation, device types.BaseVirtualDevice, file types.VirtualDeviceConfigSpecFileOperation) {
+	change := func(how types.VirtualDeviceConfigSpecOperation, device types.BaseVirtualDevice,
+		file types.VirtualDeviceConfigSpecFileOperation) {
 		all = append(all, &types.VirtualDeviceConfigSpec{Operation: how, Device: device, FileOperation: file})
 	}
 	key := int32(0)
@@ -317,7 +324,8 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 	}
 	if spec.DiskGiB > 0 {
 		if root.CapacityInKB > int64(spec.DiskGiB)<<20 {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "diskGiB is %d, but the disk of %s has %d: disks can't shrink", spec.DiskGiB, t.name, root.CapacityInKB>>20)
+			return nil, cloud.Errorf(cloud.InvalidSpec, "diskGiB is %d, but the disk of %s has %d: disks can't shrink", spec.DiskGiB, t.name,
+				root.CapacityInKB>>20)
 		}
 		larger := *root
 		larger.CapacityInKB, larger.CapacityInBytes = int64(spec.DiskGiB)<<20, int64(spec.DiskGiB)<<30
@@ -358,12 +366,14 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 	}
 	for i, backing := range networks {
 		card := types.VirtualEthernetCard{VirtualDevice: types.VirtualDevice{
-			Key: newKey(), Backing: backing, Connectable: &types.VirtualDeviceConnectInfo{StartConnected: true, AllowGuestControl: true, Connected: true},
+			Key: newKey(), Backing: backing, Connectable: &types.VirtualDeviceConnectInfo{StartConnected: true, AllowGuestControl: true,
+				Connected: true},
 		}}
 		if address := macOf(spec.Networks, token, i); address != "" {
 			card.AddressType, card.MacAddress = string(types.VirtualEthernetCardMacTypeManual), address
 		}
-		change(types.VirtualDeviceConfigSpecOperationAdd, &types.VirtualVmxnet3{VirtualVmxnet: types.VirtualVmxnet{VirtualEthernetCard: card}}, "")
+		change(types.VirtualDeviceConfigSpecOperationAdd,
+			&types.VirtualVmxnet3{VirtualVmxnet: types.VirtualVmxnet{VirtualEthernetCard: card}}, "")
 	}
 	return all, nil
 }

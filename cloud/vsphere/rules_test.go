@@ -68,7 +68,8 @@ func TestRules(t *testing.T) {
 		g.Expect(check(both)).To(ConsistOf("set template or contentLibrary, and not both"))
 	}
 	secure := func(firmware infrav1.VSphereFirmware) infrav1.VSphereMachine {
-		return infrav1.VSphereMachine{Template: "t", SecureBoot: infrav1.FeatureEnabled, BootOptions: infrav1.VSphereBootOptions{Firmware: firmware, DelayMilliseconds: 1}}
+		return infrav1.VSphereMachine{Template: "t", SecureBoot: infrav1.FeatureEnabled,
+			BootOptions: infrav1.VSphereBootOptions{Firmware: firmware, DelayMilliseconds: 1}}
 	}
 	g.Expect(check(secure(""))).To(BeEmpty())
 	g.Expect(check(secure(infrav1.VSphereFirmwareEFI))).To(BeEmpty())
@@ -87,5 +88,6 @@ func TestRules(t *testing.T) {
 	domains := []infrav1.VSphereFailureDomain{{Name: "rack-a", ResourcePool: "a"}}
 	g.Expect(check(infrav1.VSphereAccount{FailureDomains: domains})).To(BeEmpty())
 	g.Expect(check(infrav1.VSphereAccount{ZoneCategory: "k8s-zone"})).To(BeEmpty())
-	g.Expect(check(infrav1.VSphereAccount{FailureDomains: domains, ZoneCategory: "k8s-zone"})).To(ConsistOf(ContainSubstring("set one of them")))
+	g.Expect(check(infrav1.VSphereAccount{FailureDomains: domains,
+		ZoneCategory: "k8s-zone"})).To(ConsistOf(ContainSubstring("set one of them")))
 }

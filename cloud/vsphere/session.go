@@ -155,7 +155,8 @@ func (v *vcenter) login(ctx context.Context) (*session, error) {
 	if err := v.sameInstance(s.content.About.InstanceUuid); err != nil {
 		return nil, err
 	}
-	answer, err := methods.Login(ctx, s, &types.Login{This: *s.content.SessionManager, UserName: v.username, Password: v.password, Locale: "en_US"})
+	answer, err := methods.Login(ctx, s, &types.Login{This: *s.content.SessionManager, UserName: v.username, Password: v.password,
+		Locale: "en_US"})
 	v.guard.Done(err)
 	if err != nil {
 		return nil, err
@@ -223,7 +224,8 @@ func (s *session) find(ctx context.Context, what, path string) (types.ManagedObj
 		return types.ManagedObjectReference{}, err
 	}
 	if answer.Returnval == nil {
-		return types.ManagedObjectReference{}, cloud.Errorf(cloud.NotFound, "%s %q does not exist, or the account's user may not see it", what, cloud.Clip(path, 512))
+		return types.ManagedObjectReference{}, cloud.Errorf(cloud.NotFound, "%s %q does not exist, or the account's user may not see it", what,
+			cloud.Clip(path, 512))
 	}
 	return *answer.Returnval, nil
 }

@@ -40,7 +40,8 @@ func (s *session) storage(ctx context.Context, p *plan, spec *infrav1.VSphereMac
 }
 
 // recommended asks Storage DRS for a datastore in the plan's datastore cluster, for this machine.
-func (s *session) recommended(ctx context.Context, p *plan, name string, clone *types.VirtualMachineCloneSpec) (*types.ManagedObjectReference, error) {
+func (s *session) recommended(ctx context.Context, p *plan, name string,
+	clone *types.VirtualMachineCloneSpec) (*types.ManagedObjectReference, error) {
 	answer, err := methods.RecommendDatastores(ctx, s, &types.RecommendDatastores{
 		This: *s.content.StorageResourceManager,
 		StorageSpec: types.StoragePlacementSpec{

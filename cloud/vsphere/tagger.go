@@ -39,7 +39,8 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []tagging.Ins
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	paths := append(identityProperties(), "name", "customValue", "config.template", "config.hardware.numCPU", "config.hardware.memoryMB", "runtime.powerState",
+	paths := append(identityProperties(), "name", "customValue", "config.template", "config.hardware.numCPU", "config.hardware.memoryMB",
+		"runtime.powerState",
 		option(cloud.TagMachine))
 	err = d.vcenter.withSession(ctx, func(s *session) error {
 		found = nil
@@ -54,7 +55,8 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []tagging.Ins
 					m.ref.Value, cloud.Clip(m.text("name"), 80))
 			}
 			t := m.tagged(fields, d.choice)
-			if t.ID != "" && m.properties["config.template"] != true && !slices.ContainsFunc(keys, func(key string) bool { return t.Tags[key] == "" }) {
+			if t.ID != "" && m.properties["config.template"] != true &&
+				!slices.ContainsFunc(keys, func(key string) bool { return t.Tags[key] == "" }) {
 				found = append(found, t)
 			}
 		}
@@ -234,7 +236,8 @@ func (d *driver) writeOf(ctx context.Context, s *session, ref types.ManagedObjec
 			}
 		}
 	}
-	answer, err := methods.ReconfigVM_Task(ctx, s, &types.ReconfigVM_Task{This: ref, Spec: types.VirtualMachineConfigSpec{ExtraConfig: changes}})
+	answer, err := methods.ReconfigVM_Task(ctx, s,
+		&types.ReconfigVM_Task{This: ref, Spec: types.VirtualMachineConfigSpec{ExtraConfig: changes}})
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,8 @@ var droverKeys = []string{cloud.TagMachine, cloud.TagToken, cloud.TagOwnership}
 
 // importedTags returns the tags that make a VM that others made the driver's.
 func importedTags(m *simulator.VirtualMachine) map[string]string {
-	return map[string]string{cloud.TagOwnership: "blue", cloud.TagToken: "1a2b3c4d-0123456789abcdef-" + m.Config.Uuid, cloud.TagMachine: "team/" + m.Name}
+	return map[string]string{cloud.TagOwnership: "blue", cloud.TagToken: "1a2b3c4d-0123456789abcdef-" + m.Config.Uuid,
+		cloud.TagMachine: "team/" + m.Name}
 }
 
 // eventually repeats a call of a Tagger until it is done.
@@ -44,9 +45,10 @@ func (v *vcsim) copyOf(t testing.TB, m *simulator.VirtualMachine) {
 		options = append(options, &types.OptionValue{Key: key, Value: value})
 	}
 	v.theirs(t, func(s *session) error {
-		_, err := methods.CloneVM_Task(t.Context(), s, &types.CloneVM_Task{This: m.Self, Folder: folder, Name: "copy", Spec: types.VirtualMachineCloneSpec{
-			Config: &types.VirtualMachineConfigSpec{ExtraConfig: options}, PowerOn: true,
-		}})
+		_, err := methods.CloneVM_Task(t.Context(), s,
+			&types.CloneVM_Task{This: m.Self, Folder: folder, Name: "copy", Spec: types.VirtualMachineCloneSpec{
+				Config: &types.VirtualMachineConfigSpec{ExtraConfig: options}, PowerOn: true,
+			}})
 		return err
 	})
 }
@@ -70,7 +72,8 @@ func TestTagger(t *testing.T) {
 
 	v.copyOf(t, theirs)
 	one := ConsistOf(And(
-		HaveField("ID", id), HaveField("ProviderID", "vsphere://"+id), HaveField("Token", ref.Token), HaveField("OwnershipID", "blue"), HaveField("State", cloud.StateRunning),
+		HaveField("ID", id), HaveField("ProviderID", "vsphere://"+id), HaveField("Token", ref.Token), HaveField("OwnershipID", "blue"),
+		HaveField("State", cloud.StateRunning),
 		HaveField("Addresses", ContainElement(clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: theirs.Name})),
 	))
 	for name, d := range map[string]*driver{"the same process": d, "another": v.driver(t)} {
@@ -105,10 +108,12 @@ func TestTagged(t *testing.T) {
 	d := v.driver(t)
 	theirs, another := v.named("DC0_C0_RP1_VM1"), v.named("DC0_C0_RP1_VM2")
 	cluster, role := v.attribute(t, d, "cluster", "VirtualMachine"), v.attribute(t, d, "role", "")
-	for m, fields := range map[*simulator.VirtualMachine]map[int32]string{theirs: {cluster: "blue", role: "node"}, another: {cluster: "red", role: ""}} {
+	for m, fields := range map[*simulator.VirtualMachine]map[int32]string{theirs: {cluster: "blue", role: "node"},
+		another: {cluster: "red", role: ""}} {
 		v.theirs(t, func(s *session) (err error) {
 			for key, value := range fields {
-				if _, err = methods.SetField(t.Context(), s, &types.SetField{This: *s.content.CustomFieldsManager, Entity: m.Self, Key: key, Value: value}); err != nil {
+				if _, err = methods.SetField(t.Context(), s, &types.SetField{This: *s.content.CustomFieldsManager, Entity: m.Self, Key: key,
+					Value: value}); err != nil {
 					return err
 				}
 			}
@@ -125,8 +130,10 @@ func TestTagged(t *testing.T) {
 	g.Expect(find("Name")).To(HaveLen(3))
 	g.Expect(find("cluster")).To(HaveLen(2))
 	g.Expect(find("cluster", "role")).To(ConsistOf(And(
-		HaveField("ID", theirs.Config.Uuid), HaveField("ProviderID", "vsphere://"+theirs.Config.Uuid), HaveField("Token", ""), HaveField("Type", "1 CPUs, 32 MiB"),
-		HaveField("State", cloud.StateRunning), HaveField("Tags", Equal(map[string]string{"cluster": "blue", "role": "node", "Name": theirs.Name})),
+		HaveField("ID", theirs.Config.Uuid), HaveField("ProviderID", "vsphere://"+theirs.Config.Uuid), HaveField("Token", ""),
+		HaveField("Type", "1 CPUs, 32 MiB"),
+		HaveField("State", cloud.StateRunning), HaveField("Tags",
+			Equal(map[string]string{"cluster": "blue", "role": "node", "Name": theirs.Name})),
 	)))
 	v.Context.WithLock(another, func() { another.Config.Template = true })
 	g.Expect(find("cluster")).To(HaveLen(1), "a template is no machine")
@@ -160,10 +167,11 @@ func TestTagRefused(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized), "%v", err)
 
 	hold := make(chan struct{})
-	task := simulator.CreateTask(types.ManagedObjectReference{Type: "Held", Value: "held"}, "reconfigure", func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
-		<-hold
-		return nil, &types.HostNotConnected{}
-	})
+	task := simulator.CreateTask(types.ManagedObjectReference{Type: "Held", Value: "held"}, "reconfigure",
+		func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
+			<-hold
+			return nil, &types.HostNotConnected{}
+		})
 	d.writes.begin(theirs.Self, task.Run(v.Context))
 	calls := v.counted(func() {
 		for range 2 {
@@ -180,7 +188,8 @@ func TestTagRefused(t *testing.T) {
 	was := another.Config.Uuid
 	rename := func(uuid string) {
 		v.theirs(t, func(s *session) error {
-			_, err := methods.ReconfigVM_Task(t.Context(), s, &types.ReconfigVM_Task{This: another.Self, Spec: types.VirtualMachineConfigSpec{Uuid: uuid}})
+			_, err := methods.ReconfigVM_Task(t.Context(), s,
+				&types.ReconfigVM_Task{This: another.Self, Spec: types.VirtualMachineConfigSpec{Uuid: uuid}})
 			return err
 		})
 	}
@@ -210,8 +219,10 @@ func TestTaggedUnreadable(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring(theirs.Name)))
 	g.Expect(d.Tagged(t.Context(), []string{"Name"})).To(HaveLen(1))
 	r := cloud.Resource{Kind: cloud.KindInstance, ID: config.Uuid, Token: "1a2b3c4d-" + config.Uuid, OwnershipID: "blue"}
-	found := vm{ref: theirs.Self, indexed: cloud.Reference{Token: r.Token, OwnershipID: r.OwnershipID}} // vcsim's index depends on the configuration
-	g.Expect(cloud.CodeOf(d.deleteOne(t.Context(), nil, r, []vm{found}, nil))).To(Equal(cloud.Unavailable), "its token alone does not make it the machine's")
+	found := vm{ref: theirs.Self, indexed: cloud.Reference{Token: r.Token,
+		OwnershipID: r.OwnershipID}} // vcsim's index depends on the configuration
+	g.Expect(cloud.CodeOf(d.deleteOne(t.Context(), nil, r, []vm{found}, nil))).To(Equal(cloud.Unavailable),
+		"its token alone does not make it the machine's")
 	set(config)
 	g.Expect(d.Tagged(t.Context(), droverKeys)).To(BeEmpty())
 }

@@ -33,7 +33,8 @@ func (d *driver) tagIDs(ctx context.Context, s *session, wanted []infrav1.VSpher
 		}
 		id, ok := known[tag.Name]
 		if !ok {
-			return nil, cloud.Errorf(cloud.NotFound, "tags[%d]: tag %q of category %q does not exist, or the account's user may not see it", i, cloud.Clip(tag.Name, 256), cloud.Clip(tag.Category, 256))
+			return nil, cloud.Errorf(cloud.NotFound, "tags[%d]: tag %q of category %q does not exist, or the account's user may not see it", i,
+				cloud.Clip(tag.Name, 256), cloud.Clip(tag.Category, 256))
 		}
 		ids = append(ids, id)
 	}
@@ -147,7 +148,8 @@ func (s *session) attach(ctx context.Context, tag string, vms []vm) error {
 	}
 	err := s.automate(ctx, "AttachTag", cloud.ClassDelete, func(ctx context.Context, c *rest.Client) error {
 		var body bytes.Buffer
-		err := c.Do(ctx, c.Resource("/com/vmware/cis/tagging/tag-association").WithID(tag).WithAction("attach-tag-to-multiple-objects").Request(http.MethodPost, wanted), &body)
+		err := c.Do(ctx, c.Resource("/com/vmware/cis/tagging/tag-association").WithID(tag).WithAction("attach-tag-to-multiple-objects").Request(
+			http.MethodPost, wanted), &body)
 		if err != nil || body.Len() == 0 {
 			return err
 		}

@@ -88,7 +88,8 @@ func TestTags(t *testing.T) {
 	calls := add("a1", withTags("team", "blue", "team", "green"))
 	g.Expect(calls["CreateSession"]).To(Equal(1))
 	g.Expect(calls["GetTag"]).To(Equal(2))
-	g.Expect(add("a2", withTags("team", "blue", "team", "green"))).To(Equal(map[string]int{"FindAllByUuid": 2, "CloneVM_Task": 1}), "what a machine costs to make")
+	g.Expect(add("a2", withTags("team", "blue", "team", "green"))).To(Equal(map[string]int{"FindAllByUuid": 2, "CloneVM_Task": 1}),
+		"what a machine costs to make")
 	add("a3", withTags("team", "blue"))
 
 	d = v.driver(t) // a new manager
@@ -127,9 +128,11 @@ func TestTagsThatFail(t *testing.T) {
 		status int
 		body   string
 	}{
-		"AttachTag: unauthorized: no right":     {403, `{"type": "com.vmware.vapi.std.errors.unauthorized", "value": {"messages": [{"default_message": "no right"}]}}`},
-		"AttachTag: one of the category is all": {200, `{"value": {"success": false, "error_messages": [{"default_message": "one of the category is all"}]}}`},
-		"AttachTag: Not Found":                  {404, `no JSON`},
+		"AttachTag: unauthorized: no right": {403,
+			`{"type": "com.vmware.vapi.std.errors.unauthorized", "value": {"messages": [{"default_message": "no right"}]}}`},
+		"AttachTag: one of the category is all": {200,
+			`{"value": {"success": false, "error_messages": [{"default_message": "one of the category is all"}]}}`},
+		"AttachTag: Not Found": {404, `no JSON`},
 	} {
 		failures := 0
 		v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
@@ -194,7 +197,8 @@ func TestZonesByTag(t *testing.T) {
 	calls := v.counted(func() { info, err = d.Probe(t.Context()) })
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(info.FailureDomains).To(Equal([]string{"zone-a", "zone-b"}), "the third is in another datacenter")
-	g.Expect(calls).To(Equal(map[string]int{"CurrentTime": 1, "CreateSession": 1, "ListTagCategories": 1, "GetTagCategory": 1, "ListTags": 1, "GetTag": 3,
+	g.Expect(calls).To(Equal(map[string]int{"CurrentTime": 1, "CreateSession": 1, "ListTagCategories": 1, "GetTagCategory": 1, "ListTags": 1,
+		"GetTag":            3,
 		"ListTaggedObjects": 1, "RetrievePropertiesEx": 2}))
 	calls = v.counted(func() { _, err = d.Probe(t.Context()) })
 	g.Expect(calls).To(Equal(map[string]int{"CurrentTime": 1}), "asked for once")
@@ -216,7 +220,8 @@ func TestZonesByTag(t *testing.T) {
 	g.Expect(calls).To(Equal(map[string]int{"FindAllByUuid": 2, "CloneVM_Task": 1}), "what a machine costs to make")
 
 	g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
-		for zone, cluster := range map[string]*simulator.ClusterComputeResource{"zone-a": hosted, "zone-b": v.Context.Map.Get(empty).(*simulator.ClusterComputeResource)} {
+		for zone, cluster := range map[string]*simulator.ClusterComputeResource{"zone-a": hosted,
+			"zone-b": v.Context.Map.Get(empty).(*simulator.ClusterComputeResource)} {
 			p, err := d.plan(t.Context(), s, machine(func(m *infrav1.VSphereMachine) { m.Datastore = "" }).Cloud.VSphere, zone)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(p.pool).To(Equal(*cluster.ResourcePool))
@@ -227,7 +232,8 @@ func TestZonesByTag(t *testing.T) {
 
 	err = place("o", "zone-c")
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
-	g.Expect(err).To(MatchError(ContainSubstring(`zoneCategory: no compute cluster of the datacenter has a tag "zone-c" of category "k8s-zone"`)))
+	g.Expect(err).To(MatchError(ContainSubstring(
+		`zoneCategory: no compute cluster of the datacenter has a tag "zone-c" of category "k8s-zone"`)))
 	g.Expect(m.AttachTag(t.Context(), ids[0], empty)).To(Succeed())
 	d = v.driver(t)
 	err = place("o", "zone-a")
@@ -248,7 +254,8 @@ func (v *vcsim) addClusters(t testing.TB, d *driver) (here, abroad types.Managed
 		return made.Returnval, nil
 	}
 	err := d.vcenter.withSession(t.Context(), func(s *session) error {
-		folder, err := methods.CreateFolder(t.Context(), s, &types.CreateFolder{This: v.Context.Map.Get(s.datacenter).(*simulator.Datacenter).HostFolder, Name: "racks"})
+		folder, err := methods.CreateFolder(t.Context(), s,
+			&types.CreateFolder{This: v.Context.Map.Get(s.datacenter).(*simulator.Datacenter).HostFolder, Name: "racks"})
 		if err != nil {
 			return err
 		}

@@ -45,7 +45,8 @@ func pinned(wanted [sha256.Size]byte) *tls.Config {
 				return errors.New("the server presents no certificate")
 			}
 			if found := sha256.Sum256(state.PeerCertificates[0].Raw); found != wanted {
-				return fmt.Errorf("the server's certificate has the thumbprint %s, which differs from spec.cloud.vsphere.thumbprint", strings.ToUpper(hex.EncodeToString(found[:])))
+				return fmt.Errorf("the server's certificate has the thumbprint %s, which differs from spec.cloud.vsphere.thumbprint",
+					strings.ToUpper(hex.EncodeToString(found[:])))
 			}
 			return nil
 		},

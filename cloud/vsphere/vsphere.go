@@ -102,7 +102,8 @@ func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.Er
 	a := spec.Cloud.VSphere
 	var all field.ErrorList
 	if spec.CredentialsRef.Name == "" {
-		all = append(all, field.Required(path.Child("credentialsRef"), "vSphere has no ambient credentials: name a Secret with username and password"))
+		all = append(all, field.Required(path.Child("credentialsRef"),
+			"vSphere has no ambient credentials: name a Secret with username and password"))
 	}
 	if _, err := driverkit.CertPool(a.CABundle); err != nil {
 		all = append(all, field.Invalid(path.Child("cloud", "vsphere", "caBundle"), "", "must contain PEM certificates"))
@@ -113,7 +114,8 @@ func validateAccount(spec *infrav1.DroverAccountSpec, path *field.Path) field.Er
 	if n := a.NodeAddresses; n != nil {
 		for i, text := range n.Exclude {
 			if _, err := netip.ParsePrefix(text); err != nil {
-				all = append(all, field.Invalid(path.Child("cloud", "vsphere", "nodeAddresses", "exclude").Index(i), text, "must be an address range, such as 192.0.2.0/24"))
+				all = append(all, field.Invalid(path.Child("cloud", "vsphere", "nodeAddresses", "exclude").Index(i), text,
+					"must be an address range, such as 192.0.2.0/24"))
 			}
 		}
 	}
@@ -191,7 +193,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}
 	account := cfg.Account.Cloud.VSphere
 	// The line break after a value is the tool's that made the Secret. A space may be the user's.
-	username, password := strings.TrimRight(string(cfg.Credentials[usernameKey]), "\r\n"), strings.TrimRight(string(cfg.Credentials[passwordKey]), "\r\n")
+	username, password := strings.TrimRight(string(cfg.Credentials[usernameKey]), "\r\n"),
+		strings.TrimRight(string(cfg.Credentials[passwordKey]), "\r\n")
 	for key, value := range map[string]string{usernameKey: username, passwordKey: password} {
 		if value == "" {
 			return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q is missing or empty", key)

@@ -140,7 +140,8 @@ func (v *vcsim) address(m *simulator.VirtualMachine, address string) {
 	v.turn.Lock()
 	defer v.turn.Unlock()
 	v.Context.WithLock(m, func() {
-		v.Context.Update(m, []types.PropertyChange{{Name: "guest.net", Val: []types.GuestNicInfo{{DeviceConfigId: 4000, IpAddress: []string{address}}}}})
+		v.Context.Update(m, []types.PropertyChange{{Name: "guest.net",
+			Val: []types.GuestNicInfo{{DeviceConfigId: 4000, IpAddress: []string{address}}}}})
 	})
 }
 
@@ -233,7 +234,8 @@ func TestWatchClones(t *testing.T) {
 	template := v.replace(func(h *heldVM) { h.fault = &types.NoDiskSpace{Datastore: "san-a"} })
 	_, err = d.Ensure(t.Context(), request("full"))
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(l.of("full"), "30s").Should(ConsistOf(And(HaveField("State", cloud.StateFailed), HaveField("Reason", ContainSubstring("NoDiskSpace")))))
+	g.Eventually(l.of("full"), "30s").Should(ConsistOf(And(HaveField("State", cloud.StateFailed),
+		HaveField("Reason", ContainSubstring("NoDiskSpace")))))
 	_, err = d.Ensure(t.Context(), request("full"))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NoCapacity))
 	g.Eventually(l.of("full"), "30s").Should(BeEmpty(), "nothing is left of the attempt")
@@ -413,8 +415,9 @@ func TestWatchMatchesList(t *testing.T) {
 			token := v.options(m)[cloud.TagToken]
 			owner := map[bool]string{true: "", false: "blue"}[v.options(m)[cloud.TagOwnership] == "blue"]
 			v.theirs(t, func(s *session) error {
-				_, err := methods.ReconfigVM_Task(t.Context(), s, &types.ReconfigVM_Task{This: m.Self, Spec: types.VirtualMachineConfigSpec{ExtraConfig: []types.BaseOptionValue{
-					&types.OptionValue{Key: cloud.TagToken, Value: token}, &types.OptionValue{Key: cloud.TagOwnership, Value: owner}}}})
+				_, err := methods.ReconfigVM_Task(t.Context(), s,
+					&types.ReconfigVM_Task{This: m.Self, Spec: types.VirtualMachineConfigSpec{ExtraConfig: []types.BaseOptionValue{
+						&types.OptionValue{Key: cloud.TagToken, Value: token}, &types.OptionValue{Key: cloud.TagOwnership, Value: owner}}}})
 				return err
 			})
 		}

@@ -69,7 +69,8 @@ func (p place) refusal(err error) error {
 // domainRefusal returns NoCapacity in place of a fault that may be the failure domain's own: hosts
 // that do not answer, or that lack a datastore or a network of the machine.
 func domainRefusal(domain string, e *cloud.Error) *cloud.Error {
-	if domain != "" && (isFault[types.BaseInvalidDatastore](e) || isFault[types.BaseCannotAccessVmComponent](e) || isFault[types.BaseMigrationFault](e) ||
+	if domain != "" && (isFault[types.BaseInvalidDatastore](e) || isFault[types.BaseCannotAccessVmComponent](e) ||
+		isFault[types.BaseMigrationFault](e) ||
 		isFault[types.BaseHostCommunication](e) || isFault[types.BaseHostConnectFault](e) || isFault[*types.InvalidHostState](e)) {
 		return &cloud.Error{Code: cloud.NoCapacity, Message: e.Message, Err: e.Err}
 	}
@@ -100,7 +101,8 @@ func (d *driver) placeByTag(ctx context.Context, s *session, name string) (p pla
 	shown := cloud.Clip(name, 256)
 	switch {
 	case !known:
-		return p, cloud.Errorf(cloud.NotFound, "zoneCategory: no compute cluster of the datacenter has a tag %q of category %q", shown, d.category)
+		return p, cloud.Errorf(cloud.NotFound, "zoneCategory: no compute cluster of the datacenter has a tag %q of category %q", shown,
+			d.category)
 	case len(z.pools) > 1:
 		return p, cloud.Errorf(cloud.Conflict, "zoneCategory: %d compute clusters have the tag %q: only one may have it, or set the account's failureDomains", len(z.pools), shown)
 	case len(z.stores) > 1:
@@ -155,7 +157,8 @@ func (d *driver) zonesByTag(ctx context.Context, s *session) (map[string]zone, e
 
 // places returns the datacenter's compute clusters and standalone hosts, with the resource pool of
 // each, and the datacenter's datastores.
-func (s *session) places(ctx context.Context, page int32) (pools map[types.ManagedObjectReference]types.ManagedObjectReference, stores []types.ManagedObjectReference, err error) {
+func (s *session) places(ctx context.Context,
+	page int32) (pools map[types.ManagedObjectReference]types.ManagedObjectReference, stores []types.ManagedObjectReference, err error) {
 	below := &types.SelectionSpec{Name: "below"}
 	clusters, err := s.retrieve(ctx, page, "ComputeResource", []types.ObjectSpec{{
 		Obj: s.datacenter, Skip: ptr.To(true),

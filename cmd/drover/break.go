@@ -67,8 +67,10 @@ func breakCommand(cmd *cobra.Command, do func(context.Context, simulator.Admin, 
 	b := &breaker{}
 	b.management.addFlags(cmd.Flags())
 	cmd.Flags().Lookup("namespace").Usage = "Namespace of the DroverAccounts. Default: that of the kubeconfig's context."
-	cmd.Flags().StringVar(&b.endpoint, "endpoint", os.Getenv(endpointVariable), "Address of the simulated cloud. Default: $"+endpointVariable+", or that of the namespace's DroverAccounts.")
-	cmd.Flags().StringVar(&b.token, "admin-token", "", "Token of the admin API. Default: none; the API accepts only callers on its own machine.")
+	cmd.Flags().StringVar(&b.endpoint, "endpoint", os.Getenv(endpointVariable),
+		"Address of the simulated cloud. Default: $"+endpointVariable+", or that of the namespace's DroverAccounts.")
+	cmd.Flags().StringVar(&b.token, "admin-token", "",
+		"Token of the admin API. Default: none; the API accepts only callers on its own machine.")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		endpoint, err := b.find(cmd.Context())
 		if err != nil {
@@ -222,7 +224,8 @@ func breakDown() *cobra.Command {
 		}
 		return "the cloud is down", cloud.SetDown(ctx, m)
 	})
-	cmd.Flags().StringVar(&mode, "mode", "unavailable", "How it answers: unavailable, an error; cut, a closed connection; or hang, not at all.")
+	cmd.Flags().StringVar(&mode, "mode", "unavailable",
+		"How it answers: unavailable, an error; cut, a closed connection; or hang, not at all.")
 	return cmd
 }
 

@@ -217,7 +217,8 @@ func (k *checker) offering(ctx context.Context, live *fleet.Account, fields *inf
 
 // failureDomains returns those in which the machine can be made: one without a name if the cloud
 // has none.
-func (k *checker) failureDomains(ctx context.Context, live *fleet.Account, info cloud.Info, fields *infrav1.DroverMachineFields) (domains []string, err error) {
+func (k *checker) failureDomains(ctx context.Context, live *fleet.Account, info cloud.Info,
+	fields *infrav1.DroverMachineFields) (domains []string, err error) {
 	err = retryWhenThrottled(ctx, func() (err error) {
 		domains, err = live.FailureDomains(ctx, fields)
 		return err

@@ -53,17 +53,19 @@ func TestCheckOnAWS(t *testing.T) {
 			g, ctx := NewWithT(t), context.Background()
 			stub := ec2stub.New(t, ec2stub.Options{Keys: map[string]string{key: secret}})
 			account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "aws"}, Spec: infrav1.DroverAccountSpec{
-				CredentialsRef: infrav1.LocalReference{Name: "aws"}, Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: stub.URL}},
+				CredentialsRef: infrav1.LocalReference{Name: "aws"},
+				Cloud:          infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: stub.URL}},
 			}}
 			if tc.account != nil {
 				tc.account(account.Spec.Cloud.AWS)
 			}
 			template := &infrav1.DroverMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "workers"}}
-			template.Spec.Template.Spec = infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "aws"}, Cloud: infrav1.MachineCloud{AWS: &infrav1.AWSMachine{
-				InstanceType: "t3.small", Image: infrav1.AWSImage{ID: "ami-0a"},
-				Subnets:        infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}},
-				SecurityGroups: &infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}},
-			}}}
+			template.Spec.Template.Spec = infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "aws"},
+				Cloud: infrav1.MachineCloud{AWS: &infrav1.AWSMachine{
+					InstanceType: "t3.small", Image: infrav1.AWSImage{ID: "ami-0a"},
+					Subnets:        infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}},
+					SecurityGroups: &infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}},
+				}}}
 			if tc.machine != nil {
 				tc.machine(template.Spec.Template.Spec.Cloud.AWS)
 			}

@@ -57,7 +57,8 @@ func newImportCommand() *cobra.Command {
 // importFrom returns the command "drover import" for one system.
 func importFrom(system takeover.System) *cobra.Command {
 	var o importOptions
-	clouds, flags := "AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere are supported.", "-n team-a --cluster blue --bootstrap base --from-namespace old"
+	clouds, flags := "AWS, Azure, Google Cloud, KubeVirt, OpenStack and vSphere are supported.",
+		"-n team-a --cluster blue --bootstrap base --from-namespace old"
 	if system.Cluster != nil {
 		clouds = "Its providers for AWS and OpenStack are supported."
 		flags += " --from-cluster green --nodes green.kubeconfig"
@@ -110,7 +111,8 @@ Each step can be interrupted anywhere and run again. It ends with code 0 if it i
 	f.Lookup("output").Usage = "How to print the result: text; or json or yaml, with all objects of a plan, for review."
 	f.StringVar(&o.confirm, "confirm", "", "Name of the Cluster, to confirm the step commit.")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "How long the step may take, with all that it waits for.")
-	f.BoolVar(&o.assumeStopped, "assume-stopped", false, "State that the managers of Cluster API and Drover run nowhere if their Deployments are scaled to 0, so that the step rollback does not wait until they have seen the pause.")
+	f.BoolVar(&o.assumeStopped, "assume-stopped", false,
+		"State that the managers of Cluster API and Drover run nowhere if their Deployments are scaled to 0, so that the step rollback does not wait until they have seen the pause.")
 	required := []string{"from-namespace", "cluster", "bootstrap"}
 	if system.Cluster != nil {
 		f.StringVar(system.Cluster, "from-cluster", "", "Name of the Cluster that has the machines now. Required.")
@@ -277,7 +279,8 @@ func (r *stepResult) print(out io.Writer) error {
 // nextSteps says what is left to do after the commit.
 func (i *importer) nextSteps() string {
 	return fmt.Sprintf("DroverAccount %s only reports orphans. To have them deleted from now on:\n"+
-		"  kubectl patch droveraccount -n %s %s --type merge -p '{\"spec\":{\"orphanPolicy\":%q}}'", i.Account.Name, i.Namespace, i.Account.Name, infrav1.OrphanPolicyDelete)
+		"  kubectl patch droveraccount -n %s %s --type merge -p '{\"spec\":{\"orphanPolicy\":%q}}'", i.Account.Name, i.Namespace, i.Account.Name,
+		infrav1.OrphanPolicyDelete)
 }
 
 // see compares the plan with the VMs.
@@ -339,7 +342,8 @@ func targetOf(ctx context.Context, c client.Client, o importOptions) (*takeover.
 	}
 	if o.account == "" {
 		if len(infrastructure.Spec.AccountRefs) != 1 {
-			return nil, fmt.Errorf("DroverCluster %q has %d accounts: choose one with --account", infrastructure.Name, len(infrastructure.Spec.AccountRefs))
+			return nil, fmt.Errorf("DroverCluster %q has %d accounts: choose one with --account", infrastructure.Name,
+				len(infrastructure.Spec.AccountRefs))
 		}
 		o.account = infrastructure.Spec.AccountRefs[0].Name
 	}

@@ -59,7 +59,8 @@ that the manager has written how long a resource has had no machine. ` + likeMan
 			if found == nil {
 				return err
 			}
-			printed := output.print(cmd.OutOrStdout(), map[string]any{"accounts": found}, func() error { return printOrphans(cmd.OutOrStdout(), found) })
+			printed := output.print(cmd.OutOrStdout(), map[string]any{"accounts": found},
+				func() error { return printOrphans(cmd.OutOrStdout(), found) })
 			return errors.Join(err, printed)
 		},
 	}
@@ -150,7 +151,8 @@ func printOrphans(out io.Writer, found []accountOrphans) error {
 			if !x.DueTime.IsZero() {
 				due = x.DueTime.UTC().Format(time.RFC3339)
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", a.Namespace, a.Account, x.Kind, terminal.Printable(x.ID), x.Since.UTC().Format(time.RFC3339), x.State, due)
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", a.Namespace, a.Account, x.Kind, terminal.Printable(x.ID),
+				x.Since.UTC().Format(time.RFC3339), x.State, due)
 		}
 	}
 	if err := table.Flush(); err != nil {

@@ -39,7 +39,8 @@ func (f *format) Set(value string) error {
 func (f *format) addFlag(cmd *cobra.Command) {
 	*f = asText
 	cmd.Flags().VarP(f, "output", "o", "How to print the result: text, json or yaml.")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{asText, asJSON, asYAML}, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{asText, asJSON, asYAML},
+		cobra.ShellCompDirectiveNoFileComp)) // fails for no flag
 }
 
 // print prints a result: as text by a function, or else its fields.

@@ -65,7 +65,8 @@ data: {any: MARK}
 	if !strings.Contains(string(data), "https://"+redacted+"@shown-host") {
 		t.Error("a URL does not show where its password was")
 	}
-	for _, want := range []string{"name", "label", "annotation", "too", "path", "host", "variable", "driver", "user", "token", "inner", "message"} {
+	for _, want := range []string{"name", "label", "annotation", "too", "path", "host", "variable", "driver", "user", "token", "inner",
+		"message"} {
 		if !strings.Contains(string(data), "shown-"+want) {
 			t.Errorf("shown-%s is not shown", want)
 		}

@@ -45,7 +45,8 @@ func (o *simulateOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.adminToken, "admin-token", "", "Token of the admin API. Default: none; the API accepts only callers on this machine.")
 	f.StringVar(&o.throttle, "throttle", "", "Rate limits: generous, ec2 or none. Default: generous, or the value in --config.")
 	f.DurationVar(&o.latency, "latency", 0, "Mean latency of a call. Default: none, or the value in --config.")
-	f.DurationVar(&o.leaseInterval, "lease-interval", 0, "Interval between two renewals of a Node's Lease. Default: 10s, or the value in --config.")
+	f.DurationVar(&o.leaseInterval, "lease-interval", 0,
+		"Interval between two renewals of a Node's Lease. Default: 10s, or the value in --config.")
 	f.BoolVar(&o.noPods, "no-pods", false, "Ignore pods: neither set them to Running nor finalize them.")
 	f.BoolVar(&o.stopWithParent, "stop-with-parent", false, "Stop when the parent process ends.")
 }

@@ -180,11 +180,13 @@ func (s *support) objects(ctx context.Context) {
 }
 
 // list lists all objects of a kind.
-func (s *support) list(ctx context.Context, kind schema.GroupVersionKind, namespace string, options ...client.ListOption) (all []unstructured.Unstructured) {
+func (s *support) list(ctx context.Context, kind schema.GroupVersionKind, namespace string,
+	options ...client.ListOption) (all []unstructured.Unstructured) {
 	page := &unstructured.UnstructuredList{}
 	for {
 		page.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		err := s.client.List(ctx, page, append(options, client.InNamespace(namespace), client.Limit(supportPage), client.Continue(page.GetContinue()))...)
+		err := s.client.List(ctx, page, append(options, client.InNamespace(namespace), client.Limit(supportPage),
+			client.Continue(page.GetContinue()))...)
 		if !s.can(kind.String(), err) {
 			return all
 		}
@@ -204,7 +206,8 @@ func untrue(o *unstructured.Unstructured) (lines []string) {
 	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions") // none, or of another form
 	for _, item := range list {
 		if c, ok := item.(map[string]any); ok && c["status"] != "True" {
-			lines = append(lines, fmt.Sprintf("%s %s/%s: %v=%v %v: %v", o.GetKind(), o.GetNamespace(), o.GetName(), c["type"], c["status"], c["reason"], c["message"]))
+			lines = append(lines, fmt.Sprintf("%s %s/%s: %v=%v %v: %v", o.GetKind(), o.GetNamespace(), o.GetName(), c["type"], c["status"],
+				c["reason"], c["message"]))
 		}
 	}
 	return lines
@@ -222,7 +225,8 @@ func (s *support) events(ctx context.Context) {
 		if err != nil || !isClusterAPIs(gv.Group) {
 			continue
 		}
-		at := max(field("lastTimestamp"), field("series", "lastObservedTime"), field("eventTime"), o.GetCreationTimestamp().UTC().Format(time.RFC3339))
+		at := max(field("lastTimestamp"), field("series", "lastObservedTime"), field("eventTime"),
+			o.GetCreationTimestamp().UTC().Format(time.RFC3339))
 		lines = append(lines, fmt.Sprintf("%s %s %s %s/%s %s: %s", at, field("type"), field("involvedObject", "kind"),
 			o.GetNamespace(), field("involvedObject", "name"), field("reason"), field("message")))
 	}
@@ -239,7 +243,8 @@ func (s *support) secrets(ctx context.Context) {
 			return
 		}
 		for _, secret := range list.Items {
-			lines = append(lines, fmt.Sprintf("%s/%s %s: %s", secret.Namespace, secret.Name, secret.Type, strings.Join(slices.Sorted(maps.Keys(secret.Data)), ", ")))
+			lines = append(lines, fmt.Sprintf("%s/%s %s: %s", secret.Namespace, secret.Name, secret.Type,
+				strings.Join(slices.Sorted(maps.Keys(secret.Data)), ", ")))
 		}
 	}
 	slices.Sort(lines)
@@ -257,7 +262,8 @@ func (s *support) managers(ctx context.Context) {
 		s.failed = append(s.failed, "no Deployment of the manager can be read")
 	}
 	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
-		for _, kind := range []schema.GroupVersionKind{{Group: "apps", Version: "v1", Kind: "Deployment"}, corev1.SchemeGroupVersion.WithKind("Pod")} {
+		for _, kind := range []schema.GroupVersionKind{{Group: "apps", Version: "v1", Kind: "Deployment"},
+			corev1.SchemeGroupVersion.WithKind("Pod")} {
 			for _, o := range s.list(ctx, kind, namespace, ours) {
 				s.addObject("manager/"+namespace+"/"+o.GetKind()+"-"+o.GetName()+".yaml", &o)
 				if o.GetKind() == "Pod" {
@@ -273,7 +279,8 @@ func (s *support) pod(ctx context.Context, namespace, name string) {
 	pods := s.set.CoreV1().Pods(namespace)
 	for suffix, previous := range map[string]bool{".log": false, "-previous.log": true} {
 		text, err := pods.GetLogs(name, &corev1.PodLogOptions{
-			Container: "manager", Previous: previous, Timestamps: true, LimitBytes: ptr.To[int64](supportLog), TailLines: ptr.To[int64](supportLog / 100),
+			Container: "manager", Previous: previous, Timestamps: true, LimitBytes: ptr.To[int64](supportLog),
+			TailLines: ptr.To[int64](supportLog / 100),
 		}).DoRaw(ctx)
 		if previous && err != nil {
 			continue // it has not been restarted
@@ -306,7 +313,8 @@ func (s *support) write(name string) (err error) {
 	now := time.Now()
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		data := s.files[name]
-		if err := archive.WriteHeader(&tar.Header{Name: "drover-support/" + name, Mode: 0o600, Size: int64(len(data)), ModTime: now}); err != nil {
+		if err := archive.WriteHeader(&tar.Header{Name: "drover-support/" + name, Mode: 0o600, Size: int64(len(data)),
+			ModTime: now}); err != nil {
 			return err
 		}
 		if _, err := archive.Write(data); err != nil {

@@ -68,7 +68,8 @@ type tenant struct {
 // facts reads from the API server, past every cache, which objects the resources of a listing may
 // belong to. It reads after the listing is complete. Kubernetes then knows every machine that was
 // created in between, so the VM of such a machine is no orphan.
-func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.DroverAccount, listed time.Time, resources []cloud.Resource) (facts, error) {
+func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.DroverAccount, listed time.Time,
+	resources []cloud.Resource) (facts, error) {
 	f := facts{
 		listed: listed, resources: resources, identity: r.Identity,
 		clusters: map[string]cluster{}, elsewhere: map[string]bool{}, machines: map[string]string{}, claimed: map[string]bool{},
@@ -196,7 +197,8 @@ func (r *OrphanReconciler) readClaims(ctx context.Context, namespace string) (cl
 	}
 	err = eachItem(ctx, r.APIReader, &infrav1.DroverClusterList{}, func(o runtime.Object) {
 		c := o.(*infrav1.DroverCluster)
-		claims = append(claims, claim{namespace: c.Namespace, account: c.Spec.Endpoint.LoadBalancer.AccountRef.Name, token: c.Spec.Creation.LoadBalancerToken})
+		claims = append(claims, claim{namespace: c.Namespace, account: c.Spec.Endpoint.LoadBalancer.AccountRef.Name,
+			token: c.Spec.Creation.LoadBalancerToken})
 	}, client.InNamespace(namespace))
 	return claims, err
 }

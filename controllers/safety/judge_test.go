@@ -21,7 +21,8 @@ const (
 )
 
 func vm(id, owner, token string) cloud.Resource {
-	return cloud.Resource{Kind: cloud.KindInstance, ID: id, ProviderID: "x:///" + id, OwnershipID: owner, Token: token, State: cloud.StateRunning}
+	return cloud.Resource{Kind: cloud.KindInstance, ID: id, ProviderID: "x:///" + id, OwnershipID: owner, Token: token,
+		State: cloud.StateRunning}
 }
 
 func disk(id, owner, token string) cloud.Resource {
@@ -109,7 +110,8 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s was confirmed within the grace: %+v", c.what, early)
 		}
 		two, _ := look(begin.Add(grace))
-		if len(two.orphans) != c.orphans || len(m.due(two, 10, grace)) != c.due || two.unknownOwner != c.unknown || len(two.otherManager) != c.other || len(two.duplicates) != c.duplicates {
+		if len(two.orphans) != c.orphans || len(m.due(two, 10, grace)) != c.due || two.unknownOwner != c.unknown ||
+			len(two.otherManager) != c.other || len(two.duplicates) != c.duplicates {
 			t.Errorf("%s, later: %+v; due %v", c.what, two, m.due(two, 10, grace))
 		}
 	}

@@ -187,7 +187,8 @@ func (r *OrphanReconciler) pass(
 	if n := len(found.deleted); n > 0 { // one Event for all: the API merges further Events of the same kind
 		r.Metrics.deleted.WithLabelValues(key).Add(float64(n))
 		r.Recorder.Eventf(account, nil, corev1.EventTypeNormal, "OrphanDeleted", "CollectOrphans",
-			"Deleted the remaining resources of %d machines, which belonged to no DroverMachine. Their tokens: %s", n, strings.Join(found.deleted[:min(n, maxTokens)], ", "))
+			"Deleted the remaining resources of %d machines, which belonged to no DroverMachine. Their tokens: %s", n,
+			strings.Join(found.deleted[:min(n, maxTokens)], ", "))
 	}
 	due, blocked := r.decide(account, m, found)
 	if err := r.remove(ctx, account, live, m, due); err != nil {
@@ -211,7 +212,8 @@ func (r *OrphanReconciler) pass(
 func (r *OrphanReconciler) decide(account *infrav1.DroverAccount, m *memory, found report) (due map[string][]orphan, blocked bool) {
 	doubt := m.doubt(found, limits{share: r.MaxShare, least: leastDoubt})
 	confirmation := account.Annotations[infrav1.ConfirmOrphansAnnotation]
-	counts := fmt.Sprintf("%d resources of %d machines, of %d in the cloud, belong to no DroverMachine", len(found.orphans), found.tokens, found.fleet)
+	counts := fmt.Sprintf("%d resources of %d machines, of %d in the cloud, belong to no DroverMachine", len(found.orphans), found.tokens,
+		found.fleet)
 	switch {
 	case len(found.duplicates) > 0:
 		setCondition(account, infrav1.OrphansConfirmationRequiredReason, fmt.Sprintf(
@@ -221,10 +223,12 @@ func (r *OrphanReconciler) decide(account *infrav1.DroverAccount, m *memory, fou
 		setCondition(account, infrav1.NoOrphansReason, "")
 	case len(found.orphans) == 0:
 		setCondition(account, infrav1.OrphansReportOnlyReason, fmt.Sprintf("%d resources of clusters here were made by another "+
-			"management cluster and belong to no DroverMachine here: check there whether they are in use, or delete them in the cloud", len(found.otherManager)))
+			"management cluster and belong to no DroverMachine here: check there whether they are in use, or delete them in the cloud",
+			len(found.otherManager)))
 	case found.confined:
-		setCondition(account, infrav1.OrphansReportOnlyReason, fmt.Sprintf("%s; they are only reported, because this manager may read only namespace %q, "+
-			"and a DroverCluster or DroverMachine elsewhere may own them", counts, r.Namespace))
+		setCondition(account, infrav1.OrphansReportOnlyReason,
+			fmt.Sprintf("%s; they are only reported, because this manager may read only namespace %q, "+
+				"and a DroverCluster or DroverMachine elsewhere may own them", counts, r.Namespace))
 	case doubt != "" && !m.allow(found, confirmation):
 		m.doubted = true
 		setCondition(account, infrav1.OrphansConfirmationRequiredReason, fmt.Sprintf(
@@ -242,7 +246,8 @@ func (r *OrphanReconciler) decide(account *infrav1.DroverAccount, m *memory, fou
 
 // remove advances the deletion of the remains of machines by one step, after a live read. It
 // deletes instances first, and what belongs to them once none of them lives.
-func (r *OrphanReconciler) remove(ctx context.Context, account *infrav1.DroverAccount, live *fleet.Account, m *memory, due map[string][]orphan) error {
+func (r *OrphanReconciler) remove(ctx context.Context, account *infrav1.DroverAccount, live *fleet.Account, m *memory,
+	due map[string][]orphan) error {
 	var refs []cloud.Reference
 	for token, orphans := range due {
 		if slices.ContainsFunc(orphans, func(o orphan) bool { return m.mayRequest(o.Resource) }) {
@@ -257,7 +262,8 @@ func (r *OrphanReconciler) remove(ctx context.Context, account *infrav1.DroverAc
 	var targets []cloud.Resource
 	for _, ref := range refs {
 		if failed[ref.Token] == nil { // a failed read shows neither absence nor presence
-			targets = append(targets, slices.DeleteFunc(step(due[ref.Token], found[ref.Token]), func(x cloud.Resource) bool { return !m.mayRequest(x) })...)
+			targets = append(targets, slices.DeleteFunc(step(due[ref.Token], found[ref.Token]),
+				func(x cloud.Resource) bool { return !m.mayRequest(x) })...)
 		}
 	}
 	slices.SortFunc(targets, func(a, b cloud.Resource) int { return strings.Compare(name(a), name(b)) })
@@ -276,7 +282,8 @@ func (r *OrphanReconciler) remove(ctx context.Context, account *infrav1.DroverAc
 func (r *OrphanReconciler) recordDeletion(account string, m *memory, targets []cloud.Resource) {
 	for _, x := range targets {
 		if _, said := m.begun[x.Token][name(x)]; !said {
-			r.Log.Info("Deleting the orphan", record.Account, account, record.Resource, name(x), record.ProviderID, x.ProviderID, record.Token, x.Token,
+			r.Log.Info("Deleting the orphan", record.Account, account, record.Resource, name(x), record.ProviderID, x.ProviderID, record.Token,
+				x.Token,
 				record.Owner, x.OwnershipID, record.By, record.Orphan)
 		}
 	}
@@ -388,7 +395,8 @@ func setCondition(account *infrav1.DroverAccount, reason, message string) {
 
 // emitEvent emits an Event if the condition is False for a new reason.
 func (r *OrphanReconciler) emitEvent(before, account *infrav1.DroverAccount) {
-	was, is := conditions.GetReason(before, infrav1.AccountOrphansResolvedCondition), conditions.Get(account, infrav1.AccountOrphansResolvedCondition)
+	was, is := conditions.GetReason(before, infrav1.AccountOrphansResolvedCondition),
+		conditions.Get(account, infrav1.AccountOrphansResolvedCondition)
 	if is.Status == metav1.ConditionFalse && is.Reason != was {
 		r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, "Orphans"+is.Reason, "CollectOrphans", "%s", is.Message)
 	}

@@ -81,7 +81,8 @@ func (d *driver) accounts(t *testing.T) (*fleet.Accounts, *fleet.Account) {
 
 // balancer returns the load balancer of a DroverCluster of newCluster.
 func balancer() cloud.Resource {
-	return cloud.Resource{Kind: cloud.KindBalancer, ID: "balancer", OwnershipID: "ours", Token: self + "balancer", Balancer: &cloud.BalancerState{}}
+	return cloud.Resource{Kind: cloud.KindBalancer, ID: "balancer", OwnershipID: "ours", Token: self + "balancer",
+		Balancer: &cloud.BalancerState{}}
 }
 
 // newCluster returns a Cluster with its DroverCluster, whose ownership ID is "ours".
@@ -123,7 +124,8 @@ func TestCopiedOwnership(t *testing.T) {
 		{what: "one manager, and a copy", inBig: []string{"blue"}, inSmall: []string{"blue"}, reason: infrav1.NoOrphansReason},
 		{what: "one manager, and two copies elsewhere", inSmall: []string{"blue", "green"}},
 		{what: "one manager, and a copy in the same namespace", inBig: []string{"blue", "green"}, reason: infrav1.NoOrphansReason},
-		{what: "one manager, and the original is lost", inBig: []string{"blue"}, deleted: []string{"lost"}, reason: infrav1.OrphansDeletingReason},
+		{what: "one manager, and the original is lost", inBig: []string{"blue"}, deleted: []string{"lost"},
+			reason: infrav1.OrphansDeletingReason},
 	} {
 		account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "big", Name: "cloud"}}
 		account.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete
@@ -165,7 +167,8 @@ func TestCopiedOwnership(t *testing.T) {
 			t.Errorf("%s: %d VMs were deleted, want %v: %v", c.what, len(d.deleted), c.deleted, d.deleted)
 		}
 		if got := conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition); got != c.reason {
-			t.Errorf("%s: the account says %q (%s), want %q", c.what, got, conditions.GetMessage(account, infrav1.AccountOrphansResolvedCondition), c.reason)
+			t.Errorf("%s: the account says %q (%s), want %q", c.what, got, conditions.GetMessage(account, infrav1.AccountOrphansResolvedCondition),
+				c.reason)
 		}
 		// All DroverMachines are read only if something looks like an orphan.
 		if n := served.asked["*v1beta1.DroverMachineList "]; c.confinedTo == "" && (n > 0) != (c.deleted != nil) {
@@ -211,7 +214,8 @@ func TestOrphanStates(t *testing.T) {
 	t.Parallel()
 	account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "big", Name: "cloud"}}
 	d := &driver{resources: []cloud.Resource{vm("i-lost", "ours", self+"lost"), vm("i-other", "ours", "ffffffff-lost")}}
-	api := fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(append(newCluster("big", "blue"), account)...).WithStatusSubresource(account).Build()
+	api := fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(append(newCluster("big", "blue"),
+		account)...).WithStatusSubresource(account).Build()
 	all, live := d.accounts(t)
 	r := &OrphanReconciler{
 		Client: api, APIReader: api, Accounts: all, Recorder: events.NewFakeRecorder(10), Identity: self,

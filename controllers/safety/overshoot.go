@@ -435,7 +435,8 @@ func surge(d *clusterv1.MachineDeployment) int {
 	if strategy.Type == clusterv1.OnDeleteMachineDeploymentStrategyType {
 		return 0
 	}
-	n, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(ptr.Deref(strategy.RollingUpdate.MaxSurge, intstr.FromInt32(1))), int(ptr.Deref(d.Spec.Replicas, 1)), true)
+	n, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(ptr.Deref(strategy.RollingUpdate.MaxSurge, intstr.FromInt32(1))),
+		int(ptr.Deref(d.Spec.Replicas, 1)), true)
 	if err != nil {
 		return 1
 	}

@@ -131,7 +131,8 @@ func TestHoldTo(t *testing.T) {
 func TestFreezeIsMetadata(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	d := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool", Annotations: map[string]string{"mine": "x"}}}
+	d := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool",
+		Annotations: map[string]string{"mine": "x"}}}
 	s := &clusterv1.MachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool-1"}}
 	refuse := true
 	api := fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(d, s).WithInterceptorFuncs(interceptor.Funcs{

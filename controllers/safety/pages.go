@@ -17,7 +17,8 @@ const pageSize = 200
 
 // eachItem lists page by page and calls visit for each item. All pages show the same point in time.
 // An API server that can't continue from it returns an error. visit must not keep the item.
-func eachItem(ctx context.Context, reader client.Reader, list client.ObjectList, visit func(runtime.Object), options ...client.ListOption) error {
+func eachItem(ctx context.Context, reader client.Reader, list client.ObjectList, visit func(runtime.Object),
+	options ...client.ListOption) error {
 	for next := ""; ; {
 		page := list.DeepCopyObject().(client.ObjectList)
 		if err := reader.List(ctx, page, append(slices.Clip(options), client.Limit(pageSize), client.Continue(next))...); err != nil {

@@ -55,8 +55,10 @@ func newPool(templateKind, machineKind string, machines int) (*clusterv1.Machine
 	s.Spec.Template.Spec.InfrastructureRef = template(templateKind)
 	objects := []client.Object{d, s}
 	for i := range machines {
-		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("m", i), OwnerReferences: controlled(set, s.Name)}}
-		m.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: machineKind, Name: m.Name}
+		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("m", i),
+			OwnerReferences: controlled(set, s.Name)}}
+		m.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: machineKind,
+			Name: m.Name}
 		objects = append(objects, m)
 	}
 	return d, s, objects

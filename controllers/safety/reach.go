@@ -168,7 +168,8 @@ func (r *ReachabilityReconciler) forget(req reconcile.Request) {
 }
 
 // probe probes the API server and acts on the result. It returns when to probe again.
-func (r *ReachabilityReconciler) probe(ctx context.Context, infra *infrav1.DroverCluster, cluster *clusterv1.Cluster, c *probeState) (time.Duration, error) {
+func (r *ReachabilityReconciler) probe(ctx context.Context, infra *infrav1.DroverCluster, cluster *clusterv1.Cluster,
+	c *probeState) (time.Duration, error) {
 	if !cluster.DeletionTimestamp.IsZero() { // Cluster API deletes nothing that is paused
 		return r.Period, r.pause(ctx, cluster, false)
 	}
@@ -187,7 +188,8 @@ func (r *ReachabilityReconciler) probe(ctx context.Context, infra *infrav1.Drove
 			return min(left, shortly), nil
 		}
 		if !marked {
-			ctrl.LoggerFrom(ctx).Info("Froze the workload cluster, because its API server does not answer", "since", c.failing, "reason", err.Error())
+			ctrl.LoggerFrom(ctx).Info("Froze the workload cluster, because its API server does not answer", "since", c.failing, "reason",
+				err.Error())
 		}
 		return shortly, r.freeze(ctx, infra, cluster, c.failing)
 	}
@@ -281,7 +283,8 @@ func enumerate(names []string) string {
 // then answers, unfreeze reverts what was frozen so far. freeze marks the DroverCluster, and pauses
 // what may replace machines. It runs again for the whole outage, so it continues after an
 // interruption, and covers new objects.
-func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.DroverCluster, cluster *clusterv1.Cluster, since time.Time) error {
+func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.DroverCluster, cluster *clusterv1.Cluster,
+	since time.Time) error {
 	began := cmp.Or(infra.Annotations[infrav1.UnreachableAnnotation], since.UTC().Format(time.RFC3339))
 	if err := r.setCondition(ctx, infra, metav1.ConditionFalse, infrav1.UnreachableReason, fmt.Sprintf(
 		"The API server has not answered since %s, or can't read its storage: until it does, no VM is created and no machine is replaced; deletions by users continue",
@@ -382,7 +385,8 @@ func (r *ReachabilityReconciler) mark(ctx context.Context, infra *infrav1.Drover
 }
 
 // setCondition sets the condition if its reason changes, and emits an Event.
-func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav1.DroverCluster, status metav1.ConditionStatus, reason, message string) error {
+func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav1.DroverCluster, status metav1.ConditionStatus, reason,
+	message string) error {
 	known := !conditions.IsUnknown(infra, infrav1.ClusterReachableCondition)
 	if conditions.GetReason(infra, infrav1.ClusterReachableCondition) == reason {
 		return nil
@@ -401,7 +405,8 @@ func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav
 		r.Recorder.Eventf(infra, nil, corev1.EventTypeWarning, reason, "Freeze", "%s", message)
 	case known:
 		r.Log.Info("Unfroze the cluster", record.Cluster, clusterKey(infra), record.Reason, reason)
-		r.Recorder.Eventf(infra, nil, corev1.EventTypeNormal, reason, "Unfreeze", "The API server answers, and the Nodes have reported: machines are created and replaced again")
+		r.Recorder.Eventf(infra, nil, corev1.EventTypeNormal, reason, "Unfreeze",
+			"The API server answers, and the Nodes have reported: machines are created and replaced again")
 	}
 	return nil
 }

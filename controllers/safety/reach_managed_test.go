@@ -48,7 +48,8 @@ func newOutage(t *testing.T, edit func(*infrav1.DroverCluster)) *outage {
 	edit(o.infra)
 	o.pool = &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	o.pool.Spec.ClusterName = "blue"
-	o.pool.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachineTemplate", Name: "pool"}
+	o.pool.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group,
+		Kind: "DroverMachineTemplate", Name: "pool"}
 	scheme := newScheme(t)
 	o.Expect(corev1.AddToScheme(scheme)).To(Succeed())
 	o.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster, o.infra, o.pool).WithStatusSubresource(o.infra).Build()

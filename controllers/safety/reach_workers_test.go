@@ -101,7 +101,9 @@ func noticed(t *testing.T, hanging, namespaces int) time.Duration {
 			Client: management, ClusterCache: all, Recorder: events.NewFakeRecorder(100000), Metrics: NewMetrics(prometheus.NewRegistry()),
 			Period: time.Minute, Timeout: 30 * time.Second,
 		},
-		NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+		NewQueue: func(
+			name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
+		) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 			return fairqueue.New(name, limiter, fairqueue.Rules[reconcile.Request]{
 				Workers:  workers,
 				TargetOf: func(r reconcile.Request) types.NamespacedName { return r.NamespacedName },
@@ -144,12 +146,15 @@ func connected(t *testing.T, keys []types.NamespacedName) client.Client {
 	t.Helper()
 	var objects []client.Object
 	for _, key := range keys {
-		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: types.UID("uid-" + key.String())}}
+		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name,
+			UID: types.UID("uid-" + key.String())}}
 		cluster.Status.Conditions = []metav1.Condition{{
-			Type: clusterv1.ClusterControlPlaneInitializedCondition, Status: metav1.ConditionTrue, Reason: "Initialized", LastTransitionTime: metav1.Now(),
+			Type: clusterv1.ClusterControlPlaneInitializedCondition, Status: metav1.ConditionTrue, Reason: "Initialized",
+			LastTransitionTime: metav1.Now(),
 		}}
 		infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name,
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: key.Name, UID: cluster.UID}}}}
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: key.Name,
+				UID: cluster.UID}}}}
 		objects = append(objects, cluster, infra)
 	}
 	return fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(objects...).WithStatusSubresource(&infrav1.DroverCluster{}).Build()

@@ -161,8 +161,9 @@ func TestProxyIsNoEndpoint(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "https://Proxy.example")
 	t.Setenv("HTTP_PROXY", "proxy.example:3128")
 	for endpoint, denied := range map[string]bool{
-		"https://proxy.example": true, "https://PROXY.example:443/path": true, "http://proxy.example:3128": true, "https://proxy.example:3128": true,
-		"http://proxy.example": false, "https://other.example": false,
+		"https://proxy.example": true, "https://PROXY.example:443/path": true, "http://proxy.example:3128": true,
+		"https://proxy.example:3128": true,
+		"http://proxy.example":       false, "https://other.example": false,
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, endpoint, nil)
 		if err != nil {

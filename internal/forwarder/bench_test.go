@@ -140,10 +140,12 @@ func answers(b *testing.B, n int) (list, events map[string][]byte) {
 	b.Helper()
 	nodes := &corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}}
 	for i := range n {
-		node := corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}}
+		node := corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}}
 		for k := range 50 { // images are most of a Node
 			node.Status.Images = append(node.Status.Images, corev1.ContainerImage{
-				Names:     []string{fmt.Sprintf("registry.example.com/some/image-%d@sha256:%064d", k, i), fmt.Sprintf("registry.example.com/some/image-%d:v1.2.%d", k, i)},
+				Names: []string{fmt.Sprintf("registry.example.com/some/image-%d@sha256:%064d", k, i),
+					fmt.Sprintf("registry.example.com/some/image-%d:v1.2.%d", k, i)},
 				SizeBytes: 123456789,
 			})
 		}
@@ -173,7 +175,8 @@ func answers(b *testing.B, n int) (list, events map[string][]byte) {
 		if err := whole.Encode(&nodes.Items[i], &inner); err != nil {
 			b.Fatal(err)
 		}
-		if err := raw.Encode(&metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: []byte(inner.String())}}, &event); err != nil {
+		if err := raw.Encode(&metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: []byte(inner.String())}},
+			&event); err != nil {
 			b.Fatal(err)
 		}
 		if _, err := frames.Write([]byte(event.String())); err != nil {

@@ -195,7 +195,8 @@ func (b *boundedBody) count(n int, change func(*collection)) error {
 		return b.answer.refuse(reasonCount, fmt.Sprintf("has more than %d objects at %s", most, path))
 	}
 	if !b.answer.forwarder.objects.Set(c.key.Namespace, all, int64(total)*objectSize) {
-		return b.answer.refuse(reasonCount, fmt.Sprintf("has %d objects at %s, for which the namespace's clusters have no memory left", total, path))
+		return b.answer.refuse(reasonCount, fmt.Sprintf("has %d objects at %s, for which the namespace's clusters have no memory left",
+			total, path))
 	}
 	return nil
 }

@@ -138,7 +138,8 @@ func TestForward(t *testing.T) {
 		if got := r.Header.Get("Authorization"); got != "Bearer "+marked {
 			t.Errorf("the API server got the credentials %q", got)
 		}
-		if r.URL.Path != "/tenant/api/v1/nodes" || r.UserAgent() != "drover/test" || strings.Contains(r.Header.Get("Accept"), "protobuf") || r.ProtoMajor != 2 {
+		if r.URL.Path != "/tenant/api/v1/nodes" || r.UserAgent() != "drover/test" || strings.Contains(r.Header.Get("Accept"), "protobuf") ||
+			r.ProtoMajor != 2 {
 			t.Errorf("the API server got %s %s from %s, which accepts %s", r.Proto, r.URL.Path, r.UserAgent(), r.Header.Get("Accept"))
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -203,39 +204,51 @@ func TestHostileAnswers(t *testing.T) {
 		header       map[string]string
 		reason       string
 	}{
-		"object too large":                   {"/api/v1/nodes/n-1", `{"metadata":{"name":"` + large + `"}}`, nil, "size"},
-		"error too large":                    {"/missing", `{"message":"` + large + `"}`, nil, "size"},
-		"list too large":                     {"/api/v1/nodes", list(`{"metadata":{"name":"` + large + `"}}`), nil, "size"},
-		"list too large for gzip":            {"/api/v1/nodes", list(`{"metadata":{"name":"` + large + `"}}`), map[string]string{"Content-Encoding": "gzip"}, "size"},
-		"too many items":                     {"/api/v1/nodes", list(many(21, `{"metadata":{"name":"a-name-of-a-node"}}`)), nil, "count"},
-		"too many items of other kinds":      {"/apis/apps/v1/namespaces/a/deployments", list(many(101, `{"metadata":{"name":"a-name"}}`)), nil, "count"},
-		"too many items, in parts":           {"/api/v1/nodes", list(many(21, `{"metadata":{"name":"`+strings.Repeat("x", 2500)+`"}}`)), nil, "count"},
-		"items in two arrays":                {"/api/v1/nodes", `{"items":[` + many(11, `{"metadata":{"name":"a-name-of-a-node"}}`) + `],"items":[` + many(11, `{"metadata":{"name":"a-name-of-a-node"}}`) + `]}`, nil, "count"},
-		"arrays of nothing":                  {"/api/v1/nodes/n-1", `{"status":{"conditions":[` + many(3000, "{}") + `]}}`, nil, "count"},
-		"arrays of nothing, nested":          {"/api/v1/nodes", list(`{"status":{"images":[` + many(800, `{"names":[{},{},{}]}`) + `]}}`), nil, "count"},
-		"nested too deep":                    {"/api/v1/nodes/n-1", strings.Repeat(`{"a":`, 101), nil, "format"},
-		"not an object":                      {"/api/v1/nodes/n-1", `[[]]`, nil, "format"},
-		"brackets":                           {"/api/v1/nodes/n-1", `{"a":[}]`, nil, "format"},
-		"a list in protobuf":                 {"/api/v1/nodes", "k8s\x00", map[string]string{"Content-Type": "application/vnd.kubernetes.protobuf"}, "encoding"},
-		"a watch in protobuf":                {"/api/v1/nodes?watch=true", "\x7f\xff\xff\xff", map[string]string{"Content-Type": "application/vnd.kubernetes.protobuf;stream=watch"}, "encoding"},
-		"an unknown encoding":                {"/api/v1/nodes/n-1", "x", map[string]string{"Content-Encoding": "zstd"}, "encoding"},
-		"event too large":                    {"/api/v1/nodes?watch=1", `{"type":"ADDED","object":{"metadata":{"name":"` + large + `"}}}`, nil, "size"},
-		"event without end":                  {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"metadata":{"name":"` + large, nil, "size"},
-		"event of nothing":                   {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"status":{"conditions":[` + many(3000, "{}") + `]}}}`, nil, "count"},
-		"too many events":                    {"/api/v1/nodes?watch=true", added(21, node), nil, "count"},
-		"too many events of unknown objects": {"/api/v1/nodes?watch=true", strings.ReplaceAll(added(21, node), "ADDED", "MODIFIED"), nil, "count"},
-		"deletions of unknown objects":       {"/api/v1/nodes?watch=true", unpaired(21), nil, "count"},
-		"deletions of one object":            {"/api/v1/nodes?watch=true", regexp.MustCompile(`gone-\d+`).ReplaceAllString(unpaired(21), "gone"), nil, "count"},
-		"an object without metadata":         {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"metadata":"x"}}`, nil, "format"},
-		"event of two types":                 {"/api/v1/nodes?watch=true", `{"type":"DELETED","object":{},"type":"ADDED"}`, nil, "format"},
-		"event of two types, cased":          {"/api/v1/nodes?watch=true", `{"type":"DELETED","object":{},"Type":"ADDED"}`, nil, "format"},
-		"event in another order":             {"/api/v1/nodes?watch=true", `{"object":{},"type":"ADDED"}`, nil, "format"},
-		"text between events":                {"/api/v1/nodes?watch=true", `"x"`, nil, "format"},
-		"initial events too many":            {"/api/v1/nodes?watch=true&sendInitialEvents=true", added(21, node), nil, "count"},
+		"object too large": {"/api/v1/nodes/n-1", `{"metadata":{"name":"` + large + `"}}`, nil, "size"},
+		"error too large":  {"/missing", `{"message":"` + large + `"}`, nil, "size"},
+		"list too large":   {"/api/v1/nodes", list(`{"metadata":{"name":"` + large + `"}}`), nil, "size"},
+		"list too large for gzip": {"/api/v1/nodes", list(`{"metadata":{"name":"` + large + `"}}`),
+			map[string]string{"Content-Encoding": "gzip"}, "size"},
+		"too many items": {"/api/v1/nodes", list(many(21, `{"metadata":{"name":"a-name-of-a-node"}}`)), nil, "count"},
+		"too many items of other kinds": {"/apis/apps/v1/namespaces/a/deployments", list(many(101, `{"metadata":{"name":"a-name"}}`)), nil,
+			"count"},
+		"too many items, in parts": {"/api/v1/nodes", list(many(21, `{"metadata":{"name":"`+strings.Repeat("x", 2500)+`"}}`)), nil,
+			"count"},
+		"items in two arrays": {"/api/v1/nodes", `{"items":[` + many(11, `{"metadata":{"name":"a-name-of-a-node"}}`) +
+			`],"items":[` + many(11, `{"metadata":{"name":"a-name-of-a-node"}}`) + `]}`, nil, "count"},
+		"arrays of nothing": {"/api/v1/nodes/n-1", `{"status":{"conditions":[` + many(3000, "{}") + `]}}`, nil, "count"},
+		"arrays of nothing, nested": {"/api/v1/nodes", list(`{"status":{"images":[` + many(800, `{"names":[{},{},{}]}`) + `]}}`), nil,
+			"count"},
+		"nested too deep": {"/api/v1/nodes/n-1", strings.Repeat(`{"a":`, 101), nil, "format"},
+		"not an object":   {"/api/v1/nodes/n-1", `[[]]`, nil, "format"},
+		"brackets":        {"/api/v1/nodes/n-1", `{"a":[}]`, nil, "format"},
+		"a list in protobuf": {"/api/v1/nodes", "k8s\x00",
+			map[string]string{"Content-Type": "application/vnd.kubernetes.protobuf"}, "encoding"},
+		"a watch in protobuf": {"/api/v1/nodes?watch=true", "\x7f\xff\xff\xff",
+			map[string]string{"Content-Type": "application/vnd.kubernetes.protobuf;stream=watch"}, "encoding"},
+		"an unknown encoding": {"/api/v1/nodes/n-1", "x", map[string]string{"Content-Encoding": "zstd"}, "encoding"},
+		"event too large": {"/api/v1/nodes?watch=1", `{"type":"ADDED","object":{"metadata":{"name":"` + large + `"}}}`, nil,
+			"size"},
+		"event without end": {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"metadata":{"name":"` + large, nil, "size"},
+		"event of nothing": {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"status":{"conditions":[` +
+			many(3000, "{}") + `]}}}`, nil, "count"},
+		"too many events": {"/api/v1/nodes?watch=true", added(21, node), nil, "count"},
+		"too many events of unknown objects": {"/api/v1/nodes?watch=true", strings.ReplaceAll(added(21, node), "ADDED", "MODIFIED"), nil,
+			"count"},
+		"deletions of unknown objects": {"/api/v1/nodes?watch=true", unpaired(21), nil, "count"},
+		"deletions of one object": {"/api/v1/nodes?watch=true", regexp.MustCompile(`gone-\d+`).ReplaceAllString(unpaired(21), "gone"),
+			nil, "count"},
+		"an object without metadata": {"/api/v1/nodes?watch=true", `{"type":"ADDED","object":{"metadata":"x"}}`, nil, "format"},
+		"event of two types":         {"/api/v1/nodes?watch=true", `{"type":"DELETED","object":{},"type":"ADDED"}`, nil, "format"},
+		"event of two types, cased":  {"/api/v1/nodes?watch=true", `{"type":"DELETED","object":{},"Type":"ADDED"}`, nil, "format"},
+		"event in another order":     {"/api/v1/nodes?watch=true", `{"object":{},"type":"ADDED"}`, nil, "format"},
+		"text between events":        {"/api/v1/nodes?watch=true", `"x"`, nil, "format"},
+		"initial events too many":    {"/api/v1/nodes?watch=true&sendInitialEvents=true", added(21, node), nil, "count"},
 		"initial events too large": {"/apis/apps/v1/deployments?watch=true&sendInitialEvents=true",
 			added(60, `{"metadata":{"name":"n-%d","annotations":{"a":"`+strings.Repeat("x", 2000)+`"}}}`), nil, "size"},
 		"initial events with a false end": {"/apis/apps/v1/deployments?watch=true&sendInitialEvents=true",
-			strings.Repeat(`{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"no","a":"`+strings.Repeat("x", 2000)+`"}}}}`, 60), nil, "size"},
+			strings.Repeat(`{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"no","a":"`+strings.Repeat("x",
+				2000)+`"}}}}`, 60), nil, "size"},
 		"initial events, then more": {"/api/v1/nodes?watch=true&sendInitialEvents=true",
 			added(15, node) + bookmark + added(6, node), nil, "count"},
 	} {
@@ -389,7 +402,8 @@ func TestSlowAnswers(t *testing.T) {
 		<-r.Context().Done()
 	})
 	hasty := start(t, func(f *Forwarder) { f.limits.header = 50 * time.Millisecond })
-	if err := get(t, library(t, hasty, blue, parsed(t, server, "")), "/version"); err == nil || !strings.Contains(err.Error(), "does not answer within") {
+	if err := get(t, library(t, hasty, blue, parsed(t, server, "")), "/version"); err == nil ||
+		!strings.Contains(err.Error(), "does not answer within") {
 		t.Errorf("without a header: %v", err)
 	}
 	f := start(t, func(f *Forwarder) { f.limits.duration = 50 * time.Millisecond })
@@ -615,7 +629,8 @@ func TestBoundsStayWithAChangedKubeconfig(t *testing.T) {
 	if err := get(t, library(t, f, blue, parsed(t, server, "/second")), "/api/v1/nodes?watch=true&labelSelector=b"); err == nil {
 		t.Error("30 Nodes were read with two kubeconfigs, with a bound of 20")
 	}
-	if err := get(t, library(t, f, blue, parsed(t, server, "/third")), "/version"); err == nil || !strings.Contains(err.Error(), "more than 20 objects") {
+	if err := get(t, library(t, f, blue, parsed(t, server, "/third")), "/version"); err == nil ||
+		!strings.Contains(err.Error(), "more than 20 objects") {
 		t.Errorf("a third kubeconfig during the pause: %v", err)
 	}
 }
@@ -637,12 +652,14 @@ func TestRefusedRequests(t *testing.T) {
 		return w.Result()
 	}
 	token := library(t, f, blue, parsed(t, server, "")).BearerToken
-	for _, header := range []map[string]string{nil, {"Authorization": "Bearer "}, {"Authorization": "Bearer " + token[1:]}, {"Authorization": token}} {
+	for _, header := range []map[string]string{nil, {"Authorization": "Bearer "}, {"Authorization": "Bearer " + token[1:]},
+		{"Authorization": token}} {
 		if got := ask(header); got.StatusCode != http.StatusUnauthorized {
 			t.Errorf("with %v: %s", header, got.Status)
 		}
 	}
-	if got := ask(map[string]string{"Authorization": "Bearer " + token, "Upgrade": "websocket", "Connection": "Upgrade"}); got.StatusCode != http.StatusForbidden {
+	if got := ask(map[string]string{"Authorization": "Bearer " + token, "Upgrade": "websocket",
+		"Connection": "Upgrade"}); got.StatusCode != http.StatusForbidden {
 		t.Errorf("an upgrade: %s", got.Status)
 	}
 	if got := ask(map[string]string{"Authorization": "Bearer " + token}); got.Header.Get("Location") != "" {
@@ -684,7 +701,8 @@ func TestKubeconfigChanges(t *testing.T) {
 	if _, err := c.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("an unused cluster: %v, want Unauthorized, at which Cluster API reads the kubeconfig again", err)
 	}
-	if other := library(t, f, green, parsed(t, servers[0], "")); other.ServerName == before.ServerName || other.BearerToken == before.BearerToken {
+	if other := library(t, f, green, parsed(t, servers[0], "")); other.ServerName == before.ServerName ||
+		other.BearerToken == before.BearerToken {
 		t.Error("two clusters share a connection or a token")
 	}
 }
@@ -697,7 +715,8 @@ func TestDialer(t *testing.T) {
 			return nil, fmt.Errorf("no: %w", fs.ErrPermission)
 		}
 	})
-	if err := get(t, library(t, f, blue, parsed(t, server, "")), "/version"); err == nil || !strings.Contains(err.Error(), "permission denied") {
+	if err := get(t, library(t, f, blue, parsed(t, server, "")), "/version"); err == nil ||
+		!strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -57,27 +57,33 @@ func TestParseRefuses(t *testing.T) {
 		"exec": {user(func(u *clientcmdapi.AuthInfo) {
 			u.Exec = &clientcmdapi.ExecConfig{Command: "/bin/" + marked, APIVersion: "client.authentication.k8s.io/v1"}
 		}), "exec is not permitted"},
-		"auth-provider":    {user(func(u *clientcmdapi.AuthInfo) { u.AuthProvider = &clientcmdapi.AuthProviderConfig{Name: "gcp"} }), "auth-provider is not permitted"},
-		"client cert file": {user(func(u *clientcmdapi.AuthInfo) { u.ClientCertificate = "/etc/" + marked }), "client-certificate refers to a file"},
-		"client key file":  {user(func(u *clientcmdapi.AuthInfo) { u.ClientKey = "/etc/" + marked }), "client-key refers to a file"},
-		"token file":       {user(func(u *clientcmdapi.AuthInfo) { u.TokenFile = "/var/run/" + marked }), "tokenFile refers to a file"},
-		"impersonation":    {user(func(u *clientcmdapi.AuthInfo) { u.Impersonate = marked }), "impersonation"},
-		"imp. groups":      {user(func(u *clientcmdapi.AuthInfo) { u.ImpersonateGroups = []string{marked} }), "impersonation"},
-		"imp. uid":         {user(func(u *clientcmdapi.AuthInfo) { u.ImpersonateUID = marked }), "impersonation"},
-		"imp. extra":       {user(func(u *clientcmdapi.AuthInfo) { u.ImpersonateUserExtra = map[string][]string{"a": {marked}} }), "impersonation"},
-		"password":         {user(func(u *clientcmdapi.AuthInfo) { u.Password = marked }), "username and password"},
-		"no credentials":   {user(func(u *clientcmdapi.AuthInfo) { u.Token = "" }), "has no credentials"},
-		"broken token":     {user(func(u *clientcmdapi.AuthInfo) { u.Token = marked + "\r\nX-Remote-User: admin" }), "can't be sent"},
-		"key only":         {user(func(u *clientcmdapi.AuthInfo) { u.ClientKeyData = key }), "not a certificate and its key"},
-		"wrong key":        {user(func(u *clientcmdapi.AuthInfo) { u.ClientCertificateData, u.ClientKeyData = certificate, otherKey }), "not a certificate and its key"},
+		"auth-provider": {user(func(u *clientcmdapi.AuthInfo) { u.AuthProvider = &clientcmdapi.AuthProviderConfig{Name: "gcp"} }),
+			"auth-provider is not permitted"},
+		"client cert file": {user(func(u *clientcmdapi.AuthInfo) { u.ClientCertificate = "/etc/" + marked }),
+			"client-certificate refers to a file"},
+		"client key file": {user(func(u *clientcmdapi.AuthInfo) { u.ClientKey = "/etc/" + marked }), "client-key refers to a file"},
+		"token file":      {user(func(u *clientcmdapi.AuthInfo) { u.TokenFile = "/var/run/" + marked }), "tokenFile refers to a file"},
+		"impersonation":   {user(func(u *clientcmdapi.AuthInfo) { u.Impersonate = marked }), "impersonation"},
+		"imp. groups":     {user(func(u *clientcmdapi.AuthInfo) { u.ImpersonateGroups = []string{marked} }), "impersonation"},
+		"imp. uid":        {user(func(u *clientcmdapi.AuthInfo) { u.ImpersonateUID = marked }), "impersonation"},
+		"imp. extra": {user(func(u *clientcmdapi.AuthInfo) { u.ImpersonateUserExtra = map[string][]string{"a": {marked}} }),
+			"impersonation"},
+		"password":       {user(func(u *clientcmdapi.AuthInfo) { u.Password = marked }), "username and password"},
+		"no credentials": {user(func(u *clientcmdapi.AuthInfo) { u.Token = "" }), "has no credentials"},
+		"broken token":   {user(func(u *clientcmdapi.AuthInfo) { u.Token = marked + "\r\nX-Remote-User: admin" }), "can't be sent"},
+		"key only":       {user(func(u *clientcmdapi.AuthInfo) { u.ClientKeyData = key }), "not a certificate and its key"},
+		"wrong key": {user(func(u *clientcmdapi.AuthInfo) { u.ClientCertificateData, u.ClientKeyData = certificate, otherKey }),
+			"not a certificate and its key"},
 		"garbage key": {user(func(u *clientcmdapi.AuthInfo) {
 			u.ClientCertificateData, u.ClientKeyData = certificate, []byte(marked)
 		}), "not a certificate and its key"},
 
-		"insecure": {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true }), "insecure-skip-tls-verify is not permitted"},
-		"CA file":  {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.CertificateAuthority = nil, "/etc/passwd" }), "certificate-authority refers to a file"},
-		"no CA":    {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = nil }), "certificate-authority-data is missing"},
-		"not PEM":  {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = []byte(marked) }), "no PEM certificate"},
+		"insecure": {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true }),
+			"insecure-skip-tls-verify is not permitted"},
+		"CA file": {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.CertificateAuthority = nil, "/etc/passwd" }),
+			"certificate-authority refers to a file"},
+		"no CA":   {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = nil }), "certificate-authority-data is missing"},
+		"not PEM": {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = []byte(marked) }), "no PEM certificate"},
 		"broken CA": {cluster(func(c *clientcmdapi.Cluster) {
 			c.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(marked)})
 		}), "can't be parsed"},
@@ -131,7 +137,8 @@ func TestKubeconfigIsReduced(t *testing.T) {
 		c.Clusters["c"].Server = "https://API.example.org/k8s/clusters/c-1"
 		c.Clusters["c"].TLSServerName = "kubernetes"
 		c.AuthInfos["u"].ClientCertificateData, c.AuthInfos["u"].ClientKeyData = certificate, key
-		c.AuthInfos["other"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{Command: "evil", APIVersion: "client.authentication.k8s.io/v1"}}
+		c.AuthInfos["other"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{Command: "evil",
+			APIVersion: "client.authentication.k8s.io/v1"}}
 		c.Clusters["other"] = &clientcmdapi.Cluster{Server: "http://evil", InsecureSkipTLSVerify: true}
 		c.Contexts["other"] = &clientcmdapi.Context{Cluster: "other", AuthInfo: "other"}
 		c.Preferences.Colors = true //nolint:staticcheck // what people have in there

@@ -119,7 +119,8 @@ func fill(t *testing.T, field reflect.Value, value any) {
 	case value != nil:
 		field.Set(reflect.ValueOf(value))
 	case field.Type() == reflect.TypeFor[map[string]runtime.Object]():
-		field.Set(reflect.ValueOf(map[string]runtime.Object{marked: &runtime.Unknown{Raw: []byte(`{"a":"b"}`), ContentType: runtime.ContentTypeJSON}}))
+		field.Set(reflect.ValueOf(map[string]runtime.Object{marked: &runtime.Unknown{Raw: []byte(`{"a":"b"}`),
+			ContentType: runtime.ContentTypeJSON}}))
 	case field.Type() == reflect.TypeFor[map[string][]string]():
 		field.Set(reflect.ValueOf(map[string][]string{marked: {marked}}))
 	case field.Type() == reflect.TypeFor[*clientcmdapi.ExecConfig]():
@@ -142,7 +143,8 @@ func fill(t *testing.T, field reflect.Value, value any) {
 // empty reports whether a field has no content. The decoder makes empty maps.
 func empty(field reflect.Value) bool {
 	return field.IsZero() || field.Kind() == reflect.Map && field.Len() == 0 ||
-		field.Type() == reflect.TypeFor[clientcmdapi.Preferences]() && len(field.Interface().(clientcmdapi.Preferences).Extensions) == 0 && !field.FieldByName("Colors").Bool()
+		field.Type() == reflect.TypeFor[clientcmdapi.Preferences]() && len(field.Interface().(clientcmdapi.Preferences).Extensions) == 0 &&
+			!field.FieldByName("Colors").Bool()
 }
 
 func only[V any](t *testing.T, all map[string]V) V {
@@ -174,9 +176,10 @@ func reader(t *testing.T, kubeconfig []byte) Reader {
 		t.Fatal(err)
 	}
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig", Annotations: map[string]string{"a": marked}},
-		Type:       clusterv1.ClusterSecretType,
-		Data:       map[string][]byte{"value": kubeconfig, "other": []byte(marked)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig",
+			Annotations: map[string]string{"a": marked}},
+		Type: clusterv1.ClusterSecretType,
+		Data: map[string][]byte{"value": kubeconfig, "other": []byte(marked)},
 	}
 	other := secret.DeepCopy()
 	other.Name = "blue-credentials"

@@ -70,8 +70,10 @@ type leaderOptions struct {
 func (o *leaderOptions) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.elect, "leader-elect", true, "Elect a leader, so that only one of several managers works at a time.")
 	f.StringVar(&o.namespace, "leader-elect-namespace", "", "Namespace of the leader election Lease. Default: the Pod's namespace.")
-	f.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long the other managers wait after the leader's last renewal before one of them takes over.")
-	f.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long the leader tries to renew its Lease before it stops.")
+	f.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second,
+		"How long the other managers wait after the leader's last renewal before one of them takes over.")
+	f.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second,
+		"How long the leader tries to renew its Lease before it stops.")
 	f.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "Interval between two attempts to acquire or renew the Lease.")
 }
 
@@ -86,10 +88,13 @@ type serverOptions struct {
 
 func (o *serverOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.healthAddress, "health-addr", ":9440", "Address that serves /healthz and /readyz.")
-	f.StringVar(&o.profilerAddress, "profiler-address", "", "Address that serves the pprof profiler, for example localhost:6060. Default: no profiler.")
+	f.StringVar(&o.profilerAddress, "profiler-address", "",
+		"Address that serves the pprof profiler, for example localhost:6060. Default: no profiler.")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "Port of the webhook server. 0 turns the webhooks off.")
-	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs", "Directory with the webhook server's tls.crt and tls.key.")
-	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 45*time.Second, "How long calls in flight may take to finish when the manager stops.")
+	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs",
+		"Directory with the webhook server's tls.crt and tls.key.")
+	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 45*time.Second,
+		"How long calls in flight may take to finish when the manager stops.")
 }
 
 // limitOptions limit the calls to API servers, and the reconciles at the same time.
@@ -102,12 +107,18 @@ type limitOptions struct {
 func (o *limitOptions) flags(f *pflag.FlagSet) {
 	f.Float32Var(&o.qps, "kube-api-qps", 200, "Maximum number of calls per second to the management cluster's API server.")
 	f.IntVar(&o.burst, "kube-api-burst", 400, "Maximum number of calls to the management cluster's API server in a burst.")
-	f.Float32Var(&o.remoteQPS, "clustercache-client-qps", 100, "Maximum number of calls per second to the API server of each workload cluster.")
-	f.IntVar(&o.remoteBurst, "clustercache-client-burst", 200, "Maximum number of calls to the API server of each workload cluster in a burst.")
-	f.IntVar(&o.machines, "drovermachine-concurrency", 50, "Maximum number of machines, of machines' Nodes, and of bootstrap configs, that are reconciled at the same time.")
-	f.IntVar(&o.accounts, "droveraccount-concurrency", 100, "Maximum number of DroverAccounts that are reconciled at the same time. An endpoint that does not answer occupies a worker until the timeout of the call.")
-	f.IntVar(&o.controlPlanes, "adoptedcontrolplane-concurrency", 100, "Maximum number of AdoptedControlPlanes that are reconciled at the same time. An API server that does not answer occupies a worker for 10 seconds.")
-	f.IntVar(&o.clusters, "clustercache-concurrency", 100, "Maximum number of workload clusters that the manager connects to, and of those that it watches for outages, at the same time.")
+	f.Float32Var(&o.remoteQPS, "clustercache-client-qps", 100,
+		"Maximum number of calls per second to the API server of each workload cluster.")
+	f.IntVar(&o.remoteBurst, "clustercache-client-burst", 200,
+		"Maximum number of calls to the API server of each workload cluster in a burst.")
+	f.IntVar(&o.machines, "drovermachine-concurrency", 50,
+		"Maximum number of machines, of machines' Nodes, and of bootstrap configs, that are reconciled at the same time.")
+	f.IntVar(&o.accounts, "droveraccount-concurrency", 100,
+		"Maximum number of DroverAccounts that are reconciled at the same time. An endpoint that does not answer occupies a worker until the timeout of the call.")
+	f.IntVar(&o.controlPlanes, "adoptedcontrolplane-concurrency", 100,
+		"Maximum number of AdoptedControlPlanes that are reconciled at the same time. An API server that does not answer occupies a worker for 10 seconds.")
+	f.IntVar(&o.clusters, "clustercache-concurrency", 100,
+		"Maximum number of workload clusters that the manager connects to, and of those that it watches for outages, at the same time.")
 	f.IntVar(&o.allOther, "concurrency", 10, "Maximum number of objects of each other kind that are reconciled at the same time.")
 }
 
@@ -129,10 +140,14 @@ type controllerOptions struct {
 
 func (o *controllerOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.run, "run", runAll, "Controllers that this process runs: all; machines, which is all except the safety controllers; or safety, which is only the safety controllers, with listings of their own.")
-	f.StringVar(&o.watchFilter, "watch-filter", "", fmt.Sprintf("Handle only objects whose label %s has this value. Default: all objects.", clusterv1.WatchLabel))
-	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Interval between two checks of an adopted control plane. A check sends a request only for a kubeconfig that it has not seen working, if Cluster API's connection has not answered since the last check, and every tenth time for the version.")
-	f.DurationVar(&o.nodeLate, "node-late-after", 5*time.Minute, "How long a VM may run before its DroverMachine reports why it is not a ready Node. The flag has no other effect.")
-	f.StringVar(&o.otlpEndpoint, "otlp-endpoint", "", "URL of an OpenTelemetry collector that gets a trace of each machine by OTLP/gRPC, for example http://collector.monitoring:4317. Default: $OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or $OTEL_EXPORTER_OTLP_ENDPOINT; without any, there are no traces.")
+	f.StringVar(&o.watchFilter, "watch-filter", "",
+		fmt.Sprintf("Handle only objects whose label %s has this value. Default: all objects.", clusterv1.WatchLabel))
+	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute,
+		"Interval between two checks of an adopted control plane. A check sends a request only for a kubeconfig that it has not seen working, if Cluster API's connection has not answered since the last check, and every tenth time for the version.")
+	f.DurationVar(&o.nodeLate, "node-late-after", 5*time.Minute,
+		"How long a VM may run before its DroverMachine reports why it is not a ready Node. The flag has no other effect.")
+	f.StringVar(&o.otlpEndpoint, "otlp-endpoint", "",
+		"URL of an OpenTelemetry collector that gets a trace of each machine by OTLP/gRPC, for example http://collector.monitoring:4317. Default: $OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or $OTEL_EXPORTER_OTLP_ENDPOINT; without any, there are no traces.")
 }
 
 // safetyOptions are the flags of the safety controllers, except those that define an orphan. Flags
@@ -145,12 +160,16 @@ type safetyOptions struct {
 }
 
 func (o *safetyOptions) flags(f *pflag.FlagSet) {
-	f.DurationVar(&o.orphanPeriod, "machine-safety-orphan-vms-period", 30*time.Minute, "Interval between two passes of the orphan collector over an account. 0 turns the collector off.")
-	f.DurationVar(&o.overshootPeriod, "machine-safety-overshooting-period", time.Minute, "Interval between two checks for pools with too many machines. 0 turns the checks off.")
+	f.DurationVar(&o.orphanPeriod, "machine-safety-orphan-vms-period", 30*time.Minute,
+		"Interval between two passes of the orphan collector over an account. 0 turns the collector off.")
+	f.DurationVar(&o.overshootPeriod, "machine-safety-overshooting-period", time.Minute,
+		"Interval between two checks for pools with too many machines. 0 turns the checks off.")
 	f.IntVar(&o.up, "safety-up", 2, "How many machines a pool may have beyond its desired replicas and surge before Drover freezes it.")
 	f.IntVar(&o.down, "safety-down", 1, "How many machines below that limit a frozen pool must be before Drover unfreezes it.")
-	f.DurationVar(&o.reachPeriod, "machine-safety-apiserver-statuscheck-period", time.Minute, "Interval between two checks of a workload cluster's API server. 0 turns the checks off.")
-	f.DurationVar(&o.reachTimeout, "machine-safety-apiserver-statuscheck-timeout", 30*time.Second, "How long a workload cluster's API server may fail to answer before Drover stops replacing the cluster's machines. It must not be longer than the period.")
+	f.DurationVar(&o.reachPeriod, "machine-safety-apiserver-statuscheck-period", time.Minute,
+		"Interval between two checks of a workload cluster's API server. 0 turns the checks off.")
+	f.DurationVar(&o.reachTimeout, "machine-safety-apiserver-statuscheck-timeout", 30*time.Second,
+		"How long a workload cluster's API server may fail to answer before Drover stops replacing the cluster's machines. It must not be longer than the period.")
 }
 
 // New returns the command that runs the manager. The commit is empty if the build does not name it.

@@ -88,7 +88,8 @@ func newShared(ctx context.Context, mgr ctrl.Manager, o managerOptions, version 
 		}
 		accounts.OnAccount = func(account types.NamespacedName) { s.accountsChanged.Add(reconcile.Request{NamespacedName: account}) }
 	}
-	if s.forwarder, err = forwarder.New(forwarder.Options{Dial: dialer.DialContext, Proxy: egress.Proxy, OnRefuse: sayRefused(ctx, mgr), Metrics: metrics.Registry}); err != nil {
+	if s.forwarder, err = forwarder.New(forwarder.Options{Dial: dialer.DialContext, Proxy: egress.Proxy, OnRefuse: sayRefused(ctx, mgr),
+		Metrics: metrics.Registry}); err != nil {
 		return nil, err
 	}
 	if s.clusterCache, err = newClusterCache(ctx, mgr, o, version, s.forwarder, indexes); err != nil {
@@ -291,7 +292,8 @@ func setupClusters(mgr ctrl.Manager, s *shared, o managerOptions) error {
 // setupEndpoints sets up the controller of DroverClusters' load balancers.
 func setupEndpoints(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	s.endpoints = &controllers.EndpointReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-endpoint"), Log: record.Logger(),
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: s.accounts, Recorder: mgr.GetEventRecorder("drover-endpoint"),
+		Log:       record.Logger(),
 		Namespace: o.management.Namespace, Changed: s.endpointsChanged, Unsent: &s.unsentBalancers,
 		WatchFilterValue: o.controllers.watchFilter,
 	}
@@ -336,7 +338,8 @@ func setupSafety(mgr ctrl.Manager, s *shared, o managerOptions) error {
 			Client: mgr.GetClient(), ClusterCache: s.clusterCache, Recorder: mgr.GetEventRecorder("drover-reachability"), Log: record.Logger(),
 			Period: o.safety.reachPeriod, Timeout: o.safety.reachTimeout,
 			Metrics: counted, WatchFilterValue: o.controllers.watchFilter,
-		}).SetupWithManager(mgr, fairWorkers(o.limits.clusters, readTarget(mgr.GetClient(), clusterOf[*infrav1.DroverCluster]), s.forwarder.Hangs)))
+		}).SetupWithManager(mgr, fairWorkers(o.limits.clusters, readTarget(mgr.GetClient(), clusterOf[*infrav1.DroverCluster]),
+			s.forwarder.Hangs)))
 	}
 	return errors.Join(errs...)
 }

@@ -84,7 +84,8 @@ func TestPatchOfASlimObject(t *testing.T) {
 func TestSlimNode(t *testing.T) {
 	small := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "1", ResourceVersion: "2", CreationTimestamp: metav1.Now()}}
 	small.Spec.ProviderID = "aws:///eu-1a/i-1"
-	small.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.7"}, {Type: corev1.NodeHostName, Address: "n"}}
+	small.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.7"},
+		{Type: corev1.NodeHostName, Address: "n"}}
 	for name, c := range map[string]struct{ change, want func(*corev1.Node) }{
 		"as it is": {func(*corev1.Node) {}, func(*corev1.Node) {}},
 		"with what nothing reads": {func(n *corev1.Node) {

@@ -17,7 +17,8 @@ func TestNodeName(t *testing.T) {
 		g.Expect(NodeName(name)).To(Equal(want))
 	}
 	seen := map[string]string{}
-	for _, name := range []string{long + "-bcde-1", long + "-bcde-2", "UPPER", "upper_", "ünïcödé", "", "---", "a/b", strings.Repeat("x.", 4000)} {
+	for _, name := range []string{long + "-bcde-1", long + "-bcde-2", "UPPER", "upper_", "ünïcödé", "", "---", "a/b",
+		strings.Repeat("x.", 4000)} {
 		got := NodeName(name)
 		g.Expect(validation.IsDNS1123Subdomain(got)).To(BeEmpty(), "%q", got)
 		g.Expect(len(got)).To(BeNumerically("<=", 63))

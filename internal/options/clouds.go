@@ -26,12 +26,18 @@ type Clouds struct {
 
 // AddFlags adds the flags to a set.
 func (o *Clouds) AddFlags(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.AmbientNamespaces, "ambient-credentials-namespaces", nil, "Namespaces whose DroverAccounts may use Drover's own credentials. Default: none.")
-	f.StringVar(&o.SimulatedEndpoint, "simulated-endpoint", "", "Endpoint of the operator's simulated cloud, for DroverAccounts without an endpoint. It implies --simulated-cloud. Default: none.")
-	f.BoolVar(&o.Simulated, "simulated-cloud", false, "Offer the simulated cloud to DroverAccounts. Use it only to try Drover out: an account of this cloud can send a Secret of its namespace to any endpoint.")
-	f.DurationVar(&o.CallTimeout, "cloud-call-timeout", fleet.DefaultCall, "Timeout of a call to a cloud. If a creation was not recorded, the manager assumes after twice this time that the machine does not exist.")
-	f.StringSliceVar(&o.Allow, "allow-endpoints", nil, "CIDRs that endpoints of users may be in although Drover denies them: by --deny-endpoints, or because they are loopback, link-local or a cloud's metadata service. Default: none.")
-	f.StringSliceVar(&o.Deny, "deny-endpoints", nil, "CIDRs that endpoints of users must not be in, in addition to loopback, link-local and multicast addresses and the clouds' metadata services. Default: none.")
+	f.StringSliceVar(&o.AmbientNamespaces, "ambient-credentials-namespaces", nil,
+		"Namespaces whose DroverAccounts may use Drover's own credentials. Default: none.")
+	f.StringVar(&o.SimulatedEndpoint, "simulated-endpoint", "",
+		"Endpoint of the operator's simulated cloud, for DroverAccounts without an endpoint. It implies --simulated-cloud. Default: none.")
+	f.BoolVar(&o.Simulated, "simulated-cloud", false,
+		"Offer the simulated cloud to DroverAccounts. Use it only to try Drover out: an account of this cloud can send a Secret of its namespace to any endpoint.")
+	f.DurationVar(&o.CallTimeout, "cloud-call-timeout", fleet.DefaultCall,
+		"Timeout of a call to a cloud. If a creation was not recorded, the manager assumes after twice this time that the machine does not exist.")
+	f.StringSliceVar(&o.Allow, "allow-endpoints", nil,
+		"CIDRs that endpoints of users may be in although Drover denies them: by --deny-endpoints, or because they are loopback, link-local or a cloud's metadata service. Default: none.")
+	f.StringSliceVar(&o.Deny, "deny-endpoints", nil,
+		"CIDRs that endpoints of users must not be in, in addition to loopback, link-local and multicast addresses and the clouds' metadata services. Default: none.")
 }
 
 // Offered returns the clouds that this process offers.

@@ -21,8 +21,10 @@ func TestTake(t *testing.T) {
 	clouds.AddFlags(f)
 	g.Expect(f.Parse([]string{"--cloud-call-timeout=5s"})).To(Succeed())
 	args := Expand(&corev1.Container{
-		Args: []string{"--leader-elect", "-v=4", "--diagnostics-address", ":8443", "--simulated-endpoint=$(ENDPOINT)", "--allow-endpoints=$(ALLOW)", "--deny-endpoints=$(DENY)", "--cloud-call-timeout=1m"},
-		Env:  []corev1.EnvVar{{Name: "ENDPOINT", Value: "http://127.0.0.1:8080"}, {Name: "ALLOW", Value: "127.0.0.0/8,10.0.0.0/8"}, {Name: "DENY"}},
+		Args: []string{"--leader-elect", "-v=4", "--diagnostics-address", ":8443", "--simulated-endpoint=$(ENDPOINT)",
+			"--allow-endpoints=$(ALLOW)", "--deny-endpoints=$(DENY)", "--cloud-call-timeout=1m"},
+		Env: []corev1.EnvVar{{Name: "ENDPOINT", Value: "http://127.0.0.1:8080"}, {Name: "ALLOW", Value: "127.0.0.0/8,10.0.0.0/8"},
+			{Name: "DENY"}},
 	})
 	g.Expect(Take(f, args)).To(Succeed())
 	g.Expect(clouds).To(Equal(Clouds{

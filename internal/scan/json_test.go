@@ -12,7 +12,8 @@ import (
 // elements, items and keys.
 func FuzzJSON(f *testing.F) {
 	for _, seed := range []string{
-		`{}`, `{"items":[]}`, `{"items":[1,"a",null,true,{"b":[[],[1]]}],"x":{"y":["]",{"z":"\"[,:"}]}}`, ` {"a" : [ ] , "b":[ [ ] ]}`, `[1]`, `{"a":[}`, `{"a":1}}`, `"x"`,
+		`{}`, `{"items":[]}`, `{"items":[1,"a",null,true,{"b":[[],[1]]}],"x":{"y":["]",{"z":"\"[,:"}]}}`, ` {"a" : [ ] , "b":[ [ ] ]}`, `[1]`,
+		`{"a":[}`, `{"a":1}}`, `"x"`,
 	} {
 		f.Add([]byte(seed))
 	}

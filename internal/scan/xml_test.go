@@ -21,14 +21,16 @@ func scanXML(text string) (s XML, err error) {
 func TestXML(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]XML{
-		`<?xml version="1.0"?><a><item/><item>x</item ><member a='1' b = "2"/><items/></a>`: {Elements: 5, Items: 3, Repeated: 1, Attributes: 3, Marks: 1},
-		`<s:a xmlns:s="u"><s:item><itemSet></itemSet></s:item></s:a>`:                       {Elements: 3, Items: 1, Attributes: 1},
-		`<a><!-- <item> --><b><![CDATA[<item>]]></b></a>`:                                   {Elements: 4, Items: 2, Marks: 2},
-		`<a><b><c/></b><d><c/></d><n:b><c/><d/><c></c></n:b><b/></a>`:                       {Elements: 10, Repeated: 3},
+		`<?xml version="1.0"?><a><item/><item>x</item ><member a='1' b = "2"/><items/></a>`: {Elements: 5, Items: 3, Repeated: 1, Attributes: 3,
+			Marks: 1},
+		`<s:a xmlns:s="u"><s:item><itemSet></itemSet></s:item></s:a>`: {Elements: 3, Items: 1, Attributes: 1},
+		`<a><!-- <item> --><b><![CDATA[<item>]]></b></a>`:             {Elements: 4, Items: 2, Marks: 2},
+		`<a><b><c/></b><d><c/></d><n:b><c/><d/><c></c></n:b><b/></a>`: {Elements: 10, Repeated: 3},
 		"not XML": {},
 	} {
 		got, err := scanXML(text)
-		if err != nil || got.Elements != want.Elements || got.Items != want.Items || got.Repeated != max(want.Repeated, want.Items/3) || got.Attributes != want.Attributes || got.Marks != want.Marks {
+		if err != nil || got.Elements != want.Elements || got.Items != want.Items || got.Repeated != max(want.Repeated, want.Items/3) ||
+			got.Attributes != want.Attributes || got.Marks != want.Marks {
 			t.Errorf("%s: %v, %+v; want %+v", text, err, got, want)
 		}
 	}
@@ -44,7 +46,8 @@ func TestXML(t *testing.T) {
 // FuzzXML compares the scanner with encoding/xml: it never counts less.
 func FuzzXML(f *testing.F) {
 	for _, seed := range []string{
-		`<a b="c"><item/><x:item y='>'></x:item><!-- < --><![CDATA[<]]>text</a>`, `<a b=">" c="'"/>`, `<a><!-- <b ' --><item b="" c=""/></a>`, `<?p a="b"?><!D [<!E>]><a/>`,
+		`<a b="c"><item/><x:item y='>'></x:item><!-- < --><![CDATA[<]]>text</a>`, `<a b=">" c="'"/>`, `<a><!-- <b ' --><item b="" c=""/></a>`,
+		`<?p a="b"?><!D [<!E>]><a/>`,
 		`<a b = "<x '" c="" d="">`, `x<item`, `<a/>b<c/>`,
 	} {
 		f.Add([]byte(seed))

@@ -132,7 +132,8 @@ func TestDisksOfMachineControllerAreAdmitted(t *testing.T) {
 		kind       string
 		iops, want int64
 	}{
-		{"gp2", 500, 0}, {"standard", 100, 0}, {"st1", 500, 0}, {"sc1", 250, 0}, {"", 500, 0}, {"gp2", 0, 0}, {"gp3", 4000, 4000}, {"io1", 100, 100},
+		{"gp2", 500, 0}, {"standard", 100, 0}, {"st1", 500, 0}, {"sc1", 250, 0}, {"", 500, 0}, {"gp2", 0, 0}, {"gp3", 4000, 4000},
+		{"io1", 100, 100},
 	} {
 		t.Run("type "+c.kind, func(t *testing.T) {
 			t.Parallel()
@@ -239,10 +240,12 @@ func TestEmptyFieldsAreAdmitted(t *testing.T) {
 		"reservation's preference": mcm(newWorld, "capacityReservation", map[string]any{"capacityReservationPreference": ""}),
 		"security on Azure":        mcm(newMCMOnAzure, "properties.securityProfile", map[string]any{"uefiSettings": empty}),
 		"shielded on Google Cloud": mcm(newMCMOnGCP, "shieldedInstanceConfiguration", empty),
-		"attribute on vSphere":     mcm(newMCMOnVSphere, "tags", map[string]any{"cost-center": "", "mcm.gardener.cloud/cluster": "blue", "mcm.gardener.cloud/role": "node"}),
-		"labels of the kubelet":    capi(newCAPIWorld, kubeadm("joinConfiguration.nodeRegistration.kubeletExtraArgs", []any{map[string]any{"name": "node-labels", "value": "a=b,, c=d"}})),
-		"a command":                capi(newCAPIWorld, kubeadm("preKubeadmCommands", []any{"", "true", " "})),
-		"a user's key":             capi(newCAPIWorld, kubeadm("users", []any{map[string]any{"name": "alice", "sshAuthorizedKeys": []any{""}}})),
+		"attribute on vSphere": mcm(newMCMOnVSphere, "tags",
+			map[string]any{"cost-center": "", "mcm.gardener.cloud/cluster": "blue", "mcm.gardener.cloud/role": "node"}),
+		"labels of the kubelet": capi(newCAPIWorld,
+			kubeadm("joinConfiguration.nodeRegistration.kubeletExtraArgs", []any{map[string]any{"name": "node-labels", "value": "a=b,, c=d"}})),
+		"a command":    capi(newCAPIWorld, kubeadm("preKubeadmCommands", []any{"", "true", " "})),
+		"a user's key": capi(newCAPIWorld, kubeadm("users", []any{map[string]any{"name": "alice", "sshAuthorizedKeys": []any{""}}})),
 		"a fixed address": capi(newCAPIServers, func(w *capiWorld) {
 			set(&w.Templates[0], "spec.template.spec.ports", []any{map[string]any{"network": map[string]any{"id": "net"}, "fixedIPs": []any{empty}}})
 		}),

@@ -13,7 +13,8 @@ import (
 func instanceOnAzure(providerID string) string {
 	id, ok := strings.CutPrefix(providerID, "azure://")
 	parts := strings.Split(id, "/")
-	if !ok || len(parts) != 9 || parts[0] != "" || parts[8] == "" || parts[1] != "subscriptions" || parts[3] != "resourceGroups" || parts[5] != "providers" ||
+	if !ok || len(parts) != 9 || parts[0] != "" || parts[8] == "" || parts[1] != "subscriptions" || parts[3] != "resourceGroups" ||
+		parts[5] != "providers" ||
 		parts[6] != "Microsoft.Compute" || parts[7] != "virtualMachines" {
 		return ""
 	}

@@ -36,7 +36,8 @@ func vmsOnAzure(machines []unstructured.Unstructured, tagged func(*unstructured.
 	vms := vmsOf(machines, tagged)
 	for i := range vms {
 		first := i < 2
-		vms[i].ID = "/subscriptions/" + onAzureSubscription + "/resourceGroups/nodes/providers/Microsoft.Compute/virtualMachines/" + vms[i].Tags["Name"]
+		vms[i].ID = "/subscriptions/" + onAzureSubscription + "/resourceGroups/nodes/providers/Microsoft.Compute/virtualMachines/" +
+			vms[i].Tags["Name"]
 		vms[i].ProviderID = "azure://" + vms[i].ID
 		vms[i].ImageID = map[bool]string{true: onAzureURN, false: onAzureGallery}[first]
 		vms[i].Type = map[bool]string{true: "Standard_D4s_v5", false: "Standard_D2s_v5"}[first]
@@ -77,25 +78,32 @@ func TestFindingsOnAzure(t *testing.T) {
 		{"unknown field", spec("surprise", "x"), Refused, first, "providerSpec", `unknown field "surprise"`},
 		{"another location", spec("location", "northeurope"), Refused, first, at + "location", `"northeurope"`},
 		{"another group", spec("resourceGroup", "other"), Refused, first, at + "resourceGroup", `"other"`},
-		{"another cloud of Microsoft's", spec("cloudConfiguration.name", "AzureChina"), Refused, first, at + "cloudConfiguration.name", `"AzureChina"`},
-		{"no URN", spec(storage+"imageReference.urn", "ubuntu"), Refused, first, at + storage + "imageReference.urn", "PUBLISHER:OFFER:SKU:VERSION"},
+		{"another cloud of Microsoft's", spec("cloudConfiguration.name", "AzureChina"), Refused, first, at + "cloudConfiguration.name",
+			`"AzureChina"`},
+		{"no URN", spec(storage+"imageReference.urn", "ubuntu"), Refused, first, at + storage + "imageReference.urn",
+			"PUBLISHER:OFFER:SKU:VERSION"},
 		{"attached disk", spec(storage+"osDisk.createOption", "Attach"), Lost, first, at + storage + "osDisk.createOption", "from the image"},
 		{"disk of an image", func(w *world) {
 			disks, _, _ := unstructured.NestedSlice(w.Classes[0].Object, "providerSpec", "properties", "storageProfile", "dataDisks")
 			disks[0].(map[string]any)["imageRef"] = map[string]any{"id": "x"}
 			set(&w.Classes[0], at+storage+"dataDisks", disks)
 		}, Lost, first, at + storage + "dataDisks.imageRef", "are empty"},
-		{"another set", spec("properties.machineSet", map[string]any{"id": "x", "kind": "y"}), Refused, first, at + "properties.machineSet.kind", `"y"`},
-		{"no role", spec("tags", map[string]any{"kubernetes.io-cluster-blue": "1"}), Refused, first, at + "tags", "0 keys contain kubernetes.io-role-"},
+		{"another set", spec("properties.machineSet", map[string]any{"id": "x", "kind": "y"}), Refused, first, at + "properties.machineSet.kind",
+			`"y"`},
+		{"no role", spec("tags", map[string]any{"kubernetes.io-cluster-blue": "1"}), Refused, first, at + "tags",
+			"0 keys contain kubernetes.io-role-"},
 		{"another size", func(w *world) { w.vms[0].Type = "Standard_D8s_v5" }, Noted, one, "", "the next rollout makes it Standard_D4s_v5"},
 		{"another image", func(w *world) { w.vms[0].ImageID = "x" }, Noted, one, "", "the next rollout uses " + onAzureURN},
 		{"another subscription", func(w *world) {
 			w.Nodes[0].Spec.ProviderID = strings.Replace(w.Nodes[0].Spec.ProviderID, onAzureSubscription, "11111111-1111-2222-3333-444444444444", 1)
 		}, Refused, one, "", "no VM /subscriptions/11111111"},
-		{"provider ID of another form", func(w *world) { w.Nodes[0].Spec.ProviderID = "azure:///westeurope/x" }, Refused, one, "", "names no VM of this cloud"},
-		{"not the same VM", func(w *world) { set(&w.Machines[0], "spec.providerID", "azure:///westeurope/x") }, Refused, one, "spec.providerID", "not the same VM"},
+		{"provider ID of another form", func(w *world) { w.Nodes[0].Spec.ProviderID = "azure:///westeurope/x" }, Refused, one, "",
+			"names no VM of this cloud"},
+		{"not the same VM", func(w *world) { set(&w.Machines[0], "spec.providerID", "azure:///westeurope/x") }, Refused, one, "spec.providerID",
+			"not the same VM"},
 		{"a stray", func(w *world) {
-			w.vms = append(w.vms, tagging.Instance{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{"kubernetes.io-cluster-blue": "1", "kubernetes.io-role-node": "1"}})
+			w.vms = append(w.vms, tagging.Instance{Resource: cloud.Resource{ID: "x"},
+				Tags: map[string]string{"kubernetes.io-cluster-blue": "1", "kubernetes.io-role-node": "1"}})
 		}, Noted, "VM x", "", "is of no Machine"},
 	})
 }
@@ -121,7 +129,8 @@ func TestFindingsOfMachineControllerOnAzure(t *testing.T) {
 		{"group from a Secret", spec("resourceGroup", secret), Refused, pool, at + "resourceGroup", "comes from a Secret"},
 		{"zones", spec("zones", []any{"1", "2"}), Refused, pool, at + "zones", "there are 2"},
 		{"basic address", spec("publicIPSKU", "basic"), Noted, pool, at + "publicIPSKU", "Standard"},
-		{"another image's plan", spec("imagePlan", map[string]any{"publisher": "x", "product": "y", "name": "z"}), Lost, pool, at + "imagePlan", "x y z"},
+		{"another image's plan", spec("imagePlan", map[string]any{"publisher": "x", "product": "y", "name": "z"}), Lost, pool, at + "imagePlan",
+			"x y z"},
 		{"another Machine's VM", func(w *mcWorld) { w.vms[0].Tags["Machine-UID"] = "x" }, Refused, one, "", `of another Machine, "x"`},
 		{"another name", func(w *mcWorld) { w.vms[0].Tags["Name"] = "x" }, Refused, one, "", `has the name "x"`},
 	})
@@ -134,7 +143,8 @@ func TestPurchasePlansOfMachineController(t *testing.T) {
 	t.Parallel()
 	const at = "spec.template.spec.providerSpec.value."
 	reference := func(publisher, offer, sku string) map[string]any {
-		return map[string]any{"imageReference": map[string]any{"publisher": publisher, "offer": offer, "sku": sku, "version": "1.2.3"}, "imagePlan": nil}
+		return map[string]any{"imageReference": map[string]any{"publisher": publisher, "offer": offer, "sku": sku, "version": "1.2.3"},
+			"imagePlan": nil}
 	}
 	const own, other = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/images/rhel", "Canonical:ubuntu-24_04-lts:server:1.2.3"
 	rhel := &infrav1.AzurePlan{Publisher: "redhat", Product: "rhel-byos", Name: "rhel-lvm95"}
@@ -146,13 +156,16 @@ func TestPurchasePlansOfMachineController(t *testing.T) {
 		plan    *infrav1.AzurePlan
 		finding Severity
 	}{
-		"Rocky Linux":               {system: "rockylinux", change: reference("resf", "rockylinux-x86_64", "9-base"), bought: true},
-		"RHEL":                      {system: "rhel", change: reference("RedHat", "rhel-byos", "rhel-lvm95"), bought: true},
-		"RHEL, another image":       {system: "rhel", change: reference("RedHat", "RHEL", "9-lvm"), finding: Lost},
-		"RHEL, an image of its own": {system: "rhel", change: map[string]any{"imageID": own, "imageReference": nil, "imagePlan": nil}, plan: rhel},
-		"RHEL, no image":            {system: "rhel", change: map[string]any{"imageReference": nil, "imagePlan": nil}, running: "RedHat:rhel-byos:rhel-lvm95:9.5.1", bought: true},
-		"RHEL, no image, another":   {system: "rhel", change: map[string]any{"imageReference": nil, "imagePlan": nil}, running: other, finding: Refused},
-		"Ubuntu":                    {system: "ubuntu", change: reference("Canonical", "ubuntu-24_04-lts", "server")},
+		"Rocky Linux":         {system: "rockylinux", change: reference("resf", "rockylinux-x86_64", "9-base"), bought: true},
+		"RHEL":                {system: "rhel", change: reference("RedHat", "rhel-byos", "rhel-lvm95"), bought: true},
+		"RHEL, another image": {system: "rhel", change: reference("RedHat", "RHEL", "9-lvm"), finding: Lost},
+		"RHEL, an image of its own": {system: "rhel", change: map[string]any{"imageID": own, "imageReference": nil, "imagePlan": nil},
+			plan: rhel},
+		"RHEL, no image": {system: "rhel", change: map[string]any{"imageReference": nil, "imagePlan": nil},
+			running: "RedHat:rhel-byos:rhel-lvm95:9.5.1", bought: true},
+		"RHEL, no image, another": {system: "rhel", change: map[string]any{"imageReference": nil, "imagePlan": nil}, running: other,
+			finding: Refused},
+		"Ubuntu": {system: "ubuntu", change: reference("Canonical", "ubuntu-24_04-lts", "server")},
 		"Ubuntu, a plan without a name": {system: "ubuntu", change: map[string]any{
 			"imageReference": nil, "imagePlan": map[string]any{"name": "", "publisher": "", "product": ""},
 		}, running: other},

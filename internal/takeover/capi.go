@@ -39,7 +39,8 @@ func ClusterAPI() System {
 			return ReadCAPI(ctx, old, namespace, *cluster, workload)
 		},
 		kinds: slices.Concat(
-			kindsOf(capaAPI, "AWSMachine"), kindsOf(capoServerAPI, "OpenStackServer"), kindsOf(capoAPI, "OpenStackMachine"), kindsOf(kubeadmv1.GroupVersion, "KubeadmConfig"),
+			kindsOf(capaAPI, "AWSMachine"), kindsOf(capoServerAPI, "OpenStackServer"), kindsOf(capoAPI, "OpenStackMachine"),
+			kindsOf(kubeadmv1.GroupVersion, "KubeadmConfig"),
 			kindsOf(capiAPI, "Machine", "MachineSet", "MachineDeployment"),
 		),
 		finalizers: []string{
@@ -72,7 +73,8 @@ func ReadCAPI(ctx context.Context, old client.Reader, namespace, cluster string,
 	for kind, items := range map[schema.GroupVersionKind]*[]unstructured.Unstructured{
 		capiAPI.WithKind("MachineDeployment"): &m.Deployments, capiAPI.WithKind("MachineSet"): &m.Sets, capiAPI.WithKind("Machine"): &m.Machines,
 		capiAPI.WithKind("MachineHealthCheck"): &m.Checks, capiAPI.WithKind("MachinePool"): &m.Pools,
-		capaAPI.WithKind("AWSCluster"): &m.Infrastructure, capaAPI.WithKind("AWSMachineTemplate"): &m.Templates, capaAPI.WithKind("AWSMachine"): &m.VMs,
+		capaAPI.WithKind("AWSCluster"): &m.Infrastructure, capaAPI.WithKind("AWSMachineTemplate"): &m.Templates,
+		capaAPI.WithKind("AWSMachine"):       &m.VMs,
 		capoAPI.WithKind("OpenStackCluster"): &m.Infrastructure, capoAPI.WithKind("OpenStackMachineTemplate"): &m.Templates,
 		capoAPI.WithKind("OpenStackMachine"): &m.VMs, capoServerAPI.WithKind("OpenStackServer"): &m.Servers,
 		kubeadmv1.GroupVersion.WithKind("KubeadmConfigTemplate"): &m.Configs,
@@ -93,7 +95,8 @@ func ReadCAPI(ctx context.Context, old client.Reader, namespace, cluster string,
 }
 
 // readServed adds the objects of a kind, if the API server has the kind.
-func readServed(ctx context.Context, old client.Reader, namespace string, kind schema.GroupVersionKind, items *[]unstructured.Unstructured) error {
+func readServed(ctx context.Context, old client.Reader, namespace string, kind schema.GroupVersionKind,
+	items *[]unstructured.Unstructured) error {
 	var more []unstructured.Unstructured
 	err := read(ctx, old, namespace, kind.GroupVersion(), kind.Kind, &more)
 	if meta.IsNoMatchError(err) {
@@ -108,7 +111,8 @@ func (m *CAPI) Plan(target *Target, drop []string) *Plan {
 	p := &Plan{drop: drop}
 	p.checkCluster(&m.Cluster)
 	for i := range m.Pools {
-		p.findingsFor("MachinePool", m.Pools[i].GetName()).addRefused("", "its cloud keeps its machines at a number: replace it by a MachineDeployment first")
+		p.findingsFor("MachinePool", m.Pools[i].GetName()).addRefused("",
+			"its cloud keeps its machines at a number: replace it by a MachineDeployment first")
 	}
 	for i := range m.Deployments {
 		if pool := m.pool(p, &m.Deployments[i], target); pool != nil {
@@ -187,7 +191,8 @@ func (t *Takeover) checkPaused(ctx context.Context, p *Plan) error {
 			condition, _ := item.(map[string]any)
 			return condition["type"] == clusterv1.PausedCondition && condition["status"] == "True"
 		}) {
-			p.findingsFor(o.GetKind(), o.GetName()).addRefused("status.conditions", "its controller has not seen the pause: wait until its condition Paused is True")
+			p.findingsFor(o.GetKind(), o.GetName()).addRefused("status.conditions",
+				"its controller has not seen the pause: wait until its condition Paused is True")
 		}
 	}
 	return nil
@@ -202,7 +207,8 @@ func (m *CAPI) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool
 	}
 	s.checkNotPausedOrDeleting(d)
 	pool := &Pool{
-		Name: d.GetName(), Template: d.GetName(), Replicas: ptr.Deref(spec.Replicas, 1), Deployment: spec, Annotations: maps.Clone(d.GetAnnotations()),
+		Name: d.GetName(), Template: d.GetName(), Replicas: ptr.Deref(spec.Replicas, 1), Deployment: spec,
+		Annotations: maps.Clone(d.GetAnnotations()),
 	}
 	maps.DeleteFunc(pool.Annotations, func(key, _ string) bool {
 		return key == corev1.LastAppliedConfigAnnotation || key == clusterv1.RevisionAnnotation
@@ -229,7 +235,8 @@ func (m *CAPI) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool
 	}
 	machines := of(set, m.Machines)
 	if len(machines) != int(pool.Replicas) {
-		s.addRefused("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", pool.Replicas, set.GetName(), len(machines))
+		s.addRefused("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", pool.Replicas, set.GetName(),
+			len(machines))
 	}
 	for _, machine := range machines {
 		if one := m.machine(p, machine, pool, target); one != nil {
@@ -356,7 +363,8 @@ func (m *CAPI) machine(p *Plan, o *unstructured.Unstructured, pool *Pool, target
 		machine.Identity = "owned"
 	}
 	if spec.ProviderID != machine.ProviderID {
-		s.addRefused("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name, node.Spec.ProviderID)
+		s.addRefused("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name,
+			node.Spec.ProviderID)
 	}
 	vm := slices.IndexFunc(m.VMs, func(vm unstructured.Unstructured) bool { return metav1.IsControlledBy(&vm, o) })
 	if vm < 0 {
@@ -381,8 +389,11 @@ func (m *CAPI) infrastructure(s findings, pool *Pool, target *Target) {
 	at := slices.IndexFunc(m.Templates, func(o unstructured.Unstructured) bool { return o.GetKind() == ref.Kind && o.GetName() == ref.Name })
 	account := &target.Account.Spec
 	switch {
-	case (ref.Kind != "AWSMachineTemplate" || account.Cloud.AWS == nil) && (ref.Kind != "OpenStackMachineTemplate" || account.Cloud.OpenStack == nil):
-		s.addRefused("spec.template.spec.infrastructureRef", "it is %s: Drover takes over machines of AWSMachineTemplates and OpenStackMachineTemplates, with a DroverAccount of the same cloud", ref.Kind)
+	case (ref.Kind != "AWSMachineTemplate" || account.Cloud.AWS == nil) &&
+		(ref.Kind != "OpenStackMachineTemplate" || account.Cloud.OpenStack == nil):
+		s.addRefused("spec.template.spec.infrastructureRef",
+			"it is %s: Drover takes over machines of AWSMachineTemplates and OpenStackMachineTemplates, with a DroverAccount of the same cloud",
+			ref.Kind)
 	case at < 0:
 		s.addRefused("spec.template.spec.infrastructureRef", "%s %s does not exist", ref.Kind, ref.Name)
 	case account.Cloud.OpenStack != nil:
@@ -400,7 +411,10 @@ func (m *CAPI) infrastructureCluster(p *Plan, kind string, into any) (s findings
 	if !s.decode(from, "infrastructureRef", ref) {
 		return s, false
 	}
-	at := slices.IndexFunc(m.Infrastructure, func(o unstructured.Unstructured) bool { return o.GetKind() == ref.Kind && o.GetName() == ref.Name })
+	at := slices.IndexFunc(m.Infrastructure, func(o unstructured.Unstructured) bool {
+		return o.GetKind() == ref.Kind &&
+			o.GetName() == ref.Name
+	})
 	if at < 0 || ref.Kind != kind {
 		s.addRefused("spec.infrastructureRef", "there is no %s %s", kind, ref.Name)
 		return s, false

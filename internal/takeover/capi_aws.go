@@ -155,7 +155,8 @@ func (m *CAPI) capa(p *Plan, pool *Pool, o *unstructured.Unstructured, target *T
 	s.capaDisks(a, spec)
 	s.capaPurchase(a, spec)
 	s.capaRest(a, spec)
-	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{AWS: a}}), []string{capaKey + m.Cluster.GetName()}
+	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{AWS: a}}),
+		[]string{capaKey + m.Cluster.GetName()}
 }
 
 // capaCluster returns the AWSCluster, or nil if there is none.
@@ -176,7 +177,8 @@ func (s findings) capaNetwork(a *infrav1.AWSMachine, spec *capaMachine, cluster 
 	const at = "spec.template.spec."
 	public := ptr.Deref(spec.PublicIP, false)
 	usable := func(n capaSubnet) bool {
-		return n.Public == public && (zone == "" || n.Zone == zone) && n.Tags["sigs.k8s.io/cluster-api-provider-aws/association"] != "secondary" &&
+		return n.Public == public && (zone == "" || n.Zone == zone) &&
+			n.Tags["sigs.k8s.io/cluster-api-provider-aws/association"] != "secondary" &&
 			(n.ZoneType == "" || n.ZoneType == "availability-zone")
 	}
 	switch subnet := spec.Subnet; {

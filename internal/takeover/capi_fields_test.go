@@ -38,7 +38,9 @@ func TestFieldsOfClusterAPI(t *testing.T) {
 	if err := yaml.UnmarshalStrict(data, crd); err != nil {
 		t.Fatal(err)
 	}
-	at := slices.IndexFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == capaAPI.Version })
+	at := slices.IndexFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+		return v.Name == capaAPI.Version
+	})
 	schema := crd.Spec.Versions[at].Schema.OpenAPIV3Schema.Properties["spec"].Properties["template"].Properties["spec"]
 	if n := sameFields(t, "spec.template.spec", &schema, reflect.TypeFor[capaMachine]()); n < 50 {
 		t.Errorf("the CRD has %d fields", n)
@@ -114,7 +116,8 @@ func fieldsOf(path string, of reflect.Type) (fields, maps []string) {
 		of = of.Elem()
 	}
 	kind += map[reflect.Kind]string{
-		reflect.String: "string", reflect.Bool: "boolean", reflect.Int32: "integer", reflect.Int64: "integer", reflect.Struct: "object", reflect.Map: "object",
+		reflect.String: "string", reflect.Bool: "boolean", reflect.Int32: "integer", reflect.Int64: "integer", reflect.Struct: "object",
+		reflect.Map: "object",
 	}[of.Kind()]
 	if path != "" {
 		fields = append(fields, path+" "+kind)

@@ -95,7 +95,8 @@ func (s findings) kubeadmCommands(field string, from []string) (commands []strin
 			continue
 		}
 		if at := needsKubeadm.FindStringIndex(command); at != nil {
-			s.addLost(field, "new machines do not run %q: it is for kubeadm, or for files with which Cluster API runs it, and there are none", lineAt(command, at[0]))
+			s.addLost(field, "new machines do not run %q: it is for kubeadm, or for files with which Cluster API runs it, and there are none",
+				lineAt(command, at[0]))
 			continue
 		}
 		if at := strings.Index(command, "kubeadm"); at >= 0 {
@@ -136,7 +137,8 @@ func (s findings) kubeadmFiles(c *bootstrapv1.DroverConfigSpec, files []kubeadmv
 			continue
 		}
 		if secret := f.ContentFrom.Secret; secret.Name != "" {
-			s.addNote(at+".contentFrom", "copy Secret %s into the new Cluster's namespace, with the label %s", secret.Name, bootstrapv1.MachineSecretLabel)
+			s.addNote(at+".contentFrom", "copy Secret %s into the new Cluster's namespace, with the label %s", secret.Name,
+				bootstrapv1.MachineSecretLabel)
 			file.ContentFrom = bootstrapv1.FileSource{Secret: bootstrapv1.SecretKey{Name: secret.Name, Key: secret.Key}}
 		}
 		c.Files = append(c.Files, file)
@@ -150,7 +152,8 @@ func (s findings) kubeadmUsers(c *bootstrapv1.DroverConfigSpec, users []kubeadmv
 		if strings.Contains(u.Sudo, "ALL") {
 			user.Sudo = bootstrapv1.SudoAllowed
 		}
-		if u.Gecos+u.Groups+u.HomeDir+u.Shell+u.Passwd+u.PasswdFrom.Secret.Name+u.PrimaryGroup != "" || u.Inactive != nil || !ptr.Deref(u.LockPassword, true) {
+		if u.Gecos+u.Groups+u.HomeDir+u.Shell+u.Passwd+u.PasswdFrom.Secret.Name+u.PrimaryGroup != "" || u.Inactive != nil ||
+			!ptr.Deref(u.LockPassword, true) {
 			s.addLost("spec.template.spec.users", "on new machines, user %s has only keys and sudo", u.Name)
 		}
 		c.Host.Users = append(c.Host.Users, user)
@@ -196,7 +199,8 @@ func (s findings) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration, tar
 		case "provider-id": // Drover says it, too
 		case "cloud-provider": // the flag adds this taint, and Drover's kubelets do not have the flag
 			if value == "external" {
-				pool.NodeTaints = append(pool.NodeTaints, corev1.Taint{Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true", Effect: corev1.TaintEffectNoSchedule})
+				pool.NodeTaints = append(pool.NodeTaints, corev1.Taint{Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true",
+					Effect: corev1.TaintEffectNoSchedule})
 			}
 		case "node-labels":
 			labels := map[string]string{}
@@ -228,7 +232,8 @@ func (s findings) kubeadmJoin(pool *Pool, join *kubeadmv1.JoinConfiguration, tar
 	if join.Patches.Directory != "" {
 		s.addLost(at+"patches", "new machines patch nothing")
 	}
-	if join.CACertPath != "" || !equality.Semantic.DeepEqual(join.Discovery, kubeadmv1.Discovery{}) || !equality.Semantic.DeepEqual(join.Timeouts, kubeadmv1.Timeouts{}) {
+	if join.CACertPath != "" || !equality.Semantic.DeepEqual(join.Discovery, kubeadmv1.Discovery{}) ||
+		!equality.Semantic.DeepEqual(join.Timeouts, kubeadmv1.Timeouts{}) {
 		s.addNote(at+"discovery", "Drover makes what new machines join with")
 	}
 	if join.ControlPlane != nil {

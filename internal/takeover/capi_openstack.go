@@ -211,8 +211,9 @@ func (m *CAPI) capo(p *Plan, pool *Pool, o *unstructured.Unstructured, target *T
 	}
 	found := m.capoFound(o.GetName())
 	a := &infrav1.OpenStackMachine{
-		Flavor: ptr.Deref(cmp.Or(spec.FlavorID, spec.Flavor), ""), KeyName: spec.KeyName, ConfigDrive: stateOf(ptr.Deref(spec.ConfigDrive, false)),
-		Image: s.capoImage(&spec.Image, found),
+		Flavor: ptr.Deref(cmp.Or(spec.FlavorID, spec.Flavor), ""), KeyName: spec.KeyName,
+		ConfigDrive: stateOf(ptr.Deref(spec.ConfigDrive, false)),
+		Image:       s.capoImage(&spec.Image, found),
 	}
 	for _, pair := range spec.ServerMetadata {
 		if a.Metadata == nil {
@@ -231,13 +232,15 @@ func (m *CAPI) capo(p *Plan, pool *Pool, o *unstructured.Unstructured, target *T
 	s.capoPorts(a, spec, cluster, found)
 	s.capoDisks(a, spec)
 	s.capoPlace(a, spec, found)
-	pool.Machine, pool.Keys, pool.sizeByID = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{OpenStack: a}}), []string{nameKey}, spec.FlavorID != nil
+	pool.Machine, pool.Keys, pool.sizeByID = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{OpenStack: a}}),
+		[]string{nameKey}, spec.FlavorID != nil
 }
 
 // capoFound returns what the provider has found for a machine of a template.
 func (m *CAPI) capoFound(template string) (found capoFound) {
 	at := slices.IndexFunc(m.VMs, func(vm unstructured.Unstructured) bool {
-		return vm.GetKind() == "OpenStackMachine" && vm.GetAnnotations()[clusterv1.TemplateClonedFromNameAnnotation] == template && m.capoServer(&vm) != nil
+		return vm.GetKind() == "OpenStackMachine" && vm.GetAnnotations()[clusterv1.TemplateClonedFromNameAnnotation] == template &&
+			m.capoServer(&vm) != nil
 	})
 	if at >= 0 {
 		found = capoStatus(m.capoServer(&m.VMs[at])).Resolved
@@ -248,7 +251,8 @@ func (m *CAPI) capoFound(template string) (found capoFound) {
 // capoServer returns the OpenStackServer of an OpenStackMachine, or nil.
 func (m *CAPI) capoServer(vm *unstructured.Unstructured) *unstructured.Unstructured {
 	at := slices.IndexFunc(m.Servers, func(o unstructured.Unstructured) bool {
-		return o.GetName() == vm.GetName() && slices.ContainsFunc(o.GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return ref.UID == vm.GetUID() })
+		return o.GetName() == vm.GetName() && slices.ContainsFunc(o.GetOwnerReferences(),
+			func(ref metav1.OwnerReference) bool { return ref.UID == vm.GetUID() })
 	})
 	if at < 0 {
 		return nil
@@ -294,7 +298,8 @@ func (s findings) capoPorts(a *infrav1.OpenStackMachine, spec *capoMachine, clus
 			is = found.Ports[i]
 		}
 		port := infrav1.OpenStackPort{
-			MACAddress: ptr.Deref(from.MACAddress, ""), VNICType: infrav1.OpenStackVNICType(ptr.Deref(from.VNICType, "")), Trunk: enabledIf(ptr.Deref(from.Trunk, spec.Trunk)),
+			MACAddress: ptr.Deref(from.MACAddress, ""), VNICType: infrav1.OpenStackVNICType(ptr.Deref(from.VNICType, "")),
+			Trunk: enabledIf(ptr.Deref(from.Trunk, spec.Trunk)),
 		}
 		s.capoNetwork(&port, from, cluster, is)
 		if from.DisablePortSecurity != nil {
@@ -303,7 +308,8 @@ func (s findings) capoPorts(a *infrav1.OpenStackMachine, spec *capoMachine, clus
 		if !ptr.Deref(from.DisablePortSecurity, false) {
 			port.SecurityGroups = s.capoGroups(from, spec, cluster, is)
 			for _, pair := range from.AllowedAddressPairs {
-				port.AllowedAddressPairs = append(port.AllowedAddressPairs, infrav1.OpenStackAddressPair{IPAddress: pair.IPAddress, MACAddress: ptr.Deref(pair.MACAddress, "")})
+				port.AllowedAddressPairs = append(port.AllowedAddressPairs,
+					infrav1.OpenStackAddressPair{IPAddress: pair.IPAddress, MACAddress: ptr.Deref(pair.MACAddress, "")})
 			}
 		}
 		if ptr.Deref(ptr.Deref(from.Profile, capoProfile{}).TrustedVF, false) {
@@ -359,7 +365,8 @@ func (s findings) capoGroups(from *capoPort, spec *capoMachine, cluster *capoClu
 			return found.SecurityGroups
 		}
 		if text == "" {
-			s.addRefused("spec.template.spec.securityGroups", "one has no ID and not only a name, and no OpenStackServer of this template says which one it is: name its ID")
+			s.addRefused("spec.template.spec.securityGroups",
+				"one has no ID and not only a name, and no OpenStackServer of this template says which one it is: name its ID")
 		} else if !slices.Contains(groups, text) {
 			groups = append(groups, text)
 		}
@@ -426,7 +433,8 @@ func (s findings) capoPlace(a *infrav1.OpenStackMachine, spec *capoMachine, foun
 	}
 	for _, hint := range spec.SchedulerHints {
 		if hint.Value.String == nil {
-			s.addLost(at+"schedulerHintAdditionalProperties", "new servers do not have the hint %s, which is a %s: Drover's are texts", hint.Name, strings.ToLower(hint.Value.Type))
+			s.addLost(at+"schedulerHintAdditionalProperties", "new servers do not have the hint %s, which is a %s: Drover's are texts", hint.Name,
+				strings.ToLower(hint.Value.Type))
 			continue
 		}
 		if a.SchedulerHints == nil {
@@ -452,11 +460,13 @@ func (m *CAPI) capoMachine(p *Plan, vm *unstructured.Unstructured, machine *Mach
 		s.addRefused("metadata.deletionTimestamp", "it is being deleted")
 	}
 	if of := o.GetLabels()[clusterv1.ClusterNameLabel]; of != m.Cluster.GetName() {
-		s.addRefused("metadata.labels", "%s is %q, so its controller does not see that Cluster %s is paused", clusterv1.ClusterNameLabel, of, m.Cluster.GetName())
+		s.addRefused("metadata.labels", "%s is %q, so its controller does not see that Cluster %s is paused", clusterv1.ClusterNameLabel, of,
+			m.Cluster.GetName())
 	}
 	status := capoStatus(o)
 	if status.InstanceID != machine.Instance {
-		s.addRefused("status.instanceID", "it is %q, but Node %s has %q: they are not the same server", status.InstanceID, machine.Node, machine.ProviderID)
+		s.addRefused("status.instanceID", "it is %q, but Node %s has %q: they are not the same server", status.InstanceID, machine.Node,
+			machine.ProviderID)
 	}
 	if len(status.Resources.Ports) == 0 {
 		s.addRefused("status.resources.ports", "there is none: wait until the provider has written which ports are the server's own")

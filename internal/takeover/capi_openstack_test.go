@@ -27,7 +27,8 @@ func newCAPIServers(t *testing.T) *capiWorld {
 	var clusters []unstructured.Unstructured
 	w.Nodes = readFixture(t, "capi-openstack", map[string]*[]unstructured.Unstructured{
 		"Cluster": &clusters, "MachineDeployment": &w.Deployments, "MachineSet": &w.Sets, "Machine": &w.Machines, "OpenStackServer": &w.Servers,
-		"OpenStackCluster": &w.Infrastructure, "OpenStackMachineTemplate": &w.Templates, "OpenStackMachine": &w.VMs, "KubeadmConfigTemplate": &w.Configs,
+		"OpenStackCluster": &w.Infrastructure, "OpenStackMachineTemplate": &w.Templates, "OpenStackMachine": &w.VMs,
+		"KubeadmConfigTemplate": &w.Configs,
 	})
 	w.Cluster = clusters[0]
 	w.vms = serversOf(w.Machines, func(*unstructured.Unstructured) map[string]string { return map[string]string{} })
@@ -109,13 +110,18 @@ func TestFindingsOfClusterAPIOnOpenStack(t *testing.T) {
 			set(&w.Deployments[0], at+".infrastructureRef.kind", "AWSMachineTemplate")
 			set(&w.Sets[0], at+".infrastructureRef.kind", "AWSMachineTemplate")
 		}, Refused, pool, at + ".infrastructureRef", "it is AWSMachineTemplate"},
-		{"no OpenStackCluster", func(w *capiWorld) { w.Infrastructure = nil }, Refused, "Cluster old", "spec.infrastructureRef", "no OpenStackCluster old"},
-		{"unreadable OpenStackCluster", func(w *capiWorld) { set(&w.Infrastructure[0], "spec.tags", "x") }, Refused, "OpenStackCluster old", "", "does not support it"},
-		{"region", func(w *capiWorld) { set(&w.Infrastructure[0], "spec.identityRef.region", "RegionTwo") }, Refused, "OpenStackCluster old", "spec.identityRef.region", `"RegionTwo"`},
+		{"no OpenStackCluster", func(w *capiWorld) { w.Infrastructure = nil }, Refused, "Cluster old", "spec.infrastructureRef",
+			"no OpenStackCluster old"},
+		{"unreadable OpenStackCluster", func(w *capiWorld) { set(&w.Infrastructure[0], "spec.tags", "x") }, Refused, "OpenStackCluster old", "",
+			"does not support it"},
+		{"region", func(w *capiWorld) { set(&w.Infrastructure[0], "spec.identityRef.region", "RegionTwo") }, Refused, "OpenStackCluster old",
+			"spec.identityRef.region", `"RegionTwo"`},
 		{"region of a template", spec("identityRef.region", "RegionTwo"), Refused, first, at + ".identityRef.region", `"RegionTwo"`},
 		// machines
-		{"no OpenStackServer", func(w *capiWorld) { w.Servers[0].SetOwnerReferences(w.Servers[1].GetOwnerReferences()) }, Refused, "OpenStackMachine workers-6d4f5-abcde", "", "version 0.12 or later"},
-		{"server deleted", func(w *capiWorld) { now := metav1.Now(); w.Servers[0].SetDeletionTimestamp(&now) }, Refused, server, "metadata.deletionTimestamp", "being deleted"},
+		{"no OpenStackServer", func(w *capiWorld) { w.Servers[0].SetOwnerReferences(w.Servers[1].GetOwnerReferences()) }, Refused,
+			"OpenStackMachine workers-6d4f5-abcde", "", "version 0.12 or later"},
+		{"server deleted", func(w *capiWorld) { now := metav1.Now(); w.Servers[0].SetDeletionTimestamp(&now) }, Refused, server,
+			"metadata.deletionTimestamp", "being deleted"},
 		{"server not of the Cluster", of("metadata.labels", nil), Refused, server, "metadata.labels", "does not see that Cluster old is paused"},
 		{"another server", of("status.instanceID", "x"), Refused, server, "status.instanceID", "not the same server"},
 		{"no ports", of("status.resources", nil), Refused, server, "status.resources.ports", "the server's own"},
@@ -132,8 +138,10 @@ func TestFindingsOfClusterAPIOnOpenStack(t *testing.T) {
 		{"another type", func(w *capiWorld) { w.vms[0].Type = "m1.tiny" }, Noted, one, "", "the next rollout makes it m1.large"},
 		// OpenStackMachineTemplate
 		{"unknown field", spec("surprise", "x"), Refused, first, at, `unknown field "surprise"`},
-		{"image of nobody", func(w *capiWorld) { set(&w.Servers[2], "status.resolved.imageID", nil) }, Refused, second, at + ".image.imageRef", "name its ID"},
-		{"server group", byID(small("serverGroup", map[string]any{"filter": map[string]any{"name": "x"}})), Refused, second, at + ".serverGroup", "name its ID"},
+		{"image of nobody", func(w *capiWorld) { set(&w.Servers[2], "status.resolved.imageID", nil) }, Refused, second, at + ".image.imageRef",
+			"name its ID"},
+		{"server group", byID(small("serverGroup", map[string]any{"filter": map[string]any{"name": "x"}})), Refused, second, at + ".serverGroup",
+			"name its ID"},
 		{"network", byID(port("network", filter)), Refused, second, at + ".ports.network", "name its ID"},
 		{"no network", nothing(func(w *capiWorld) {
 			set(&w.Infrastructure[0], "status.network", nil)
@@ -141,7 +149,8 @@ func TestFindingsOfClusterAPIOnOpenStack(t *testing.T) {
 		}), Refused, second, at + ".ports.network", "name its ID"},
 		{"subnet", nothing(func(w *capiWorld) {}), Refused, second, at + ".ports.fixedIPs.subnet", "name its ID"},
 		{"groups", func(w *capiWorld) {
-			set(&w.Servers[2], "status.resolved.ports", []any{map[string]any{"fixedIPs": []any{map[string]any{"subnet": "30000000-0000-4000-8000-000000000001"}}}})
+			set(&w.Servers[2], "status.resolved.ports", []any{
+				map[string]any{"fixedIPs": []any{map[string]any{"subnet": "30000000-0000-4000-8000-000000000001"}}}})
 			small("securityGroups", []any{filter})(w)
 		}, Refused, second, at + ".securityGroups", "name its ID"},
 		{"trunk", small("trunk", true), Noted, second, at + ".ports.trunk", "ports of its subports stay"},
@@ -150,11 +159,19 @@ func TestFindingsOfClusterAPIOnOpenStack(t *testing.T) {
 		{"host", port("hostID", "x"), Lost, second, at + ".ports.hostID", "host of their server"},
 		{"offload", port("profile", map[string]any{"ovsHWOffload": true}), Lost, second, at + ".ports.profile.ovsHWOffload", "Yoga"},
 		{"uplink", port("propagateUplinkStatus", true), Lost, second, at + ".ports.propagateUplinkStatus", "default"},
-		{"values", port("valueSpecs", []any{map[string]any{"name": "a", "key": "b", "value": "c"}}), Lost, second, at + ".ports.valueSpecs", "without them"},
-		{"local disk", small("additionalBlockDevices", []any{map[string]any{"name": "tmp", "sizeGiB": int64(1), "storage": map[string]any{"type": "Local"}}}), Lost, second, at + ".additionalBlockDevices", "tmp, which is on the host"},
-		{"volume", small("additionalBlockDevices", []any{map[string]any{"name": "tmp", "sizeGiB": int64(1), "storage": map[string]any{"type": "Volume"}}}), Noted, second, at + ".additionalBlockDevices", "the volume tmp of new machines"},
-		{"hint", small("schedulerHintAdditionalProperties", []any{map[string]any{"name": "n", "value": map[string]any{"type": "Number", "number": int64(1)}}}), Lost, second, at + ".schedulerHintAdditionalProperties", "the hint n, which is a number"},
-		{"pool of addresses", small("floatingIPPoolRef", map[string]any{"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "OpenStackFloatingIPPool", "name": "x"}), Lost, second, at + ".floatingIPPoolRef", "stay claimed"},
+		{"values", port("valueSpecs", []any{map[string]any{"name": "a", "key": "b", "value": "c"}}), Lost, second, at + ".ports.valueSpecs",
+			"without them"},
+		{"local disk", small("additionalBlockDevices",
+			[]any{map[string]any{"name": "tmp", "sizeGiB": int64(1), "storage": map[string]any{"type": "Local"}}}), Lost, second, at +
+			".additionalBlockDevices", "tmp, which is on the host"},
+		{"volume", small("additionalBlockDevices", []any{map[string]any{"name": "tmp", "sizeGiB": int64(1),
+			"storage": map[string]any{"type": "Volume"}}}), Noted, second, at + ".additionalBlockDevices", "the volume tmp of new machines"},
+		{"hint", small("schedulerHintAdditionalProperties",
+			[]any{map[string]any{"name": "n", "value": map[string]any{"type": "Number", "number": int64(1)}}}), Lost, second, at +
+			".schedulerHintAdditionalProperties", "the hint n, which is a number"},
+		{"pool of addresses", small("floatingIPPoolRef",
+			map[string]any{"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "OpenStackFloatingIPPool", "name": "x"}), Lost, second, at +
+			".floatingIPPoolRef", "stay claimed"},
 	})
 }
 
@@ -184,9 +201,11 @@ func TestClusterAPIChoicesOnOpenStack(t *testing.T) {
 		{"IDs", ports(map[string]any{
 			"network": map[string]any{"id": x}, "fixedIPs": []any{map[string]any{"subnet": map[string]any{"id": y}, "ipAddress": "192.0.2.1"}},
 		}), "- fixedIPs:\n            - ipAddress: 192.0.2.1\n              subnetID: " + y + "\n            network: " + x},
-		{"address without a subnet", ports(map[string]any{"network": map[string]any{"id": x}, "fixedIPs": []any{map[string]any{"ipAddress": "192.0.2.1"}}}),
+		{"address without a subnet", ports(map[string]any{"network": map[string]any{"id": x},
+			"fixedIPs": []any{map[string]any{"ipAddress": "192.0.2.1"}}}),
 			"- fixedIPs:\n            - ipAddress: 192.0.2.1\n            network: " + x},
-		{"own groups", ports(map[string]any{"securityGroups": []any{map[string]any{"id": x}}}), "securityGroups:\n            - " + x + "\n          tags:"},
+		{"own groups", ports(map[string]any{"securityGroups": []any{map[string]any{"id": x}}}), "securityGroups:\n            - " + x +
+			"\n          tags:"},
 		{"groups of the machine", func(w *capiWorld) {
 			group := map[string]any{"filter": map[string]any{"name": "own"}}
 			set(&w.Templates[1], at+"securityGroups", []any{group, group})
@@ -197,15 +216,19 @@ func TestClusterAPIChoicesOnOpenStack(t *testing.T) {
 		}, "securityGroups:\n            - " + x + "\n"},
 		{"port security on", ports(map[string]any{"disablePortSecurity": false}), "portSecurity: Enabled"},
 		{"MAC address", ports(map[string]any{"macAddress": "fa:16:3e:00:00:01"}), "macAddress: fa:16:3e:00:00:01"},
-		{"pairs need port security", ports(map[string]any{"disablePortSecurity": true, "allowedAddressPairs": []any{map[string]any{"ipAddress": "192.0.2.0/24"}}}),
+		{"pairs need port security", ports(map[string]any{"disablePortSecurity": true,
+			"allowedAddressPairs": []any{map[string]any{"ipAddress": "192.0.2.0/24"}}}),
 			"network: 10000000-0000-4000-8000-000000000001\n            portSecurity: Disabled\n"},
-		{"address pair", ports(map[string]any{"allowedAddressPairs": []any{map[string]any{"ipAddress": "192.0.2.0/24", "macAddress": "fa:16:3e:00:00:01"}}}),
+		{"address pair", ports(map[string]any{"allowedAddressPairs": []any{map[string]any{"ipAddress": "192.0.2.0/24",
+			"macAddress": "fa:16:3e:00:00:01"}}}),
 			"- allowedAddressPairs:\n            - ipAddress: 192.0.2.0/24\n              macAddress: fa:16:3e:00:00:01\n"},
-		{"trunk of the machine", func(w *capiWorld) { set(&w.Templates[1], at+"trunk", true) }, "securityGroups:\n            - 20000000-0000-4000-8000-000000000001\n            trunk: Enabled\n"},
+		{"trunk of the machine", func(w *capiWorld) { set(&w.Templates[1], at+"trunk", true) },
+			"securityGroups:\n            - 20000000-0000-4000-8000-000000000001\n            trunk: Enabled\n"},
 		{"server group by ID", func(w *capiWorld) { set(&w.Templates[1], at+"serverGroup", map[string]any{"id": x}) }, "serverGroupID: " + x},
 		{"image by ID", func(w *capiWorld) { set(&w.Templates[1], at+"image", map[string]any{"id": x}) }, "image:\n            id: " + x},
 		{"volume in a zone", func(w *capiWorld) {
-			set(&w.Templates[1], at+"rootVolume", map[string]any{"sizeGiB": int64(7), "availabilityZone": map[string]any{"from": "Name", "name": "az-7"}})
+			set(&w.Templates[1], at+"rootVolume", map[string]any{"sizeGiB": int64(7),
+				"availabilityZone": map[string]any{"from": "Name", "name": "az-7"}})
 		}, "rootVolume:\n            availabilityZone: az-7\n            sizeGiB: 7\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -284,7 +307,8 @@ func TestObjectsOfClusterAPIOnOpenStack(t *testing.T) {
 		names = append(names, o.GetKind()+" "+o.GetName())
 	}
 	g.Expect(names).To(Equal([]string{
-		"OpenStackServer small-x1y2z", "OpenStackMachine small-x1y2z", "Machine small-7f8d9-klmno", "MachineSet small-7f8d9", "MachineDeployment small",
+		"OpenStackServer small-x1y2z", "OpenStackMachine small-x1y2z", "Machine small-7f8d9-klmno", "MachineSet small-7f8d9",
+		"MachineDeployment small",
 	}))
 	s.machines = nil
 	_, err = take.chooseOld(t.Context(), s)

@@ -37,7 +37,8 @@ func (t *Takeover) Check(ctx context.Context, p *Plan) error {
 		p.findingsFor("Cluster", t.Cluster).addRefused("spec.paused", "no takeover has paused it: stage first")
 	}
 	if t.Account.Spec.OrphanPolicy == infrav1.OrphanPolicyDelete {
-		p.findingsFor("DroverAccount", t.Account.Name).addRefused("spec.orphanPolicy", "it is Delete: set it to Report until the takeover is complete")
+		p.findingsFor("DroverAccount", t.Account.Name).addRefused("spec.orphanPolicy",
+			"it is Delete: set it to Report until the takeover is complete")
 	}
 	s, err := t.staged(ctx)
 	if err != nil {
@@ -113,7 +114,8 @@ func (t *Takeover) checkSet(p *Plan, pool *Pool, d *clusterv1.MachineDeployment,
 	}
 	for _, of := range []map[string]string{set.Labels, set.Spec.Selector.MatchLabels, set.Spec.Template.Labels} {
 		if of[clusterv1.MachineDeploymentUniqueLabel] != imported {
-			about.addRefused("metadata.labels", "the label %s is missing, or in the selector or the template", clusterv1.MachineDeploymentUniqueLabel)
+			about.addRefused("metadata.labels", "the label %s is missing, or in the selector or the template",
+				clusterv1.MachineDeploymentUniqueLabel)
 			break
 		}
 	}
@@ -202,7 +204,8 @@ func (t *Takeover) checkStopped(ctx context.Context, p *Plan) error {
 		return err
 	}
 	if !seen && !t.Stopped {
-		p.findingsFor("Namespace", t.OldNamespace).addRefused("", "it has no Lease and no Deployment of %s: stop it, and say so with --stopped", t.System.Name)
+		p.findingsFor("Namespace", t.OldNamespace).addRefused("", "it has no Lease and no Deployment of %s: stop it, and say so with --stopped",
+			t.System.Name)
 	}
 	_, err = running(ctx, p, t.Old, t.OldNamespace, autoscaler, autoscaler)
 	return err
@@ -224,7 +227,8 @@ func running(ctx context.Context, p *Plan, c client.Reader, namespace, name stri
 		}
 		seen = true
 		if l.Spec.RenewTime != nil && time.Since(l.Spec.RenewTime.Time) < leaseTime {
-			p.findingsFor("Lease", l.Name).addRefused("spec.renewTime", "it was renewed less than %s ago: stop %s, all of its processes", leaseTime, name)
+			p.findingsFor("Lease", l.Name).addRefused("spec.renewTime", "it was renewed less than %s ago: stop %s, all of its processes",
+				leaseTime, name)
 		}
 	}
 	deployments, err := deploymentsOf(ctx, c, namespace, name)
@@ -272,7 +276,8 @@ func (t *Takeover) notConverged(ctx context.Context) (missing string, err error)
 	for _, d := range s.deployments {
 		want := ptr.Deref(d.Spec.Replicas, 0)
 		for what, n := range map[string]*int32{
-			"": d.Status.Replicas, "up-to-date ": d.Status.UpToDateReplicas, "ready ": d.Status.ReadyReplicas, "available ": d.Status.AvailableReplicas,
+			"": d.Status.Replicas, "up-to-date ": d.Status.UpToDateReplicas, "ready ": d.Status.ReadyReplicas,
+			"available ": d.Status.AvailableReplicas,
 		} {
 			if ptr.Deref(n, -1) != want || d.Status.ObservedGeneration < d.Generation {
 				return fmt.Sprintf("MachineDeployment %s has %d %sreplicas of %d", d.Name, ptr.Deref(n, 0), what, want), nil

@@ -15,7 +15,8 @@ import (
 
 // onGCP changes the target's account.
 func onGCP(target *Target) *Target {
-	target.Account.Spec = infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: "nodes-4711", Region: "europe-west4"}}}
+	target.Account.Spec = infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: "nodes-4711",
+		Region: "europe-west4"}}}
 	return target
 }
 
@@ -70,7 +71,8 @@ func TestFindingsOnGCP(t *testing.T) {
 		{"another cloud", class("provider", "AWS"), Refused, first, "provider", `"AWS"`},
 		{"unknown field", spec("surprise", "x"), Refused, first, "providerSpec", `unknown field "surprise"`},
 		{"reference to a Secret", spec("secretRef", map[string]any{"name": "x", "namespace": "y"}), Noted, first, at + "secretRef", "ignores it"},
-		{"reference to credentials", spec("credentialsSecretRef", map[string]any{"name": "x"}), Noted, first, at + "credentialsSecretRef", "ignores it"},
+		{"reference to credentials", spec("credentialsSecretRef", map[string]any{"name": "x"}), Noted, first, at + "credentialsSecretRef",
+			"ignores it"},
 		{"another region", spec("region", "us-east1"), Refused, first, at + "region", `"us-east1"`},
 		{"another region's zone", spec("zone", "us-east1-b"), Refused, first, at + "zone", `"us-east1-b"`},
 		{"protected", spec("deletionProtection", true), Refused, first, at + "deletionProtection", "would refuse"},
@@ -78,7 +80,8 @@ func TestFindingsOnGCP(t *testing.T) {
 		{"disk with labels", disk(1, "labels", map[string]any{"a": "b"}), Noted, first, at + "disks.labels", "machine's labels"},
 		{"no boot disk", disk(0, "boot", false), Refused, first, at + "disks.boot", "no disk"},
 		{"no interface", spec("networkInterfaces", []any{}), Refused, first, at + "networkInterfaces", "there is none"},
-		{"two accounts", spec("serviceAccounts", []any{map[string]any{"email": "a"}, map[string]any{"email": "b"}}), Refused, first, at + "serviceAccounts", "there are 2"},
+		{"two accounts", spec("serviceAccounts", []any{map[string]any{"email": "a"}, map[string]any{"email": "b"}}), Refused, first, at +
+			"serviceAccounts", "there are 2"},
 		{"preemptible", spec("scheduling.preemptible", true), Noted, first, at + "scheduling.preemptible", "spot machines"},
 		{"no role", spec("tags", []any{"kubernetes-io-cluster-blue"}), Refused, first, at + "tags", "0 keys contain kubernetes-io-role-"},
 		{"another type", func(w *world) { w.vms[0].Type = "n2-standard-8" }, Noted, one, "", "the next rollout makes it n2-standard-4"},
@@ -88,8 +91,10 @@ func TestFindingsOnGCP(t *testing.T) {
 		{"another zone", func(w *world) {
 			w.Nodes[0].Spec.ProviderID = strings.Replace(w.Nodes[0].Spec.ProviderID, "west4-a", "west4-c", 1)
 		}, Refused, one, "", "no VM europe-west4-c/"},
-		{"provider ID of another form", func(w *world) { w.Nodes[0].Spec.ProviderID = "gce:///x" }, Refused, one, "", "names no VM of this cloud"},
-		{"not the same VM", func(w *world) { set(&w.Machines[0], "spec.providerID", "gce:///nodes-4711/europe-west4-a/x") }, Refused, one, "spec.providerID", "not the same VM"},
+		{"provider ID of another form", func(w *world) { w.Nodes[0].Spec.ProviderID = "gce:///x" }, Refused, one, "",
+			"names no VM of this cloud"},
+		{"not the same VM", func(w *world) { set(&w.Machines[0], "spec.providerID", "gce:///nodes-4711/europe-west4-a/x") }, Refused, one,
+			"spec.providerID", "not the same VM"},
 	})
 }
 

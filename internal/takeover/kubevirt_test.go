@@ -17,7 +17,8 @@ import (
 
 // onKubeVirt changes the target's account.
 func onKubeVirt(target *Target) *Target {
-	target.Account.Spec = infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "blue-machines"}}}
+	target.Account.Spec = infrav1.DroverAccountSpec{
+		Cloud: infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "blue-machines"}}}
 	return target
 }
 
@@ -39,7 +40,8 @@ func newMCMOnKubeVirt(t *testing.T) *world {
 	t.Helper()
 	w := readMCM(t, "mcm-kubevirt", onKubeVirt(newTarget()))
 	w.vms = vmsOnKubeVirt(w.Machines, map[string]string{mcmCluster: "blue", mcmRole: "node"},
-		[2]string{"4 CPUs, 8000 MiB", "2 CPUs, 4096 MiB"}, [2]string{"https://images.example.com/ubuntu-24.04.qcow2", "docker://quay.io/containerdisks/ubuntu:24.04"})
+		[2]string{"4 CPUs, 8000 MiB", "2 CPUs, 4096 MiB"},
+		[2]string{"https://images.example.com/ubuntu-24.04.qcow2", "docker://quay.io/containerdisks/ubuntu:24.04"})
 	return w
 }
 
@@ -73,12 +75,15 @@ func TestFindingsOfMachineControllerOnKubeVirt(t *testing.T) {
 	}
 	testFindings(t, newMCOnKubeVirt, []finding[*mcWorld]{
 		{"unknown field", inPool(at+"surprise", "x"), Refused, pool, at[:len(at)-1], `unknown field "surprise"`},
-		{"another namespace", inPool(template+"metadata.annotations", map[string]any{mcNamespace: "red-machines"}), Refused, pool, template + "metadata.annotations", `"red-machines"`},
-		{"annotations", inPool(template+"metadata.annotations", map[string]any{mcNamespace: "blue-machines", "a": "b"}), Lost, pool, template + "metadata.annotations", "the annotations a"},
+		{"another namespace", inPool(template+"metadata.annotations", map[string]any{mcNamespace: "red-machines"}), Refused, pool, template +
+			"metadata.annotations", `"red-machines"`},
+		{"annotations", inPool(template+"metadata.annotations", map[string]any{mcNamespace: "blue-machines", "a": "b"}), Lost, pool, template +
+			"metadata.annotations", "the annotations a"},
 		{"cluster from a Secret", inPool(at+"clusterName", secret), Refused, pool, at + "clusterName", "comes from a Secret"},
 		{"whole CPUs", inPool(vm+"template", map[string]any{
 			"cpus": "4", "memory": "8Gi", "primaryDisk": map[string]any{
-				"osImage": "docker://quay.io/containerdisks/ubuntu:24.04", "size": "40Gi", "storageClassName": "fast", "storageAccessType": "ReadWriteMany",
+				"osImage": "docker://quay.io/containerdisks/ubuntu:24.04", "size": "40Gi", "storageClassName": "fast",
+				"storageAccessType": "ReadWriteMany",
 			}, "secondaryDisks": []any{map[string]any{"size": "10G"}},
 		}), Lost, pool, vm + "template.cpus", "reserves a part"},
 		{"memory", inPool(vm+"template.memory", "8 gigs"), Refused, pool, vm + "template.memory", `"8 gigs"`},
@@ -96,10 +101,13 @@ func TestFindingsOfMachineControllerOnKubeVirt(t *testing.T) {
 		{"eviction by default", inPool(vm+"evictionStrategy", nil), Noted, pool, vm + "evictionStrategy", "interruptible"},
 		{"flavor", inPool(vm+"flavor.name", "x"), Noted, pool, vm + "flavor", "does not use it"},
 		{"affinity of pods", inPool(at+"affinity.podAffinityPreset", "hard"), Noted, pool, at + "affinity.podAffinityPreset", "does not use it"},
-		{"skew", inPool(at+"topologySpreadConstraints", []any{map[string]any{"maxSkew": "two", "topologyKey": "x"}}), Refused, pool, at + "topologySpreadConstraints.maxSkew", "no number"},
-		{"no provider ID of KubeVirt's", func(w *mcWorld) { w.Nodes[0].Spec.ProviderID = "kubermatic://kubevirt/uid-a" }, Refused, one, "", "names no VM of this cloud"},
+		{"skew", inPool(at+"topologySpreadConstraints", []any{map[string]any{"maxSkew": "two", "topologyKey": "x"}}), Refused, pool, at +
+			"topologySpreadConstraints.maxSkew", "no number"},
+		{"no provider ID of KubeVirt's", func(w *mcWorld) { w.Nodes[0].Spec.ProviderID = "kubermatic://kubevirt/uid-a" }, Refused, one, "",
+			"names no VM of this cloud"},
 		{"a name with a dot", func(w *mcWorld) { w.Nodes[0].Spec.ProviderID = "kubevirt://a.b" }, Refused, one, "", "names no VM of this cloud"},
-		{"an owner", func(w *mcWorld) { w.vms[0].Tags[ownerKey] = "Machine workers-6d4f5-abcde" }, Refused, one, "", "owned by Machine workers-6d4f5-abcde"},
+		{"an owner", func(w *mcWorld) { w.vms[0].Tags[ownerKey] = "Machine workers-6d4f5-abcde" }, Refused, one, "",
+			"owned by Machine workers-6d4f5-abcde"},
 		{"gone", func(w *mcWorld) { w.vms = w.vms[1:] }, Refused, one, "", "no VM"},
 		{"another size", func(w *mcWorld) { w.vms[0].Type = "2 CPUs, 8192 MiB" }, Noted, one, "", "the next rollout makes it 4 CPUs, 8192 MiB"},
 		{"another image", func(w *mcWorld) { w.vms[0].ImageID = "https://x/y" }, Noted, one, "", "the next rollout uses docker://quay.io"},
@@ -153,20 +161,26 @@ func TestFindingsOnKubeVirt(t *testing.T) {
 		{"overhead", spec("resources.overcommitGuestOverhead", true), Lost, first, at + "resources.overcommitGuestOverhead", "beside the guest"},
 		{"huge pages", spec("memory.hugepages", map[string]any{"pageSize": "2Mi"}), Lost, first, at + "memory.hugepages", "do not have it"},
 		{"features of the CPU", spec("cpu.features", []any{map[string]any{"name": "apic"}}), Lost, first, at + "cpu.features", "do not have it"},
-		{"cache", spec("devices.disks", []any{map[string]any{"name": "root-disk", "disk": map[string]any{"bus": "scsi"}, "cache": "none"}}), Lost, first, at + "devices.disks.cache", "do not have it"},
+		{"cache", spec("devices.disks", []any{map[string]any{"name": "root-disk", "disk": map[string]any{"bus": "scsi"}, "cache": "none"}}), Lost,
+			first, at + "devices.disks.cache", "do not have it"},
 		{"queues of disks", spec("devices.blockMultiQueue", true), Lost, first, at + "devices.blockMultiQueue", "one queue"},
-		{"queues of cards", spec("devices.networkInterfaceMultiqueue", true), Lost, first, at + "devices.networkInterfaceMultiqueue", "one queue"},
+		{"queues of cards", spec("devices.networkInterfaceMultiqueue", true), Lost, first, at + "devices.networkInterfaceMultiqueue",
+			"one queue"},
 		{"archive", spec("rootVolume.contentType", "archive"), Lost, first, at + "rootVolume.contentType", `"archive"`},
 		{"source", spec("rootVolume.source", map[string]any{"s3": map[string]any{"url": "x"}}), Refused, first, at + "rootVolume.source", `"s3"`},
-		{"field of a source", spec("rootVolume.source.http.extraHeaders", []any{"a: b"}), Lost, first, at + "rootVolume.source.http.extraHeaders", "do not have it"},
-		{"selector", spec("rootVolume.pvc.selector", map[string]any{"matchLabels": map[string]any{"a": "b"}}), Lost, first, at + "rootVolume.pvc.selector", "do not have it"},
-		{"others' claim", volume(map[string]any{"volumeSource": map[string]any{"persistentVolumeClaim": map[string]any{"claimName": "x"}}}), Lost, first,
+		{"field of a source", spec("rootVolume.source.http.extraHeaders", []any{"a: b"}), Lost, first, at + "rootVolume.source.http.extraHeaders",
+			"do not have it"},
+		{"selector", spec("rootVolume.pvc.selector", map[string]any{"matchLabels": map[string]any{"a": "b"}}), Lost, first, at +
+			"rootVolume.pvc.selector", "do not have it"},
+		{"others' claim", volume(map[string]any{"volumeSource": map[string]any{"persistentVolumeClaim": map[string]any{"claimName": "x"}}}),
+			Lost, first,
 			at + "additionalVolumes.volumeSource", "the volume more, which is not"},
 		{"policy", spec("dnsPolicy", "Default"), Lost, first, at + "dnsPolicy", "ClusterFirst"},
 		{"name servers", spec("dnsConfig", map[string]any{"nameservers": []any{"192.0.2.1"}}), Lost, first, at + "dnsConfig", "name servers"},
 		{"no tags", spec("tags", map[string]any{mcmCluster: "blue"}), Refused, first, at + "tags", "0 keys contain " + mcmRole},
 		{"another cluster's VM", func(w *world) { w.vms[0].Tags[mcmCluster] = "red" }, Refused, one, "", `of another cluster, "red"`},
-		{"not the same VM", func(w *world) { set(&w.Machines[0], "spec.providerID", "kubevirt://x") }, Refused, one, "spec.providerID", "not the same VM"},
+		{"not the same VM", func(w *world) { set(&w.Machines[0], "spec.providerID", "kubevirt://x") }, Refused, one, "spec.providerID",
+			"not the same VM"},
 		{"another size", func(w *world) { w.vms[0].Type = "2 CPUs, 8192 MiB" }, Noted, one, "", "the next rollout makes it 4 CPUs, 8000 MiB"},
 		{"a stray", func(w *world) {
 			w.vms = append(w.vms, tagging.Instance{Resource: cloud.Resource{ID: "x"}, Tags: map[string]string{mcmCluster: "blue", mcmRole: "node"}})

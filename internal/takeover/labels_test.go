@@ -32,9 +32,11 @@ func TestLabelsThatMachineControllerAdds(t *testing.T) {
 	}
 	p := w.plan()
 	g.Expect(poolNamed(p, "workers").NodeLabels).To(And(
-		HaveKeyWithValue(system, "ubuntu"), HaveKeyWithValue("topology.kubernetes.io/zone", "zone-a"), Not(HaveKey("example.com/own")), Not(HaveKey("kubernetes.io/x")),
+		HaveKeyWithValue(system, "ubuntu"), HaveKeyWithValue("topology.kubernetes.io/zone", "zone-a"), Not(HaveKey("example.com/own")),
+		Not(HaveKey("kubernetes.io/x")),
 	))
-	g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Lost), HaveField("Field", field), HaveField("Message", ContainSubstring("kubernetes.io/x")))))
+	g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Lost), HaveField("Field", field),
+		HaveField("Message", ContainSubstring("kubernetes.io/x")))))
 	g.Expect(poolNamed(p, "spot").NodeLabels).To(HaveKeyWithValue("k8c.io/aws-spot", "aws-node-termination-handler"))
 	g.Expect(poolNamed(p, "spot").NodeLabels).To(HaveKeyWithValue(system, "flatcar"), "without a Machine that has it")
 
@@ -47,8 +49,9 @@ func TestLabelsThatMachineControllerAdds(t *testing.T) {
 func TestValuesOfMachineController(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]mcVar{
-		`"a"`: {value: "a"}, `8`: {value: "8"}, `2.50`: {value: "2.50"}, `true`: {value: "true"}, `null`: {}, `{}`: {}, `{"value": 3}`: {value: "3"},
-		`{"value": "a", "secretKeyRef": {}}`:                                                      {value: "a"},
+		`"a"`: {value: "a"}, `8`: {value: "8"}, `2.50`: {value: "2.50"}, `true`: {value: "true"}, `null`: {}, `{}`: {},
+		`{"value": 3}`:                       {value: "3"},
+		`{"value": "a", "secretKeyRef": {}}`: {value: "a"},
 		`{"value": "a", "configMapKeyRef": {"namespace": "", "name": "", "key": ""}}`:             {value: "a"},
 		`{"secretKeyRef": {"namespace": "kube-system", "name": "x", "key": "y"}}`:                 {from: true},
 		`{"value": "", "configMapKeyRef": {"namespace": "kube-system", "name": "x", "key": "y"}}`: {from: true},
@@ -96,7 +99,8 @@ func TestMetadataOfVMsOnKubeVirt(t *testing.T) {
 	vm := func(p *Plan, name string) *infrav1.KubeVirtMachine { return poolNamed(p, name).Machine.Cloud.KubeVirt }
 	g.Expect(vm(p, "workers").Labels).To(And(HaveKeyWithValue("machine", "workers"), HaveKeyWithValue("cluster.x-k8s.io/role", "worker")))
 	g.Expect(vm(p, "workers").Annotations).To(And(HaveKeyWithValue("example.com/rack", "a"), HaveLen(4)))
-	g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Lost), HaveField("Field", field), HaveField("Message", ContainSubstring("cdi.kubevirt.io")))))
+	g.Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Lost), HaveField("Field", field),
+		HaveField("Message", ContainSubstring("cdi.kubevirt.io")))))
 	p = w.plan(field)
 	g.Expect(p.Blocked()).To(Equal(0))
 	g.Expect(refusals(t, w.target, p)).To(BeEmpty())

@@ -169,11 +169,13 @@ func (m *MC) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool {
 		s.addRefused("spec.template", "it differs from that of MachineSet %s: wait until the pool is rolled out", set.GetName())
 	}
 	if setSpec.DeletePolicy != "" && setSpec.DeletePolicy != "Random" {
-		p.findingsFor("MachineSet", set.GetName()).addNote("spec.deletePolicy", "set spec.deletion.order of the MachineDeployment to %s after the takeover", setSpec.DeletePolicy)
+		p.findingsFor("MachineSet", set.GetName()).addNote("spec.deletePolicy",
+			"set spec.deletion.order of the MachineDeployment to %s after the takeover", setSpec.DeletePolicy)
 	}
 	machines := of(set, m.Machines)
 	if len(machines) != int(pool.Replicas) {
-		s.addRefused("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", pool.Replicas, set.GetName(), len(machines))
+		s.addRefused("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", pool.Replicas, set.GetName(),
+			len(machines))
 	}
 	s.added(pool, machines)
 	for _, machine := range machines {
@@ -236,7 +238,8 @@ func (s findings) mcTemplate(pool *Pool, template *mcTemplate, target *Target) {
 		return
 	}
 	mcLabel(pool, "v1.machine-controller.kubermatic.io/operating-system", config.OperatingSystem)
-	s.addNote(value+".operatingSystem", "it is %s: the DroverConfigTemplate must be for it, and say what operatingSystemSpec says", config.OperatingSystem)
+	s.addNote(value+".operatingSystem", "it is %s: the DroverConfigTemplate must be for it, and say what operatingSystemSpec says",
+		config.OperatingSystem)
 	if len(config.SSHPublicKeys) > 0 {
 		s.addNote(value+".sshPublicKeys", "the DroverConfigTemplate says which keys new machines accept")
 	}
@@ -341,7 +344,8 @@ func (m *MC) machine(p *Plan, o *unstructured.Unstructured, target *Target) *Mac
 	}
 	machine.Identity = string(o.GetUID())
 	if own := spec.ProviderID[strings.LastIndex(spec.ProviderID, "/")+1:]; own != "" && own != machine.instanceName() {
-		s.addRefused("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name, node.Spec.ProviderID)
+		s.addRefused("spec.providerID", "it is %q, but its Node %s has %q: they are not the same VM", spec.ProviderID, node.Name,
+			node.Spec.ProviderID)
 	}
 	return machine
 }

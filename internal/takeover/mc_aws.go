@@ -87,7 +87,8 @@ func (s findings) mcAWS(pool *Pool, from map[string]any, family string, target *
 		if c := spec.SpotInstanceConfig; c != nil {
 			m.Market.MaxPriceUSD = text("spotInstanceConfig.maxPrice", c.MaxPrice)
 			if text("spotInstanceConfig.persistentRequest", c.PersistentRequest) == "true" {
-				s.addRefused(at+".spotInstanceConfig.persistentRequest", "AWS would replace a machine that Drover deletes: only one-time requests can be taken over")
+				s.addRefused(at+".spotInstanceConfig.persistentRequest",
+					"AWS would replace a machine that Drover deletes: only one-time requests can be taken over")
 			}
 		}
 	}

@@ -91,9 +91,11 @@ func (s findings) mcAzure(pool *Pool, from map[string]any, system, family string
 		}
 	}
 	m := &infrav1.AzureMachine{
-		VMSize: text("vmSize", spec.VMSize), Image: infrav1.AzureImage{ID: text("imageID", spec.ImageID)}, NetworkInterfaces: []infrav1.AzureNetworkInterface{nic},
-		OSDisk: &infrav1.AzureOSDisk{SizeGiB: spec.OSDiskSize, Type: infrav1.AzureOSDiskType(ptr.Deref(spec.OSDiskSKU, ""))}, Tags: maps.Clone(spec.Tags),
-		BootDiagnostics: stateOf(ptr.Deref(spec.BootDiagnostics, false)),
+		VMSize: text("vmSize", spec.VMSize), Image: infrav1.AzureImage{ID: text("imageID", spec.ImageID)},
+		NetworkInterfaces: []infrav1.AzureNetworkInterface{nic},
+		OSDisk:            &infrav1.AzureOSDisk{SizeGiB: spec.OSDiskSize, Type: infrav1.AzureOSDiskType(ptr.Deref(spec.OSDiskSKU, ""))},
+		Tags:              maps.Clone(spec.Tags),
+		BootDiagnostics:   stateOf(ptr.Deref(spec.BootDiagnostics, false)),
 	}
 	s.mcAzureImage(pool, m, spec, system)
 	s.mcAzurePlace(pool, m, spec, target)
@@ -103,7 +105,8 @@ func (s findings) mcAzure(pool *Pool, from map[string]any, system, family string
 		m.UltraSSD = enabledIf(sku == infrav1.AzureDataDiskUltraSSDLRS)
 	}
 	if security := spec.Security; security != nil {
-		m.Security = infrav1.AzureSecurity{Type: infrav1.AzureSecurityType(security.Type), SecureBoot: stateIfSet(security.SecureBoot), VTPM: stateIfSet(security.VTPM)}
+		m.Security = infrav1.AzureSecurity{Type: infrav1.AzureSecurityType(security.Type), SecureBoot: stateIfSet(security.SecureBoot),
+			VTPM: stateIfSet(security.VTPM)}
 	}
 	pool.Machine, pool.Keys = target.fields(infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Azure: m}}), []string{mcKey}
 }
@@ -136,7 +139,8 @@ func (s findings) mcAzureImage(pool *Pool, m *infrav1.AzureMachine, spec *mcAzur
 		return
 	}
 	if !buy(&m.Image, plan) {
-		s.addLost(field, "new machines are made without the purchase plan %s %s %s of the old ones, which is not that of their image", plan.Publisher, plan.Product, plan.Name)
+		s.addLost(field, "new machines are made without the purchase plan %s %s %s of the old ones, which is not that of their image",
+			plan.Publisher, plan.Product, plan.Name)
 	}
 }
 

@@ -80,8 +80,9 @@ func (s findings) mcGCP(pool *Pool, config *mcProviderConfig, family string, tar
 	}
 	m := &infrav1.GCPMachine{
 		MachineType: text("machineType", spec.MachineType), MinCPUPlatform: text("minCPUPlatform", spec.MinCPUPlatform),
-		BootDisk: infrav1.GCPDisk{SizeGiB: spec.DiskSize, Type: text("diskType", spec.DiskType)}, NetworkInterfaces: []infrav1.GCPNetworkInterface{nic},
-		Labels: maps.Clone(spec.Labels), NetworkTags: slices.Clone(spec.Tags),
+		BootDisk:          infrav1.GCPDisk{SizeGiB: spec.DiskSize, Type: text("diskType", spec.DiskType)},
+		NetworkInterfaces: []infrav1.GCPNetworkInterface{nic},
+		Labels:            maps.Clone(spec.Labels), NetworkTags: slices.Clone(spec.Tags),
 		NestedVirtualization: enabledIf(text("enableNestedVirtualization", spec.NestedVirtualization) == "true"),
 	}
 	image, known := mcFamilies[config.OperatingSystem]
@@ -102,7 +103,8 @@ func (s findings) mcGCP(pool *Pool, config *mcProviderConfig, family string, tar
 }
 
 // mcGCPRuns maps how machines are bought and what they may do.
-func (s findings) mcGCPRuns(m *infrav1.GCPMachine, spec *mcGCPSpec, text func(string, mcVar) string, optional func(string, *mcVar, string) string) {
+func (s findings) mcGCPRuns(m *infrav1.GCPMachine, spec *mcGCPSpec, text func(string, mcVar) string,
+	optional func(string, *mcVar, string) string) {
 	if text("disableMachineServiceAccount", spec.NoServiceAccount) != "true" {
 		s.addLost("spec.template.spec.providerSpec.value.cloudProviderSpec.disableMachineServiceAccount",
 			"new machines have no service account, and the old ones that of machine-controller's key: if they need it, name it in the next template")
@@ -111,7 +113,8 @@ func (s findings) mcGCPRuns(m *infrav1.GCPMachine, spec *mcGCPSpec, text func(st
 	if text("preemptible", spec.Preemptible) == "true" {
 		m.ProvisioningModel = infrav1.GCPProvisioningSpot
 	}
-	if restart := optional("automaticRestart", spec.AutomaticRestart, ""); restart != "" && m.ProvisioningModel != infrav1.GCPProvisioningSpot {
+	if restart := optional("automaticRestart", spec.AutomaticRestart, ""); restart != "" &&
+		m.ProvisioningModel != infrav1.GCPProvisioningSpot {
 		m.AutomaticRestart = stateOf(restart == "true")
 	}
 }

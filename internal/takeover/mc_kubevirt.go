@@ -125,7 +125,8 @@ func (s findings) mcKubeVirt(pool *Pool, config *mcProviderConfig, meta *metav1.
 		},
 	}
 	if m.EvictionStrategy == infrav1.KubeVirtEvictionExternal {
-		s.addNote(at+".virtualMachine.evictionStrategy", "it is External: when a node of the infrastructure is drained, Drover replaces the machine, whose Node counts as interruptible")
+		s.addNote(at+".virtualMachine.evictionStrategy",
+			"it is External: when a node of the infrastructure is drained, Drover replaces the machine, whose Node counts as interruptible")
 	}
 	if config.OperatingSystem == "flatcar" {
 		m.CloudInit = infrav1.KubeVirtConfigDrive
@@ -165,11 +166,13 @@ func (s findings) mcKubeVirtMeta(m *infrav1.KubeVirtMachine, meta *metav1.Object
 func (s findings) mcKubeVirtSize(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
 	const at = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine."
 	if p := vm.Preference; p != nil {
-		m.Preference = infrav1.KubeVirtPreference{Name: p.Name, Kind: cmp.Or(infrav1.KubeVirtPreferenceKind(p.Kind), infrav1.KubeVirtClusterPreference)}
+		m.Preference = infrav1.KubeVirtPreference{Name: p.Name,
+			Kind: cmp.Or(infrav1.KubeVirtPreferenceKind(p.Kind), infrav1.KubeVirtClusterPreference)}
 		s.mcKubeVirtMatched(at+"preference", p)
 	}
 	if i := vm.Instancetype; i != nil { // it alone counts
-		m.Instancetype = infrav1.KubeVirtInstancetype{Name: i.Name, Kind: cmp.Or(infrav1.KubeVirtInstancetypeKind(i.Kind), infrav1.KubeVirtClusterInstancetype)}
+		m.Instancetype = infrav1.KubeVirtInstancetype{Name: i.Name,
+			Kind: cmp.Or(infrav1.KubeVirtInstancetypeKind(i.Kind), infrav1.KubeVirtClusterInstancetype)}
 		s.mcKubeVirtMatched(at+"instancetype", i)
 		s.addNote(at+"instancetype", "machine-controller prefers a VirtualMachineInstancetype of the namespace, whatever the kind: new machines get the %s %s",
 			m.Instancetype.Kind, i.Name)
@@ -199,7 +202,8 @@ func (s findings) mcKubeVirtDisks(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) 
 	primary := &vm.Template.PrimaryDisk
 	mode, source := s.text(at+"primaryDisk.storageAccessType", primary.StorageAccessType), s.mcKubeVirtImage(at+"primaryDisk.", primary)
 	if mode == "" {
-		s.addNote(at+"primaryDisk.storageAccessType", "machine-controller uses ReadWriteMany where the storage has it; new machines' volumes have the mode that CDI's profile of the class prefers")
+		s.addNote(at+"primaryDisk.storageAccessType",
+			"machine-controller uses ReadWriteMany where the storage has it; new machines' volumes have the mode that CDI's profile of the class prefers")
 	}
 	volume := func(field string, disk mcKubeVirtDisk) *infrav1.KubeVirtDataVolume {
 		return &infrav1.KubeVirtDataVolume{
@@ -209,7 +213,8 @@ func (s findings) mcKubeVirtDisks(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) 
 	}
 	m.RootDisk.DataVolume = volume(at+"primaryDisk", primary.mcKubeVirtDisk)
 	for i, disk := range vm.Template.SecondaryDisks {
-		m.DataDisks = append(m.DataDisks, infrav1.KubeVirtDataDisk{Name: fmt.Sprintf("secondarydisk%d", i), DataVolume: volume(at+"secondaryDisks", disk)})
+		m.DataDisks = append(m.DataDisks, infrav1.KubeVirtDataDisk{Name: fmt.Sprintf("secondarydisk%d", i),
+			DataVolume: volume(at+"secondaryDisks", disk)})
 	}
 	if len(m.DataDisks) > 0 {
 		s.addNote(at+"secondaryDisks", "they begin as copies of the image, as before: name another source in the next template")
@@ -236,7 +241,8 @@ func (s findings) mcKubeVirtImage(at string, disk *mcKubeVirtPrimary) (source in
 	}
 	switch kind {
 	case "registry":
-		source.Registry = &infrav1.KubeVirtRegistrySource{URL: image, PullMethod: cmp.Or(infrav1.KubeVirtPullMethod(s.text(at+"pullMethod", disk.PullMethod)), infrav1.KubeVirtPullByNode)}
+		source.Registry = &infrav1.KubeVirtRegistrySource{URL: image,
+			PullMethod: cmp.Or(infrav1.KubeVirtPullMethod(s.text(at+"pullMethod", disk.PullMethod)), infrav1.KubeVirtPullByNode)}
 	case "http":
 		source.HTTP = &infrav1.KubeVirtHTTPSource{URL: image, SecretRef: s.text(at+"dataVolumeSecretRef", disk.DataVolumeSecretRef)}
 	case "pvc":
@@ -279,7 +285,8 @@ func (s findings) mcKubeVirtPlace(m *infrav1.KubeVirtMachine, spec *mcKubeVirtSp
 		})
 	}
 	if len(m.Spread) == 0 {
-		m.Spread = []infrav1.KubeVirtSpread{{TopologyKey: "kubernetes.io/hostname", MaxSkew: 1, WhenUnsatisfiable: corev1.ScheduleAnyway, MatchLabels: together}}
+		m.Spread = []infrav1.KubeVirtSpread{{TopologyKey: "kubernetes.io/hostname", MaxSkew: 1, WhenUnsatisfiable: corev1.ScheduleAnyway,
+			MatchLabels: together}}
 	}
 }
 
@@ -296,7 +303,8 @@ func (s findings) mcKubeVirtNames(pool *Pool, m *infrav1.KubeVirtMachine, spec *
 	s.addNote(at+"clusterName", "new machines have it in the labels by which load balancers find VMs; if machine-controller's environment has CLUSTER_ID or PROJECT_ID, which count more, "+
 		"write these into the labels of the next template")
 	if location := spec.VirtualMachine.Location; location != nil {
-		for key, value := range map[string]string{"topology.kubernetes.io/region": location.Region, "topology.kubernetes.io/zone": location.Zone} {
+		for key, value := range map[string]string{"topology.kubernetes.io/region": location.Region,
+			"topology.kubernetes.io/zone": location.Zone} {
 			if value != "" {
 				m.Labels[key] = value
 				mcLabel(pool, key, value)
@@ -314,9 +322,11 @@ func (s findings) mcKubeVirtRest(spec *mcKubeVirtSpec) {
 	vm := &spec.VirtualMachine
 	switch queues := vm.EnableNetworkMultiQueue; {
 	case s.text(at+"virtualMachine.enableNetworkMultiQueue", queues) == "true":
-		s.addLost(at+"virtualMachine.enableNetworkMultiQueue", "the network card of new machines has one queue, unless a preference says otherwise")
+		s.addLost(at+"virtualMachine.enableNetworkMultiQueue",
+			"the network card of new machines has one queue, unless a preference says otherwise")
 	case queues == (mcVar{}):
-		s.addNote(at+"virtualMachine.enableNetworkMultiQueue", "it is true by default: the network card of new machines has one queue, unless a preference says otherwise")
+		s.addNote(at+"virtualMachine.enableNetworkMultiQueue",
+			"it is true by default: the network card of new machines has one queue, unless a preference says otherwise")
 	}
 	if s.text(at+"virtualMachine.dnsPolicy", vm.DNSPolicy) != "" {
 		s.addLost(at+"virtualMachine.dnsPolicy", "new machines have the policy ClusterFirst")
@@ -329,7 +339,8 @@ func (s findings) mcKubeVirtRest(spec *mcKubeVirtSpec) {
 		is    []mcVar
 	}{
 		{"virtualMachine.flavor", []mcVar{vm.Flavor.Name, vm.Flavor.Profile}},
-		{"affinity.podAffinityPreset", []mcVar{spec.Affinity.PodAffinityPreset}}, {"affinity.podAntiAffinityPreset", []mcVar{spec.Affinity.PodAntiAffinityPreset}},
+		{"affinity.podAffinityPreset", []mcVar{spec.Affinity.PodAffinityPreset}},
+		{"affinity.podAntiAffinityPreset", []mcVar{spec.Affinity.PodAntiAffinityPreset}},
 	}
 	for _, u := range unused {
 		if slices.ContainsFunc(u.is, func(v mcVar) bool { return v != (mcVar{}) }) {

@@ -128,6 +128,7 @@ func (p *Plan) address(o *unstructured.Unstructured, one *Machine, pool *Pool) {
 	case id != "" && slices.Contains(o.GetFinalizers(), mcAddress):
 		one.OwnedResources = []string{id}
 	case len(pool.Machine.Cloud.OpenStack.Ports) > 0 && pool.Machine.Cloud.OpenStack.Ports[0].FloatingNetwork != "":
-		p.findingsFor("Machine", o.GetName()).addNote("metadata.annotations", "%s is missing, so its floating IP is not its own: it stays when the machine goes, as before", mcAddress)
+		p.findingsFor("Machine", o.GetName()).addNote("metadata.annotations",
+			"%s is missing, so its floating IP is not its own: it stays when the machine goes, as before", mcAddress)
 	}
 }

@@ -42,11 +42,14 @@ func TestFindingsOfMachineControllerOnOpenStack(t *testing.T) {
 		{"volume of no size", spec("rootDiskSizeGB", int64(0)), Refused, pool, at + "rootDiskSizeGB", "at least 1"},
 		{"device path", spec("trustDevicePath", true), Noted, pool, at + "trustDevicePath", "no effect any more"},
 		{"limit of volumes", spec("nodeVolumeAttachLimit", int64(20)), Noted, pool, at + "nodeVolumeAttachLimit", "CSI driver"},
-		{"floating IP that was free", func(w *mcWorld) { w.Machines[0].SetAnnotations(nil) }, Noted, one, "metadata.annotations", "it stays when the machine goes"},
+		{"floating IP that was free", func(w *mcWorld) { w.Machines[0].SetAnnotations(nil) }, Noted, one, "metadata.annotations",
+			"it stays when the machine goes"},
 		{"regional provider ID", func(w *mcWorld) {
 			w.Nodes[0].Spec.ProviderID = "openstack://RegionOne/00000000-0000-4000-8000-00000000000a"
 		}, Refused, one, "", "regionalProviderIDs"},
-		{"provider ID of no cloud", func(w *mcWorld) { w.Nodes[0].Spec.ProviderID = "kubermatic://openstack/uid-a" }, Refused, one, "", "names no VM of this cloud"},
-		{"VM of another Machine", func(w *mcWorld) { w.vms[0].Tags["machine-uid"] = "x" }, Refused, one, "", `the tag machine-uid of another Machine, "x"`},
+		{"provider ID of no cloud", func(w *mcWorld) { w.Nodes[0].Spec.ProviderID = "kubermatic://openstack/uid-a" }, Refused, one, "",
+			"names no VM of this cloud"},
+		{"VM of another Machine", func(w *mcWorld) { w.vms[0].Tags["machine-uid"] = "x" }, Refused, one, "",
+			`the tag machine-uid of another Machine, "x"`},
 	})
 }

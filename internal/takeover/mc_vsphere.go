@@ -54,9 +54,10 @@ func (s findings) mcVSphere(pool *Pool, config *mcProviderConfig, target *Target
 	s.datacenter(at+".datacenter", text("datacenter", spec.Datacenter), target)
 	m := &infrav1.VSphereMachine{
 		Template: below("templateVMName", spec.TemplateVMName, "vm"), Folder: below("folder", spec.Folder, "vm"),
-		ResourcePool: s.pool(at+".resourcePool", text("resourcePool", spec.ResourcePool), target),
-		Datastore:    below("datastore", spec.Datastore, "datastore"), DatastoreCluster: below("datastoreCluster", spec.DatastoreCluster, "datastore"),
-		CPUs: spec.CPUs, MemoryMiB: spec.MemoryMB,
+		ResourcePool:     s.pool(at+".resourcePool", text("resourcePool", spec.ResourcePool), target),
+		Datastore:        below("datastore", spec.Datastore, "datastore"),
+		DatastoreCluster: below("datastoreCluster", spec.DatastoreCluster, "datastore"),
+		CPUs:             spec.CPUs, MemoryMiB: spec.MemoryMB,
 	}
 	s.guestinfo(at + ".templateVMName")
 	if config.OperatingSystem != "flatcar" {
@@ -80,7 +81,8 @@ func (s findings) mcVSphere(pool *Pool, config *mcProviderConfig, target *Target
 	}
 	if text("vmAntiAffinity", spec.VMAntiAffinity) == "true" {
 		m.AntiAffinityGroup = pool.Name
-		s.addNote(at+".vmAntiAffinity", "new machines are kept apart by a rule of Drover's: delete that of %s when its machines are gone", pool.Name)
+		s.addNote(at+".vmAntiAffinity", "new machines are kept apart by a rule of Drover's: delete that of %s when its machines are gone",
+			pool.Name)
 	}
 	if text("vmGroup", spec.VMGroup) != "" {
 		s.addLost(at+".vmGroup", "new machines are in no group of VMs")

@@ -63,7 +63,8 @@ func ReadMCM(ctx context.Context, old client.Reader, namespace string, workload 
 }
 
 // read lists the objects of a kind.
-func read(ctx context.Context, old client.Reader, namespace string, api schema.GroupVersion, kind string, items *[]unstructured.Unstructured) error {
+func read(ctx context.Context, old client.Reader, namespace string, api schema.GroupVersion, kind string,
+	items *[]unstructured.Unstructured) error {
 	list := listOf(api, kind)
 	if err := old.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("listing the %ss of %s: %w", kind, api.Group, err)
@@ -243,14 +244,16 @@ func (m *MCM) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool 
 	}
 	pool.Set = set.GetName()
 	if setSpec.Replicas != spec.Replicas {
-		s.addRefused("spec.replicas", "it is %d, and %d in MachineSet %s: wait until the pool is scaled", spec.Replicas, setSpec.Replicas, set.GetName())
+		s.addRefused("spec.replicas", "it is %d, and %d in MachineSet %s: wait until the pool is scaled", spec.Replicas, setSpec.Replicas,
+			set.GetName())
 	}
 	if !equality.Semantic.DeepEqual(setSpec.Template.Spec, spec.Template.Spec) {
 		s.addRefused("spec.template", "it differs from that of MachineSet %s: wait until the pool is rolled out", set.GetName())
 	}
 	machines := of(set, m.Machines)
 	if len(machines) != int(spec.Replicas) {
-		s.addRefused("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", spec.Replicas, set.GetName(), len(machines))
+		s.addRefused("spec.replicas", "it is %d, and MachineSet %s has %d Machines: wait until the pool is scaled", spec.Replicas, set.GetName(),
+			len(machines))
 	}
 	for _, machine := range machines {
 		if one := m.machine(p, machine, &spec.Template.Spec, target); one != nil {

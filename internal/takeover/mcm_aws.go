@@ -102,9 +102,10 @@ func (s findings) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
 		s.addRefused(at+"region", "it is %q, and the DroverAccount's is %q", spec.Region, region)
 	}
 	m := &infrav1.AWSMachine{
-		InstanceType: spec.MachineType, Image: infrav1.AWSImage{ID: spec.AMI}, KeyName: spec.KeyName, DetailedMonitoring: enabledIf(spec.Monitoring),
-		InstanceProfile: spec.IAM.Name + spec.IAM.ARN, // exactly one is set
-		Tags:            maps.Clone(spec.Tags),
+		InstanceType: spec.MachineType, Image: infrav1.AWSImage{ID: spec.AMI}, KeyName: spec.KeyName,
+		DetailedMonitoring: enabledIf(spec.Monitoring),
+		InstanceProfile:    spec.IAM.Name + spec.IAM.ARN, // exactly one is set
+		Tags:               maps.Clone(spec.Tags),
 	}
 	maps.DeleteFunc(m.Tags, func(key, _ string) bool { return strings.Contains(key, mcmRoleKey) || key == "Name" })
 	if spec.EBSOptimized {
@@ -133,8 +134,9 @@ func (s findings) awsDisks(m *infrav1.AWSMachine, devices []mcmAWSDevice) {
 	const at = "providerSpec.blockDevices"
 	for _, d := range devices {
 		volume := infrav1.AWSVolume{
-			SizeGiB: d.EBS.VolumeSize, Type: infrav1.AWSVolumeType(d.EBS.VolumeType), IOPS: d.EBS.IOPS, ThroughputMiBps: ptr.Deref(d.EBS.Throughput, 0),
-			Encryption: stateOf(d.EBS.Encrypted), KMSKeyID: ptr.Deref(d.EBS.KMSKeyID, ""),
+			SizeGiB: d.EBS.VolumeSize, Type: infrav1.AWSVolumeType(d.EBS.VolumeType), IOPS: d.EBS.IOPS,
+			ThroughputMiBps: ptr.Deref(d.EBS.Throughput, 0),
+			Encryption:      stateOf(d.EBS.Encrypted), KMSKeyID: ptr.Deref(d.EBS.KMSKeyID, ""),
 		}
 		if !ptr.Deref(d.EBS.DeleteOnTermination, true) {
 			s.addLost(at+".ebs.deleteOnTermination", "the disks of new machines are deleted with them")
@@ -198,7 +200,8 @@ func (s findings) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterf
 			continue
 		}
 		m.NetworkInterfaces = append(m.NetworkInterfaces, infrav1.AWSNetworkInterface{
-			Type: infrav1.AWSInterfaceType(ptr.Deref(one.InterfaceType, string(infrav1.AWSInterface))), NetworkCard: one.NetworkCardIndex, DeviceIndex: ptr.To(ptr.Deref(one.DeviceIndex, int32(i))),
+			Type: infrav1.AWSInterfaceType(ptr.Deref(one.InterfaceType, string(infrav1.AWSInterface))), NetworkCard: one.NetworkCardIndex,
+			DeviceIndex: ptr.To(ptr.Deref(one.DeviceIndex, int32(i))),
 		})
 		if one.SubnetID != first.SubnetID {
 			s.addLost(at+".subnetID", "all interfaces of new machines are in the subnet of the first one, %s", first.SubnetID)

@@ -120,17 +120,20 @@ func (s findings) azure(pool *Pool, class *unstructured.Unstructured, target *Ta
 		return
 	}
 	s.azureAccount(at, spec.Location, spec.ResourceGroup, target)
-	if c, account := spec.Cloud, target.Account.Spec.Cloud.Azure; c != nil && account.Custom == (infrav1.AzureCustomCloud{}) && !strings.EqualFold(c.Name, string(account.Cloud)) && (account.Cloud != "" || c.Name != "AzurePublic") {
+	if c, account := spec.Cloud, target.Account.Spec.Cloud.Azure; c != nil && account.Custom == (infrav1.AzureCustomCloud{}) &&
+		!strings.EqualFold(c.Name, string(account.Cloud)) && (account.Cloud != "" || c.Name != "AzurePublic") {
 		s.addRefused(at+"cloudConfiguration.name", "it is %q, and the DroverAccount's is %q", c.Name, account.Cloud)
 	}
 	p := &spec.Properties
 	nic := infrav1.AzureNetworkInterface{
-		SubnetID:              target.onAzure(spec.SubnetInfo.VnetResourceGroup, "Microsoft.Network/virtualNetworks", spec.SubnetInfo.VnetName+"/subnets/"+spec.SubnetInfo.SubnetName),
+		SubnetID: target.onAzure(spec.SubnetInfo.VnetResourceGroup, "Microsoft.Network/virtualNetworks",
+			spec.SubnetInfo.VnetName+"/subnets/"+spec.SubnetInfo.SubnetName),
 		AcceleratedNetworking: enabledIf(ptr.Deref(p.Network.Accelerated, false)), IPForwarding: infrav1.FeatureEnabled, // always, there
 	}
 	m := &infrav1.AzureMachine{
-		VMSize: p.Hardware.VMSize, Image: s.mcmAzureImage(&p.Storage.Image), NetworkInterfaces: []infrav1.AzureNetworkInterface{nic}, DiskController: infrav1.AzureDiskController(p.Storage.DiskController),
-		AdminUsername: p.OS.AdminUsername, Tags: maps.Clone(spec.Tags),
+		VMSize: p.Hardware.VMSize, Image: s.mcmAzureImage(&p.Storage.Image), NetworkInterfaces: []infrav1.AzureNetworkInterface{nic},
+		DiskController: infrav1.AzureDiskController(p.Storage.DiskController),
+		AdminUsername:  p.OS.AdminUsername, Tags: maps.Clone(spec.Tags),
 	}
 	maps.DeleteFunc(m.Tags, func(key, _ string) bool { return strings.Contains(key, mcmServerRoleKey) })
 	if key := strings.TrimSpace(p.OS.Linux.SSH.Keys.Data); key != "" {
@@ -145,7 +148,8 @@ func (s findings) azure(pool *Pool, class *unstructured.Unstructured, target *Ta
 
 func (s findings) mcmAzureImage(i *mcmAzureImage) infrav1.AzureImage {
 	const at = "providerSpec.properties.storageProfile.imageReference."
-	image := infrav1.AzureImage{ID: i.ID, CommunityGalleryImageID: ptr.Deref(i.CommunityGallery, ""), SharedGalleryImageID: ptr.Deref(i.SharedGallery, "")}
+	image := infrav1.AzureImage{ID: i.ID, CommunityGalleryImageID: ptr.Deref(i.CommunityGallery, ""),
+		SharedGalleryImageID: ptr.Deref(i.SharedGallery, "")}
 	if urn := ptr.Deref(i.URN, ""); urn != "" {
 		if image.Marketplace = marketplaceImage(urn); image.Marketplace == nil {
 			s.addRefused(at+"urn", "it is %q, and must be PUBLISHER:OFFER:SKU:VERSION", urn)
@@ -159,7 +163,8 @@ func (s findings) mcmAzureImage(i *mcmAzureImage) infrav1.AzureImage {
 func (s findings) azureDisks(m *infrav1.AzureMachine, p *mcmAzureProperties) {
 	const at = "providerSpec.properties.storageProfile."
 	root := &p.Storage.OSDisk
-	m.OSDisk = &infrav1.AzureOSDisk{SizeGiB: root.SizeGB, Type: infrav1.AzureOSDiskType(root.Managed.Type), Caching: infrav1.AzureCaching(root.Caching)}
+	m.OSDisk = &infrav1.AzureOSDisk{SizeGiB: root.SizeGB, Type: infrav1.AzureOSDiskType(root.Managed.Type),
+		Caching: infrav1.AzureCaching(root.Caching)}
 	if root.Managed.Security != nil {
 		m.OSDisk.SecurityEncryptionType = infrav1.AzureDiskSecurity(ptr.Deref(root.Managed.Security.EncryptionType, ""))
 	}

@@ -130,7 +130,8 @@ func (s findings) gcpDisks(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) 
 			s.addNote(at+"labels", "the disks of new machines have the machine's labels")
 		}
 		if d.Type == "SCRATCH" {
-			m.LocalSSDs = infrav1.GCPLocalSSDs{Interface: cmp.Or(m.LocalSSDs.Interface, infrav1.GCPDiskInterface(d.Interface)), Count: m.LocalSSDs.Count + 1}
+			m.LocalSSDs = infrav1.GCPLocalSSDs{Interface: cmp.Or(m.LocalSSDs.Interface, infrav1.GCPDiskInterface(d.Interface)),
+				Count: m.LocalSSDs.Count + 1}
 			continue
 		}
 		disk := infrav1.GCPDisk{SizeGiB: d.SizeGB, Type: d.Type, IOPS: d.IOPS, ThroughputMiBps: d.Throughput}
@@ -205,7 +206,8 @@ func (s findings) gcpRest(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) {
 		s.addRefused(at+"serviceAccounts", "there are %d, and a machine has one", len(spec.ServiceAccounts))
 	}
 	if shielded := spec.Shielded; shielded != nil {
-		m.Shielded = infrav1.GCPShielded{SecureBoot: stateIfSet(shielded.SecureBoot), VTPM: stateIfSet(shielded.VTPM), IntegrityMonitoring: stateIfSet(shielded.IntegrityMonitoring)}
+		m.Shielded = infrav1.GCPShielded{SecureBoot: stateIfSet(shielded.SecureBoot), VTPM: stateIfSet(shielded.VTPM),
+			IntegrityMonitoring: stateIfSet(shielded.IntegrityMonitoring)}
 	}
 	m.NestedVirtualization = enabledIf(spec.Advanced != nil && spec.Advanced.NestedVirtualization)
 }

@@ -200,7 +200,8 @@ func (s findings) kubevirtVolume(field string, from map[string]any) *infrav1.Kub
 			Storage string `json:"storage"`
 		} `json:"requests"`
 	}{}
-	s.known(field+".pvc", pvc, map[string]any{"accessModes": &modes, "storageClassName": &v.StorageClassName, "volumeMode": &v.VolumeMode, "resources": &resources})
+	s.known(field+".pvc", pvc, map[string]any{"accessModes": &modes, "storageClassName": &v.StorageClassName, "volumeMode": &v.VolumeMode,
+		"resources": &resources})
 	if len(modes) > 0 {
 		v.AccessMode = modes[0]
 	}

@@ -74,7 +74,8 @@ func (s findings) openstack(pool *Pool, class *unstructured.Unstructured, target
 	own := len(m.Ports) > 0 && len(m.Ports[0].FixedIPs) > 0 // a port of the machine's name
 	switch {
 	case spec.RootDiskSize > 0 && spec.RootDiskType != nil: // a volume of its name, in its zone
-		m.RootVolume = infrav1.OpenStackVolume{SizeGiB: spec.RootDiskSize, Type: *spec.RootDiskType, InMachineZone: enabledIf(spec.AvailabilityZone != "")}
+		m.RootVolume = infrav1.OpenStackVolume{SizeGiB: spec.RootDiskSize, Type: *spec.RootDiskType,
+			InMachineZone: enabledIf(spec.AvailabilityZone != "")}
 		own = true
 	case spec.RootDiskSize > 0:
 		m.RootVolume = infrav1.OpenStackVolume{SizeGiB: spec.RootDiskSize}
@@ -110,7 +111,8 @@ func (s findings) openstackPorts(m *infrav1.OpenStackMachine, spec *mcmOpenStack
 		subnets = nil
 	}
 	if len(pods) > 1 {
-		s.addNote(at+"podNetworkCIDRs", "the ports of new machines let all of %s pass, and those of the old ones only one", strings.Join(pods, ", "))
+		s.addNote(at+"podNetworkCIDRs", "the ports of new machines let all of %s pass, and those of the old ones only one",
+			strings.Join(pods, ", "))
 	}
 	for _, n := range networks {
 		port := infrav1.OpenStackPort{Network: n.ID, SecurityGroups: spec.SecurityGroups}

@@ -109,7 +109,8 @@ func vmsOf(machines []unstructured.Unstructured, tagged func(*unstructured.Unstr
 		tags["Name"] = machines[i].GetName()
 		vms = append(vms, tagging.Instance{
 			Resource: cloud.Resource{
-				ID: id[strings.LastIndex(id, "/")+1:], ProviderID: "aws:///" + zone + id[strings.LastIndex(id, "/"):], State: cloud.StateRunning, ImageID: "ami-0a1b2c3d4e5f60718",
+				ID: id[strings.LastIndex(id, "/")+1:], ProviderID: "aws:///" + zone + id[strings.LastIndex(id, "/"):], State: cloud.StateRunning,
+				ImageID: "ami-0a1b2c3d4e5f60718",
 			},
 			Type: "m5.large", Tags: tags,
 		})
@@ -262,8 +263,10 @@ func TestFindings(t *testing.T) {
 		{"pool deleted", deployment("metadata.deletionTimestamp", deleted), Refused, pool, "metadata.deletionTimestamp", "is being deleted"},
 		{"pool frozen", deployment("metadata.labels", map[string]any{"freeze": "True"}), Refused, pool, "metadata.labels", "frozen"},
 		{"rollback", deployment("spec.rollbackTo", map[string]any{"revision": int64(1)}), Refused, pool, "spec.rollbackTo", "under way"},
-		{"in place", deployment("spec.strategy", map[string]any{"type": "InPlaceUpdate", "inPlaceUpdate": map[string]any{"orchestrationType": "Auto"}}), Lost, pool, "spec.strategy.type", "in place"},
-		{"preserved ones", deployment("spec.autoPreserveFailedMachineMax", int64(1)), Lost, pool, "spec.autoPreserveFailedMachineMax", "no failed machines"},
+		{"in place", deployment("spec.strategy", map[string]any{"type": "InPlaceUpdate",
+			"inPlaceUpdate": map[string]any{"orchestrationType": "Auto"}}), Lost, pool, "spec.strategy.type", "in place"},
+		{"preserved ones", deployment("spec.autoPreserveFailedMachineMax", int64(1)), Lost, pool, "spec.autoPreserveFailedMachineMax",
+			"no failed machines"},
 		{"deadline", deployment("spec.progressDeadlineSeconds", int64(600)), Noted, pool, "spec.progressDeadlineSeconds", "no deadline"},
 		{"namespace of the class", func(w *world) {
 			set(&w.Deployments[0], "spec.template.spec.class.namespace", "x")
@@ -276,10 +279,14 @@ func TestFindings(t *testing.T) {
 		}, Refused, pool, "spec.replicas", "has 2 Machines"},
 		{"set scaling", func(w *world) { set(&w.Sets[0], "spec.replicas", int64(3)) }, Refused, pool, "spec.replicas", "3 in MachineSet"},
 		{"rolling out", func(w *world) { set(&w.Sets[1], "spec.replicas", int64(1)) }, Refused, pool, "", "2 MachineSets have machines"},
-		{"not rolled out", func(w *world) { set(&w.Sets[0], "spec.template.spec.drainTimeout", "2h") }, Refused, pool, "spec.template", "differs from that of MachineSet"},
-		{"set frozen", func(w *world) { set(&w.Sets[0], "metadata.labels", map[string]any{"freeze": "True"}) }, Refused, "MachineSet workers-z1-6d4f5", "metadata.labels", "frozen"},
-		{"set of nobody", func(w *world) { set(&w.Sets[1], "metadata.ownerReferences", nil) }, Refused, "MachineSet workers-z1-85c9b", "", "no MachineDeployment"},
-		{"annotations", both("nodeTemplate.metadata.annotations", map[string]any{"a": "1"}), Lost, pool, "spec.template.spec.nodeTemplate.metadata.annotations", "annotations a"},
+		{"not rolled out", func(w *world) { set(&w.Sets[0], "spec.template.spec.drainTimeout", "2h") }, Refused, pool, "spec.template",
+			"differs from that of MachineSet"},
+		{"set frozen", func(w *world) { set(&w.Sets[0], "metadata.labels", map[string]any{"freeze": "True"}) }, Refused,
+			"MachineSet workers-z1-6d4f5", "metadata.labels", "frozen"},
+		{"set of nobody", func(w *world) { set(&w.Sets[1], "metadata.ownerReferences", nil) }, Refused, "MachineSet workers-z1-85c9b", "",
+			"no MachineDeployment"},
+		{"annotations", both("nodeTemplate.metadata.annotations", map[string]any{"a": "1"}), Lost, pool,
+			"spec.template.spec.nodeTemplate.metadata.annotations", "annotations a"},
 		{"node spec", both("nodeTemplate.spec.unschedulable", true), Lost, pool, "spec.template.spec.nodeTemplate.spec", "only the taints"},
 		{"preserve timeout", both("machinePreserveTimeout", "96h"), Noted, pool, "spec.template.spec.machinePreserveTimeout", "skip-remediation"},
 		{"update timeout", both("inPlaceUpdateTimeout", "20m"), Noted, pool, "spec.template.spec.inPlaceUpdateTimeout", "replaces"},
@@ -300,12 +307,14 @@ func TestFindings(t *testing.T) {
 		{"not Ready", func(w *world) { w.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown }, Refused, one, "", "is not Ready"},
 		{"Node deleted", func(w *world) { now := metav1.Now(); w.Nodes[0].DeletionTimestamp = &now }, Refused, one, "", "is being deleted"},
 		{"preserved", machine("metadata.annotations", map[string]any{mcmPreserve: "now"}), Refused, one, "metadata.annotations", mcmPreserve},
-		{"preserved Node", func(w *world) { w.Nodes[0].Annotations = map[string]string{mcmPreserve: "when-failed"} }, Refused, one, "metadata.annotations", mcmPreserve},
+		{"preserved Node", func(w *world) { w.Nodes[0].Annotations = map[string]string{mcmPreserve: "when-failed"} }, Refused, one,
+			"metadata.annotations", mcmPreserve},
 		{"updated in place", func(w *world) {
 			w.Nodes[0].Labels = map[string]string{"node.machine.sapcloud.io/selected-for-update": "true"}
 		}, Refused, one, "", "updated in place"},
 		{"Node of no VM", func(w *world) { w.Nodes[0].Spec.ProviderID = "" }, Refused, one, "", "names no VM of this cloud"},
-		{"not the same VM", machine("spec.providerID", "aws:///eu-central-1/i-0000000000000000b"), Refused, one, "spec.providerID", "not the same VM"},
+		{"not the same VM", machine("spec.providerID", "aws:///eu-central-1/i-0000000000000000b"), Refused, one, "spec.providerID",
+			"not the same VM"},
 		{"unknown field of a machine", machine("spec.surprise", "x"), Refused, one, "spec", `unknown field "surprise"`},
 		// VMs
 		{"no VM", func(w *world) { w.vms = w.vms[1:] }, Refused, one, "", "no VM i-0000000000000000a"},
@@ -316,7 +325,8 @@ func TestFindings(t *testing.T) {
 			w.vms = append(w.vms, again)
 		}, Refused, one, "", "2 VMs have its name, i-0000000000000000a and i-0f"},
 		{"another name", func(w *world) { w.vms[0].Tags["Name"] = "x" }, Refused, one, "", `has the name "x"`},
-		{"another zone", func(w *world) { w.vms[0].ProviderID = "aws:///eu-central-1c/i-0000000000000000a" }, Refused, one, "", "is aws:///eu-central-1c/i-0"},
+		{"another zone", func(w *world) { w.vms[0].ProviderID = "aws:///eu-central-1c/i-0000000000000000a" }, Refused, one, "",
+			"is aws:///eu-central-1c/i-0"},
 		{"tags of another machine", func(w *world) { w.vms[0].Token = "other" }, Refused, one, "", "tags of Drover already"},
 		{"tags of another cluster", func(w *world) { w.vms[0].OwnershipID = "other" }, Refused, one, "", "tags of Drover already"},
 		{"another type", func(w *world) { w.vms[0].Type = "m5.xlarge" }, Noted, one, "", "the next rollout makes it m5.large"},
@@ -327,32 +337,48 @@ func TestFindings(t *testing.T) {
 		// the class
 		{"class deleted", class("metadata.deletionTimestamp", deleted), Refused, first, "metadata.deletionTimestamp", "is being deleted"},
 		{"another cloud", class("provider", "Azure"), Refused, first, "provider", `"Azure"`},
-		{"virtual capacity", class("nodeTemplate.virtualCapacity", map[string]any{"x": "1"}), Lost, first, "nodeTemplate.virtualCapacity", "do not get it"},
+		{"virtual capacity", class("nodeTemplate.virtualCapacity", map[string]any{"x": "1"}), Lost, first, "nodeTemplate.virtualCapacity",
+			"do not get it"},
 		{"unknown field of the cloud", provider("surprise", "x"), Refused, first, "providerSpec", `unknown field "surprise"`},
 		{"region", provider("region", "eu-west-1"), Refused, first, "providerSpec.region", `"eu-west-1"`},
-		{"no role", provider("tags", map[string]any{"kubernetes.io/cluster/blue": "1"}), Refused, first, "providerSpec.tags", "0 keys contain kubernetes.io/role/"},
+		{"no role", provider("tags", map[string]any{"kubernetes.io/cluster/blue": "1"}), Refused, first, "providerSpec.tags",
+			"0 keys contain kubernetes.io/role/"},
 		{"source check", provider("srcAndDstChecksEnabled", false), Lost, first, "providerSpec.srcAndDstChecksEnabled", "stays on"},
-		{"disks kept", func(w *world) { device(w, 0, "ebs.deleteOnTermination", false) }, Lost, first, "providerSpec.blockDevices.ebs.deleteOnTermination", "deleted with them"},
+		{"disks kept", func(w *world) { device(w, 0, "ebs.deleteOnTermination", false) }, Lost, first,
+			"providerSpec.blockDevices.ebs.deleteOnTermination", "deleted with them"},
 		{"no device", func(w *world) { device(w, 1, "noDevice", "x") }, Lost, first, "providerSpec.blockDevices.noDevice", "all devices"},
-		{"instance store", func(w *world) { device(w, 1, "virtualName", "ephemeral0") }, Lost, first, "providerSpec.blockDevices.virtualName", "instance store"},
-		{"root of a snapshot", func(w *world) { device(w, 0, "ebs.snapshotID", "snap-0") }, Lost, first, "providerSpec.blockDevices.ebs.snapshotID", "from the image"},
-		{"no root", func(w *world) { device(w, 0, "deviceName", "/dev/sda1") }, Refused, first, "providerSpec.blockDevices.deviceName", "root volume"},
+		{"instance store", func(w *world) { device(w, 1, "virtualName", "ephemeral0") }, Lost, first, "providerSpec.blockDevices.virtualName",
+			"instance store"},
+		{"root of a snapshot", func(w *world) { device(w, 0, "ebs.snapshotID", "snap-0") }, Lost, first,
+			"providerSpec.blockDevices.ebs.snapshotID", "from the image"},
+		{"no root", func(w *world) { device(w, 0, "deviceName", "/dev/sda1") }, Refused, first, "providerSpec.blockDevices.deviceName",
+			"root volume"},
 		{"no interface", provider("networkInterfaces", []any{}), Refused, first, "providerSpec.networkInterfaces", "there is none"},
-		{"efa-only", func(w *world) { networkInterface(w, "interfaceType", "efa-only") }, Lost, first, "providerSpec.networkInterfaces.interfaceType", `"efa-only"`},
-		{"another card", func(w *world) { networkInterface(w, "networkCardIndex", int64(1)) }, Refused, first, "providerSpec.networkInterfaces.deviceIndex", "index 0 on card 0"},
-		{"prefixes", func(w *world) { networkInterface(w, "ipv6PrefixCount", int64(1)) }, Lost, first, "providerSpec.networkInterfaces.ipv6PrefixCount", "no IPv6 prefixes"},
-		{"interfaces kept", func(w *world) { networkInterface(w, "deleteOnTermination", false) }, Lost, first, "providerSpec.networkInterfaces.deleteOnTermination", "deleted with them"},
-		{"description", func(w *world) { networkInterface(w, "description", "x") }, Noted, first, "providerSpec.networkInterfaces.description", "tags instead"},
-		{"market", provider("instanceMarketOptions", map[string]any{"marketType": "interruptible-capacity-reservation"}), Lost, first, "providerSpec.instanceMarketOptions.marketType", "can't be bought"},
+		{"efa-only", func(w *world) { networkInterface(w, "interfaceType", "efa-only") }, Lost, first,
+			"providerSpec.networkInterfaces.interfaceType", `"efa-only"`},
+		{"another card", func(w *world) { networkInterface(w, "networkCardIndex", int64(1)) }, Refused, first,
+			"providerSpec.networkInterfaces.deviceIndex", "index 0 on card 0"},
+		{"prefixes", func(w *world) { networkInterface(w, "ipv6PrefixCount", int64(1)) }, Lost, first,
+			"providerSpec.networkInterfaces.ipv6PrefixCount", "no IPv6 prefixes"},
+		{"interfaces kept", func(w *world) { networkInterface(w, "deleteOnTermination", false) }, Lost, first,
+			"providerSpec.networkInterfaces.deleteOnTermination", "deleted with them"},
+		{"description", func(w *world) { networkInterface(w, "description", "x") }, Noted, first, "providerSpec.networkInterfaces.description",
+			"tags instead"},
+		{"market", provider("instanceMarketOptions", map[string]any{"marketType": "interruptible-capacity-reservation"}), Lost, first,
+			"providerSpec.instanceMarketOptions.marketType", "can't be bought"},
 		{"placement group", provider("placement.groupId", "pg-0"), Lost, first, "providerSpec.placement.groupId", "by name"},
-		{"partition", provider("placement.partitionNumber", int64(2)), Lost, first, "providerSpec.placement.partitionNumber", "no placement group"},
+		{"partition", provider("placement.partitionNumber", int64(2)), Lost, first, "providerSpec.placement.partitionNumber",
+			"no placement group"},
 		{"affinity", provider("placement.affinity", "host"), Lost, first, "providerSpec.placement.affinity", "not bound"},
-		{"no metadata", provider("instanceMetadataOptions.httpEndpoint", "disabled"), Lost, first, "providerSpec.instanceMetadataOptions.httpEndpoint", "reach the instance metadata"},
+		{"no metadata", provider("instanceMetadataOptions.httpEndpoint", "disabled"), Lost, first,
+			"providerSpec.instanceMetadataOptions.httpEndpoint", "reach the instance metadata"},
 		{"tokens", provider("instanceMetadataOptions.httpTokens", nil), Noted, first, "providerSpec.instanceMetadataOptions", "session token"},
 		// its autoscaler
 		{"autoscaler", func(w *world) {
-			container := corev1.Container{Command: []string{"./cluster-autoscaler", "--nodes=1:5:old.spot-x", "--nodes=0:7:other.workers-z1", "--nodes=2:9:old.workers-z1"}}
-			w.Autoscalers = []appsv1.Deployment{{Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{container}}}}}}
+			container := corev1.Container{Command: []string{"./cluster-autoscaler", "--nodes=1:5:old.spot-x", "--nodes=0:7:other.workers-z1",
+				"--nodes=2:9:old.workers-z1"}}
+			w.Autoscalers = []appsv1.Deployment{{Spec: appsv1.DeploymentSpec{
+				Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{container}}}}}}
 		}, Noted, pool, "", "between 2 and 9 machines"},
 	})
 }
@@ -379,7 +405,8 @@ func testFindings[W interface{ plan(drop ...string) *Plan }](t *testing.T, fixtu
 			p := w.plan()
 			more := slices.DeleteFunc(p.sorted(), func(f Finding) bool { return slices.Contains(before, f) })
 			g.Expect(more).To(ConsistOf(And(
-				HaveField("Severity", c.severity), HaveField("Object", c.object), HaveField("Field", c.field), HaveField("Message", ContainSubstring(c.message)),
+				HaveField("Severity", c.severity), HaveField("Object", c.object), HaveField("Field", c.field),
+				HaveField("Message", ContainSubstring(c.message)),
 			)))
 			g.Expect(p.Blocked() == 0).To(Equal(c.severity == Noted))
 			if c.severity != Lost {
@@ -396,5 +423,6 @@ func testFindings[W interface{ plan(drop ...string) *Plan }](t *testing.T, fixtu
 func TestDropNothing(t *testing.T) {
 	t.Parallel()
 	p := newWorld(t).plan("providerSpec.srcAndDstChecksEnabled")
-	NewWithT(t).Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Refused), HaveField("Object", "--drop providerSpec.srcAndDstChecksEnabled"))))
+	NewWithT(t).Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Refused),
+		HaveField("Object", "--drop providerSpec.srcAndDstChecksEnabled"))))
 }

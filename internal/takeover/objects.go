@@ -341,7 +341,8 @@ func causesOf(err error) []metav1.StatusCause {
 	if judged && status.Details != nil && len(status.Details.Causes) > 0 {
 		return status.Details.Causes
 	}
-	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || strings.Contains(status.Message, "denied the request") || strings.Contains(status.Message, "denied request") {
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || strings.Contains(status.Message, "denied the request") ||
+		strings.Contains(status.Message, "denied request") {
 		return []metav1.StatusCause{{Message: status.Message}}
 	}
 	return nil

@@ -39,7 +39,8 @@ func TestTrySaysWhy(t *testing.T) {
 	policy.ErrStatus.Message = "ValidatingAdmissionPolicy 'sizes' with binding 'sizes' denied request: too large"
 	rights := apierrors.NewForbidden(template, "spot", nil)
 	rights.ErrStatus.Message = `drovermachinetemplates is forbidden: User "alice" cannot create`
-	bare := &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "something is wrong"}}
+	bare := &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
+		Message: "something is wrong"}}
 	for name, c := range map[string]struct {
 		err        error
 		field, why string // both empty: an error
@@ -74,7 +75,8 @@ func TestTrySaysWhy(t *testing.T) {
 			}
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(p.Findings).To(ContainElement(And(
-				HaveField("Severity", Refused), HaveField("Object", "DroverMachineTemplate spot"), HaveField("Field", c.field), HaveField("Message", ContainSubstring(c.why)),
+				HaveField("Severity", Refused), HaveField("Object", "DroverMachineTemplate spot"), HaveField("Field", c.field),
+				HaveField("Message", ContainSubstring(c.why)),
 			)))
 			g.Expect(p.Blocked()).To(Equal(1))
 		})

@@ -241,13 +241,15 @@ func (p *Plan) MatchInstances(keys []string, listed []tagging.Instance, target *
 			vm := byID[m.Instance]
 			delete(byID, m.Instance)
 			if vm == nil {
-				s.addRefused("", "the account has no VM %s with the tags %s: check the DroverAccount's region or namespace, and its credentials", m.Instance, strings.Join(keys, " and "))
+				s.addRefused("", "the account has no VM %s with the tags %s: check the DroverAccount's region or namespace, and its credentials",
+					m.Instance, strings.Join(keys, " and "))
 				continue
 			}
 			s.compare(pool, m, vm, target)
 			if same := names[m.vm()]; len(same) > 1 {
 				slices.Sort(same)
-				s.addRefused("", "%d VMs have its name, %s: let the other system delete the one that it does not use", len(same), strings.Join(same, " and "))
+				s.addRefused("", "%d VMs have its name, %s: let the other system delete the one that it does not use", len(same),
+					strings.Join(same, " and "))
 			}
 		}
 	}
@@ -291,7 +293,8 @@ func (s findings) compare(pool *Pool, m Machine, vm *tagging.Instance, target *T
 	if aws := pool.Machine.Cloud.AWS; aws != nil {
 		if aws.Image.ID == "" {
 			aws.Image.ID = vm.ImageID
-			s.plan.findingsFor("MachineDeployment", pool.Name).addNote("", "it names no image: new machines get that of VM %s, %s", vm.ID, vm.ImageID)
+			s.plan.findingsFor("MachineDeployment", pool.Name).addNote("", "it names no image: new machines get that of VM %s, %s", vm.ID,
+				vm.ImageID)
 		}
 		size, image = aws.InstanceType, aws.Image.ID
 	}
@@ -304,7 +307,8 @@ func (s findings) compare(pool *Pool, m Machine, vm *tagging.Instance, target *T
 			about := s.plan.findingsFor("MachineDeployment", pool.Name)
 			about.addNote("", "it names no image: new machines get that of VM %s, %s", vm.Tags[nameKey], vm.ImageID)
 			if !buy(&azure.Image, pool.plan) {
-				about.addRefused("", "its purchase plan, %s %s %s, is not that of the image of VM %s: name the image and its plan", pool.plan.Publisher, pool.plan.Product, pool.plan.Name, vm.Tags[nameKey])
+				about.addRefused("", "its purchase plan, %s %s %s, is not that of the image of VM %s: name the image and its plan", pool.plan.Publisher,
+					pool.plan.Product, pool.plan.Name, vm.Tags[nameKey])
 			}
 		}
 		size, image = azure.VMSize, imageOnAzure(&azure.Image)

@@ -63,7 +63,8 @@ func (t *Takeover) Status(ctx context.Context) (*Status, error) {
 	}
 	return &Status{
 		Cluster: t.Cluster, Paused: paused, Held: held, Tagged: len(tagged), Next: step,
-		Staged: map[string]int{"MachineDeployment": len(s.deployments), "MachineSet": len(s.sets), "Machine": len(s.machines), "DroverMachine": len(s.vms)},
+		Staged: map[string]int{"MachineDeployment": len(s.deployments), "MachineSet": len(s.sets), "Machine": len(s.machines),
+			"DroverMachine": len(s.vms)},
 	}, nil
 }
 

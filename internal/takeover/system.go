@@ -58,8 +58,9 @@ func MachineController() System {
 	return System{
 		Name: "machine-controller", Read: ReadMC,
 		leases: []string{"machine-controller"}, api: mcAPI,
-		kinds:          kindsOf(mcAPI, "Machine", "MachineSet", "MachineDeployment"),
-		finalizers:     append([]string{"machine-delete-finalizer", "machine-node-delete-finalizer", mcAddress, "foregroundDeletion"}, mcCleanups...),
+		kinds: kindsOf(mcAPI, "Machine", "MachineSet", "MachineDeployment"),
+		finalizers: append([]string{"machine-delete-finalizer", "machine-node-delete-finalizer", mcAddress, "foregroundDeletion"},
+			mcCleanups...),
 		nodeLabel:      "machine-controller/owned-by",
 		nodeAnnotation: "cluster.k8s.io/machine",
 	}

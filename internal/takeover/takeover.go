@@ -374,7 +374,8 @@ func (t *Takeover) mayRollBack(ctx context.Context, s *staged, tagged map[string
 	}
 	for _, d := range s.deployments {
 		machines := &clusterv1.MachineList{}
-		if err := t.Management.List(ctx, machines, client.InNamespace(t.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: d.Name}); err != nil {
+		if err := t.Management.List(ctx, machines, client.InNamespace(t.Namespace),
+			client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: d.Name}); err != nil {
 			return "", fmt.Errorf("listing the Machines of MachineDeployment %s: %w", d.Name, err)
 		}
 		for i := range machines.Items {

@@ -36,10 +36,12 @@ func TestRollbackWithoutManagers(t *testing.T) {
 		"both are stopped":                  {managers: []client.Object{core(0, 0), drover(0, 0)}, assume: true},
 		"only Drover, and the rest is seen": {managers: []client.Object{core(1, 1), drover(0, 0)}, assume: true, paused: []string{"Machine"}},
 		"only Drover":                       {managers: []client.Object{core(1, 1), drover(0, 0)}, assume: true, waits: true},
-		"only Cluster API, the rest seen":   {managers: []client.Object{core(0, 0), drover(1, 1)}, assume: true, paused: []string{"DroverMachine"}},
-		"one still ends":                    {managers: []client.Object{core(0, 0), drover(0, 1)}, assume: true, waits: true},
-		"a second Deployment of Drover's":   {managers: []client.Object{core(0, 0), drover(0, 0), manager("shard", "infrastructure-drover", 1, 1)}, assume: true, waits: true},
-		"none is there":                     {assume: true, waits: true},
+		"only Cluster API, the rest seen": {managers: []client.Object{core(0, 0), drover(1, 1)}, assume: true,
+			paused: []string{"DroverMachine"}},
+		"one still ends": {managers: []client.Object{core(0, 0), drover(0, 1)}, assume: true, waits: true},
+		"a second Deployment of Drover's": {managers: []client.Object{core(0, 0), drover(0, 0),
+			manager("shard", "infrastructure-drover", 1, 1)}, assume: true, waits: true},
+		"none is there": {assume: true, waits: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -60,7 +62,8 @@ func TestRollbackWithoutManagers(t *testing.T) {
 					s.vms[0].Status.Conditions = seen
 				}
 			}
-			api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(c.managers...).WithObjects(s.machines[0].DeepCopy(), s.vms[0].DeepCopy()).Build()
+			api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(c.managers...).WithObjects(s.machines[0].DeepCopy(),
+				s.vms[0].DeepCopy()).Build()
 			takeover := &Takeover{Management: api, AssumeStopped: c.assume}
 			ctx, cancel := context.WithCancel(t.Context())
 			if c.waits {

@@ -86,8 +86,10 @@ func TestFindingsOnVSphere(t *testing.T) {
 				tagging.Instance{Resource: cloud.Resource{ID: "y"}, Tags: map[string]string{mcmCluster: "red", mcmRole: "node"}})
 		}, Noted, "VM x", "", "is of no Machine"},
 		{"another size", func(w *world) { w.vms[0].Type = "2 CPUs, 8192 MiB" }, Noted, one, "", "the next rollout makes it 4 CPUs, 8192 MiB"},
-		{"provider ID of another form", func(w *world) { w.Nodes[0].Spec.ProviderID = "vsphere://eu/x" }, Refused, one, "", "names no VM of this cloud"},
-		{"not the same VM", func(w *world) { set(&w.Machines[0], "spec.providerID", "vsphere://eu/x") }, Refused, one, "spec.providerID", "not the same VM"},
+		{"provider ID of another form", func(w *world) { w.Nodes[0].Spec.ProviderID = "vsphere://eu/x" }, Refused, one, "",
+			"names no VM of this cloud"},
+		{"not the same VM", func(w *world) { set(&w.Machines[0], "spec.providerID", "vsphere://eu/x") }, Refused, one, "spec.providerID",
+			"not the same VM"},
 	})
 }
 
@@ -142,7 +144,8 @@ func TestPlaceOnVSphere(t *testing.T) {
 	g.Expect(place()).To(And(HaveField("ResourcePool", "cluster-b/Resources"), HaveField("Host", ""), HaveField("Datastore", "")))
 	set(&w.Classes[0], "providerSpec.hostSystem", "/dc1/host/cluster-c/esx-1")
 	set(&w.Classes[0], "providerSpec.datastoreCluster", "san")
-	g.Expect(place()).To(And(HaveField("ResourcePool", "cluster-c/Resources"), HaveField("Host", "cluster-c/esx-1"), HaveField("DatastoreCluster", "san")))
+	g.Expect(place()).To(And(HaveField("ResourcePool", "cluster-c/Resources"), HaveField("Host", "cluster-c/esx-1"),
+		HaveField("DatastoreCluster", "san")))
 	for _, field := range []string{"hostSystem", "computeCluster", "resourcePool"} {
 		set(&w.Classes[0], "providerSpec."+field, nil)
 	}

@@ -47,7 +47,8 @@ func TestSeparateAuthorities(t *testing.T) {
 	_, config := e.machine(t, e.cluster(t, "separate", admin), "separate-1")
 	files := filesIn(g, e.data(t, config))
 	g.Expect(string(files[render.CAPath])).To(Equal(string(servers.pem)), "the machine's connections to the API server")
-	published := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "extension-apiserver-authentication"}}
+	published := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem,
+		Name: "extension-apiserver-authentication"}}
 	g.Expect(e.Get(t.Context(), clientKey(published), published)).To(Succeed())
 	g.Expect(published.Data["client-ca-file"]).To(Equal(string(clients)))
 	g.Expect(letsIn(t, files, e.AdminConfig().TLSClientConfig)).To(BeTrue())
@@ -123,8 +124,9 @@ func newServingAuthority(t *testing.T) *servingAuthority {
 	g := NewWithT(t)
 	a := &servingAuthority{key: must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(g)}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "servers"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "servers"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der := must(x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key))(g)
 	a.cert = must(x509.ParseCertificate(der))(g)

@@ -78,7 +78,8 @@ func newEnvironment(t *testing.T, args ...string) *environment {
 	e := &environment{audit: filepath.Join(dir, "audit.log"), scheme: runtime.NewScheme()}
 	policy := filepath.Join(dir, "policy.yaml")
 	g.Expect(os.WriteFile(policy, []byte(auditPolicy), 0o600)).To(Succeed())
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme,
+		infrav1.AddToScheme} {
 		g.Expect(add(e.scheme)).To(Succeed())
 	}
 	ctrl.SetLogger(logr.Discard())
@@ -117,11 +118,13 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 		Client:                  client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	forwarder, err := forwarder.New(forwarder.Options{Dial: (&net.Dialer{}).DialContext, OnRefuse: func(client.ObjectKey, string) {}, Metrics: prometheus.NewRegistry()})
+	forwarder, err := forwarder.New(forwarder.Options{Dial: (&net.Dialer{}).DialContext, OnRefuse: func(client.ObjectKey, string) {},
+		Metrics: prometheus.NewRegistry()})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(mgr.Add(forwarder)).To(Succeed())
 	cache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
-		SecretClient: kubeconfig.Reader{Live: mgr.GetAPIReader(), Write: forwarder.Kubeconfig}, Client: clustercache.ClientOptions{UserAgent: agent, QPS: 100, Burst: 200},
+		SecretClient: kubeconfig.Reader{Live: mgr.GetAPIReader(), Write: forwarder.Kubeconfig},
+		Client:       clustercache.ClientOptions{UserAgent: agent, QPS: 100, Burst: 200},
 	}, controller.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
 	forTests, ok := cache.(interface {
@@ -142,10 +145,12 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 				}}, nil
 			},
 		},
-		Requests: &bootstrap.CSRReconciler{Client: mgr.GetClient(), ClusterCache: cache, APIServer: forwarder.Host, Recorder: mgr.GetEventRecorder("csr")},
+		Requests: &bootstrap.CSRReconciler{Client: mgr.GetClient(), ClusterCache: cache, APIServer: forwarder.Host,
+			Recorder: mgr.GetEventRecorder("csr")},
 	}
 	g.Expect(e.joining.Configs.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: 4})).To(Succeed())
-	g.Expect(e.joining.Requests.SetupWithManager(ctx, mgr, controller.TypedOptions[bootstrap.CSRRequest]{MaxConcurrentReconciles: 4})).To(Succeed())
+	g.Expect(e.joining.Requests.SetupWithManager(ctx, mgr,
+		controller.TypedOptions[bootstrap.CSRRequest]{MaxConcurrentReconciles: 4})).To(Succeed())
 
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
@@ -181,12 +186,14 @@ func (e *environment) cluster(t *testing.T, name string, kubeconfig []byte) *clu
 		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name},
 		Spec: clusterv1.ClusterSpec{
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "127.0.0.1", Port: e.port()},
-			InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster", Name: name},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster",
+				Name: name},
 		},
 	}
 	g.Expect(e.Create(ctx, cluster)).To(Succeed())
 	e.patchStatus(g, cluster, func() {
-		cluster.Status.Initialization = clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true), ControlPlaneInitialized: ptr.To(true)}
+		cluster.Status.Initialization = clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true),
+			ControlPlaneInitialized: ptr.To(true)}
 	})
 	return cluster
 }
@@ -204,16 +211,18 @@ func (e *environment) machine(t *testing.T, cluster *clusterv1.Cluster, name str
 }
 
 // machineWith creates a Machine with a version and a spec.
-func (e *environment) machineWith(t *testing.T, cluster *clusterv1.Cluster, name, version string, spec bootstrapv1.DroverConfigSpec) (*clusterv1.Machine, *bootstrapv1.DroverConfig) {
+func (e *environment) machineWith(t *testing.T, cluster *clusterv1.Cluster, name, version string,
+	spec bootstrapv1.DroverConfigSpec) (*clusterv1.Machine, *bootstrapv1.DroverConfig) {
 	t.Helper()
 	g := NewWithT(t)
 	labels := map[string]string{clusterv1.ClusterNameLabel: cluster.Name}
 	machine := &clusterv1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: name, Labels: labels},
 		Spec: clusterv1.MachineSpec{
-			ClusterName:       cluster.Name,
-			Version:           version,
-			Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "DroverConfig", Name: name}},
+			ClusterName: cluster.Name,
+			Version:     version,
+			Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group,
+				Kind: "DroverConfig", Name: name}},
 			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: name},
 		},
 	}
@@ -293,7 +302,8 @@ func (e *environment) writes(g Gomega) map[string]int {
 			ObjectRef       struct{ Resource, Subresource string }
 		}{}
 		g.Expect(json.Unmarshal(line, &event)).To(Succeed())
-		if strings.HasPrefix(event.UserAgent, agent) && event.ObjectRef.Resource != "events" && event.ObjectRef.Resource != "clusterrolebindings" {
+		if strings.HasPrefix(event.UserAgent, agent) && event.ObjectRef.Resource != "events" &&
+			event.ObjectRef.Resource != "clusterrolebindings" {
 			out[strings.TrimSuffix(event.Verb+" "+event.ObjectRef.Resource+"/"+event.ObjectRef.Subresource, "/")]++
 		}
 	}
@@ -307,8 +317,10 @@ func (e *environment) limited(t *testing.T, name string) []byte {
 	g := NewWithT(t)
 	g.Expect(e.Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"clusterrolebindings"}, Verbs: []string{"get", "create", "patch"}},
-		{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"clusterroles"}, ResourceNames: []string{"system:node-bootstrapper"}, Verbs: []string{"bind"}},
-		{APIGroups: []string{certificatesv1.GroupName}, Resources: []string{"certificatesigningrequests"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"clusterroles"}, ResourceNames: []string{"system:node-bootstrapper"},
+			Verbs: []string{"bind"}},
+		{APIGroups: []string{certificatesv1.GroupName}, Resources: []string{"certificatesigningrequests"},
+			Verbs: []string{"get", "list", "watch"}},
 		{NonResourceURLs: []string{"/"}, Verbs: []string{"get"}},
 	}})).To(Succeed())
 	g.Expect(e.Create(t.Context(), &rbacv1.ClusterRoleBinding{

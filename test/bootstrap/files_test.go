@@ -81,7 +81,8 @@ func TestFilesAreFetched(t *testing.T) {
 		g.Expect(os.WriteFile(m.root+render.CAPath, other, 0o600)).To(Succeed())
 		said, err := m.fetch()
 		g.Expect(err).To(HaveOccurred())
-		g.Expect(said).To(And(ContainSubstring("could not be fetched from the cluster's API server: curl: (60)"), Not(ContainSubstring("Bearer"))))
+		g.Expect(said).To(And(ContainSubstring("could not be fetched from the cluster's API server: curl: (60)"),
+			Not(ContainSubstring("Bearer"))))
 	})
 	t.Run("after a restart", func(t *testing.T) {
 		g := NewWithT(t)
@@ -99,7 +100,8 @@ func TestFilesAreFetched(t *testing.T) {
 		g := NewWithT(t)
 		stop()
 		g.Expect(e.Delete(t.Context(), tokenOf(a))).To(Succeed())
-		for _, o := range []client.Object{secret, &rbacv1.Role{ObjectMeta: filesOf(a).ObjectMeta}, &rbacv1.RoleBinding{ObjectMeta: filesOf(a).ObjectMeta}} {
+		for _, o := range []client.Object{secret, &rbacv1.Role{ObjectMeta: filesOf(a).ObjectMeta},
+			&rbacv1.RoleBinding{ObjectMeta: filesOf(a).ObjectMeta}} {
 			e.eventuallyGone(g, o)
 		}
 		stop = e.manager(outer)

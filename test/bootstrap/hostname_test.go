@@ -62,5 +62,6 @@ func TestHostname(t *testing.T) {
 	e.patch(g, machine, func() { machine.Spec.ProviderID = "simulated:///host-1" })
 	e.patchStatus(g, machine, func() { machine.Status.Addresses = nil })
 	e.manager(t)
-	g.Consistently(func() error { return e.Get(t.Context(), clientKey(secret), secret) }, quiet).Should(MatchError(ContainSubstring("not found")))
+	g.Consistently(func() error { return e.Get(t.Context(), clientKey(secret), secret) },
+		quiet).Should(MatchError(ContainSubstring("not found")))
 }

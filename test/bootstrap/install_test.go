@@ -92,7 +92,8 @@ func (e *environment) secrets(t *testing.T, cluster *clusterv1.Cluster) {
 		e.patch(g, config, func() { metav1.SetMetaDataAnnotation(&config.ObjectMeta, "test", why) })
 	}
 	expect(`Secret "motd" to exist`)
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: "motd"}, StringData: map[string]string{"text": "marked"}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: "motd"},
+		StringData: map[string]string{"text": "marked"}}
 	g.Expect(e.Create(t.Context(), secret)).To(Succeed())
 	again("made")
 	expect(bootstrapv1.MachineSecretLabel)

@@ -46,7 +46,8 @@ func (e *environment) droverMachine(t *testing.T, machine *clusterv1.Machine, ip
 			Namespace: machine.Namespace, Name: machine.Name, Labels: map[string]string{clusterv1.ClusterNameLabel: machine.Spec.ClusterName},
 		},
 		Spec: infrav1.DroverMachineSpec{ProviderID: "simulated:///" + machine.Name, DroverMachineFields: infrav1.DroverMachineFields{
-			AccountRef: infrav1.LocalReference{Name: "a"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "ubuntu"}},
+			AccountRef: infrav1.LocalReference{Name: "a"},
+			Cloud:      infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "ubuntu"}},
 		}},
 	}
 	g.Expect(e.Create(t.Context(), cm)).To(Succeed())
@@ -108,7 +109,8 @@ func TestJoin(t *testing.T) {
 	e.patchStatus(g, machine, func() { machine.Status.NodeRef.Name = "join-1" })
 	e.eventuallyGone(g, secret)
 	g.Eventually(func() error {
-		_, err := booting.client.CertificatesV1().CertificateSigningRequests().Create(t.Context(), &certificatesv1.CertificateSigningRequest{}, metav1.CreateOptions{})
+		_, err := booting.client.CertificatesV1().CertificateSigningRequests().Create(t.Context(), &certificatesv1.CertificateSigningRequest{},
+			metav1.CreateOptions{})
 		return err
 	}, patience).Should(Satisfy(apierrors.IsUnauthorized), "a token is good for one machine, once")
 
@@ -153,7 +155,8 @@ func TestCrash(t *testing.T) {
 	admin := must(e.Kubeconfig("adopter", "system:masters"))(NewWithT(t))
 	kubeconfig := func(g *WithT, cluster *clusterv1.Cluster, raw []byte) {
 		secret := &corev1.Secret{}
-		g.Expect(e.Get(context.Background(), client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"}, secret)).To(Succeed())
+		g.Expect(e.Get(context.Background(), client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"},
+			secret)).To(Succeed())
 		e.patch(g, secret, func() { secret.Data["value"] = raw })
 	}
 	// half creates a machine whose user data is written and whose token is not, because its
@@ -185,7 +188,8 @@ func TestCrash(t *testing.T) {
 		g := NewWithT(t)
 		_, config, before := half(t, "collision")
 		foreign := tokenOf(before)
-		foreign.Data = map[string][]byte{"token-id": []byte(strings.TrimPrefix(foreign.Name, "bootstrap-token-")), "token-secret": []byte("0123456789abcdef")}
+		foreign.Data = map[string][]byte{"token-id": []byte(strings.TrimPrefix(foreign.Name, "bootstrap-token-")),
+			"token-secret": []byte("0123456789abcdef")}
 		foreign.Type = "bootstrap.kubernetes.io/token"
 		g.Expect(e.Create(t.Context(), foreign)).To(Succeed())
 		stop := e.manager(t)
@@ -296,7 +300,8 @@ func TestEnd(t *testing.T) {
 	t.Run("a foreign Secret in place of the user data is not touched", func(t *testing.T) {
 		g := NewWithT(t)
 		cluster := e.cluster(t, "foreign", nil)
-		foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "foreign", Name: "foreign-1"}, Data: map[string][]byte{"value": []byte("mine")}}
+		foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "foreign", Name: "foreign-1"},
+			Data: map[string][]byte{"value": []byte("mine")}}
 		g.Expect(e.Create(t.Context(), foreign)).To(Succeed())
 		_, config := e.machine(t, cluster, "foreign-1")
 		e.eventually(g, config, func(g Gomega) {

@@ -51,7 +51,8 @@ func TestStolenToken(t *testing.T) {
 	var node *kubelet
 	t.Run("a Node that was there before", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(e.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theft-a"}, Spec: corev1.NodeSpec{ProviderID: "other:///1"}})).To(Succeed())
+		g.Expect(e.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theft-a"},
+			Spec: corev1.NodeSpec{ProviderID: "other:///1"}})).To(Succeed())
 		name, key := thief.ask(t, clientSigner, "theft-a", nil)
 		g.Consistently(func(g Gomega) { e.leftAlone(g, name) }, quiet).Should(Succeed())
 		g.Expect(e.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theft-a"}})).To(Succeed())
@@ -70,7 +71,8 @@ func TestStolenToken(t *testing.T) {
 			_, err = who.client.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
 			g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
 		}
-		_, err := thief.client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-aaaaaa"}}, metav1.CreateOptions{})
+		_, err := thief.client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-aaaaaa"}}, metav1.CreateOptions{})
 		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
 		_, err = thief.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)

@@ -80,7 +80,10 @@ func TestCallsOfAFleet(t *testing.T) {
 	atMost(t, "consoles", idle["GetConsoleOutput"], machines)
 
 	list(infrav1.InventorySpec{}) // the defaults
-	s.Until("the account has been listed again", func(context.Context) (string, error) { return missing(1, calls()["DescribeInstances"]), nil })
+	s.Until("the account has been listed again", func(context.Context) (string, error) {
+		return missing(1,
+			calls()["DescribeInstances"]), nil
+	})
 	scenario.Pause(s.Ctx, period*time.Second) // instance types are read again too
 	calls()
 	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, pool.Deployment()))

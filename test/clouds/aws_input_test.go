@@ -35,15 +35,21 @@ var badMachines = []struct {
 	reason string
 	words  []string
 }{
-	{"type", "Machine.instanceType", func(m *infrav1.AWSMachine) { m.InstanceType = "t3.enormous" }, invalid, []string{"t3.enormous", "instanceType: name a type"}},
-	{"region", "Image.id", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }, invalid, []string{"ami-0dead", "image: name an AMI of this region"}},
-	{"processor", "Image.id", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0c" }, invalid, []string{"arm64", "image, instanceType: choose both"}},
+	{"type", "Machine.instanceType", func(m *infrav1.AWSMachine) { m.InstanceType = "t3.enormous" }, invalid,
+		[]string{"t3.enormous", "instanceType: name a type"}},
+	{"region", "Image.id", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }, invalid,
+		[]string{"ami-0dead", "image: name an AMI of this region"}},
+	{"processor", "Image.id", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0c" }, invalid,
+		[]string{"arm64", "image, instanceType: choose both"}},
 	{"parameter", "Image.ssmParameter", func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/none"} },
 		notFound, []string{"/none", "image.ssmParameter: name a parameter"}},
-	{"lookup-owner", "ImageLookup.owners", lookup("111111111111", "node-*", "", nil), notFound, []string{"no available AMI of 111111111111", "check image.lookup"}},
+	{"lookup-owner", "ImageLookup.owners", lookup("111111111111", "node-*", "", nil), notFound,
+		[]string{"no available AMI of 111111111111", "check image.lookup"}},
 	{"lookup-name", "ImageLookup.name", lookup("099720109477", "none", "", nil), notFound, []string{"none", "check image.lookup"}},
-	{"lookup-processor", "ImageLookup.architecture", lookup("099720109477", "node-*", "arm64", nil), invalid, []string{"arm64", "image, instanceType: choose both"}},
-	{"lookup-tags", "ImageLookup.tags", lookup("099720109477", "node-*", "", map[string]string{"release": "none"}), notFound, []string{"check image.lookup"}},
+	{"lookup-processor", "ImageLookup.architecture", lookup("099720109477", "node-*", "arm64", nil), invalid,
+		[]string{"arm64", "image, instanceType: choose both"}},
+	{"lookup-tags", "ImageLookup.tags", lookup("099720109477", "node-*", "", map[string]string{"release": "none"}), notFound,
+		[]string{"check image.lookup"}},
 
 	{"subnet", "Selector.ids", func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0dead"}} },
 		notFound, []string{"subnet-0dead", "subnets: name subnets"}},
@@ -58,14 +64,19 @@ var badMachines = []struct {
 		m.SecurityGroups = &infrav1.AWSSelector{Tags: map[string]string{"role": "none"}}
 	}, notFound, []string{"vpc-01", "securityGroups.tags"}},
 
-	{"ipv6", "Machine.ipv6AddressCount Machine.primaryIPv6", func(m *infrav1.AWSMachine) { m.IPv6AddressCount, m.PrimaryIPv6 = 1, infrav1.FeatureEnabled },
+	{"ipv6", "Machine.ipv6AddressCount Machine.primaryIPv6",
+		func(m *infrav1.AWSMachine) { m.IPv6AddressCount, m.PrimaryIPv6 = 1, infrav1.FeatureEnabled },
 		invalid, []string{"subnet-0", "ipv6AddressCount, subnets: use subnets with IPv6"}},
-	{"efa", "Machine.efa", func(m *infrav1.AWSMachine) { m.EFA = infrav1.FeatureEnabled }, invalid, []string{"t3.small", "efa, networkInterfaces: choose an instanceType"}},
-	{"interfaces", "Machine.instanceType", interfaces(infrav1.AWSNetworkInterface{DeviceIndex: ptr.To[int32](1)}, infrav1.AWSNetworkInterface{DeviceIndex: ptr.To[int32](2)},
-		infrav1.AWSNetworkInterface{DeviceIndex: ptr.To[int32](3)}), invalid, []string{"Interface count 4", "t3.small", "volumes, networkInterfaces: use fewer"}},
+	{"efa", "Machine.efa", func(m *infrav1.AWSMachine) { m.EFA = infrav1.FeatureEnabled }, invalid,
+		[]string{"t3.small", "efa, networkInterfaces: choose an instanceType"}},
+	{"interfaces", "Machine.instanceType", interfaces(infrav1.AWSNetworkInterface{DeviceIndex: ptr.To[int32](1)},
+		infrav1.AWSNetworkInterface{DeviceIndex: ptr.To[int32](2)},
+		infrav1.AWSNetworkInterface{DeviceIndex: ptr.To[int32](3)}), invalid,
+		[]string{"Interface count 4", "t3.small", "volumes, networkInterfaces: use fewer"}},
 	{"interface-type", "NetworkInterface.type", interfaces(infrav1.AWSNetworkInterface{Type: "efa-only", DeviceIndex: ptr.To[int32](1)}),
 		invalid, []string{"t3.small", "efa, networkInterfaces: choose an instanceType"}},
-	{"interface-card", "NetworkInterface.networkCard", interfaces(infrav1.AWSNetworkInterface{NetworkCard: ptr.To[int32](1), DeviceIndex: ptr.To[int32](1)}),
+	{"interface-card", "NetworkInterface.networkCard",
+		interfaces(infrav1.AWSNetworkInterface{NetworkCard: ptr.To[int32](1), DeviceIndex: ptr.To[int32](1)}),
 		invalid, []string{"t3.small", "networkInterfaces.networkCard: name a card"}},
 	{"interface-device", "NetworkInterface.deviceIndex", interfaces(infrav1.AWSNetworkInterface{DeviceIndex: ptr.To[int32](0)}),
 		invalid, []string{"unique device index", "networkInterfaces.deviceIndex: give each its own"}},
@@ -82,7 +93,8 @@ var badMachines = []struct {
 		infrav1.InstanceGoneReason, []string{"Client error on launch", "rootVolume.kmsKeyID"}},
 	{"volumes", "DataVolume.deviceName", func(m *infrav1.AWSMachine) {
 		for i := range 27 {
-			m.Volumes = append(m.Volumes, infrav1.AWSDataVolume{DeviceName: fmt.Sprintf("/dev/sd%c%c", 'f'+i/10, 'a'+i%10), AWSVolume: infrav1.AWSVolume{SizeGiB: 1}})
+			m.Volumes = append(m.Volumes, infrav1.AWSDataVolume{DeviceName: fmt.Sprintf("/dev/sd%c%c", 'f'+i/10, 'a'+i%10),
+				AWSVolume: infrav1.AWSVolume{SizeGiB: 1}})
 		}
 	}, invalid, []string{"volumes, networkInterfaces: use fewer"}},
 	{"device", "DataVolume.deviceName", func(m *infrav1.AWSMachine) {
@@ -96,15 +108,21 @@ var badMachines = []struct {
 	}, invalid, []string{"snap-01", "volumes: use at least the snapshot's size"}},
 
 	{"login", "Machine.keyName", func(m *infrav1.AWSMachine) { m.KeyName = ec2stub.Nobody }, notFound, []string{"keyName: name a key pair"}},
-	{"profile", "Machine.instanceProfile", func(m *infrav1.AWSMachine) { m.InstanceProfile = ec2stub.Nobody }, notFound, []string{"instanceProfile: name one"}},
+	{"profile", "Machine.instanceProfile", func(m *infrav1.AWSMachine) { m.InstanceProfile = ec2stub.Nobody }, notFound,
+		[]string{"instanceProfile: name one"}},
 	{"organization", "Machine.tags", func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"cost-center": ec2stub.Nobody} },
 		invalid, []string{"cost-center", "tags: set them as the organization's tag policy"}},
 
-	{"tenancy", "Machine.tenancy", func(m *infrav1.AWSMachine) { m.Tenancy = "host" }, noCapacity, []string{"tenancy, hostID: allocate a dedicated host"}},
-	{"host", "Machine.hostID", func(m *infrav1.AWSMachine) { m.Tenancy, m.HostID = "host", "h-"+ec2stub.Nobody }, notFound, []string{"hostID: name a dedicated host"}},
+	{"tenancy", "Machine.tenancy", func(m *infrav1.AWSMachine) { m.Tenancy = "host" }, noCapacity,
+		[]string{"tenancy, hostID: allocate a dedicated host"}},
+	{"host", "Machine.hostID", func(m *infrav1.AWSMachine) { m.Tenancy, m.HostID = "host", "h-"+ec2stub.Nobody }, notFound,
+		[]string{"hostID: name a dedicated host"}},
 	{"placement", "PlacementGroup.name", func(m *infrav1.AWSMachine) { m.PlacementGroup = infrav1.AWSPlacementGroup{Name: ec2stub.Nobody} },
 		notFound, []string{"placementGroup: name one"}},
-	{"strategy", "PlacementGroup.name", func(m *infrav1.AWSMachine) { m.PlacementGroup = infrav1.AWSPlacementGroup{Name: ec2stub.ClusterGroup} },
+	{"strategy", "PlacementGroup.name", func(m *infrav1.AWSMachine) {
+		m.PlacementGroup = infrav1.AWSPlacementGroup{
+			Name: ec2stub.ClusterGroup}
+	},
 		invalid, []string{"t3.small", "placementGroup: use one whose strategy"}},
 	{"partition", "PlacementGroup.partition", func(m *infrav1.AWSMachine) {
 		m.PlacementGroup = infrav1.AWSPlacementGroup{Name: "spread", Partition: 3}
@@ -113,7 +131,8 @@ var badMachines = []struct {
 		m.CapacityReservation = &infrav1.AWSCapacityReservation{ID: "cr-" + ec2stub.Nobody}
 	}, notFound, []string{"capacityReservation: name one"}},
 	{"reservations", "CapacityReservation.resourceGroupARN", func(m *infrav1.AWSMachine) {
-		m.CapacityReservation = &infrav1.AWSCapacityReservation{ResourceGroupARN: "arn:aws:resource-groups:us-east-1:123456789012:group/" + ec2stub.Nobody}
+		m.CapacityReservation = &infrav1.AWSCapacityReservation{ResourceGroupARN: "arn:aws:resource-groups:us-east-1:123456789012:group/" +
+			ec2stub.Nobody}
 	}, invalid, []string{"capacityReservation: name reservations"}},
 	{"reserved-only", "CapacityReservation.preference", func(m *infrav1.AWSMachine) {
 		m.CapacityReservation = &infrav1.AWSCapacityReservation{Preference: "capacity-reservations-only"}
@@ -166,7 +185,8 @@ var badManners = []struct {
 	{"Metadata.tokens", func(m *infrav1.AWSMachine) { m.Metadata.Tokens = "never" }, "metadata.tokens"},
 	{"Metadata.hopLimit", func(m *infrav1.AWSMachine) { m.Metadata.HopLimit = 65 }, "metadata.hopLimit"},
 	{"Volume.iops", root(infrav1.AWSVolume{Type: "gp2", IOPS: 3000}), "iops is for type gp3"},
-	{"CPUOptions.coreCount", func(m *infrav1.AWSMachine) { m.CPUOptions = infrav1.AWSCPUOptions{CoreCount: 2} }, "coreCount and threadsPerCore go together"},
+	{"CPUOptions.coreCount", func(m *infrav1.AWSMachine) { m.CPUOptions = infrav1.AWSCPUOptions{CoreCount: 2} },
+		"coreCount and threadsPerCore go together"},
 	{"CapacityReservation.id", func(m *infrav1.AWSMachine) {
 		m.CapacityReservation = &infrav1.AWSCapacityReservation{ID: "cr-01", Preference: "open"}
 	}, "exactly one of id, resourceGroupARN and preference"},
@@ -266,7 +286,8 @@ func (s *stage) bad(name string, change func(*infrav1.AWSMachine), data string) 
 	template := pool.Template(pool.Name, pool.Machine)
 	template.Spec.Template.Spec.Cloud.AWS.Image.ID = "ami-0a" // an image without volumes that outlive the instance
 	change(template.Spec.Template.Spec.Cloud.AWS)
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: pool.Name}, Data: map[string][]byte{"value": []byte("#cloud-config\n" + data)}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: pool.Name},
+		Data: map[string][]byte{"value": []byte("#cloud-config\n" + data)}}
 	md := pool.Deployment()
 	md.Spec.Template.Spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To(secret.Name)}
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, secret, template, md))
@@ -328,7 +349,8 @@ func TestBadAccounts(t *testing.T) {
 			infrav1.UnauthorizedReason, []string{"SignatureDoesNotMatch", "credentialsRef: put the access key's own secret"}},
 		{"role", func(a *infrav1.DroverAccountSpec) { a.Cloud.AWS.AssumeRole = foreign },
 			infrav1.UnauthorizedReason, []string{"AccessDenied", "assumeRole: let the role's trust policy"}},
-		{"site", func(a *infrav1.DroverAccountSpec) { a.Cloud.AWS.Endpoint = site.URL }, infrav1.CloudErrorUnknownReason, []string{"check spec.cloud.aws.endpoint"}},
+		{"site", func(a *infrav1.DroverAccountSpec) { a.Cloud.AWS.Endpoint = site.URL }, infrav1.CloudErrorUnknownReason,
+			[]string{"check spec.cloud.aws.endpoint"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}

@@ -71,7 +71,8 @@ func TestInterruption(t *testing.T) {
 	s.Until("and the queue is empty", s.queue(0))
 
 	s.AWS.Announce(instanceOf(all[1]), "instance-retirement", "The instance is running on degraded hardware")
-	s.AWS.Send(ec2stub.Event("aws.health", "AWS Health Event", map[string]any{"service": "EC2"}), 0) // otherwise Drover checks for events only every few minutes
+	s.AWS.Send(ec2stub.Event("aws.health", "AWS Health Event", map[string]any{"service": "EC2"}),
+		0) // otherwise Drover checks for events only every few minutes
 	s.Until("the scheduled event is shown", scenario.All(s.troubled(all[1], "AWS announces instance-retirement"), s.queue(0)))
 
 	s.AWS.Warn(instanceOf(all[0]))

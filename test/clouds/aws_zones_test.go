@@ -72,7 +72,8 @@ func TestZoneOnRecord(t *testing.T) {
 	s.Until("all are ready", pool.Ready(s.Rig.Client, machines))
 	s.Do(s.Rig.Client.List(s.Ctx, list, client.InNamespace(s.Namespace)))
 	for _, m := range list.Items {
-		if m.Spec.Creation.FailureDomain != "us-east-1c" || !strings.HasPrefix(m.Spec.ProviderID, "aws:///us-east-1c/") || m.Status.ImageID != "ami-0ee9" {
+		if m.Spec.Creation.FailureDomain != "us-east-1c" || !strings.HasPrefix(m.Spec.ProviderID, "aws:///us-east-1c/") ||
+			m.Status.ImageID != "ami-0ee9" {
 			t.Errorf("%s: on record %s, %s, image %s", m.Name, m.Spec.Creation.FailureDomain, m.Spec.ProviderID, m.Status.ImageID)
 		}
 	}

@@ -20,10 +20,11 @@ const tenant = "77777777-1111-2222-3333-444444444444"
 
 func accountConfig() fleet.AccountConfig {
 	return fleet.AccountConfig{
-		Spec: infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
-			SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
-			Custom: infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
-		}}},
+		Spec: infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"},
+			Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
+				SubscriptionID: armstub.Subscription, Location: armstub.Location, ResourceGroup: armstub.Group,
+				Custom: infrav1.AzureCustomCloud{Endpoint: armstub.Endpoint, AuthorityHost: armstub.Authority},
+			}}},
 		Credentials: map[string][]byte{"tenantID": []byte(tenant), "clientID": []byte("client"), "clientSecret": []byte("secret")},
 	}
 }
@@ -42,7 +43,8 @@ func account(t *testing.T, stub *armstub.Cloud) *fleet.Account {
 	t.Helper()
 	config := accountConfig()
 	config.Spec.Inventory.IdleSeconds, config.Spec.Inventory.ActiveSeconds = 60, 5
-	return engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{azure.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()}, config)
+	return engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{azure.Cloud()}, Times: fleet.TimesFor(30 * time.Second),
+		Transport: stub.Transport()}, config)
 }
 
 // TestBusySubscription has 100 machines made and deleted in a subscription whose others have left

@@ -69,7 +69,8 @@ func TestModels(t *testing.T) {
 	})
 	stub.AcceptTerms(true)
 	config := accountConfig()
-	d, err := azure.Cloud().New(cloud.Config{Account: &config.Spec, Credentials: config.Credentials, Connect: conformance.Through(stub.Transport())})
+	d, err := azure.Cloud().New(cloud.Config{Account: &config.Spec, Credentials: config.Credentials,
+		Connect: conformance.Through(stub.Transport())})
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = d.Probe(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -79,12 +80,14 @@ func TestModels(t *testing.T) {
 		"smallest":   func(*infrav1.AzureMachine) {},
 		"everything": armstub.Everything,
 		"others": func(m *infrav1.AzureMachine) {
-			m.Image = infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: armstub.Paid, Offer: armstub.Paid, SKU: armstub.Paid, Plan: infrav1.AzurePlanRequired}}
+			m.Image = infrav1.AzureImage{Marketplace: &infrav1.AzureMarketplaceImage{Publisher: armstub.Paid, Offer: armstub.Paid, SKU: armstub.Paid,
+				Plan: infrav1.AzurePlanRequired}}
 			m.AvailabilitySetID = "/subscriptions/s/set"
 			m.OSDisk = &infrav1.AzureOSDisk{Ephemeral: &infrav1.AzureEphemeralDisk{Placement: "ResourceDisk"}}
 		},
 		"managed": func(m *infrav1.AzureMachine) {
-			m.Image, m.HostID, m.Identity = infrav1.AzureImage{ID: armstub.ManagedImage}, "/subscriptions/s/host", &infrav1.AzureIdentity{System: infrav1.FeatureEnabled}
+			m.Image, m.HostID, m.Identity = infrav1.AzureImage{ID: armstub.ManagedImage}, "/subscriptions/s/host",
+				&infrav1.AzureIdentity{System: infrav1.FeatureEnabled}
 		},
 		"community": func(m *infrav1.AzureMachine) {
 			m.Image = infrav1.AzureImage{CommunityGalleryImageID: "/CommunityGalleries/nodes-4711/Images/ubuntu/Versions/1.0.0"}
@@ -97,7 +100,8 @@ func TestModels(t *testing.T) {
 	} {
 		machine := smallest()
 		edit(machine.Cloud.Azure)
-		req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, UserData: []byte("#cloud-config\n"), Spec: machine}
+		req := cloud.Request{Token: "token-" + name, OwnershipID: "owner", Namespace: "team", Name: name, UserData: []byte("#cloud-config\n"),
+			Spec: machine}
 		_, err := d.Offering(ctx, machine)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(d.(preflight.DryRunner).DryRun(ctx, req)).To(Succeed(), name)
@@ -110,7 +114,8 @@ func TestModels(t *testing.T) {
 	_, err = d.(cloud.Console).Console(ctx, made[0])
 	g.Expect(err).NotTo(HaveOccurred())
 	undo := stub.Inject(armstub.Fault{Operation: "PUT virtualMachines", Birth: "AllocationFailed"})
-	_, err = d.Ensure(ctx, cloud.Request{Token: "token-late", OwnershipID: "owner", Namespace: "team", Name: "late", UserData: []byte("#cloud-config\n"), Spec: smallest()})
+	_, err = d.Ensure(ctx, cloud.Request{Token: "token-late", OwnershipID: "owner", Namespace: "team", Name: "late",
+		UserData: []byte("#cloud-config\n"), Spec: smallest()})
 	g.Expect(err).NotTo(HaveOccurred())
 	undo()
 	balanceAll(t, d.(cloud.Balancer))
@@ -145,7 +150,8 @@ func balanceAll(t *testing.T, d cloud.Balancer) {
 	} {
 		spec.SubnetID = armstub.Subnet
 		req := cloud.BalancerRequest{
-			Token: "balancer-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Port: 6443, Spec: &infrav1.LoadBalancerCloud{Azure: &spec},
+			Token: "balancer-" + name, OwnershipID: "owner", Namespace: "team", Name: name, Port: 6443,
+			Spec: &infrav1.LoadBalancerCloud{Azure: &spec},
 		}
 		for _, targets := range [][]string{nil, {"10.0.0.4", "10.0.0.5"}} {
 			req.Targets = targets

@@ -20,7 +20,8 @@ var onAzure = row{
 	start:   rig.StartOnAzure,
 	standIn: func(s *rig.Stage) standIn { return s.Azure },
 	prefix: func(s *rig.Stage) string {
-		return "azure:///subscriptions/" + armstub.Subscription + "/resourceGroups/nodes-" + s.Tenant.Name + "/providers/Microsoft.Compute/virtualMachines/"
+		return "azure:///subscriptions/" + armstub.Subscription + "/resourceGroups/nodes-" + s.Tenant.Name +
+			"/providers/Microsoft.Compute/virtualMachines/"
 	},
 	id:    "NAME",
 	disks: 2, // a network interface is one, too
@@ -41,8 +42,9 @@ var onAzure = row{
 		"PATCH virtualMachines/providers/tags": times, "PATCH networkInterfaces/providers/tags": 2, "PATCH disks/providers/tags": 2 * 2,
 	}},
 	mc: &handover{place: controlledAzure, writes: map[string]int{
-		"PATCH virtualMachines/providers/tags": times, "PATCH networkInterfaces/providers/tags": times, "PATCH publicIPAddresses/providers/tags": times,
-		"PATCH disks/providers/tags": 2 * times,
+		"PATCH virtualMachines/providers/tags": times, "PATCH networkInterfaces/providers/tags": times,
+		"PATCH publicIPAddresses/providers/tags": times,
+		"PATCH disks/providers/tags":             2 * times,
 	}},
 	change: func(m *infrav1.DroverMachineFields) { m.Cloud.Azure.AdminUsername = "operators" },
 	end:    onlyVolumes,
@@ -60,7 +62,8 @@ func managedAzure(s *rig.Stage) takeover.Place {
 		"subnetInfo": map[string]any{"vnetName": "vnet", "vnetResourceGroup": strings.Split(armstub.Subnet, "/")[4], "subnetName": "nodes"},
 		"properties": map[string]any{
 			"hardwareProfile": map[string]any{"vmSize": "Standard_D2s_v5"}, "zone": int64(1),
-			"storageProfile": map[string]any{"imageReference": map[string]any{"id": armstub.Image}, "osDisk": map[string]any{"diskSizeGB": int64(50), "createOption": "FromImage"}},
+			"storageProfile": map[string]any{"imageReference": map[string]any{"id": armstub.Image},
+				"osDisk": map[string]any{"diskSizeGB": int64(50), "createOption": "FromImage"}},
 		},
 	}
 	return place
@@ -95,7 +98,8 @@ func onlyVolumes(s *stage) {
 // oldAzure is Azure as the old systems see it. cascade says whether it deletes the parts of their
 // VMs.
 func oldAzure(s *rig.Stage, cascade bool) takeover.Place {
-	prefix := "azure:///subscriptions/" + armstub.Subscription + "/resourceGroups/nodes-" + s.Tenant.Name + "/providers/Microsoft.Compute/virtualMachines/"
+	prefix := "azure:///subscriptions/" + armstub.Subscription + "/resourceGroups/nodes-" + s.Tenant.Name +
+		"/providers/Microsoft.Compute/virtualMachines/"
 	return takeover.Place{
 		Launch: func(name string, tags map[string]string) (id, own, node string) {
 			s.Azure.LaunchWith(name, tags, cascade)

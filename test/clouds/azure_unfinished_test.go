@@ -21,8 +21,9 @@ import (
 func TestUnfinished(t *testing.T) {
 	needs(t, *where == "azure")
 	accepted, err := json.Marshal(map[string]any{
-		"id": "/x", "name": "m-1", "location": armstub.Location, "properties": map[string]any{"provisioningState": "Failed", "timeCreated": time.Now()},
-		"tags": map[string]string{cloud.TagToken: "token", cloud.TagOwnership: "owner"},
+		"id": "/x", "name": "m-1", "location": armstub.Location,
+		"properties": map[string]any{"provisioningState": "Failed", "timeCreated": time.Now()},
+		"tags":       map[string]string{cloud.TagToken: "token", cloud.TagOwnership: "owner"},
 	})
 	if err != nil {
 		t.Fatal(err)

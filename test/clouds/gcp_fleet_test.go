@@ -42,12 +42,14 @@ func fleetOfGCP(t *testing.T, n int) counted {
 	stub := gcpstub.New(t, gcpstub.Options{Email: email, Key: public, Boot: 10 * time.Second, Stop: 30 * time.Second})
 	config := fleet.AccountConfig{
 		Spec: infrav1.DroverAccountSpec{
-			CredentialsRef: infrav1.LocalReference{Name: "c"}, Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region}},
+			CredentialsRef: infrav1.LocalReference{Name: "c"},
+			Cloud:          infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: gcpstub.Project, Region: gcpstub.Region}},
 		},
 		Credentials: secret,
 	}
 	config.Spec.Inventory.IdleSeconds, config.Spec.Inventory.ActiveSeconds = 60, 5
-	a := engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{gcp.Cloud()}, Times: fleet.TimesFor(30 * time.Second), Transport: stub.Transport()}, config)
+	a := engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{gcp.Cloud()}, Times: fleet.TimesFor(30 * time.Second),
+		Transport: stub.Transport()}, config)
 	machine := &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{GCP: &infrav1.GCPMachine{
 		MachineType: "e2-standard-2", Image: infrav1.GCPImage{Name: gcpstub.Image},
 		NetworkInterfaces: []infrav1.GCPNetworkInterface{{Subnetwork: gcpstub.Subnet}},

@@ -35,7 +35,8 @@ func TestQuotaPerMinute(t *testing.T) {
 		now, nowThrottled := s.GCP.Calls(), s.GCP.Throttled()
 		minutes := int(time.Now().Truncate(time.Minute).Sub(began.Truncate(time.Minute)).Minutes()) + 1
 		asked, refusals := now[operation]-calls[operation], nowThrottled-throttled
-		t.Logf("%s: in %s, of %d minutes of the quota: %d calls, %d of them refused", what, time.Since(began).Round(time.Second), minutes, asked, refusals)
+		t.Logf("%s: in %s, of %d minutes of the quota: %d calls, %d of them refused", what, time.Since(began).Round(time.Second), minutes, asked,
+			refusals)
 		if minutes > n/rate+1 {
 			t.Errorf("%s: %d minutes of the quota, want %d", what, minutes, n/rate+1)
 		}

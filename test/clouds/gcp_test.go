@@ -39,7 +39,8 @@ func managedGCP(s *rig.Stage) takeover.Place {
 	place.Cloud, place.Role, place.Tags = "GCP", role, map[string]string{cluster: "", role: ""}
 	place.Spec = map[string]any{
 		"canIpForward": true, "region": gcpstub.Region, "zone": gcpstub.Zones()[0], "machineType": "e2-standard-2", "tags": []any{cluster, role},
-		"disks":             []any{map[string]any{"boot": true, "autoDelete": true, "sizeGb": int64(10), "type": "pd-balanced", "image": image(s)}},
+		"disks": []any{map[string]any{"boot": true, "autoDelete": true, "sizeGb": int64(10), "type": "pd-balanced",
+			"image": image(s)}},
 		"networkInterfaces": []any{map[string]any{"disableExternalIP": true, "subnetwork": gcpstub.Subnet}},
 		"scheduling":        map[string]any{"automaticRestart": true, "onHostMaintenance": "MIGRATE"},
 	}

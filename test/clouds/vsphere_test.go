@@ -65,7 +65,8 @@ func dressed(s *stage) (scenario.Check, func()) {
 		}
 		s.Logf("calls of vCenter: %v", calls)
 		if calls["Login"] != 1 || calls["CloneVM_Task"] != 7 {
-			s.Errorf("%d logins and %d clones, want one login for all, and 7 machines: three, three that took their places, and one", calls["Login"], calls["CloneVM_Task"])
+			s.Errorf("%d logins and %d clones, want one login for all, and 7 machines: three, three that took their places, and one", calls["Login"],
+				calls["CloneVM_Task"])
 		}
 	}
 }

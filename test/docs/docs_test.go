@@ -114,7 +114,8 @@ func anchors(text string) map[string]bool {
 // strictly: an unknown field is an error.
 func TestExamplesAreAccepted(t *testing.T) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,
+	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme,
+		controlplanev1.AddToScheme,
 		kubeadmv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)

@@ -73,7 +73,8 @@ func ofOthers(path string) bool {
 // selfExplaining reports whether the description of a spec field states what to write and what the
 // default is.
 func selfExplaining(parent *apiextensionsv1.JSONSchemaProps, name string, field *apiextensionsv1.JSONSchemaProps) bool {
-	for _, word := range []string{"Default:", "default:", "Example:", "Left out", "left out", "Without it", "Drover makes it up", "Drover sets it"} {
+	for _, word := range []string{"Default:", "default:", "Example:", "Left out", "left out", "Without it", "Drover makes it up",
+		"Drover sets it"} {
 		if strings.Contains(strings.Join(strings.Fields(field.Description), " "), word) {
 			return true
 		}

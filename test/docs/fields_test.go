@@ -115,7 +115,8 @@ func TestNoneIsNone(t *testing.T) {
 			rows++
 			for _, m := range quoted.FindAllStringSubmatch(cells[0], -1) {
 				name := strings.TrimRight(m[1][strings.LastIndex(m[1], ".")+1:], "[]")
-				if path, there := ours[section][strings.ToLower(name)]; there && !strings.Contains(strings.ToLower(cells[1]), strings.ToLower("."+name)) {
+				if path, there := ours[section][strings.ToLower(name)]; there &&
+					!strings.Contains(strings.ToLower(cells[1]), strings.ToLower("."+name)) {
 					t.Errorf("%s: %q has a counterpart, such as %s: %s", page, m[1], path, line)
 				}
 			}
@@ -175,7 +176,8 @@ func TestOldNames(t *testing.T) {
 		}
 	}
 	old, mapped, found := texts["docs/upgrades.md"], "", false
-	if texts["docs/upgrades.md"], mapped, found = strings.Cut(old, "## From the first release candidate"); !found || !oldNames.MatchString(mapped) {
+	if texts["docs/upgrades.md"], mapped, found = strings.Cut(old, "## From the first release candidate"); !found ||
+		!oldNames.MatchString(mapped) {
 		t.Error("docs/upgrades.md has no table of old names")
 	}
 	for name, text := range texts {

@@ -95,7 +95,8 @@ func TestFlags(t *testing.T) {
 		"template can be made](check.md). `drover import` [takes machines over](migrate/machine-controller-manager.md#take-over-the-machines).\n" +
 		"`drover support` [collects what an issue needs](troubleshooting.md#what-to-put-into-an-issue).\n")
 	writeFlags(t, &b, "manager", manager)
-	for _, command := range []string{"simulate", "simulate kill", "simulate quota", "simulate capacity", "simulate down", "orphans", "check", "support", "version"} {
+	for _, command := range []string{"simulate", "simulate kill", "simulate quota", "simulate capacity", "simulate down", "orphans", "check",
+		"support", "version"} {
 		writeFlags(t, &b, "drover "+command, flagsOf(t, help(t, program, strings.Fields(command)...)))
 	}
 	for _, system := range []string{"cluster-api", "machine-controller", "machine-controller-manager"} {

@@ -68,7 +68,8 @@ func checkSchema(t *testing.T, path, name string, field *apiextensionsv1.JSONSch
 	if foreignEnums[name] == "" && slices.ContainsFunc(field.Enum, func(v apiextensionsv1.JSON) bool { return !camelCase.Match(v.Raw) }) {
 		t.Errorf("%s has values that are not in CamelCase: add to foreignEnums who defines them", path)
 	}
-	if values := field.AdditionalProperties; values != nil && field.MaxProperties == nil && !strings.HasSuffix(path, "status.capacity") && !strings.HasSuffix(path, ".attributes") {
+	if values := field.AdditionalProperties; values != nil && field.MaxProperties == nil && !strings.HasSuffix(path, "status.capacity") &&
+		!strings.HasSuffix(path, ".attributes") {
 		t.Errorf("%s has no maximum number of keys", path)
 	}
 	checkImmutable(t, path, field)

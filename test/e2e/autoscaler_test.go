@@ -57,7 +57,8 @@ func autoscaler(examples string) string {
 	}
 	changes := []string{"team-a", "${CLUSTER_NAMESPACE}", "clusterName=blue", "clusterName=${CLUSTER_NAME}",
 		"image: cluster-autoscaler:v1.36.0", "image: registry.k8s.io/autoscaling/cluster-autoscaler:${AUTOSCALER_VERSION}",
-		"        - --cloud-provider=clusterapi\n", "        - --cloud-provider=clusterapi\n        - " + strings.Join(playground.AutoscalerHaste, "\n        - ") + "\n",
+		"        - --cloud-provider=clusterapi\n", "        - --cloud-provider=clusterapi\n        - " +
+			strings.Join(playground.AutoscalerHaste, "\n        - ") + "\n",
 		"      serviceAccountName: cluster-autoscaler\n      containers:", "      serviceAccountName: cluster-autoscaler\n" +
 			"      nodeSelector: {node-role.kubernetes.io/control-plane: \"\"}\n      tolerations: [{operator: Exists}]\n      containers:"}
 	if !*onKind {

@@ -80,7 +80,8 @@ func (s *stage) startCloud(ctx context.Context, proxy framework.ClusterProxy, po
 	Expect(err).NotTo(HaveOccurred())
 	filled := strings.NewReplacer("ADMIN_TOKEN", s.cloud.Token, "TOKEN", s.token, "IMAGE", image).Replace(string(manifest))
 	Expect(proxy.CreateOrUpdate(ctx, []byte(filled))).To(Succeed())
-	Eventually(func() error { _, err := s.cloud.Snapshot(ctx); return err }, s.settings.GetIntervals("default", "wait-controllers")...).Should(Succeed())
+	Eventually(func() error { _, err := s.cloud.Snapshot(ctx); return err },
+		s.settings.GetIntervals("default", "wait-controllers")...).Should(Succeed())
 }
 
 // fromOutside returns clusterctl's configuration for a cluster that does not run the cloud. It

@@ -33,7 +33,8 @@ func newSpec(name string) *spec {
 		namespace, cancel := framework.SetupSpecNamespace(ctx, name, s.proxy, s.artifacts, s.secrets)
 		s.namespace = namespace
 		DeferCleanup(func(ctx context.Context) {
-			framework.DumpSpecResourcesAndCleanup(ctx, name, s.proxy, s.config, s.artifacts, namespace, cancel, s.Cluster, s.settings.GetIntervals, false)
+			framework.DumpSpecResourcesAndCleanup(ctx, name, s.proxy, s.config, s.artifacts, namespace, cancel, s.Cluster,
+				s.settings.GetIntervals, false)
 		})
 	})
 	return s
@@ -44,7 +45,8 @@ func (s *spec) apply(ctx context.Context, flavor string, workers int64) {
 	clusterctl.ApplyClusterTemplateAndWait(ctx, clusterctl.ApplyClusterTemplateAndWaitInput{
 		ClusterProxy: s.proxy,
 		ConfigCluster: clusterctl.ConfigClusterInput{
-			LogFolder: filepath.Join(s.artifacts, "clusters", s.proxy.GetName()), ClusterctlConfigPath: s.config, KubeconfigPath: s.proxy.GetKubeconfigPath(),
+			LogFolder: filepath.Join(s.artifacts, "clusters", s.proxy.GetName()), ClusterctlConfigPath: s.config,
+			KubeconfigPath:         s.proxy.GetKubeconfigPath(),
 			InfrastructureProvider: infrastructure, Flavor: flavor, Namespace: s.namespace.Name, ClusterName: s.namespace.Name,
 			KubernetesVersion: kubernetes, ControlPlaneMachineCount: ptr.To[int64](1), WorkerMachineCount: ptr.To(workers),
 		},

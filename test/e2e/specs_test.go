@@ -22,14 +22,16 @@ import (
 
 // waiters wait for an adopted control plane, which has no machines.
 var waiters = clusterctl.ControlPlaneWaiters{
-	WaitForControlPlaneInitialized: func(ctx context.Context, input clusterctl.ApplyCustomClusterTemplateAndWaitInput, result *clusterctl.ApplyCustomClusterTemplateAndWaitResult) {
+	WaitForControlPlaneInitialized: func(ctx context.Context, input clusterctl.ApplyCustomClusterTemplateAndWaitInput,
+		result *clusterctl.ApplyCustomClusterTemplateAndWaitResult) {
 		Eventually(func(g Gomega) {
 			cluster := &clusterv1.Cluster{}
 			g.Expect(input.ClusterProxy.GetClient().Get(ctx, client.ObjectKeyFromObject(result.Cluster), cluster)).To(Succeed())
 			g.Expect(ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)).To(BeTrue())
 		}, input.WaitForControlPlaneIntervals...).Should(Succeed())
 	},
-	WaitForControlPlaneMachinesReady: func(context.Context, clusterctl.ApplyCustomClusterTemplateAndWaitInput, *clusterctl.ApplyCustomClusterTemplateAndWaitResult) {
+	WaitForControlPlaneMachinesReady: func(context.Context, clusterctl.ApplyCustomClusterTemplateAndWaitInput,
+		*clusterctl.ApplyCustomClusterTemplateAndWaitResult) {
 	},
 }
 
@@ -76,7 +78,8 @@ var _ = Describe("A cluster goes in order", func() {
 	e2e.ClusterDeletionSpec(context.Background(), func() e2e.ClusterDeletionSpecInput {
 		return e2e.ClusterDeletionSpecInput{
 			E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
-			InfrastructureProvider: ptr.To(infrastructure), Flavor: ptr.To("topology"), ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.secrets,
+			InfrastructureProvider: ptr.To(infrastructure), Flavor: ptr.To("topology"), ControlPlaneWaiters: waiters,
+			PostNamespaceCreated: shared.secrets,
 			ClusterDeletionPhases: []e2e.ClusterDeletionPhase{
 				{ObjectFilter: of("MachineDeployment", "MachineSet", "Machine"), BlockingObjectFilter: of("Machine")},
 				{ObjectFilter: of("AdoptedControlPlane"), BlockingObjectFilter: of("AdoptedControlPlane")},

@@ -90,7 +90,8 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	s.config = s.release(ctx, folder)
 	s.settings = &clusterctl.E2EConfig{
 		Variables: map[string]string{
-			"KUBERNETES_VERSION": kubernetes, "KUBERNETES_VERSION_UPGRADE_FROM": kubernetes, e2e.AutoscalerWorkloadYAMLPath: filepath.Join(folder, "autoscaler.yaml"),
+			"KUBERNETES_VERSION": kubernetes, "KUBERNETES_VERSION_UPGRADE_FROM": kubernetes,
+			e2e.AutoscalerWorkloadYAMLPath: filepath.Join(folder, "autoscaler.yaml"),
 		},
 		Intervals: map[string][]string{
 			"default/wait-controllers": {"5m", "1s"},
@@ -159,10 +160,12 @@ func (s *stage) startPlayground(ctx context.Context, name string) management {
 // publish writes the ConfigMap with the cluster's address, as kubeadm does. The specs of the
 // autoscaler and of remediation read it.
 func publish(ctx context.Context, proxy framework.ClusterProxy, url string, ca []byte) {
-	info, err := clientcmd.Write(clientcmdapi.Config{Clusters: map[string]*clientcmdapi.Cluster{"": {Server: url, CertificateAuthorityData: ca}}})
+	info, err := clientcmd.Write(clientcmdapi.Config{Clusters: map[string]*clientcmdapi.Cluster{"": {Server: url,
+		CertificateAuthorityData: ca}}})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(scenario.Create(ctx, proxy.GetClient(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespacePublic, Name: "cluster-info"}, Data: map[string]string{"kubeconfig": string(info)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespacePublic, Name: "cluster-info"},
+		Data:       map[string]string{"kubeconfig": string(info)},
 	})).To(Succeed())
 }
 
@@ -197,7 +200,8 @@ func (s *stage) release(ctx context.Context, folder string) string {
 		change func(string) string
 	}{
 		"md-remediation": {"adopted", sick}, "topology-autoscaler": {"topology", autoscaled},
-		"upgrades": {"kubeadm", upgrades}, "taints": {"kubeadm", tainted}, "kcp-remediation": {"kubeadm", held}, "kcp-adoption": {"kubeadm", adoptable},
+		"upgrades": {"kubeadm", upgrades}, "taints": {"kubeadm", tainted}, "kcp-remediation": {"kubeadm", held},
+		"kcp-adoption":    {"kubeadm", adoptable},
 		"topology-taints": {"topology-kubeadm", taintedTopology},
 	} {
 		template := func(flavor string) string { return filepath.Join(repository, "cluster-template-"+flavor+".yaml") }
@@ -220,7 +224,8 @@ func (s *stage) release(ctx context.Context, folder string) string {
 		providers = append(providers, map[string]any{"name": "cluster-api", "type": "CoreProvider", "url": core})
 		settings["cert-manager"] = map[string]any{"externallyProvisioned": true}
 	}
-	settings["providers"] = append(providers, map[string]any{"name": "drover", "type": "InfrastructureProvider", "url": repository + "/infrastructure-components.yaml"})
+	settings["providers"] = append(providers, map[string]any{"name": "drover", "type": "InfrastructureProvider", "url": repository +
+		"/infrastructure-components.yaml"})
 	settings["DROVER_SIMULATED_ENDPOINT"], settings["CLUSTER_TOPOLOGY"] = cloudInCluster, "true"
 	text, err := yaml.Marshal(settings)
 	Expect(err).NotTo(HaveOccurred())

@@ -38,7 +38,8 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 		if missing := whole.Missing(); missing != "" {
 			Skip(missing)
 		}
-		s, err := whole.Start(ctx, whole.Options{Dir: GinkgoT().TempDir(), Progress: os.Stderr, Releases: []string{whole.LastPatch}, Args: []string{"--feature-gates=MachineTaintPropagation=true"}})
+		s, err := whole.Start(ctx, whole.Options{Dir: GinkgoT().TempDir(), Progress: os.Stderr, Releases: []string{whole.LastPatch},
+			Args: []string{"--feature-gates=MachineTaintPropagation=true"}})
 		DeferCleanup(s.Stop)
 		Expect(err).NotTo(HaveOccurred())
 		proxy, token = framework.NewClusterProxy("whole", s.Management.AdminKubeconfig(), shared.scheme), s.Cloud.Token
@@ -57,7 +58,8 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 		for name := range shared.settings.Intervals {
 			settings.Intervals[name] = []string{"10m", "1s"}
 		}
-		for _, name := range []string{"wait-machine-upgrade", "wait-nodes-ready", "wait-deployment-available", "wait-machine-deleted", "wait-machines", "wait-machine-provisioned"} {
+		for _, name := range []string{"wait-machine-upgrade", "wait-nodes-ready", "wait-deployment-available", "wait-machine-deleted",
+			"wait-machines", "wait-machine-provisioned"} {
 			settings.Intervals["default/"+name] = []string{"10m", "1s"}
 		}
 		settings.Intervals["default/check-machines-stable"] = []string{"10s", "1s"}
@@ -65,7 +67,8 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 
 	credentials := func(proxy framework.ClusterProxy, namespace string) {
 		Expect(scenario.Create(context.Background(), proxy.GetClient(),
-			scenario.Credentials(metav1.ObjectMeta{Namespace: namespace, Name: "simulated-credentials"}, "simulated", map[string][]byte{"token": []byte(token)}))).To(Succeed())
+			scenario.Credentials(metav1.ObjectMeta{Namespace: namespace, Name: "simulated-credentials"}, "simulated",
+				map[string][]byte{"token": []byte(token)}))).To(Succeed())
 	}
 
 	for _, flavor := range []string{"kubeadm", "topology-kubeadm"} {
@@ -122,7 +125,8 @@ var _ = Describe("A whole cluster", Label("whole"), Ordered, func() {
 			return e2e.ClusterClassChangesSpecInput{
 				E2EConfig: &settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: proxy, ArtifactFolder: shared.artifacts,
 				InfrastructureProvider: ptr.To(infrastructure), Flavor: "topology-kubeadm", PostNamespaceCreated: credentials,
-				ModifyControlPlaneFields:                                   map[string]any{"spec.machineTemplate.spec.deletion.nodeDrainTimeoutSeconds": int64(10)},
+				ModifyControlPlaneFields: map[string]any{
+					"spec.machineTemplate.spec.deletion.nodeDrainTimeoutSeconds": int64(10)},
 				ModifyMachineDeploymentBootstrapConfigTemplateFields:       map[string]any{"spec.template.spec.verbosity": int64(4)},
 				ModifyMachineDeploymentInfrastructureMachineTemplateFields: map[string]any{"spec.template.spec.cloud.simulated.zone": "sim-1a"},
 			}
@@ -221,7 +225,8 @@ func adoptable(kubeadm string) string {
 	}
 	single := func(apiVersion, kind string, spec any) {
 		metadata := map[string]any{"name": name, "namespace": "${NAMESPACE}"}
-		add("step1", unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": metadata, "spec": spec}})
+		add("step1", unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": metadata,
+			"spec": spec}})
 	}
 	field := func(o unstructured.Unstructured, path ...string) map[string]any {
 		found, there, err := unstructured.NestedMap(o.Object, path...)

@@ -67,7 +67,8 @@ func TestAdopt(t *testing.T) {
 	cluster := s.Cluster()
 	s.Eventually(func(g Gomega) {
 		g.Expect(env.client.Get(s.ctx, client.ObjectKeyFromObject(cluster), cluster)).To(Succeed())
-		for _, condition := range []string{clusterv1.AvailableCondition, clusterv1.ClusterControlPlaneAvailableCondition, clusterv1.ClusterControlPlaneInitializedCondition, clusterv1.ClusterRemoteConnectionProbeCondition} {
+		for _, condition := range []string{clusterv1.AvailableCondition, clusterv1.ClusterControlPlaneAvailableCondition,
+			clusterv1.ClusterControlPlaneInitializedCondition, clusterv1.ClusterRemoteConnectionProbeCondition} {
 			g.Expect(conditions.IsTrue(cluster, condition)).To(BeTrue(), "%s: %s", condition, conditions.GetMessage(cluster, condition))
 		}
 		g.Expect(cluster.Spec.ControlPlaneEndpoint).To(Equal(adopted.Spec.ControlPlaneEndpoint))
@@ -185,7 +186,8 @@ func TestAdoptRefuses(t *testing.T) {
 			s.create(infra, adopted, s.Cluster())
 			s.says(adopted, clusterv1.AvailableCondition, test.reason, test.words)
 			s.Expect(adopted.Status.Initialization.ControlPlaneInitialized).To(BeNil())
-			s.Expect(apierrors.IsNotFound(env.client.Get(s.ctx, client.ObjectKey{Namespace: s.Namespace, Name: "prod-kubeconfig"}, &corev1.Secret{}))).To(BeTrue())
+			s.Expect(apierrors.IsNotFound(env.client.Get(s.ctx, client.ObjectKey{Namespace: s.Namespace, Name: "prod-kubeconfig"},
+				&corev1.Secret{}))).To(BeTrue())
 			s.atRest(adopted, 2*time.Second)
 
 			// Drover notices the corrected kubeconfig immediately.
@@ -374,5 +376,8 @@ func TestAdoptedTakesClusterEndpoint(t *testing.T) {
 	s.create(s.kubeconfigSecret(s.Kubeconfig), infra, adopted, cluster)
 	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
 	s.Expect(adopted.Spec.ControlPlaneEndpoint).To(Equal(cluster.Spec.ControlPlaneEndpoint))
-	s.Eventually(func() clusterv1.APIEndpoint { return read(s, infra).Spec.ControlPlaneEndpoint }).Should(Equal(cluster.Spec.ControlPlaneEndpoint))
+	s.Eventually(func() clusterv1.APIEndpoint {
+		return read(s,
+			infra).Spec.ControlPlaneEndpoint
+	}).Should(Equal(cluster.Spec.ControlPlaneEndpoint))
 }

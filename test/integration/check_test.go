@@ -33,7 +33,8 @@ func (s *tenant) check(template string, args ...string) (all []finding, code int
 	path := filepath.Join(s.t.TempDir(), "kubeconfig")
 	s.Expect(os.WriteFile(path, raw, 0o600)).To(Succeed())
 	cmd := exec.CommandContext(s.ctx, env.command, append([]string{
-		"check", template, "--kubeconfig=" + path, "--namespace=" + s.Namespace, "--simulated-cloud", "--allow-endpoints=127.0.0.0/8,::1/128", "--output=json",
+		"check", template, "--kubeconfig=" + path, "--namespace=" + s.Namespace, "--simulated-cloud", "--allow-endpoints=127.0.0.0/8,::1/128",
+		"--output=json",
 	}, args...)...)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
@@ -70,21 +71,26 @@ func TestCheck(t *testing.T) {
 		{name: "in order"},
 		{name: "no template", template: "other", check: "DroverMachineTemplate", message: `"other" does not exist`},
 		{name: "no account", check: "DroverAccount", message: `"prod" does not exist`, mistake: func(_ *tenant, w *wanted) { w.account = nil }},
-		{name: "no secret", check: "credentials", message: `Secret "prod-credentials"`, mistake: func(_ *tenant, w *wanted) { w.credentials = nil }},
+		{name: "no secret", check: "credentials", message: `Secret "prod-credentials"`,
+			mistake: func(_ *tenant, w *wanted) { w.credentials = nil }},
 		{name: "no label", check: "credentials", message: "kubectl -n", mistake: func(_ *tenant, w *wanted) { w.credentials.Labels = nil }},
 		{name: "wrong token", check: "credentials", message: "AuthFailure",
 			mistake: func(_ *tenant, w *wanted) { w.credentials.Data["token"] = []byte(marked) }},
-		{name: "cloud not switched on", flag: "--simulated-cloud=false", check: "credentials", message: "switched on", remedy: "Change the DroverAccount"},
-		{name: "type", check: "type and image", message: `"huge" does not exist`, remedy: "Change the DroverMachineTemplate", mistake: func(_ *tenant, w *wanted) { w.machine.InstanceType = "huge" }},
-		{name: "image", check: "type and image", message: `"nothing" does not exist`, mistake: func(_ *tenant, w *wanted) { w.machine.Image = "nothing" }},
+		{name: "cloud not switched on", flag: "--simulated-cloud=false", check: "credentials", message: "switched on",
+			remedy: "Change the DroverAccount"},
+		{name: "type", check: "type and image", message: `"huge" does not exist`, remedy: "Change the DroverMachineTemplate",
+			mistake: func(_ *tenant, w *wanted) { w.machine.InstanceType = "huge" }},
+		{name: "image", check: "type and image", message: `"nothing" does not exist`,
+			mistake: func(_ *tenant, w *wanted) { w.machine.Image = "nothing" }},
 		{name: "quota", check: "create a machine in sim-1a, sim-1b, sim-1c", message: "QuotaExceeded", mistake: func(s *tenant, _ *wanted) {
 			s.Expect(env.admin.SetQuota(s.ctx, "default", simulator.Quota{VCPUs: 1})).To(Succeed())
 			s.t.Cleanup(func() { _ = env.admin.SetQuota(context.Background(), "default", simulator.Quota{}) })
 		}},
-		{name: "api server", check: "API server", message: "is not signed by the kubeconfig's certificate authority", mistake: func(s *tenant, w *wanted) {
-			other := authority.New(s.t).PEM
-			w.config.Data["value"] = s.edited(func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.CertificateAuthorityData = other })
-		}},
+		{name: "api server", check: "API server", message: "is not signed by the kubeconfig's certificate authority",
+			mistake: func(s *tenant, w *wanted) {
+				other := authority.New(s.t).PEM
+				w.config.Data["value"] = s.edited(func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.CertificateAuthorityData = other })
+			}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newTenant(t)

@@ -40,7 +40,8 @@ func TestCluster(t *testing.T) {
 		g.Expect(env.client.Get(s.ctx, client.ObjectKeyFromObject(cluster), cluster)).To(Succeed())
 		g.Expect(env.client.Get(s.ctx, client.ObjectKeyFromObject(infra), infra)).To(Succeed())
 		g.Expect(conditions.IsTrue(cluster, clusterv1.ClusterInfrastructureReadyCondition)).To(BeTrue())
-		g.Expect(conditions.IsTrue(cluster, clusterv1.AvailableCondition)).To(BeTrue(), conditions.GetMessage(cluster, clusterv1.AvailableCondition))
+		g.Expect(conditions.IsTrue(cluster, clusterv1.AvailableCondition)).To(BeTrue(),
+			conditions.GetMessage(cluster, clusterv1.AvailableCondition))
 		g.Expect(cluster.Status.FailureDomains).To(HaveLen(3))
 		g.Expect(cluster.Spec.ControlPlaneEndpoint.IsValid()).To(BeTrue())
 		g.Expect(infra.Spec.ControlPlaneEndpoint).To(Equal(cluster.Spec.ControlPlaneEndpoint))
@@ -162,9 +163,13 @@ func TestClusterPaused(t *testing.T) {
 	s.Consistently(func() string { return read(s, infra).Spec.Creation.OwnershipID }, 2*time.Second).Should(BeEmpty())
 
 	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
-	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused is set to true, the object has") // before the annotation is removed
+	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason,
+		"Cluster spec.paused is set to true, the object has") // before the annotation is removed
 	update(s, infra, func(i *infrav1.DroverCluster) { i.Annotations = nil })
-	s.Eventually(func() string { return conditions.GetMessage(read(s, infra), clusterv1.PausedCondition) }).Should(Equal("Cluster spec.paused is set to true"))
+	s.Eventually(func() string {
+		return conditions.GetMessage(read(s, infra),
+			clusterv1.PausedCondition)
+	}).Should(Equal("Cluster spec.paused is set to true"))
 	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused")
 	s.Expect(infra.Spec.Creation.OwnershipID).To(BeEmpty())
 
@@ -180,9 +185,10 @@ func TestClusterIsKeptForItsMachines(t *testing.T) {
 	infra := s.DroverCluster()
 	s.create(s.kubeconfigSecret(s.Kubeconfig), s.credentials(), s.Account(), infra, s.ControlPlane(), s.Cluster())
 	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
-	machine := &infrav1.DroverMachine{ObjectMeta: s.meta("m"), Spec: infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{
-		AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}},
-	}}}
+	machine := &infrav1.DroverMachine{ObjectMeta: s.meta("m"),
+		Spec: infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{
+			AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}},
+		}}}
 	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod"}
 	s.create(machine)
 	s.Expect(env.client.Delete(s.ctx, infra)).To(Succeed())

@@ -76,7 +76,8 @@ func TestManagerFlags(t *testing.T) {
 	s.Expect(err).To(HaveOccurred())
 	s.Expect(out).To(And(ContainSubstring("switched on"), Not(ContainSubstring("check its Ready condition"))))
 
-	s.deployed(corev1.EnvVar{Name: "DROVER_SIMULATED_ENDPOINT", Value: env.cloud.URL}, corev1.EnvVar{Name: "DROVER_ALLOW_ENDPOINTS", Value: "127.0.0.0/8,::1/128"})
+	s.deployed(corev1.EnvVar{Name: "DROVER_SIMULATED_ENDPOINT", Value: env.cloud.URL},
+		corev1.EnvVar{Name: "DROVER_ALLOW_ENDPOINTS", Value: "127.0.0.0/8,::1/128"})
 	out, err = s.drover("orphans")
 	s.Expect(err).NotTo(HaveOccurred(), out)
 	s.Expect(out).To(HavePrefix("DroverAccount " + s.Namespace + "/prod: No orphans."))
@@ -102,7 +103,8 @@ func TestSupport(t *testing.T) {
 	kubeconfig.Labels = map[string]string{clusterv1.ClusterNameLabel: s.Name}
 	account := s.Account()
 	account.Annotations = map[string]string{
-		corev1.LastAppliedConfigAnnotation: `{"spec":"` + marked + `"}`, "example.com/note": marked, "drover.io/note": strings.Repeat("x", 200) + marked,
+		corev1.LastAppliedConfigAnnotation: `{"spec":"` + marked + `"}`, "example.com/note": marked, "drover.io/note": strings.Repeat("x", 200) +
+			marked,
 	}
 	template := &bootstrapv1.DroverConfigTemplate{ObjectMeta: s.meta("workers")}
 	template.Spec.Template.Spec = bootstrapv1.DroverConfigSpec{
@@ -112,7 +114,8 @@ func TestSupport(t *testing.T) {
 	template.Annotations = map[string]string{"example.com/note": marked}
 	event := &corev1.Event{
 		ObjectMeta: s.meta("planted"), Reason: "Planted", Message: "calling https://me:" + marked + "@example.com", Type: corev1.EventTypeWarning,
-		InvolvedObject: corev1.ObjectReference{APIVersion: infrav1.GroupVersion.String(), Kind: "DroverAccount", Namespace: s.Namespace, Name: "prod"},
+		InvolvedObject: corev1.ObjectReference{APIVersion: infrav1.GroupVersion.String(), Kind: "DroverAccount", Namespace: s.Namespace,
+			Name: "prod"},
 	}
 	s.create(credentials, kubeconfig, account, template, event, s.ControlPlane(), s.Cluster())
 	s.says(account, clusterv1.ReadyCondition, infrav1.UnauthorizedReason, "AuthFailure")

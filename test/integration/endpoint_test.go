@@ -47,11 +47,15 @@ func newEndpoint(t *testing.T, dress ...func(*infrav1.DroverCluster)) *endpoint 
 		d(e.infra)
 	}
 	e.cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
-	kubeconfig := &corev1.Secret{ObjectMeta: e.meta(secret.Name("prod", secret.Kubeconfig)), Data: map[string][]byte{secret.KubeconfigDataName: e.Kubeconfig}}
+	kubeconfig := &corev1.Secret{ObjectMeta: e.meta(secret.Name("prod", secret.Kubeconfig)),
+		Data: map[string][]byte{secret.KubeconfigDataName: e.Kubeconfig}}
 	kubeconfig.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod"}
 	e.create(e.credentials(), e.Account(), kubeconfig, e.infra, e.cluster)
 	e.says(e.infra, infrav1.EndpointReadyCondition, infrav1.NoTargetsReason, "No machine of the control plane")
-	e.Eventually(func() clusterv1.APIEndpoint { return read(s, e.cluster).Spec.ControlPlaneEndpoint }).Should(Equal(e.infra.Spec.ControlPlaneEndpoint))
+	e.Eventually(func() clusterv1.APIEndpoint {
+		return read(s,
+			e.cluster).Spec.ControlPlaneEndpoint
+	}).Should(Equal(e.infra.Spec.ControlPlaneEndpoint))
 	e.Eventually(func() *bool { return read(s, e.infra).Status.Initialization.Provisioned }).Should(Equal(ptr.To(true)))
 	return e
 }
@@ -124,7 +128,8 @@ func (e *endpoint) serve(m *clusterv1.Machine) {
 	e.t.Helper()
 	before := read(e.tenant, m).DeepCopy()
 	m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{
-		Type: kubeadmv1.KubeadmControlPlaneMachineAPIServerPodHealthyCondition, Status: metav1.ConditionTrue, Reason: "Healthy", LastTransitionTime: metav1.Now(),
+		Type: kubeadmv1.KubeadmControlPlaneMachineAPIServerPodHealthyCondition, Status: metav1.ConditionTrue, Reason: "Healthy",
+		LastTransitionTime: metav1.Now(),
 	})
 	e.Expect(env.client.Status().Patch(e.ctx, m, client.MergeFrom(before))).To(Succeed())
 }

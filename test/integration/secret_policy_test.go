@@ -48,7 +48,8 @@ func TestSecretPolicy(t *testing.T) {
 		return apierrors.IsForbidden(tenant.Create(s.ctx, secret("blue-kubeconfig", clusterv1.ClusterSecretType), client.DryRunAll))
 	}).Should(BeTrue())
 	for _, c := range []*corev1.Secret{
-		secret("blue-kubeconfig", corev1.SecretTypeOpaque), secret("blue-ca", corev1.SecretTypeOpaque), secret("blue-etcd", corev1.SecretTypeOpaque),
+		secret("blue-kubeconfig", corev1.SecretTypeOpaque), secret("blue-ca", corev1.SecretTypeOpaque),
+		secret("blue-etcd", corev1.SecretTypeOpaque),
 		secret("blue-sa", corev1.SecretTypeOpaque), secret("blue-proxy", corev1.SecretTypeOpaque), secret("other", clusterv1.ClusterSecretType),
 	} {
 		err := tenant.Create(s.ctx, c)

@@ -73,7 +73,8 @@ func machineOf(s *tenant, pool scenario.Pool, is func(*infrav1.DroverMachine) bo
 	s.t.Helper()
 	list := &infrav1.DroverMachineList{}
 	s.Eventually(func() bool {
-		s.Expect(env.client.List(s.ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: pool.Name})).To(Succeed())
+		s.Expect(env.client.List(s.ctx, list, client.InNamespace(s.Namespace),
+			client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: pool.Name})).To(Succeed())
 		return len(list.Items) == 1 && is(&list.Items[0])
 	}).Should(BeTrue())
 	return &list.Items[0]
@@ -106,7 +107,8 @@ func TestTrace(t *testing.T) {
 	root := first[0]
 	s.Expect(root.ParentSpanID().IsEmpty()).To(BeTrue())
 	s.Expect(root.Attributes().AsRaw()).To(Equal(map[string]any{
-		"cluster": s.Namespace + "/prod", "machine": s.Namespace + "/" + m.Name, "account": s.Namespace + "/prod", "pool": s.Namespace + "/workers",
+		"cluster": s.Namespace + "/prod", "machine": s.Namespace + "/" + m.Name, "account": s.Namespace + "/prod", "pool": s.Namespace +
+			"/workers",
 		"cloud": "simulated", "instanceType": "small", "zone": m.Status.FailureDomain, "providerID": m.Spec.ProviderID, "node": m.Name,
 	}))
 	var names []string
@@ -129,7 +131,8 @@ func TestTrace(t *testing.T) {
 	s.Expect(again).To(HaveLen(len(first)))
 	for i, span := range again {
 		s.Expect(span.SpanID()).To(Equal(first[i].SpanID()))
-		s.Expect([]any{span.Name(), span.StartTimestamp(), span.EndTimestamp()}).To(Equal([]any{first[i].Name(), first[i].StartTimestamp(), first[i].EndTimestamp()}))
+		s.Expect([]any{span.Name(), span.StartTimestamp(),
+			span.EndTimestamp()}).To(Equal([]any{first[i].Name(), first[i].StartTimestamp(), first[i].EndTimestamp()}))
 	}
 }
 

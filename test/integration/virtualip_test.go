@@ -25,7 +25,8 @@ func TestVirtualIP(t *testing.T) {
 	infra.Spec.Endpoint.VirtualIP = infrav1.VirtualIP{PoolRef: pool, Port: endpointPort}
 	cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
 	s.create(s.credentials(), s.Account(), infra, cluster)
-	s.says(infra, infrav1.EndpointReadyCondition, infrav1.WaitingForAddressReason, `to give IPAddressClaim "prod" an address of Pool "addresses"`)
+	s.says(infra, infrav1.EndpointReadyCondition, infrav1.WaitingForAddressReason,
+		`to give IPAddressClaim "prod" an address of Pool "addresses"`)
 	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForEndpointReason, "spec.endpoint")
 	claim := read(s, &ipamv1.IPAddressClaim{ObjectMeta: s.meta("prod")})
 	s.Expect(claim.Spec).To(Equal(ipamv1.IPAddressClaimSpec{ClusterName: "prod", PoolRef: pool}))

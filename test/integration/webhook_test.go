@@ -23,15 +23,17 @@ import (
 func TestAdmissionRefuses(t *testing.T) {
 	s := newTenant(t)
 	machine := func(edit func(*infrav1.DroverMachineFields)) *infrav1.DroverMachine {
-		fields := infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}}}
+		fields := infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"},
+			Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}}}
 		edit(&fields)
 		return &infrav1.DroverMachine{ObjectMeta: s.meta("x"), Spec: infrav1.DroverMachineSpec{DroverMachineFields: fields}}
 	}
 	openStack := func(edit func(*infrav1.OpenStackMachine)) *infrav1.DroverMachine {
 		return machine(func(f *infrav1.DroverMachineFields) {
 			f.Cloud.Simulated = nil
-			f.Cloud.OpenStack = &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node"}, RootVolume: infrav1.OpenStackVolume{SizeGiB: 9},
-				Volumes: []infrav1.OpenStackVolume{{SizeGiB: 1}}}
+			f.Cloud.OpenStack = &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node"},
+				RootVolume: infrav1.OpenStackVolume{SizeGiB: 9},
+				Volumes:    []infrav1.OpenStackVolume{{SizeGiB: 1}}}
 			edit(f.Cloud.OpenStack)
 		})
 	}
@@ -47,22 +49,26 @@ func TestAdmissionRefuses(t *testing.T) {
 		"machine without a cloud": {machine(func(f *infrav1.DroverMachineFields) { f.Cloud.Simulated = nil }), "spec.cloud: Required value"},
 		"machine without account": {machine(func(f *infrav1.DroverMachineFields) { f.AccountRef.Name = "" }), "spec.accountRef: Required value"},
 		"account by path":         {machine(func(f *infrav1.DroverMachineFields) { f.AccountRef.Name = "other/prod" }), "spec.accountRef.name"},
-		"negative disk":           {machine(func(f *infrav1.DroverMachineFields) { f.Cloud.Simulated.DiskGiB = -1 }), "spec.cloud.simulated.diskGiB"},
+		"negative disk": {machine(func(f *infrav1.DroverMachineFields) { f.Cloud.Simulated.DiskGiB = -1 }),
+			"spec.cloud.simulated.diskGiB"},
 		"negative data disk": {machine(func(f *infrav1.DroverMachineFields) {
 			f.Cloud.Simulated.DataDisks = []infrav1.SimulatedDataDisk{{SizeGiB: -1}}
 		}), "spec.cloud.simulated.dataDisks[0].sizeGiB"},
 		"volume's zone without ports": {openStack(func(m *infrav1.OpenStackMachine) { m.Volumes[0].AvailabilityZone = "nova" }), "needs ports"},
-		"root's zone without ports":   {openStack(func(m *infrav1.OpenStackMachine) { m.RootVolume.InMachineZone = infrav1.FeatureEnabled }), "needs ports"},
+		"root's zone without ports": {openStack(func(m *infrav1.OpenStackMachine) { m.RootVolume.InMachineZone = infrav1.FeatureEnabled }),
+			"needs ports"},
 		"volume's zone twice": {openStack(func(m *infrav1.OpenStackMachine) {
 			m.Volumes[0] = infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", InMachineZone: infrav1.FeatureEnabled}
 		}), "availabilityZone and inMachineZone exclude each other"},
-		"account without a cloud":     {account(func(a *infrav1.DroverAccountSpec) { a.Cloud.Simulated = nil }), "spec.cloud: Required value"},
-		"own endpoint, no own Secret": {account(func(a *infrav1.DroverAccountSpec) { a.CredentialsRef = infrav1.LocalReference{} }), "spec.cloud.simulated.endpoint"},
+		"account without a cloud": {account(func(a *infrav1.DroverAccountSpec) { a.Cloud.Simulated = nil }), "spec.cloud: Required value"},
+		"own endpoint, no own Secret": {account(func(a *infrav1.DroverAccountSpec) { a.CredentialsRef = infrav1.LocalReference{} }),
+			"spec.cloud.simulated.endpoint"},
 		"negative rate": {account(func(a *infrav1.DroverAccountSpec) {
 			a.RateLimits = &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "-1", Burst: 1}}
 		}), "spec.rateLimits.create.perSecond"},
 		"endpoint of somebody else's beside one of Drover's": {&infrav1.DroverCluster{ObjectMeta: s.meta("x"), Spec: infrav1.DroverClusterSpec{
-			DroverClusterFields:  infrav1.DroverClusterFields{Endpoint: infrav1.Endpoint{LoadBalancer: infrav1.LoadBalancer{AccountRef: infrav1.LocalReference{Name: "prod"}}}},
+			DroverClusterFields: infrav1.DroverClusterFields{
+				Endpoint: infrav1.Endpoint{LoadBalancer: infrav1.LoadBalancer{AccountRef: infrav1.LocalReference{Name: "prod"}}}},
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "a", Port: 443},
 		}}, "Drover sets it"},
 		"endpoint with scheme": {&infrav1.DroverCluster{ObjectMeta: s.meta("x"), Spec: infrav1.DroverClusterSpec{
@@ -88,7 +94,8 @@ func TestAdmissionRefuses(t *testing.T) {
 		})
 	}
 	s.create(openStack(func(m *infrav1.OpenStackMachine) {
-		m.Ports, m.RootVolume.InMachineZone, m.Volumes[0].AvailabilityZone = []infrav1.OpenStackPort{{Network: "nodes"}}, infrav1.FeatureEnabled, "nova"
+		m.Ports, m.RootVolume.InMachineZone, m.Volumes[0].AvailabilityZone = []infrav1.OpenStackPort{{Network: "nodes"}},
+			infrav1.FeatureEnabled, "nova"
 	}))
 }
 
@@ -98,11 +105,12 @@ func TestTemplatesAreImmutable(t *testing.T) {
 	s := newTenant(t)
 	machines := template(s, "small", infrav1.SimulatedMachine{})
 	clusters := &infrav1.DroverClusterTemplate{ObjectMeta: s.meta("clusters")}
-	controlPlanes := &controlplanev1.AdoptedControlPlaneTemplate{ObjectMeta: s.meta("control-planes"), Spec: controlplanev1.AdoptedControlPlaneTemplateSpec{
-		Template: controlplanev1.AdoptedControlPlaneTemplateResource{Spec: controlplanev1.AdoptedControlPlaneSpec{
-			KubeconfigRef: controlplanev1.KubeconfigReference{Name: "admin"},
-		}},
-	}}
+	controlPlanes := &controlplanev1.AdoptedControlPlaneTemplate{ObjectMeta: s.meta("control-planes"),
+		Spec: controlplanev1.AdoptedControlPlaneTemplateSpec{
+			Template: controlplanev1.AdoptedControlPlaneTemplateResource{Spec: controlplanev1.AdoptedControlPlaneSpec{
+				KubeconfigRef: controlplanev1.KubeconfigReference{Name: "admin"},
+			}},
+		}}
 	s.create(machines, clusters, controlPlanes)
 
 	// The test uses patches, because the templates' controller may write their status at any time.
@@ -157,7 +165,8 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 
 	project := &infrav1.DroverAccount{ObjectMeta: s.meta("project"), Spec: infrav1.DroverAccountSpec{
 		CredentialsRef: infrav1.LocalReference{Name: "none"},
-		Cloud:          infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: "https://keystone.example.test/v3", ProjectID: "p", RegionalProviderIDs: infrav1.FeatureEnabled}},
+		Cloud: infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: "https://keystone.example.test/v3", ProjectID: "p",
+			RegionalProviderIDs: infrav1.FeatureEnabled}},
 	}}
 	s.Expect(env.client.Create(s.ctx, project)).To(MatchError(ContainSubstring("regionalProviderIDs needs a region")))
 	project.Spec.Cloud.OpenStack.Region = "RegionOne"
@@ -167,16 +176,18 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 	moved.Spec.Place = "openstack:p" // a move or a restore creates the object as it was
 	s.create(moved)
 	s.refusesChange(moved, func() { moved.Spec.Place = "openstack:elsewhere" }, "place is set once")
-	s.refusesChange(project, func() { project.Spec.Cloud.OpenStack.RegionalProviderIDs = infrav1.FeatureDisabled }, "regionalProviderIDs can't be changed")
+	s.refusesChange(project, func() { project.Spec.Cloud.OpenStack.RegionalProviderIDs = infrav1.FeatureDisabled },
+		"regionalProviderIDs can't be changed")
 }
 
 // TestMachineIsImmutable tests that the cloud fields and the accountRef of a machine can't be
 // changed.
 func TestMachineIsImmutable(t *testing.T) {
 	s := newTenant(t)
-	machine := &infrav1.DroverMachine{ObjectMeta: s.meta("m"), Spec: infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{
-		AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}},
-	}}}
+	machine := &infrav1.DroverMachine{ObjectMeta: s.meta("m"),
+		Spec: infrav1.DroverMachineSpec{DroverMachineFields: infrav1.DroverMachineFields{
+			AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}},
+		}}}
 	s.create(machine)
 	for want, change := range map[string]func(*infrav1.DroverMachine){
 		"cloud can't be changed":      func(m *infrav1.DroverMachine) { m.Spec.Cloud.Simulated.DiskGiB = 99 },
@@ -211,7 +222,8 @@ func TestCopyIsRefused(t *testing.T) {
 	s.create(machine("original", func(spec *infrav1.DroverMachineSpec) {
 		spec.Creation.Token, spec.ProviderID = "0123456789abcdef01234567", "simulated:///sim-1a/i-1"
 	}))
-	err := env.client.Create(s.ctx, machine("copy", func(spec *infrav1.DroverMachineSpec) { spec.Creation.Token = "0123456789abcdef01234567" }))
+	err := env.client.Create(s.ctx, machine("copy",
+		func(spec *infrav1.DroverMachineSpec) { spec.Creation.Token = "0123456789abcdef01234567" }))
 	s.Expect(err).To(MatchError(ContainSubstring("spec.creation.token")))
 	err = env.client.Create(s.ctx, machine("copy", func(spec *infrav1.DroverMachineSpec) { spec.ProviderID = "simulated:///sim-1a/i-1" }))
 	s.Expect(err).To(MatchError(ContainSubstring("spec.providerID")))
@@ -225,7 +237,8 @@ func TestTokenOfAnother(t *testing.T) {
 	s := newTenant(t)
 	attacker := s.Namespace + "-attacker"
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: attacker}})
-	fields := infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}, Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}}}
+	fields := infrav1.DroverMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"},
+		Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{}}}
 	theirs := func(name, token string) *infrav1.DroverMachine {
 		m := &infrav1.DroverMachine{
 			ObjectMeta: metav1.ObjectMeta{Namespace: attacker, Name: name, Finalizers: []string{"example.com/keep"}},

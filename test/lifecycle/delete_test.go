@@ -26,7 +26,8 @@ import (
 func TestDependantsGoToo(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 2, Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 10}, {SizeGiB: 20}}}}
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 2,
+		Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 10}, {SizeGiB: 20}}}}
 	s.create(pool.Objects()...)
 	s.until("two machines are ready", pool.Ready(env.view, 2))
 	if n := len(s.resources()); n != 2*(1+1+3) {
@@ -50,7 +51,8 @@ func TestDeletionOfTheBroken(t *testing.T) {
 	if err := env.client.List(s.ctx, configs, client.InNamespace(s.Namespace)); err != nil {
 		t.Fatal(err)
 	}
-	if err := scenario.Delete(s.ctx, env.client, pool.Template(pool.Name, pool.Machine), pool.ConfigTemplate(), &configs.Items[0]); err != nil {
+	if err := scenario.Delete(s.ctx, env.client, pool.Template(pool.Name, pool.Machine), pool.ConfigTemplate(),
+		&configs.Items[0]); err != nil {
 		t.Fatal(err)
 	}
 	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
@@ -96,7 +98,8 @@ func TestDeletionOfTheCluster(t *testing.T) {
 func TestDeletionOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3, Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 1}}}}
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3,
+		Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 1}}}}
 	s.create(pool.Objects()...)
 	s.until("the machines are ready", pool.Ready(env.view, 3))
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}
@@ -332,7 +335,8 @@ func eventIn(r client.Reader, namespace, reason string, words ...string) scenari
 func TestMachineByItself(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	owner := s.single("a-machine-with-a-name." + strings.Repeat("x", 39)) // 61 characters, with a dot: valid neither as a cloud's name nor as a hostname label
+	owner := s.single("a-machine-with-a-name." + strings.Repeat("x",
+		39)) // 61 characters, with a dot: valid neither as a cloud's name nor as a hostname label
 	s.until("the Machine has a Node", s.hasNode(owner))
 	if err := scenario.Delete(s.ctx, env.client, owner); err != nil {
 		t.Fatal(err)

@@ -101,7 +101,8 @@ func run(m *testing.M) (code int, err error) {
 	if env.drover, err = startDrover(start); err != nil {
 		return 1, err
 	}
-	env.view, err = scenario.Follow(ctx, env.management.AdminConfig(), "", &clusterv1.Cluster{}, &clusterv1.Machine{}, &clusterv1.MachineDeployment{},
+	env.view, err = scenario.Follow(ctx, env.management.AdminConfig(), "", &clusterv1.Cluster{}, &clusterv1.Machine{},
+		&clusterv1.MachineDeployment{},
 		&infrav1.DroverMachine{}, &infrav1.DroverAccount{}, &infrav1.DroverCluster{}, &corev1.Node{})
 	if err != nil {
 		return 1, err
@@ -120,7 +121,8 @@ func startDrover(ctx context.Context, args ...string) (*playground.Process, erro
 	return env.management.StartDrover(ctx, playground.DroverOptions{
 		Binary: env.binary,
 		Args: append([]string{
-			"--leader-elect=false", "--cloud-call-timeout=10s", "--ambient-credentials-namespaces=operator", "--simulated-endpoint=" + env.cloud.URL, "-v=2",
+			"--leader-elect=false", "--cloud-call-timeout=10s", "--ambient-credentials-namespaces=operator", "--simulated-endpoint=" + env.cloud.URL,
+			"-v=2",
 			"--machine-safety-orphan-vms-period=" + orphanPeriod.String(), "--machine-safety-orphan-vms-grace=" + orphanGrace.String(),
 			"--machine-safety-overshooting-period=1s", "--node-late-after=" + lateAfter.String(),
 		}, args...),
@@ -205,7 +207,8 @@ func (s *stage) describe() string {
 	_ = env.view.List(ctx, machines, client.InNamespace(s.Namespace))
 	for i := range machines.Items {
 		m := &machines.Items[i]
-		fmt.Fprintf(&b, "DroverMachine %s: %s %s: %s\n", m.Name, m.Spec.ProviderID, m.Status.InstanceState, scenario.Message(m, clusterv1.ReadyCondition))
+		fmt.Fprintf(&b, "DroverMachine %s: %s %s: %s\n", m.Name, m.Spec.ProviderID, m.Status.InstanceState,
+			scenario.Message(m, clusterv1.ReadyCondition))
 	}
 	owners := &clusterv1.MachineList{}
 	_ = env.view.List(ctx, owners, client.InNamespace(s.Namespace))
@@ -287,7 +290,8 @@ func (s *stage) refused(o client.Object, words ...string) {
 		_ = env.client.Delete(s.ctx, o)
 		return
 	}
-	if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) && !apierrors.IsBadRequest(err) && !apierrors.IsRequestEntityTooLargeError(err) {
+	if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) && !apierrors.IsBadRequest(err) &&
+		!apierrors.IsRequestEntityTooLargeError(err) {
 		s.Errorf("%T %s failed by other means: %v", o, o.GetName(), err)
 	}
 	for _, w := range words {

@@ -29,8 +29,10 @@ func TestRefusalsAreSaid(t *testing.T) {
 		reason  string
 		words   []string
 	}{
-		{name: "type", machine: infrav1.SimulatedMachine{InstanceType: "gigantic"}, reason: infrav1.InvalidSpecReason, words: []string{"gigantic"}},
-		{name: "image", machine: infrav1.SimulatedMachine{Image: "no-such-image"}, reason: infrav1.InvalidSpecReason, words: []string{"no-such-image"}},
+		{name: "type", machine: infrav1.SimulatedMachine{InstanceType: "gigantic"}, reason: infrav1.InvalidSpecReason,
+			words: []string{"gigantic"}},
+		{name: "image", machine: infrav1.SimulatedMachine{Image: "no-such-image"}, reason: infrav1.InvalidSpecReason,
+			words: []string{"no-such-image"}},
 		{name: "zone", machine: infrav1.SimulatedMachine{Zone: "mars-1a"}, reason: infrav1.InvalidSpecReason, words: []string{"mars-1a"}},
 		{name: "quota", fault: simulator.Fault{Kind: simulator.ErrorBefore, Code: "InstanceLimitExceeded"}, reason: infrav1.QuotaExceededReason},
 		{name: "html", fault: simulator.Fault{Kind: simulator.HTML}, reason: infrav1.CloudErrorUnknownReason},

@@ -171,7 +171,8 @@ func TestNodeProblemsOneAtATime(t *testing.T) {
 
 // kernelDeadlock is a Node condition that the node-problem-detector sets and the MachineHealthCheck
 // tolerates for one second.
-var kernelDeadlock = clusterv1.UnhealthyNodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionTrue, TimeoutSeconds: ptr.To(int32(1))}
+var kernelDeadlock = clusterv1.UnhealthyNodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionTrue,
+	TimeoutSeconds: ptr.To(int32(1))}
 
 // deadlocked sets or clears that condition on a Node, as the node-problem-detector would.
 func (s *stage) deadlocked(name string, status corev1.ConditionStatus) {
@@ -181,8 +182,10 @@ func (s *stage) deadlocked(name string, status corev1.ConditionStatus) {
 		s.Fatal(err)
 	}
 	before, since := node.DeepCopy(), metav1.NewTime(time.Now().Add(-time.Minute)) // longer than the check tolerates, for all of them
-	node.Status.Conditions = append(slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kernelDeadlock.Type }),
-		corev1.NodeCondition{Type: kernelDeadlock.Type, Status: status, Reason: "DockerHung", LastTransitionTime: since, LastHeartbeatTime: metav1.Now()})
+	node.Status.Conditions = append(slices.DeleteFunc(node.Status.Conditions,
+		func(c corev1.NodeCondition) bool { return c.Type == kernelDeadlock.Type }),
+		corev1.NodeCondition{Type: kernelDeadlock.Type, Status: status, Reason: "DockerHung", LastTransitionTime: since,
+			LastHeartbeatTime: metav1.Now()})
 	if err := env.client.Status().Patch(s.ctx, node, client.StrategicMergeFrom(before)); err != nil {
 		s.Fatal(err)
 	}

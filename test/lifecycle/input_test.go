@@ -55,47 +55,57 @@ func TestBadInputIsRefused(t *testing.T) {
 		object [3]string // API group, kind, spec
 		words  []string
 	}{
-		"two clouds":               {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{},"vsphere":{"template":"t"}}}`), []string{"exactly one of the fields in"}},
-		"an unknown cloud":         {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{},"nimbus":{}}}`), []string{"unknown field", "spec.cloud.nimbus"}},
-		"another cloud":            {machine(`{"accountRef":{"name":"a"},"nimbus":{}}`), []string{"unknown field", "spec.nimbus"}},
-		"no cloud":                 {machine(`{"accountRef":{"name":"a"}}`), []string{"spec.cloud", "Required"}},
-		"a cloud that is null":     {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":null}}`), []string{"exactly one of the fields in"}},
-		"no account":               {machine(`{"cloud":{"simulated":{}}}`), []string{"spec.accountRef", "Required"}},
-		"no spec":                  {machine(`null`), []string{"spec", "Required"}},
-		"two clouds, account":      {account(`"nimbus":{}`), []string{"unknown field", "spec.nimbus"}},
-		"misspelled field":         {simulated(`"instancetype":"small"`), []string{"unknown field", "spec.cloud.simulated.instancetype"}},
-		"zero disk":                {simulated(`"diskGiB":0`), []string{"spec.cloud.simulated.diskGiB"}},
-		"disk above all":           {simulated(`"diskGiB":65537`), []string{"spec.cloud.simulated.diskGiB"}},
-		"disk beyond 32 bits":      {simulated(`"diskGiB":4294967300`), []string{"spec.cloud.simulated.diskGiB"}},
-		"half a disk":              {simulated(`"diskGiB":10.5`), []string{"spec.cloud.simulated.diskGiB"}},
-		"disk in words":            {simulated(`"diskGiB":"20"`), []string{"spec.cloud.simulated.diskGiB"}},
-		"many disks":               {simulated(`"dataDisks":[` + strings.TrimSuffix(strings.Repeat(`{"sizeGiB":1},`, 17), ",") + `]`), []string{"spec.cloud.simulated.dataDisks"}},
-		"empty type":               {simulated(`"instanceType":""`), []string{"spec.cloud.simulated.instanceType"}},
-		"long type":                {simulated(`"instanceType":"` + long + `"`), []string{"spec.cloud.simulated.instanceType"}},
-		"long image":               {simulated(`"image":"` + long + `"`), []string{"spec.cloud.simulated.image"}},
-		"long zone":                {simulated(`"zone":"` + long + `"`), []string{"spec.cloud.simulated.zone"}},
-		"long account":             {machine(`{"accountRef":{"name":"` + long + `"},"cloud":{"simulated":{}}}`), []string{"spec.accountRef.name"}},
-		"zero byte in type":        {simulated(`"instanceType":"a\u0000b"`), []string{"spec.cloud.simulated.instanceType"}},
-		"bad UTF-8 in type":        {simulated("\"instanceType\":\"a\xff\""), []string{"spec.cloud.simulated.instanceType"}},
-		"short token":              {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{}},"creation":{"token":"x"}}`), []string{"spec.creation.token"}},
-		"long provider ID":         {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{}},"providerID":"` + long + `"}`), []string{"spec.providerID"}},
-		"long endpoint":            {[3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"cloud":{"simulated":{"endpoint":"http://` + long + `"}}}`}, []string{"spec.cloud.simulated.endpoint"}},
-		"endpoint with a password": {[3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"cloud":{"simulated":{"endpoint":"http://a:b@c"}}}`}, []string{"spec.cloud.simulated.endpoint"}},
-		"endpoint of a file":       {[3]string{infra, "DroverAccount", `{"credentialsRef":{"name":"a"},"cloud":{"simulated":{"endpoint":"file:///etc/passwd"}}}`}, []string{"spec.cloud.simulated.endpoint"}},
-		"negative interval":        {account(`"inventory":{"idleSeconds":-1}`), []string{"spec.inventory.idleSeconds"}},
-		"interval of years":        {account(`"inventory":{"activeSeconds":99999999}`), []string{"spec.inventory.activeSeconds"}},
-		"negative burst":           {account(`"rateLimits":{"create":{"perSecond":"1","burst":-1}}`), []string{"spec.rateLimits.create.burst"}},
-		"endless rate":             {account(`"rateLimits":{"read":{"perSecond":"Inf","burst":1}}`), []string{"spec.rateLimits.read.perSecond"}},
-		"rate of nothing":          {account(`"rateLimits":{"read":{"perSecond":"0","burst":1}}`), []string{"spec.rateLimits.read.perSecond"}},
-		"unknown policy":           {account(`"orphanPolicy":"Keep"`), []string{"spec.orphanPolicy"}},
-		"negative token lifetime":  {config(`"tokenTTLSeconds":-1`), []string{"spec.tokenTTLSeconds"}},
-		"long path":                {config(`"files":[{"path":"/` + long + `"}]`), []string{"spec.files[0].path"}},
-		"zero byte in path":        {config(`"files":[{"path":"/a\u0000b"}]`), []string{"spec.files[0].path"}},
-		"same path twice":          {config(`"files":[{"path":"/a"},{"path":"/a"}]`), []string{"spec.files[1]"}},
-		"long command":             {config(`"preKubeletCommands":["` + long + `"]`), []string{"spec.preKubeletCommands[0]"}},
-		"long label":               {config(`"nodeLabels":{"` + long + `":"x"}`), []string{"spec.nodeLabels"}},
-		"bad UTF-8 in label":       {config("\"nodeLabels\":{\"a\":\"\xff\"}"), []string{"spec.nodeLabels"}},
-		"long Secret name":         {[3]string{control, "AdoptedControlPlane", `{"kubeconfigRef":{"name":"` + long + `"}}`}, []string{"spec.kubeconfigRef.name"}},
+		"two clouds": {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{},"vsphere":{"template":"t"}}}`),
+			[]string{"exactly one of the fields in"}},
+		"an unknown cloud": {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{},"nimbus":{}}}`),
+			[]string{"unknown field", "spec.cloud.nimbus"}},
+		"another cloud":        {machine(`{"accountRef":{"name":"a"},"nimbus":{}}`), []string{"unknown field", "spec.nimbus"}},
+		"no cloud":             {machine(`{"accountRef":{"name":"a"}}`), []string{"spec.cloud", "Required"}},
+		"a cloud that is null": {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":null}}`), []string{"exactly one of the fields in"}},
+		"no account":           {machine(`{"cloud":{"simulated":{}}}`), []string{"spec.accountRef", "Required"}},
+		"no spec":              {machine(`null`), []string{"spec", "Required"}},
+		"two clouds, account":  {account(`"nimbus":{}`), []string{"unknown field", "spec.nimbus"}},
+		"misspelled field":     {simulated(`"instancetype":"small"`), []string{"unknown field", "spec.cloud.simulated.instancetype"}},
+		"zero disk":            {simulated(`"diskGiB":0`), []string{"spec.cloud.simulated.diskGiB"}},
+		"disk above all":       {simulated(`"diskGiB":65537`), []string{"spec.cloud.simulated.diskGiB"}},
+		"disk beyond 32 bits":  {simulated(`"diskGiB":4294967300`), []string{"spec.cloud.simulated.diskGiB"}},
+		"half a disk":          {simulated(`"diskGiB":10.5`), []string{"spec.cloud.simulated.diskGiB"}},
+		"disk in words":        {simulated(`"diskGiB":"20"`), []string{"spec.cloud.simulated.diskGiB"}},
+		"many disks": {simulated(`"dataDisks":[` + strings.TrimSuffix(strings.Repeat(`{"sizeGiB":1},`, 17), ",") + `]`),
+			[]string{"spec.cloud.simulated.dataDisks"}},
+		"empty type": {simulated(`"instanceType":""`), []string{"spec.cloud.simulated.instanceType"}},
+		"long type":  {simulated(`"instanceType":"` + long + `"`), []string{"spec.cloud.simulated.instanceType"}},
+		"long image": {simulated(`"image":"` + long + `"`), []string{"spec.cloud.simulated.image"}},
+		"long zone":  {simulated(`"zone":"` + long + `"`), []string{"spec.cloud.simulated.zone"}},
+		"long account": {machine(`{"accountRef":{"name":"` + long + `"},"cloud":{"simulated":{}}}`),
+			[]string{"spec.accountRef.name"}},
+		"zero byte in type": {simulated(`"instanceType":"a\u0000b"`), []string{"spec.cloud.simulated.instanceType"}},
+		"bad UTF-8 in type": {simulated("\"instanceType\":\"a\xff\""), []string{"spec.cloud.simulated.instanceType"}},
+		"short token": {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{}},"creation":{"token":"x"}}`),
+			[]string{"spec.creation.token"}},
+		"long provider ID": {machine(`{"accountRef":{"name":"a"},"cloud":{"simulated":{}},"providerID":"` + long + `"}`),
+			[]string{"spec.providerID"}},
+		"long endpoint": {[3]string{infra, "DroverAccount",
+			`{"credentialsRef":{"name":"a"},"cloud":{"simulated":{"endpoint":"http://` + long + `"}}}`}, []string{"spec.cloud.simulated.endpoint"}},
+		"endpoint with a password": {[3]string{infra, "DroverAccount",
+			`{"credentialsRef":{"name":"a"},"cloud":{"simulated":{"endpoint":"http://a:b@c"}}}`}, []string{"spec.cloud.simulated.endpoint"}},
+		"endpoint of a file": {[3]string{infra, "DroverAccount",
+			`{"credentialsRef":{"name":"a"},"cloud":{"simulated":{"endpoint":"file:///etc/passwd"}}}`}, []string{"spec.cloud.simulated.endpoint"}},
+		"negative interval":       {account(`"inventory":{"idleSeconds":-1}`), []string{"spec.inventory.idleSeconds"}},
+		"interval of years":       {account(`"inventory":{"activeSeconds":99999999}`), []string{"spec.inventory.activeSeconds"}},
+		"negative burst":          {account(`"rateLimits":{"create":{"perSecond":"1","burst":-1}}`), []string{"spec.rateLimits.create.burst"}},
+		"endless rate":            {account(`"rateLimits":{"read":{"perSecond":"Inf","burst":1}}`), []string{"spec.rateLimits.read.perSecond"}},
+		"rate of nothing":         {account(`"rateLimits":{"read":{"perSecond":"0","burst":1}}`), []string{"spec.rateLimits.read.perSecond"}},
+		"unknown policy":          {account(`"orphanPolicy":"Keep"`), []string{"spec.orphanPolicy"}},
+		"negative token lifetime": {config(`"tokenTTLSeconds":-1`), []string{"spec.tokenTTLSeconds"}},
+		"long path":               {config(`"files":[{"path":"/` + long + `"}]`), []string{"spec.files[0].path"}},
+		"zero byte in path":       {config(`"files":[{"path":"/a\u0000b"}]`), []string{"spec.files[0].path"}},
+		"same path twice":         {config(`"files":[{"path":"/a"},{"path":"/a"}]`), []string{"spec.files[1]"}},
+		"long command":            {config(`"preKubeletCommands":["` + long + `"]`), []string{"spec.preKubeletCommands[0]"}},
+		"long label":              {config(`"nodeLabels":{"` + long + `":"x"}`), []string{"spec.nodeLabels"}},
+		"bad UTF-8 in label":      {config("\"nodeLabels\":{\"a\":\"\xff\"}"), []string{"spec.nodeLabels"}},
+		"long Secret name": {[3]string{control, "AdoptedControlPlane", `{"kubeconfigRef":{"name":"` + long + `"}}`},
+			[]string{"spec.kubeconfigRef.name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			group, kind, spec := test.object[0], test.object[1], test.object[2]
@@ -115,11 +125,14 @@ func TestBadInputIsRefused(t *testing.T) {
 		})
 	}
 	for name, test := range map[string]struct{ contentType, body string }{
-		"a name of 10,000 characters": {"application/json", `{"apiVersion":"` + infra + `/v1beta1","kind":"DroverMachine","metadata":{"name":"` + long + `"},"spec":{"accountRef":{"name":"a"},"cloud":{"simulated":{}}}}`},
-		"YAML with a zero byte":       {"application/yaml", "apiVersion: " + infra + "/v1beta1\nkind: DroverMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, cloud: {simulated: {image: \"a\x00\"}}}\n"},
-		"YAML with bad UTF-8":         {"application/yaml", "apiVersion: " + infra + "/v1beta1\nkind: DroverMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, cloud: {simulated: {image: \"a\xff\"}}}\n"},
-		"half an object":              {"application/json", `{"apiVersion":"` + infra + `/v1beta1","kind":"DroverMachine","metadata":{"na`},
-		"nothing":                     {"application/json", ``},
+		"a name of 10,000 characters": {"application/json", `{"apiVersion":"` + infra + `/v1beta1","kind":"DroverMachine","metadata":{"name":"` +
+			long + `"},"spec":{"accountRef":{"name":"a"},"cloud":{"simulated":{}}}}`},
+		"YAML with a zero byte": {"application/yaml", "apiVersion: " + infra +
+			"/v1beta1\nkind: DroverMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, cloud: {simulated: {image: \"a\x00\"}}}\n"},
+		"YAML with bad UTF-8": {"application/yaml", "apiVersion: " + infra +
+			"/v1beta1\nkind: DroverMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, cloud: {simulated: {image: \"a\xff\"}}}\n"},
+		"half an object": {"application/json", `{"apiVersion":"` + infra + `/v1beta1","kind":"DroverMachine","metadata":{"na`},
+		"nothing":        {"application/json", ``},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := s.raw(infra, "drovermachines", test.contentType, test.body); !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
@@ -188,7 +201,8 @@ func TestUserDataTooLarge(t *testing.T) {
 	s.create(pool.Objects()...)
 	s.soon("the machine waits", s.onlyMachine(infrav1.WaitingForBootstrapDataReason))
 	config := s.onlyConfig()
-	s.soon("its config says why", says(config, clusterv1.ReadyCondition, bootstrapv1.InvalidSpecReason, "bytes", "accepts at most 16384", "shorten the commands"))
+	s.soon("its config says why", says(config, clusterv1.ReadyCondition, bootstrapv1.InvalidSpecReason, "bytes", "accepts at most 16384",
+		"shorten the commands"))
 	if message := scenario.Message(config, clusterv1.ReadyCondition); strings.Contains(message, string(noise[:40])) {
 		t.Errorf("the message repeats the command: %s", message)
 	}
@@ -299,7 +313,8 @@ func TestBootstrapDataMissing(t *testing.T) {
 func TestRunningMachineIsNotMoved(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1, Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 5}}}}
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1,
+		Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 5}}}}
 	s.create(pool.Objects()...)
 	s.until("a machine is ready", pool.Ready(env.view, 1))
 	machine := s.machines()[0]

@@ -40,7 +40,8 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 		s.fault(simulator.Fault{Kind: simulator.DeadBody, Count: 1})
 		pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
 		s.create(pool.Objects()...)
-		machine := s.late("The VM has been running since 2", "has requested a certificate from "+env.management.URL, "check /var/log/drover-bootstrap.log")
+		machine := s.late("The VM has been running since 2", "has requested a certificate from "+env.management.URL,
+			"check /var/log/drover-bootstrap.log")
 		if shown := s.shown(machine.Name); !strings.HasPrefix(shown, "The VM has been running since") {
 			t.Errorf("kubectl shows %q under \"Waiting for\"", shown)
 		}
@@ -50,7 +51,8 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 		}
 		s.stays("what is written", func() string {
 			have := &infrav1.DroverMachine{}
-			if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(machine), have); err != nil || have.ResourceVersion != machine.ResourceVersion {
+			if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(machine), have); err != nil ||
+				have.ResourceVersion != machine.ResourceVersion {
 				return fmt.Sprintf("it was written again: %+v, %v", have.Status.Conditions, err)
 			}
 			return ""
@@ -72,7 +74,8 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 		s := newStage(t)
 		pool, data, goOn := s.held()
 		id, _, _ := strings.Cut(string(data.Data["bootstrap-token"]), ".")
-		token := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id)}}
+		token := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem,
+			Name: bootstraputil.BootstrapTokenSecretName(id)}}
 		if err := scenario.Delete(s.ctx, env.client, token); err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +93,8 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 			t.Fatal(err)
 		}
 		wrong, err := render.UserData(render.Input{
-			Spec: &bootstrapv1.DroverConfigSpec{}, NodeName: data.Name, Server: env.management.URL, CA: ca, Token: string(data.Data["bootstrap-token"]),
+			Spec: &bootstrapv1.DroverConfigSpec{}, NodeName: data.Name, Server: env.management.URL, CA: ca,
+			Token: string(data.Data["bootstrap-token"]),
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -72,7 +72,8 @@ func TestMachinesAreHeld(t *testing.T) {
 		}
 	}
 	deleting := clusterv1.MachineDeletingCondition
-	s.soon("a budget holds the drain, for a while", says(budgeted, deleting, clusterv1.MachineDeletingDrainingNodeReason, pod.Name, "disruption budget"))
+	s.soon("a budget holds the drain, for a while",
+		says(budgeted, deleting, clusterv1.MachineDeletingDrainingNodeReason, pod.Name, "disruption budget"))
 	s.soon("a hook holds the drain", says(hooked, deleting, clusterv1.MachineDeletingWaitingForPreDrainHookReason, preDrain))
 	if s.node(hooked).Spec.Unschedulable {
 		t.Error("a Node is cordoned before its pre-drain hook is done")

@@ -103,7 +103,8 @@ func (h *house) adopted(name string) scenario.Pool {
 	if err != nil {
 		h.Fatal(err)
 	}
-	if err := env.admin.SetAccount(h.ctx, simulator.AccountOptions{Name: "house-" + name, Tokens: []string{"token-of-house-" + name}}); err != nil {
+	if err := env.admin.SetAccount(h.ctx, simulator.AccountOptions{Name: "house-" + name,
+		Tokens: []string{"token-of-house-" + name}}); err != nil {
 		h.Fatal(err)
 	}
 	return scenario.Pool{Name: "pool", Cluster: scenario.Adopted{
@@ -197,7 +198,8 @@ func (h *house) oneEach(pool scenario.Pool, n int) {
 // gone checks that neither a machine nor a VM of the pool is left.
 func (h *house) gone(pool scenario.Pool) scenario.Check {
 	in := pool.Cluster.Namespace
-	return scenario.All(scenario.Empty(h.client, &clusterv1.MachineList{}, in), scenario.Empty(h.client, &infrav1.DroverMachineList{}, in), h.running(pool, 0))
+	return scenario.All(scenario.Empty(h.client, &clusterv1.MachineList{}, in), scenario.Empty(h.client, &infrav1.DroverMachineList{}, in),
+		h.running(pool, 0))
 }
 
 // TestManagers stops and disturbs managers and their peers, one case after another in one
@@ -323,7 +325,8 @@ func (h *house) restarted() {
 	})
 	first.Kill()
 	if _, err := env.admin.AddFault(h.ctx, simulator.Fault{
-		Kind: simulator.SlowAfter, Operation: wire.DescribeCatalog, Account: "house-restarted", Count: 1, Delay: simulator.Duration{Duration: 5 * time.Second},
+		Kind: simulator.SlowAfter, Operation: wire.DescribeCatalog, Account: "house-restarted", Count: 1,
+		Delay: simulator.Duration{Duration: 5 * time.Second},
 	}); err != nil {
 		h.Fatal(err)
 	}
@@ -446,7 +449,8 @@ func (h *house) latency(d time.Duration) {
 func (h *house) askedToStop() {
 	pool := h.adopted("asked-to-stop")
 	pool.Replicas = 1
-	fault := simulator.Fault{Kind: simulator.SlowAfter, Operation: wire.RunInstances, Account: "house-asked-to-stop", Delay: simulator.Duration{Duration: 3 * time.Second}}
+	fault := simulator.Fault{Kind: simulator.SlowAfter, Operation: wire.RunInstances, Account: "house-asked-to-stop",
+		Delay: simulator.Duration{Duration: 3 * time.Second}}
 	if _, err := env.admin.AddFault(h.ctx, fault); err != nil {
 		h.Fatal(err)
 	}

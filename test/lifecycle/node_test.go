@@ -113,7 +113,8 @@ func (h *house) nodeBeforeItsAddress() {
 	const name = "before-its-address"
 	owner, machine := handMade(pool.Cluster, name, "nothing")
 	h.create(append(pool.Cluster.Objects(), machine, owner,
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: owner.Namespace, Name: "nothing"}, Data: map[string][]byte{"value": []byte("#cloud-config\n")}})...)
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: owner.Namespace, Name: "nothing"},
+			Data: map[string][]byte{"value": []byte("#cloud-config\n")}})...)
 	h.soon("the machine's addresses are written down", func(context.Context) (string, error) {
 		if !written.Load() {
 			return "they are not", nil
@@ -229,9 +230,11 @@ func TestAddressOfTwoMachines(t *testing.T) {
 	other := s.Adopted
 	other.Name += "-2"
 	other.Endpoint = second.URL
-	s.create(other.Account(), scenario.Credentials(s.meta(other.Name+"-credentials"), "simulated", map[string][]byte{"token": []byte(second.Token)}))
+	s.create(other.Account(), scenario.Credentials(s.meta(other.Name+"-credentials"), "simulated",
+		map[string][]byte{"token": []byte(second.Token)}))
 	node := "ip-of-" + strings.ToLower(s.Name)
-	s.create(s.foreignData("data", node), &corev1.Secret{ObjectMeta: s.meta("nothing"), Data: map[string][]byte{"value": []byte("#cloud-config\n")}})
+	s.create(s.foreignData("data", node), &corev1.Secret{ObjectMeta: s.meta("nothing"),
+		Data: map[string][]byte{"value": []byte("#cloud-config\n")}})
 	_, machine := s.byHand(node, "data")
 	_, twin := s.byHand("twin", "nothing", func(m *infrav1.DroverMachine) { m.Spec.AccountRef.Name = other.Name })
 	for _, m := range []*infrav1.DroverMachine{machine, twin} {
@@ -307,7 +310,8 @@ func (s *stage) approve(node string) {
 		for i := range list.Items {
 			csr := &list.Items[i]
 			request, err := parseRequest(csr.Spec.Request)
-			if err != nil || request.Subject.CommonName != "system:node:"+node || csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+			if err != nil || request.Subject.CommonName != "system:node:"+node ||
+				csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
 				continue
 			}
 			if decided := csr.Status.Conditions; len(decided) > 0 {
@@ -366,7 +370,8 @@ func (h *house) nodeGoneBeforeItsTrouble() {
 		return c, err
 	}
 	behind.Store(true)
-	impostor := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "impostor-for-a-moment"}, Spec: corev1.NodeSpec{ProviderID: machine.Spec.ProviderID}}
+	impostor := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "impostor-for-a-moment"},
+		Spec: corev1.NodeSpec{ProviderID: machine.Spec.ProviderID}}
 	h.create(impostor)
 	h.soon("the machine reports two Nodes", func(ctx context.Context) (string, error) {
 		if c, err := troubled(ctx); c == nil || err != nil {

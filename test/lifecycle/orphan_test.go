@@ -138,7 +138,8 @@ func TestOrphanIsDeleted(t *testing.T) {
 	if err := env.admin.Act(s.ctx, bare.ID, simulator.ActTerminate); err != nil {
 		t.Fatal(err)
 	}
-	s.soon("they are announced", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansDeletingReason, "resources of 2 machines"))
+	s.soon("they are announced", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansDeletingReason,
+		"resources of 2 machines"))
 	s.soon("they are gone", scenario.All(s.noneTagged(token), s.noneTagged(disk)))
 	if took := time.Since(made); took < orphanGrace {
 		t.Errorf("they were gone after %s, within the grace of %s", took, orphanGrace)
@@ -151,7 +152,8 @@ func TestOrphanIsDeleted(t *testing.T) {
 	}
 	// One VM (one call to terminate it, one to delete its disk) and one disk, with a live read
 	// before each call, and no other calls.
-	for op, most := range map[string]int{wire.TerminateInstances: 1, wire.DeleteResources: 2, wire.DescribeResources: 3, wire.RunInstances: 0} {
+	for op, most := range map[string]int{wire.TerminateInstances: 1, wire.DeleteResources: 2, wire.DescribeResources: 3,
+		wire.RunInstances: 0} {
 		if n := audit.Machine(token, op) + audit.Machine(disk, op); n > most {
 			t.Errorf("%s was called %d times for the two orphans, want %d at most", op, n, most)
 		}
@@ -172,7 +174,8 @@ func TestOrphansThatStay(t *testing.T) {
 	_, owner, machine := reported.withMachine(1)
 	token := lost(machine, 1)
 	vm := reported.byCloud(owner, token)
-	reported.soon("it is reported", says(reported.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansReportOnlyReason, "orphanPolicy"))
+	reported.soon("it is reported", says(reported.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansReportOnlyReason,
+		"orphanPolicy"))
 	reported.soon("it is listed", func(ctx context.Context) (string, error) {
 		account := reported.Account()
 		if err := env.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
@@ -190,7 +193,8 @@ func TestOrphansThatStay(t *testing.T) {
 		return fmt.Sprintf("%s is not in %+v", vm.ID, o.Observed), nil
 	})
 	said := reported.dryRun()
-	for _, want := range []string{vm.ID, string(infrav1.OrphanConfirmed), infrav1.OrphansReportOnlyReason, "of 1 machines, of 2 in the cloud"} {
+	for _, want := range []string{vm.ID, string(infrav1.OrphanConfirmed), infrav1.OrphansReportOnlyReason,
+		"of 1 machines, of 2 in the cloud"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("drover orphans does not say %q:\n%s", want, said)
 		}
@@ -202,7 +206,8 @@ func TestOrphansThatStay(t *testing.T) {
 	foreign, unknown := "ffffffff"+lost(machine, 1)[8:], lost(machine, 2)
 	s.byCloud(owner, foreign)
 	s.byCloud("no-cluster-here", unknown)
-	s.soon("the other manager's is shown", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansReportOnlyReason, "made by another management cluster"))
+	s.soon("the other manager's is shown", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansReportOnlyReason,
+		"made by another management cluster"))
 	s.keeps(foreign, unknown)
 	s.pause(true)
 	own := lost(machine, 3)

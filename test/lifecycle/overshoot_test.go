@@ -215,7 +215,8 @@ func (h *house) freezeInTwoPasses() {
 	var cut atomic.Int32
 	drover := h.start("--machine-safety-overshooting-period=1s", "--kubeconfig="+h.proxied(faultproxy.Options{
 		Name: "busy", Rule: func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
-			if at != faultproxy.Before || c.Verb != "patch" || c.Resource != "machinedeployments" || slices.Contains(c.Fields, "metadata.labels") || cut.Add(1) > 1 {
+			if at != faultproxy.Before || c.Verb != "patch" || c.Resource != "machinedeployments" || slices.Contains(c.Fields, "metadata.labels") ||
+				cut.Add(1) > 1 {
 				return faultproxy.Verdict{}
 			}
 			return faultproxy.Refuse(apierrors.NewConflict(schema.GroupResource{Resource: c.Resource}, c.Name, errors.New("written by another")))

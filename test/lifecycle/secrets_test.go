@@ -110,8 +110,10 @@ func (h *house) secretsStaySecret() {
 	control := pool.Cluster.ControlPlane()
 	for spoilt, reason := range map[string]string{
 		kubeconfig + ": [": controlplanev1.KubeconfigRefusedReason,
-		"apiVersion: v1\nkind: Config\nusers:\n- name: a\n  user: {token: " + kubeconfig + ", exec: {command: " + kubeconfig + "}}\n":      controlplanev1.KubeconfigRefusedReason,
-		strings.ReplaceAll(string(pool.Cluster.Kubeconfig), "client-key-data:", "client-key-data: "+kubeconfig+"\n    x-client-key-data:"): controlplanev1.KubeconfigRefusedReason,
+		"apiVersion: v1\nkind: Config\nusers:\n- name: a\n  user: {token: " + kubeconfig + ", exec: {command: " + kubeconfig +
+			"}}\n": controlplanev1.KubeconfigRefusedReason,
+		strings.ReplaceAll(string(pool.Cluster.Kubeconfig), "client-key-data:",
+			"client-key-data: "+kubeconfig+"\n    x-client-key-data:"): controlplanev1.KubeconfigRefusedReason,
 	} {
 		h.secret(pool, "-adopted", "value", spoilt)
 		h.soon("the kubeconfig is refused", h.says(control, clusterv1.AvailableCondition, reason))

@@ -146,13 +146,15 @@ func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 func TestReferencesHaveNoNamespace(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	fields := map[string]any{"accountRef": map[string]any{"name": "a", "namespace": "other"}, "cloud": map[string]any{"simulated": map[string]any{}}}
+	fields := map[string]any{"accountRef": map[string]any{"name": "a", "namespace": "other"},
+		"cloud": map[string]any{"simulated": map[string]any{}}}
 	for name, o := range map[string]struct {
 		apiVersion, kind, path string
 		spec                   map[string]any
 	}{
-		"machine":  {infrav1.GroupVersion.String(), "DroverMachine", "spec.accountRef", fields},
-		"template": {infrav1.GroupVersion.String(), "DroverMachineTemplate", "spec.template.spec.accountRef", map[string]any{"template": map[string]any{"spec": fields}}},
+		"machine": {infrav1.GroupVersion.String(), "DroverMachine", "spec.accountRef", fields},
+		"template": {infrav1.GroupVersion.String(), "DroverMachineTemplate", "spec.template.spec.accountRef",
+			map[string]any{"template": map[string]any{"spec": fields}}},
 		"account": {infrav1.GroupVersion.String(), "DroverAccount", "spec.credentialsRef", map[string]any{
 			"credentialsRef": map[string]any{"name": "a", "namespace": "other"}, "cloud": map[string]any{"simulated": map[string]any{}}}},
 		"control-plane": {controlplanev1.GroupVersion.String(), "AdoptedControlPlane", "spec.kubeconfigRef", map[string]any{
@@ -232,14 +234,16 @@ func TestAmbientCredentials(t *testing.T) {
 	own := ambient("operator", "own-endpoint")
 	own.Spec.Cloud.Simulated.Endpoint = url
 	s.refused(own, "spec.cloud.simulated.endpoint", "set credentialsRef")
-	if err := s.change(inside, func() { inside.Spec.Cloud.Simulated.Endpoint = url }); err == nil || !strings.Contains(err.Error(), "endpoint can't be changed") {
+	if err := s.change(inside, func() { inside.Spec.Cloud.Simulated.Endpoint = url }); err == nil ||
+		!strings.Contains(err.Error(), "endpoint can't be changed") {
 		t.Errorf("an ambient account was given an endpoint: %v", err)
 	}
 	// A missing Secret and an empty Secret both differ from no reference.
 	own.Spec.CredentialsRef = infrav1.LocalReference{Name: "own"}
 	s.create(own)
 	s.soon("the Secret is missed", says(own, clusterv1.ReadyCondition, infrav1.SecretInvalidReason))
-	if err := s.change(own, func() { own.Spec.CredentialsRef = infrav1.LocalReference{} }); err == nil || !strings.Contains(err.Error(), "set credentialsRef") {
+	if err := s.change(own, func() { own.Spec.CredentialsRef = infrav1.LocalReference{} }); err == nil ||
+		!strings.Contains(err.Error(), "set credentialsRef") {
 		t.Errorf("the credentials were taken off an account with an endpoint of its own: %v", err)
 	}
 	s.create(scenario.Credentials(metav1.ObjectMeta{Namespace: "operator", Name: "own"}, "simulated", nil))
@@ -276,7 +280,8 @@ func TestHostileEndpoints(t *testing.T) {
 		"redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
 		}, infrav1.CloudErrorUnknownReason, "redirect"},
-		"moved": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere, http.StatusFound) }, infrav1.CloudErrorUnknownReason, "redirect"},
+		"moved": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere, http.StatusFound) },
+			infrav1.CloudErrorUnknownReason, "redirect"},
 		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, infrav1.CloudUnavailableReason, "no response"},
 		"html": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
@@ -428,7 +433,8 @@ func TestBootstrapTokenOpensLittle(t *testing.T) {
 		}
 	}
 	slices.Sort(may)
-	want := []string{"create certificatesigningrequests", "get certificatesigningrequests", "list certificatesigningrequests", "watch certificatesigningrequests"}
+	want := []string{"create certificatesigningrequests", "get certificatesigningrequests", "list certificatesigningrequests",
+		"watch certificatesigningrequests"}
 	if !slices.Equal(may, want) {
 		t.Errorf("a bootstrap token may %q, want %q", may, want)
 	}

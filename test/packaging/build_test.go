@@ -76,7 +76,8 @@ func TestWorkflowsAreBound(t *testing.T) {
 			if action := usedAction.FindStringSubmatch(line); action != nil && !pinnedAction.MatchString(action[1]) {
 				t.Errorf("%s:%d: %s is not named by a commit and its tag", name, i+1, action[1])
 			}
-			if strings.Contains(line, "uses: actions/checkout@") && !strings.Contains(strings.Join(lines[i:min(i+4, len(lines))], "\n"), "persist-credentials: false") {
+			if strings.Contains(line, "uses: actions/checkout@") &&
+				!strings.Contains(strings.Join(lines[i:min(i+4, len(lines))], "\n"), "persist-credentials: false") {
 				t.Errorf("%s:%d: the checkout leaves its credentials", name, i+1)
 			}
 			if strings.Contains(line, "cosign sign ") && !strings.Contains(line, "@$DIGEST") {
@@ -141,7 +142,8 @@ func TestImageByDigest(t *testing.T) {
 func TestLicenses(t *testing.T) {
 	text := string(run(t, []string{"PLATFORMS=linux/amd64"}, root(t)+"/hack/licenses"))
 	for _, want := range []string{
-		"\nDrover: LICENSE\n", "\nGo go1.", "\nk8s.io/client-go v", "\ngithub.com/aws/aws-sdk-go-v2 v", ": NOTICE.txt\n", ": third_party/forked/golang/LICENSE\n",
+		"\nDrover: LICENSE\n", "\nGo go1.", "\nk8s.io/client-go v", "\ngithub.com/aws/aws-sdk-go-v2 v", ": NOTICE.txt\n",
+		": third_party/forked/golang/LICENSE\n",
 		"Redistribution and use in source and binary forms", "Permission is hereby granted, free of charge",
 	} {
 		if !strings.Contains(text, want) {
@@ -242,7 +244,8 @@ func TestSuites(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got := strings.FieldsFunc(string(run(t, nil, filepath.Join(repository, "hack/suite"), "affected", "HEAD")), func(r rune) bool { return r == '\n' })
+		got := strings.FieldsFunc(string(run(t, nil, filepath.Join(repository, "hack/suite"), "affected", "HEAD")),
+			func(r rune) bool { return r == '\n' })
 		for i := range got {
 			got[i] = strings.TrimSpace(got[i])
 		}

@@ -77,7 +77,8 @@ func (l *life) abandon(t *testing.T, namespace string) {
 	}
 	for i := range list.Items {
 		c := &list.Items[i]
-		if err := scenario.Patch(t.Context(), l.admin, c, func() { metav1.SetMetaDataAnnotation(&c.ObjectMeta, infrav1.AbandonAnnotation, c.Name) }); err != nil {
+		if err := scenario.Patch(t.Context(), l.admin, c,
+			func() { metav1.SetMetaDataAnnotation(&c.ObjectMeta, infrav1.AbandonAnnotation, c.Name) }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -89,7 +90,8 @@ func (l *life) written(namespace, cluster string, want *unstructured.Unstructure
 	return func(ctx context.Context) (string, error) {
 		found := &unstructured.UnstructuredList{}
 		found.SetGroupVersionKind(want.GroupVersionKind())
-		if err := l.admin.List(ctx, found, client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster}); err != nil {
+		if err := l.admin.List(ctx, found, client.InNamespace(namespace),
+			client.MatchingLabels{clusterv1.ClusterNameLabel: cluster}); err != nil {
 			return "", err
 		}
 		missing := "there is no " + want.GetKind()

@@ -45,7 +45,8 @@ var wholeClouds = []string{"aws", "azure", "gcp", "kubevirt", "openstack", "vsph
 
 // flavors returns the flavors in templates/. The last one, "", is the default.
 func flavors() []string {
-	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "azure-spot", "gcp-spot", "kubeadm", "topology-kubeadm"}
+	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "azure-spot", "gcp-spot", "kubeadm",
+		"topology-kubeadm"}
 	for _, cloud := range wholeClouds {
 		all = append(all, cloud+"-kubeadm", "topology-"+cloud+"-kubeadm")
 	}
@@ -66,9 +67,11 @@ func kinds(flavor string) []string {
 	case strings.HasSuffix(flavor, "-eks"):
 		return []string{"DroverCluster", "AdoptedControlPlane", "MachineDeployment", "DroverMachineTemplate", "Secret", "MachineHealthCheck"}
 	case strings.HasSuffix(flavor, "kubeadm"):
-		return []string{"DroverCluster", "KubeadmControlPlane", "MachineDeployment", "DroverMachineTemplate", "KubeadmConfigTemplate", "MachineHealthCheck"}
+		return []string{"DroverCluster", "KubeadmControlPlane", "MachineDeployment", "DroverMachineTemplate", "KubeadmConfigTemplate",
+			"MachineHealthCheck"}
 	}
-	return []string{"DroverCluster", "AdoptedControlPlane", "MachineDeployment", "DroverMachineTemplate", "DroverConfigTemplate", "MachineHealthCheck"}
+	return []string{"DroverCluster", "AdoptedControlPlane", "MachineDeployment", "DroverMachineTemplate", "DroverConfigTemplate",
+		"MachineHealthCheck"}
 }
 
 func newClusterctl(t *testing.T) clusterctl {
@@ -99,15 +102,19 @@ func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
 		"DROVER_AWS_REGION=eu-central-1", "DROVER_AWS_IMAGE_ID=ami-0a1b",
 		"DROVER_SPOT_QUEUE_URL=https://sqs.eu-central-1.amazonaws.com/123456789012/drover",
 		"DROVER_AWS_SUBNETS=subnet-0a1b, subnet-0c2d", "DROVER_AWS_SECURITY_GROUPS=sg-0a1b",
-		"DROVER_EKS_CLUSTER=green", "DROVER_EKS_ENDPOINT=https://0A1B.gr7.eu-central-1.eks.amazonaws.com", "DROVER_EKS_SERVICE_CIDR=10.100.0.0/16",
+		"DROVER_EKS_CLUSTER=green", "DROVER_EKS_ENDPOINT=https://0A1B.gr7.eu-central-1.eks.amazonaws.com",
+		"DROVER_EKS_SERVICE_CIDR=10.100.0.0/16",
 		"DROVER_EKS_CA=" + base64.StdEncoding.EncodeToString([]byte(ca)), "DROVER_EKS_INSTANCE_PROFILE=nodes",
-		"DROVER_AZURE_SUBSCRIPTION_ID=00000000-1111-2222-3333-444444444444", "DROVER_AZURE_LOCATION=westeurope", "DROVER_AZURE_RESOURCE_GROUP=nodes",
-		"DROVER_GCP_PROJECT_ID=nodes-4711", "DROVER_GCP_REGION=europe-west4", "DROVER_GCP_IMAGE=node", "DROVER_GCP_SUBNETWORK=nodes", "DROVER_GCP_NETWORK=vpc",
+		"DROVER_AZURE_SUBSCRIPTION_ID=00000000-1111-2222-3333-444444444444", "DROVER_AZURE_LOCATION=westeurope",
+		"DROVER_AZURE_RESOURCE_GROUP=nodes",
+		"DROVER_GCP_PROJECT_ID=nodes-4711", "DROVER_GCP_REGION=europe-west4", "DROVER_GCP_IMAGE=node", "DROVER_GCP_SUBNETWORK=nodes",
+		"DROVER_GCP_NETWORK=vpc",
 		"DROVER_AZURE_IMAGE_ID=/subscriptions/s/images/node", "DROVER_AZURE_SUBNET_ID=/subscriptions/s/virtualNetworks/vnet/subnets/nodes",
 		"DROVER_CONTROL_PLANE_ADDRESS=192.0.2.100", "DROVER_LOAD_BALANCER_SUBNET=nodes-v4", "DROVER_LOAD_BALANCER_FLOATING_NETWORK=public",
 		"DROVER_OPENSTACK_AUTH_URL=https://keystone.example.com/v3", "DROVER_OPENSTACK_PROJECT_ID=8fe3a5a1c1f04e0b",
 		"DROVER_OPENSTACK_FLAVOR=m1.large", "DROVER_OPENSTACK_IMAGE=ubuntu-24.04", "DROVER_OPENSTACK_NETWORK=nodes",
-		"DROVER_VSPHERE_SERVER=vcenter.example.com", "DROVER_VSPHERE_DATACENTER=dc1", "DROVER_VSPHERE_CA_BUNDLE=" + strings.ReplaceAll(ca, "\n", `\n`),
+		"DROVER_VSPHERE_SERVER=vcenter.example.com", "DROVER_VSPHERE_DATACENTER=dc1", "DROVER_VSPHERE_CA_BUNDLE=" +
+			strings.ReplaceAll(ca, "\n", `\n`),
 		"DROVER_VSPHERE_TEMPLATE=templates/ubuntu", "DROVER_VSPHERE_RESOURCE_POOL=cluster-a/Resources", "DROVER_VSPHERE_DATASTORE=san-a",
 		"DROVER_KUBEVIRT_NAMESPACE=blue-machines", "DROVER_KUBEVIRT_IMAGE_URL=docker://registry.example.com/node:1",
 	}}
@@ -197,7 +204,8 @@ func TestAdoptPage(t *testing.T) {
 // badInput tests that clusterctl's error names the wrong input as the user knows it.
 func badInput(t *testing.T, ctl clusterctl) {
 	generate := func(version, flavor string, more ...string) []string {
-		return append([]string{"generate", "cluster", "blue", "--infrastructure", "drover:" + version, "--flavor", flavor, "--target-namespace", "team-a",
+		return append([]string{"generate", "cluster", "blue", "--infrastructure", "drover:" + version, "--flavor", flavor, "--target-namespace",
+			"team-a",
 			"--worker-machine-count", "3"}, more...)
 	}
 	kubernetes := "--kubernetes-version=v1.36.3"
@@ -208,8 +216,9 @@ func badInput(t *testing.T, ctl clusterctl) {
 
 	flavorOf := map[string]string{ // by the beginning of the variables' names; the longest one decides
 		"DROVER_SIMULATED_": "mixed", "DROVER_AWS_": "aws", "DROVER_AZURE_": "azure", "DROVER_GCP_": "gcp", "DROVER_GCP_NETWORK": "gcp-kubeadm",
-		"DROVER_EKS_": "aws-eks", "DROVER_SPOT_": "aws-spot", "DROVER_CONTROL_PLANE_": "vsphere-kubeadm", "DROVER_LOAD_BALANCER_": "openstack-kubeadm",
-		"DROVER_OPENSTACK_": "openstack", "DROVER_VSPHERE_": "vsphere", "DROVER_KUBEVIRT_": "kubevirt",
+		"DROVER_EKS_": "aws-eks", "DROVER_SPOT_": "aws-spot", "DROVER_CONTROL_PLANE_": "vsphere-kubeadm",
+		"DROVER_LOAD_BALANCER_": "openstack-kubeadm",
+		"DROVER_OPENSTACK_":     "openstack", "DROVER_VSPHERE_": "vsphere", "DROVER_KUBEVIRT_": "kubevirt",
 	}
 	missing := 0
 	for _, set := range ctl.env {
@@ -238,7 +247,8 @@ func badInput(t *testing.T, ctl clusterctl) {
 func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,
+	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme,
+		controlplanev1.AddToScheme,
 		kubeadmv1.AddToScheme, kcpv1.AddToScheme, corev1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)

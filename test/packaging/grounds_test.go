@@ -40,7 +40,8 @@ func onSimulated(_ *testing.T, w *walk, _ *body.Fleet) stand {
 
 func onAWS(t *testing.T, w *walk, fleet *body.Fleet) stand {
 	cloud := ec2stub.New(t, ec2stub.Options{
-		Keys: map[string]string{rig.AWSKey: password}, Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Power: count(&w.running, rig.Power(fleet)),
+		Keys: map[string]string{rig.AWSKey: password}, Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond,
+		Power: count(&w.running, rig.Power(fleet)),
 	})
 	return stand{
 		env: []string{"KEY=" + rig.AWSKey, "SECRET=" + password}, provider: "aws:///us-east-1",
@@ -68,7 +69,8 @@ func onAzure(t *testing.T, w *walk, fleet *body.Fleet) stand {
 			page + "images/providers/Microsoft.Compute/galleries/gallery/images/node/versions/1.36.3", armstub.Image,
 			"00000000-1111-2222-3333-444444444444", armstub.Subscription, "westeurope", armstub.Location, "Standard_D4s_v5", "Standard_D2s_v5",
 		},
-		account: [2]string{"      resourceGroup: ${DROVER_AZURE_RESOURCE_GROUP}", fmt.Sprintf("      custom: {endpoint: %[1]q, authorityHost: %[1]q, caBundle: %[2]q}\n", "https://"+cloud.Address, cloud.CA)},
+		account: [2]string{"      resourceGroup: ${DROVER_AZURE_RESOURCE_GROUP}",
+			fmt.Sprintf("      custom: {endpoint: %[1]q, authorityHost: %[1]q, caBundle: %[2]q}\n", "https://"+cloud.Address, cloud.CA)},
 	}
 }
 
@@ -86,14 +88,17 @@ func onGCP(t *testing.T, w *walk, fleet *body.Fleet) stand {
 		files: map[string]string{"key.json": secret["credentials"]}, provider: "gce://" + gcpstub.Project,
 		values: []string{
 			"nodes-4711", gcpstub.Project, "europe-west4", gcpstub.Region, "ubuntu-2404-v1-36-3", gcpstub.Image, "DROVER_GCP_SUBNETWORK=nodes",
-			"DROVER_GCP_SUBNETWORK=" + gcpstub.Subnet, "DROVER_GCP_NETWORK=vpc", "DROVER_GCP_NETWORK=" + gcpstub.Network, "e2-standard-4", "e2-standard-2",
+			"DROVER_GCP_SUBNETWORK=" + gcpstub.Subnet, "DROVER_GCP_NETWORK=vpc", "DROVER_GCP_NETWORK=" + gcpstub.Network, "e2-standard-4",
+			"e2-standard-2",
 		},
-		account: [2]string{"      region: ${DROVER_GCP_REGION}", fmt.Sprintf("      universeDomain: %s\n      endpoint: %q\n      caBundle: %q\n", gcpstub.Universe, "https://"+cloud.Address, cloud.CA)},
+		account: [2]string{"      region: ${DROVER_GCP_REGION}",
+			fmt.Sprintf("      universeDomain: %s\n      endpoint: %q\n      caBundle: %q\n", gcpstub.Universe, "https://"+cloud.Address, cloud.CA)},
 	}
 }
 
 func onVSphere(t *testing.T, w *walk, fleet *body.Fleet) stand {
-	cloud, err := vcenter.Start(vcenter.Options{Username: rig.VSphereUser, Password: password, Power: count(&w.running, rig.VMPower(fleet, 0))})
+	cloud, err := vcenter.Start(vcenter.Options{Username: rig.VSphereUser, Password: password,
+		Power: count(&w.running, rig.VMPower(fleet, 0))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +127,8 @@ func onKubeVirt(t *testing.T, w *walk, fleet *body.Fleet) stand {
 	cluster.Node.Power.Store(&power)
 	return stand{
 		files: map[string]string{
-			"infra.kubeconfig": string(read(t, cluster.AdminKubeconfig())), "role.yaml": pageBlock(t, "docs/clouds/kubevirt.md", "yaml", "kind: Role\nmetadata:\n  name: drover\n"),
+			"infra.kubeconfig": string(read(t, cluster.AdminKubeconfig())),
+			"role.yaml":        pageBlock(t, "docs/clouds/kubevirt.md", "yaml", "kind: Role\nmetadata:\n  name: drover\n"),
 		},
 		provider: "kubevirt://",
 		values:   []string{"SERVICE_TYPE=LoadBalancer", "SERVICE_TYPE=ClusterIP"}, // nothing here gives a Service an address
@@ -139,7 +145,8 @@ func onOpenStack(t *testing.T, w *walk, fleet *body.Fleet) stand {
 	cloud.Power(t.Context(), count(&w.running, rig.OpenStackPower(fleet)))
 	keystone := cloud.Door() + "/identity/v3"
 	return stand{
-		files: map[string]string{"clouds.yaml": fmt.Sprintf("clouds: {demo: {auth: {auth_url: %s, username: %s, password: %s, user_domain_id: default}}}\n",
+		files: map[string]string{"clouds.yaml": fmt.Sprintf(
+			"clouds: {demo: {auth: {auth_url: %s, username: %s, password: %s, user_domain_id: default}}}\n",
 			keystone, stack.User, stack.Password)},
 		provider: "openstack:///",
 		values: []string{

@@ -39,7 +39,8 @@ func installBlock(t *testing.T, language, contains, releases string) string {
 // pageBlock returns the only block of a page in a language that contains a text.
 func pageBlock(t *testing.T, page, language, contains string) string {
 	t.Helper()
-	found := slices.DeleteFunc(pageBlocks(string(read(t, root(t)+"/"+page)), language), func(block string) bool { return !strings.Contains(block, contains) })
+	found := slices.DeleteFunc(pageBlocks(string(read(t, root(t)+"/"+page)), language),
+		func(block string) bool { return !strings.Contains(block, contains) })
 	if len(found) != 1 {
 		t.Fatalf("%s has %d blocks of %s with %q", page, len(found), language, contains)
 	}
@@ -200,7 +201,8 @@ func TestInstallPage(t *testing.T) {
 	// kustomize reads files below its own folder alone.
 	kustomization := func(t *testing.T, components string) string {
 		work := t.TempDir()
-		text := strings.ReplaceAll(installBlock(t, "yaml", "kind: Kustomization", "."), "./"+version+"/infrastructure-components-default.yaml", components)
+		text := strings.ReplaceAll(installBlock(t, "yaml", "kind: Kustomization", "."), "./"+version+"/infrastructure-components-default.yaml",
+			components)
 		for name, data := range map[string][]byte{"kustomization.yaml": []byte(text), components: read(t, filepath.Join(folder, components))} {
 			if err := os.WriteFile(filepath.Join(work, name), data, 0o600); err != nil {
 				t.Fatal(err)
@@ -261,7 +263,8 @@ func hasFlags(t *testing.T, manager corev1.Container) {
 			t.Errorf("the manager has no flag %s", flag)
 		}
 	}
-	if got := environment(manager, "GOMEMLIMIT"); got != "3686MiB" || manager.Resources.Limits.Memory().String() != "4Gi" || manager.Resources.Requests.Cpu().IsZero() {
+	if got := environment(manager, "GOMEMLIMIT"); got != "3686MiB" || manager.Resources.Limits.Memory().String() != "4Gi" ||
+		manager.Resources.Requests.Cpu().IsZero() {
 		t.Errorf("GOMEMLIMIT is %s, and the resources are %+v", got, manager.Resources)
 	}
 	if got := environment(manager, "DROVER_DENY_ENDPOINTS"); got != "10.244.0.0/16" {
@@ -338,7 +341,8 @@ func keepsKinds(t *testing.T, server client.Client) {
 	}
 	one := &metav1.PartialObjectMetadata{}
 	one.SetGroupVersionKind(crdGVK)
-	if err := server.DeleteAllOf(t.Context(), one, client.MatchingLabels{providerLabel: providerName}, client.DryRunAll); !apierrors.IsForbidden(err) {
+	if err := server.DeleteAllOf(t.Context(), one, client.MatchingLabels{providerLabel: providerName},
+		client.DryRunAll); !apierrors.IsForbidden(err) {
 		t.Errorf("the deletion of all at once is answered with: %v", err)
 	}
 }

@@ -26,7 +26,8 @@ func oldKinds(t *testing.T, management *playground.Management, server client.Cli
 		err := server.Get(t.Context(), key, crd)
 		if err == nil {
 			versions := crd.Object["spec"].(map[string]any)["versions"].([]any)
-			fields, ok, _ := unstructured.NestedFieldNoCopy(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties")
+			fields, ok, _ := unstructured.NestedFieldNoCopy(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec",
+				"properties")
 			if !ok {
 				t.Fatal("the CRD has no fields")
 			}
@@ -49,7 +50,8 @@ func oldKinds(t *testing.T, management *playground.Management, server client.Cli
 	if err == nil {
 		p.Kill()
 		t.Error("the manager begins")
-	} else if said := err.Error(); !strings.Contains(said, "DroverMachine of infrastructure.cluster.x-k8s.io/v1beta1 does not have the field spec.creation.failureDomain") {
+	} else if said := err.Error(); !strings.Contains(said,
+		"DroverMachine of infrastructure.cluster.x-k8s.io/v1beta1 does not have the field spec.creation.failureDomain") {
 		t.Error(said)
 	}
 	change(func(fields map[string]any) { creation(fields)["failureDomain"] = field })
@@ -70,7 +72,8 @@ func TestWithoutClusterAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := playground.Run("drover", t.TempDir(), nil, binary, "--kubeconfig="+plane.AdminKubeconfig(), "--leader-elect=false", "--diagnostics-address=127.0.0.1:0", "--health-addr=127.0.0.1:0")
+	p, err := playground.Run("drover", t.TempDir(), nil, binary, "--kubeconfig="+plane.AdminKubeconfig(), "--leader-elect=false",
+		"--diagnostics-address=127.0.0.1:0", "--health-addr=127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +83,8 @@ func TestWithoutClusterAPI(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("the manager goes on")
 	}
-	if err := p.Wait(); err == nil || !strings.Contains(err.Error(), "does not serve cluster.x-k8s.io/v1beta2: install Cluster API v1.11 or newer first (clusterctl init)") {
+	if err := p.Wait(); err == nil || !strings.Contains(err.Error(),
+		"does not serve cluster.x-k8s.io/v1beta2: install Cluster API v1.11 or newer first (clusterctl init)") {
 		t.Error(err)
 	}
 }

@@ -76,11 +76,13 @@ func (l *life) begin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.kubeconfig = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "adopted-kubeconfig"}, Data: map[string][]byte{"value": kubeconfig}}
+	l.kubeconfig = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "adopted-kubeconfig"},
+		Data: map[string][]byte{"value": kubeconfig}}
 	if err := scenario.Create(t.Context(), l.admin, append(scenario.Rights("drover"),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: team}},
 		l.kubeconfig,
-		scenario.Credentials(metav1.ObjectMeta{Namespace: team, Name: "simulated-credentials"}, "simulated", map[string][]byte{"token": []byte(l.cloud.Token)}),
+		scenario.Credentials(metav1.ObjectMeta{Namespace: team, Name: "simulated-credentials"}, "simulated",
+			map[string][]byte{"token": []byte(l.cloud.Token)}),
 	)...); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +111,8 @@ func (l *life) describe(t *testing.T) {
 	}
 	until(t, func(context.Context) (string, error) { // conditions are summarized a moment after the machines are ready
 		out := show()
-		for _, line := range []string{"Cluster team-a/blue", "─DroverCluster team-a/blue", "─AdoptedControlPlane team-a/blue", "─MachineDeployment team-a/blue-md-0", "─3 Machines"} {
+		for _, line := range []string{"Cluster team-a/blue", "─DroverCluster team-a/blue", "─AdoptedControlPlane team-a/blue",
+			"─MachineDeployment team-a/blue-md-0", "─3 Machines"} {
 			if found := grep([]byte(out), line); !strings.Contains(found, "True") {
 				return fmt.Sprintf("%s is not shown to be well:\n%s", line, out), nil
 			}
@@ -167,7 +170,8 @@ func (l *life) upgrade(t *testing.T, server client.Client) {
 
 	until(t, l.blue.Available(l.admin))
 	until(t, l.pool.Ready(l.admin, 3))
-	if now := l.machines(t); !slices.EqualFunc(before, now, func(a, b clusterv1.Machine) bool { return a.UID == b.UID && a.Spec.ProviderID == b.Spec.ProviderID }) {
+	if now := l.machines(t); !slices.EqualFunc(before, now,
+		func(a, b clusterv1.Machine) bool { return a.UID == b.UID && a.Spec.ProviderID == b.Spec.ProviderID }) {
 		t.Errorf("the machines were %v, and are %v", before, now)
 	}
 	if now := l.vms(t, admin); !slices.Equal(vms, now) {
@@ -223,7 +227,8 @@ func (l *life) end(t *testing.T) {
 		gone []client.ObjectList
 	}{
 		{l.pool.Deployment(), []client.ObjectList{&clusterv1.MachineList{}, &infrav1.DroverMachineList{}, &corev1.NodeList{}}},
-		{l.blue.Cluster(), []client.ObjectList{&clusterv1.ClusterList{}, &infrav1.DroverClusterList{}, &controlplanev1.AdoptedControlPlaneList{}}},
+		{l.blue.Cluster(), []client.ObjectList{&clusterv1.ClusterList{}, &infrav1.DroverClusterList{},
+			&controlplanev1.AdoptedControlPlaneList{}}},
 	} {
 		if err := l.admin.Delete(t.Context(), step.end); err != nil {
 			t.Fatal(err)

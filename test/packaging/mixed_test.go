@@ -68,7 +68,8 @@ func (l *life) mixed(t *testing.T) {
 	}
 	until(t, scenario.Empty(l.admin, &infrav1.DroverClusterList{}, namespace))
 	for _, account := range []string{"simulated-a", "simulated-b"} {
-		if err := l.admin.Delete(t.Context(), &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}); err != nil {
+		if err := l.admin.Delete(t.Context(), &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+			Name: account}}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -79,7 +80,8 @@ func (l *life) mixed(t *testing.T) {
 func (l *life) gone(p scenario.Pool) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		list := &infrav1.DroverMachineList{}
-		if err := l.admin.List(ctx, list, client.InNamespace(p.Cluster.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: p.Name}); err != nil {
+		if err := l.admin.List(ctx, list, client.InNamespace(p.Cluster.Namespace),
+			client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: p.Name}); err != nil {
 			return "", err
 		}
 		if n := len(list.Items); n > 0 {

@@ -56,7 +56,8 @@ func TestNetworkPolicy(t *testing.T) {
 	if slices.Sort(open); !slices.Equal(open, []string{"metrics", "webhook-server"}) {
 		t.Errorf("the policy opens the ports %v", open)
 	}
-	for _, metadata := range []string{"169.254.169.254", "168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "fe80::a9fe:a9fe"} {
+	for _, metadata := range []string{"169.254.169.254", "168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254",
+		"fe80::a9fe:a9fe"} {
 		if reaches(policy.Egress, netip.MustParseAddr(metadata)) {
 			t.Errorf("the manager may reach %s", metadata)
 		}

@@ -119,7 +119,8 @@ func coreProvider(t *testing.T, server client.Client) *unstructured.Unstructured
 	})
 	o := provider("CoreProvider", "cluster-api", coreNamespace)
 	o.Object["spec"] = map[string]any{
-		"version": coreVersion, "fetchConfig": map[string]any{"selector": map[string]any{"matchLabels": map[string]any{nameLabel: "cluster-api"}}},
+		"version": coreVersion, "fetchConfig": map[string]any{
+			"selector": map[string]any{"matchLabels": map[string]any{nameLabel: "cluster-api"}}},
 	}
 	return o
 }

@@ -44,7 +44,8 @@ func release(t *testing.T) string {
 // releaseInto adds a release to a repository and returns its folder.
 func releaseInto(t *testing.T, repository, version string) string {
 	t.Helper()
-	run(t, []string{"VERSION=" + version, "IMAGE=" + strings.ReplaceAll(image, playground.Version, version)}, root(t)+"/hack/release-manifests", repository)
+	run(t, []string{"VERSION=" + version, "IMAGE=" + strings.ReplaceAll(image, playground.Version, version)},
+		root(t)+"/hack/release-manifests", repository)
 	return filepath.Join(repository, providerName, version)
 }
 
@@ -211,7 +212,8 @@ func deploymentRules(t *testing.T, all []*unstructured.Unstructured) {
 	if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() {
 		t.Error("the container requests no CPU or no memory")
 	}
-	if c.LivenessProbe == nil || c.ReadinessProbe == nil || c.LivenessProbe.HTTPGet.Path != "/healthz" || c.ReadinessProbe.HTTPGet.Path != "/readyz" {
+	if c.LivenessProbe == nil || c.ReadinessProbe == nil || c.LivenessProbe.HTTPGet.Path != "/healthz" ||
+		c.ReadinessProbe.HTTPGet.Path != "/readyz" {
 		t.Error("the container's probes are not /healthz and /readyz")
 	}
 	if !slices.Contains(c.Args, "--leader-elect") {
@@ -247,7 +249,8 @@ func roleRules(t *testing.T, all []*unstructured.Unstructured) {
 	manager := rbacv1.Subject{Kind: "ServiceAccount", Namespace: namespace, Name: "drover-manager"}
 	// The subject is a User, because clusterctl would move a ServiceAccount to the provider's
 	// namespace.
-	kubeadm := rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:serviceaccount:capi-kubeadm-bootstrap-system:capi-kubeadm-bootstrap-manager"}
+	kubeadm := rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User",
+		Name: "system:serviceaccount:capi-kubeadm-bootstrap-system:capi-kubeadm-bootstrap-manager"}
 	whose := map[string]rbacv1.Subject{"drover-manager": manager, "drover-metrics-auth": manager, "drover-kubeadm-bootstrap": kubeadm}
 	for _, b := range only[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding") {
 		if subject, known := whose[b.RoleRef.Name]; !known || !slices.Equal(b.Subjects, []rbacv1.Subject{subject}) {

@@ -120,7 +120,8 @@ func builtFor(t *testing.T, file, system, architecture string) {
 	for _, s := range info.Settings {
 		got[s.Key] = s.Value
 	}
-	for key, want := range map[string]string{"GOOS": system, "GOARCH": architecture, "CGO_ENABLED": "0", "-trimpath": "true", "vcs.revision": ""} {
+	for key, want := range map[string]string{"GOOS": system, "GOARCH": architecture, "CGO_ENABLED": "0", "-trimpath": "true",
+		"vcs.revision": ""} {
 		if got[key] != want {
 			t.Errorf("%s was built with %s=%q, want %q", file, key, got[key], want)
 		}

@@ -16,7 +16,8 @@ import (
 // does not run them, and that all other objects equal those of infrastructure-components.yaml.
 func TestSafetyApart(t *testing.T) {
 	folder := release(t)
-	one, two := objects(t, read(t, folder+"/infrastructure-components.yaml")), objects(t, read(t, folder+"/infrastructure-components-safety.yaml"))
+	one, two := objects(t, read(t, folder+"/infrastructure-components.yaml")),
+		objects(t, read(t, folder+"/infrastructure-components-safety.yaml"))
 	clusterctlRules(t, two)
 
 	deployments := map[string]appsv1.Deployment{}

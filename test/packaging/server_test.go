@@ -82,7 +82,8 @@ func TestManagementCluster(t *testing.T) {
 	components := objects(t, read(t, filepath.Join(repository, providerName, version, "infrastructure-components.yaml")))
 	step("its manifests, strictly", func(t *testing.T) {
 		for _, o := range components {
-			if err := server.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o), client.DryRunAll, client.ForceOwnership, client.FieldOwner("test")); err != nil {
+			if err := server.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o), client.DryRunAll, client.ForceOwnership,
+				client.FieldOwner("test")); err != nil {
 				t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
 			}
 		}
@@ -255,7 +256,8 @@ func uninstall(t *testing.T, ctl clusterctl, server client.Client) {
 	until(t, func(ctx context.Context) (string, error) {
 		for _, gvk := range []schema.GroupVersionKind{crdGVK, schedulingv1.SchemeGroupVersion.WithKind("PriorityClass"),
 			rbacv1.SchemeGroupVersion.WithKind("ClusterRole"), rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"),
-			admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"), admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding")} {
+			admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"),
+			admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding")} {
 			if names := oursOf(t, server, gvk); len(names) > 0 {
 				return fmt.Sprintf("objects of kind %s are left: %s", gvk.Kind, strings.Join(names, ", ")), nil
 			}

@@ -88,7 +88,8 @@ func (l *life) topology(t *testing.T) {
 	if err := l.admin.Delete(t.Context(), &clusterv1.Cluster{ObjectMeta: meta(s.name)}); err != nil {
 		t.Fatal(err)
 	}
-	for _, list := range []client.ObjectList{&clusterv1.ClusterList{}, &clusterv1.MachineList{}, &infrav1.DroverMachineList{}, &infrav1.DroverClusterList{}} {
+	for _, list := range []client.ObjectList{&clusterv1.ClusterList{}, &clusterv1.MachineList{}, &infrav1.DroverMachineList{},
+		&infrav1.DroverClusterList{}} {
 		until(t, scenario.Empty(l.admin, list, s.namespace))
 	}
 	if err := l.admin.Delete(t.Context(), &infrav1.DroverAccount{ObjectMeta: meta("simulated")}); err != nil {
@@ -135,7 +136,8 @@ func (s topology) machinesAre(n int32, size string) scenario.Check {
 func (s topology) facts(t *testing.T) map[string]string {
 	t.Helper()
 	facts := map[string]string{}
-	for _, list := range []client.ObjectList{&clusterv1.MachineList{}, &infrav1.DroverMachineTemplateList{}, &clusterv1.MachineDeploymentList{}} {
+	for _, list := range []client.ObjectList{&clusterv1.MachineList{}, &infrav1.DroverMachineTemplateList{},
+		&clusterv1.MachineDeploymentList{}} {
 		if err := s.admin.List(t.Context(), list, client.InNamespace(s.namespace)); err != nil {
 			t.Fatal(err)
 		}

@@ -63,7 +63,8 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 	object, ok := discovery[r.URL.Path]
 	if !ok {
 		w.WriteHeader(http.StatusNotFound)
-		object = metav1.Status{TypeMeta: kind("Status"), Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound}
+		object = metav1.Status{TypeMeta: kind("Status"), Status: metav1.StatusFailure, Code: http.StatusNotFound,
+			Reason: metav1.StatusReasonNotFound}
 	}
 	_ = json.NewEncoder(w).Encode(object)
 }
@@ -102,7 +103,8 @@ const (
 // invalid is how a server answers that does not send initial events. Drover then lists.
 func invalid(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusUnprocessableEntity)
-	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: kind("Status"), Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid})
+	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: kind("Status"), Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity,
+		Reason: metav1.StatusReasonInvalid})
 }
 
 // got reports whether Drover has sent a bearer token that contains part.
@@ -132,7 +134,8 @@ func (s *apiServer) requests(path string) (n int) {
 // kubeconfig leads to the server. change makes it another one.
 func (s *apiServer) kubeconfig(t *testing.T, change func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) []byte {
 	t.Helper()
-	c := &clientcmdapi.Cluster{Server: s.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})}
+	c := &clientcmdapi.Cluster{Server: s.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+		Bytes: s.Certificate().Raw})}
 	u := &clientcmdapi.AuthInfo{Token: "the-tenants-own"}
 	if change != nil {
 		change(c, u)
@@ -160,7 +163,8 @@ func connect(t *testing.T, namespace, name string, kubeconfig []byte) {
 		ControlPlaneEndpoint: endpoint,
 		InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster", Name: name},
 	}}
-	for _, o := range []client.Object{secret, &infrav1.DroverCluster{ObjectMeta: meta, Spec: infrav1.DroverClusterSpec{ControlPlaneEndpoint: endpoint}}, cluster} {
+	for _, o := range []client.Object{secret, &infrav1.DroverCluster{ObjectMeta: meta,
+		Spec: infrav1.DroverClusterSpec{ControlPlaneEndpoint: endpoint}}, cluster} {
 		if err := env.client.Create(t.Context(), o); err != nil {
 			t.Fatalf("creating a %T: %v", o, err)
 		}

@@ -48,7 +48,8 @@ func run(m *testing.M) (int, error) {
 	ctx, done := context.WithTimeout(context.Background(), time.Hour)
 	defer done()
 	var err error
-	env.management, err = playground.StartManagement(ctx, playground.ManagementOptions{ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr}})
+	env.management, err = playground.StartManagement(ctx,
+		playground.ManagementOptions{ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr}})
 	if err != nil {
 		return 1, err
 	}
@@ -65,7 +66,9 @@ func run(m *testing.M) (int, error) {
 // manager starts Drover for one test.
 func manager(t *testing.T, args ...string) *playground.Process {
 	t.Helper()
-	p, err := env.management.StartDrover(t.Context(), playground.DroverOptions{Binary: env.binary, Args: append([]string{"--leader-elect=false", "--control-plane-probe-interval=1s"}, args...)})
+	p, err := env.management.StartDrover(t.Context(),
+		playground.DroverOptions{Binary: env.binary, Args: append([]string{"--leader-elect=false", "--control-plane-probe-interval=1s"},
+			args...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +132,8 @@ func TestKubeconfigIsData(t *testing.T) {
 				NewWithT(t).Eventually(func() bool { return server.got("the-tenants-own") }).Should(BeTrue(), "the manager does not connect")
 				return
 			}
-			NewWithT(t).Eventually(func() int { return bytes.Count(logOf(t, p), []byte(ns)) }).Should(BeNumerically(">", 0), "the log does not say that the kubeconfig is refused")
+			NewWithT(t).Eventually(func() int { return bytes.Count(logOf(t, p), []byte(ns)) }).Should(BeNumerically(">", 0),
+				"the log does not say that the kubeconfig is refused")
 			if server.got("HUSH") || server.requests("") > 0 {
 				t.Errorf("the manager uses the kubeconfig: %d requests, with its file's content: %t", server.requests(""), server.got("HUSH"))
 			}
@@ -225,5 +229,6 @@ func TestHangingClustersLeaveWorkersToOthers(t *testing.T) {
 	connect(t, namespaceOf(t, "victim"), "good", good.kubeconfig(t, nil))
 	// A worker of the cluster cache waits a minute for a list that does not come: in turn, all
 	// would take six minutes.
-	NewWithT(t).Eventually(func() int { return good.requests(nodes) }).WithTimeout(4*time.Minute).Should(BeNumerically(">", 0), "the clusters of one tenant hold all workers")
+	NewWithT(t).Eventually(func() int { return good.requests(nodes) }).WithTimeout(4*time.Minute).Should(BeNumerically(">", 0),
+		"the clusters of one tenant hold all workers")
 }

@@ -36,7 +36,8 @@ func (s *Stage) Whole(p Pool, change func(*infrav1.DroverMachineFields), writes 
 		maps.DeleteFunc(all, func(_ string, n int) bool { return n == 0 })
 		return all
 	}
-	g.Expect(before.VMs).To(gomega.And(gomega.HaveLen(p.Replicas), gomega.HaveEach(gomega.HaveField("Tags", gomega.Not(gomega.HaveKey(gomega.HavePrefix("drover-")))))))
+	g.Expect(before.VMs).To(gomega.And(gomega.HaveLen(p.Replicas),
+		gomega.HaveEach(gomega.HaveField("Tags", gomega.Not(gomega.HaveKey(gomega.HavePrefix("drover-")))))))
 	passes := func(step string) {
 		s.Helper()
 		out, errs, code := s.Run(step)

@@ -56,13 +56,16 @@ func provided(s *rig.Stage) Place {
 	const zone = "us-east-1a"
 	p, group := onAWS(s, "aws:///"+zone+"/"), map[string]any{"id": "sg-01", "name": "nodes"}
 	p.Role = "sigs.k8s.io/cluster-api-provider-aws/cluster/" + oldCluster
-	p.Tags = map[string]string{p.Role: "owned", "sigs.k8s.io/cluster-api-provider-aws/role": "node", "kubernetes.io/cluster/" + oldCluster: "owned"}
+	p.Tags = map[string]string{p.Role: "owned", "sigs.k8s.io/cluster-api-provider-aws/role": "node", "kubernetes.io/cluster/" +
+		oldCluster: "owned"}
 	p.Spec = map[string]any{
 		"instanceType": "t3.small", "iamInstanceProfile": "nodes", "ami": map[string]any{"id": "ami-0a"}, "sshKeyName": "",
-		"rootVolume": map[string]any{"size": int64(20), "type": "gp3", "encrypted": true}, "cloudInit": map[string]any{"insecureSkipSecretsManager": true},
+		"rootVolume": map[string]any{"size": int64(20), "type": "gp3", "encrypted": true},
+		"cloudInit":  map[string]any{"insecureSkipSecretsManager": true},
 	}
 	p.ClusterSpec = map[string]any{
-		"region": "us-east-1", "network": map[string]any{"subnets": []any{map[string]any{"id": "subnet-0a1", "availabilityZone": zone, "isPublic": false}}},
+		"region": "us-east-1", "network": map[string]any{"subnets": []any{map[string]any{"id": "subnet-0a1", "availabilityZone": zone,
+			"isPublic": false}}},
 	}
 	p.ClusterStatus = map[string]any{"networkStatus": map[string]any{"securityGroups": map[string]any{"node": group, "lb": group}}}
 	p.Complete = func(machine *unstructured.Unstructured, id string) {

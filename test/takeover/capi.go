@@ -38,8 +38,10 @@ func ClusterAPI(prefix, version string, more map[string]string) System {
 		name: "cluster-api", page: "cluster-api-providers", group: clusterv1.GroupVersion.Group, prefix: prefix,
 		kinds: []string{"MachineDeployment", "MachineSet", "Machine", prefix + "Machine", "KubeadmConfig"},
 		apis: map[string]string{
-			"MachineDeployment": clusterv1.GroupVersion.String(), "MachineSet": clusterv1.GroupVersion.String(), "Machine": clusterv1.GroupVersion.String(),
-			prefix + "Machine": infrastructureAPI + version, prefix + "MachineTemplate": infrastructureAPI + version, prefix + "Cluster": infrastructureAPI + version,
+			"MachineDeployment": clusterv1.GroupVersion.String(), "MachineSet": clusterv1.GroupVersion.String(),
+			"Machine":          clusterv1.GroupVersion.String(),
+			prefix + "Machine": infrastructureAPI + version, prefix + "MachineTemplate": infrastructureAPI + version, prefix +
+				"Cluster": infrastructureAPI + version,
 			"KubeadmConfig": kubeadmAPI, "KubeadmConfigTemplate": kubeadmAPI, "KubeadmControlPlane": controlPlaneAPI,
 		},
 	}
@@ -120,8 +122,10 @@ func (o *Old) AddCluster() {
 		ObjectMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: oldCluster},
 		Spec: clusterv1.ClusterSpec{
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "127.0.0.1", Port: 6443},
-			InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: groupOf(infrastructureAPI), Kind: o.prefix + "Cluster", Name: oldCluster},
-			ControlPlaneRef:      clusterv1.ContractVersionedObjectReference{APIGroup: groupOf(controlPlaneAPI), Kind: "KubeadmControlPlane", Name: oldCluster},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: groupOf(infrastructureAPI), Kind: o.prefix + "Cluster",
+				Name: oldCluster},
+			ControlPlaneRef: clusterv1.ContractVersionedObjectReference{APIGroup: groupOf(controlPlaneAPI), Kind: "KubeadmControlPlane",
+				Name: oldCluster},
 		},
 	}
 	o.Do(o.Rig.Client.Create(o.Ctx, cluster))
@@ -166,8 +170,10 @@ func (o *Old) AddCAPI(p Pool) {
 				ObjectMeta: clusterv1.ObjectMeta{Labels: selector},
 				Spec: clusterv1.MachineSpec{
 					ClusterName: oldCluster, Version: body.DefaultKubeletVersion,
-					Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: groupOf(kubeadmAPI), Kind: "KubeadmConfigTemplate", Name: name}},
-					InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: groupOf(infrastructureAPI), Kind: o.prefix + "MachineTemplate", Name: name},
+					Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: groupOf(kubeadmAPI),
+						Kind: "KubeadmConfigTemplate", Name: name}},
+					InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: groupOf(infrastructureAPI), Kind: o.prefix + "MachineTemplate",
+						Name: name},
 				},
 			},
 		},
@@ -219,7 +225,8 @@ func (o *Old) provide(vm *unstructured.Unstructured) {
 	o.Do(o.Rig.Client.Get(o.Ctx, client.ObjectKey{Namespace: o.namespace, Name: name}, config))
 	o.Do(o.Rig.Client.Create(o.Ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: o.namespace, Name: name, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(config, config.GroupVersionKind())},
+			Namespace: o.namespace, Name: name, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(config,
+				config.GroupVersionKind())},
 		},
 		Type: clusterv1.ClusterSecretType, Data: map[string][]byte{"value": []byte("#cloud-config")},
 	}))

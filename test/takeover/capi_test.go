@@ -107,7 +107,8 @@ func TestClusterAPI(t *testing.T) {
 	}
 	s.Committed(before)
 	g.Expect(s.AWS.Books()).To(ContainElement(And(
-		HaveField("ID", plane), HaveField("State", "running"), HaveField("Tags", Equal(map[string]string{"Name": "control-plane", s.Old.Role: "owned"})),
+		HaveField("ID", plane), HaveField("State", "running"),
+		HaveField("Tags", Equal(map[string]string{"Name": "control-plane", s.Old.Role: "owned"})),
 	)), "the control plane stays the provider's")
 	s.AWS.Vanish(plane)
 	checks := &clusterv1.MachineHealthCheckList{}
@@ -155,7 +156,8 @@ func (o *Old) stray() *clusterv1.Machine {
 	set := &sets.Items[0]
 	m := &clusterv1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: o.namespace, Name: "stray", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, clusterv1.GroupVersion.WithKind("MachineSet"))},
+			Namespace: o.namespace, Name: "stray", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set,
+				clusterv1.GroupVersion.WithKind("MachineSet"))},
 		},
 		Spec: *set.Spec.Template.Spec.DeepCopy(),
 	}

@@ -61,17 +61,24 @@ func TestCheck(t *testing.T) {
 	}{
 		{"scaled", deployment, func() { deployment.Spec.Replicas = ptr.To[int32](3) }, `MachineDeployment check/check-a +spec.replicas +it is 3`},
 		{"set scaled", set, func() { set.Spec.Replicas = ptr.To[int32](3) }, `MachineSet check/check-a-6d4f5 +spec.replicas +it is 3`},
-		{"set outdated", set, func() { set.Spec.Template.Spec.Version = "v1.30.0" }, `MachineSet check/check-a-6d4f5 +spec.template.spec +it differs`},
-		{"set without hash", set, func() { delete(set.Labels, clusterv1.MachineDeploymentUniqueLabel) }, `MachineSet check/check-a-6d4f5 +metadata.labels`},
-		{"set of another", set, func() { set.Labels[clusterv1.MachineDeploymentNameLabel] = "b" }, `MachineDeployment check/check-a +it must have one MachineSet`},
-		{"not of the set", machine, func() { machine.Labels[clusterv1.MachineSetNameLabel] = "b" }, `MachineSet check/check-a-6d4f5 +it has 1 Machines`},
-		{"not selected", machine, func() { delete(machine.Labels, clusterv1.MachineDeploymentUniqueLabel) }, machineLine + `metadata.labels +its MachineSet does not select it`},
+		{"set outdated", set, func() { set.Spec.Template.Spec.Version = "v1.30.0" },
+			`MachineSet check/check-a-6d4f5 +spec.template.spec +it differs`},
+		{"set without hash", set, func() { delete(set.Labels, clusterv1.MachineDeploymentUniqueLabel) },
+			`MachineSet check/check-a-6d4f5 +metadata.labels`},
+		{"set of another", set, func() { set.Labels[clusterv1.MachineDeploymentNameLabel] = "b" },
+			`MachineDeployment check/check-a +it must have one MachineSet`},
+		{"not of the set", machine, func() { machine.Labels[clusterv1.MachineSetNameLabel] = "b" },
+			`MachineSet check/check-a-6d4f5 +it has 1 Machines`},
+		{"not selected", machine, func() { delete(machine.Labels, clusterv1.MachineDeploymentUniqueLabel) }, machineLine +
+			`metadata.labels +its MachineSet does not select it`},
 		{"not held", machine, func() {
 			delete(machine.Annotations, clusterv1.PreDrainDeleteHookAnnotationPrefix+"/import")
 		}, machineLine + `metadata.annotations`},
-		{"another's VM", machine, func() { machine.Spec.ProviderID = "aws:///us-east-1a/i-0" }, machineLine + `spec.providerID +it is not the Node's`},
+		{"another's VM", machine, func() { machine.Spec.ProviderID = "aws:///us-east-1a/i-0" }, machineLine +
+			`spec.providerID +it is not the Node's`},
 		{"not owned", vm, func() { vm.OwnerReferences = nil }, machineLine + `it does not own`},
-		{"orphans deleted", account, func() { account.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete }, `DroverAccount check +spec.orphanPolicy +it is Delete`},
+		{"orphans deleted", account, func() { account.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete },
+			`DroverAccount check +spec.orphanPolicy +it is Delete`},
 	} {
 		s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(c.object), c.object))
 		right := c.object.DeepCopyObject().(client.Object)

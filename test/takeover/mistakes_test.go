@@ -100,7 +100,8 @@ func TestMistakes(t *testing.T) {
 	out, errs, code = s.Run("commit")
 	g.Expect(code).To(Equal(0), out+errs)
 	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(d), d))
-	g.Expect(d.Annotations).To(And(HaveKeyWithValue(clusterv1.AutoscalerMinSizeAnnotation, "1"), HaveKeyWithValue(clusterv1.AutoscalerMaxSizeAnnotation, "5")))
+	g.Expect(d.Annotations).To(And(HaveKeyWithValue(clusterv1.AutoscalerMinSizeAnnotation, "1"),
+		HaveKeyWithValue(clusterv1.AutoscalerMaxSizeAnnotation, "5")))
 	for _, name := range []string{"mistakes-a", credentials} {
 		secret := &corev1.Secret{}
 		s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKey{Namespace: s.Old.namespace, Name: name}, secret))
@@ -211,7 +212,8 @@ func (s *Stage) servingCertificate(node string) {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
 			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
-			SignerName: certificatesv1.KubeletServingSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+			SignerName: certificatesv1.KubeletServingSignerName,
+			Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
 		},
 	}, metav1.CreateOptions{})
 	s.Do(err)

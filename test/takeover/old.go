@@ -130,7 +130,8 @@ func installKind(ctx context.Context, c client.Client, of System, kind string) e
 	}}
 	if of.prefix != "" {
 		crd.Labels = map[string]string{"cluster.x-k8s.io/v1beta1": version} // of the contract
-		crd.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
+		crd.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{
+			Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
 	}
 	if err := c.Create(ctx, crd); err != nil {
 		return err
@@ -218,8 +219,10 @@ func (o *Old) AddMC(p Pool) {
 	name := o.Tenant.Name + "-" + p.Name
 	o.pools++
 	machine := map[string]any{
-		"metadata": map[string]any{"labels": p.Labels}, "versions": map[string]any{"kubelet": strings.TrimPrefix(body.DefaultKubeletVersion, "v")},
-		"providerSpec": map[string]any{"value": map[string]any{"cloudProvider": o.Cloud, "operatingSystem": "ubuntu", "cloudProviderSpec": o.Spec}},
+		"metadata": map[string]any{"labels": p.Labels},
+		"versions": map[string]any{"kubelet": strings.TrimPrefix(body.DefaultKubeletVersion, "v")},
+		"providerSpec": map[string]any{"value": map[string]any{"cloudProvider": o.Cloud, "operatingSystem": "ubuntu",
+			"cloudProviderSpec": o.Spec}},
 	}
 	set := o.set(name, "machine", p, machine)
 	for i := range p.Replicas {

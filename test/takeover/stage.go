@@ -91,7 +91,8 @@ func (s *Stage) begin(step string, args ...string) *process {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Ctx, s.Patience)
 	s.Cleanup(cancel)
-	p := &process{cmd: exec.CommandContext(ctx, s.binary, append(append(s.command(step), "--allow-endpoints=127.0.0.0/8,::1/128", "--timeout="+(s.Patience-10*time.Second).String()), args...)...)}
+	p := &process{cmd: exec.CommandContext(ctx, s.binary,
+		append(append(s.command(step), "--allow-endpoints=127.0.0.0/8,::1/128", "--timeout="+(s.Patience-10*time.Second).String()), args...)...)}
 	p.cmd.Env = append(os.Environ(), "KUBECONFIG="+s.kubeconfig)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.errs
 	s.Do(p.cmd.Start())

@@ -19,7 +19,8 @@ var GroupVersion = schema.GroupVersion{Group: "controlplane.cluster.x-k8s.io", V
 
 // AddToScheme registers the kinds of this package.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &AdoptedControlPlane{}, &AdoptedControlPlaneList{}, &AdoptedControlPlaneTemplate{}, &AdoptedControlPlaneTemplateList{})
+	s.AddKnownTypes(GroupVersion, &AdoptedControlPlane{}, &AdoptedControlPlaneList{}, &AdoptedControlPlaneTemplate{},
+		&AdoptedControlPlaneTemplateList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

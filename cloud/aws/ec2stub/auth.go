@@ -62,7 +62,8 @@ func (c *Cloud) authenticate(r *http.Request, in call, body []byte) *failure {
 	}
 	err = v4.NewSigner().SignHTTP(r.Context(), keys, again, hex.EncodeToString(sum[:]), credential[3], credential[2], at)
 	if err != nil || again.Header.Get("Authorization") != r.Header.Get("Authorization") {
-		return &failure{http.StatusForbidden, "SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided."}
+		return &failure{http.StatusForbidden, "SignatureDoesNotMatch",
+			"The request signature we calculated does not match the signature you provided."}
 	}
 	return nil
 }
@@ -100,7 +101,8 @@ func (c *Cloud) assumeRole(form url.Values) (any, *failure) {
 		return nil, refuse("InvalidIdentityToken", "Couldn't retrieve verification key from your identity provider")
 	}
 	if strings.Contains(form.Get("RoleArn"), "foreign") && form.Get("ExternalId") != "drover-test" {
-		return nil, &failure{http.StatusForbidden, "AccessDenied", "User is not authorized to perform: sts:AssumeRole on resource: " + form.Get("RoleArn")}
+		return nil, &failure{http.StatusForbidden, "AccessDenied", "User is not authorized to perform: sts:AssumeRole on resource: " +
+			form.Get("RoleArn")}
 	}
 	key := c.number("ASIA")
 	c.keys[key] = "secret-of-" + key

@@ -228,7 +228,8 @@ func memberTags(form url.Values) map[string]string {
 
 // arn returns a new ARN, whose last part is never used again.
 func (c *Cloud) arn(kind, name string) string {
-	return fmt.Sprintf("arn:%s:%s:us-east-1:%s:%s/%s/%s", cmp.Or(c.options.Partition, "aws"), balancing, c.AccountID(), kind, name, c.number("")[9:])
+	return fmt.Sprintf("arn:%s:%s:us-east-1:%s:%s/%s/%s", cmp.Or(c.options.Partition, "aws"), balancing, c.AccountID(), kind, name,
+		c.number("")[9:])
 }
 
 func (c *Cloud) createLoadBalancer(form url.Values) (any, *failure) {
@@ -327,7 +328,8 @@ func (c *Cloud) createTargetGroup(form url.Values) (any, *failure) {
 }
 
 func (c *Cloud) targetGroupItem(group *targetGroup) targetGroupItem {
-	return targetGroupItem{ARN: group.arn, Name: group.name, Protocol: "TCP", Port: group.port, VPC: group.vpc, TargetType: "ip", LoadBalancers: c.users(group.arn)}
+	return targetGroupItem{ARN: group.arn, Name: group.name, Protocol: "TCP", Port: group.port, VPC: group.vpc, TargetType: "ip",
+		LoadBalancers: c.users(group.arn)}
 }
 
 // users returns the load balancers that have a listener with the target group.
@@ -409,7 +411,8 @@ func (c *Cloud) deregisterTargets(form url.Values) (any, *failure) {
 
 // named returns those of the resources that the form names, by ARN or by name, or all. Like AWS, it
 // refuses all if one is missing.
-func named[T any](c *Cloud, form url.Values, arns, missing string, all map[string]T, of func(T) (name string, made time.Time)) (found []T, fail *failure) {
+func named[T any](c *Cloud, form url.Values, arns, missing string, all map[string]T,
+	of func(T) (name string, made time.Time)) (found []T, fail *failure) {
 	wanted, names := members(form, arns), members(form, "Names")
 	left := len(wanted) + len(names)
 	for _, arn := range slices.Sorted(maps.Keys(all)) {
@@ -563,7 +566,8 @@ func (c *Cloud) createSecurityGroup(form url.Values) (any, *failure) {
 			return nil, refuse("InvalidGroup.Duplicate", "The security group '%s' already exists for VPC '%s'", name, vpc)
 		}
 	}
-	group := &securityGroup{groupItem: groupItem{ID: c.number("sg-"), Name: name, VPC: vpc, tags: map[string]string{}}, made: time.Now(), rules: map[string]bool{}}
+	group := &securityGroup{groupItem: groupItem{ID: c.number("sg-"), Name: name, VPC: vpc, tags: map[string]string{}}, made: time.Now(),
+		rules: map[string]bool{}}
 	for _, spec := range tagged(form, "TagSpecification") {
 		for _, tag := range tagged(spec, "Tag") {
 			group.tags[tag.Get("Key")] = tag.Get("Value")

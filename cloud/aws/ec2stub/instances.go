@@ -106,7 +106,8 @@ func (c *Cloud) runInstances(form url.Values) (any, *failure) {
 		i := c.instances[before.instance]
 		switch {
 		case before.request != request:
-			return nil, refuse("IdempotentParameterMismatch", "Arguments on this idempotent request are inconsistent with arguments used in previous request(s).")
+			return nil, refuse("IdempotentParameterMismatch",
+				"Arguments on this idempotent request are inconsistent with arguments used in previous request(s).")
 		case i != nil && c.stateOf(i) == terminated:
 			return nil, refuse("IdempotentInstanceTerminated", "The instance %s of this idempotent request is terminated.", i.id)
 		case i != nil:

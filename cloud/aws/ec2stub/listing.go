@@ -32,7 +32,8 @@ func page[T any](c *Cloud, form url.Values, all []T, valuesOf func(T, string) []
 	if asked := form.Get("MaxResults"); asked != "" {
 		n, err := strconv.Atoi(asked)
 		if err != nil || n < 5 || n > 1000 {
-			return nil, "", refuse("InvalidParameterValue", "Value ( %s ) for parameter maxResults is invalid. Expecting a value between 5 and 1000.", asked)
+			return nil, "", refuse("InvalidParameterValue",
+				"Value ( %s ) for parameter maxResults is invalid. Expecting a value between 5 and 1000.", asked)
 		}
 		size = min(size, n)
 	}

@@ -76,7 +76,8 @@ func (c *Cloud) getConsoleOutput(form url.Values) (any, *failure) {
 	if i.xen && form.Get("Latest") == "true" {
 		return nil, refuse("UnsupportedOperation", "This instance type does not support retrieving the latest console logs.")
 	}
-	return consoleResponse{ID: id, Time: time.Now().UTC().Format(time.RFC3339), Output: base64.StdEncoding.EncodeToString([]byte(i.console))}, nil
+	return consoleResponse{ID: id, Time: time.Now().UTC().Format(time.RFC3339),
+		Output: base64.StdEncoding.EncodeToString([]byte(i.console))}, nil
 }
 
 // Entry is one line of the cloud's own books: an instance, even one long gone, or a leftover.

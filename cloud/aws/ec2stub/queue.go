@@ -105,7 +105,8 @@ func (c *Cloud) serveQueue(ctx context.Context, in call) (any, *failure) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, time.Duration(asked.WaitTimeSeconds)*time.Second)
 		defer cancel()
-		return map[string]any{"Messages": c.queue.receive(ctx, max(asked.MaxNumberOfMessages, 1), time.Duration(asked.VisibilityTimeout)*time.Second)}, nil
+		return map[string]any{"Messages": c.queue.receive(ctx, max(asked.MaxNumberOfMessages, 1),
+			time.Duration(asked.VisibilityTimeout)*time.Second)}, nil
 	case "DeleteMessageBatch":
 		done := []map[string]string{}
 		for _, entry := range asked.Entries {

@@ -48,7 +48,8 @@ func (c *Cloud) checkLaunch(form url.Values) (subnetItem, *failure) {
 		return subnetItem{}, refuse("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", form.Get("ImageId"))
 	}
 	if image.Architecture != size.Architecture {
-		return subnetItem{}, refuse("InvalidParameterValue", "The architecture '%s' of the specified instance type does not match the architecture '%s' of the specified AMI.",
+		return subnetItem{}, refuse("InvalidParameterValue",
+			"The architecture '%s' of the specified instance type does not match the architecture '%s' of the specified AMI.",
 			size.Architecture, image.Architecture)
 	}
 	subnet, fail := checkNetwork(form, size)
@@ -89,7 +90,8 @@ func checkNetwork(form url.Values, size typeItem) (subnetItem, *failure) {
 		return subnetItem{}, refuse("AttachmentLimitExceeded", "Volume attachment limit exceeded: %d of %d", n, maxAttachments)
 	}
 	if len(interfaces) > 1 && interfaces[0].Get("AssociatePublicIpAddress") != "" {
-		return subnetItem{}, refuse("InvalidParameterCombination", "The associatePublicIPAddress parameter cannot be specified when launching with multiple network interfaces.")
+		return subnetItem{}, refuse("InvalidParameterCombination",
+			"The associatePublicIPAddress parameter cannot be specified when launching with multiple network interfaces.")
 	}
 	return subnet, nil
 }
@@ -120,12 +122,14 @@ func checkInterfaces(form url.Values, size typeItem) *failure {
 func checkNames(form url.Values, _ typeItem) *failure {
 	for _, named := range []struct{ field, code, words string }{
 		{"KeyName", "InvalidKeyPair.NotFound", "The key pair '%s' does not exist"},
-		{"IamInstanceProfile.Name", "InvalidParameterValue", "Value (%s) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"},
+		{"IamInstanceProfile.Name", "InvalidParameterValue",
+			"Value (%s) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"},
 		{"Placement.GroupName", "InvalidPlacementGroup.Unknown", "The placement group '%s' is unknown."},
 		{"Placement.HostId", "InvalidHostID.NotFound", "The host ID '%s' does not exist"},
 		{"CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId", "InvalidCapacityReservationId.NotFound",
 			"The capacity reservation ID '%s' does not exist"},
-		{"CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationResourceGroupArn", "InvalidLaunchTargets", "The target '%s' is invalid"},
+		{"CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationResourceGroupArn", "InvalidLaunchTargets",
+			"The target '%s' is invalid"},
 	} {
 		if name := form.Get(named.field); strings.Contains(name, Nobody) {
 			return refuse(named.code, named.words, name)
@@ -187,15 +191,18 @@ func checkDevices(form url.Values, size typeItem) *failure {
 		case name == rootDevice && (kind == "st1" || kind == "sc1"):
 			return refuse("BootForVolumeTypeUnsupported", "The volume type %s can't be used as a boot volume", kind)
 		case name == rootDevice && gib > 0 && gib < rootGiB:
-			return refuse("InvalidBlockDeviceMapping", "Volume of size %dGB is smaller than snapshot of the image, expect size >= %dGB", gib, rootGiB)
+			return refuse("InvalidBlockDeviceMapping", "Volume of size %dGB is smaller than snapshot of the image, expect size >= %dGB", gib,
+				rootGiB)
 		case ratio > maxThroughput:
 			return refuse("InvalidParameterCombination", "Throughput to iops ratio of %f is too high; maximum is %f", ratio, maxThroughput)
 		case strings.Contains(snapshot, Nobody):
 			return refuse("InvalidSnapshot.NotFound", "The snapshot '%s' does not exist.", snapshot)
 		case gib > 0 && gib < snapshots[snapshot]:
-			return refuse("InvalidBlockDeviceMapping", "Volume of size %dGB is smaller than snapshot '%s', expect size >= %dGB", gib, snapshot, snapshots[snapshot])
+			return refuse("InvalidBlockDeviceMapping", "Volume of size %dGB is smaller than snapshot '%s', expect size >= %dGB", gib, snapshot,
+				snapshots[snapshot])
 		case kind == "io1" && iops > maxRatio*gib:
-			return refuse("InvalidParameterCombination", "Iops to volume size ratio of %f is too high; maximum is %f", float64(iops)/float64(gib), float64(maxRatio))
+			return refuse("InvalidParameterCombination", "Iops to volume size ratio of %f is too high; maximum is %f", float64(iops)/float64(gib),
+				float64(maxRatio))
 		}
 		named[name] = true
 	}
@@ -225,7 +232,8 @@ func checkTags(form url.Values, _ typeItem) *failure {
 	for _, spec := range tagged(form, "TagSpecification") {
 		for _, tag := range tagged(spec, "Tag") {
 			if tag.Get("Value") == Nobody {
-				return refuse("TagPolicyViolation", "The tag policy does not allow the specified value for the following tag key: '%s'.", tag.Get("Key"))
+				return refuse("TagPolicyViolation", "The tag policy does not allow the specified value for the following tag key: '%s'.",
+					tag.Get("Key"))
 			}
 		}
 	}

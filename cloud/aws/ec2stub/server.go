@@ -99,7 +99,8 @@ func New(t interface{ Cleanup(func()) }, options Options) *Cloud {
 		},
 		resources: map[string]*rate.Limiter{"RunInstances": rate.NewLimiter(2, 1000), "TerminateInstances": rate.NewLimiter(20, 1000)},
 		queue:     newQueue(), keys: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{},
-		leftovers: map[string]*leftover{}, tokens: map[zonalToken]launch{}, balancers: newBalancers(), capacity: map[string]int{}, protected: map[string]bool{}, zones: zones,
+		leftovers: map[string]*leftover{}, tokens: map[zonalToken]launch{}, balancers: newBalancers(), capacity: map[string]int{},
+		protected: map[string]bool{}, zones: zones,
 	}
 	maps.Copy(c.keys, options.Keys)
 	server := httptest.NewServer(c)

@@ -322,5 +322,6 @@ func encode(w io.Writer, in call, out any, fail *failure) {
 		_ = encoder.Encode(out)
 		return
 	}
-	_ = encoder.EncodeElement(out, xml.StartElement{Name: xml.Name{Space: "http://ec2.amazonaws.com/doc/2016-11-15/", Local: in.op + "Response"}})
+	_ = encoder.EncodeElement(out, xml.StartElement{Name: xml.Name{Space: "http://ec2.amazonaws.com/doc/2016-11-15/", Local: in.op +
+		"Response"}})
 }

@@ -66,7 +66,8 @@ func (b *balancer) busy(in call) *failure {
 	case b.state() == "Updating", b.state() == "Deleting":
 		return refuse(http.StatusConflict, "AnotherOperationInProgress", "Another operation on this or dependent resource is in progress.")
 	case in.match != "" && in.match != b.tag():
-		return refuse(http.StatusPreconditionFailed, "PreconditionFailed", "Precondition failed. Etag provided in if-match header %s does not match etag %s of resource.", in.match, b.tag())
+		return refuse(http.StatusPreconditionFailed, "PreconditionFailed",
+			"Precondition failed. Etag provided in if-match header %s does not match etag %s of resource.", in.match, b.tag())
 	}
 	return nil
 }
@@ -82,7 +83,8 @@ func (c *Cloud) findBalancer(in call) (*balancer, *failure) {
 	if b := c.balancers[strings.ToLower(in.name)]; b != nil {
 		return b, nil
 	}
-	return nil, refuse(http.StatusNotFound, "ResourceNotFound", "The Resource 'Microsoft.Network/loadBalancers/%s' under resource group '%s' was not found.", in.name, c.options.Group)
+	return nil, refuse(http.StatusNotFound, "ResourceNotFound",
+		"The Resource 'Microsoft.Network/loadBalancers/%s' under resource group '%s' was not found.", in.name, c.options.Group)
 }
 
 // putBalancer is "Load Balancers - Create Or Update".
@@ -157,9 +159,11 @@ func (c *Cloud) checkFrontend(b *balancer, front map[string]any) *failure {
 	zones := list(front, "zones")
 	switch {
 	case (subnet == "") == (public == ""):
-		return refuse(400, "FrontendIPConfigurationMustHaveEitherSubnetOrPublicIP", "The frontend must refer to a subnet or to a public IP address.")
+		return refuse(400, "FrontendIPConfigurationMustHaveEitherSubnetOrPublicIP",
+			"The frontend must refer to a subnet or to a public IP address.")
 	case public != "" && len(zones) > 0:
-		return refuse(400, "LoadBalancerFrontendIPConfigCannotHaveZoneWhenReferencingPublicIPAddress", "The frontend has zones and a public IP address.")
+		return refuse(400, "LoadBalancerFrontendIPConfigCannotHaveZoneWhenReferencingPublicIPAddress",
+			"The frontend has zones and a public IP address.")
 	case subnet != "":
 		address, method := text(p["privateIPAddress"]), text(p["privateIPAllocationMethod"])
 		if subnet != Subnet {
@@ -179,7 +183,8 @@ func (c *Cloud) checkFrontend(b *balancer, front map[string]any) *failure {
 		return missing(public, b.name)
 	case ip.state() != "Succeeded":
 		fail := refuse(http.StatusTooManyRequests, "RetryableError", "A retryable error occurred.")
-		fail.details = []any{map[string]any{"code": "ReferencedResourceNotProvisioned", "message": "Cannot proceed with operation because resource " + public + " is not in Succeeded state."}}
+		fail.details = []any{map[string]any{"code": "ReferencedResourceNotProvisioned",
+			"message": "Cannot proceed with operation because resource " + public + " is not in Succeeded state."}}
 		return fail
 	case ip.owner != nil, ip.balancer != nil && ip.balancer != b:
 		return refuse(400, "PublicIPAddressInUse", "Resource %s is referencing public IP address %s that is already allocated.", b.name, public)
@@ -190,7 +195,8 @@ func (c *Cloud) checkFrontend(b *balancer, front map[string]any) *failure {
 // missing is the answer to a reference to what does not exist, from
 // https://github.com/fortinetsolutions/Azure-Templates/issues/1.
 func missing(id, by string) *failure {
-	fail := refuse(400, "InvalidResourceReference", "Resource %s referenced by resource %s was not found. Please make sure that the referenced resource exists, and that both resources are in the same region.", id, by)
+	fail := refuse(400, "InvalidResourceReference",
+		"Resource %s referenced by resource %s was not found. Please make sure that the referenced resource exists, and that both resources are in the same region.", id, by)
 	fail.details = []any{map[string]any{"code": "NotFound", "message": "Resource " + id + " not found."}}
 	return fail
 }
@@ -223,7 +229,8 @@ func checkRules(path string, p map[string]any) *failure {
 		if rule["protocol"] != "Tcp" || port < 1 || port > 65534 || idle < 4 || idle > 30 {
 			return refuse(400, "InvalidRequestFormat", "The rule's protocol, port or idle timeout is invalid: %v.", rule)
 		}
-		for member, collection := range map[string]string{"frontendIPConfiguration": collections[0], "backendAddressPool": collections[1], "probe": collections[3]} {
+		for member, collection := range map[string]string{"frontendIPConfiguration": collections[0], "backendAddressPool": collections[1],
+			"probe": collections[3]} {
 			id := text(object(rule, member)["id"])
 			if !slices.ContainsFunc(list(p, collection), func(raw any) bool {
 				one, _ := raw.(map[string]any)
@@ -270,7 +277,8 @@ func (c *Cloud) putPool(in call) (answer, *failure) {
 	}
 	pool["properties"] = object(model, "properties")
 	c.change(b)
-	return answer{status: http.StatusOK, body: c.partModel(b, "backendAddressPools", pool), model: "backendAddressPool", header: c.progress(in, &operation{of: b})}, nil
+	return answer{status: http.StatusOK, body: c.partModel(b, "backendAddressPools", pool), model: "backendAddressPool",
+		header: c.progress(in, &operation{of: b})}, nil
 }
 
 func (b *balancer) pool(in call) (map[string]any, *failure) {
@@ -419,7 +427,8 @@ func (c *Cloud) putAddress(in call) (answer, *failure) {
 	case model["location"] != Location:
 		return answer{}, refuse(400, "LocationNotAvailableForResourceType", "The provided location '%v' is not available.", model["location"])
 	case object(model, "sku")["name"] == "Standard" && p["publicIPAllocationMethod"] != "Static":
-		return answer{}, refuse(400, "StandardSkuPublicIPAddressesMustBeStatic", "Standard sku publicIp %s must have AllocationMethod set to Static.", in.name)
+		return answer{}, refuse(400, "StandardSkuPublicIPAddressesMustBeStatic",
+			"Standard sku publicIp %s must have AllocationMethod set to Static.", in.name)
 	}
 	key := strings.ToLower(in.name)
 	old := c.parts[addressKind][key]
@@ -430,7 +439,8 @@ func (c *Cloud) putAddress(in call) (answer, *failure) {
 		c.parts[addressKind][key] = old
 	}
 	old.tags, old.model, old.failed = object(model, "tags"), model, c.birth != ""
-	return answer{status: http.StatusCreated, body: c.partOf(old), model: "publicIPAddress", header: c.progress(in, &operation{part: old})}, nil
+	return answer{status: http.StatusCreated, body: c.partOf(old), model: "publicIPAddress",
+		header: c.progress(in, &operation{part: old})}, nil
 }
 
 func (c *Cloud) getAddress(in call) (answer, *failure) {
@@ -438,7 +448,8 @@ func (c *Cloud) getAddress(in call) (answer, *failure) {
 	if p := c.parts[addressKind][strings.ToLower(in.name)]; p != nil {
 		return ok("publicIPAddress", c.partOf(p))
 	}
-	return answer{}, refuse(http.StatusNotFound, "ResourceNotFound", "The Resource 'Microsoft.Network/publicIPAddresses/%s' was not found.", in.name)
+	return answer{}, refuse(http.StatusNotFound, "ResourceNotFound", "The Resource 'Microsoft.Network/publicIPAddresses/%s' was not found.",
+		in.name)
 }
 
 // BalancersMade returns how many load balancers were ever created.

@@ -48,7 +48,8 @@ func (c *Cloud) draw(op string) (map[string]string, *failure) {
 	var fail *failure
 	if b.left < 1 {
 		c.throttled++
-		fail = refuse(http.StatusTooManyRequests, "TooManyRequests", "The server rejected the request because too many requests have been received for this subscription.")
+		fail = refuse(http.StatusTooManyRequests, "TooManyRequests",
+			"The server rejected the request because too many requests have been received for this subscription.")
 		fail.header = header
 		header["Retry-After"] = strconv.Itoa(int(math.Ceil((1 - b.left) / c.perMinute * 60)))
 	} else {

@@ -19,12 +19,16 @@ func Everything(m *infrav1.AzureMachine) {
 	m.NetworkInterfaces = []infrav1.AzureNetworkInterface{{
 		SubnetID: Subnet, AcceleratedNetworking: on, IPForwarding: on, IPv6: on,
 		PublicIP: &infrav1.AzurePublicIP{PrefixID: networkID("publicIPPrefixes/p")}, SecurityGroupID: networkID("networkSecurityGroups/g"),
-		ApplicationSecurityGroupIDs: []string{networkID("applicationSecurityGroups/g")}, LoadBalancerBackendPoolIDs: []string{networkID("loadBalancers/l/backendAddressPools/p")},
+		ApplicationSecurityGroupIDs:      []string{networkID("applicationSecurityGroups/g")},
+		LoadBalancerBackendPoolIDs:       []string{networkID("loadBalancers/l/backendAddressPools/p")},
 		ApplicationGatewayBackendPoolIDs: []string{networkID("applicationGateways/g/backendAddressPools/p")}, DNSServers: []string{"10.0.0.10"},
 	}, {SubnetID: Subnet}}
-	m.OSDisk = &infrav1.AzureOSDisk{SizeGiB: 64, Type: infrav1.AzureOSDiskPremiumLRS, DiskEncryptionSetID: "/subscriptions/s/des", SecurityEncryptionType: infrav1.AzureDiskWithVMGuestState}
-	m.DataDisks = []infrav1.AzureDataDisk{{LUN: new(int32), SizeGiB: 10, Type: infrav1.AzureDataDiskUltraSSDLRS, IOPS: 5000, MBPS: 200}, {LUN: ptr.To[int32](3), SnapshotID: "/subscriptions/s/snap", Caching: infrav1.AzureCachingReadOnly}}
-	m.ScaleSetID, m.ProximityPlacementGroupID, m.CapacityReservationGroupID = "/subscriptions/s/vmss", "/subscriptions/s/ppg", "/subscriptions/s/crg"
+	m.OSDisk = &infrav1.AzureOSDisk{SizeGiB: 64, Type: infrav1.AzureOSDiskPremiumLRS, DiskEncryptionSetID: "/subscriptions/s/des",
+		SecurityEncryptionType: infrav1.AzureDiskWithVMGuestState}
+	m.DataDisks = []infrav1.AzureDataDisk{{LUN: new(int32), SizeGiB: 10, Type: infrav1.AzureDataDiskUltraSSDLRS, IOPS: 5000, MBPS: 200},
+		{LUN: ptr.To[int32](3), SnapshotID: "/subscriptions/s/snap", Caching: infrav1.AzureCachingReadOnly}}
+	m.ScaleSetID, m.ProximityPlacementGroupID, m.CapacityReservationGroupID = "/subscriptions/s/vmss", "/subscriptions/s/ppg",
+		"/subscriptions/s/crg"
 	domain := int32(1)
 	m.FaultDomain = &domain
 	m.Identity = &infrav1.AzureIdentity{System: on, UserIDs: []string{"/subscriptions/s/identity"}}

@@ -36,8 +36,9 @@ var models = map[string]func() any{
 	"sharedGalleryImage":           func() any { return &armcompute.SharedGalleryImage{} },
 	"sharedGalleryImageVersion":    func() any { return &armcompute.SharedGalleryImageVersion{} },
 
-	"operation": nil, "locationList": nil, "permissionList": nil, "agreement": nil, "virtualNetwork": nil, "networkInterfaceList": nil, "publicIPAddressList": nil,
-	"publicIPAddress": nil, "loadBalancer": nil, "loadBalancerList": nil, "backendAddressPool": nil, "loadBalancerHealth": nil,
+	"operation": nil, "locationList": nil, "permissionList": nil, "agreement": nil, "virtualNetwork": nil, "networkInterfaceList": nil,
+	"publicIPAddressList": nil,
+	"publicIPAddress":     nil, "loadBalancer": nil, "loadBalancerList": nil, "backendAddressPool": nil, "loadBalancerHealth": nil,
 }
 
 // Judge returns what of a body is not in Microsoft's model: members that a round trip through the

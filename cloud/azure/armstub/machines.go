@@ -74,14 +74,16 @@ func (c *Cloud) create(in call) (answer, *failure) {
 	if c.birth != Lifeless {
 		c.boot(m)
 	}
-	return answer{status: http.StatusCreated, body: c.modelOf(m, false), model: "virtualMachine", header: c.progress(in, &operation{m: m})}, nil
+	return answer{status: http.StatusCreated, body: c.modelOf(m, false), model: "virtualMachine",
+		header: c.progress(in, &operation{m: m})}, nil
 }
 
 // progress returns the headers that lead to an operation.
 func (c *Cloud) progress(in call, o *operation) map[string]string {
 	id := fmt.Sprintf("op-%d", len(c.operations))
 	c.operations[id] = o
-	link := "https://" + in.host + "/subscriptions/" + Subscription + "/providers/" + providers[in.kind] + "/locations/" + Location + "/operations/" + id + "?api-version=" + in.is("api-version")
+	link := "https://" + in.host + "/subscriptions/" + Subscription + "/providers/" + providers[in.kind] + "/locations/" + Location +
+		"/operations/" + id + "?api-version=" + in.is("api-version")
 	return map[string]string{"Azure-AsyncOperation": link, "Location": link + "&monitor=true"}
 }
 
@@ -151,7 +153,9 @@ func (c *Cloud) check(name string, model map[string]any) *failure {
 	}
 	for _, zone := range list(model, "zones") {
 		if !slices.Contains([]string{"1", "2", "3"}, fmt.Sprint(zone)) {
-			return refuse(400, "InvalidAvailabilityZone", "The zone(s) '%v' for resource '%s' is not supported. The supported zones for location '%s' are '1,2,3'", zone, c.idOf("virtualMachines", name), Location)
+			return refuse(400, "InvalidAvailabilityZone",
+				"The zone(s) '%v' for resource '%s' is not supported. The supported zones for location '%s' are '1,2,3'", zone,
+				c.idOf("virtualMachines", name), Location)
 		}
 	}
 	network := object(p, "networkProfile")
@@ -246,7 +250,8 @@ func (c *Cloud) find(in call) (*machine, *failure) {
 	if m := c.machines[strings.ToLower(in.name)]; m != nil {
 		return m, nil
 	}
-	return nil, refuse(http.StatusNotFound, "ResourceNotFound", "The Resource 'Microsoft.Compute/virtualMachines/%s' under resource group '%s' was not found.", in.name, c.options.Group)
+	return nil, refuse(http.StatusNotFound, "ResourceNotFound",
+		"The Resource 'Microsoft.Compute/virtualMachines/%s' under resource group '%s' was not found.", in.name, c.options.Group)
 }
 
 func (c *Cloud) getMachine(in call) (answer, *failure) {
@@ -276,7 +281,8 @@ func (c *Cloud) listMachines(in call) (answer, *failure) {
 	for _, m := range all[from:to] {
 		out := c.modelOf(m, false)
 		if in.is("statusOnly") == "true" {
-			out = map[string]any{"id": out["id"], "name": m.name, "location": Location, "properties": map[string]any{"provisioningState": m.state(), "instanceView": m.view()}}
+			out = map[string]any{"id": out["id"], "name": m.name, "location": Location,
+				"properties": map[string]any{"provisioningState": m.state(), "instanceView": m.view()}}
 		}
 		value = append(value, out)
 	}

@@ -24,7 +24,8 @@ const (
 const VMID = "11111111-2222-3333-4444-555555555555"
 
 // provisioning is the document as Azure's agent and cloud-init's tests have it.
-var provisioning = template.Must(template.New("").Parse(`<Environment xmlns="http://schemas.dmtf.org/ovf/environment/1" xmlns:wa="http://schemas.microsoft.com/windowsazure">
+var provisioning = template.Must(template.New("").Parse(
+	`<Environment xmlns="http://schemas.dmtf.org/ovf/environment/1" xmlns:wa="http://schemas.microsoft.com/windowsazure">
 <wa:ProvisioningSection><wa:Version>1.0</wa:Version>
 <wa:LinuxProvisioningConfigurationSet><wa:ConfigurationSetType>LinuxProvisioningConfiguration</wa:ConfigurationSetType>
 <wa:UserName>{{.AdminUsername}}</wa:UserName><wa:DisableSshPasswordAuthentication>true</wa:DisableSshPasswordAuthentication>

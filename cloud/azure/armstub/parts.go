@@ -47,17 +47,20 @@ func (p *part) state() string {
 	return "Succeeded"
 }
 
-var providers = map[string]string{nicKind: "Microsoft.Network", addressKind: "Microsoft.Network", balancerKind: "Microsoft.Network", diskKind: "Microsoft.Compute", "virtualMachines": "Microsoft.Compute"}
+var providers = map[string]string{nicKind: "Microsoft.Network", addressKind: "Microsoft.Network", balancerKind: "Microsoft.Network",
+	diskKind: "Microsoft.Compute", "virtualMachines": "Microsoft.Compute"}
 
 // idOf returns an ID with the group in capitals, as some services of Azure answer.
 func (c *Cloud) idOf(kind, name string) string {
-	return "/subscriptions/" + Subscription + "/resourceGroups/" + strings.ToUpper(c.options.Group) + "/providers/" + providers[kind] + "/" + kind + "/" + name
+	return "/subscriptions/" + Subscription + "/resourceGroups/" + strings.ToUpper(c.options.Group) + "/providers/" + providers[kind] + "/" +
+		kind + "/" + name
 }
 
 // inline are the actions that Azure also requires of the caller for the parts in a request, by the
 // part.
 var inline = map[string][]string{
-	"machine": {"Microsoft.Compute/disks/write", "Microsoft.Network/networkInterfaces/write", "Microsoft.Network/networkInterfaces/join/action"},
+	"machine": {"Microsoft.Compute/disks/write", "Microsoft.Network/networkInterfaces/write",
+		"Microsoft.Network/networkInterfaces/join/action"},
 	"address": {"Microsoft.Network/publicIPAddresses/write", "Microsoft.Network/publicIPAddresses/join/action"},
 }
 
@@ -72,8 +75,10 @@ func (c *Cloud) checkParts(model map[string]any) *failure {
 			ip, _ := raw.(map[string]any)
 			subnet := text(object(object(ip, "properties"), "subnet")["id"])
 			if subnet != Subnet { // https://github.com/Azure/azure-cli/issues/8569
-				return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s referenced by resource %s/providers/Microsoft.Network/networkInterfaces/%v was not found. "+
-					"Please make sure that the referenced resource exists, and that both resources are in the same region.", subnet, group, config["name"])
+				return refuse(http.StatusBadRequest, "InvalidResourceReference",
+					"Resource %s referenced by resource %s/providers/Microsoft.Network/networkInterfaces/%v was not found. "+
+						"Please make sure that the referenced resource exists, and that both resources are in the same region.", subnet, group,
+					config["name"])
 			}
 			if fail := c.forbid(subnet, "Microsoft.Network/virtualNetworks/subnets/join/action", "LinkedAuthorizationFailed"); fail != nil {
 				return fail
@@ -96,7 +101,8 @@ func (c *Cloud) makeParts(m *machine) {
 	p := object(m.model, "properties")
 	tags := object(m.model, "tags")
 	add := func(kind, name string, tags map[string]any, deleteOption any) *part {
-		one := &part{kind: kind, name: name, tags: tags, made: m.made, owner: m, cascades: deleteOption == "Delete", ip: fmt.Sprintf("10.%d.%d.%d", c.options.Network, c.made/250, c.made%250+4)}
+		one := &part{kind: kind, name: name, tags: tags, made: m.made, owner: m, cascades: deleteOption == "Delete",
+			ip: fmt.Sprintf("10.%d.%d.%d", c.options.Network, c.made/250, c.made%250+4)}
 		m.parts = append(m.parts, one)
 		return one
 	}
@@ -179,7 +185,8 @@ func (c *Cloud) listParts(in call) (answer, *failure) {
 	if next != "" {
 		body["nextLink"] = next
 	}
-	return answer{status: http.StatusOK, body: body, model: map[string]string{diskKind: "diskList", nicKind: "networkInterfaceList", addressKind: "publicIPAddressList"}[in.kind]}, nil
+	return answer{status: http.StatusOK, body: body,
+		model: map[string]string{diskKind: "diskList", nicKind: "networkInterfaceList", addressKind: "publicIPAddressList"}[in.kind]}, nil
 }
 
 func (c *Cloud) deletePart(in call) (answer, *failure) {
@@ -192,7 +199,8 @@ func (c *Cloud) deletePart(in call) (answer, *failure) {
 	case one.owner != nil:
 		return answer{}, refuse(http.StatusConflict, "OperationNotAllowed", "%s is attached to a VM.", in.name)
 	case one.balancer != nil:
-		return answer{}, refuse(http.StatusBadRequest, "PublicIPAddressCannotBeDeleted", "Public IP address %s can not be deleted since it is still allocated.", in.name)
+		return answer{}, refuse(http.StatusBadRequest, "PublicIPAddressCannotBeDeleted",
+			"Public IP address %s can not be deleted since it is still allocated.", in.name)
 	}
 	delete(c.parts[in.kind], key)
 	return answer{status: http.StatusAccepted, header: c.progress(in, &operation{part: one})}, nil
@@ -240,12 +248,18 @@ func catalog() []any {
 	}
 	every := []any{"3", "1", "2", "4"}
 	return []any{
-		size("Standard_D2s_v5", "standardDSv5Family", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "x64", "HyperVGenerations", "V1,V2"),
-		size("Standard_D32s_v5", "standardDSv5Family", every, "vCPUs", "32", "MemoryGB", "128", "CpuArchitectureType", "x64", "HyperVGenerations", "V1,V2"),
-		size("Standard_D2ps_v5", "standardDPSv5Family", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "Arm64", "HyperVGenerations", "V2"),
-		size("Standard_NC4as_T4_v3", "Standard NCASv3_T4 Family", []any{"1"}, "vCPUs", "4", "MemoryGB", "28", "GPUs", "1", "CpuArchitectureType", "x64", "HyperVGenerations", "V1,V2"),
-		size("Standard_D2s_v6", "StandardDsv6Family", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "x64", "HyperVGenerations", "V2"),
-		size("Standard_Scarce", "scarceFamily", every, "vCPUs", "8", "MemoryGB", "3.5", "CpuArchitectureType", "x64", "HyperVGenerations", "V1,V2"),
+		size("Standard_D2s_v5", "standardDSv5Family", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "x64", "HyperVGenerations",
+			"V1,V2"),
+		size("Standard_D32s_v5", "standardDSv5Family", every, "vCPUs", "32", "MemoryGB", "128", "CpuArchitectureType", "x64", "HyperVGenerations",
+			"V1,V2"),
+		size("Standard_D2ps_v5", "standardDPSv5Family", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "Arm64",
+			"HyperVGenerations", "V2"),
+		size("Standard_NC4as_T4_v3", "Standard NCASv3_T4 Family", []any{"1"}, "vCPUs", "4", "MemoryGB", "28", "GPUs", "1", "CpuArchitectureType",
+			"x64", "HyperVGenerations", "V1,V2"),
+		size("Standard_D2s_v6", "StandardDsv6Family", every, "vCPUs", "2", "MemoryGB", "8", "CpuArchitectureType", "x64",
+			"HyperVGenerations", "V2"),
+		size("Standard_Scarce", "scarceFamily", every, "vCPUs", "8", "MemoryGB", "3.5", "CpuArchitectureType", "x64", "HyperVGenerations",
+			"V1,V2"),
 		map[string]any{"resourceType": "disks", "name": "Premium_LRS", "locations": []any{Location}},
 	}
 }

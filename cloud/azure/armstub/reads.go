@@ -96,7 +96,8 @@ func actionOf(method, path string) string {
 	for i := 1; i < len(parts); i += 2 {
 		action += "/" + parts[i]
 	}
-	return action + map[string]string{http.MethodGet: "/read", http.MethodPut: "/write", http.MethodPatch: "/write", http.MethodDelete: "/delete", http.MethodPost: "/action"}[method]
+	return action + map[string]string{http.MethodGet: "/read", http.MethodPut: "/write", http.MethodPatch: "/write",
+		http.MethodDelete: "/delete", http.MethodPost: "/action"}[method]
 }
 
 // Required returns the actions that the caller needed so far.
@@ -108,7 +109,8 @@ func (c *Cloud) Required() []string {
 
 // within returns the role assignments that are valid for a scope.
 func (c *Cloud) within(scope string) []Grant {
-	return slices.DeleteFunc(slices.Clone(c.grants), func(g Grant) bool { return !strings.HasPrefix(strings.ToLower(scope), strings.ToLower(g.Scope)) })
+	return slices.DeleteFunc(slices.Clone(c.grants),
+		func(g Grant) bool { return !strings.HasPrefix(strings.ToLower(scope), strings.ToLower(g.Scope)) })
 }
 
 // forbid returns Azure's refusal of an action that no role assignment has.
@@ -168,14 +170,16 @@ func (c *Cloud) read(in call) (answer, *failure) {
 		if after("publishers") != Paid {
 			return answer{}, refuse(http.StatusBadRequest, "BadRequest", "Unable to find legal terms for this offer.")
 		}
-		return ok("agreement", map[string]any{"name": Paid, "properties": map[string]any{"publisher": Paid, "product": Paid, "plan": Paid, "accepted": c.accepted}})
+		return ok("agreement", map[string]any{"name": Paid,
+			"properties": map[string]any{"publisher": Paid, "product": Paid, "plan": Paid, "accepted": c.accepted}})
 	case "virtualNetworks":
 		location := map[string]string{"vnet": Location, "far": "northeurope"}[after("virtualnetworks")]
 		if location == "" {
 			break
 		}
 		subnets := []any{map[string]any{"name": "nodes", "properties": map[string]any{"addressPrefix": "10.0.0.0/8"}}}
-		return ok("virtualNetwork", map[string]any{"name": after("virtualnetworks"), "location": location, "properties": map[string]any{"subnets": subnets}})
+		return ok("virtualNetwork", map[string]any{"name": after("virtualnetworks"), "location": location,
+			"properties": map[string]any{"subnets": subnets}})
 	case "usages":
 		value := []any{}
 		used := c.used()
@@ -192,7 +196,8 @@ func (c *Cloud) read(in call) (answer, *failure) {
 		}
 	default:
 		properties, location := imageOf(after("images"))
-		model := map[string]string{"galleries": "galleryImage", "communityGalleries": "communityGalleryImage", "sharedGalleries": "sharedGalleryImage"}[in.kind]
+		model := map[string]string{"galleries": "galleryImage", "communityGalleries": "communityGalleryImage",
+			"sharedGalleries": "sharedGalleryImage"}[in.kind]
 		body := map[string]any{"name": after("images"), "location": Location, "properties": properties}
 		if version != "" {
 			model += "Version"
@@ -275,7 +280,8 @@ func (c *Cloud) checkQuota(model map[string]any) *failure {
 	used := c.used()
 	for name, n := range needs(model) {
 		if limit := c.quotas[name]; limit > 0 && used[name]+n > limit {
-			return refuse(http.StatusConflict, "OperationNotAllowed", "Operation could not be completed as it results in exceeding approved %s quota.", name)
+			return refuse(http.StatusConflict, "OperationNotAllowed",
+				"Operation could not be completed as it results in exceeding approved %s quota.", name)
 		}
 	}
 	return nil
@@ -310,16 +316,20 @@ func (c *Cloud) checkImage(model map[string]any) *failure {
 	case facts == nil, location != "West Europe":
 		return refuse(http.StatusNotFound, "GalleryImageNotFound", "The gallery image %s is not available in %s region.", id, Location)
 	case architecture != "" && architecture != capability(size, "CpuArchitectureType"):
-		return refuse(http.StatusBadRequest, "BadRequest", "Cannot create a VM of this size because it only supports another CPU Architecture than '%s'.", architecture)
+		return refuse(http.StatusBadRequest, "BadRequest",
+			"Cannot create a VM of this size because it only supports another CPU Architecture than '%s'.", architecture)
 	case !strings.Contains(capability(size, "HyperVGenerations"), facts["hyperVGeneration"].(string)):
-		return refuse(http.StatusBadRequest, "BadRequest", "The selected VM size cannot boot Hypervisor Generation '%s'.", facts["hyperVGeneration"])
+		return refuse(http.StatusBadRequest, "BadRequest", "The selected VM size cannot boot Hypervisor Generation '%s'.",
+			facts["hyperVGeneration"])
 	case len(plan) > 0 && !maps.Equal(plan, wanted), len(plan) == 0 && id == "" && len(wanted) > 0:
 		return refuse(http.StatusBadRequest, "VMMarketplaceInvalidInput", "The plan information does not match.")
 	case len(plan) > 0 && !c.accepted:
 		// https://github.com/MicrosoftDocs/azure-docs/pull/25359
-		fail := refuse(http.StatusBadRequest, "MarketplacePurchaseEligibilityFailed", "Marketplace purchase eligibilty check returned errors. See inner errors for details. ")
-		fail.details = []any{map[string]any{"code": "BadRequest", "message": fmt.Sprintf("Offer with PublisherId: %v, OfferId: %v cannot be purchased due to validation errors. See details for more information."+
-			`[{"Legal terms have not been accepted for this item on this subscription.":"StoreApi"}]`, wanted["publisher"], wanted["product"])}}
+		fail := refuse(http.StatusBadRequest, "MarketplacePurchaseEligibilityFailed",
+			"Marketplace purchase eligibilty check returned errors. See inner errors for details. ")
+		fail.details = []any{map[string]any{"code": "BadRequest",
+			"message": fmt.Sprintf("Offer with PublisherId: %v, OfferId: %v cannot be purchased due to validation errors. See details for more information."+
+				`[{"Legal terms have not been accepted for this item on this subscription.":"StoreApi"}]`, wanted["publisher"], wanted["product"])}}
 		return fail
 	}
 	return nil

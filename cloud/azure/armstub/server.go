@@ -126,7 +126,8 @@ func Start(options Options) (*Cloud, error) {
 		options: options, tokens: map[string]bool{}, calls: map[string]int{}, machines: map[string]*machine{},
 		parts:      map[string]map[string]*part{nicKind: {}, diskKind: {}, addressKind: {}},
 		balancers:  map[string]*balancer{},
-		operations: map[string]*operation{}, capacity: map[string]bool{}, quotas: map[string]int{}, required: map[string]bool{}, grants: []Grant{{Actions: []string{"*"}, NotActions: []string{}}},
+		operations: map[string]*operation{}, capacity: map[string]bool{}, quotas: map[string]int{}, required: map[string]bool{},
+		grants: []Grant{{Actions: []string{"*"}, NotActions: []string{}}},
 	}
 	certificate, err := c.certificate()
 	if err != nil {
@@ -152,7 +153,8 @@ func (c *Cloud) certificate() (tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "armstub"}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		DNSNames: []string{"management.azure.test", "login.azure.test", "diagnostics.blob.azure.test", "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		DNSNames:    []string{"management.azure.test", "login.azure.test", "diagnostics.blob.azure.test", "localhost"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -224,7 +226,8 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *Cloud) serveManager(w http.ResponseWriter, r *http.Request, body []byte) {
-	in := call{method: r.Method, query: r.URL.Query(), body: body, create: r.Header.Get("If-None-Match") == "*", match: r.Header.Get("If-Match"), path: r.URL.Path, host: r.Host}
+	in := call{method: r.Method, query: r.URL.Query(), body: body, create: r.Header.Get("If-None-Match") == "*",
+		match: r.Header.Get("If-Match"), path: r.URL.Path, host: r.Host}
 	in.parse(r.URL.Path, c.options.Group)
 	op := in.op()
 	c.mu.Lock()
@@ -336,7 +339,8 @@ func (in *call) is(key string) string {
 
 // versions are the api-versions that the stub has, with those that the SDK uses.
 var versions = map[string][]string{
-	"virtualMachines": {"2025-04-01", "2026-04-01"}, "allVirtualMachines": {"2025-04-01", "2026-04-01"}, "operations": {"2025-04-01", "2026-04-01", "2024-05-01"},
+	"virtualMachines": {"2025-04-01", "2026-04-01"}, "allVirtualMachines": {"2025-04-01", "2026-04-01"},
+	"operations": {"2025-04-01", "2026-04-01", "2024-05-01"},
 	balancerKind: {"2024-05-01"}, "operationResults": {"2024-05-01"},
 	diskKind: {"2024-03-02"}, nicKind: {"2024-05-01"}, addressKind: {"2024-05-01"}, "skus": {"2021-07-01"}, "locations": {"2022-12-01"},
 }

@@ -98,7 +98,8 @@ func (c *Cloud) LaunchWith(name string, tags map[string]string, cascade bool) {
 	c.made++
 	m := &machine{name: name, made: time.Now(), model: map[string]any{"location": Location, "tags": own, "zones": []any{"1"}}}
 	add := func(kind, suffix string, tags map[string]any, cascades bool) *part {
-		one := &part{kind: kind, name: name + suffix, tags: maps.Clone(tags), made: m.made, owner: m, cascades: cascades, ip: fmt.Sprintf("10.%d.%d.%d", c.options.Network, c.made/250, c.made%250+4)}
+		one := &part{kind: kind, name: name + suffix, tags: maps.Clone(tags), made: m.made, owner: m, cascades: cascades,
+			ip: fmt.Sprintf("10.%d.%d.%d", c.options.Network, c.made/250, c.made%250+4)}
 		m.parts = append(m.parts, one)
 		c.parts[kind][strings.ToLower(one.name)] = one
 		return one
@@ -114,10 +115,13 @@ func (c *Cloud) LaunchWith(name string, tags map[string]string, cascade bool) {
 		"hardwareProfile": map[string]any{"vmSize": "Standard_D2s_v5"},
 		"storageProfile": map[string]any{
 			"imageReference": map[string]any{"id": Image},
-			"osDisk":         map[string]any{"createOption": "FromImage", "deleteOption": option, "osType": "Linux", "managedDisk": managed(add(diskKind, "-os-disk", own, cascade))},
+			"osDisk": map[string]any{"createOption": "FromImage", "deleteOption": option, "osType": "Linux",
+				"managedDisk": managed(add(diskKind, "-os-disk", own, cascade))},
 			"dataDisks": []any{
-				map[string]any{"lun": 0, "createOption": "Empty", "deleteOption": option, "managedDisk": managed(add(diskKind, "-data-disk", own, cascade))},
-				map[string]any{"lun": 1, "createOption": "Attach", "deleteOption": "Detach", "managedDisk": managed(add(diskKind, "-pvc", map[string]any{"csi": "1"}, false))},
+				map[string]any{"lun": 0, "createOption": "Empty", "deleteOption": option,
+					"managedDisk": managed(add(diskKind, "-data-disk", own, cascade))},
+				map[string]any{"lun": 1, "createOption": "Attach", "deleteOption": "Detach",
+					"managedDisk": managed(add(diskKind, "-pvc", map[string]any{"csi": "1"}, false))},
 			},
 		},
 	}

@@ -24,7 +24,8 @@ func (c *Cloud) serveToken(w http.ResponseWriter, r *http.Request, body []byte) 
 	tenant := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[0]
 	base := "https://" + r.Host + "/" + tenant
 	if tenant != c.options.Tenant {
-		write(http.StatusBadRequest, map[string]any{"error": "invalid_tenant", "error_description": "AADSTS90002: Tenant '" + tenant + "' not found."})
+		write(http.StatusBadRequest, map[string]any{"error": "invalid_tenant", "error_description": "AADSTS90002: Tenant '" + tenant +
+			"' not found."})
 		return
 	}
 	if strings.Contains(r.URL.Path, "/.well-known/") {
@@ -35,7 +36,8 @@ func (c *Cloud) serveToken(w http.ResponseWriter, r *http.Request, body []byte) 
 	}
 	form, err := url.ParseQuery(string(body))
 	if err != nil || form.Get("grant_type") != "client_credentials" || form.Get("scope") == "" {
-		write(http.StatusBadRequest, map[string]any{"error": "invalid_request", "error_description": "AADSTS900144: The request body is invalid."})
+		write(http.StatusBadRequest, map[string]any{"error": "invalid_request",
+			"error_description": "AADSTS900144: The request body is invalid."})
 		return
 	}
 	c.mu.Lock()

@@ -51,7 +51,8 @@ func damaged(r *rand.Rand, a answer) answer {
 // one returns one of many.
 func one[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }
 
-var statuses = []int{200, 200, 201, 202, 204, 206, 301, 304, 307, 400, 401, 403, 404, 409, 410, 412, 413, 422, 429, 500, 502, 503, 504, 599, 999}
+var statuses = []int{200, 200, 201, 202, 204, 206, 301, 304, 307, 400, 401, 403, 404, 409, 410, 412, 413, 422, 429, 500, 502, 503, 504,
+	599, 999}
 
 var headers = [][2]string{
 	{"Retry-After", "-1"},

@@ -78,7 +78,8 @@ func Run(t *testing.T, tape *Tape, target Target) {
 		t.Errorf("%d MiB are in use after %d drivers, %d MiB were after the first", after>>20, len(seeds), before>>20)
 	}
 	f.checkWorked(len(seeds))
-	t.Logf("%d drivers from -seed %d, %d answers; calls by method: %v, errors: %v, known panics: %d", len(seeds), first, f.answers, f.called, f.errors, f.recovered)
+	t.Logf("%d drivers from -seed %d, %d answers; calls by method: %v, errors: %v, known panics: %d", len(seeds), first, f.answers, f.called,
+		f.errors, f.recovered)
 }
 
 // heap returns how many bytes are in use.
@@ -133,7 +134,8 @@ type findings struct {
 }
 
 func newFindings(t *testing.T) *findings {
-	return &findings{t: t, report: func(text string) { t.Error(text) }, seen: map[string]bool{}, called: map[string]int{}, errors: map[string]int{}}
+	return &findings{t: t, report: func(text string) { t.Error(text) }, seen: map[string]bool{}, called: map[string]int{},
+		errors: map[string]int{}}
 }
 
 // checkWorked checks that each method has succeeded with some of many drivers: else the driver asks

@@ -168,7 +168,8 @@ func TestDocuments(t *testing.T) {
 		t.Errorf("%d different documents of 1,000", len(different))
 	}
 	element := []byte(`<a><fault xsi:type="NotFound">x</fault></a>`)
-	want := []string{`xsi:type="xsd:string">x`, `<a></a>`, `<a><fault xsi:type="NotFound"></fault></a>`, `<a>x</a>`, `<a><fault xsi:type="NotFound">x</fault><fault xsi:type="NotFound">x</fault></a>`}
+	want := []string{`xsi:type="xsd:string">x`, `<a></a>`, `<a><fault xsi:type="NotFound"></fault></a>`, `<a>x</a>`,
+		`<a><fault xsi:type="NotFound">x</fault><fault xsi:type="NotFound">x</fault></a>`}
 	for range 20_000 {
 		out := damagedElement(r, element)
 		want = slices.DeleteFunc(want, func(w string) bool { return bytes.Contains(out, []byte(w)) })
@@ -176,7 +177,8 @@ func TestDocuments(t *testing.T) {
 	if len(want) > 0 {
 		t.Errorf("never made: %q", want)
 	}
-	if err := xml.Unmarshal(ofType([]byte("<a>"), "xsd:int"), new(any)); errors.As(err, new(*xml.SyntaxError)) && !strings.Contains(err.Error(), "EOF") {
+	if err := xml.Unmarshal(ofType([]byte("<a>"), "xsd:int"), new(any)); errors.As(err, new(*xml.SyntaxError)) &&
+		!strings.Contains(err.Error(), "EOF") {
 		t.Errorf("a tag with a type added: %v", err)
 	}
 }

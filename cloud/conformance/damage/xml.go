@@ -94,7 +94,8 @@ func ofType(tag []byte, name string) []byte {
 // types are values of xsi:type: vSphere's own, XML schema's, and one that nobody knows.
 var types = []string{
 	"xsd:string", "xsd:int", "xsd:boolean", "xsd:dateTime", "ArrayOfString", "ManagedObjectReference", "ArrayOfManagedObjectReference",
-	"VirtualMachineConfigInfo", "ArrayOfCustomFieldDef", "ArrayOfOptionValue", "TaskInfo", "VirtualDisk", "LocalizedMethodFault", "NotAuthenticated", "Nope",
+	"VirtualMachineConfigInfo", "ArrayOfCustomFieldDef", "ArrayOfOptionValue", "TaskInfo", "VirtualDisk", "LocalizedMethodFault",
+	"NotAuthenticated", "Nope",
 }
 
 // values are texts that take the place of an element's content.

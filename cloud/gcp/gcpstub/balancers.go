@@ -124,7 +124,8 @@ func (c *Cloud) insertPart(in call) (any, *failure) {
 		p.ip = fmt.Sprintf("198.51.%d.%d", 100+c.balancers/250, c.balancers%250+1)
 	}
 	c.parts[p.key()] = p
-	op := &operation{id: c.number(), kind: "insert", zone: zoneOf(p.collection), collection: in.collection, request: request, target: p.id, name: p.name,
+	op := &operation{id: c.number(), kind: "insert", zone: zoneOf(p.collection), collection: in.collection, request: request, target: p.id,
+		name:    p.name,
 		started: now, ends: p.ready, failed: p.failed}
 	c.requests[request] = op
 	return op.model(c.base()), nil
@@ -162,7 +163,8 @@ func (c *Cloud) findPart(in call) (*part, *failure) {
 	if p := c.parts[collectionOf(in)+"/"+in.name]; p != nil {
 		return p, nil
 	}
-	return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/%s/%s' was not found", c.options.Project, collectionOf(in), in.name)
+	return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/%s/%s' was not found", c.options.Project, collectionOf(in),
+		in.name)
 }
 
 // getPart is the get method of all kinds of parts, and the list method of the global ones.
@@ -202,11 +204,13 @@ func (c *Cloud) listParts(in call) (any, *failure) {
 	all := []any{}
 	for _, key := range slices.Sorted(maps.Keys(c.parts)) {
 		p := c.parts[key]
-		if p.collection == collectionOf(in) && time.Since(p.made) >= c.options.Lag && selected(item{model: p.model}) && in.project == c.options.Project {
+		if p.collection == collectionOf(in) && time.Since(p.made) >= c.options.Lag && selected(item{model: p.model}) &&
+			in.project == c.options.Project {
 			all = append(all, c.partAnswer(p))
 		}
 	}
-	return map[string]any{"kind": "compute#" + kindOfPart[in.collection] + "List", "id": "projects/" + c.options.Project + "/" + collectionOf(in),
+	return map[string]any{"kind": "compute#" + kindOfPart[in.collection] + "List", "id": "projects/" + c.options.Project + "/" +
+		collectionOf(in),
 		"items": all, "selfLink": c.base() + "/" + collectionOf(in)}, nil
 }
 
@@ -227,7 +231,8 @@ func (c *Cloud) deletePart(in call) (any, *failure) {
 		}
 	}
 	p.gone = now.Add(c.options.Parts)
-	op := &operation{id: c.number(), kind: "delete", zone: zoneOf(p.collection), collection: in.collection, target: p.id, name: p.name, started: now, ends: p.gone}
+	op := &operation{id: c.number(), kind: "delete", zone: zoneOf(p.collection), collection: in.collection, target: p.id, name: p.name,
+		started: now, ends: p.gone}
 	return op.model(c.base()), nil
 }
 
@@ -256,18 +261,21 @@ func (c *Cloud) changeEndpoints(in call) (any, *failure) {
 		i := c.instances[in.zone+"/"+one.Instance]
 		switch {
 		case attach == (at >= 0):
-			return nil, refuse(400, "invalid", "Invalid value for field 'resource.ipAddress': '%s'. The endpoint is attached: %t.", one.IPAddress, at >= 0)
+			return nil, refuse(400, "invalid", "Invalid value for field 'resource.ipAddress': '%s'. The endpoint is attached: %t.", one.IPAddress,
+				at >= 0)
 		case !attach:
 			p.endpoints[at].until = ends
 		case i == nil:
-			return nil, refuse(404, "notFound", "The resource 'projects/%s/zones/%s/instances/%s' was not found", c.options.Project, in.zone, one.Instance)
+			return nil, refuse(404, "notFound", "The resource 'projects/%s/zones/%s/instances/%s' was not found", c.options.Project, in.zone,
+				one.Instance)
 		case i.ip != one.IPAddress:
 			return nil, refuse(400, "invalid", "Invalid value for field 'resource.ipAddress': '%s'. Specified IP address doesn't belong to the instance %s.", one.IPAddress, one.Instance)
 		default:
 			p.endpoints = append(p.endpoints, &endpoint{instance: one.Instance, ip: one.IPAddress, port: one.Port, from: ends})
 		}
 	}
-	op := &operation{id: c.number(), kind: strings.TrimPrefix(in.action, "/"), zone: in.zone, collection: in.collection, target: p.id, name: p.name, started: now, ends: ends}
+	op := &operation{id: c.number(), kind: strings.TrimPrefix(in.action, "/"), zone: in.zone, collection: in.collection, target: p.id,
+		name: p.name, started: now, ends: ends}
 	return op.model(c.base()), nil
 }
 
@@ -292,11 +300,13 @@ func (c *Cloud) listEndpoints(in call) (any, *failure) {
 			}
 		}
 		all = append(all, map[string]any{
-			"networkEndpoint": map[string]any{"instance": c.base() + "/zones/" + in.zone + "/instances/" + e.instance, "ipAddress": e.ip, "port": e.port},
-			"healths":         []any{health},
+			"networkEndpoint": map[string]any{"instance": c.base() + "/zones/" + in.zone + "/instances/" + e.instance, "ipAddress": e.ip,
+				"port": e.port},
+			"healths": []any{health},
 		})
 	}
-	return map[string]any{"kind": "compute#networkEndpointGroupsListNetworkEndpoints", "id": "projects/" + c.options.Project + "/" + p.key(), "items": all}, nil
+	return map[string]any{"kind": "compute#networkEndpointGroupsListNetworkEndpoints", "id": "projects/" + c.options.Project + "/" + p.key(),
+		"items": all}, nil
 }
 
 // BalancersMade returns how many forwarding rules were ever created.

@@ -19,7 +19,8 @@ func (c *Cloud) region(in call) (any, *failure) {
 		zones = append(zones, root+"/zones/"+zone)
 	}
 	slices.Reverse(zones)
-	return map[string]any{"kind": "compute#region", "id": "1220", "name": Region, "status": "UP", "zones": zones, "quotas": c.quotas(), "selfLink": root + "/regions/" + Region}, nil
+	return map[string]any{"kind": "compute#region", "id": "1220", "name": Region, "status": "UP", "zones": zones, "quotas": c.quotas(),
+		"selfLink": root + "/regions/" + Region}, nil
 }
 
 // catalog are the machine types. "only" is the zone that alone has it.
@@ -38,7 +39,8 @@ func catalog() map[string]map[string]any {
 func machineType(in call) (any, *failure) {
 	kind := catalog()[in.name]
 	if kind == nil || kind["only"] != nil && kind["only"] != in.zone {
-		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/machineTypes/%s' was not found", in.project, in.zone, in.name)
+		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/machineTypes/%s' was not found", in.project,
+			in.zone, in.name)
 	}
 	delete(kind, "only")
 	kind["kind"], kind["id"], kind["name"], kind["zone"] = "compute#machineType", "334004", in.name, in.zone
@@ -47,7 +49,8 @@ func machineType(in call) (any, *failure) {
 
 // quotas are the region's. Those that nobody set have room.
 func (c *Cloud) quotas() (all []any) {
-	for _, metric := range []string{"CPUS", "N2_CPUS", "PREEMPTIBLE_CPUS", "INSTANCES", "IN_USE_ADDRESSES", "SSD_TOTAL_GB", "DISKS_TOTAL_GB", "NVIDIA_T4_GPUS"} {
+	for _, metric := range []string{"CPUS", "N2_CPUS", "PREEMPTIBLE_CPUS", "INSTANCES", "IN_USE_ADDRESSES", "SSD_TOTAL_GB", "DISKS_TOTAL_GB",
+		"NVIDIA_T4_GPUS"} {
 		q, set := c.limits[metric]
 		if !set {
 			q = [2]float64{1000, 0}
@@ -66,7 +69,8 @@ func (c *Cloud) getImage(in call) (any, *failure) {
 	if in.name != Image || family != (in.project == ImageProject) {
 		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/global/%s%s' was not found", in.project, kind, in.name)
 	}
-	return map[string]any{"kind": "compute#image", "id": "4712", "name": in.name, "architecture": cmp.Or(c.architecture, "X86_64"), "status": "READY"}, nil
+	return map[string]any{"kind": "compute#image", "id": "4712", "name": in.name, "architecture": cmp.Or(c.architecture, "X86_64"),
+		"status": "READY"}, nil
 }
 
 func (c *Cloud) getSnapshot(in call) (any, *failure) {
@@ -78,7 +82,8 @@ func (c *Cloud) getSnapshot(in call) (any, *failure) {
 
 func (c *Cloud) testSubnetwork(in call) (any, *failure) {
 	if in.region != Region || in.name != Subnet {
-		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/regions/%s/subnetworks/%s' was not found", in.project, in.region, in.name)
+		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/regions/%s/subnetworks/%s' was not found", in.project,
+			in.region, in.name)
 	}
 	return c.test(in)
 }

@@ -34,7 +34,8 @@ func (g Guest) UserData() []byte {
 
 // guest returns the guest of an instance.
 func (c *Cloud) guest(i *instance) Guest {
-	g := Guest{ID: i.id, Project: c.options.Project, Name: i.name, Zone: i.zone, IP: i.ip, Architecture: "amd64", Metadata: map[string]string{}}
+	g := Guest{ID: i.id, Project: c.options.Project, Name: i.name, Zone: i.zone, IP: i.ip, Architecture: "amd64",
+		Metadata: map[string]string{}}
 	for _, raw := range list(object(i.model, "metadata"), "items") {
 		item, _ := raw.(map[string]any)
 		g.Metadata[fmt.Sprint(item["key"])] = fmt.Sprint(item["value"])

@@ -82,15 +82,17 @@ func (c *Cloud) insert(in call) (any, *failure) {
 	}
 	name := fmt.Sprint(model["name"])
 	if c.instances[in.zone+"/"+name] != nil {
-		return nil, refuse(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/zones/%s/instances/%s' already exists", c.options.Project, in.zone, name)
+		return nil, refuse(http.StatusConflict, "alreadyExists", "The resource 'projects/%s/zones/%s/instances/%s' already exists",
+			c.options.Project, in.zone, name)
 	}
 	if fail := c.check(in.zone, model); fail != nil {
 		return nil, fail
 	}
 	now := time.Now()
 	i := &instance{
-		zone: in.zone, name: name, id: c.number(), model: model, made: now, started: now, decided: now.Add(c.options.Boot / 2), running: now.Add(c.options.Boot),
-		failed: c.late, ip: fmt.Sprintf("10.%d.%d.%d", c.options.Network, c.numbers/250%250, c.numbers%250+4),
+		zone: in.zone, name: name, id: c.number(), model: model, made: now, started: now, decided: now.Add(c.options.Boot / 2),
+		running: now.Add(c.options.Boot),
+		failed:  c.late, ip: fmt.Sprintf("10.%d.%d.%d", c.options.Network, c.numbers/250%250, c.numbers%250+4),
 	}
 	if c.birth != "" && c.birth != Lifeless {
 		i.failed = c.birth
@@ -106,7 +108,8 @@ func (c *Cloud) insert(in call) (any, *failure) {
 	if c.birth != Lifeless {
 		c.boot(i)
 	}
-	op := &operation{id: c.number(), kind: "insert", zone: in.zone, request: request, collection: "instances", target: i.id, name: name, started: now, ends: i.running, failed: i.failed}
+	op := &operation{id: c.number(), kind: "insert", zone: in.zone, request: request, collection: "instances", target: i.id, name: name,
+		started: now, ends: i.running, failed: i.failed}
 	c.requests[request] = op
 	c.operations = append(c.operations, op)
 	return op.model(c.base()), nil
@@ -279,7 +282,8 @@ func (i *instance) answer(base string) map[string]any {
 	}
 	if i.maintained != "" {
 		out["resourceStatus"] = map[string]any{"upcomingMaintenance": map[string]any{
-			"type": "SCHEDULED", "maintenanceStatus": "PENDING", "canReschedule": false, "windowStartTime": i.maintained, "maintenanceReasons": []any{"PLANNED_UPDATE"},
+			"type": "SCHEDULED", "maintenanceStatus": "PENDING", "canReschedule": false, "windowStartTime": i.maintained,
+			"maintenanceReasons": []any{"PLANNED_UPDATE"},
 		}}
 	}
 	if i.status != "" {
@@ -298,7 +302,8 @@ func (c *Cloud) find(in call) (*instance, *failure) {
 			return i, nil
 		}
 	}
-	return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/instances/%s' was not found", c.options.Project, in.zone, in.name)
+	return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/instances/%s' was not found", c.options.Project,
+		in.zone, in.name)
 }
 
 func (c *Cloud) getInstance(in call) (any, *failure) {
@@ -316,7 +321,8 @@ func (c *Cloud) deleteInstance(in call) (any, *failure) {
 	}
 	now := time.Now()
 	i.end(c.options.Stop)
-	op := &operation{id: c.number(), kind: "delete", zone: i.zone, request: in.is("requestId"), collection: "instances", target: i.id, name: i.name, started: now, ends: i.gone}
+	op := &operation{id: c.number(), kind: "delete", zone: i.zone, request: in.is("requestId"), collection: "instances", target: i.id,
+		name: i.name, started: now, ends: i.gone}
 	c.operations = append(c.operations, op)
 	return op.model(c.base()), nil
 }
@@ -375,12 +381,14 @@ func (c *Cloud) deleteDisk(in call) (any, *failure) {
 	d := c.disks[in.zone+"/"+in.name]
 	switch {
 	case d == nil:
-		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/disks/%s' was not found", c.options.Project, in.zone, in.name)
+		return nil, refuse(http.StatusNotFound, "notFound", "The resource 'projects/%s/zones/%s/disks/%s' was not found", c.options.Project,
+			in.zone, in.name)
 	case d.owner != nil:
 		return nil, refuse(400, "resourceInUseByAnotherResource", "The disk resource '%s' is already being used by '%s'", d.name, d.owner.name)
 	}
 	delete(c.disks, in.zone+"/"+in.name)
-	op := &operation{id: c.number(), kind: "delete", zone: d.zone, collection: "disks", target: d.id, name: d.name, started: time.Now(), ends: time.Now()}
+	op := &operation{id: c.number(), kind: "delete", zone: d.zone, collection: "disks", target: d.id, name: d.name, started: time.Now(),
+		ends: time.Now()}
 	return op.model(c.base()), nil
 }
 
@@ -427,7 +435,8 @@ func (c *Cloud) aggregate(in call, collection, kind string, all []item) (any, *f
 	for zone, found := range byZone {
 		items["zones/"+zone] = map[string]any{collection: found}
 	}
-	out := map[string]any{"kind": kind, "id": "projects/" + c.options.Project + "/aggregated/" + collection, "items": items, "selfLink": c.base() + "/aggregated/" + collection}
+	out := map[string]any{"kind": kind, "id": "projects/" + c.options.Project + "/aggregated/" + collection, "items": items,
+		"selfLink": c.base() + "/aggregated/" + collection}
 	if to < len(all) {
 		out["nextPageToken"] = strconv.Itoa(to)
 	}
@@ -448,7 +457,8 @@ func (c *Cloud) unreachable() (all []any) {
 }
 
 func noResults(scope string) map[string]any {
-	return map[string]any{"warning": map[string]any{"code": "NO_RESULTS_ON_PAGE", "message": "There are no results for scope '" + scope + "' on this page.",
+	return map[string]any{"warning": map[string]any{"code": "NO_RESULTS_ON_PAGE", "message": "There are no results for scope '" + scope +
+		"' on this page.",
 		"data": []any{map[string]any{"key": "scope", "value": scope}}}}
 }
 
@@ -517,7 +527,8 @@ func (c *Cloud) Start(zone, name string) {
 func (c *Cloud) Preempt(zone, name string) {
 	c.set(func() {
 		i, now := c.instances[zone+"/"+name], time.Now()
-		c.operations = append(c.operations, &operation{id: c.number(), kind: preempted, zone: zone, collection: "instances", target: i.id, name: name, started: now, ends: now})
+		c.operations = append(c.operations, &operation{id: c.number(), kind: preempted, zone: zone, collection: "instances", target: i.id,
+			name: name, started: now, ends: now})
 		if object(i.model, "scheduling")["instanceTerminationAction"] == "DELETE" {
 			i.end(c.options.Stop)
 			return

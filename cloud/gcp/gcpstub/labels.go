@@ -45,7 +45,8 @@ func (c *Cloud) setOn(in call) (any, *failure) {
 		delete(i.model, "labels")
 	}
 	now := time.Now()
-	op := &operation{id: c.number(), kind: kind, zone: i.zone, request: in.is("requestId"), collection: "instances", target: i.id, name: i.name, started: now, ends: now.Add(c.options.Parts)}
+	op := &operation{id: c.number(), kind: kind, zone: i.zone, request: in.is("requestId"), collection: "instances", target: i.id,
+		name: i.name, started: now, ends: now.Add(c.options.Parts)}
 	c.operations = append(c.operations, op)
 	return op.model(c.base()), nil
 }

@@ -133,7 +133,8 @@ func Start(options Options) (*Cloud, error) {
 	options.Project = cmp.Or(options.Project, Project)
 	c := &Cloud{
 		options: options, tokens: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{}, disks: map[string]*disk{},
-		requests: map[string]*operation{}, exhausted: map[string]bool{}, dead: map[string]bool{}, denied: map[string]bool{}, limits: map[string][2]float64{}, parts: map[string]*part{},
+		requests: map[string]*operation{}, exhausted: map[string]bool{}, dead: map[string]bool{}, denied: map[string]bool{},
+		limits: map[string][2]float64{}, parts: map[string]*part{},
 		numbers: 9_007_199_254_740_993, // the first number that a floating-point number can't hold
 	}
 	var err error
@@ -342,13 +343,15 @@ func (c *Cloud) do(in call, fault Fault) (any, *failure) {
 	defer c.mu.Unlock()
 	c.removeEnded()
 	c.birth, c.short = fault.Birth, fault.Short
-	if isChange := in.method != http.MethodGet && !strings.HasSuffix(in.op, "testIamPermissions") && !strings.HasPrefix(in.action, "/list"); isChange && c.rate > 0 {
+	if isChange := in.method != http.MethodGet && !strings.HasSuffix(in.op, "testIamPermissions") &&
+		!strings.HasPrefix(in.action, "/list"); isChange && c.rate > 0 {
 		if now := time.Now().Truncate(time.Minute); now != c.minute {
 			c.minute, c.used = now, 0
 		}
 		if c.used++; c.used > c.rate {
 			c.throttled++
-			return nil, refuse(http.StatusForbidden, "rateLimitExceeded", "Quota exceeded for quota group 'default' and limit 'Queries per minute per region'.")
+			return nil, refuse(http.StatusForbidden, "rateLimitExceeded",
+				"Quota exceeded for quota group 'default' and limit 'Queries per minute per region'.")
 		}
 	}
 	switch {

@@ -38,7 +38,8 @@ func (c *Cloud) serveToken(w http.ResponseWriter, r *http.Request, service strin
 	case service == "sts" && r.URL.Path == "/v1/token" && form.Get("grant_type") == "urn:ietf:params:oauth:grant-type:token-exchange":
 		subject := form.Get("subject_token")
 		if c.options.Subjects == nil || !c.options.Subjects(subject) || form.Get("audience") != Audience {
-			writeToken(w, http.StatusBadRequest, map[string]any{"error": "invalid_grant", "error_description": "The subject token is invalid: " + subject})
+			writeToken(w, http.StatusBadRequest, map[string]any{"error": "invalid_grant", "error_description": "The subject token is invalid: " +
+				subject})
 			return
 		}
 		use := "impersonation"
@@ -49,10 +50,12 @@ func (c *Cloud) serveToken(w http.ResponseWriter, r *http.Request, service strin
 			"issued_token_type": "urn:ietf:params:oauth:token-type:access_token"})
 	case service == "iamcredentials" && r.URL.Path == "/v1/projects/-/serviceAccounts/"+Impersonated+":generateAccessToken":
 		if c.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")] != "impersonation" {
-			writeToken(w, http.StatusForbidden, map[string]any{"error": map[string]any{"code": 403, "status": "PERMISSION_DENIED", "message": "Permission denied."}})
+			writeToken(w, http.StatusForbidden, map[string]any{"error": map[string]any{"code": 403, "status": "PERMISSION_DENIED",
+				"message": "Permission denied."}})
 			return
 		}
-		writeToken(w, http.StatusOK, map[string]any{"accessToken": c.issue("compute"), "expireTime": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)})
+		writeToken(w, http.StatusOK, map[string]any{"accessToken": c.issue("compute"),
+			"expireTime": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)})
 	default:
 		writeToken(w, http.StatusNotFound, map[string]any{"error": "invalid_request", "error_description": "Not found."})
 	}
@@ -88,7 +91,8 @@ func (c *Cloud) claims(text string) jwt.MapClaims {
 // isSelfSigned reports whether a request has a token that the service account signed itself, as
 // universes other than Google's own take.
 func (c *Cloud) isSelfSigned(r *http.Request) bool {
-	return !strings.HasSuffix(r.Host, ".googleapis.com") && c.claims(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))["sub"] == c.options.Email
+	return !strings.HasSuffix(r.Host, ".googleapis.com") &&
+		c.claims(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))["sub"] == c.options.Email
 }
 
 // Revoke makes all tokens invalid.

@@ -45,7 +45,8 @@ func (c *client) put(token string, mustExist bool, ips ...string) (wire.Resource
 func get(t *testing.T, lb wire.Resource) string {
 	t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+net.JoinHostPort(lb.PrivateIP, strconv.Itoa(int(lb.Port))), nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		"http://"+net.JoinHostPort(lb.PrivateIP, strconv.Itoa(int(lb.Port))), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,8 @@ func TestLoadBalancer(t *testing.T) {
 	}
 	g.Eventually(answers, 10*time.Second).Should(Equal(map[string]bool{"one": true}), "the dead target gets no connections")
 	var page wire.DescribeResponse
-	g.Expect(c.call(wire.DescribeResources, wire.DescribeRequest{Region: "sim-1", Kinds: []wire.Kind{wire.Balancer}, TagKey: cloud.TagToken}, &page)).To(BeEmpty())
+	g.Expect(c.call(wire.DescribeResources, wire.DescribeRequest{Region: "sim-1", Kinds: []wire.Kind{wire.Balancer}, TagKey: cloud.TagToken},
+		&page)).To(BeEmpty())
 	g.Expect(page.Resources).To(HaveLen(1))
 	g.Expect(page.Resources[0].Targets).To(ConsistOf(wire.Target{IP: one.PrivateIP, Healthy: true}, wire.Target{IP: dead.PrivateIP}))
 

@@ -64,7 +64,8 @@ func BenchmarkBodies(b *testing.B) {
 				ProviderID: "simulated:///{{ v1.availability_zone }}/{{ v1.instance_id }}",
 			})
 			g.Expect(err).NotTo(HaveOccurred())
-			_, err = admin.Run(b.Context(), "default", wire.RunInstancesRequest{Region: "sim-1", InstanceType: "small", Image: "node-image", UserData: data})
+			_, err = admin.Run(b.Context(), "default", wire.RunInstancesRequest{Region: "sim-1", InstanceType: "small", Image: "node-image",
+				UserData: data})
 			g.Expect(err).NotTo(HaveOccurred())
 		}
 		b.Logf("%d instances made in %s", *benchBodies, time.Since(began).Round(time.Second))

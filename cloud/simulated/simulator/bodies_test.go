@@ -101,7 +101,8 @@ func (w *world) token(t *testing.T) string {
 func (w *world) userData(t *testing.T, node string, change func(*render.Input)) []byte {
 	t.Helper()
 	in := render.Input{
-		Spec:     &bootstrapv1.DroverConfigSpec{NodeLabels: map[string]string{"pool": "blue"}, NodeTaints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}},
+		Spec: &bootstrapv1.DroverConfigSpec{NodeLabels: map[string]string{"pool": "blue"},
+			NodeTaints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}},
 		NodeName: node, ProviderID: "simulated:///{{ v1.availability_zone }}/{{ v1.instance_id }}",
 		Server: w.plane.URL, CA: w.plane.CA(), Token: w.token(t),
 	}
@@ -117,7 +118,8 @@ func (w *world) userData(t *testing.T, node string, change func(*render.Input)) 
 
 func (w *world) run(t *testing.T, data []byte) wire.Resource {
 	t.Helper()
-	r, err := w.admin.Run(t.Context(), "default", wire.RunInstancesRequest{Region: "sim-1", InstanceType: "small", Image: "node-image", UserData: data})
+	r, err := w.admin.Run(t.Context(), "default",
+		wire.RunInstancesRequest{Region: "sim-1", InstanceType: "small", Image: "node-image", UserData: data})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +232,8 @@ func testWrong(t *testing.T, w *world) {
 		"no cloud-config":  {[]byte("#!/bin/sh\nsystemctl start kubelet\n"), body.PhaseFailed, "#cloud-config"},
 		"nothing to start": {[]byte("#cloud-config\nhostname: a\n"), body.PhaseIdle, "starts the kubelet"},
 		"no kubeconfig":    {[]byte("#cloud-config\nruncmd: [systemctl start kubelet]\n"), body.PhaseFailed, "there is no file"},
-		"wrong token":      {w.userData(t, "wrong-token", func(in *render.Input) { in.Token = "aaaaaa.bbbbbbbbbbbbbbbb" }), body.PhaseJoining, "Unauthorized"},
+		"wrong token": {w.userData(t, "wrong-token", func(in *render.Input) { in.Token = "aaaaaa.bbbbbbbbbbbbbbbb" }), body.PhaseJoining,
+			"Unauthorized"},
 		"wrong authority": {w.userData(t, "wrong-ca", func(in *render.Input) {
 			ca, err := os.ReadFile("../../../bootstrap/render/testdata/ca.crt")
 			if err != nil {

@@ -147,7 +147,8 @@ func (s Settings) validate() error {
 	if _, ok := throttlePreset(s.Throttle); !ok {
 		return fmt.Errorf("throttle %q: want %q, %q or %q", s.Throttle, ThrottleGenerous, ThrottleEC2, ThrottleNone)
 	}
-	for _, d := range []Duration{s.BootMin, s.BootMax, s.Stop, s.TerminatedVisible, s.ConsistencyLag, s.Latency.Min, s.Latency.Mean, s.Latency.Max, s.SpotLifetime, s.TargetLag} {
+	for _, d := range []Duration{s.BootMin, s.BootMax, s.Stop, s.TerminatedVisible, s.ConsistencyLag, s.Latency.Min, s.Latency.Mean,
+		s.Latency.Max, s.SpotLifetime, s.TargetLag} {
 		if d.Duration < 0 {
 			return fmt.Errorf("a duration is negative: %s", d.Duration)
 		}

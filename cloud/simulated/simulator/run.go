@@ -93,7 +93,8 @@ func (s *Server) check(region *Region, req *wire.RunInstancesRequest) (shape, *w
 	case i < 0:
 		return out, refuse(wire.InvalidParameterValue, "there is no image %q", req.Image)
 	case s.images[i].Arch != s.types[t].Arch:
-		return out, refuse(wire.InvalidParameterValue, "image %q is for %s, instance type %q is %s", req.Image, s.images[i].Arch, req.InstanceType, s.types[t].Arch)
+		return out, refuse(wire.InvalidParameterValue, "image %q is for %s, instance type %q is %s", req.Image, s.images[i].Arch,
+			req.InstanceType, s.types[t].Arch)
 	case req.Spot && s.types[t].SpotPricePerHour == 0:
 		return out, refuse(wire.InvalidParameterValue, "instance type %q can't be had as spot", req.InstanceType)
 	case req.Zone != "" && !slices.Contains(region.Zones, req.Zone):

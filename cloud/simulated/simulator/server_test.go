@@ -144,7 +144,8 @@ func TestStates(t *testing.T) {
 
 func TestClientTokens(t *testing.T) {
 	g := NewWithT(t)
-	c := start(t, simulator.Options{Settings: quick(), Accounts: []simulator.AccountOptions{{Name: "default", Tokens: []string{simulator.DefaultToken}, Quota: simulator.Quota{Instances: 1}}}})
+	c := start(t, simulator.Options{Settings: quick(),
+		Accounts: []simulator.AccountOptions{{Name: "default", Tokens: []string{simulator.DefaultToken}, Quota: simulator.Quota{Instances: 1}}}})
 	withToken := func(token string) func(*wire.RunInstancesRequest) {
 		return func(r *wire.RunInstancesRequest) { r.ClientToken = token }
 	}
@@ -223,7 +224,8 @@ func TestCapacityAndZones(t *testing.T) {
 
 func TestAccountsAreIsolated(t *testing.T) {
 	g := NewWithT(t)
-	c := start(t, simulator.Options{Settings: quick(), Accounts: []simulator.AccountOptions{{Name: "a", Tokens: []string{"ta"}}, {Name: "b", Tokens: []string{"tb", "tb2"}}}})
+	c := start(t, simulator.Options{Settings: quick(),
+		Accounts: []simulator.AccountOptions{{Name: "a", Tokens: []string{"ta"}}, {Name: "b", Tokens: []string{"tb", "tb2"}}}})
 	c.token = "ta"
 	r, code := c.run(nil)
 	g.Expect(code).To(BeEmpty())
@@ -280,7 +282,8 @@ func TestPages(t *testing.T) {
 	ids, pages := read(0)
 	g.Expect(ids).To(Equal(whole))
 	g.Expect(pages).To(BeNumerically(">", 1))
-	for _, bad := range []wire.DescribeRequest{{Region: "none"}, {Region: "sim-1", NextToken: "*"}, {Region: "sim-1", MaxResults: 1001}, {Region: "sim-1", TagValues: []string{"a"}}} {
+	for _, bad := range []wire.DescribeRequest{{Region: "none"}, {Region: "sim-1", NextToken: "*"}, {Region: "sim-1", MaxResults: 1001},
+		{Region: "sim-1", TagValues: []string{"a"}}} {
 		g.Expect(c.call(wire.DescribeResources, bad, nil)).To(Equal(wire.InvalidParameterValue))
 	}
 }
@@ -366,7 +369,8 @@ func TestFaultsAndAudit(t *testing.T) {
 	g.Expect(audit.Calls(wire.RunInstances, wire.InsufficientInstanceCapacity)).To(Equal(1))
 	g.Expect(audit.Machine("b", wire.RunInstances)).To(Equal(1))
 	g.Expect(c.call(wire.TerminateInstances, wire.BatchRequest{Region: "sim-1", IDs: []string{failed.ID, stuck.ID}}, nil)).To(BeEmpty())
-	g.Expect(c.call(wire.DescribeResources, wire.DescribeRequest{Region: "sim-1", TagKey: cloud.TagToken, TagValues: []string{"e"}}, nil)).To(BeEmpty())
+	g.Expect(c.call(wire.DescribeResources, wire.DescribeRequest{Region: "sim-1", TagKey: cloud.TagToken, TagValues: []string{"e"}},
+		nil)).To(BeEmpty())
 	audit, err = c.Audit(t.Context())
 	c.must(err)
 	g.Expect(audit.Calls(wire.TerminateInstances)).To(Equal(1), "a batch is one call")
@@ -411,7 +415,8 @@ func TestSlowAnswers(t *testing.T) {
 	// The call takes effect even if the client is gone.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+wire.Prefix+wire.RunInstances, strings.NewReader(`{"region":"sim-1","instanceType":"small","image":"node-image"}`))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+wire.Prefix+wire.RunInstances,
+		strings.NewReader(`{"region":"sim-1","instanceType":"small","image":"node-image"}`))
 	c.must(err)
 	req.Header.Set("Authorization", "Bearer "+c.token)
 	_, err = http.DefaultClient.Do(req) //nolint:bodyclose // there is none
@@ -495,7 +500,8 @@ func TestOptionsAreChecked(t *testing.T) {
 func TestMachine(t *testing.T) {
 	g := NewWithT(t)
 	old := body.Software{KubeletVersion: "v1.35.4"}
-	c := start(t, simulator.Options{Images: []simulator.Image{{Image: wire.Image{Name: "node-image", Arch: "amd64", OS: "linux"}, Software: old}}})
+	c := start(t, simulator.Options{Images: []simulator.Image{{Image: wire.Image{Name: "node-image", Arch: "amd64", OS: "linux"},
+		Software: old}}})
 	_, err := c.AddFault(t.Context(), simulator.Fault{Kind: simulator.DeadBody, Operation: wire.RunInstances})
 	g.Expect(err).NotTo(HaveOccurred())
 	r, code := c.run(func(r *wire.RunInstancesRequest) { r.Name, r.UserData = "named", []byte("#cloud-config\n") })

@@ -24,7 +24,8 @@ func TestDamagedAnswers(t *testing.T) {
 			})
 		},
 		Machine: cloud.Request{Token: "token-1", OwnershipID: "owner-1", Namespace: "default", Name: "m-1",
-			Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "node-image", DiskGiB: 20}}}},
+			Spec: &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: "small",
+				Image: "node-image", DiskGiB: 20}}}},
 		Secrets: []string{toyKey},
 		Drivers: 500,
 	}

@@ -129,7 +129,8 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the machine's spec has no fields for the toy cloud")
 	}
 	wanted := server{
-		Name: naming.NodeName(req.Name), Size: m.Size, Image: m.Image, Zone: cmp.Or(req.FailureDomain, m.Zone), DiskGiB: m.DiskGiB, UserData: req.UserData,
+		Name: naming.NodeName(req.Name), Size: m.Size, Image: m.Image, Zone: cmp.Or(req.FailureDomain, m.Zone), DiskGiB: m.DiskGiB,
+		UserData: req.UserData,
 		Labels: map[string]string{
 			cloud.TagOwnership: req.OwnershipID, cloud.TagToken: req.Token, cloud.TagMachine: req.Namespace + "/" + req.Name,
 		},
@@ -167,7 +168,8 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 // Find reads the server that the provider ID names, whatever its labels say.
 func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource, error) {
 	var found server
-	err := d.call(ctx, "GetServer", cloud.ClassRead, http.MethodGet, "/servers/"+url.PathEscape(strings.TrimPrefix(ref.ProviderID, "toy://")), nil, &found)
+	err := d.call(ctx, "GetServer", cloud.ClassRead, http.MethodGet, "/servers/"+url.PathEscape(strings.TrimPrefix(ref.ProviderID, "toy://")),
+		nil, &found)
 	if cloud.CodeOf(err) == cloud.NotFound { // the toy cloud says it of a server only
 		return nil, nil
 	}

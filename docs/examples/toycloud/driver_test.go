@@ -23,7 +23,8 @@ func TestConformance(t *testing.T) {
 
 func (toy *toy) conform(t *testing.T, row cloud.Cloud, endpoint string) {
 	machine := func(size, image, zone string) *infrav1.DroverMachineFields {
-		return &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: size, Image: image, Zone: zone, DiskGiB: 20}}}
+		return &infrav1.DroverMachineFields{Cloud: infrav1.MachineCloud{Simulated: &infrav1.SimulatedMachine{InstanceType: size, Image: image,
+			Zone: zone, DiskGiB: 20}}}
 	}
 	conformance.Run(t, conformance.Target{
 		Cloud:          row,

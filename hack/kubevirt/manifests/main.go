@@ -45,11 +45,13 @@ func write() error {
 		made.TypeMeta = metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"}
 		all = append(all, made)
 	}
-	for _, rights := range [][]runtime.Object{rbac.GetAllApiServer(namespace), rbac.GetAllController(namespace, true), rbac.GetAllHandler(namespace)} {
+	for _, rights := range [][]runtime.Object{rbac.GetAllApiServer(namespace), rbac.GetAllController(namespace, true),
+		rbac.GetAllHandler(namespace)} {
 		all = append(all, rights...)
 	}
 	all = append(all, rbac.GetAllCluster()...)
-	all = append(all, components.NewVirtAPIValidatingWebhookConfiguration(namespace), components.NewVirtAPIMutatingWebhookConfiguration(namespace))
+	all = append(all, components.NewVirtAPIValidatingWebhookConfiguration(namespace),
+		components.NewVirtAPIMutatingWebhookConfiguration(namespace))
 	for _, service := range components.NewVirtAPIAPIServices(namespace) {
 		all = append(all, service)
 	}

@@ -106,11 +106,13 @@ func connect(in *input) (*clients, error) {
 	}
 	login := options
 	login.APIVersion = ""
-	credential, err := azidentity.NewClientSecretCredential(in.Tenant, in.Client, in.Secret, &azidentity.ClientSecretCredentialOptions{ClientOptions: login, DisableInstanceDiscovery: true})
+	credential, err := azidentity.NewClientSecretCredential(in.Tenant, in.Client, in.Secret,
+		&azidentity.ClientSecretCredentialOptions{ClientOptions: login, DisableInstanceDiscovery: true})
 	if err != nil {
 		return nil, err
 	}
-	factory, err := armnetwork.NewClientFactory(in.Subscription, credential, &arm.ClientOptions{ClientOptions: options, DisableRPRegistration: true})
+	factory, err := armnetwork.NewClientFactory(in.Subscription, credential,
+		&arm.ClientOptions{ClientOptions: options, DisableRPRegistration: true})
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +170,8 @@ func (c *clients) live(ctx context.Context, like *armnetwork.LoadBalancer, out *
 	out.Made = c.describe(ctx, &is.LoadBalancer)
 	pool := is.Properties.BackendAddressPools[0]
 	pool.Properties.LoadBalancerBackendAddresses = append(pool.Properties.LoadBalancerBackendAddresses,
-		&armnetwork.LoadBalancerBackendAddress{Name: &c.in.Target, Properties: &armnetwork.LoadBalancerBackendAddressPropertiesFormat{IPAddress: &c.in.Target}})
+		&armnetwork.LoadBalancerBackendAddress{Name: &c.in.Target,
+			Properties: &armnetwork.LoadBalancerBackendAddressPropertiesFormat{IPAddress: &c.in.Target}})
 	change := armnetwork.BackendAddressPool{Properties: &armnetwork.BackendAddressPoolPropertiesFormat{
 		VirtualNetwork: pool.Properties.VirtualNetwork, LoadBalancerBackendAddresses: pool.Properties.LoadBalancerBackendAddresses,
 	}}
@@ -208,25 +211,29 @@ func another(like *armnetwork.LoadBalancer, name, other string) armnetwork.LoadB
 		return &armnetwork.SubResource{ID: &id2}
 	}
 	rule := *p.LoadBalancingRules[0].Properties
-	rule.FrontendIPConfiguration, rule.BackendAddressPool, rule.Probe = in(rule.FrontendIPConfiguration.ID), in(rule.BackendAddressPool.ID), in(rule.Probe.ID)
+	rule.FrontendIPConfiguration, rule.BackendAddressPool, rule.Probe = in(rule.FrontendIPConfiguration.ID), in(rule.BackendAddressPool.ID),
+		in(rule.Probe.ID)
 	front, pool := p.FrontendIPConfigurations[0], p.BackendAddressPools[0]
 	dynamic := armnetwork.IPAllocationMethodDynamic
-	return armnetwork.LoadBalancer{Location: like.Location, SKU: like.SKU, Tags: like.Tags, Properties: &armnetwork.LoadBalancerPropertiesFormat{
-		FrontendIPConfigurations: []*armnetwork.FrontendIPConfiguration{{Name: front.Name, Zones: front.Zones, Properties: &armnetwork.FrontendIPConfigurationPropertiesFormat{
-			PrivateIPAllocationMethod: &dynamic, Subnet: &armnetwork.Subnet{ID: front.Properties.Subnet.ID},
-		}}},
-		BackendAddressPools: []*armnetwork.BackendAddressPool{{Name: pool.Name, Properties: &armnetwork.BackendAddressPoolPropertiesFormat{
-			VirtualNetwork: pool.Properties.VirtualNetwork, LoadBalancerBackendAddresses: pool.Properties.LoadBalancerBackendAddresses,
-		}}},
-		LoadBalancingRules: []*armnetwork.LoadBalancingRule{{Name: p.LoadBalancingRules[0].Name, Properties: &rule}},
-		Probes:             []*armnetwork.Probe{{Name: p.Probes[0].Name, Properties: p.Probes[0].Properties}},
-	}}
+	return armnetwork.LoadBalancer{Location: like.Location, SKU: like.SKU, Tags: like.Tags,
+		Properties: &armnetwork.LoadBalancerPropertiesFormat{
+			FrontendIPConfigurations: []*armnetwork.FrontendIPConfiguration{{Name: front.Name, Zones: front.Zones,
+				Properties: &armnetwork.FrontendIPConfigurationPropertiesFormat{
+					PrivateIPAllocationMethod: &dynamic, Subnet: &armnetwork.Subnet{ID: front.Properties.Subnet.ID},
+				}}},
+			BackendAddressPools: []*armnetwork.BackendAddressPool{{Name: pool.Name, Properties: &armnetwork.BackendAddressPoolPropertiesFormat{
+				VirtualNetwork: pool.Properties.VirtualNetwork, LoadBalancerBackendAddresses: pool.Properties.LoadBalancerBackendAddresses,
+			}}},
+			LoadBalancingRules: []*armnetwork.LoadBalancingRule{{Name: p.LoadBalancingRules[0].Name, Properties: &rule}},
+			Probes:             []*armnetwork.Probe{{Name: p.Probes[0].Name, Properties: p.Probes[0].Properties}},
+		}}
 }
 
 // describe returns what is true of a load balancer with one of each part.
 func (c *clients) describe(ctx context.Context, lb *armnetwork.LoadBalancer) balancer {
 	p := lb.Properties
-	front, pool, rule, probe := p.FrontendIPConfigurations[0], p.BackendAddressPools[0], p.LoadBalancingRules[0].Properties, p.Probes[0].Properties
+	front, pool, rule, probe := p.FrontendIPConfigurations[0], p.BackendAddressPools[0], p.LoadBalancingRules[0].Properties,
+		p.Probes[0].Properties
 	b := balancer{
 		Name: *lb.Name, State: string(*p.ProvisioningState), SKU: string(*lb.SKU.Name), ETag: *pool.Etag, Tags: map[string]string{},
 		Network: *pool.Properties.VirtualNetwork.ID, Probe: string(*probe.Protocol) + " " + *probe.RequestPath,

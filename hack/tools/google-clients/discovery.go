@@ -86,12 +86,14 @@ func readDiscovery(ctx context.Context, in *input, answers *recorder, option opt
 		return nil, err
 	}
 	out.Image = image.Name
-	granted, err := c.Subnetworks.TestIamPermissions(in.Project, in.Region, in.Subnetwork, &compute.TestPermissionsRequest{Permissions: []string{subnetUse}}).Do()
+	granted, err := c.Subnetworks.TestIamPermissions(in.Project, in.Region, in.Subnetwork,
+		&compute.TestPermissionsRequest{Permissions: []string{subnetUse}}).Do()
 	if err := cmp.Or(err, answers.take(known[compute.TestPermissionsResponse]())); err != nil {
 		return nil, err
 	}
 	out.Permissions = granted.Permissions
-	project, err := manager.Projects.TestIamPermissions(in.Project, &cloudresourcemanager.TestIamPermissionsRequest{Permissions: []string{instancesList}}).Do()
+	project, err := manager.Projects.TestIamPermissions(in.Project,
+		&cloudresourcemanager.TestIamPermissionsRequest{Permissions: []string{instancesList}}).Do()
 	if err := cmp.Or(err, answers.take(known[cloudresourcemanager.TestIamPermissionsResponse]())); err != nil {
 		return nil, err
 	}
@@ -113,7 +115,8 @@ func readDiscovery(ctx context.Context, in *input, answers *recorder, option opt
 			Disks: []*compute.AttachedDisk{{Boot: true, AutoDelete: true, InitializeParams: &compute.AttachedDiskInitializeParams{
 				SourceImage: "projects/" + in.Project + "/global/images/" + in.Image,
 			}}},
-			NetworkInterfaces: []*compute.NetworkInterface{{Subnetwork: "projects/" + in.Project + "/regions/" + in.Region + "/subnetworks/" + in.Subnetwork}},
+			NetworkInterfaces: []*compute.NetworkInterface{{Subnetwork: "projects/" + in.Project + "/regions/" + in.Region + "/subnetworks/" +
+				in.Subnetwork}},
 		}).RequestId(request).Do()
 		if err != nil {
 			return progress{}, err

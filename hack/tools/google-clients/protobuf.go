@@ -81,7 +81,8 @@ func readProtobuf(ctx context.Context, in *input, answers *recorder, option opti
 	if err := answers.take(message(&computepb.DiskAggregatedList{})); err != nil {
 		return nil, err
 	}
-	for ops, err := range c.operations.AggregatedList(ctx, &computepb.AggregatedListGlobalOperationsRequest{Project: in.Project, Filter: &in.Preemptions}).All() {
+	for ops, err := range c.operations.AggregatedList(ctx,
+		&computepb.AggregatedListGlobalOperationsRequest{Project: in.Project, Filter: &in.Preemptions}).All() {
 		if err != nil {
 			return nil, err
 		}
@@ -108,7 +109,8 @@ func readProtobuf(ctx context.Context, in *input, answers *recorder, option opti
 	}
 	out.Image = image.GetName()
 	granted, err := c.subnetworks.TestIamPermissions(ctx, &computepb.TestIamPermissionsSubnetworkRequest{
-		Project: in.Project, Region: in.Region, Resource: in.Subnetwork, TestPermissionsRequestResource: &computepb.TestPermissionsRequest{Permissions: []string{subnetUse}},
+		Project: in.Project, Region: in.Region, Resource: in.Subnetwork,
+		TestPermissionsRequestResource: &computepb.TestPermissionsRequest{Permissions: []string{subnetUse}},
 	})
 	if err := cmp.Or(err, answers.take(message(&computepb.TestPermissionsResponse{}))); err != nil {
 		return nil, err
@@ -128,13 +130,16 @@ func readProtobuf(ctx context.Context, in *input, answers *recorder, option opti
 	}
 
 	create := func(zone, kind, request string) (progress, error) {
-		op, err := c.instances.Insert(ctx, &computepb.InsertInstanceRequest{Project: in.Project, Zone: zone, RequestId: &request, InstanceResource: &computepb.Instance{
-			Name: proto.String("made-by-protobuf"), MachineType: proto.String("zones/" + zone + "/machineTypes/" + kind),
-			Disks: []*computepb.AttachedDisk{{Boot: proto.Bool(true), AutoDelete: proto.Bool(true), InitializeParams: &computepb.AttachedDiskInitializeParams{
-				SourceImage: proto.String("projects/" + in.Project + "/global/images/" + in.Image),
-			}}},
-			NetworkInterfaces: []*computepb.NetworkInterface{{Subnetwork: proto.String("projects/" + in.Project + "/regions/" + in.Region + "/subnetworks/" + in.Subnetwork)}},
-		}})
+		op, err := c.instances.Insert(ctx, &computepb.InsertInstanceRequest{Project: in.Project, Zone: zone, RequestId: &request,
+			InstanceResource: &computepb.Instance{
+				Name: proto.String("made-by-protobuf"), MachineType: proto.String("zones/" + zone + "/machineTypes/" + kind),
+				Disks: []*computepb.AttachedDisk{{Boot: proto.Bool(true), AutoDelete: proto.Bool(true),
+					InitializeParams: &computepb.AttachedDiskInitializeParams{
+						SourceImage: proto.String("projects/" + in.Project + "/global/images/" + in.Image),
+					}}},
+				NetworkInterfaces: []*computepb.NetworkInterface{{Subnetwork: proto.String("projects/" + in.Project + "/regions/" + in.Region +
+					"/subnetworks/" + in.Subnetwork)}},
+			}})
 		if err != nil {
 			return progress{}, err
 		}
@@ -166,7 +171,8 @@ func (out *reading) balancerOfProtobuf(ctx context.Context, c protobufClients, i
 	if err := answers.take(message(&computepb.HealthCheckList{})); err != nil {
 		return err
 	}
-	for rule, err := range c.rules.List(ctx, &computepb.ListGlobalForwardingRulesRequest{Project: in.Project, Filter: &in.BalancerFilter}).All() {
+	for rule, err := range c.rules.List(ctx, &computepb.ListGlobalForwardingRulesRequest{Project: in.Project,
+		Filter: &in.BalancerFilter}).All() {
 		if err != nil {
 			return err
 		}
@@ -193,13 +199,15 @@ func (out *reading) balancerOfProtobuf(ctx context.Context, c protobufClients, i
 	for _, backend := range service.GetBackends() {
 		b.Groups = append(b.Groups, in.referred(backend.GetGroup()))
 	}
-	_, err = c.groups.Get(ctx, &computepb.GetNetworkEndpointGroupRequest{Project: in.Project, Zone: in.Zone, NetworkEndpointGroup: in.Balancer})
+	_, err = c.groups.Get(ctx, &computepb.GetNetworkEndpointGroupRequest{Project: in.Project, Zone: in.Zone,
+		NetworkEndpointGroup: in.Balancer})
 	return cmp.Or(err, answers.take(message(&computepb.NetworkEndpointGroup{})))
 }
 
 // list reads the instances. What a page says about zones is in its response, not in the iterator.
 func (out *reading) list(ctx context.Context, c protobufClients, in *input) error {
-	all := c.instances.AggregatedList(ctx, &computepb.AggregatedListInstancesRequest{Project: in.Project, Filter: &in.Filter, MaxResults: proto.Uint32(2)})
+	all := c.instances.AggregatedList(ctx, &computepb.AggregatedListInstancesRequest{Project: in.Project, Filter: &in.Filter,
+		MaxResults: proto.Uint32(2)})
 	var page *computepb.InstanceAggregatedList
 	for {
 		scope, err := all.Next()
@@ -226,7 +234,8 @@ func (out *reading) list(ctx context.Context, c protobufClients, in *input) erro
 }
 
 func machineOfProtobuf(i *computepb.Instance) machine {
-	m := machine{ID: number(i.GetId()), Name: i.GetName(), Zone: last(i.GetZone()), Status: i.GetStatus(), Created: i.GetCreationTimestamp(), Labels: i.GetLabels()}
+	m := machine{ID: number(i.GetId()), Name: i.GetName(), Zone: last(i.GetZone()), Status: i.GetStatus(), Created: i.GetCreationTimestamp(),
+		Labels: i.GetLabels()}
 	for _, nic := range i.GetNetworkInterfaces() {
 		m.Addresses = append(m.Addresses, nic.GetNetworkIP())
 		for _, config := range nic.GetAccessConfigs() {
@@ -239,7 +248,8 @@ func machineOfProtobuf(i *computepb.Instance) machine {
 }
 
 func progressOfProtobuf(op *computepb.Operation) progress {
-	p := progress{Name: op.GetName(), Type: op.GetOperationType(), Status: op.GetStatus().String(), Request: op.GetClientOperationId(), Target: number(op.GetTargetId())}
+	p := progress{Name: op.GetName(), Type: op.GetOperationType(), Status: op.GetStatus().String(), Request: op.GetClientOperationId(),
+		Target: number(op.GetTargetId())}
 	if failures := op.GetError().GetErrors(); len(failures) > 0 {
 		p.Code = failures[0].GetCode()
 	}

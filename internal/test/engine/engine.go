@@ -79,7 +79,8 @@ func Create(t testing.TB, a *fleet.Account, req cloud.Request, domains []string)
 // Live takes n machines through their lives: they are created side by side, run with their
 // addresses, and are deleted. domains returns the failure domains of a machine. made is called
 // between, and Live returns when all are gone.
-func Live(t testing.TB, a *fleet.Account, n int, spec *infrav1.DroverMachineFields, owner string, domains func(i int) []string, made func()) {
+func Live(t testing.TB, a *fleet.Account, n int, spec *infrav1.DroverMachineFields, owner string, domains func(i int) []string,
+	made func()) {
 	t.Helper()
 	g := gomega.NewWithT(t)
 	refs := make([]cloud.Reference, n)
@@ -87,7 +88,8 @@ func Live(t testing.TB, a *fleet.Account, n int, spec *infrav1.DroverMachineFiel
 	for i := range n {
 		wg.Go(func() {
 			name := fmt.Sprintf("m-%03d", i)
-			req := cloud.Request{Token: "token-" + name, OwnershipID: owner, Namespace: "team", Name: name, Spec: spec, UserData: []byte("#cloud-config\n")}
+			req := cloud.Request{Token: "token-" + name, OwnershipID: owner, Namespace: "team", Name: name, Spec: spec,
+				UserData: []byte("#cloud-config\n")}
 			var err error
 			if refs[i], err = Create(t, a, req, domains(i)); err != nil {
 				t.Errorf("machine %d: %v", i, err)

@@ -103,7 +103,8 @@ func TestArchives(t *testing.T) {
 		bin := t.TempDir()
 		goWithIndex(t, bin, index(server.URL, minor, good))
 		program(t, bin, "kube-apiserver", "echo Kubernetes "+kubernetes)
-		out, said, err := runTool(t, root, bin, "kube-apiserver", "DROVER_ARCHIVES=1", "DROVER_INSTALLED=1", "KUBEBUILDER_ASSETS=", "no_proxy=127.0.0.1")
+		out, said, err := runTool(t, root, bin, "kube-apiserver", "DROVER_ARCHIVES=1", "DROVER_INSTALLED=1", "KUBEBUILDER_ASSETS=",
+			"no_proxy=127.0.0.1")
 		g.Expect(err).NotTo(HaveOccurred(), said)
 		g.Expect(out).To(Equal(filepath.Join(bin, "kube-apiserver")))
 		g.Expect(asked.Load()).To(BeZero())
@@ -184,7 +185,8 @@ func index(url, minor string, content []byte) string {
 		if release == minor+".10" {
 			hash = sha512.Sum512(content)
 		}
-		fmt.Fprintf(&text, "  %s:\n    %s:\n      hash: %x\n      selfLink: %s%s\n", release, archiveName(release), hash, url, archivePath(release))
+		fmt.Fprintf(&text, "  %s:\n    %s:\n      hash: %x\n      selfLink: %s%s\n", release, archiveName(release), hash, url,
+			archivePath(release))
 	}
 	return text.String()
 }

@@ -165,7 +165,8 @@ func existing(config *rest.Config, opts ControlPlaneOptions) (*ControlPlane, err
 	if c.ca, err = newAuthority(c.Name + "-webhooks"); err != nil {
 		return c, err
 	}
-	raw, err := kubeconfig(c.Name, c.URL, config.CAData, "admin", clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData})
+	raw, err := kubeconfig(c.Name, c.URL, config.CAData, "admin",
+		clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData})
 	if err != nil {
 		return c, err
 	}

@@ -46,7 +46,8 @@ func TestControlPlane(t *testing.T) {
 	})
 	t.Run("a node that falls silent is told so", func(t *testing.T) {
 		g := NewWithT(t)
-		node, err := admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "silent"}}, metav1.CreateOptions{})
+		node, err := admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "silent"}},
+			metav1.CreateOptions{})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Eventually(func(g Gomega) {
 			node, err = admin.CoreV1().Nodes().Get(t.Context(), "silent", metav1.GetOptions{})
@@ -64,7 +65,8 @@ func TestControlPlane(t *testing.T) {
 	})
 	t.Run("a restarted API server has the same address and data", func(t *testing.T) {
 		g := NewWithT(t)
-		_, err := admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
+		_, err := admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}},
+			metav1.CreateOptions{})
 		g.Expect(err).NotTo(HaveOccurred())
 		c.StopAPIServer()
 		_, err = admin.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})
@@ -119,7 +121,8 @@ func join(t *testing.T, c *ControlPlane, admin kubernetes.Interface) {
 		g.Expect(err).NotTo(HaveOccurred())
 		return csr.Status.Conditions
 	}, "1s").Should(BeEmpty(), "approving is Drover's work")
-	csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test"}}
+	csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved,
+		Status: corev1.ConditionTrue, Reason: "Test"}}
 	_, err = admin.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, "n1", csr, metav1.UpdateOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func() []byte {
@@ -142,7 +145,8 @@ func certificateRequest(t *testing.T, name, group string) (key, request []byte) 
 	g := NewWithT(t)
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	g.Expect(err).NotTo(HaveOccurred())
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name, Organization: []string{group}}}, private)
+	der, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: name, Organization: []string{group}}}, private)
 	g.Expect(err).NotTo(HaveOccurred())
 	key, err = encodeKey(private)
 	g.Expect(err).NotTo(HaveOccurred())

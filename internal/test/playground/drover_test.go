@@ -69,6 +69,7 @@ func TestDrover(t *testing.T) {
 func account(name string) *infrav1.DroverAccount {
 	return &infrav1.DroverAccount{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec:       infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "token"}, Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{}}},
+		Spec: infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "token"},
+			Cloud: infrav1.AccountCloud{Simulated: &infrav1.SimulatedAccount{}}},
 	}
 }

@@ -129,7 +129,8 @@ func buildKubeVirt(ctx context.Context, progress io.Writer) (string, error) {
 // installKubeVirt applies the manifests, and the KubeVirt object as its operator would leave it. It
 // returns the webhook configurations unapplied, because their server does not run yet. It omits the
 // APIServices, because nothing here serves the aggregated API.
-func (c *ControlPlane) installKubeVirt(ctx context.Context, admin client.Client, manifests string) (hooks []*unstructured.Unstructured, err error) {
+func (c *ControlPlane) installKubeVirt(ctx context.Context, admin client.Client,
+	manifests string) (hooks []*unstructured.Unstructured, err error) {
 	crds, items, err := readDefinitions(manifests)
 	if err != nil {
 		return nil, err
@@ -150,11 +151,14 @@ func (c *ControlPlane) installKubeVirt(ctx context.Context, admin client.Client,
 	if err := established(ctx, admin, crds); err != nil {
 		return nil, err
 	}
-	fast := map[string]any{"restClient": map[string]any{"rateLimiter": map[string]any{"tokenBucketRateLimiter": map[string]any{"qps": int64(200), "burst": int64(400)}}}}
+	fast := map[string]any{"restClient": map[string]any{
+		"rateLimiter": map[string]any{"tokenBucketRateLimiter": map[string]any{"qps": int64(200), "burst": int64(400)}}}}
 	config := map[string]any{"apiConfiguration": fast, "controllerConfiguration": fast, "webhookConfiguration": fast,
 		"developerConfiguration": map[string]any{"useEmulation": true}}
-	kubevirt := object("kubevirt.io/v1", "KubeVirt", kubeVirtNamespace, "kubevirt", map[string]any{"spec": map[string]any{"configuration": config}})
-	others = append(others, kubevirt, object("v1", "ConfigMap", kubeVirtNamespace, "kubevirt-ca", map[string]any{"data": map[string]any{"ca-bundle": string(c.ca.pem)}}))
+	kubevirt := object("kubevirt.io/v1", "KubeVirt", kubeVirtNamespace, "kubevirt",
+		map[string]any{"spec": map[string]any{"configuration": config}})
+	others = append(others, kubevirt, object("v1", "ConfigMap", kubeVirtNamespace, "kubevirt-ca",
+		map[string]any{"data": map[string]any{"ca-bundle": string(c.ca.pem)}}))
 	if err := apply(ctx, admin, others...); err != nil {
 		return nil, err
 	}
@@ -185,7 +189,8 @@ func (c *ControlPlane) writeKubeVirtFiles(ctx context.Context) error {
 		return err
 	}
 	files := map[string][]byte{"pki/virt-api.crt": server.cert, "pki/virt-api.key": server.key}
-	for file, account := range map[string]string{"virt-api.kubeconfig": "kubevirt-apiserver", "virt-controller.kubeconfig": "kubevirt-controller"} {
+	for file, account := range map[string]string{"virt-api.kubeconfig": "kubevirt-apiserver",
+		"virt-controller.kubeconfig": "kubevirt-controller"} {
 		if files[file], err = c.ServiceAccountKubeconfig(ctx, kubeVirtNamespace, account); err != nil {
 			return err
 		}
@@ -202,7 +207,8 @@ func (c *ControlPlane) runKubeVirt(ctx context.Context, built, name string, port
 	if err != nil {
 		return nil, err
 	}
-	healthy, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.pem, ServerName: "virt-api.kubevirt.svc"}})
+	healthy, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.pem,
+		ServerName: "virt-api.kubevirt.svc"}})
 	if err != nil {
 		return p, fmt.Errorf("make a client for %s: %w", name, err)
 	}

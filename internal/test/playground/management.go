@@ -257,7 +257,8 @@ func (m *Management) StartDrover(ctx context.Context, opts DroverOptions) (*Proc
 	}
 	p, err := m.startManager(ctx, manager{
 		name: "drover", path: binary, namespace: droverNamespace, serviceAccount: "drover-manager", service: m.drover,
-		args: append([]string{"--leader-elect-namespace=" + droverNamespace, "--simulated-cloud", "--allow-endpoints=127.0.0.0/8,::1/128"}, opts.Args...), env: opts.Env,
+		args: append([]string{"--leader-elect-namespace=" + droverNamespace, "--simulated-cloud", "--allow-endpoints=127.0.0.0/8,::1/128"},
+			opts.Args...), env: opts.Env,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start Drover: %w", err)

@@ -157,7 +157,8 @@ func TestTwoAtOnce(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	remote := cluster("remote")
 	remote.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{}
-	remote.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io", Kind: "AdoptedControlPlane", Name: "remote"}
+	remote.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io",
+		Kind: "AdoptedControlPlane", Name: "remote"}
 	g.Expect(admin.Create(t.Context(), remote)).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		c := &clusterv1.Cluster{}

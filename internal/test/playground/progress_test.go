@@ -45,7 +45,8 @@ func TestBuildProgress(t *testing.T) {
 			g.Expect(os.WriteFile(log, []byte(lines), 0o600)).To(Succeed())
 			program(t, dir, "getconf", fmt.Sprint("echo ", tc.processors))
 			// Time stands still. At second 0, the plan has just been made.
-			script := fmt.Sprintf(`. hack/progress.sh; unset SECONDS; SECONDS=%d planned=%s; progress 0 "$1" "; more"`, tc.seconds, map[bool]string{true: "0"}[tc.seconds > 0])
+			script := fmt.Sprintf(`. hack/progress.sh; unset SECONDS; SECONDS=%d planned=%s; progress 0 "$1" "; more"`, tc.seconds,
+				map[bool]string{true: "0"}[tc.seconds > 0])
 			if tc.planned >= 0 {
 				g.Expect(os.WriteFile(log+".plan", []byte(strings.Repeat("example.com/package\n", tc.planned)), 0o600)).To(Succeed())
 			}

@@ -51,10 +51,13 @@ func TestCloudInit(t *testing.T) {
 	t.Cleanup(v.Close)
 	u, err := url.Parse(v.URL)
 	g.Expect(err).NotTo(HaveOccurred())
-	account := &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{Server: u.Host, Datacenter: vcenter.Datacenter, CABundle: string(v.CA)}}}
+	account := &infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{Server: u.Host,
+		Datacenter: vcenter.Datacenter, CABundle: string(v.CA)}}}
 	row := vsphere.Cloud()
-	d, err := row.New(cloud.Config{Account: account, Connect: func(trust *tls.Config) (http.RoundTripper, error) { return cloud.Connect(&http.Transport{}, trust) }, Credentials: map[string][]byte{
-		"username": []byte(username), "password": []byte(password)}})
+	d, err := row.New(cloud.Config{Account: account,
+		Connect: func(trust *tls.Config) (http.RoundTripper, error) { return cloud.Connect(&http.Transport{}, trust) },
+		Credentials: map[string][]byte{
+			"username": []byte(username), "password": []byte(password)}})
 	g.Expect(err).NotTo(HaveOccurred())
 
 	userData := "#cloud-config\nruncmd:\n- echo 'what a kubelet needs: äöü, \"quotes\" and\ttabs'\n" + strings.Repeat("# long\n", 5000)
@@ -92,7 +95,8 @@ func TestCloudInit(t *testing.T) {
 	g.Expect(dhcp).To(And(ContainSubstring("DHCP=ipv4"), ContainSubstring("MTUBytes=9000")))
 	// Only netplan supports a route's metric: this version of cloud-init passes it to no other
 	// renderer.
-	for _, line := range []string{"MACAddress=00:50:56:00:00:08", "Name=eth1", "DHCP=no", "Address=192.0.2.10/24", "Address=2001:db8::10/64", "DNS=192.0.2.53",
+	for _, line := range []string{"MACAddress=00:50:56:00:00:08", "Name=eth1", "DHCP=no", "Address=192.0.2.10/24", "Address=2001:db8::10/64",
+		"DNS=192.0.2.53",
 		"Domains=example.com", "Gateway=192.0.2.1\n", "Gateway=2001:db8::1", "Gateway=192.0.2.254", "Destination=198.51.100.0/24"} {
 		g.Expect(static).To(ContainSubstring(line))
 	}

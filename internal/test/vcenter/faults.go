@@ -242,7 +242,8 @@ func envelope(fault types.BaseMethodFault) ([]byte, error) {
 		XSI     string   `xml:"xmlns:xsi,attr"`
 		Body    content  `xml:"soapenv:Body"`
 	}{
-		Env: "http://schemas.xmlsoap.org/soap/envelope/", XSD: "http://www.w3.org/2001/XMLSchema", XSI: "http://www.w3.org/2001/XMLSchema-instance",
+		Env: "http://schemas.xmlsoap.org/soap/envelope/", XSD: "http://www.w3.org/2001/XMLSchema",
+		XSI:  "http://www.w3.org/2001/XMLSchema-instance",
 		Body: content{simulator.Fault("it was told to fail", fault)},
 	}
 	raw, err := xml.Marshal(out)

@@ -44,7 +44,8 @@ var (
 )
 
 // Filter returns the answer to a call, without what the user may not see. send makes the call.
-func (p *Permissions) Filter(req *http.Request, operation string, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+func (p *Permissions) Filter(req *http.Request, operation string,
+	send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
 	if req.Body == nil || p.Hidden == nil && operation != "HasPrivilegeOnEntities" {
 		return send(req)
 	}

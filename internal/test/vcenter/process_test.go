@@ -115,15 +115,19 @@ func TestConformanceOfAProcess(t *testing.T) {
 		Cloud: row,
 		Account: &infrav1.DroverAccountSpec{
 			CredentialsRef: infrav1.LocalReference{Name: "vcenter"},
-			RateLimits:     &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "1000", Burst: 1000}}, // no limit for the suite's parallel clones
-			Cloud:          infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{Server: u.Host, Datacenter: vcenter.Datacenter, CABundle: string(at.CA)}},
+			RateLimits:     &infrav1.RateLimits{Create: infrav1.RateLimit{PerSecond: "1000", Burst: 1000}},
+			// no limit for the suite's parallel clones
+			Cloud: infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{Server: u.Host, Datacenter: vcenter.Datacenter,
+				CABundle: string(at.CA)}},
 		},
 		Credentials:    map[string][]byte{"username": []byte(username), "password": []byte(password)},
 		BadCredentials: map[string][]byte{"username": []byte(username), "password": []byte("marked-but-wrong")},
 		Machine:        machine(),
 		Refused: map[string]conformance.Refused{
-			"unknown template": {Machine: machine(func(m *infrav1.VSphereMachine) { m.Template = "nothing" }), Code: cloud.NotFound, OfferingToo: true},
-			"no snapshot":      {Machine: machine(func(m *infrav1.VSphereMachine) { m.CloneMode = infrav1.VSphereCloneLinked }), Code: cloud.InvalidSpec, OfferingToo: true},
+			"unknown template": {Machine: machine(func(m *infrav1.VSphereMachine) { m.Template = "nothing" }), Code: cloud.NotFound,
+				OfferingToo: true},
+			"no snapshot": {Machine: machine(func(m *infrav1.VSphereMachine) { m.CloneMode = infrav1.VSphereCloneLinked }),
+				Code: cloud.InvalidSpec, OfferingToo: true},
 		},
 		Machines:  60,
 		Calls:     conformance.Calls{Probe: 5, Create: 16, Again: 3, Offering: 6, List: 3, Describe: 4, Page: 500, Delete: 9},

@@ -99,7 +99,8 @@ func (s stage) byKubeadmControlPlane(objects []client.Object) []client.Object {
 	}
 	authority := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.Namespace, Name: secret.Name(s.Tenant.Name, secret.ClusterCA), Labels: map[string]string{clusterv1.ClusterNameLabel: s.Tenant.Name},
+			Namespace: s.Namespace, Name: secret.Name(s.Tenant.Name, secret.ClusterCA),
+			Labels: map[string]string{clusterv1.ClusterNameLabel: s.Tenant.Name},
 		},
 		Type: clusterv1.ClusterSecretType, Data: map[string][]byte{},
 	}

@@ -226,7 +226,8 @@ func (s stage) gaveUp(ctx context.Context, n int, words string) (string, error) 
 		if err != nil {
 			return "", err
 		}
-		if report.Phase == body.PhaseFailed && slices.ContainsFunc(report.Console, func(line string) bool { return strings.Contains(line, words) }) {
+		if report.Phase == body.PhaseFailed && slices.ContainsFunc(report.Console,
+			func(line string) bool { return strings.Contains(line, words) }) {
 			failed++
 			continue
 		}

@@ -28,7 +28,8 @@ func balancerFields(kind corev1.ServiceType, host string) *infrav1.LoadBalancerC
 func clusterIP() *infrav1.LoadBalancerCloud { return balancerFields("ClusterIP", "") }
 
 func balancerRequest(owner string, spec *infrav1.LoadBalancerCloud, targets ...string) cloud.BalancerRequest {
-	return cloud.BalancerRequest{Token: newToken(), OwnershipID: owner, Namespace: "team-a", Name: "blue", Port: 6443, Targets: targets, Spec: spec}
+	return cloud.BalancerRequest{Token: newToken(), OwnershipID: owner, Namespace: "team-a", Name: "blue", Port: 6443, Targets: targets,
+		Spec: spec}
 }
 
 // nameOf returns the name of a load balancer's objects.
@@ -85,7 +86,8 @@ func TestBalancerTypes(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec), "%v", err)
 	g.Expect(err).To(MatchError(ContainSubstring("nodePort")))
 
-	req = balancerRequest(owner, &infrav1.LoadBalancerCloud{KubeVirt: &infrav1.KubeVirtLoadBalancer{Annotations: map[string]string{"metallb.io/loadBalancerIPs": "192.0.2.10"}}})
+	req = balancerRequest(owner, &infrav1.LoadBalancerCloud{
+		KubeVirt: &infrav1.KubeVirtLoadBalancer{Annotations: map[string]string{"metallb.io/loadBalancerIPs": "192.0.2.10"}}})
 	made = ensure(t, d, req)
 	g.Expect(made.State).To(Equal(cloud.StatePending))
 	g.Expect(infra.Admin.Get(t.Context(), nameOf(req), service)).To(Succeed())
@@ -154,8 +156,10 @@ func TestBalancerTargets(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 
 	addEndpoint()
-	g.Expect(infra.Admin.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: slice.Name}})).To(Succeed())
-	g.Eventually(func() cloud.Code { _, err := a.EnsureBalancer(t.Context(), req); return cloud.CodeOf(err) }, "1m", "100ms").Should(Equal(cloud.NotFound), "it is lost")
+	g.Expect(infra.Admin.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+		Name: slice.Name}})).To(Succeed())
+	g.Eventually(func() cloud.Code { _, err := a.EnsureBalancer(t.Context(), req); return cloud.CodeOf(err) }, "1m",
+		"100ms").Should(Equal(cloud.NotFound), "it is lost")
 
 	a.DeleteBalancer(ref, true, time.Now())
 	until(t, "the rest is gone", func() bool { return a.DeleteBalancer(ref, true, time.Now()).Gone })
@@ -232,7 +236,8 @@ func TestForeignService(t *testing.T) {
 	req = balancerRequest(owner, clusterIP(), "10.64.0.1")
 	made := ensure(t, d, req)
 	theirs := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
-	theirs.Namespace, theirs.Name, theirs.Labels = namespace, "copy-"+req.Token[:8], map[string]string{cloud.TagOwnership: "another", cloud.TagToken: req.Token}
+	theirs.Namespace, theirs.Name, theirs.Labels = namespace, "copy-"+req.Token[:8],
+		map[string]string{cloud.TagOwnership: "another", cloud.TagToken: req.Token}
 	g.Expect(infra.Admin.Create(t.Context(), theirs)).To(Succeed())
 	t.Cleanup(func() { _ = infra.Admin.Delete(withoutEnd(t), theirs) })
 	g.Expect(describe(t, d, req).ID).To(Equal(made.ID))

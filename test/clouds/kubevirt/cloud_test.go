@@ -78,7 +78,8 @@ func (c *cluster) makeTenant(ctx context.Context) error {
 		return err
 	}
 	small := &instancetypev1.VirtualMachineInstancetype{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"},
-		Spec: instancetypev1.VirtualMachineInstancetypeSpec{CPU: instancetypev1.CPUInstancetype{Guest: 2}, Memory: instancetypev1.MemoryInstancetype{Guest: *mebibytes(512)}}}
+		Spec: instancetypev1.VirtualMachineInstancetypeSpec{CPU: instancetypev1.CPUInstancetype{Guest: 2},
+			Memory: instancetypev1.MemoryInstancetype{Guest: *mebibytes(512)}}}
 	if err := c.Admin.Create(ctx, small); err != nil {
 		return fmt.Errorf("make the instancetype: %w", err)
 	}
@@ -201,7 +202,8 @@ func (c *cluster) left(t testing.TB, owner string) (found []string) {
 		{"Secret", &corev1.SecretList{}}, {"Service", &corev1.ServiceList{}}, {"EndpointSlice", &discoveryv1.EndpointSliceList{}},
 	} {
 		g := NewWithT(t)
-		g.Expect(c.Admin.List(withoutEnd(t), kind.list, client.InNamespace(namespace), client.MatchingLabels{cloud.TagOwnership: owner})).To(Succeed())
+		g.Expect(c.Admin.List(withoutEnd(t), kind.list, client.InNamespace(namespace),
+			client.MatchingLabels{cloud.TagOwnership: owner})).To(Succeed())
 		g.Expect(meta.EachListItem(kind.list, func(o runtime.Object) error {
 			found = append(found, kind.name+" "+o.(client.Object).GetName())
 			return nil

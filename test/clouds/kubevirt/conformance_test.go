@@ -84,7 +84,8 @@ func noQuota(t testing.TB) (undo func()) {
 	t.Helper()
 	g := NewWithT(t)
 	none := corev1.ResourceList{"count/virtualmachines.kubevirt.io": resource.MustParse("0")}
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "no-vms"}, Spec: corev1.ResourceQuotaSpec{Hard: none}}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "no-vms"},
+		Spec: corev1.ResourceQuotaSpec{Hard: none}}
 	g.Expect(infra.Admin.Create(t.Context(), quota)).To(Succeed())
 	quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none}
 	g.Expect(infra.Admin.Status().Update(t.Context(), quota)).To(Succeed())

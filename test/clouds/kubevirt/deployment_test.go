@@ -75,7 +75,8 @@ func TestMachineDeployment(t *testing.T) {
 		}
 	}
 	lost := strings.TrimPrefix(machines.Items[0].Spec.ProviderID, "kubevirt://")
-	g.Expect(infra.Admin.Delete(t.Context(), &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: lost}})).To(Succeed())
+	g.Expect(infra.Admin.Delete(t.Context(), &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+		Name: lost}})).To(Succeed())
 	until(t, "the machine whose VM was deleted is replaced", replaced(lost))
 	g.Expect(infra.left(t, owned.Spec.Creation.OwnershipID)).To(HaveLen(9))
 

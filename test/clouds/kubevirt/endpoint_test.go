@@ -42,7 +42,8 @@ func TestEndpoint(t *testing.T) {
 		}
 	}
 	g.Expect(scenario.Create(t.Context(), c, objects...)).To(Succeed())
-	for _, wrong := range []infrav1.KubeVirtLoadBalancer{{Type: "NodePort"}, {Host: "nodes.example.com"}, {Annotations: map[string]string{"drover-machine": "x"}}} {
+	for _, wrong := range []infrav1.KubeVirtLoadBalancer{{Type: "NodePort"}, {Host: "nodes.example.com"},
+		{Annotations: map[string]string{"drover-machine": "x"}}} {
 		bad := cluster.DroverCluster()
 		bad.Name = "bad"
 		bad.Spec.Endpoint.LoadBalancer.AccountRef = bad.Spec.AccountRefs[0]
@@ -82,7 +83,8 @@ func TestEndpoint(t *testing.T) {
 	g.Consistently(targets(a), "2s").Should(BeTrue(), "the second one's API server does not work yet")
 	before := second.DeepCopy()
 	second.Status.Conditions = append(second.Status.Conditions, metav1.Condition{
-		Type: kubeadmv1.KubeadmControlPlaneMachineAPIServerPodHealthyCondition, Status: metav1.ConditionTrue, Reason: "Healthy", LastTransitionTime: metav1.Now(),
+		Type: kubeadmv1.KubeadmControlPlaneMachineAPIServerPodHealthyCondition, Status: metav1.ConditionTrue, Reason: "Healthy",
+		LastTransitionTime: metav1.Now(),
 	})
 	g.Expect(c.Status().Patch(t.Context(), second, client.MergeFrom(before))).To(Succeed())
 	until(t, "both machines are targets", targets(a, b))
@@ -123,14 +125,16 @@ func gone(t testing.TB, c client.Client, o client.Object) bool {
 func controlPlaneMachine(t *testing.T, c client.Client, name string) (_ *clusterv1.Machine, address, vm string) {
 	t.Helper()
 	g := NewWithT(t)
-	meta := metav1.ObjectMeta{Namespace: "team-b", Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "green", clusterv1.MachineControlPlaneLabel: ""}}
+	meta := metav1.ObjectMeta{Namespace: "team-b", Name: name,
+		Labels: map[string]string{clusterv1.ClusterNameLabel: "green", clusterv1.MachineControlPlaneLabel: ""}}
 	made := &infrav1.DroverMachine{ObjectMeta: meta, Spec: infrav1.DroverMachineSpec{DroverMachineFields: *machine(nil)}}
 	made.Spec.AccountRef = infrav1.LocalReference{Name: "green"}
 	m := &clusterv1.Machine{ObjectMeta: meta, Spec: clusterv1.MachineSpec{
 		ClusterName: "green", Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To(name)},
 		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: name},
 	}}
-	g.Expect(scenario.Create(t.Context(), c, &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"value": []byte("#cloud-config\n")}}, made, m)).To(Succeed())
+	g.Expect(scenario.Create(t.Context(), c, &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"value": []byte("#cloud-config\n")}},
+		made, m)).To(Succeed())
 	until(t, name+" has an address", func() bool {
 		g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(made), made)).To(Succeed())
 		return len(made.Status.Addresses) > 0

@@ -31,7 +31,8 @@ func newToken() string { return strings.ToLower(rand.Text()) }
 
 func request(owner string, spec *infrav1.DroverMachineFields) cloud.Request {
 	token := newToken()
-	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[:8], UserData: []byte("#cloud-config\n"), Spec: spec}
+	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[:8], UserData: []byte("#cloud-config\n"),
+		Spec: spec}
 }
 
 // newOwner returns an ownership ID. After the test, it deletes all machines with this ID and checks
@@ -96,18 +97,23 @@ func everything(m *infrav1.KubeVirtMachine) {
 		StorageClassName: "fast", AccessMode: "ReadWriteOnce", VolumeMode: "Filesystem",
 	}}
 	m.DataDisks = []infrav1.KubeVirtDataDisk{
-		{Name: "data", DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 1, Source: infrav1.KubeVirtDataVolumeSource{Blank: &infrav1.KubeVirtBlankSource{}}}},
+		{Name: "data", DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 1,
+			Source: infrav1.KubeVirtDataVolumeSource{Blank: &infrav1.KubeVirtBlankSource{}}}},
 		{Name: "scratch", EmptyGiB: 1, Bus: "sata"},
-		{Name: "tools", ContainerDisk: &infrav1.KubeVirtContainerDisk{Image: "registry.example.com/tools:1", PullSecret: "pull", PullPolicy: "IfNotPresent"}},
+		{Name: "tools", ContainerDisk: &infrav1.KubeVirtContainerDisk{Image: "registry.example.com/tools:1", PullSecret: "pull",
+			PullPolicy: "IfNotPresent"}},
 	}
-	m.Networks = []infrav1.KubeVirtNetwork{{Name: "default", Model: "e1000"}, {Name: "vlan", Multus: "nets/vlan-7"}, {Name: "fast", Multus: "nets/sriov", Binding: "SRIOV"}}
+	m.Networks = []infrav1.KubeVirtNetwork{{Name: "default", Model: "e1000"}, {Name: "vlan", Multus: "nets/vlan-7"},
+		{Name: "fast", Multus: "nets/sriov", Binding: "SRIOV"}}
 	m.CloudInit, m.NetworkData = infrav1.KubeVirtConfigDrive, "version: 2"
 	m.RunStrategy, m.EvictionStrategy, m.TerminationGraceSeconds = infrav1.KubeVirtRerunOnFailure, "External", ptr.To(int64(60))
 	m.NodeSelector = map[string]string{"pool": "vms"}
 	m.RequiredNodes = []infrav1.KubeVirtNodeCondition{{Key: "zone", Operator: "In", Values: []string{"a", "b"}}}
 	m.PreferredNodes = []infrav1.KubeVirtNodeCondition{{Key: "ssd", Operator: "Exists"}}
-	m.Spread = []infrav1.KubeVirtSpread{{TopologyKey: "kubernetes.io/hostname", MaxSkew: 1, WhenUnsatisfiable: "ScheduleAnyway", MatchLabels: map[string]string{"team": "blue"}}}
-	m.Tolerations = []infrav1.KubeVirtToleration{{Key: "dedicated", Operator: "Equal", Value: "vms", Effect: "NoExecute", Seconds: ptr.To(int64(300))}}
+	m.Spread = []infrav1.KubeVirtSpread{{TopologyKey: "kubernetes.io/hostname", MaxSkew: 1, WhenUnsatisfiable: "ScheduleAnyway",
+		MatchLabels: map[string]string{"team": "blue"}}}
+	m.Tolerations = []infrav1.KubeVirtToleration{{Key: "dedicated", Operator: "Equal", Value: "vms", Effect: "NoExecute",
+		Seconds: ptr.To(int64(300))}}
 	m.Firmware = infrav1.KubeVirtFirmware{Bootloader: "UEFI", SecureBoot: infrav1.FeatureEnabled}
 	m.TPM = infrav1.KubeVirtTPMEphemeral
 	m.Labels, m.Annotations = map[string]string{"team": "blue"}, map[string]string{"example.com/cost-center": "42"}
@@ -174,8 +180,9 @@ func TestDeletion(t *testing.T) {
 	made, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
 	plugged := &cdiv1.DataVolume{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pvc-" + newToken()}, Spec: cdiv1.DataVolumeSpec{
-		Source:  &cdiv1.DataVolumeSource{Blank: &cdiv1.DataVolumeBlankImage{}},
-		Storage: &cdiv1.StorageSpec{Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
+		Source: &cdiv1.DataVolumeSource{Blank: &cdiv1.DataVolumeBlankImage{}},
+		Storage: &cdiv1.StorageSpec{Resources: corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
 	}}
 	g.Expect(infra.Admin.Create(t.Context(), plugged)).To(Succeed())
 	t.Cleanup(func() { _ = infra.Admin.Delete(withoutEnd(t), plugged) })
@@ -240,7 +247,8 @@ func TestNames(t *testing.T) {
 	g.Expect(theInstance(t, d, req.Token)).To(Equal(cloud.Resource{}))
 
 	req = request(owner, machine(nil))
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: req.Token}, Data: map[string][]byte{"theirs": []byte("kept")}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: req.Token},
+		Data: map[string][]byte{"theirs": []byte("kept")}}
 	g.Expect(infra.Admin.Create(t.Context(), secret)).To(Succeed())
 	t.Cleanup(func() { _ = infra.Admin.Delete(withoutEnd(t), secret) })
 	_, err := d.Ensure(t.Context(), req)
@@ -309,9 +317,12 @@ func TestReasons(t *testing.T) {
 		code    cloud.Code
 		reason  string
 	}{
-		"no node":     {change: func(m *infrav1.KubeVirtMachine) { m.NodeSelector = map[string]string{virt.NoRoom: "true"} }, state: cloud.StatePending, code: cloud.NoCapacity, reason: virt.SchedulerSays},
-		"no image":    {change: onImage, failure: virt.NoImage, state: cloud.StatePending, reason: " is not populated yet: " + string(virt.NoImage)},
-		"wrong image": {change: onImage, failure: virt.WrongImage, state: cloud.StateFailed, reason: " could not be populated: " + string(virt.WrongImage)},
+		"no node": {change: func(m *infrav1.KubeVirtMachine) { m.NodeSelector = map[string]string{virt.NoRoom: "true"} },
+			state: cloud.StatePending, code: cloud.NoCapacity, reason: virt.SchedulerSays},
+		"no image": {change: onImage, failure: virt.NoImage, state: cloud.StatePending, reason: " is not populated yet: " +
+			string(virt.NoImage)},
+		"wrong image": {change: onImage, failure: virt.WrongImage, state: cloud.StateFailed, reason: " could not be populated: " +
+			string(virt.WrongImage)},
 		"no such storage": {change: func(m *infrav1.KubeVirtMachine) {
 			onImage(m)
 			m.RootDisk.DataVolume.StorageClassName = "nothing"
@@ -335,7 +346,8 @@ func TestReasons(t *testing.T) {
 			_, err := d.Ensure(t.Context(), req)
 			g.Expect(err).NotTo(HaveOccurred())
 			var now cloud.Resource
-			g.Eventually(func() string { now = theInstance(t, d, req.Token); return now.Reason }, "30s", "100ms").Should(ContainSubstring(test.reason))
+			g.Eventually(func() string { now = theInstance(t, d, req.Token); return now.Reason }, "30s",
+				"100ms").Should(ContainSubstring(test.reason))
 			g.Expect(now.State).To(Equal(test.state))
 			g.Expect(now.Code).To(Equal(test.code))
 		})
@@ -347,7 +359,8 @@ func TestHands(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
 	d, _ := connect(t, account())
-	deleted, halted, ended, paused := request(owner, machine(nil)), request(owner, machine(nil)), request(owner, machine(nil)), request(owner, machine(nil))
+	deleted, halted, ended, paused := request(owner, machine(nil)), request(owner, machine(nil)), request(owner, machine(nil)),
+		request(owner, machine(nil))
 	vm := func(req cloud.Request) *kubevirtv1.VirtualMachine {
 		vm := &kubevirtv1.VirtualMachine{}
 		g.Expect(infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, vm)).To(Succeed())
@@ -439,7 +452,8 @@ func TestNamespace(t *testing.T) {
 	spec.Cloud.KubeVirt.Namespace = doomed
 	d, _ := connect(t, spec)
 	req := request("test-"+newToken()[:16], machine(nil))
-	g.Eventually(func() error { _, err := d.Ensure(t.Context(), req); return err }, "1m", "100ms").Should(Succeed(), "once the rights are in force")
+	g.Eventually(func() error { _, err := d.Ensure(t.Context(), req); return err }, "1m", "100ms").Should(Succeed(),
+		"once the rights are in force")
 
 	g.Expect(infra.Admin.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: doomed}})).To(Succeed())
 	until(t, "the machine has gone with its namespace", func() bool {

@@ -94,7 +94,8 @@ func (c *cluster) foreign(t testing.TB, name string, labels map[string]string, c
 	g.Expect(c.Admin.Create(t.Context(), vm)).To(Succeed())
 	g.Expect(c.Admin.Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: secret, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm, kubevirtv1.VirtualMachineGroupVersionKind)},
+			Namespace: namespace, Name: secret, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm,
+				kubevirtv1.VirtualMachineGroupVersionKind)},
 		},
 		Data: map[string][]byte{"userdata": []byte("#cloud-config\n")},
 	})).To(Succeed())
@@ -118,7 +119,8 @@ func (c *cluster) sight(t testing.TB, name string) (found []string) {
 	t.Helper()
 	g := NewWithT(t)
 	for _, list := range []client.ObjectList{
-		&kubevirtv1.VirtualMachineList{}, &kubevirtv1.VirtualMachineInstanceList{}, &cdiv1.DataVolumeList{}, &corev1.PersistentVolumeClaimList{}, &corev1.SecretList{}, &corev1.PodList{},
+		&kubevirtv1.VirtualMachineList{}, &kubevirtv1.VirtualMachineInstanceList{}, &cdiv1.DataVolumeList{}, &corev1.PersistentVolumeClaimList{},
+		&corev1.SecretList{}, &corev1.PodList{},
 	} {
 		g.Expect(c.Admin.List(t.Context(), list, client.InNamespace(namespace))).To(Succeed())
 		g.Expect(meta.EachListItem(list, func(item runtime.Object) error {
@@ -191,7 +193,8 @@ func TestTagger(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			return found
 		}
-		one := And(HaveField("ID", name), HaveField("Type", "1 CPUs, 128 MiB"), HaveField("ImageID", image), HaveField("State", cloud.StateRunning), HaveField("Partial", false))
+		one := And(HaveField("ID", name), HaveField("Type", "1 CPUs, 128 MiB"), HaveField("ImageID", image),
+			HaveField("State", cloud.StateRunning), HaveField("Partial", false))
 		g.Expect(find(append(keys, "Name")...)).To(BeEmpty())
 		g.Expect(find("Name")).To(ContainElement(one))
 		g.Expect(cut(func() error { return d.Tag(t.Context(), name, tags, nil) })).To(Equal(2))
@@ -238,7 +241,8 @@ var (
 		finalizers: []string{"machine-delete-finalizer", "machine-node-delete-finalizer"},
 	}
 	gardener = system{
-		name: "machine-controller-manager", group: "machine.sapcloud.io", kinds: []string{"MachineClass", "MachineDeployment", "MachineSet", "Machine"},
+		name: "machine-controller-manager", group: "machine.sapcloud.io",
+		kinds:      []string{"MachineClass", "MachineDeployment", "MachineSet", "Machine"},
 		finalizers: []string{"machine.sapcloud.io/machine-controller-manager"}, key: "mcm.gardener.cloud/role",
 	}
 )
@@ -285,7 +289,8 @@ func (o *old) addMC(n int) {
 			"cloudProvider": "kubevirt", "operatingSystem": "ubuntu", "cloudProviderSpec": map[string]any{
 				"clusterName": "blue", "virtualMachine": map[string]any{"template": map[string]any{
 					"vcpus": map[string]any{"cores": int64(1)}, "memory": "128Mi",
-					"primaryDisk": map[string]any{"osImage": image, "size": "1Gi", "storageClassName": virt.StandardStorage, "storageAccessType": "ReadWriteOnce"},
+					"primaryDisk": map[string]any{"osImage": image, "size": "1Gi", "storageClassName": virt.StandardStorage,
+						"storageAccessType": "ReadWriteOnce"},
 				}},
 			},
 		}},
@@ -302,11 +307,13 @@ func (o *old) addMCM(n int) {
 		tags[key] = value
 	}
 	o.make("MachineClass", o.pool, nil, map[string]any{"providerSpec": map[string]any{
-		"region": "default", "zone": "default", "resources": map[string]any{"requests": map[string]any{"cpu": "1", "memory": "128Mi"}}, "tags": tags,
+		"region": "default", "zone": "default", "resources": map[string]any{"requests": map[string]any{"cpu": "1", "memory": "128Mi"}},
+		"tags": tags,
 		"rootVolume": map[string]any{
 			"source": map[string]any{"http": map[string]any{"url": image}},
 			"pvc": map[string]any{
-				"accessModes": []any{"ReadWriteOnce"}, "storageClassName": virt.StandardStorage, "resources": map[string]any{"requests": map[string]any{"storage": "1Gi"}},
+				"accessModes": []any{"ReadWriteOnce"}, "storageClassName": virt.StandardStorage,
+				"resources": map[string]any{"requests": map[string]any{"storage": "1Gi"}},
 			},
 		},
 	}})
@@ -318,7 +325,8 @@ func (o *old) add(n int, machine map[string]any, ofVMs map[string]string, change
 	o.t.Helper()
 	labels := map[string]any{"machine": o.pool}
 	spec := map[string]any{"spec": map[string]any{
-		"replicas": int64(n), "selector": map[string]any{"matchLabels": labels}, "template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": machine},
+		"replicas": int64(n), "selector": map[string]any{"matchLabels": labels},
+		"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": machine},
 	}}
 	set := o.make("MachineSet", o.pool+"-6d4f5", o.make("MachineDeployment", o.pool, nil, spec), spec)
 	for i := range n {
@@ -328,9 +336,10 @@ func (o *old) add(n int, machine map[string]any, ofVMs map[string]string, change
 		for key, value := range machine {
 			own[key] = value
 		}
-		m := o.make("Machine", name, set, map[string]any{"metadata": map[string]any{"labels": map[string]any{"node": name}}, "spec": own, "status": map[string]any{
-			"nodeRef": map[string]any{"kind": "Node", "name": name}, "currentStatus": map[string]any{"phase": "Running"},
-		}})
+		m := o.make("Machine", name, set, map[string]any{"metadata": map[string]any{"labels": map[string]any{"node": name}}, "spec": own,
+			"status": map[string]any{
+				"nodeRef": map[string]any{"kind": "Node", "name": name}, "currentStatus": map[string]any{"phase": "Running"},
+			}})
 		o.vms = append(o.vms, name)
 		o.node(name, string(m.GetUID()))
 	}
@@ -353,7 +362,8 @@ func (o *old) installKind(kind string) {
 			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: "v1alpha1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}},
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object",
+					XPreserveUnknownFields: ptr.To(true)}},
 			}},
 		},
 	})).To(Succeed())
@@ -381,7 +391,8 @@ func (o *old) node(name, uid string) {
 	o.t.Helper()
 	g := NewWithT(o.t)
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"machine-controller/owned-by": uid}}, Spec: corev1.NodeSpec{ProviderID: "kubevirt://" + name},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"machine-controller/owned-by": uid}},
+		Spec:       corev1.NodeSpec{ProviderID: "kubevirt://" + name},
 	}
 	if o.group == gardener.group {
 		node.Labels, node.Finalizers = nil, []string{"node.machine.sapcloud.io/machine-controller"}
@@ -394,7 +405,8 @@ func (o *old) node(name, uid string) {
 		corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse,
 		corev1.NodeDiskPressure: corev1.ConditionFalse, corev1.NodePIDPressure: corev1.ConditionFalse,
 	} {
-		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: kind, Status: is, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()})
+		node.Status.Conditions = append(node.Status.Conditions,
+			corev1.NodeCondition{Type: kind, Status: is, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()})
 	}
 	g.Expect(o.c.Status().Patch(o.t.Context(), node, patch)).To(Succeed())
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name}}
@@ -415,7 +427,8 @@ func (o *old) node(name, uid string) {
 // run runs a step of the command, which must succeed.
 func (o *old) run(step string) string {
 	o.t.Helper()
-	cmd := exec.CommandContext(o.t.Context(), o.binary, "import", o.name, step, "--namespace", "team-a", "--cluster", "blue", "--bootstrap", "blue-md-0",
+	cmd := exec.CommandContext(o.t.Context(), o.binary, "import", o.name, step, "--namespace", "team-a", "--cluster", "blue", "--bootstrap",
+		"blue-md-0",
 		"--from-namespace", o.name, "--confirm", "blue", "--allow-endpoints=127.0.0.0/8,::1/128")
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+o.kubeconfig)
 	out, err := cmd.CombinedOutput()

@@ -23,10 +23,12 @@ func onVolumes(m *infrav1.KubeVirtMachine) {
 		Registry: &infrav1.KubeVirtRegistrySource{URL: "docker://registry.example.com/node:1"},
 	}}}
 	m.DataDisks = []infrav1.KubeVirtDataDisk{
-		{Name: "tools", DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 2, StorageClassName: virt.FastStorage, Source: infrav1.KubeVirtDataVolumeSource{
-			HTTP: &infrav1.KubeVirtHTTPSource{URL: "https://images.example.com/tools.qcow2"},
-		}}},
-		{Name: "data", DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 1, Source: infrav1.KubeVirtDataVolumeSource{Blank: &infrav1.KubeVirtBlankSource{}}}},
+		{Name: "tools", DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 2, StorageClassName: virt.FastStorage,
+			Source: infrav1.KubeVirtDataVolumeSource{
+				HTTP: &infrav1.KubeVirtHTTPSource{URL: "https://images.example.com/tools.qcow2"},
+			}}},
+		{Name: "data", DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 1,
+			Source: infrav1.KubeVirtDataVolumeSource{Blank: &infrav1.KubeVirtBlankSource{}}}},
 	}
 }
 
@@ -66,7 +68,8 @@ func TestVolumes(t *testing.T) {
 func claimsOf(t testing.TB, token string) []corev1.PersistentVolumeClaim {
 	t.Helper()
 	all := &corev1.PersistentVolumeClaimList{}
-	NewWithT(t).Expect(infra.Admin.List(t.Context(), all, client.InNamespace(namespace), client.MatchingLabels{cloud.TagToken: token})).To(Succeed())
+	NewWithT(t).Expect(infra.Admin.List(t.Context(), all, client.InNamespace(namespace),
+		client.MatchingLabels{cloud.TagToken: token})).To(Succeed())
 	return all.Items
 }
 

@@ -230,7 +230,8 @@ func TestUnlabelled(t *testing.T) {
 	}
 	label := func(token, owner any) {
 		vm := &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ref.Token}}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{cloud.TagToken: token, cloud.TagOwnership: owner}}})
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{cloud.TagToken: token,
+			cloud.TagOwnership: owner}}})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(infra.Admin.Patch(t.Context(), vm, client.RawPatch(types.MergePatchType, patch))).To(Succeed())
 	}
@@ -326,7 +327,8 @@ func TestForgotten(t *testing.T) {
 			return c.Token == kept.Token && slices.ContainsFunc(c.Resources, func(r cloud.Resource) bool { return r.State == cloud.StateStopped })
 		})
 	})
-	until(t, "the watches have lived, for one that ends within a second is given up", func() bool { return time.Since(watching) > 2*time.Second })
+	until(t, "the watches have lived, for one that ends within a second is given up",
+		func() bool { return time.Since(watching) > 2*time.Second })
 
 	var shut atomic.Bool
 	shut.Store(true)
@@ -345,7 +347,8 @@ func TestForgotten(t *testing.T) {
 	vm.Namespace, vm.Name = namespace, lost.Token
 	g.Expect(infra.Admin.Delete(t.Context(), vm)).To(Succeed())
 	until(t, "the VM is gone", func() bool {
-		return client.IgnoreNotFound(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(vm), vm)) == nil && vm.UID == "" || theInstance(t, d, lost.Token).ID == ""
+		return client.IgnoreNotFound(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(vm), vm)) == nil && vm.UID == "" ||
+			theInstance(t, d, lost.Token).ID == ""
 	})
 	infra.restart(t) // it has no memory of earlier changes
 	shut.Store(false)

@@ -73,7 +73,8 @@ func logIn(t testing.TB, name string) *tenant {
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	who := &tenant{t: t, name: name, provider: provider}
-	for client, of := range map[**gophercloud.ServiceClient]func(*gophercloud.ProviderClient, gophercloud.EndpointOpts) (*gophercloud.ServiceClient, error){
+	for client, of := range map[**gophercloud.ServiceClient]func(*gophercloud.ProviderClient,
+		gophercloud.EndpointOpts) (*gophercloud.ServiceClient, error){
 		&who.compute: openstack.NewComputeV2, &who.network: openstack.NewNetworkV2, &who.volume: openstack.NewBlockStorageV3,
 		&who.identity: openstack.NewIdentityV3, &who.balancer: openstack.NewLoadBalancerV2,
 	} {
@@ -130,7 +131,8 @@ func (w *tenant) left(ownership string) (found []string) {
 	owners := map[string]string{} // by port name
 	for _, p := range ports.Ports {
 		owners[p.Name] = p.Description
-		if strings.Contains(p.Description, cloud.TagOwnership+"="+ownership) || ownership == "" && strings.HasPrefix(p.Owner, "compute:") || p.Owner == "Octavia" {
+		if strings.Contains(p.Description, cloud.TagOwnership+"="+ownership) || ownership == "" && strings.HasPrefix(p.Owner, "compute:") ||
+			p.Owner == "Octavia" {
 			found = append(found, "port "+p.ID)
 		}
 	}
@@ -217,7 +219,8 @@ func setQuota(t testing.TB, admin *tenant, project, name string, value int) (und
 func account(project string) *infrav1.DroverAccountSpec {
 	return &infrav1.DroverAccountSpec{
 		CredentialsRef: infrav1.LocalReference{Name: "openstack"},
-		Cloud:          infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: keystone, ProjectID: project, Region: "RegionOne", Interface: "public"}},
+		Cloud: infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: keystone, ProjectID: project, Region: "RegionOne",
+			Interface: "public"}},
 	}
 }
 
@@ -236,7 +239,8 @@ func password(user, secret string) map[string][]byte {
 }
 
 func machine(change func(*infrav1.OpenStackMachine)) *infrav1.DroverMachineFields {
-	m := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Ports: []infrav1.OpenStackPort{{Network: "nodes"}}}
+	m := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"},
+		Ports: []infrav1.OpenStackPort{{Network: "nodes"}}}
 	if change != nil {
 		change(m)
 	}
@@ -298,13 +302,15 @@ func (c *counted) reset() {
 
 func connect(t testing.TB, who *tenant, carrier http.RoundTripper) cloud.Driver {
 	t.Helper()
-	d, err := driver.Cloud().New(cloud.Config{Account: account(who.project), Credentials: password(who.name, who.name), Connect: conformance.Through(carrier)})
+	d, err := driver.Cloud().New(cloud.Config{Account: account(who.project), Credentials: password(who.name, who.name),
+		Connect: conformance.Through(carrier)})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return d
 }
 
 func request(owner, token string, spec *infrav1.DroverMachineFields) cloud.Request {
-	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[len(token)-8:], UserData: []byte("#cloud-config\n"), Spec: spec}
+	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[len(token)-8:],
+		UserData: []byte("#cloud-config\n"), Spec: spec}
 }
 
 // patience bounds every wait. On a busy computer, a server that normally takes a second may take

@@ -27,8 +27,10 @@ func TestConformance(t *testing.T) {
 		Machine:        machine(nil),
 		Balancer:       &infrav1.LoadBalancerCloud{OpenStack: &infrav1.OpenStackLoadBalancer{Subnet: "nodes"}},
 		Refused: map[string]conformance.Refused{
-			"unknown flavor":  {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }), Code: cloud.InvalidSpec, OfferingToo: true},
-			"unknown image":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Image = infrav1.OpenStackImage{ID: unknownID} }), Code: cloud.InvalidSpec, OfferingToo: true},
+			"unknown flavor": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }), Code: cloud.InvalidSpec,
+				OfferingToo: true},
+			"unknown image": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Image = infrav1.OpenStackImage{ID: unknownID} }),
+				Code: cloud.InvalidSpec, OfferingToo: true},
 			"no such image":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Image.Name = "nothing" }), Code: cloud.NotFound},
 			"unknown network": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Ports[0].Network = unknownID }), Code: cloud.NotFound},
 			"no such network": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Ports[0].Network = "nothing" }), Code: cloud.NotFound},
@@ -73,7 +75,8 @@ func TestConformance(t *testing.T) {
 			"unknown group of a port": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				m.Ports = []infrav1.OpenStackPort{{Network: "nodes", VNICType: "normal", SecurityGroups: []string{unknownID}}}
 			}), Code: cloud.NotFound},
-			"no such group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Ports[0].SecurityGroups = []string{"nothing"} }), Code: cloud.NotFound},
+			"no such group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Ports[0].SecurityGroups = []string{"nothing"} }),
+				Code: cloud.NotFound},
 		},
 		Machines:  12, // and as many ports; a server takes seconds of CPU time
 		Transport: &counted{before: pagesOf(5)},

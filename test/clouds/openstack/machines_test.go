@@ -64,7 +64,8 @@ func deleteAll(t testing.TB, d cloud.Driver, owner string) int {
 // withPorts sets two ports for the machine, with all fields of a port.
 func withPorts(m *infrav1.OpenStackMachine) {
 	m.Ports = []infrav1.OpenStackPort{
-		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []infrav1.OpenStackAddressPair{{IPAddress: "10.244.0.0/16"}}, VNICType: "normal", Tags: []string{"team-a"}},
+		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []infrav1.OpenStackAddressPair{{IPAddress: "10.244.0.0/16"}},
+			VNICType: "normal", Tags: []string{"team-a"}},
 		{Network: "storage", PortSecurity: infrav1.FeatureDisabled},
 	}
 }
@@ -172,7 +173,8 @@ func TestMachine(t *testing.T) {
 	}{}
 	who.do(who.compute, http.MethodPost, "os-keypairs", map[string]any{"keypair": map[string]any{"name": key, "public_key": publicKey}}, nil)
 	t.Cleanup(func() { who.do(who.compute, http.MethodDelete, "os-keypairs/"+key, nil, nil) })
-	who.do(who.compute, http.MethodPost, "os-server-groups", map[string]any{"server_group": map[string]any{"name": owner, "policies": []string{"soft-anti-affinity"}}}, &group)
+	who.do(who.compute, http.MethodPost, "os-server-groups",
+		map[string]any{"server_group": map[string]any{"name": owner, "policies": []string{"soft-anti-affinity"}}}, &group)
 	t.Cleanup(func() { who.do(who.compute, http.MethodDelete, "os-server-groups/"+group.Group.ID, nil, nil) })
 	made, err := d.Ensure(t.Context(), request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) {
 		m.Image = infrav1.OpenStackImage{Tags: []string{"node"}}
@@ -232,7 +234,8 @@ func TestNoValidHost(t *testing.T) {
 		g.Expect(found).To(HaveLen(3), "the server and its ports")
 		g.Expect(found[0].ID).To(Equal(made.ID))
 		// Nova stores the fault a moment after the state.
-		return found[0].State == cloud.StateFailed && found[0].Code == cloud.NoCapacity && strings.HasPrefix(found[0].Reason, "No valid host was found")
+		return found[0].State == cloud.StateFailed && found[0].Code == cloud.NoCapacity &&
+			strings.HasPrefix(found[0].Reason, "No valid host was found")
 	})
 	again, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -333,7 +336,8 @@ func TestCredentials(t *testing.T) {
 		"token":                  {"token": who.provider.Token()},
 	} {
 		for project, want := range map[string]cloud.Code{who.project: "", admin.project: cloud.Unauthorized} {
-			d, err := driver.Cloud().New(cloud.Config{Account: account(project), Credentials: clouds(auth), Connect: conformance.Through(&counted{})})
+			d, err := driver.Cloud().New(cloud.Config{Account: account(project), Credentials: clouds(auth),
+				Connect: conformance.Through(&counted{})})
 			g.Expect(err).NotTo(HaveOccurred())
 			info, err := d.Probe(t.Context())
 			g.Expect(cloud.CodeOf(err)).To(Equal(want), "%s: %v", name, err)
@@ -402,7 +406,8 @@ func TestCrash(t *testing.T) {
 	g.Expect(who.left(owner)).To(ConsistOf(HavePrefix("server "), HavePrefix("port "), HavePrefix("port "), HavePrefix("floating IP "),
 		HavePrefix("trunk "), HavePrefix("volume "), HavePrefix("volume ")))
 	// The port of the trunk is deleted last.
-	crashes([]string{"DeleteServer", "DeleteFloatingIP", "DeleteTrunk", "DeletePort"}, func(d cloud.Driver) { deleteAll(t, oneByOne{d}, owner) }, func() {})
+	crashes([]string{"DeleteServer", "DeleteFloatingIP", "DeleteTrunk", "DeletePort"},
+		func(d cloud.Driver) { deleteAll(t, oneByOne{d}, owner) }, func() {})
 }
 
 // oneByOne deletes one resource at a time. Resources that would be deleted in parallel with the
@@ -495,7 +500,8 @@ func TestPages(t *testing.T) {
 	who := newTenant(t)
 	owner, calls := newOwner(t, who), &counted{before: pagesOf(20)}
 	many := foreignServer(who, "many")
-	many["min_count"], many["tags"], many["metadata"] = 100, []string{"drover"}, map[string]string{cloud.TagOwnership: owner, cloud.TagToken: newToken()}
+	many["min_count"], many["tags"], many["metadata"] = 100, []string{"drover"},
+		map[string]string{cloud.TagOwnership: owner, cloud.TagToken: newToken()}
 	who.do(who.compute, http.MethodPost, "servers", map[string]any{"server": many}, nil)
 	found, err := connect(t, who, calls).List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())

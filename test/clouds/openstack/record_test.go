@@ -142,7 +142,8 @@ func TestRecord(t *testing.T) {
 	ensure("recorded-token-0004", func(m *infrav1.OpenStackMachine) { m.Image = infrav1.OpenStackImage{ID: unknownID} }, cloud.InvalidSpec)
 	keep("GetImage", "image-unknown")
 
-	g.Expect(d.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: unknownID}, {Kind: cloud.KindNIC, ID: unknownID}, {Kind: cloud.KindAddress, ID: unknownID},
+	g.Expect(d.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: unknownID}, {Kind: cloud.KindNIC, ID: unknownID},
+		{Kind: cloud.KindAddress, ID: unknownID},
 		{Kind: cloud.KindNIC, ID: "trunk/" + unknownID}, {Kind: cloud.KindDisk, ID: unknownID}})).To(HaveEach(BeNil()))
 	keep("DeleteFloatingIP", "floating-ip-gone")
 	keep("DeleteServer", "server-gone")
@@ -153,7 +154,8 @@ func TestRecord(t *testing.T) {
 	_, err = as(password(who.name, "wrong")).Probe(t.Context())
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
 	keep("CreateToken", "login-refused")
-	asked, err := http.NewRequestWithContext(cloud.WithOperation(t.Context(), "Refused", cloud.ClassRead), http.MethodGet, who.compute.Endpoint+"servers", nil)
+	asked, err := http.NewRequestWithContext(cloud.WithOperation(t.Context(), "Refused", cloud.ClassRead), http.MethodGet,
+		who.compute.Endpoint+"servers", nil)
 	g.Expect(err).NotTo(HaveOccurred())
 	asked.Header.Set("X-Auth-Token", "revoked")
 	refused, err := r.RoundTrip(asked)

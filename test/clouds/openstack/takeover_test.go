@@ -85,7 +85,8 @@ func (w *tenant) likeMCM(name string) theirs {
 	w.do(w.network, http.MethodPost, "ports", map[string]any{"port": map[string]any{
 		"name": name, "network_id": w.idOf("networks", "nodes"), "fixed_ips": []any{map[string]any{"subnet_id": w.idOf("subnets", "nodes")}},
 	}}, &port)
-	w.do(w.network, http.MethodPut, "ports/"+port.Port.ID+"/tags", map[string]any{"tags": []string{"kubernetes.io-cluster-blue", "kubernetes.io-role-node"}}, nil)
+	w.do(w.network, http.MethodPut, "ports/"+port.Port.ID+"/tags",
+		map[string]any{"tags": []string{"kubernetes.io-cluster-blue", "kubernetes.io-role-node"}}, nil)
 	tags := map[string]string{"kubernetes.io-cluster-blue": "1", "kubernetes.io-role-node": "1"}
 	server := foreignServer(w, name)
 	server["networks"], server["metadata"] = []any{map[string]any{"port": port.Port.ID}}, tags
@@ -115,7 +116,8 @@ func (w *tenant) makeVolume(name string, metadata map[string]string) string {
 func (w *tenant) likeMC(name string) theirs {
 	w.t.Helper()
 	server := foreignServer(w, name)
-	server["networks"], server["metadata"] = []any{map[string]any{"uuid": w.idOf("networks", "nodes")}}, map[string]string{"machine-uid": "uid-a"}
+	server["networks"], server["metadata"] = []any{map[string]any{"uuid": w.idOf("networks", "nodes")}},
+		map[string]string{"machine-uid": "uid-a"}
 	server["block_device_mapping_v2"] = []any{map[string]any{
 		"uuid": w.image(), "boot_index": 0, "source_type": "image", "destination_type": "volume", "volume_size": 1, "delete_on_termination": true,
 	}}
@@ -137,14 +139,16 @@ func (w *tenant) likeCAPO(name string) theirs {
 	w.t.Helper()
 	var port struct{ Port struct{ ID string } }
 	w.do(w.network, http.MethodPost, "ports", map[string]any{"port": map[string]any{
-		"name": name + "-0", "description": "Created by cluster-api-provider-openstack cluster capo-old", "network_id": w.idOf("networks", "nodes"),
-		"fixed_ips": []any{map[string]any{"subnet_id": w.idOf("subnets", "nodes")}},
+		"name": name + "-0", "description": "Created by cluster-api-provider-openstack cluster capo-old",
+		"network_id": w.idOf("networks", "nodes"),
+		"fixed_ips":  []any{map[string]any{"subnet_id": w.idOf("subnets", "nodes")}},
 	}}, &port)
 	w.do(w.network, http.MethodPost, "trunks", map[string]any{"trunk": map[string]any{"port_id": port.Port.ID, "name": name + "-0"}}, nil)
 	server := foreignServer(w, name)
 	server["networks"] = []any{map[string]any{"port": port.Port.ID}}
 	server["block_device_mapping_v2"] = []any{map[string]any{
-		"uuid": w.makeVolume(name+"-root", nil), "boot_index": 0, "source_type": "volume", "destination_type": "volume", "delete_on_termination": true,
+		"uuid": w.makeVolume(name+"-root", nil), "boot_index": 0, "source_type": "volume", "destination_type": "volume",
+		"delete_on_termination": true,
 	}}
 	return theirs{w.launch(server), name, []string{port.Port.ID}, 4} // metadata, two tags; the port
 }
@@ -186,10 +190,12 @@ func TestTakeover(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		return found
 	}
-	for _, made := range []func() theirs{func() theirs { return who.likeMCM("mcm-1") }, func() theirs { return who.likeMC("mc-1") }, func() theirs { return who.likeCAPO("capo-1") }} {
+	for _, made := range []func() theirs{func() theirs { return who.likeMCM("mcm-1") }, func() theirs { return who.likeMC("mc-1") },
+		func() theirs { return who.likeCAPO("capo-1") }} {
 		of := made()
 		data := who.makeVolume("pvc-"+of.Name, nil)
-		who.do(who.compute, http.MethodPost, "servers/"+of.ID+"/os-volume_attachments", map[string]any{"volumeAttachment": map[string]any{"volumeId": data}}, nil)
+		who.do(who.compute, http.MethodPost, "servers/"+of.ID+"/os-volume_attachments",
+			map[string]any{"volumeAttachment": map[string]any{"volumeId": data}}, nil)
 		until(t, "the volume of a pod is attached", func() bool { return len(who.see(of.ID).Server.Volumes) == 2 })
 		before, token := who.see(of.ID), "1a2b3c4d-"+of.ID
 		tags := map[string]string{cloud.TagOwnership: owner, cloud.TagToken: token, cloud.TagMachine: "blue/" + of.Name}
@@ -209,7 +215,8 @@ func TestTakeover(t *testing.T) {
 				return d.Tag(t.Context(), of.ID, tags, of.own)
 			})).To(Equal(of.writes))
 			g.Expect(partly).To(BeTrue())
-			g.Expect(find(keys...)).To(ConsistOf(And(HaveField("ID", of.ID), HaveField("Partial", false), HaveField("Type", "small"), HaveField("State", cloud.StateRunning))))
+			g.Expect(find(keys...)).To(ConsistOf(And(HaveField("ID", of.ID), HaveField("Partial", false), HaveField("Type", "small"),
+				HaveField("State", cloud.StateRunning))))
 			g.Expect(describe()).To(ContainElements(HaveField("ID", of.ID)))
 		}
 		take()
@@ -238,7 +245,8 @@ func TestTakeover(t *testing.T) {
 		})
 		until(t, "nothing is left but the volume of a pod", func() bool {
 			var ports struct{ Ports []struct{ ID string } }
-			who.do(who.network, http.MethodGet, "ports?device_owner=compute:az-1&device_owner=compute:az-2&device_owner=", nil, &ports) // not the router's
+			who.do(who.network, http.MethodGet, "ports?device_owner=compute:az-1&device_owner=compute:az-2&device_owner=", nil,
+				&ports) // not the router's
 			left := who.volumes()
 			return len(ports.Ports) == 0 && len(who.floatingIPs()) == 0 && len(left) == 1 && left[0].ID == data && left[0].Status == "available"
 		})

@@ -43,7 +43,8 @@ func TestVolumes(t *testing.T) {
 				have = append(have, fmt.Sprint(v.Size, " ", v.Type))
 			}
 		}
-		g.Expect(have).To(ConsistOf(map[string][]string{"root": {"3 fast", "2 __DEFAULT__", "1 fast"}, "further ones alone": {"4 __DEFAULT__"}}[name]))
+		g.Expect(have).To(ConsistOf(map[string][]string{"root": {"3 fast", "2 __DEFAULT__", "1 fast"},
+			"further ones alone": {"4 __DEFAULT__"}}[name]))
 	}
 	g.Expect(calls.calls).To(HaveKeyWithValue("CreateServer", 2))
 	until(t, "the machines are gone", func() bool { return deleteAll(t, d, owner) == 0 })
@@ -96,9 +97,10 @@ func TestOwnVolumes(t *testing.T) {
 func setVolumeQuota(t testing.TB, admin, who *tenant, n int) {
 	set := func(n int) {
 		until(t, "Cinder takes the quota", func() bool {
-			_, err := admin.volume.Request(withoutEnd(t), http.MethodPut, admin.volume.ResourceBaseURL()+"os-quota-sets/"+who.project, &gophercloud.RequestOpts{
-				JSONBody: map[string]any{"quota_set": map[string]any{"volumes": n}}, OkCodes: []int{http.StatusOK},
-			})
+			_, err := admin.volume.Request(withoutEnd(t), http.MethodPut, admin.volume.ResourceBaseURL()+"os-quota-sets/"+who.project,
+				&gophercloud.RequestOpts{
+					JSONBody: map[string]any{"quota_set": map[string]any{"volumes": n}}, OkCodes: []int{http.StatusOK},
+				})
 			return err == nil
 		})
 	}

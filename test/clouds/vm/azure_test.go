@@ -50,7 +50,8 @@ func (s *stand) azure(t *testing.T) {
 	pool := s.pool("azure", "", config)
 	pool.Cluster = cluster
 	s.becomesNode(t, pool, func(machine *clusterv1.Machine) {
-		g.Expect(machine.Spec.ProviderID).To(Equal("azure:///subscriptions/" + armstub.Subscription + "/resourceGroups/" + strings.ToLower(group) +
+		g.Expect(machine.Spec.ProviderID).To(Equal("azure:///subscriptions/" + armstub.Subscription + "/resourceGroups/" +
+			strings.ToLower(group) +
 			"/providers/Microsoft.Compute/virtualMachines/" + machine.Name))
 		state, _ := reports.Load(machine.Name)
 		g.Expect(state).To(Equal("Ready"))
@@ -76,10 +77,13 @@ func (s *stand) fromAzure(ctx context.Context, t *testing.T, told armstub.Guest,
 	t.Cleanup(wire.Close)
 	g := &guest{
 		elsewhere: true, network: everything,
-		tables:   []string{"type=1,manufacturer=Microsoft Corporation,product=Virtual Machine,uuid=" + armstub.VMID, "type=3,asset=" + armstub.ChassisTag},
-		services: map[string]string{armstub.MetadataAddress: metadata.Listener.Addr().String(), armstub.WireAddress: wire.Listener.Addr().String()},
+		tables: []string{"type=1,manufacturer=Microsoft Corporation,product=Virtual Machine,uuid=" + armstub.VMID, "type=3,asset=" +
+			armstub.ChassisTag},
+		services: map[string]string{armstub.MetadataAddress: metadata.Listener.Addr().String(),
+			armstub.WireAddress: wire.Listener.Addr().String()},
 		machine: body.Machine{
-			InstanceID: told.Name, Hostname: told.ComputerName, Zone: told.Zone, IP: told.IP, UserData: told.UserData, CPU: told.CPUs, MemoryMiB: 1280, // enough of what was told
+			InstanceID: told.Name, Hostname: told.ComputerName, Zone: told.Zone, IP: told.IP, UserData: told.UserData, CPU: told.CPUs,
+			MemoryMiB: 1280, // enough of what was told
 		},
 	}
 	return g, s.hypervisor.power(ctx, g, "prebuilt", anyMAC, func(path string) (string, error) {

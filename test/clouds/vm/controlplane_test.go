@@ -114,7 +114,8 @@ func isControlPlane(t *testing.T, s *whole.Stage) {
 	g.Expect(machines).To(HaveLen(1))
 	machine := &machines[0]
 	vm := &infrav1.DroverMachine{}
-	g.Expect(s.Client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name}, vm)).To(Succeed())
+	g.Expect(s.Client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name},
+		vm)).To(Succeed())
 	g.Expect(conditions.IsTrue(vm, clusterv1.ReadyCondition)).To(BeTrue(), scenario.Message(vm, clusterv1.ReadyCondition))
 
 	config, err := s.Config(t.Context())

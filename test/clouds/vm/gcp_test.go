@@ -20,7 +20,8 @@ import (
 
 // gceArguments are kernel arguments that make cloud-init read the metadata server. Google's name
 // server, which resolves its name, is not there.
-const gceArguments = " cc:{datasource_list: [GCE], datasource: {GCE: {metadata_url: \"http://" + gcpstub.MetadataAddress + "/computeMetadata/v1/\"}}}end_cc"
+const gceArguments = " cc:{datasource_list: [GCE], datasource: {GCE: {metadata_url: \"http://" + gcpstub.MetadataAddress +
+	"/computeMetadata/v1/\"}}}end_cc"
 
 // gcp tests a machine of a stand-in for Compute Engine. The guest has the firmware tables and the
 // metadata server of Google Cloud, with what Google was told.
@@ -69,7 +70,8 @@ func (s *stand) fromGCP(ctx context.Context, t *testing.T, told gcpstub.Guest) (
 		tables:   []string{"type=1,manufacturer=Google,product=Google Compute Engine"},
 		services: map[string]string{gcpstub.MetadataAddress: metadata.Listener.Addr().String()},
 		machine: body.Machine{
-			InstanceID: told.Name, Hostname: told.Name, Zone: told.Zone, IP: told.IP, UserData: told.UserData(), CPU: told.CPUs, MemoryMiB: 1280, // enough of what was told
+			InstanceID: told.Name, Hostname: told.Name, Zone: told.Zone, IP: told.IP, UserData: told.UserData(), CPU: told.CPUs, MemoryMiB: 1280,
+			// enough of what was told
 		},
 	}
 	return g, s.hypervisor.power(ctx, g, "prebuilt", anyMAC, func(string) (string, error) { return gceArguments, nil })

@@ -93,8 +93,9 @@ func TestGuests(t *testing.T) {
 // and taints.
 func (s *stand) common() bootstrapv1.DroverConfigSpec {
 	return bootstrapv1.DroverConfigSpec{
-		Files:      []bootstrapv1.File{{Path: "/etc/cni/net.d/10-pods.conflist", Content: cniConfig}},
-		Containerd: bootstrapv1.Containerd{Registries: []bootstrapv1.Registry{{Host: "registry.k8s.io", Mirrors: []bootstrapv1.Mirror{{URL: s.mirror.forGuests()}}}}},
+		Files: []bootstrapv1.File{{Path: "/etc/cni/net.d/10-pods.conflist", Content: cniConfig}},
+		Containerd: bootstrapv1.Containerd{Registries: []bootstrapv1.Registry{{Host: "registry.k8s.io",
+			Mirrors: []bootstrapv1.Mirror{{URL: s.mirror.forGuests()}}}}},
 		NodeLabels: map[string]string{"example.org/color": "blue"},
 		NodeTaints: []corev1.Taint{{Key: "example.org/reserved", Value: "yes", Effect: corev1.TaintEffectNoSchedule}},
 	}
@@ -151,7 +152,8 @@ func (s *stand) binaries(t *testing.T) {
 	})
 	dns.answers.Store(true)
 	s.create(t, pool)
-	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "-linux-amd64.tar.gz could not be fetched: curl: (22)", "404")
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with",
+		"-linux-amd64.tar.gz could not be fetched: curl: (22)", "404")
 	complete.Store(true)
 	s.isNode(t, pool, func(machine *clusterv1.Machine) {
 		s.saysNothing(t, pool)
@@ -239,7 +241,8 @@ func (s *stand) ready(t *testing.T, pool scenario.Pool) *clusterv1.Machine {
 func (s *stand) machine(t *testing.T, g Gomega, pool scenario.Pool) *clusterv1.Machine {
 	t.Helper()
 	list := &clusterv1.MachineList{}
-	g.Expect(s.client.List(t.Context(), list, client.InNamespace(pool.Cluster.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: pool.Name})).To(Succeed())
+	g.Expect(s.client.List(t.Context(), list, client.InNamespace(pool.Cluster.Namespace),
+		client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: pool.Name})).To(Succeed())
 	g.Expect(list.Items).To(HaveLen(1))
 	return &list.Items[0]
 }
@@ -268,7 +271,8 @@ func (s *stand) isWhatWasAsked(t *testing.T, machine *clusterv1.Machine) {
 	g.Expect(node.Name).To(Equal(machine.Name))
 	g.Expect(node.Labels).To(HaveKeyWithValue("example.org/color", "blue"))
 	g.Expect(node.Labels).To(HaveKeyWithValue(corev1.LabelHostname, machine.Name))
-	g.Eventually(func() []corev1.Taint { return s.node(t, machine).Spec.Taints }, time.Minute, time.Second).Should( // the not-ready taint is removed a moment later
+	g.Eventually(func() []corev1.Taint { return s.node(t, machine).Spec.Taints }, time.Minute,
+		time.Second).Should( // the not-ready taint is removed a moment later
 		ConsistOf(corev1.Taint{Key: "example.org/reserved", Value: "yes", Effect: corev1.TaintEffectNoSchedule}))
 	g.Expect(node.Spec.ProviderID).To(Equal(machine.Spec.ProviderID))
 	if guest.knowsItself() {
@@ -318,7 +322,8 @@ func (s *stand) tokens(t *testing.T, machine *clusterv1.Machine) (found []corev1
 	secrets := &corev1.SecretList{}
 	NewWithT(t).Expect(s.nodes.List(t.Context(), secrets, client.InNamespace(metav1.NamespaceSystem))).To(Succeed())
 	for _, secret := range secrets.Items {
-		if secret.Type == bootstrapapi.SecretTypeBootstrapToken && secret.Annotations[token.MachineAnnotation] == machine.Namespace+"/"+machine.Name {
+		if secret.Type == bootstrapapi.SecretTypeBootstrapToken &&
+			secret.Annotations[token.MachineAnnotation] == machine.Namespace+"/"+machine.Name {
 			found = append(found, secret)
 		}
 	}

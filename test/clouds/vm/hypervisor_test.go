@@ -231,7 +231,8 @@ func (h *hypervisor) boot(ctx context.Context, id, image string) error {
 func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, seed func(path string) (arguments string, err error)) error {
 	id := g.machine.InstanceID
 	disk, told := filepath.Join(h.dir, id+".qcow2"), filepath.Join(h.dir, id+".iso")
-	if err := h.tool(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", filepath.Join(h.images, image+".qcow2"), disk); err != nil {
+	if err := h.tool(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", filepath.Join(h.images, image+".qcow2"),
+		disk); err != nil {
 		return err
 	}
 	arguments, err := seed(told)
@@ -245,7 +246,8 @@ func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, see
 	g.kubelet, g.apiServer = fmt.Sprint("127.0.0.1:", ports[0]), fmt.Sprint("127.0.0.1:", ports[1])
 	usr := filepath.Join(filepath.Dir(h.run), "root", "usr")
 	args := []string{"qemu-system-x86_64", "-L", filepath.Join(usr, "share", "qemu"), "-L", filepath.Join(usr, "share", "seabios"),
-		"-machine", "q35", "-accel", *accelerator, "-cpu", "max,la57=off", "-m", strconv.FormatInt(g.machine.MemoryMiB, 10), "-smp", strconv.Itoa(int(g.machine.CPU)),
+		"-machine", "q35", "-accel", *accelerator, "-cpu", "max,la57=off", "-m", strconv.FormatInt(g.machine.MemoryMiB, 10), "-smp",
+		strconv.Itoa(int(g.machine.CPU)),
 		"-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
 		"-kernel", filepath.Join(h.images, "kernel"), "-initrd", filepath.Join(h.images, "initrd"), "-append", kernelArguments + arguments,
 		"-drive", "if=virtio,format=qcow2,cache=unsafe,file=" + disk,
@@ -300,7 +302,8 @@ func ignitionSeed(config []byte, path string) error {
 
 // cloudInitSeed writes the disk from which cloud-init's NoCloud data source reads.
 func (h *hypervisor) cloudInitSeed(ctx context.Context, m body.Machine, path string) error {
-	metaData := fmt.Sprintf("instance-id: %s\nlocal-hostname: %s\navailability-zone: %s\nregion: %s\n", m.InstanceID, m.Hostname, m.Zone, m.Region)
+	metaData := fmt.Sprintf("instance-id: %s\nlocal-hostname: %s\navailability-zone: %s\nregion: %s\n", m.InstanceID, m.Hostname, m.Zone,
+		m.Region)
 	return h.writeDisk(ctx, path, "cidata", map[string][]byte{"meta-data": []byte(metaData), "user-data": m.UserData})
 }
 

@@ -74,7 +74,8 @@ func (s *stand) fromNova(ctx context.Context, nova *stack.Cloud, told stack.Gues
 		return nil, fmt.Errorf("%s has %d interfaces, and can have one", told.ID, len(its.Links))
 	}
 	g := &guest{elsewhere: true, machine: body.Machine{
-		InstanceID: told.ID, Hostname: told.Hostname, IP: told.IP, UserData: told.UserData, CPU: 2, MemoryMiB: 1280, // more than Nova's smallest flavor has
+		InstanceID: told.ID, Hostname: told.Hostname, IP: told.IP, UserData: told.UserData, CPU: 2, MemoryMiB: 1280,
+		// more than Nova's smallest flavor has
 	}}
 	err = s.hypervisor.power(ctx, g, "prebuilt", its.Links[0].MAC, func(path string) (string, error) {
 		return configDriveArguments, s.hypervisor.writeDisk(ctx, path, "config-2", files)

@@ -72,7 +72,8 @@ func newStand(t *testing.T) *stand {
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(stop)
 	var err error
-	s.view, err = scenario.Follow(ctx, s.management.AdminConfig(), "", &clusterv1.Machine{}, &clusterv1.MachineDeployment{}, &clusterv1.Cluster{},
+	s.view, err = scenario.Follow(ctx, s.management.AdminConfig(), "", &clusterv1.Machine{}, &clusterv1.MachineDeployment{},
+		&clusterv1.Cluster{},
 		&infrav1.DroverMachine{}, &bootstrapv1.DroverConfig{})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(s.adopt(t.Context())).To(Succeed())
@@ -92,7 +93,8 @@ func (s *stand) start(ctx context.Context, dir string) error {
 			ControlPlaneOptions: playground.ControlPlaneOptions{Name: "management", Progress: os.Stderr},
 		})
 		if errs[0] == nil {
-			_, errs[0] = s.management.StartDrover(ctx, playground.DroverOptions{Binary: binary, Args: []string{"--node-late-after=" + late.String()}})
+			_, errs[0] = s.management.StartDrover(ctx, playground.DroverOptions{Binary: binary,
+				Args: []string{"--node-late-after=" + late.String()}})
 		}
 	})
 	parts.Go(func() {
@@ -175,7 +177,8 @@ func (s *stand) clusterOf(t *testing.T, name string, dress func(client.Object)) 
 // newCluster creates a Cluster that adopts the workload cluster, and waits until it can get
 // machines. Machines reach the API server at a port of this computer. They are the simulated
 // cloud's, or those of the cloud that dress changes the objects to.
-func (s *stand) newCluster(ctx context.Context, name string, kubeconfig []byte, port string, dress func(client.Object)) (scenario.Adopted, error) {
+func (s *stand) newCluster(ctx context.Context, name string, kubeconfig []byte, port string,
+	dress func(client.Object)) (scenario.Adopted, error) {
 	cluster := scenario.Adopted{
 		Namespace: name, Name: name, Kubeconfig: kubeconfig, Endpoint: s.cloud.URL, Token: s.cloud.Token,
 		Inventory: infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}, Dress: dress,

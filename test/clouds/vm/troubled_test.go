@@ -78,7 +78,8 @@ func (s *stand) logTells(t *testing.T, machine *clusterv1.Machine, causes ...str
 // fromMirror returns a pool of one guest that installs from a mirror under its own host name, which
 // its own name server resolves. broken handles requests for that name, and returns whether it has
 // answered.
-func (s *stand) fromMirror(t *testing.T, name string, broken func(http.ResponseWriter, *http.Request, http.Handler) bool) (scenario.Pool, *nameServer) {
+func (s *stand) fromMirror(t *testing.T, name string,
+	broken func(http.ResponseWriter, *http.Request, http.Handler) bool) (scenario.Pool, *nameServer) {
 	t.Helper()
 	g := NewWithT(t)
 	host := name + ".example.test"
@@ -92,8 +93,10 @@ func (s *stand) fromMirror(t *testing.T, name string, broken func(http.ResponseW
 	// systemd-resolved starts before the user data is applied, so it is restarted before the script
 	// that needs it.
 	config.Files = append(config.Files,
-		bootstrapv1.File{Path: "/etc/systemd/resolved.conf.d/site.conf", Content: "[Resolve]\nDNS=" + net.JoinHostPort(gateway, dns.port()) + "\nDomains=~.\n"},
-		bootstrapv1.File{Path: "/etc/systemd/system/drover-bootstrap.service.d/site.conf", Content: "[Service]\nExecStartPre=systemctl restart systemd-resolved\n"})
+		bootstrapv1.File{Path: "/etc/systemd/resolved.conf.d/site.conf", Content: "[Resolve]\nDNS=" + net.JoinHostPort(gateway, dns.port()) +
+			"\nDomains=~.\n"},
+		bootstrapv1.File{Path: "/etc/systemd/system/drover-bootstrap.service.d/site.conf",
+			Content: "[Service]\nExecStartPre=systemctl restart systemd-resolved\n"})
 	s.mirror.breaks(host, broken)
 	return s.pool(name, "bare", config), dns
 }
@@ -121,7 +124,8 @@ func (s *stand) badServer(t *testing.T) {
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "its bootstrap token has expired or was deleted, and is created again within 15m0s")
 	// The annotation triggers a reconcile earlier than that.
 	config := &bootstrapv1.DroverConfig{}
-	g.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}, config)).To(Succeed())
+	g.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name},
+		config)).To(Succeed())
 	before := config.DeepCopy()
 	metav1.SetMetaDataAnnotation(&config.ObjectMeta, "test", "look again")
 	g.Expect(s.client.Patch(t.Context(), config, client.MergeFrom(before))).To(Succeed())
@@ -158,7 +162,8 @@ func (s *stand) droverMachine(t *testing.T, g Gomega, pool scenario.Pool) *infra
 	t.Helper()
 	machine := s.machine(t, g, pool)
 	out := &infrav1.DroverMachine{}
-	g.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name}, out)).To(Succeed())
+	g.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name},
+		out)).To(Succeed())
 	return out
 }
 
@@ -211,7 +216,8 @@ func (n *nameServer) serve() {
 func (n *nameServer) reply(query dnsmessage.Message) ([]byte, error) {
 	question := query.Questions[0]
 	m := dnsmessage.Message{
-		Header:    dnsmessage.Header{ID: query.ID, Response: true, Authoritative: true, RecursionDesired: query.RecursionDesired, RecursionAvailable: true},
+		Header: dnsmessage.Header{ID: query.ID, Response: true, Authoritative: true, RecursionDesired: query.RecursionDesired,
+			RecursionAvailable: true},
 		Questions: query.Questions,
 	}
 	switch {

@@ -45,7 +45,8 @@ func main() {
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	var f flags
-	flag.StringVar(&f.cloud, "cloud", "simulated", "Where the machines are made: simulated, aws for a stand-in for EC2, or vsphere for govmomi's vCenter.")
+	flag.StringVar(&f.cloud, "cloud", "simulated",
+		"Where the machines are made: simulated, aws for a stand-in for EC2, or vsphere for govmomi's vCenter.")
 	flag.StringVar(&f.sizes, "sizes", "10,300,1000,3000", "Sizes of the fleets, one after the other.")
 	flag.IntVar(&f.clusters, "clusters", 1, "Clusters that the machines of each fleet are divided among.")
 	flag.IntVar(&f.throttled, "throttled", 100, "Size of the fleet on a cloud that throttles as EC2 does; 0 leaves that out, and so does vsphere.")

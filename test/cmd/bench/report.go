@@ -59,7 +59,10 @@ func figures() []figure {
 			map[string]float64{"300": 1.1, vsphere + " 300": 4, vsphere: none}},
 		{"cloud calls to delete, per machine", func(r *measure.Result) (float64, bool) { return per(r, float64(r.Delete.Calls())) },
 			map[string]float64{"300": 0.05, vsphere: none}},
-		{"cloud calls refused, throttled", func(r *measure.Result) (float64, bool) { return float64(r.Create.Throttled + r.Delete.Throttled), true },
+		{"cloud calls refused, throttled", func(r *measure.Result) (float64, bool) {
+			return float64(r.Create.Throttled + r.Delete.Throttled),
+				true
+		},
 			map[string]float64{"": 0}},
 		{"Kubernetes writes to Ready: infrastructure", func(r *measure.Result) (float64, bool) {
 			return per(r, float64(r.Create.Writes.Side(measure.Infrastructure)))
@@ -105,7 +108,8 @@ func idleFigures() []figure {
 		{"idle: reconciles of machines in 10 minutes, per machine", idle(func(p *measure.Phase) float64 {
 			return float64(p.Reconciles["drovermachine"] + p.Reconciles["node"] + p.Reconciles["droverconfig"])
 		}), map[string]float64{"": 0}},
-		{"idle: Kubernetes writes in 10 minutes, per machine", idle(func(p *measure.Phase) float64 { return float64(p.Writes.Total()) }), map[string]float64{"": 0}},
+		{"idle: Kubernetes writes in 10 minutes, per machine", idle(func(p *measure.Phase) float64 { return float64(p.Writes.Total()) }),
+			map[string]float64{"": 0}},
 		{"idle: Drover's CPU ms in 10 minutes, per machine", idle(func(p *measure.Phase) float64 { return p.CPUSeconds["drover"] * 1000 }), nil},
 		{"a vanished VM is reported, s (listings: every 60 s)", func(r *measure.Result) (float64, bool) { return r.VanishSeen, r.VanishSeen > 0 },
 			map[string]float64{"": 90}},

@@ -50,7 +50,8 @@ func (d *clusterDemo) run(ctx context.Context) error {
 	for _, s := range []step{
 		{"make a cluster: a load balancer, 3 machines of the control plane, 2 workers", d.make, stepLimit},
 		{"scale to 3 workers", d.scale, stepLimit},
-		{"upgrade Kubernetes from " + whole.LastPatch + " to " + body.DefaultKubeletVersion + ": the control plane, then the workers", d.upgrade, 2 * stepLimit},
+		{"upgrade Kubernetes from " + whole.LastPatch + " to " + body.DefaultKubeletVersion + ": the control plane, then the workers", d.upgrade,
+			2 * stepLimit},
 		{"kill a machine of the control plane behind Drover's back", d.heal, stepLimit},
 		{"move the cluster into itself: it is its own management cluster, and adds a worker", d.moveIn, stepLimit},
 		{"move it back", d.moveOut, stepLimit},
@@ -82,7 +83,8 @@ func (d *clusterDemo) start(ctx context.Context) error {
 		return err
 	}
 	d.screen.title("")
-	d.screen.note("started", fmt.Sprintf(": management cluster at %s, with Cluster API and Drover; simulated cloud at %s", d.Management.URL, d.Cloud.URL))
+	d.screen.note("started", fmt.Sprintf(": management cluster at %s, with Cluster API and Drover; simulated cloud at %s", d.Management.URL,
+		d.Cloud.URL))
 	return nil
 }
 

@@ -179,7 +179,8 @@ func tail(file string, n int) string {
 		return err.Error()
 	}
 	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
-	if bad := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.HasPrefix(l, "E") && !strings.HasPrefix(l, "W") }); len(bad) > 0 {
+	if bad := slices.DeleteFunc(slices.Clone(lines),
+		func(l string) bool { return !strings.HasPrefix(l, "E") && !strings.HasPrefix(l, "W") }); len(bad) > 0 {
 		lines = bad
 	}
 	lines = lines[max(0, len(lines)-n):]

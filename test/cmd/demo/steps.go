@@ -97,7 +97,8 @@ func callsBetween(before, after simulator.Audit) string {
 	var parts []string
 	total := 0
 	for _, op := range []string{
-		wire.RunInstances, wire.DescribeInstances, wire.DescribeResources, wire.DescribeCatalog, wire.TerminateInstances, wire.DeleteResources, wire.PutLoadBalancer,
+		wire.RunInstances, wire.DescribeInstances, wire.DescribeResources, wire.DescribeCatalog, wire.TerminateInstances, wire.DeleteResources,
+		wire.PutLoadBalancer,
 	} {
 		if n := after.Calls(op) - before.Calls(op); n > 0 {
 			total += n
@@ -141,7 +142,8 @@ func (d *demo) adopt(ctx context.Context) (string, error) {
 	if err := scenario.Create(ctx, d.client, d.cluster.Objects()...); err != nil {
 		return "", err
 	}
-	d.pool = scenario.Pool{Cluster: d.cluster, Name: poolName, Replicas: 3, MaxSurge: 6, Machine: infrav1.SimulatedMachine{InstanceType: "small"}}
+	d.pool = scenario.Pool{Cluster: d.cluster, Name: poolName, Replicas: 3, MaxSurge: 6,
+		Machine: infrav1.SimulatedMachine{InstanceType: "small"}}
 	if err := scenario.Create(ctx, d.client, append(d.pool.Objects(), d.pool.HealthCheck(60))...); err != nil {
 		return "", err
 	}

@@ -119,7 +119,8 @@ func TestFilm(t *testing.T) {
 	out, err := os.ReadFile(path)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(strings.Count(string(out), "<g ")).To(Equal(2))
-	g.Expect(string(out)).To(And(ContainSubstring(`class="b">step &lt;1&gt;</text>`), ContainSubstring(`class="g">done</text>`), Not(ContainSubstring("too soon"))))
+	g.Expect(string(out)).To(And(ContainSubstring(`class="b">step &lt;1&gt;</text>`), ContainSubstring(`class="g">done</text>`),
+		Not(ContainSubstring("too soon"))))
 }
 
 // TestFilmBeginsWithAFullFrame tests that the first frame of a picture is not an empty terminal.

@@ -109,7 +109,8 @@ func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 
 // restart replaces the manager with one that is built from the current source. A failed build stops
 // nothing.
-func restart(ctx context.Context, old *playground.Process, start func(binary string) (*playground.Process, error)) (*playground.Process, error) {
+func restart(ctx context.Context, old *playground.Process,
+	start func(binary string) (*playground.Process, error)) (*playground.Process, error) {
 	binary, err := playground.Build(ctx, false)
 	if err != nil {
 		return nil, err

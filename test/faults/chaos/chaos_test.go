@@ -19,9 +19,10 @@ import (
 var (
 	schedules = flag.Int("schedules", 50, "how many schedules to run")
 	seed      = flag.Uint64("seed", 0, "seed of the first schedule; the others follow it. 0: another one each time")
-	where     = flag.String("cloud", "simulated", "where the machines are made: simulated, aws, azure or gcp for a stand-in, vsphere for govmomi's vCenter, or kubevirt")
-	shipped   = flag.Bool("shipped", false, "run the managers as they are shipped, without the race detector: they are faster then, and so meet other moments")
-	width     = flag.Int("width", 25, "how many schedules share the processes at a time")
+	where     = flag.String("cloud", "simulated",
+		"where the machines are made: simulated, aws, azure or gcp for a stand-in, vsphere for govmomi's vCenter, or kubevirt")
+	shipped = flag.Bool("shipped", false, "run the managers as they are shipped, without the race detector: they are faster then, and so meet other moments")
+	width   = flag.Int("width", 25, "how many schedules share the processes at a time")
 )
 
 // TestSchedules runs random schedules, wave by wave, until one breaks an invariant.

@@ -28,7 +28,8 @@ func (x *tenant) addCluster(ctx context.Context) error {
 		return nil
 	}
 	x.clusters++
-	infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: fmt.Sprintf("%s%s%d", x.Name, balanced, x.clusters)}}
+	infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace,
+		Name: fmt.Sprintf("%s%s%d", x.Name, balanced, x.clusters)}}
 	infra.Spec.AccountRefs = []infrav1.LocalReference{{Name: x.Name}}
 	infra.Spec.Endpoint.LoadBalancer.AccountRef = infra.Spec.AccountRefs[0]
 	return x.insist(ctx, func(ctx context.Context) error {
@@ -38,7 +39,8 @@ func (x *tenant) addCluster(ctx context.Context) error {
 
 func clusterOf(infra *infrav1.DroverCluster) *clusterv1.Cluster {
 	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: infra.Namespace, Name: infra.Name}, Spec: clusterv1.ClusterSpec{
-		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster", Name: infra.Name},
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverCluster",
+			Name: infra.Name},
 	}}
 }
 
@@ -59,7 +61,8 @@ func (x *tenant) dropCluster(ctx context.Context, n int) error {
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	return scenario.Delete(ctx, x.rig.Client, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: all[n%len(all)].Name}})
+	return scenario.Delete(ctx, x.rig.Client, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace,
+		Name: all[n%len(all)].Name}})
 }
 
 // dropClusters deletes all clusters with load balancers.
@@ -107,7 +110,8 @@ func (x *tenant) hasEndpoints(ctx context.Context, r client.Reader, s simulator.
 		case c == nil:
 			return fmt.Sprintf("load balancer %s (%s) has no owner", live.ID, live.Tags[cloud.TagMachine]), nil
 		case c.Spec.ControlPlaneEndpoint.Host != live.PrivateIP:
-			return fmt.Sprintf("load balancer %s has the address %s, and DroverCluster %s has %q", live.ID, live.PrivateIP, c.Name, c.Spec.ControlPlaneEndpoint.Host), nil
+			return fmt.Sprintf("load balancer %s has the address %s, and DroverCluster %s has %q", live.ID, live.PrivateIP, c.Name,
+				c.Spec.ControlPlaneEndpoint.Host), nil
 		}
 		delete(byToken, live.Tags[cloud.TagToken])
 	}

@@ -70,7 +70,8 @@ func (x *tenant) register(ctx context.Context, guest string, victim *infrav1.Dro
 	err := client.IgnoreAlreadyExists(x.rig.Nodes.Create(ctx, addresses))
 	if err == nil {
 		for _, a := range victim.Status.Addresses {
-			addresses.Status.Addresses = append(addresses.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeAddressType(a.Type), Address: a.Address})
+			addresses.Status.Addresses = append(addresses.Status.Addresses,
+				corev1.NodeAddress{Type: corev1.NodeAddressType(a.Type), Address: a.Address})
 		}
 		err = x.rig.Nodes.Status().Update(ctx, addresses)
 	}
@@ -93,14 +94,19 @@ func (x *tenant) request(ctx context.Context, guest string, victim *infrav1.Drov
 		}
 	}
 	nodes := []string{"system:nodes"}
-	own, other := pkix.Name{CommonName: "system:node:" + guest, Organization: nodes}, pkix.Name{CommonName: "system:node:" + victim.Name, Organization: nodes}
+	own, other := pkix.Name{CommonName: "system:node:" + guest, Organization: nodes},
+		pkix.Name{CommonName: "system:node:" + victim.Name, Organization: nodes}
 	all := []*certificatesv1.CertificateSigningRequest{
-		certificateRequest(certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.UsageClientAuth, &x509.CertificateRequest{Subject: other}),
-		certificateRequest(certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth, &x509.CertificateRequest{Subject: other, DNSNames: []string{victim.Name}, IPAddresses: ips}),
-		certificateRequest(certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth, &x509.CertificateRequest{Subject: own, DNSNames: []string{"kubernetes.default.svc"}}),
+		certificateRequest(certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.UsageClientAuth,
+			&x509.CertificateRequest{Subject: other}),
+		certificateRequest(certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth,
+			&x509.CertificateRequest{Subject: other, DNSNames: []string{victim.Name}, IPAddresses: ips}),
+		certificateRequest(certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth,
+			&x509.CertificateRequest{Subject: own, DNSNames: []string{"kubernetes.default.svc"}}),
 	}
 	if len(ips) > 0 {
-		all = append(all, certificateRequest(certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth, &x509.CertificateRequest{Subject: own, IPAddresses: ips}))
+		all = append(all, certificateRequest(certificatesv1.KubeletServingSignerName, certificatesv1.UsageServerAuth,
+			&x509.CertificateRequest{Subject: own, IPAddresses: ips}))
 	}
 	for range flood {
 		all = append(all, certificateRequest("example.com/other", certificatesv1.UsageClientAuth, &x509.CertificateRequest{Subject: other}))
@@ -113,7 +119,8 @@ func (x *tenant) request(ctx context.Context, guest string, victim *infrav1.Drov
 	return errors.Join(errs...)
 }
 
-func certificateRequest(signer string, usage certificatesv1.KeyUsage, template *x509.CertificateRequest) *certificatesv1.CertificateSigningRequest {
+func certificateRequest(signer string, usage certificatesv1.KeyUsage,
+	template *x509.CertificateRequest) *certificatesv1.CertificateSigningRequest {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)

@@ -46,7 +46,8 @@ func (*kubevirtWorld) parts() int { return 1 }
 // launch creates a stopped VM, as a person would. If the tags contain a token, the VM has it as its
 // name, as Drover's VMs do, so that it looks more like one of Drover's.
 func (*kubevirtWorld) launch(ctx context.Context, x *tenant, tags map[string]string) (string, error) {
-	vm := &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Name, Name: fmt.Sprintf("foreign-%d", len(x.foreign)), Labels: map[string]string{}}}
+	vm := &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Name, Name: fmt.Sprintf("foreign-%d", len(x.foreign)),
+		Labels: map[string]string{}}}
 	for k, v := range tags {
 		switch k {
 		case cloud.TagMachine:
@@ -132,7 +133,8 @@ var (
 		wire.InternalError:        apierrors.NewInternalError(errors.New("it was told to")),
 		wire.ServiceUnavailable:   apierrors.NewServiceUnavailable("it was told to"),
 		wire.RequestLimitExceeded: apierrors.NewTooManyRequests("it was told to", 1),
-		wire.IdempotentParameterMismatch: apierrors.NewConflict(schema.GroupResource{Group: kubevirtv1.GroupVersion.Group, Resource: "virtualmachines"},
+		wire.IdempotentParameterMismatch: apierrors.NewConflict(schema.GroupResource{Group: kubevirtv1.GroupVersion.Group,
+			Resource: "virtualmachines"},
 			"vm", errors.New("it was told to")),
 		wire.AuthFailure: apierrors.NewForbidden(schema.GroupResource{Group: kubevirtv1.GroupVersion.Group, Resource: "virtualmachines"},
 			"", errors.New("it was told to")),
@@ -198,7 +200,9 @@ type blow struct {
 }
 
 func (b *blow) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
-	late := b.after || b.late // the proxy cannot forward a call without its caller, so a late call is executed, and its answer is lost after the delay
+	// The proxy cannot forward a call without its caller, so a late call is executed, and its answer is
+	// lost after the delay.
+	late := b.after || b.late
 	if !b.draw(c, at) || late != (at == faultproxy.After) {
 		return faultproxy.Verdict{}
 	}
@@ -207,9 +211,11 @@ func (b *blow) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point)
 	case b.late || b.instead == "Cut":
 		return faultproxy.Verdict{Cut: true}
 	case b.instead == "Half":
-		return faultproxy.Verdict{Answer: &faultproxy.Answer{Status: http.StatusOK, ContentType: "application/json", Body: []byte(`{"kind":"Sta`)}}
+		return faultproxy.Verdict{Answer: &faultproxy.Answer{Status: http.StatusOK, ContentType: "application/json",
+			Body: []byte(`{"kind":"Sta`)}}
 	case b.instead == "Page":
-		return faultproxy.Verdict{Answer: &faultproxy.Answer{Status: http.StatusOK, ContentType: "text/html", Body: []byte("<html>Welcome</html>")}}
+		return faultproxy.Verdict{Answer: &faultproxy.Answer{Status: http.StatusOK, ContentType: "text/html",
+			Body: []byte("<html>Welcome</html>")}}
 	case b.instead == "Elsewhere":
 		return faultproxy.Verdict{Answer: &faultproxy.Answer{Status: http.StatusFound, ContentType: "text/html"}}
 	}

@@ -410,7 +410,8 @@ func (x *tenant) confirm(ctx context.Context, r client.Reader) error {
 		return nil
 	}
 	x.note("confirms that %d orphans may go", len(orphans.Observed))
-	return x.rig.Client.Patch(ctx, account, mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmOrphansAnnotation, orphans.Digest)))
+	return x.rig.Client.Patch(ctx, account, mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmOrphansAnnotation,
+		orphans.Digest)))
 }
 
 // confirmMissing acts as a person who is asked whether many missing machines are gone. Here they
@@ -425,7 +426,8 @@ func (x *tenant) confirmMissing(ctx context.Context, account *infrav1.DroverAcco
 		return nil
 	}
 	x.note("confirms that missing machines are gone: %s", digest)
-	return x.rig.Client.Patch(ctx, account, mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmMissingAnnotation, digest)))
+	return x.rig.Client.Patch(ctx, account, mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmMissingAnnotation,
+		digest)))
 }
 
 // heal ends all of the tenant's own faults.
@@ -467,7 +469,8 @@ func (x *tenant) watch(s simulator.Snapshot) error {
 			}
 			x.made[key][r.ID] = true
 			if len(x.made[key]) > 1 {
-				errs = append(errs, fmt.Errorf("%d VMs or load balancers were made for %s: %v", len(x.made[key]), key, slices.Sorted(maps.Keys(x.made[key]))))
+				errs = append(errs, fmt.Errorf("%d VMs or load balancers were made for %s: %v", len(x.made[key]), key,
+					slices.Sorted(maps.Keys(x.made[key]))))
 			}
 		}
 	}

@@ -348,7 +348,8 @@ func (w *wave) end(t *testing.T) {
 	w.count(t)
 	if t.Failed() {
 		first := w.tenants[0].seed
-		t.Logf("again: go test -C test ./faults/chaos -run TestSchedules -cloud %s -seed %d -schedules %d -width %d", *where, first, len(w.tenants), len(w.tenants))
+		t.Logf("again: go test -C test ./faults/chaos -run TestSchedules -cloud %s -seed %d -schedules %d -width %d", *where, first,
+			len(w.tenants), len(w.tenants))
 		t.Logf("the storm:\n%s", strings.Join(w.log, "\n"))
 		for _, x := range w.tenants {
 			t.Logf("seed %d:\n%s", x.seed, strings.Join(x.log, "\n"))

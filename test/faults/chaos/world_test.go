@@ -45,7 +45,8 @@ type world interface {
 	fall(ctx context.Context, w *wave, mode simulator.DownMode) (rise func(context.Context) error, err error)
 }
 
-var worlds = map[string]world{"simulated": &simulatedWorld{}, "aws": amazonWorld{}, "azure": azureWorld{}, "gcp": gcpWorld{}, "vsphere": vsphereWorld{}, "kubevirt": &kubevirtWorld{}}
+var worlds = map[string]world{"simulated": &simulatedWorld{}, "aws": amazonWorld{}, "azure": azureWorld{}, "gcp": gcpWorld{},
+	"vsphere": vsphereWorld{}, "kubevirt": &kubevirtWorld{}}
 
 // simulatedWorld is the simulated cloud.
 type simulatedWorld struct{ admin simulator.Admin }

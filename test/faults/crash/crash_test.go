@@ -52,7 +52,8 @@ const (
 func TestCrashAtEveryStep(t *testing.T) {
 	ctrl.SetLogger(logr.Discard()) // what matters is in the managers' logs
 	begin, ok := map[string]func(context.Context, ...string) (*rig.Rig, error){
-		"simulated": rig.Start, "aws": rig.StartOnAWS, "azure": rig.StartOnAzure, "gcp": rig.StartOnGCP, "vsphere": rig.StartOnVSphere, "kubevirt": rig.StartOnKubeVirt,
+		"simulated": rig.Start, "aws": rig.StartOnAWS, "azure": rig.StartOnAzure, "gcp": rig.StartOnGCP, "vsphere": rig.StartOnVSphere,
+		"kubevirt": rig.StartOnKubeVirt,
 	}[*where]
 	if !ok {
 		t.Fatalf("-cloud %s: there is no such", *where)
@@ -100,7 +101,8 @@ func TestCrashAtEveryStep(t *testing.T) {
 	// tenant reached need not be reached again.
 	missed = slices.DeleteFunc(missed, func(p point) bool { return h.chance[p] })
 	if len(missed) > certain/10 {
-		t.Errorf("%d of %d points were not met, though every tenant came to them without a crash: is the enumeration still true?", len(missed), certain)
+		t.Errorf("%d of %d points were not met, though every tenant came to them without a crash: is the enumeration still true?", len(missed),
+			certain)
 	}
 }
 
@@ -308,7 +310,8 @@ func (h *harness) gather(t *testing.T, s step) (caught bool) {
 			open++
 			missing, err := s.goal(x)(t.Context())
 			if err != nil || missing != "" {
-				errs = append(errs, errors.Join(fmt.Errorf("%s has done neither all nor one of %s: %s", x.Name, list(pointsOf(x.open())), missing), err))
+				errs = append(errs, errors.Join(fmt.Errorf("%s has done neither all nor one of %s: %s", x.Name, list(pointsOf(x.open())),
+					missing), err))
 			}
 		}
 		switch {

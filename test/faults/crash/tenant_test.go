@@ -137,7 +137,8 @@ func (x *tenant) forget(ctx context.Context) error {
 	defer cancel()
 	return wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		list := &infrav1.DroverMachineList{}
-		err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: x.lost.Name})
+		err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace),
+			client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: x.lost.Name})
 		return len(list.Items) == 1 && !list.Items[0].DeletionTimestamp.IsZero(), err
 	})
 }
@@ -159,7 +160,8 @@ func (x *tenant) lostNodes(ctx context.Context) (n int, err error) {
 func (x *tenant) forgotten() scenario.Check {
 	return scenario.All(x.ready(), func(ctx context.Context) (string, error) {
 		list := &clusterv1.MachineList{}
-		err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: x.lost.Name})
+		err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace),
+			client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: x.lost.Name})
 		if err != nil || len(list.Items) > 0 {
 			return "the Machine is there", err
 		}

@@ -441,13 +441,15 @@ func (x *tenant) listingTrouble(ctx context.Context) error {
 		}
 		switch kind {
 		case "fails":
-			return faultproxy.Verdict{Answer: &faultproxy.Answer{Status: http.StatusServiceUnavailable, ContentType: "application/json", Body: []byte(`{"code":"ServiceUnavailable"}`)}}
+			return faultproxy.Verdict{Answer: &faultproxy.Answer{Status: http.StatusServiceUnavailable, ContentType: "application/json",
+				Body: []byte(`{"code":"ServiceUnavailable"}`)}}
 		case "cut":
 			return faultproxy.Verdict{Cut: true}
 		case "slow":
 			return faultproxy.Delay(ctx, 2*time.Second)
 		}
-		return faultproxy.Verdict{Answer: &faultproxy.Answer{Status: http.StatusOK, ContentType: "application/json", Body: []byte(`{"resources":[]}`)}}
+		return faultproxy.Verdict{Answer: &faultproxy.Answer{Status: http.StatusOK, ContentType: "application/json",
+			Body: []byte(`{"resources":[]}`)}}
 	})
 	x.later.Go(func() {
 		scenario.Pause(ctx, lasts)

@@ -293,7 +293,8 @@ func (x *tenant) answer(ctx context.Context) error {
 		return err
 	}
 	c, o := conditions.Get(account, infrav1.AccountOrphansResolvedCondition), account.Status.Orphans
-	if c == nil || c.Reason != infrav1.OrphansConfirmationRequiredReason || o == nil || o.Digest == "" || account.Annotations[infrav1.ConfirmOrphansAnnotation] == o.Digest {
+	if c == nil || c.Reason != infrav1.OrphansConfirmationRequiredReason || o == nil || o.Digest == "" ||
+		account.Annotations[infrav1.ConfirmOrphansAnnotation] == o.Digest {
 		return nil
 	}
 	orphans := x.orphans()

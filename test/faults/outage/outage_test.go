@@ -65,7 +65,8 @@ func TestOutage(t *testing.T) {
 	if *off {
 		asked = 0
 	}
-	s := start(t, "outage", *machines, "--machine-safety-apiserver-statuscheck-period="+asked.String(), "--machine-safety-apiserver-statuscheck-timeout=3s",
+	s := start(t, "outage", *machines, "--machine-safety-apiserver-statuscheck-period="+asked.String(),
+		"--machine-safety-apiserver-statuscheck-timeout=3s",
 		"--machine-safety-orphan-vms-period=1s", "--machine-safety-orphan-vms-grace="+grace.String(), "--machine-safety-orphan-vms-max-share=100")
 	s.Until("the machines are ready", s.pool.Ready(s.Rig.View, int32(*machines)))
 	s.Until("the cluster is known to be reachable", s.reachable(infrav1.ReachableReason))
@@ -112,7 +113,8 @@ func TestOutage(t *testing.T) {
 	if !*off {
 		s.Until("the cluster is unfrozen", s.frozen(false))
 		s.Until("it says so", s.reachable(infrav1.ReachableReason))
-		if err := s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(own), own); err != nil || own.Annotations[clusterv1.PausedAnnotation] != "own" {
+		if err := s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(own), own); err != nil ||
+			own.Annotations[clusterv1.PausedAnnotation] != "own" {
 			t.Errorf("a user's own pause has become %v (%v)", own.Annotations, err)
 		}
 	}
@@ -209,7 +211,8 @@ func (s *stage) create(objects ...client.Object) {
 func (s *stage) machines() map[string]types.UID {
 	s.Helper()
 	list := &clusterv1.MachineList{}
-	s.Do(s.Rig.Client.List(s.Ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.pool.Name}))
+	s.Do(s.Rig.Client.List(s.Ctx, list, client.InNamespace(s.Namespace),
+		client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.pool.Name}))
 	all := map[string]types.UID{}
 	for i := range list.Items {
 		if m := &list.Items[i]; m.DeletionTimestamp.IsZero() {
@@ -264,7 +267,8 @@ func (s *stage) each(machines map[string]types.UID, act simulator.InstanceAction
 func (s *stage) userDeletes(name string) {
 	s.Helper()
 	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"",%q:""}}}`, clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation)
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"",%q:""}}}`, clusterv1.ExcludeNodeDrainingAnnotation,
+		clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation)
 	s.Do(s.Rig.Client.Patch(s.Ctx, m, client.RawPatch(types.MergePatchType, []byte(patch))))
 	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, m))
 	s.Until("the user's delete is done", func(context.Context) (string, error) {
@@ -321,7 +325,8 @@ func (s *stage) connected(want bool) scenario.Check {
 // seenUnknown checks whether Cluster API has read since the outage that a Node is Unknown.
 func (s *stage) seenUnknown(ctx context.Context) (string, error) {
 	list := &clusterv1.MachineList{}
-	if err := s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.pool.Name}); err != nil {
+	if err := s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace),
+		client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.pool.Name}); err != nil {
 		return "", err
 	}
 	for i := range list.Items {
@@ -342,7 +347,8 @@ func (s *stage) unknown(ctx context.Context) (string, error) {
 	}
 	for _, n := range nodes.Items {
 		long := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown && time.Since(c.LastTransitionTime.Time) > (unhealthy+2)*time.Second
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown &&
+				time.Since(c.LastTransitionTime.Time) > (unhealthy+2)*time.Second
 		})
 		if !long {
 			return n.Name + " is not", nil

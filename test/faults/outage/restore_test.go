@@ -62,12 +62,13 @@ func TestRestore(t *testing.T) {
 	s.Do(s.Rig.Management.Restore(s.Ctx, backup))
 	s.Do(s.StartManager(s.Ctx))
 	s.Until("a person is asked about the VMs that no object knows", s.orphans(infrav1.OrphansConfirmationRequiredReason))
-	s.Until("the machine whose VM is gone is replaced", scenario.All(s.pool.Ready(s.Rig.Client, before), func(context.Context) (string, error) {
-		if _, there := s.machines()[lost]; there {
-			return "it is there", nil
-		}
-		return "", nil
-	}))
+	s.Until("the machine whose VM is gone is replaced",
+		scenario.All(s.pool.Ready(s.Rig.Client, before), func(context.Context) (string, error) {
+			if _, there := s.machines()[lost]; there {
+				return "it is there", nil
+			}
+			return "", nil
+		}))
 	scenario.Pause(s.Ctx, 2*grace)
 	delete(old, lost)
 	s.keeps("a VM with a machine", old)
@@ -87,13 +88,14 @@ func TestRestore(t *testing.T) {
 	s.keeps("a VM with a machine", old)
 	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, s.pool.Deployment()))
 	// The Nodes of the VMs without a machine stay: nothing shows which machine they belonged to.
-	s.Until("nothing is left", scenario.All(scenario.Empty(s.Rig.Client, &infrav1.DroverMachineList{}, s.Namespace), func(ctx context.Context) (string, error) {
-		snapshot, err := s.Rig.Admin.Snapshot(ctx)
-		if n := len(s.Live(snapshot)); n > 0 {
-			return fmt.Sprintf("%d resources cost money", n), err
-		}
-		return "", err
-	}))
+	s.Until("nothing is left", scenario.All(scenario.Empty(s.Rig.Client, &infrav1.DroverMachineList{}, s.Namespace),
+		func(ctx context.Context) (string, error) {
+			snapshot, err := s.Rig.Admin.Snapshot(ctx)
+			if n := len(s.Live(snapshot)); n > 0 {
+				return fmt.Sprintf("%d resources cost money", n), err
+			}
+			return "", err
+		}))
 }
 
 // vms returns the IDs of the live VMs, by the name of the DroverMachine that they were created for.

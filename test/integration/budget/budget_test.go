@@ -67,7 +67,8 @@ func TestCallBudget(t *testing.T) {
 	// that see its end. Cluster API decides how many deletions arrive in a second. Even on the
 	// busiest computer, at least a third of them share a batch.
 	batches := int(r.Delete.Seconds) + 2
-	atMost(t, "deleting calls", r.Delete.CloudCalls[wire.TerminateInstances]+r.Delete.CloudCalls[wire.DeleteResources], min(batches, 2*machines/3))
+	atMost(t, "deleting calls", r.Delete.CloudCalls[wire.TerminateInstances]+r.Delete.CloudCalls[wire.DeleteResources],
+		min(batches, 2*machines/3))
 	atMost(t, "all calls to delete", r.Delete.Calls(), 3*batches)
 	atMost(t, "refused calls", r.Create.Throttled+r.Idle.Throttled+r.Delete.Throttled, 0)
 }

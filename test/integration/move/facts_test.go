@@ -93,7 +93,8 @@ func (f facts) without(m infrav1.DroverMachine) facts {
 
 func (s *stage) facts(at *site) facts {
 	s.Helper()
-	f := facts{uids: map[string]types.UID{}, kept: map[string]string{}, nodes: map[string]string{}, vms: map[string]string{}, changes: map[string]int{}}
+	f := facts{uids: map[string]types.UID{}, kept: map[string]string{}, nodes: map[string]string{}, vms: map[string]string{},
+		changes: map[string]int{}}
 	for name, o := range s.objects(at) {
 		f.uids[name], f.kept[name] = o.GetUID(), keptOf(o)
 	}
@@ -234,7 +235,8 @@ func (s *stage) partsWork(r client.Reader) scenario.Check {
 			return "the DroverCluster is not ready", nil
 		case len(infra.Status.FailureDomains) == 0:
 			return "the DroverCluster has no failure domains", nil
-		case !conditions.IsTrue(adopted, clusterv1.AvailableCondition) || !ptr.Deref(adopted.Status.Initialization.ControlPlaneInitialized, false):
+		case !conditions.IsTrue(adopted, clusterv1.AvailableCondition) ||
+			!ptr.Deref(adopted.Status.Initialization.ControlPlaneInitialized, false):
 			return "the AdoptedControlPlane is not available", nil
 		case !ptr.Deref(adopted.Status.ExternalManagedControlPlane, false) || adopted.Status.Version == "":
 			return "the AdoptedControlPlane does not say what it is", nil

@@ -81,11 +81,13 @@ func (s *stage) changes() {
 	s.until(s.target, "four machines run", s.works(s.target, 4))
 	after := s.facts(s.target)
 	if after.changes[wire.RunInstances] != before.changes[wire.RunInstances]+1 || len(after.vms) != 4 {
-		s.Errorf("one more machine: %d VMs by %d calls, after %d by %d", len(after.vms), after.changes[wire.RunInstances], len(before.vms), before.changes[wire.RunInstances])
+		s.Errorf("one more machine: %d VMs by %d calls, after %d by %d", len(after.vms), after.changes[wire.RunInstances], len(before.vms),
+			before.changes[wire.RunInstances])
 	}
 
 	old := *s.one(s.target)
-	s.must(scenario.Delete(s.ctx, s.target.client, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: old.Namespace, Name: old.Name}}))
+	s.must(scenario.Delete(s.ctx, s.target.client,
+		&clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: old.Namespace, Name: old.Name}}))
 	s.until(s.target, "a moved machine is replaced", func(ctx context.Context) (string, error) {
 		err := s.target.view.Get(ctx, client.ObjectKeyFromObject(&old), &infrav1.DroverMachine{})
 		if err == nil {

@@ -100,7 +100,8 @@ func newStage(t *testing.T) *stage {
 		Namespace: "blue", Name: "blue", Kubeconfig: kubeconfig, Endpoint: s.line.URL(), Token: "token-of-blue",
 		Inventory: infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}, OrphanPolicy: infrav1.OrphanPolicyDelete,
 	}
-	s.pool = scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3, Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 1}}}}
+	s.pool = scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3,
+		Machine: infrav1.SimulatedMachine{DataDisks: []infrav1.SimulatedDataDisk{{SizeGiB: 1}}}}
 	return s
 }
 
@@ -127,7 +128,8 @@ func (s *stage) startClusters(tools playground.Tools) error {
 	wg.Go(func() { s.source, errs[0] = s.startSite("source", tools) })
 	wg.Go(func() { s.target, errs[1] = s.startSite("target", tools) })
 	wg.Go(func() {
-		if s.workload, errs[2] = playground.StartControlPlane(s.ctx, playground.ControlPlaneOptions{Name: "workload", Tools: tools}); errs[2] == nil {
+		if s.workload, errs[2] = playground.StartControlPlane(s.ctx,
+			playground.ControlPlaneOptions{Name: "workload", Tools: tools}); errs[2] == nil {
 			s.Cleanup(func() { _ = s.workload.Stop() })
 		}
 	})

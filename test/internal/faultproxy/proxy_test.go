@@ -65,7 +65,8 @@ func TestSkew(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
 		{`{"at":"2026-02-28T23:59:30Z"}`, `{"at":"2026-03-01T00:04:30Z"}`},
 		{`{"at":"2026-02-28T23:59:30.123456Z","b":"2026-02-28T00:00:00Z"}`, `{"at":"2026-03-01T00:04:30.123456Z","b":"2026-02-28T00:05:00Z"}`},
-		{`{"at":null,"name":"2026-02-28","n":20260228,"bad":"2026-13-40T99:99:99Z"}`, `{"at":null,"name":"2026-02-28","n":20260228,"bad":"2026-13-40T99:99:99Z"}`},
+		{`{"at":null,"name":"2026-02-28","n":20260228,"bad":"2026-13-40T99:99:99Z"}`,
+			`{"at":null,"name":"2026-02-28","n":20260228,"bad":"2026-13-40T99:99:99Z"}`},
 	} {
 		got := string(shift([]byte(c.in), 5*time.Minute))
 		if got != c.want {
@@ -75,7 +76,8 @@ func TestSkew(t *testing.T) {
 			t.Errorf("%s came back as %s", c.in, back)
 		}
 	}
-	lines := newShiftedLines(io.NopCloser(strings.NewReader("{\"a\":\"2026-01-01T00:00:00Z\"}\n{\"b\":\"2026-01-01T00:00:01Z\"}\n")), time.Hour)
+	lines := newShiftedLines(io.NopCloser(strings.NewReader("{\"a\":\"2026-01-01T00:00:00Z\"}\n{\"b\":\"2026-01-01T00:00:01Z\"}\n")),
+		time.Hour)
 	if got, err := io.ReadAll(lines); err != nil || string(got) != "{\"a\":\"2026-01-01T01:00:00Z\"}\n{\"b\":\"2026-01-01T01:00:01Z\"}\n" {
 		t.Errorf("a watch became %q, %v", got, err)
 	}
@@ -144,7 +146,8 @@ func passes(t *testing.T, through *kubernetes.Clientset, proxy *Proxy) {
 			got = append(got, c.Kind()+" "+c.Name)
 		}
 	}
-	want := []string{"create configmaps json", "create configmaps protobuf", "patch configmaps {data.k metadata.labels} json", "delete configmaps json"}
+	want := []string{"create configmaps json", "create configmaps protobuf", "patch configmaps {data.k metadata.labels} json",
+		"delete configmaps json"}
 	if !slices.Equal(got, want) {
 		t.Errorf("recorded %q, want %q", got, want)
 	}

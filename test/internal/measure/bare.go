@@ -40,7 +40,8 @@ type bareMachine struct {
 // createBare creates the Machines and DroverMachines as Cluster API's core does, and for each VM
 // the Node as its kubelet does. It returns when all DroverMachines are Ready and know their Nodes.
 func (f *fleet) createBare(ctx context.Context) (err error) {
-	data := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: bareData}, Data: map[string][]byte{"value": []byte("#cloud-config\n")}}
+	data := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: bareData},
+		Data: map[string][]byte{"value": []byte("#cloud-config\n")}}
 	if err := scenario.Create(ctx, f.client, data); err != nil {
 		return err
 	}
@@ -74,12 +75,14 @@ func (f *fleet) bareMachine(n int, fields infrav1.DroverMachineFields) bareMachi
 		Namespace: namespace, Name: fmt.Sprintf("bare-%05d", n), Labels: map[string]string{clusterv1.ClusterNameLabel: f.clusters[0].Name},
 	}
 	m := &clusterv1.Machine{ObjectMeta: *meta.DeepCopy(), Spec: clusterv1.MachineSpec{
-		ClusterName:       f.clusters[0].Name,
-		Bootstrap:         clusterv1.Bootstrap{DataSecretName: ptr.To(bareData)},
-		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine", Name: meta.Name},
+		ClusterName: f.clusters[0].Name,
+		Bootstrap:   clusterv1.Bootstrap{DataSecretName: ptr.To(bareData)},
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "DroverMachine",
+			Name: meta.Name},
 	}}
 	m.Finalizers = []string{clusterv1.MachineFinalizer}
-	return bareMachine{machine: m, cloud: &infrav1.DroverMachine{ObjectMeta: meta, Spec: infrav1.DroverMachineSpec{DroverMachineFields: fields}}}
+	return bareMachine{machine: m, cloud: &infrav1.DroverMachine{ObjectMeta: meta,
+		Spec: infrav1.DroverMachineSpec{DroverMachineFields: fields}}}
 }
 
 // eachBare does something with each machine, several at the same time.

@@ -93,7 +93,8 @@ func (f *fleet) create(ctx context.Context) error {
 		size = min(size, f.PoolSize)
 	}
 	for left, n := f.Machines, 0; left > 0; left, n = left-size, n+1 {
-		f.pools = append(f.pools, scenario.Pool{Cluster: f.clusters[n%f.Clusters], Name: fmt.Sprintf("pool-%d", n), Replicas: int32(min(left, size))})
+		f.pools = append(f.pools, scenario.Pool{Cluster: f.clusters[n%f.Clusters], Name: fmt.Sprintf("pool-%d", n),
+			Replicas: int32(min(left, size))})
 	}
 	for _, p := range f.pools {
 		if err := scenario.Create(ctx, f.client, p.Objects()...); err != nil {

@@ -92,7 +92,8 @@ func (a *amazon) books(context.Context) (s simulator.Snapshot, err error) {
 	defer a.mu.Unlock()
 	for name, account := range a.accounts {
 		for _, e := range account.Books() {
-			r := wire.Resource{Kind: wire.Instance, ID: e.ID, State: wire.State(e.State), StateReason: e.Reason, Tags: e.Tags, AttachedTo: e.Attached}
+			r := wire.Resource{Kind: wire.Instance, ID: e.ID, State: wire.State(e.State), StateReason: e.Reason, Tags: e.Tags,
+				AttachedTo: e.Attached}
 			if e.State == "" {
 				r.Kind = wire.Disk
 			}

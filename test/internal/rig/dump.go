@@ -70,7 +70,8 @@ func (r *Rig) Dump(ctx context.Context, namespace string) string {
 	}
 	for i := range nodes {
 		if n := &nodes[i]; strings.HasPrefix(n.Name, namespace+"-") {
-			fmt.Fprintf(&b, "node: %s, provider ID %q, made %s\n%s", n.Name, n.Spec.ProviderID, n.CreationTimestamp.UTC().Format(time.TimeOnly), r.said(n.Name))
+			fmt.Fprintf(&b, "node: %s, provider ID %q, made %s\n%s", n.Name, n.Spec.ProviderID, n.CreationTimestamp.UTC().Format(time.TimeOnly),
+				r.said(n.Name))
 		}
 	}
 	return b.String()

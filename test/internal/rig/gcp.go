@@ -88,7 +88,8 @@ func GCPProject(t *Tenant) string { return "nodes-" + t.Name }
 func GCPPower(fleet *body.Fleet) func(gcpstub.Guest) (off func()) {
 	return func(guest gcpstub.Guest) (off func()) {
 		b := fleet.New(body.Machine{
-			InstanceID: guest.Name, Region: gcpstub.Region, Zone: guest.Zone, Hostname: guest.Name, IP: guest.IP, CPU: guest.CPUs, MemoryMiB: guest.MemoryMiB, DiskGiB: 10,
+			InstanceID: guest.Name, Region: gcpstub.Region, Zone: guest.Zone, Hostname: guest.Name, IP: guest.IP, CPU: guest.CPUs,
+			MemoryMiB: guest.MemoryMiB, DiskGiB: 10,
 			Arch: guest.Architecture, OS: "linux", UserData: guest.UserData(),
 		})
 		b.Start()
@@ -142,7 +143,8 @@ func (g *gcp) books(context.Context) (s simulator.Snapshot, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	states := map[string]wire.State{
-		"PROVISIONING": wire.Pending, "STAGING": wire.Pending, "RUNNING": wire.Running, "TERMINATED": wire.Stopped, "STOPPING": wire.Stopping, "Gone": wire.Terminated,
+		"PROVISIONING": wire.Pending, "STAGING": wire.Pending, "RUNNING": wire.Running, "TERMINATED": wire.Stopped, "STOPPING": wire.Stopping,
+		"Gone": wire.Terminated,
 	}
 	for tenant, project := range g.projects {
 		for _, e := range project.Books() {

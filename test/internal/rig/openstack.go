@@ -91,7 +91,8 @@ func DressOpenStack(object client.Object, door, project string) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
 			scenario.FillCredentials(o, "openstack", map[string][]byte{"clouds.yaml": fmt.Appendf(nil,
-				"clouds: {demo: {auth: {auth_url: %s/identity/v3, username: %s, password: %s, user_domain_id: default}}}", door, stack.User, stack.Password)})
+				"clouds: {demo: {auth: {auth_url: %s/identity/v3, username: %s, password: %s, user_domain_id: default}}}", door, stack.User,
+				stack.Password)})
 		}
 	case *infrav1.DroverAccount:
 		o.Spec.Cloud.Simulated, o.Spec.Inventory = nil, infrav1.InventorySpec{}
@@ -102,7 +103,8 @@ func DressOpenStack(object client.Object, door, project string) {
 			RegionalProviderIDs: map[bool]infrav1.FeatureState{true: infrav1.FeatureEnabled}[strings.Contains(o.Namespace, "regional")]}
 		hurry(o)
 	case *infrav1.DroverMachineTemplate:
-		machine := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Ports: []infrav1.OpenStackPort{{Network: "nodes"}}}
+		machine := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"},
+			Ports: []infrav1.OpenStackPort{{Network: "nodes"}}}
 		if !plain {
 			machine.Ports[0].AllowedAddressPairs = []infrav1.OpenStackAddressPair{{IPAddress: "10.244.0.0/16"}}
 		}

@@ -51,7 +51,8 @@ func (v *vsphere) open(_ context.Context, t *Tenant) (o faultproxy.Options, err 
 	defer v.mu.Unlock()
 	// An address identifies one Node, and the tenants share a workload cluster, so each has its own
 	// subnet.
-	t.VCenter, err = vcenter.Start(vcenter.Options{Username: VSphereUser, Password: t.Token, Power: VMPower(v.fleet, 0), Subnet: len(v.vcenters)%200 + 1})
+	t.VCenter, err = vcenter.Start(vcenter.Options{Username: VSphereUser, Password: t.Token, Power: VMPower(v.fleet, 0),
+		Subnet: len(v.vcenters)%200 + 1})
 	if err != nil {
 		return o, err
 	}

@@ -68,7 +68,8 @@ func (p Pool) Current(r client.Reader) Check {
 			return "the MachineDeployment does not exist", client.IgnoreNotFound(err)
 		}
 		machines := &infrav1.DroverMachineList{}
-		if err := r.List(ctx, machines, client.InNamespace(md.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: md.Name}); err != nil {
+		if err := r.List(ctx, machines, client.InNamespace(md.Namespace),
+			client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: md.Name}); err != nil {
 			return "", fmt.Errorf("list the DroverMachines of %s: %w", md.Name, err)
 		}
 		for i := range machines.Items {

@@ -62,7 +62,8 @@ type Cloud struct {
 // Enter logs in as the tenant and opens a door. Call Leave at the end.
 func Enter(ctx context.Context) (*Cloud, error) {
 	provider, err := openstack.AuthenticatedClient(ctx, gophercloud.AuthOptions{
-		IdentityEndpoint: services["identity"] + "/v3", Username: User, Password: Password, TenantName: User, DomainID: "default", AllowReauth: true,
+		IdentityEndpoint: services["identity"] + "/v3", Username: User, Password: Password, TenantName: User, DomainID: "default",
+		AllowReauth: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("log in to OpenStack, which hack/openstack/start starts: %w", err)
@@ -131,7 +132,8 @@ func newDoor() *httptest.Server {
 			resp.Header.Set("Content-Length", fmt.Sprint(len(raw)))
 			return nil
 		},
-		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // hang up, without a message of the proxy's own
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		// hang up, without a message of the proxy's own
 	})
 }
 
@@ -139,7 +141,8 @@ func newDoor() *httptest.Server {
 const asked = "X-Door"
 
 func get(ctx context.Context, service *gophercloud.ServiceClient, path string, answer any) error {
-	_, err := service.Request(ctx, http.MethodGet, service.ResourceBaseURL()+path, &gophercloud.RequestOpts{JSONResponse: answer, OkCodes: []int{200}})
+	_, err := service.Request(ctx, http.MethodGet, service.ResourceBaseURL()+path,
+		&gophercloud.RequestOpts{JSONResponse: answer, OkCodes: []int{200}})
 	return err
 }
 
@@ -212,7 +215,8 @@ func (c *Cloud) Delete(ctx context.Context, id string) error {
 // Do makes a call as the tenant. The path begins with the folder of the service.
 func (c *Cloud) Do(ctx context.Context, method, path string, body, answer any) error {
 	folder, path, _ := strings.Cut(path, "/")
-	service := map[string]*gophercloud.ServiceClient{"compute": c.compute, "network": c.network, "volume": c.volume, "load-balancer": c.balancer}[folder]
+	service := map[string]*gophercloud.ServiceClient{"compute": c.compute, "network": c.network, "volume": c.volume,
+		"load-balancer": c.balancer}[folder]
 	_, err := service.Request(ctx, method, service.ResourceBaseURL()+path, &gophercloud.RequestOpts{
 		JSONBody: body, JSONResponse: answer, OkCodes: []int{200, 201, 202, 204},
 	})
@@ -241,7 +245,8 @@ func (c *Cloud) Books(ctx context.Context) (all []Entry, err error) {
 	defer c.mu.Unlock()
 	for id, s := range c.seen {
 		of, _, _ := strings.Cut(s.Metadata[cloud.TagMachine], "/")
-		r := wire.Resource{Kind: wire.Instance, ID: id, Name: s.Name, State: wire.Stopped, StateReason: s.Status, Tags: s.Metadata, PrivateIP: s.ip()}
+		r := wire.Resource{Kind: wire.Instance, ID: id, Name: s.Name, State: wire.Stopped, StateReason: s.Status, Tags: s.Metadata,
+			PrivateIP: s.ip()}
 		if _, ok := now.servers[id]; !ok {
 			r.State = wire.Terminated
 		} else if s.Status == "ACTIVE" {

@@ -80,7 +80,8 @@ func Start(ctx context.Context) (_ *Cluster, err error) {
 
 func scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, kubevirtv1.AddToScheme, cdiv1.AddToScheme, instancetypev1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, kubevirtv1.AddToScheme, cdiv1.AddToScheme,
+		instancetypev1.AddToScheme} {
 		utilruntime.Must(add(s))
 	}
 	return s
@@ -112,7 +113,8 @@ func (c *Cluster) NewTenant(ctx context.Context, namespace string) error {
 	role.Namespace = namespace
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: User}
 	for _, o := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, role, &corev1.ServiceAccount{ObjectMeta: meta}, Binding(namespace, User),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, role, &corev1.ServiceAccount{ObjectMeta: meta},
+		Binding(namespace, User),
 	} {
 		if err := c.Admin.Create(ctx, o); err != nil {
 			return fmt.Errorf("create %T %s: %w", o, o.GetName(), err)

@@ -170,12 +170,15 @@ func (n *Node) pod(ctx context.Context, p *corev1.Pod) error {
 	}
 	before := p.DeepCopy()
 	p.Status = corev1.PodStatus{
-		Phase: corev1.PodRunning, PodIP: addressOf(p.Labels["vm.kubevirt.io/name"]), PodIPs: []corev1.PodIP{{IP: addressOf(p.Labels["vm.kubevirt.io/name"])}},
-		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}},
+		Phase: corev1.PodRunning, PodIP: addressOf(p.Labels["vm.kubevirt.io/name"]),
+		PodIPs: []corev1.PodIP{{IP: addressOf(p.Labels["vm.kubevirt.io/name"])}},
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+			{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}},
 	}
 	for _, c := range p.Spec.Containers {
 		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
-			Name: c.Name, Ready: true, Started: ptr.To(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+			Name: c.Name, Ready: true, Started: ptr.To(true),
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
 		})
 	}
 	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, p, client.MergeFrom(before)))
@@ -203,7 +206,8 @@ func (n *Node) unschedulable(ctx context.Context, p *corev1.Pod) error {
 		return nil
 	}
 	before := p.DeepCopy()
-	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: SchedulerSays}}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Reason: corev1.PodReasonUnschedulable, Message: SchedulerSays}}
 	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, p, client.MergeFrom(before)))
 }
 
@@ -219,7 +223,8 @@ func addressOf(name string) string {
 func (n *Node) instance(ctx context.Context, vmi *kubevirtv1.VirtualMachineInstance) error {
 	birth := Alive
 	switch {
-	case vmi.DeletionTimestamp != nil && !vmi.IsFinal() && vmi.Status.Phase != kubevirtv1.Pending && vmi.Status.Phase != kubevirtv1.VmPhaseUnset:
+	case vmi.DeletionTimestamp != nil && !vmi.IsFinal() && vmi.Status.Phase != kubevirtv1.Pending &&
+		vmi.Status.Phase != kubevirtv1.VmPhaseUnset:
 		vmi.Status.Phase = kubevirtv1.Succeeded
 	case vmi.DeletionTimestamp == nil && vmi.Status.Phase == kubevirtv1.Scheduled:
 		if ask := n.Birth.Load(); ask != nil {
@@ -274,8 +279,9 @@ func (n *Node) switchOn(ctx context.Context, vmi *kubevirtv1.VirtualMachineInsta
 		}
 	}
 	off := (*power)(Guest{
-		ID: string(vmi.UID), Namespace: vmi.Namespace, Name: vmi.Name, Hostname: vmi.Spec.Hostname, IP: addressOf(vmi.Name), Architecture: vmi.Spec.Architecture,
-		Cores: int32(vmi.Spec.Domain.CPU.Cores), MemoryMiB: vmi.Spec.Domain.Memory.Guest.Value() >> 20, UserData: secret.Data["userdata"],
+		ID: string(vmi.UID), Namespace: vmi.Namespace, Name: vmi.Name, Hostname: vmi.Spec.Hostname, IP: addressOf(vmi.Name),
+		Architecture: vmi.Spec.Architecture,
+		Cores:        int32(vmi.Spec.Domain.CPU.Cores), MemoryMiB: vmi.Spec.Domain.Memory.Guest.Value() >> 20, UserData: secret.Data["userdata"],
 	})
 	n.guests.Store(client.ObjectKeyFromObject(vmi), off)
 	return nil

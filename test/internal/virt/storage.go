@@ -71,12 +71,17 @@ func (n *Node) claim(ctx context.Context, c *corev1.PersistentVolumeClaim) error
 		return nil
 	}
 	volume := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID), Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": provisioner}},
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID),
+			Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": provisioner}},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity: corev1.ResourceList{corev1.ResourceStorage: c.Spec.Resources.Requests[corev1.ResourceStorage]}, AccessModes: c.Spec.AccessModes,
-			VolumeMode: c.Spec.VolumeMode, StorageClassName: ptr.Deref(c.Spec.StorageClassName, ""), PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
-			ClaimRef:               &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: c.Namespace, Name: c.Name, UID: c.UID},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: provisioner, VolumeHandle: string(c.UID)}},
+			Capacity:    corev1.ResourceList{corev1.ResourceStorage: c.Spec.Resources.Requests[corev1.ResourceStorage]},
+			AccessModes: c.Spec.AccessModes,
+			VolumeMode:  c.Spec.VolumeMode, StorageClassName: ptr.Deref(c.Spec.StorageClassName, ""),
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			ClaimRef: &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: c.Namespace, Name: c.Name,
+				UID: c.UID},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: provisioner,
+				VolumeHandle: string(c.UID)}},
 		},
 	}
 	return client.IgnoreAlreadyExists(n.admin.Create(ctx, volume))

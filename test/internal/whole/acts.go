@@ -46,14 +46,17 @@ func (s *Stage) Healthy(n int32, without ...string) scenario.Check {
 			return "", err
 		}
 		if i := slices.IndexFunc(machines, func(m clusterv1.Machine) bool { return slices.Contains(without, m.Name) }); i >= 0 {
-			return fmt.Sprintf("Machine %s is still there: %s", machines[i].Name, scenario.Message(&machines[i], clusterv1.MachineReadyCondition)), nil
+			return fmt.Sprintf("Machine %s is still there: %s", machines[i].Name,
+				scenario.Message(&machines[i], clusterv1.MachineReadyCondition)), nil
 		}
 		have, ready := ptr.Deref(kcp.Status.Replicas, 0), ptr.Deref(kcp.Status.ReadyReplicas, 0)
 		if have != n || ready != n || len(machines) != int(n) {
-			return fmt.Sprintf("%d machines, %d ready: %s", have, ready, scenario.Message(kcp, controlplanev1.KubeadmControlPlaneAvailableCondition)), nil
+			return fmt.Sprintf("%d machines, %d ready: %s", have, ready,
+				scenario.Message(kcp, controlplanev1.KubeadmControlPlaneAvailableCondition)), nil
 		}
 		return missing(kcp, kcp.Status.Conditions, controlplanev1.KubeadmControlPlaneAvailableCondition,
-			controlplanev1.KubeadmControlPlaneEtcdClusterHealthyCondition, controlplanev1.KubeadmControlPlaneControlPlaneComponentsHealthyCondition), nil
+			controlplanev1.KubeadmControlPlaneEtcdClusterHealthyCondition,
+			controlplanev1.KubeadmControlPlaneControlPlaneComponentsHealthyCondition), nil
 	}
 }
 
@@ -65,8 +68,10 @@ func (s *Stage) Available(name string) scenario.Check {
 		if err := s.Client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: name}, cluster); err != nil {
 			return "", err
 		}
-		return missing(cluster, cluster.Status.Conditions, clusterv1.ClusterTopologyReconciledCondition, clusterv1.ClusterControlPlaneMachinesReadyCondition,
-			clusterv1.ClusterWorkerMachinesReadyCondition, clusterv1.ClusterControlPlaneMachinesUpToDateCondition, clusterv1.ClusterAvailableCondition), nil
+		return missing(cluster, cluster.Status.Conditions, clusterv1.ClusterTopologyReconciledCondition,
+			clusterv1.ClusterControlPlaneMachinesReadyCondition,
+			clusterv1.ClusterWorkerMachinesReadyCondition, clusterv1.ClusterControlPlaneMachinesUpToDateCondition,
+			clusterv1.ClusterAvailableCondition), nil
 	}
 }
 
@@ -141,7 +146,8 @@ func (s *Stage) template(ctx context.Context, name, release string) (string, err
 	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: name}, old); err != nil {
 		return "", err
 	}
-	t := &infrav1.DroverMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name + "-" + release}, Spec: *old.Spec.DeepCopy()}
+	t := &infrav1.DroverMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name + "-" + release},
+		Spec: *old.Spec.DeepCopy()}
 	t.Spec.Template.Spec.Cloud.Simulated.Image = ImageName(release)
 	return t.Name, s.Client.Create(ctx, t)
 }
@@ -209,7 +215,8 @@ func (s *Stage) PowerOff(ctx context.Context) (string, error) {
 		return "", err
 	}
 	for _, r := range books.Resources {
-		if r.Kind == wire.Instance && slices.ContainsFunc(m.Status.Addresses, func(a clusterv1.MachineAddress) bool { return a.Address == r.PrivateIP }) {
+		if r.Kind == wire.Instance && slices.ContainsFunc(m.Status.Addresses,
+			func(a clusterv1.MachineAddress) bool { return a.Address == r.PrivateIP }) {
 			return newest.Name, s.Admin.Act(ctx, r.ID, simulator.ActStop)
 		}
 	}

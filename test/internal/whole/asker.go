@@ -63,7 +63,8 @@ func ask(ctx context.Context, config *rest.Config, targets func(context.Context)
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	a := &Asker{client: &http.Client{Transport: closing{transport}, Timeout: askTimeout}, url: config.Host + "/api/v1/namespaces/default", stop: stop, targets: targets, answers: Answers{Errors: map[string]int{}}}
+	a := &Asker{client: &http.Client{Transport: closing{transport}, Timeout: askTimeout}, url: config.Host + "/api/v1/namespaces/default",
+		stop: stop, targets: targets, answers: Answers{Errors: map[string]int{}}}
 	a.asking.Go(func() { a.run(ctx) })
 	return a, nil
 }

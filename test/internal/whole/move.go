@@ -51,7 +51,8 @@ func (s *Stage) MoveOut(ctx context.Context) error {
 }
 
 func (s *Stage) move(ctx context.Context, from, to *playground.Management) error {
-	cmd := exec.CommandContext(ctx, s.clusterctl, "move", "--namespace", Namespace, "--kubeconfig", from.AdminKubeconfig(), "--to-kubeconfig", to.AdminKubeconfig())
+	cmd := exec.CommandContext(ctx, s.clusterctl, "move", "--namespace", Namespace, "--kubeconfig", from.AdminKubeconfig(), "--to-kubeconfig",
+		to.AdminKubeconfig())
 	cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+s.options.Dir) // not the user's configuration
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("clusterctl move from %s to %s: %w: %s", from.Name, to.Name, err, said)

@@ -94,7 +94,8 @@ func (o Options) coreArgs() []string {
 // Start starts everything. Stop must be called even after an error.
 func Start(ctx context.Context, o Options) (*Stage, error) {
 	s := &Stage{options: o}
-	tools, err := playground.FindTools(ctx, os.Stderr, "clusterctl", "kubeadm", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+	tools, err := playground.FindTools(ctx, os.Stderr, "clusterctl", "kubeadm", "etcd", "kube-apiserver", "kube-controller-manager",
+		"kube-scheduler")
 	if err != nil {
 		return s, err
 	}
@@ -103,7 +104,8 @@ func Start(ctx context.Context, o Options) (*Stage, error) {
 	if err != nil {
 		return s, err
 	}
-	s.Cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{Dir: filepath.Join(o.Dir, "cloud"), Args: []string{"--config=" + config}})
+	s.Cloud, err = playground.StartSimulator(ctx,
+		playground.SimulatorOptions{Dir: filepath.Join(o.Dir, "cloud"), Args: []string{"--config=" + config}})
 	if err != nil {
 		return s, err
 	}
@@ -117,7 +119,8 @@ func Start(ctx context.Context, o Options) (*Stage, error) {
 	}
 	if err == nil {
 		err = scenario.Create(ctx, s.Client,
-			scenario.Credentials(metav1.ObjectMeta{Namespace: Namespace, Name: "simulated-credentials"}, "simulated", map[string][]byte{"token": []byte(s.Cloud.Token)}))
+			scenario.Credentials(metav1.ObjectMeta{Namespace: Namespace, Name: "simulated-credentials"}, "simulated",
+				map[string][]byte{"token": []byte(s.Cloud.Token)}))
 	}
 	return s, err
 }
@@ -191,7 +194,8 @@ func (s *Stage) prepare(ctx context.Context, m *playground.Management) (client.C
 	if _, err := m.StartKubeadmControlPlane(ctx, s.options.Args...); err != nil {
 		return nil, err
 	}
-	if _, err := m.StartDrover(ctx, playground.DroverOptions{Binary: s.options.Binary, Args: []string{"--simulated-endpoint=" + s.Cloud.URL, "--leader-elect=false"}}); err != nil {
+	if _, err := m.StartDrover(ctx, playground.DroverOptions{Binary: s.options.Binary,
+		Args: []string{"--simulated-endpoint=" + s.Cloud.URL, "--leader-elect=false"}}); err != nil {
 		return nil, err
 	}
 	scheme, err := scenario.Scheme()

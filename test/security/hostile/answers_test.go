@@ -119,31 +119,38 @@ func targets(t testing.TB) map[string]*target {
 	ref := infrav1.LocalReference{Name: "c"}
 	return map[string]*target{
 		"aws": {
-			cloud: aws.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: "http://cloud.test"}}},
+			cloud: aws.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref,
+				Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "us-east-1", Endpoint: "http://cloud.test"}}},
 			credentials: map[string][]byte{"aws_access_key_id": []byte("key"), "aws_secret_access_key": []byte("secret")}, xml: true, endpoint: ec2,
 		},
 		"gcp": {
-			cloud: gcp.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: "p", Region: "europe-west4", Endpoint: "https://cloud.test"}}},
+			cloud: gcp.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref,
+				Cloud: infrav1.AccountCloud{GCP: &infrav1.GCPAccount{ProjectID: "p", Region: "europe-west4", Endpoint: "https://cloud.test"}}},
 			credentials: map[string][]byte{"credentials": serviceAccount(t)}, endpoint: computeEngine,
 		},
 		"azure": {
 			cloud: azure.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, Cloud: infrav1.AccountCloud{Azure: &infrav1.AzureAccount{
 				SubscriptionID: "00000000-1111-2222-3333-444444444444", Location: "westeurope", ResourceGroup: "g",
 				Custom: infrav1.AzureCustomCloud{Endpoint: "https://management.cloud.test", AuthorityHost: "https://login.cloud.test"}}}},
-			credentials: map[string][]byte{"tenantID": []byte("11111111-1111-2222-3333-444444444444"), "clientID": []byte("c"), "clientSecret": []byte("s")},
-			endpoint:    resourceManager,
+			credentials: map[string][]byte{"tenantID": []byte("11111111-1111-2222-3333-444444444444"), "clientID": []byte("c"),
+				"clientSecret": []byte("s")},
+			endpoint: resourceManager,
 		},
 		"openstack": {
-			cloud: openstack.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, Cloud: infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: "https://cloud.test/v3", ProjectID: "p"}}},
-			credentials: map[string][]byte{"clouds.yaml": []byte("clouds: {c: {auth: {auth_url: 'https://cloud.test/v3', username: u, password: p, user_domain_name: d}}}")},
-			endpoint:    nova,
+			cloud: openstack.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref,
+				Cloud: infrav1.AccountCloud{OpenStack: &infrav1.OpenStackAccount{AuthURL: "https://cloud.test/v3", ProjectID: "p"}}},
+			credentials: map[string][]byte{"clouds.yaml": []byte(
+				"clouds: {c: {auth: {auth_url: 'https://cloud.test/v3', username: u, password: p, user_domain_name: d}}}")},
+			endpoint: nova,
 		},
 		"kubevirt": {
-			cloud: kubevirt.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, Cloud: infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "vms"}}},
+			cloud: kubevirt.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref,
+				Cloud: infrav1.AccountCloud{KubeVirt: &infrav1.KubeVirtAccount{Namespace: "vms"}}},
 			credentials: map[string][]byte{"kubeconfig": kubeconfig(t)}, endpoint: apiServer,
 		},
 		"vsphere": {
-			cloud: vsphere.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref, Cloud: infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{Server: "cloud.test", Datacenter: "dc"}}},
+			cloud: vsphere.Cloud(), account: infrav1.DroverAccountSpec{CredentialsRef: ref,
+				Cloud: infrav1.AccountCloud{VSphere: &infrav1.VSphereAccount{Server: "cloud.test", Datacenter: "dc"}}},
 			credentials: map[string][]byte{"username": []byte("u"), "password": []byte("p")}, xml: true, endpoint: vCenter,
 		},
 	}
@@ -235,7 +242,8 @@ func serviceAccount(t testing.TB) []byte {
 		t.Fatal(err)
 	}
 	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	out, err := json.Marshal(map[string]string{"type": "service_account", "client_email": "a@p.test", "private_key": string(block), "private_key_id": "1"})
+	out, err := json.Marshal(map[string]string{"type": "service_account", "client_email": "a@p.test", "private_key": string(block),
+		"private_key_id": "1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +257,8 @@ func kubeconfig(t testing.TB) []byte {
 	data, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{"c": {Server: "https://cloud.test",
 			CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {Token: "t"}}, Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {Token: "t"}},
+		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -72,17 +72,20 @@ const (
 // hostile are the answers to the listing of instances that become most, for their size.
 var hostile = map[string]map[string]answer{
 	"aws": {
-		"instances":    nested("<DescribeInstancesResponse><reservationSet><item><instancesSet>", "<item/>", "", "</instancesSet></item></reservationSet></DescribeInstancesResponse>"),
-		"reservations": nested("<DescribeInstancesResponse><reservationSet>", "<item><instancesSet><item/></instancesSet></item>", "", "</reservationSet></DescribeInstancesResponse>"),
+		"instances": nested("<DescribeInstancesResponse><reservationSet><item><instancesSet>", "<item/>", "",
+			"</instancesSet></item></reservationSet></DescribeInstancesResponse>"),
+		"reservations": nested("<DescribeInstancesResponse><reservationSet>", "<item><instancesSet><item/></instancesSet></item>", "",
+			"</reservationSet></DescribeInstancesResponse>"),
 		"interfaces": nested("<DescribeInstancesResponse><reservationSet><item><instancesSet><item><networkInterfaceSet>", "<item></item>", "",
 			"</networkInterfaceSet></item></instancesSet></item></reservationSet></DescribeInstancesResponse>"),
 		"attributes": nested("<DescribeInstancesResponse><reservationSet ", "b=''", " ", "/></DescribeInstancesResponse>"),
 		"depth":      nested("<DescribeInstancesResponse>", "<a>", "", "</DescribeInstancesResponse>"),
 	},
 	"gcp": {
-		"instances":  nested(`{"kind":"compute#instanceAggregatedList","items":{"zones/europe-west4-a":{"instances":[`, "{}", ",", `]}}}`),
-		"numbers":    nested(`{"kind":"compute#instanceAggregatedList","items":{"zones/europe-west4-a":{"instances":[`, "0", ",", `]}}}`),
-		"interfaces": nested(`{"kind":"compute#instanceAggregatedList","items":{"zones/europe-west4-a":{"instances":[{"networkInterfaces":[`, `{"accessConfigs":[{}]}`, ",", `]}]}}}`),
+		"instances": nested(`{"kind":"compute#instanceAggregatedList","items":{"zones/europe-west4-a":{"instances":[`, "{}", ",", `]}}}`),
+		"numbers":   nested(`{"kind":"compute#instanceAggregatedList","items":{"zones/europe-west4-a":{"instances":[`, "0", ",", `]}}}`),
+		"interfaces": nested(`{"kind":"compute#instanceAggregatedList","items":{"zones/europe-west4-a":{"instances":[{"networkInterfaces":[`,
+			`{"accessConfigs":[{}]}`, ",", `]}]}}}`),
 	},
 	"azure": {
 		"instances": nested(`{"value":[`, "{}", ",", `]}`),
@@ -96,13 +99,16 @@ var hostile = map[string]map[string]answer{
 	"kubevirt": {
 		"instances":  nested(`{"kind":"VirtualMachineInstanceList","metadata":{"resourceVersion":"1"},"items":[`, "{}", ",", `]}`),
 		"interfaces": nested(`{"kind":"VirtualMachineInstanceList","metadata":{"resourceVersion":"1"},"items":[{"spec":{"domain":{"devices":{"interfaces":[`, "{}", ",", `]}}}}]}`),
-		"conditions": nested(`{"kind":"VirtualMachineInstanceList","metadata":{"resourceVersion":"1"},"items":[{"status":{"conditions":[`, "{}", ",", `]}}]}`),
+		"conditions": nested(`{"kind":"VirtualMachineInstanceList","metadata":{"resourceVersion":"1"},"items":[{"status":{"conditions":[`, "{}",
+			",", `]}}]}`),
 	},
 	"vsphere": {
-		"objects":   nested(soapHead, `<objects/>`, "", soapTail),
-		"summaries": nested(soapHead+`<objects><propSet><name>a</name><val xsi:type="ArrayOfVirtualMachineSummary">`, "<VirtualMachineSummary/>", "", `</val></propSet></objects>`+soapTail),
-		"configs":   nested(soapHead+`<objects>`, `<propSet><val xsi:type="VirtualMachineConfigInfo"/></propSet>`, "", `</objects>`+soapTail),
-		"anything":  nested(soapHead+`<objects><propSet><name>a</name><val xsi:type="ArrayOfAnyType">`, `<anyType xsi:type="VirtualMachineConfigInfo"/>`, "", `</val></propSet></objects>`+soapTail),
+		"objects": nested(soapHead, `<objects/>`, "", soapTail),
+		"summaries": nested(soapHead+`<objects><propSet><name>a</name><val xsi:type="ArrayOfVirtualMachineSummary">`, "<VirtualMachineSummary/>",
+			"", `</val></propSet></objects>`+soapTail),
+		"configs": nested(soapHead+`<objects>`, `<propSet><val xsi:type="VirtualMachineConfigInfo"/></propSet>`, "", `</objects>`+soapTail),
+		"anything": nested(soapHead+`<objects><propSet><name>a</name><val xsi:type="ArrayOfAnyType">`,
+			`<anyType xsi:type="VirtualMachineConfigInfo"/>`, "", `</val></propSet></objects>`+soapTail),
 	},
 }
 
@@ -111,7 +117,8 @@ var maps = map[string]map[string]answer{
 	"gcp":       {"zones": nested(`{"kind":"compute#instanceAggregatedList","items":{`, `"%d":{}`, ",", `}}`)},
 	"azure":     {"tags": nested(`{"value":[{"tags":{`, `"%d":""`, ",", `}}]}`)},
 	"openstack": {"metadata": nested(`{"servers":[{"metadata":{`, `"%d":""`, ",", `}}]}`)},
-	"kubevirt":  {"labels": nested(`{"kind":"VirtualMachineInstanceList","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"labels":{`, `"%d":""`, ",", `}}}]}`)},
+	"kubevirt": {"labels": nested(`{"kind":"VirtualMachineInstanceList","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"labels":{`,
+		`"%d":""`, ",", `}}}]}`)},
 }
 
 // TestMemoryOfOneAnswer: no page takes much memory, whatever it contains: neither one of the

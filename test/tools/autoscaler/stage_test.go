@@ -157,7 +157,8 @@ func (s *stage) app(name string, replicas int32, cpu int64, change func(*corev1.
 func (s *stage) on(g *group, app *appsv1.Deployment) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		pods := &corev1.PodList{}
-		if err := s.Rig.Nodes.List(ctx, pods, client.InNamespace(app.Namespace), client.MatchingLabels(app.Spec.Selector.MatchLabels)); err != nil {
+		if err := s.Rig.Nodes.List(ctx, pods, client.InNamespace(app.Namespace),
+			client.MatchingLabels(app.Spec.Selector.MatchLabels)); err != nil {
 			return "", err
 		}
 		running := int32(0)

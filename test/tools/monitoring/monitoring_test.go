@@ -118,7 +118,8 @@ func TestQueries(t *testing.T) {
 	s.trouble()
 	// DroverNoRoom is not in the list, because it needs a second cloud call, which comes minutes
 	// later.
-	s.until("what is wrong raises alarm", prometheus.raised("DroverPoolFrozen", "DroverPoolLate", "DroverUnauthorized", "DroverOrphansAsk", "DroverOrphansStay"))
+	s.until("what is wrong raises alarm", prometheus.raised("DroverPoolFrozen", "DroverPoolLate", "DroverUnauthorized", "DroverOrphansAsk",
+		"DroverOrphansStay"))
 	s.failingCalls()
 	s.until("calls that fail do too", prometheus.raised("DroverThrottled", "DroverCloudFails"))
 	s.until("every query has an answer", func(ctx context.Context) (string, error) {
@@ -290,7 +291,8 @@ func (s *stage) lives(prometheus server) {
 // measured checks that a phase of machines was measured the given number of times.
 func (s server) measured(part string, times int) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		query := fmt.Sprintf(`sum(drover_machine_%s_seconds_count{cloud="simulated"}) == %d and sum(drover_machine_%s_seconds_sum) > 0`, part, times, part)
+		query := fmt.Sprintf(`sum(drover_machine_%s_seconds_count{cloud="simulated"}) == %d and sum(drover_machine_%s_seconds_sum) > 0`, part,
+			times, part)
 		n, err := s.ask(ctx, query)
 		if n != 1 {
 			return query + " is not so", err
@@ -309,7 +311,8 @@ func (s *stage) trouble() {
 	}
 	refused := s.blue.Account()
 	refused.Name, refused.Spec.CredentialsRef.Name = "refused", "refused"
-	secret := scenario.Credentials(metav1.ObjectMeta{Namespace: s.blue.Namespace, Name: "refused"}, "simulated", map[string][]byte{"token": []byte("wrong")})
+	secret := scenario.Credentials(metav1.ObjectMeta{Namespace: s.blue.Namespace, Name: "refused"}, "simulated",
+		map[string][]byte{"token": []byte("wrong")})
 	s.must(scenario.Create(s.Context(), s.client, slices.Concat(good.Objects(), none.Objects(), []client.Object{secret, refused})...))
 	s.until("there is a machine", good.Ready(s.client, 1))
 
@@ -418,7 +421,8 @@ func startPrometheus(t *testing.T, metrics string) server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program(t), "prometheus", "--config.file="+dir+"/prometheus.yaml", "--storage.tsdb.path="+dir+"/data", "--web.listen-address="+address)
+	cmd := exec.Command(program(t), "prometheus", "--config.file="+dir+"/prometheus.yaml", "--storage.tsdb.path="+dir+"/data",
+		"--web.listen-address="+address)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -51,7 +51,8 @@ func (s series) point(i int) (at, value float64, ok bool) {
 
 // over queries Prometheus for a time range.
 func (s server) over(ctx context.Context, query string, from, to time.Time) (answer struct{ Result []series }, err error) {
-	err = s.get(ctx, fmt.Sprintf("/api/v1/query_range?query=%s&start=%d&end=%d&step=1", url.QueryEscape(query), from.Unix(), to.Unix()), &answer)
+	err = s.get(ctx, fmt.Sprintf("/api/v1/query_range?query=%s&start=%d&end=%d&step=1", url.QueryEscape(query), from.Unix(), to.Unix()),
+		&answer)
 	return answer, err
 }
 
@@ -110,7 +111,8 @@ func (p panel) draw(t *testing.T, w io.Writer, prometheus server, from, to time.
 		}
 		for _, s := range answer.Result {
 			found = append(found, s)
-			names = append(names, named.ReplaceAllStringFunc(target.LegendFormat, func(name string) string { return s.Metric[strings.Trim(name, "{}")] }))
+			names = append(names, named.ReplaceAllStringFunc(target.LegendFormat,
+				func(name string) string { return s.Metric[strings.Trim(name, "{}")] }))
 		}
 	}
 	if p.Type == "stat" {

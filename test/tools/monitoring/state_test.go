@@ -210,7 +210,8 @@ func TestState(t *testing.T) {
 		for _, r := range config.Spec.Resources {
 			for _, m := range r.Metrics {
 				name := r.MetricNamePrefix + "_" + m.Name
-				if m.Name != "deletion" && m.Name != "orphans" && !strings.Contains(served, "\n"+name+"{") { // nothing is being deleted, and there are no orphans
+				if m.Name != "deletion" && m.Name != "orphans" &&
+					!strings.Contains(served, "\n"+name+"{") { // nothing is being deleted, and there are no orphans
 					return fmt.Sprintf("%s has none in\n%s", name, served), nil
 				}
 			}
@@ -252,8 +253,10 @@ func (s *stage) startStateMetrics() string {
 	s.must(err)
 	ports, err := playground.FreePorts(2)
 	s.must(err)
-	p, err := playground.Run("kube-state-metrics", dir, nil, strings.TrimSpace(string(out)), "--kubeconfig="+dir+"/kubeconfig", "--custom-resource-state-only",
-		"--custom-resource-state-config-file="+file, "--host=127.0.0.1", fmt.Sprint("--port=", ports[0]), "--telemetry-host=127.0.0.1", fmt.Sprint("--telemetry-port=", ports[1]))
+	p, err := playground.Run("kube-state-metrics", dir, nil, strings.TrimSpace(string(out)), "--kubeconfig="+dir+"/kubeconfig",
+		"--custom-resource-state-only",
+		"--custom-resource-state-config-file="+file, "--host=127.0.0.1", fmt.Sprint("--port=", ports[0]), "--telemetry-host=127.0.0.1",
+		fmt.Sprint("--telemetry-port=", ports[1]))
 	s.must(err)
 	s.Cleanup(func() {
 		p.Kill()

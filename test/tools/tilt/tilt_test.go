@@ -76,7 +76,8 @@ func TestOurs(t *testing.T) {
 func TestClusterAPIs(t *testing.T) {
 	all := evaluate(t, clusterAPI(t), stand(t, map[string]string{"docker": "echo Docker Engine", "kubectl": "exit 1"}))
 	built := all.get(t, "drover_binary").DeployTarget
-	if cmd := strings.Join(built.UpdateCmdSpec.Args, " "); !strings.Contains(cmd, "cd "+root(t)+";") || !strings.HasSuffix(cmd, "-o .tiltbuild/bin/manager .") {
+	if cmd := strings.Join(built.UpdateCmdSpec.Args, " "); !strings.Contains(cmd, "cd "+root(t)+";") ||
+		!strings.HasSuffix(cmd, "-o .tiltbuild/bin/manager .") {
 		t.Errorf("the manager is built by %q", cmd)
 	}
 	reloadRules(t, built.Deps)
@@ -127,7 +128,8 @@ func clusterAPI(t *testing.T) string {
 // settings returns the settings from CONTRIBUTING.md, with local paths.
 func settings(t *testing.T) string {
 	t.Helper()
-	block := regexp.MustCompile("(?s)`tilt-settings.yaml`:\n\n```yaml\n(.*?)```").FindStringSubmatch(read(t, filepath.Join(root(t), "CONTRIBUTING.md")))
+	block := regexp.MustCompile("(?s)`tilt-settings.yaml`:\n\n```yaml\n(.*?)```").FindStringSubmatch(read(t,
+		filepath.Join(root(t), "CONTRIBUTING.md")))
 	if block == nil {
 		t.Fatal("CONTRIBUTING.md has no tilt-settings.yaml")
 	}
@@ -150,7 +152,8 @@ func evaluate(t *testing.T, file, programs string) resources {
 	t.Helper()
 	tilt := strings.TrimSpace(string(run(t, "hack/tool", "tilt")))
 	var answer struct{ Manifests []resource }
-	out := run(t, "env", "PATH="+programs+string(os.PathListSeparator)+os.Getenv("PATH"), "KUBECONFIG="+os.DevNull, "TILT_DEV_DIR="+t.TempDir(), "DO_NOT_TRACK=1",
+	out := run(t, "env", "PATH="+programs+string(os.PathListSeparator)+os.Getenv("PATH"), "KUBECONFIG="+os.DevNull,
+		"TILT_DEV_DIR="+t.TempDir(), "DO_NOT_TRACK=1",
 		tilt, "alpha", "tiltfile-result", "-f", file)
 	if err := json.Unmarshal(out, &answer); err != nil {
 		t.Fatalf("Tilt's answer can't be read: %v", err)
@@ -190,7 +193,8 @@ func (r resource) decode(t *testing.T, kind string, into any) {
 func reloadRules(t *testing.T, deps []string) {
 	t.Helper()
 	const each = `{{if .Module}}{{if .Module.Main}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{range .EmbedFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}`
-	made := append(strings.Fields(string(run(t, "go", "list", "-deps", "-f", each, "."))), filepath.Join(root(t), "go.mod"), filepath.Join(root(t), "go.sum"))
+	made := append(strings.Fields(string(run(t, "go", "list", "-deps", "-f", each, "."))), filepath.Join(root(t), "go.mod"),
+		filepath.Join(root(t), "go.sum"))
 	within := func(file, dep string) bool { return file == dep || strings.HasPrefix(file, dep+"/") }
 	for _, file := range made {
 		if !slices.ContainsFunc(deps, func(dep string) bool { return within(file, dep) }) {

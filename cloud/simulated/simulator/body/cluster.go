@@ -84,10 +84,11 @@ func (c *cluster) transport(cert *tls.Certificate) *http.Transport {
 // config is for the typed clients. The http.Client used with it carries the credentials.
 func (c *cluster) config() *rest.Config {
 	return &rest.Config{
-		Host:          c.server,
-		QPS:           -1, // the fleet limits concurrent requests instead
-		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json"},
-		UserAgent:     "kubelet (drover simulator)", // of Nodes of several releases
+		Host: c.server,
+		QPS:  -1, // the fleet limits concurrent requests instead
+		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf",
+			AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json"},
+		UserAgent: "kubelet (drover simulator)", // of Nodes of several releases
 	}
 }
 

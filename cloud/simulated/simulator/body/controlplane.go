@@ -117,7 +117,8 @@ func (l *lines) Write(p []byte) (int, error) {
 
 // serveHealth answers kubeadm, which waits for the kubelet.
 func (c *controlPlane) serveHealth(ctx context.Context) {
-	c.serve(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(healthPort)), nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }))
+	c.serve(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(healthPort)), nil,
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }))
 }
 
 // serve serves HTTP on an address of the machine until ctx ends, or HTTPS if config is not nil.

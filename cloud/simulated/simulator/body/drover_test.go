@@ -81,7 +81,8 @@ func TestFormatsAreAlike(t *testing.T) {
 }
 
 // joinByDrover makes a machine join an API server by kubeadm, with Drover's own user data.
-func joinByDrover(ctx context.Context, t *testing.T, a *apiServer, format bootstrapv1.Format, change func(*render.Input, userdata.Machine)) (*kubelet, userdata.Machine, error) {
+func joinByDrover(ctx context.Context, t *testing.T, a *apiServer, format bootstrapv1.Format,
+	change func(*render.Input, userdata.Machine)) (*kubelet, userdata.Machine, error) {
 	t.Helper()
 	in := droverInput(t, bootstrapv1.DroverConfigSpec{
 		Format: format, Join: bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm}, Kubelet: bootstrapv1.Kubelet{MaxPods: 50},
@@ -123,7 +124,8 @@ func TestJoinByKubeadm(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%v, got %+v\nwant %+v", err, got, want)
 		}
-		if config := string(disk.Files[kubeletConfigFile].Content); !strings.Contains(config, "maxPods: 50\n") || !strings.Contains(config, "serverTLSBootstrap: true\n") {
+		if config := string(disk.Files[kubeletConfigFile].Content); !strings.Contains(config, "maxPods: 50\n") ||
+			!strings.Contains(config, "serverTLSBootstrap: true\n") {
 			t.Errorf("the kubelet's configuration is\n%s", config)
 		}
 	}

@@ -105,7 +105,8 @@ func (b *Body) bootstrap(ctx context.Context) (*node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the bootstrap kubeconfig: %w", err)
 	}
-	cert, err := b.certify(ctx, c, signer, certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.UsageClientAuth, x509.CertificateRequest{})
+	cert, err := b.certify(ctx, c, signer, certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.UsageClientAuth,
+		x509.CertificateRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("TLS bootstrap: %w", err)
 	}
@@ -129,7 +130,8 @@ func newNode(c *cluster, cert *tls.Certificate) (*node, error) {
 }
 
 // certify creates a key, requests a certificate as a kubelet does, and waits for it.
-func (b *Body) certify(ctx context.Context, c *cluster, client signer, signerName string, usage certificatesv1.KeyUsage, template x509.CertificateRequest) (*tls.Certificate, error) {
+func (b *Body) certify(ctx context.Context, c *cluster, client signer, signerName string, usage certificatesv1.KeyUsage,
+	template x509.CertificateRequest) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err

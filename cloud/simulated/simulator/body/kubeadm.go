@@ -69,7 +69,8 @@ func (b *Body) kubeadm(ctx context.Context, disk userdata.Machine, file string) 
 	if err != nil {
 		return err
 	}
-	client, err := b.client(rest.Config{Host: cluster.Server, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: cluster.CertificateAuthorityData}})
+	client, err := b.client(rest.Config{Host: cluster.Server, BearerToken: token,
+		TLSClientConfig: rest.TLSClientConfig{CAData: cluster.CertificateAuthorityData}})
 	if err != nil {
 		return err
 	}
@@ -93,9 +94,10 @@ func (b *Body) kubeadm(ctx context.Context, disk userdata.Machine, file string) 
 		return fmt.Errorf("couldn't save bootstrap-kubelet.conf: %w", err)
 	}
 	for name, content := range map[string][]byte{
-		bootstrapKubeconfig:   bootstrap,
-		kubeletConfigFile:     kubelet,
-		environmentFiles[0]:   []byte(fmt.Sprintf("KUBELET_KUBEADM_ARGS=%q\n", strings.Join(kubeletArgs(config.NodeRegistration, name, hostname(disk, b.machine)), " "))),
+		bootstrapKubeconfig: bootstrap,
+		kubeletConfigFile:   kubelet,
+		environmentFiles[0]: []byte(fmt.Sprintf("KUBELET_KUBEADM_ARGS=%q\n",
+			strings.Join(kubeletArgs(config.NodeRegistration, name, hostname(disk, b.machine)), " "))),
 		authorityPath(config): cluster.CertificateAuthorityData,
 	} {
 		disk.Files[name] = userdata.File{Content: content, Permissions: "0600"}
@@ -145,7 +147,8 @@ func preflight(disk userdata.Machine, config *kubeadmapi.JoinConfiguration) erro
 }
 
 // discover returns the cluster and the token for its API server.
-func (b *Body) discover(ctx context.Context, disk userdata.Machine, config *kubeadmapi.JoinConfiguration) (*clientcmdapi.Cluster, string, error) {
+func (b *Body) discover(ctx context.Context, disk userdata.Machine,
+	config *kubeadmapi.JoinConfiguration) (*clientcmdapi.Cluster, string, error) {
 	timeout := discoveryTimeout
 	if t := config.Timeouts; t != nil && t.Discovery != nil {
 		timeout = t.Discovery.Duration
@@ -160,7 +163,8 @@ func (b *Body) discover(ctx context.Context, disk userdata.Machine, config *kube
 // discoverByFile reads the cluster from a kubeconfig (cmd/kubeadm/app/discovery/file). It reads
 // cluster-info to verify that the API server has a certificate of the file's authority. "Forbidden"
 // proves that, too.
-func (b *Body) discoverByFile(ctx context.Context, disk userdata.Machine, name, token string, timeout time.Duration) (*clientcmdapi.Cluster, string, error) {
+func (b *Body) discoverByFile(ctx context.Context, disk userdata.Machine, name, token string,
+	timeout time.Duration) (*clientcmdapi.Cluster, string, error) {
 	found := kubelet{}
 	if err := found.readBootstrap(disk, name); err != nil {
 		return nil, "", fmt.Errorf("discovery by file: %w", err)
@@ -188,7 +192,8 @@ func (b *Body) discoverByFile(ctx context.Context, disk userdata.Machine, name, 
 // discoverByToken accepts an unverified answer only if the token signed it and it names a pinned
 // authority. It must then read the same from a server with a certificate of that authority
 // (cmd/kubeadm/app/discovery/token).
-func (b *Body) discoverByToken(ctx context.Context, how *kubeadmapi.BootstrapTokenDiscovery, timeout time.Duration) (*clientcmdapi.Cluster, error) {
+func (b *Body) discoverByToken(ctx context.Context, how *kubeadmapi.BootstrapTokenDiscovery,
+	timeout time.Duration) (*clientcmdapi.Cluster, error) {
 	// Any server may answer this. The answer is not trusted until signature and pins are verified.
 	first, err := b.clusterInfo(ctx, how, rest.TLSClientConfig{Insecure: true}, timeout)
 	if err != nil {
@@ -217,7 +222,8 @@ func (b *Body) discoverByToken(ctx context.Context, how *kubeadmapi.BootstrapTok
 
 // clusterInfo reads the ConfigMap cluster-info as an anonymous user, once it is signed with the
 // token.
-func (b *Body) clusterInfo(ctx context.Context, how *kubeadmapi.BootstrapTokenDiscovery, tls rest.TLSClientConfig, timeout time.Duration) (*corev1.ConfigMap, error) {
+func (b *Body) clusterInfo(ctx context.Context, how *kubeadmapi.BootstrapTokenDiscovery, tls rest.TLSClientConfig,
+	timeout time.Duration) (*corev1.ConfigMap, error) {
 	client, err := b.client(rest.Config{Host: "https://" + how.APIServerEndpoint, TLSClientConfig: tls})
 	if err != nil {
 		return nil, err

@@ -46,9 +46,9 @@ func TestSigned(t *testing.T) {
 const joinToken = "abcdef.0123456789abcdef"
 
 // apiServer answers kubeadm's requests. It replaces a real API server, which can't have another
-// server's certificate: TestMachineDeployment of test/bootstrap/kubeadm uses a real one. describes is the
-// authority in its cluster-info, and signedBy the token that signs it. Only anonymous users may
-// read cluster-info.
+// server's certificate: TestMachineDeployment of test/bootstrap/kubeadm uses a real one. describes
+// is the authority in its cluster-info, and signedBy the token that signs it. Only anonymous users
+// may read cluster-info.
 type apiServer struct {
 	*httptest.Server
 	describes []byte
@@ -68,7 +68,8 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	refuse := func(code int32, reason metav1.StatusReason) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(int(code))
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason, Code: code})
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+			Reason: reason, Code: code})
 	}
 	switch r.URL.Path {
 	case "/api/v1/namespaces/kube-public/configmaps/cluster-info":
@@ -76,11 +77,13 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			refuse(http.StatusForbidden, metav1.StatusReasonForbidden)
 			return
 		}
-		config, _ := clientcmd.Write(clientcmdapi.Config{Clusters: map[string]*clientcmdapi.Cluster{"": {Server: a.URL, CertificateAuthorityData: a.describes}}})
+		config, _ := clientcmd.Write(clientcmdapi.Config{Clusters: map[string]*clientcmdapi.Cluster{"": {Server: a.URL,
+			CertificateAuthorityData: a.describes}}})
 		_, secret, _ := strings.Cut(a.signedBy, ".")
 		mac := hmac.New(sha256.New, []byte(secret))
 		fmt.Fprintf(mac, "e30.%s", base64.RawURLEncoding.EncodeToString(config))
-		data = map[string]string{"kubeconfig": string(config), "jws-kubeconfig-abcdef": "e30.." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))}
+		data = map[string]string{"kubeconfig": string(config), "jws-kubeconfig-abcdef": "e30.." +
+			base64.RawURLEncoding.EncodeToString(mac.Sum(nil))}
 	case "/api/v1/namespaces/kube-system/configmaps/kubelet-config":
 		data["kubelet"] = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 7\nserverTLSBootstrap: true\nauthentication: {x509: {clientCAFile: /etc/kubernetes/pki/ca.crt}}\n"
 	case "/api/v1/namespaces/kube-system/configmaps/kubeadm-config":
@@ -147,8 +150,10 @@ func TestKubeadmJoin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if k.node != "worker-1" || k.server != a.URL || k.token != joinToken || string(k.ca) != string(a.describes) || k.providerID != "simulated:///a/i-1" ||
-		k.labels["pool"] != "batch" || k.labels["disk"] != "fast" || len(k.taints) != 2 || k.taints[0].ToString() != "dedicated=batch:NoSchedule" {
+	if k.node != "worker-1" || k.server != a.URL || k.token != joinToken || string(k.ca) != string(a.describes) ||
+		k.providerID != "simulated:///a/i-1" ||
+		k.labels["pool"] != "batch" || k.labels["disk"] != "fast" || len(k.taints) != 2 ||
+		k.taints[0].ToString() != "dedicated=batch:NoSchedule" {
 		t.Errorf("%+v", k)
 	}
 

@@ -98,9 +98,12 @@ func (b *Body) nodeObject(now metav1.Time) *corev1.Node {
 // conditions returns a healthy kubelet's conditions. changed means that they are new.
 func conditions(now metav1.Time, changed bool) []corev1.NodeCondition {
 	list := []corev1.NodeCondition{
-		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"},
-		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasNoDiskPressure", Message: "kubelet has no disk pressure"},
-		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientPID", Message: "kubelet has sufficient PID available"},
+		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory",
+			Message: "kubelet has sufficient memory available"},
+		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasNoDiskPressure",
+			Message: "kubelet has no disk pressure"},
+		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientPID",
+			Message: "kubelet has sufficient PID available"},
 		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"},
 	}
 	for i := range list {
@@ -237,7 +240,8 @@ func (b *Body) reportStatus(ctx context.Context, h *heartbeat, changed bool) {
 func patchable(list []corev1.NodeCondition) []map[string]any {
 	out := make([]map[string]any, len(list))
 	for i, c := range list {
-		out[i] = map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastHeartbeatTime": c.LastHeartbeatTime}
+		out[i] = map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message,
+			"lastHeartbeatTime": c.LastHeartbeatTime}
 		if !c.LastTransitionTime.IsZero() {
 			out[i]["lastTransitionTime"] = c.LastTransitionTime
 		}

@@ -87,7 +87,8 @@ func configured(disk userdata.Machine, m Machine) (*kubelet, error) {
 		k.taints = taints
 	}
 	if args["cloud-provider"] == "external" {
-		k.taints = append(k.taints, corev1.Taint{Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true", Effect: corev1.TaintEffectNoSchedule})
+		k.taints = append(k.taints, corev1.Taint{Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true",
+			Effect: corev1.TaintEffectNoSchedule})
 	}
 	return k, nil
 }
@@ -163,7 +164,8 @@ func (k *kubelet) readLabels(flag string, m Machine) error {
 
 func ofKubernetes(label string) bool {
 	domain, _, ok := strings.Cut(label, "/")
-	return ok && (domain == "kubernetes.io" || domain == "k8s.io" || strings.HasSuffix(domain, ".kubernetes.io") || strings.HasSuffix(domain, ".k8s.io"))
+	return ok && (domain == "kubernetes.io" || domain == "k8s.io" || strings.HasSuffix(domain, ".kubernetes.io") ||
+		strings.HasSuffix(domain, ".k8s.io"))
 }
 
 func (k *kubelet) readConfig(disk userdata.Machine, name string) error {

@@ -62,7 +62,8 @@ func TestPlan(t *testing.T) {
 	files := goodFiles()
 	files["/etc/default/kubelet"] = "KUBELET_EXTRA_ARGS=--provider-id=simulated:///x/y --register-with-taints=k=v:NoExecute,l:NoSchedule --node-ip=10.9.9.9\n"
 	k, err = plan(disk(files, "systemctl start kubelet"), testMachine)
-	if err != nil || k.providerID != "simulated:///x/y" || len(k.taints) != 2 || k.taints[0].Value != "v" || k.nodeIP != "10.9.9.9" || k.node != "host" {
+	if err != nil || k.providerID != "simulated:///x/y" || len(k.taints) != 2 || k.taints[0].Value != "v" || k.nodeIP != "10.9.9.9" ||
+		k.node != "host" {
 		t.Errorf("%v %+v", err, k)
 	}
 }

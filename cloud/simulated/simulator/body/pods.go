@@ -118,7 +118,8 @@ func endedStatus(pod *corev1.Pod, hostIP string, now metav1.Time) corev1.PodStat
 	for i := range status.ContainerStatuses {
 		c := &status.ContainerStatuses[i]
 		c.Started = ptr.To(false)
-		c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: now, FinishedAt: now, ContainerID: c.ContainerID}}
+		c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: now, FinishedAt: now,
+			ContainerID: c.ContainerID}}
 	}
 	return status
 }

@@ -44,7 +44,8 @@ func (c *controlPlane) servePortForward(ctx context.Context) {
 	}
 	clients := x509.NewCertPool()
 	clients.AppendCertsFromPEM(authority)
-	config := &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
+	config := &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert,
+		MinVersion: tls.VersionTLS12}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/portForward/{namespace}/{pod}", func(w http.ResponseWriter, r *http.Request) {
 		options, err := portforward.NewV4Options(r)

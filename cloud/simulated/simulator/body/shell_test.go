@@ -124,7 +124,8 @@ func TestStartsControlPlane(t *testing.T) {
 // TestFollowEnds: a script that calls itself is not followed for long, however it branches.
 func TestFollowEnds(t *testing.T) {
 	for _, script := range []string{
-		strings.Repeat("sh /a.sh\n", 400), strings.Repeat("sh /a.sh; . /a.sh && bash /a.sh\n", 100), "if true; then\n" + strings.Repeat("sh /a.sh\n", 1000) + "fi",
+		strings.Repeat("sh /a.sh\n", 400), strings.Repeat("sh /a.sh; . /a.sh && bash /a.sh\n", 100), "if true; then\n" +
+			strings.Repeat("sh /a.sh\n", 1000) + "fi",
 	} {
 		read := 0
 		follow(script, func(string) (string, bool) { read++; return script, true })

@@ -105,7 +105,8 @@ func (c *controlPlane) readManifests() (map[string]*staticPod, error) {
 	for _, name := range names {
 		content, err := c.host.ReadFile(path.Join(manifests, name))
 		pod := &corev1.Pod{}
-		if err != nil || strings.HasPrefix(name, ".") || yaml.Unmarshal(content, pod) != nil || len(pod.Spec.Containers) != 1 || len(pod.Spec.Containers[0].Command) == 0 {
+		if err != nil || strings.HasPrefix(name, ".") || yaml.Unmarshal(content, pod) != nil || len(pod.Spec.Containers) != 1 ||
+			len(pod.Spec.Containers[0].Command) == 0 {
 			continue
 		}
 		sum := sha256.Sum256(content)
@@ -178,7 +179,8 @@ func (c *controlPlane) showPods(ctx context.Context) {
 	for _, p := range c.pods {
 		probes.Go(func() {
 			container := p.pod.Spec.Containers[0]
-			ready := p.started.Load() && c.probe(ctx, p.pod, container.ReadinessProbe, probeTimeout) && c.probe(ctx, p.pod, container.LivenessProbe, probeTimeout)
+			ready := p.started.Load() && c.probe(ctx, p.pod, container.ReadinessProbe, probeTimeout) &&
+				c.probe(ctx, p.pod, container.LivenessProbe, probeTimeout)
 			if p.shown != nil && *p.shown == ready && time.Since(p.shownAt) < mirrorInterval {
 				return
 			}
@@ -247,7 +249,8 @@ func (c *controlPlane) mirror(p *staticPod) *corev1.Pod {
 	pod := p.pod.DeepCopy()
 	pod.Name += "-" + c.kubelet.node
 	pod.Spec.NodeName = c.kubelet.node
-	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations,
+		corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
 	annotations := map[string]string{corev1.MirrorPodAnnotationKey: p.hash, hashAnnotation: p.hash, sourceAnnotation: "file"}
 	maps.Copy(annotations, pod.Annotations)
 	pod.Annotations = annotations
@@ -311,7 +314,10 @@ func samePodStatus(a, b corev1.PodStatus) bool {
 		return false
 	}
 	for _, want := range b.Conditions {
-		if !slices.ContainsFunc(a.Conditions, func(have corev1.PodCondition) bool { return have.Type == want.Type && have.Status == want.Status }) {
+		if !slices.ContainsFunc(a.Conditions, func(have corev1.PodCondition) bool {
+			return have.Type == want.Type &&
+				have.Status == want.Status
+		}) {
 			return false
 		}
 	}

@@ -190,7 +190,8 @@ func batch(ctx context.Context, commands ...string) error {
 // Run runs a program on the machine until it ends. It is killed, with all that it has started, when
 // ctx ends or the Host is closed. env adds to the environment.
 func (h *Host) Run(ctx context.Context, out io.Writer, env []string, args ...string) error {
-	path := strings.Join(append(append([]string{}, h.opts.Path...), "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"), ":")
+	path := strings.Join(append(append([]string{}, h.opts.Path...), "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin",
+		"/bin"), ":")
 	program, err := h.find(args[0])
 	if err != nil {
 		return err

@@ -58,7 +58,8 @@ runcmd:
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		"/etc/id": "simulated:///sim-1a/i-1 sim-1", "/etc/name": "azure:///" + vars.LocalHostname, "/etc/raw": "{{ v1.instance_id }}", "/etc/b64": "hello", "/etc/gz": "packed",
+		"/etc/id": "simulated:///sim-1a/i-1 sim-1", "/etc/name": "azure:///" + vars.LocalHostname, "/etc/raw": "{{ v1.instance_id }}",
+		"/etc/b64": "hello", "/etc/gz": "packed",
 		"/etc/more": "onetwo", "/etc/missing": "CI_MISSING_JINJA_VAR/nothing",
 	} {
 		if got := string(m.Files[path].Content); got != want {
@@ -124,7 +125,8 @@ func TestParseIgnition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{"/etc/b64": "hello", "/etc/gz": "packed", "/etc/empty": "", "/etc/systemd/system/a.service": "[Service]\nExecStart=/bin/true\n"} {
+	for path, want := range map[string]string{"/etc/b64": "hello", "/etc/gz": "packed", "/etc/empty": "",
+		"/etc/systemd/system/a.service": "[Service]\nExecStart=/bin/true\n"} {
 		if f, ok := m.Files[path]; !ok || string(f.Content) != want {
 			t.Errorf("%s: got %q, want %q", path, f.Content, want)
 		}

@@ -30,7 +30,8 @@ func TestMain(m *testing.M) { os.Exit(house.Main(m, begin)) }
 func begin(ctx context.Context, args ...string) (*rig.Rig, error) {
 	r, err := rig.StartOnOpenStack(ctx, append(args, takeover.PatientWithNodes)...)
 	if err == nil {
-		err = errors.Join(takeover.InstallKinds(ctx, r.Client), takeover.InstallKubeadm(ctx, r.Client), takeover.InstallProvider(ctx, r.Client, capo))
+		err = errors.Join(takeover.InstallKinds(ctx, r.Client), takeover.InstallKubeadm(ctx, r.Client),
+			takeover.InstallProvider(ctx, r.Client, capo))
 	}
 	return r, err
 }

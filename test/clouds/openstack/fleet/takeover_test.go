@@ -34,8 +34,9 @@ func TestTakeover(t *testing.T) {
 		Cloud: "OpenStack", Role: role, Tags: map[string]string{"kubernetes.io-cluster-taken": "1", role: "1"},
 		Spec: map[string]any{
 			"apiVersion": "openstack.machine.gardener.cloud/v1alpha1", "kind": "MachineProviderConfig", "spec": map[string]any{
-				"flavorName": "small", "imageName": "node-image", "region": stack.Region, "availabilityZone": "az-1", "securityGroups": []any{"default"},
-				"networkID": o.idOf("networks", "nodes"), "subnetID": o.idOf("subnets", "nodes"), "podNetworkCidr": "10.244.0.0/16",
+				"flavorName": "small", "imageName": "node-image", "region": stack.Region, "availabilityZone": "az-1",
+				"securityGroups": []any{"default"},
+				"networkID":      o.idOf("networks", "nodes"), "subnetID": o.idOf("subnets", "nodes"), "podNetworkCidr": "10.244.0.0/16",
 				"rootDiskSize": int64(1), "rootDiskType": "fast", "tags": tags,
 			},
 		},
@@ -60,7 +61,8 @@ func TestTakeoverFromMachineController(t *testing.T) {
 	o.takenOver(takeover.MachineController(), takeover.Place{
 		Cloud: "openstack", UID: "machine-uid", Role: "machine-uid",
 		Spec: map[string]any{
-			"region": stack.Region, "image": "node-image", "flavor": "small", "securityGroups": []any{"default"}, "network": "nodes", "floatingIpPool": "public",
+			"region": stack.Region, "image": "node-image", "flavor": "small", "securityGroups": []any{"default"}, "network": "nodes",
+			"floatingIpPool":   "public",
 			"availabilityZone": "az-1", "rootDiskSizeGB": int64(1), "rootDiskVolumeType": "fast",
 		},
 		Launch: func(name string, tags map[string]string) (id, own, node string) {
@@ -90,7 +92,8 @@ func TestTakeoverFromClusterAPI(t *testing.T) {
 	o.takenOver(capo, takeover.Place{
 		Spec: map[string]any{
 			"flavor": "small", "image": named("node-image"), "securityGroups": []any{named("default")},
-			"ports": []any{map[string]any{"network": named("nodes"), "trunk": true}}, "rootVolume": map[string]any{"sizeGiB": int64(1), "type": "fast"},
+			"ports":      []any{map[string]any{"network": named("nodes"), "trunk": true}},
+			"rootVolume": map[string]any{"sizeGiB": int64(1), "type": "fast"},
 		},
 		ClusterSpec:   map[string]any{"identityRef": map[string]any{"name": "cloud-config", "cloudName": "openstack", "region": stack.Region}},
 		ClusterStatus: map[string]any{"network": map[string]any{"id": o.idOf("networks", "nodes"), "name": "nodes"}},
@@ -155,7 +158,8 @@ func (o *old) takenOver(of takeover.System, place takeover.Place, writes map[str
 	add(s.Old, pool)
 	s.Whole(pool, func(m *infrav1.DroverMachineFields) { m.Cloud.OpenStack.Metadata = map[string]string{"team": "blue"} }, writes)
 	s.Empty()
-	s.Until("no server, port, volume and floating IP is left", func(context.Context) (string, error) { return strings.Join(o.parts(), ", "), nil })
+	s.Until("no server, port, volume and floating IP is left",
+		func(context.Context) (string, error) { return strings.Join(o.parts(), ", "), nil })
 }
 
 // writes counts the calls that change something.
@@ -201,7 +205,8 @@ func (o *old) port(name, description string) map[string]any {
 func (o *old) volume(name string, metadata map[string]string) map[string]any {
 	o.Helper()
 	var made struct{ Volume struct{ ID, Status string } }
-	o.call(http.MethodPost, "volume/volumes", map[string]any{"volume": map[string]any{"name": name, "size": 1, "volume_type": "fast", "metadata": metadata}}, &made)
+	o.call(http.MethodPost, "volume/volumes", map[string]any{"volume": map[string]any{"name": name, "size": 1, "volume_type": "fast",
+		"metadata": metadata}}, &made)
 	id := made.Volume.ID
 	o.made = append(o.made, id)
 	o.Until("the volume can be used", func(context.Context) (string, error) {
