@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/bootstrap/token"
 	"github.com/drover-io/drover/internal/kubeconfig"
@@ -207,7 +208,27 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope, workload client
 		}
 		return nil, "", w
 	}
-	return data, text, nil
+	return data, text, r.warnOfVersion(ctx, s)
+}
+
+// warnOfVersion emits an Event if the Machine's version is newer than what an adopted API server
+// reports. It refuses nothing, because the version of the kubelet in an image is not known. For other
+// control planes, Cluster API checks the version before it creates a Machine.
+func (r *ConfigReconciler) warnOfVersion(ctx context.Context, s *scope) error {
+	ref, adopted := s.cluster.Spec.ControlPlaneRef, &controlplanev1.AdoptedControlPlane{}
+	if ref.GroupKind() != controlplanev1.AdoptedControlPlaneKind || render.Installs(&s.config.Spec) {
+		return nil
+	}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: ref.Name}, adopted)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading the AdoptedControlPlane: %w", err)
+	}
+	if server := adopted.Status.Version; render.IsNewer(s.machine.Spec.Version, server) {
+		r.Recorder.Eventf(s.config, s.machine, corev1.EventTypeWarning, "VersionNewerThanAPIServer", "CreateUserData",
+			"The Machine's version %s is newer than the API server's %s: if the image has that kubelet, it may not join. "+
+				"Upgrade the control plane first, or change the Machine's version", s.machine.Spec.Version, server)
+	}
+	return nil
 }
 
 // formatWord returns Cluster API's word for the format of a spec's user data.

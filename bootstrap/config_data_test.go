@@ -7,9 +7,13 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
 )
 
 func TestDNSAddress(t *testing.T) {
@@ -40,5 +44,45 @@ func TestFormatWord(t *testing.T) {
 		{Format: bootstrapv1.FormatIgnition}: "ignition",
 	} {
 		NewWithT(t).Expect(string(formatWord(spec))).To(Equal(want))
+	}
+}
+
+// TestVersionNewerThanAPIServer: an Event says that a Machine's version is newer than its adopted
+// API server's, where the kubelet is the image's. Where Drover installs it, TestVersions has the
+// refusals.
+func TestVersionNewerThanAPIServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		version, server string
+		mode            bootstrapv1.InstallMode
+		kind            string
+		warned          bool
+	}{
+		"newer":            {"v1.37.0", "v1.36.3", "", "AdoptedControlPlane", true},
+		"a patch newer":    {"v1.36.4", "v1.36.3", "", "AdoptedControlPlane", false},
+		"older":            {"v1.35.0", "v1.36.3+k3s1", "", "AdoptedControlPlane", false},
+		"no version":       {"", "v1.36.3", "", "AdoptedControlPlane", false},
+		"not reported yet": {"v1.37.0", "", "", "AdoptedControlPlane", false},
+		"Drover refuses":   {"v1.37.0", "v1.36.3", bootstrapv1.InstallPackages, "AdoptedControlPlane", false},
+		"CAPI refuses":     {"v1.37.0", "v1.36.3", "", "KubeadmControlPlane", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			adopted := &controlplanev1.AdoptedControlPlane{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "blue"}}
+			adopted.Status.Version = c.server
+			recorder := events.NewFakeRecorder(10)
+			r := &ConfigReconciler{Client: fakeClient(t, interceptor.Funcs{}, adopted), Recorder: recorder}
+			s := &scope{
+				config: &bootstrapv1.DroverConfig{}, machine: &clusterv1.Machine{Spec: clusterv1.MachineSpec{Version: c.version}},
+				cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "blue"}},
+			}
+			s.config.Spec.Install.Mode = c.mode
+			s.cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{
+				APIGroup: controlplanev1.GroupVersion.Group, Kind: c.kind, Name: "blue"}
+			g.Expect(r.warnOfVersion(t.Context(), s)).To(Succeed())
+			if c.warned {
+				g.Expect(recorder.Events).To(Receive(And(ContainSubstring("Warning VersionNewerThanAPIServer"), ContainSubstring("v1.37.0"))))
+			}
+			g.Expect(recorder.Events).NotTo(Receive())
+		})
 	}
 }

@@ -57,9 +57,8 @@ func isDrovers(machine *clusterv1.Machine) bool {
 // isDroversCluster reports whether the Cluster, its control plane, or one of its machines is
 // Drover's.
 func (r *CSRReconciler) isDroversCluster(ctx context.Context, cluster *clusterv1.Cluster) (bool, error) {
-	infrastructure, controlPlane := cluster.Spec.InfrastructureRef, cluster.Spec.ControlPlaneRef
-	if infrastructure.GroupKind() == infrav1.DroverClusterKind ||
-		controlPlane.APIGroup == controlplanev1.GroupVersion.Group && controlPlane.Kind == "AdoptedControlPlane" {
+	if cluster.Spec.InfrastructureRef.GroupKind() == infrav1.DroverClusterKind ||
+		cluster.Spec.ControlPlaneRef.GroupKind() == controlplanev1.AdoptedControlPlaneKind {
 		return true, nil
 	}
 	machines := &clusterv1.MachineList{}

@@ -51,7 +51,7 @@ func fakeClient(t *testing.T, hooks interceptor.Funcs, objects ...client.Object)
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme,
-		infrav1.AddToScheme} {
+		infrav1.AddToScheme, controlplanev1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}

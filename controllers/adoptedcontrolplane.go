@@ -43,8 +43,7 @@ const (
 	DefaultProbeInterval = time.Minute
 	// firstProbeInterval is the first retry interval for an API server that does not answer. It is
 	// short because a user is waiting.
-	firstProbeInterval      = 10 * time.Second
-	adoptedControlPlaneKind = "AdoptedControlPlane"
+	firstProbeInterval = 10 * time.Second
 )
 
 // AdoptedControlPlaneReconciler reports an existing API server to Cluster API. It probes the
@@ -447,7 +446,7 @@ func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have 
 func fillSecret(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data map[string][]byte) {
 	s.Labels = util.MergeMap(s.Labels, map[string]string{clusterv1.ClusterNameLabel: cluster.Name})
 	s.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(adopted,
-		controlplanev1.GroupVersion.WithKind(adoptedControlPlaneKind))}
+		controlplanev1.GroupVersion.WithKind(controlplanev1.AdoptedControlPlaneKind.Kind))}
 	s.Data = data
 }
 
@@ -455,7 +454,7 @@ func fillSecret(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, c
 // UIDs, because a restore from backup or a move changes UIDs.
 func ownedBy(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane) bool {
 	owner := metav1.GetControllerOf(s)
-	if owner == nil || owner.Kind != adoptedControlPlaneKind || owner.Name != adopted.Name {
+	if owner == nil || owner.Kind != controlplanev1.AdoptedControlPlaneKind.Kind || owner.Name != adopted.Name {
 		return false
 	}
 	gv, err := schema.ParseGroupVersion(owner.APIVersion)
@@ -488,7 +487,7 @@ func clusterToAdoptedControlPlane(_ context.Context, o client.Object) []reconcil
 // plane is of another kind.
 func adoptedControlPlaneOf(cluster *clusterv1.Cluster) string {
 	ref := cluster.Spec.ControlPlaneRef
-	if ref.APIGroup != controlplanev1.GroupVersion.Group || ref.Kind != adoptedControlPlaneKind {
+	if ref.GroupKind() != controlplanev1.AdoptedControlPlaneKind {
 		return ""
 	}
 	return ref.Name

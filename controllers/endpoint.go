@@ -35,6 +35,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/predicates"
+	"github.com/drover-io/drover/internal/record"
 )
 
 // defaultPort is the port of an API server whose endpoint names none: kubeadm's.
@@ -48,7 +49,8 @@ type EndpointReconciler struct {
 	APIReader client.Reader
 	Accounts  *fleet.Accounts
 	Recorder  events.EventRecorder
-	// Log gets one line for each hook that is set or removed.
+	// Log gets one line for each step in the life of a load balancer, and for each hook that is set or
+	// removed.
 	Log logr.Logger
 	// Namespace is the namespace that this manager works in; empty for all.
 	Namespace string
@@ -102,6 +104,21 @@ func (s *endpointScope) reference() cloud.Reference {
 // isRecorded reports whether the load balancer is known to have been created, or the virtual IP to
 // be reserved.
 func (s *endpointScope) isRecorded() bool { return s.Spec.ControlPlaneEndpoint.IsValid() }
+
+// says reports whether the status already has a reason.
+func (s *endpointScope) says(reason string) bool {
+	return conditions.GetReason(s.DroverCluster, infrav1.EndpointReadyCondition) == reason
+}
+
+// recordBalancer writes a line about the load balancer. address is "" while it has none.
+func (r *EndpointReconciler) recordBalancer(s *endpointScope, what, address string, more ...any) {
+	r.Log.Info(what, append([]any{
+		record.Cluster, record.Key(s.Namespace, s.Labels[clusterv1.ClusterNameLabel]),
+		record.Account, record.Key(s.Namespace, s.Spec.Endpoint.LoadBalancer.AccountRef.Name),
+		record.Resource, address,
+		record.Token, s.Spec.Creation.LoadBalancerToken,
+	}, more...)...)
+}
 
 // Reconcile brings the endpoint of one cluster up to date.
 func (r *EndpointReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
@@ -216,6 +233,9 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 		return reconcile.Result{}, err
 	}
 	_, unsent := r.Unsent.LoadAndDelete(s.Spec.Creation.LoadBalancerToken)
+	if unsent {
+		r.recordBalancer(s, "Creating the load balancer", "")
+	}
 	// A create in progress continues when the manager is asked to stop, to get its answer.
 	balancer, err := s.account.EnsureBalancer(context.WithoutCancel(ctx), cloud.BalancerRequest{
 		Token: s.Spec.Creation.LoadBalancerToken, OwnershipID: s.Spec.Creation.OwnershipID, Recorded: s.isRecorded(), MaybeSent: !unsent,
@@ -223,6 +243,9 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 		Spec: &s.Spec.Endpoint.LoadBalancer.Cloud,
 	})
 	if s.isRecorded() && cloud.CodeOf(err) == cloud.NotFound {
+		if !s.says(infrav1.LoadBalancerLostReason) {
+			r.recordBalancer(s, "The load balancer is gone", s.Spec.ControlPlaneEndpoint.Host, record.By, record.Cloud)
+		}
 		setEndpoint(s, metav1.ConditionFalse, infrav1.LoadBalancerLostReason, fmt.Sprintf(
 			"The load balancer at %s no longer exists. It is not created again, because machines and kubeconfigs have its address: create a new cluster", s.Spec.ControlPlaneEndpoint.Host))
 		return r.requeueAfter(s, err), r.removeHooks(ctx, machines, (*target).isDeleted)
@@ -239,8 +262,11 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 			return r.removeExpiredHooks(ctx, machines) // the load balancer's progress comes as an event
 		}
 		b := balancer.Balancer
-		return reconcile.Result{}, r.record(ctx, s, clusterv1.APIEndpoint{Host: b.Address, Port: b.Port},
-			b.Zones) // the record comes back as an event
+		err := r.record(ctx, s, clusterv1.APIEndpoint{Host: b.Address, Port: b.Port}, b.Zones) // it comes back as an event
+		if err == nil {
+			r.recordBalancer(s, "Recorded the load balancer", b.Address)
+		}
+		return reconcile.Result{}, err
 	}
 	reportTargets(s, balancer.Balancer)
 	isLast := !slices.ContainsFunc(machines, func(t target) bool { return !t.isDeleted() }) // nothing would take over
@@ -279,6 +305,7 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 		r.Recorder.Eventf(s.DroverCluster, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
 			"The load balancer at %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it",
 			s.Spec.ControlPlaneEndpoint.Host, s.Spec.Creation.LoadBalancerToken)
+		r.recordBalancer(s, "Leaving the load balancer", s.Spec.ControlPlaneEndpoint.Host, record.By, record.Abandoned)
 		return reconcile.Result{}, releaseCluster(ctx, r.Client, s.DroverCluster, infrav1.EndpointFinalizer)
 	}
 	left, err := machinesThatRemain(ctx, r.Client, r.APIReader,
@@ -302,11 +329,18 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 	switch {
 	case deletion.Gone:
 		s.account.Forget(s.Spec.Creation.LoadBalancerToken)
-		return reconcile.Result{}, releaseCluster(ctx, r.Client, s.DroverCluster, infrav1.EndpointFinalizer)
+		if err := releaseCluster(ctx, r.Client, s.DroverCluster, infrav1.EndpointFinalizer); err != nil {
+			return reconcile.Result{}, err
+		}
+		r.recordBalancer(s, "The load balancer is deleted", s.Spec.ControlPlaneEndpoint.Host, record.By, record.ClusterDeleted)
+		return reconcile.Result{}, nil
 	case deletion.Err != nil:
 		setEndpoint(s, metav1.ConditionFalse, endpointReason(deletion.Err),
 			fmt.Sprintf("Deleting the load balancer failed and will be retried: %v; %s", deletion.Err, hint))
 	default:
+		if !s.says(infrav1.DeletingReason) {
+			r.recordBalancer(s, "Deleting the load balancer", s.Spec.ControlPlaneEndpoint.Host, record.By, record.ClusterDeleted)
+		}
 		setEndpoint(s, metav1.ConditionFalse, infrav1.DeletingReason, "Waiting for the cloud to delete the load balancer")
 	}
 	return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil

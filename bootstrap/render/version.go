@@ -37,13 +37,25 @@ func (in Input) version() (*version.Version, error) {
 		return nil, errors.New("the version of the cluster's API server is not known")
 	}
 	switch {
-	case kubelet.Major() != server.Major() || kubelet.Minor() > server.Minor():
+	case isNewer(kubelet, server):
 		return nil, fmt.Errorf("the Machine's version %s is newer than the API server's %s: upgrade the control plane first", kubelet, server)
 	case kubelet.Minor()+oldestKubelet < server.Minor():
 		return nil, fmt.Errorf("the Machine's version %s is more than %d minor releases behind the API server's %s", kubelet, oldestKubelet,
 			server)
 	}
 	return kubelet, in.checkContainerd(kubelet)
+}
+
+// IsNewer reports whether a kubelet's version is of a newer minor release than its API server's. If
+// one of them is no version, it is not known to be.
+func IsNewer(kubelet, server string) bool {
+	of, err := version.ParseSemantic(kubelet)
+	than, serverErr := version.ParseSemantic(server)
+	return err == nil && serverErr == nil && isNewer(of, than)
+}
+
+func isNewer(kubelet, server *version.Version) bool {
+	return kubelet.Major() != server.Major() || kubelet.Minor() > server.Minor()
 }
 
 // checkContainerd checks the only version limit between a kubelet and containerd. A kubelet since

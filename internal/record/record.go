@@ -21,7 +21,7 @@ const (
 	Pool        = "pool"  // a MachineDeployment or MachineSet
 	ProviderID  = "providerID"
 	Token       = "token"
-	Resource    = "resource"    // what is no VM: its kind and ID in the cloud
+	Resource    = "resource"    // what is no VM: its kind and ID in the cloud, or a load balancer's address
 	Owner       = "ownershipID" // of the cluster, for what belongs to no machine
 	State       = "state"       // of the VM, as the status of its DroverMachine has it
 	Certificate = "certificate"

@@ -4,9 +4,13 @@ package clouds
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"k8s.io/utils/ptr"
@@ -77,6 +81,8 @@ func TestEndpoint(t *testing.T) {
 	if left := balancers.Left(cloud.TagOwnership, infra.Spec.Creation.OwnershipID); len(left) > 0 {
 		t.Errorf("%q are left", left)
 	}
+	s.Until("the record has its life", s.recorded(infra.Spec.Creation.LoadBalancerToken,
+		"Creating the load balancer", "Recorded the load balancer", "Deleting the load balancer", "The load balancer is deleted"))
 	t.Logf("calls in all: %v", s.standIn.Calls())
 	unobjected(t, s.standIn)
 }
@@ -96,5 +102,27 @@ func (s *stage) offered(zones []string) scenario.Check {
 			return fmt.Sprintf("of %q it is offered %q", all, offered), nil
 		}
 		return "", nil
+	}
+}
+
+// recorded checks that the manager's log has each line about a token once, in this order.
+func (s *stage) recorded(token string, lines ...string) scenario.Check {
+	return func(context.Context) (string, error) {
+		logs, err := filepath.Glob(filepath.Join(s.Rig.Management.Dir, "*.log"))
+		var found []string
+		for _, log := range logs {
+			raw, readErr := os.ReadFile(log)
+			err = errors.Join(err, readErr)
+			for line := range strings.Lines(string(raw)) {
+				i := slices.IndexFunc(lines, func(said string) bool { return strings.Contains(line, said) })
+				if i >= 0 && strings.Contains(line, token) {
+					found = append(found, lines[i])
+				}
+			}
+		}
+		if !slices.Equal(found, lines) {
+			return fmt.Sprintf("the log says %q", found), err
+		}
+		return "", err
 	}
 }

@@ -121,9 +121,19 @@ func TestManagementCluster(t *testing.T) {
 	step("each cloud's ClusterClass says what its flavor says", life.classes)
 	life.drover.Kill()
 	step("uninstall", func(t *testing.T) { deleteProvider(t, ctl, server) })
+	step("GitOps installs it, and removes it", func(t *testing.T) {
+		files := filepath.Join(repository, providerName, version, "infrastructure-components-default.yaml")
+		ctl.shell(t, t.TempDir(), "kubectl apply --server-side -f "+files)
+		uninstallWithout(t, ctl, server, "kubectl delete --ignore-not-found -f "+files)
+	})
 	if *operator {
 		step("the cluster-api-operator installs it", func(t *testing.T) {
 			operatorInstalls(t, management, server, filepath.Join(repository, providerName, version))
+			const remove = "kubectl -n " + namespace + " delete infrastructureprovider drover"
+			if !strings.Contains(string(read(t, root(t)+"/docs/install.md")), "`"+remove+"`") {
+				t.Errorf("the page does not say %s", remove)
+			}
+			uninstallWithout(t, ctl, server, remove)
 		})
 	}
 }
@@ -253,6 +263,27 @@ func uninstall(t *testing.T, ctl clusterctl, server client.Client) {
 		t.Errorf("there are objects: %s", left)
 	}
 	ctl.shell(t, t.TempDir(), installBlock(t, "sh", "--include-crd", ""))
+	nothingLeft(t, server)
+}
+
+// uninstallWithout tests that the same commands, with another one in place of clusterctl's, and those
+// after them leave nothing, either.
+func uninstallWithout(t *testing.T, ctl clusterctl, server client.Client, instead string) {
+	t.Helper()
+	var commands []string
+	for line := range strings.Lines(installBlock(t, "sh", "--include-crd", "")) {
+		if strings.Contains(line, "clusterctl delete") {
+			line = instead + "\n"
+		}
+		commands = append(commands, line)
+	}
+	ctl.shell(t, t.TempDir(), strings.Join(commands, "")+installBlock(t, "sh", "kubectl delete crd,", ""))
+	nothingLeft(t, server)
+}
+
+// nothingLeft waits until no object of the release is left.
+func nothingLeft(t *testing.T, server client.Client) {
+	t.Helper()
 	until(t, func(ctx context.Context) (string, error) {
 		for _, gvk := range []schema.GroupVersionKind{crdGVK, schedulingv1.SchemeGroupVersion.WithKind("PriorityClass"),
 			rbacv1.SchemeGroupVersion.WithKind("ClusterRole"), rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"),

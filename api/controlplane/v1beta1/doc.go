@@ -17,6 +17,9 @@ import (
 // GroupVersion is the API group and version of the kinds in this package.
 var GroupVersion = schema.GroupVersion{Group: "controlplane.cluster.x-k8s.io", Version: "v1beta1"}
 
+// AdoptedControlPlaneKind is the kind that a Cluster's controlPlaneRef names if it was adopted.
+var AdoptedControlPlaneKind = GroupVersion.WithKind("AdoptedControlPlane").GroupKind()
+
 // AddToScheme registers the kinds of this package.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &AdoptedControlPlane{}, &AdoptedControlPlaneList{}, &AdoptedControlPlaneTemplate{},
