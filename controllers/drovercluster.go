@@ -248,7 +248,8 @@ func (r *DroverClusterReconciler) recordFormerOwner(ctx context.Context, infra *
 			continue
 		}
 		before := account.DeepCopy()
-		all := append(account.Status.FormerOwners, infrav1.FormerOwner{OwnershipID: infra.Spec.Creation.OwnershipID, Cluster: infra.Name})
+		all := append(slices.Clone(account.Status.FormerOwners),
+			infrav1.FormerOwner{OwnershipID: infra.Spec.Creation.OwnershipID, Cluster: infra.Name})
 		account.Status.FormerOwners = all[max(len(all)-maxFormerOwners, 0):]
 		if err := patchSharedStatus(ctx, r.Client, before, account); err != nil {
 			return fmt.Errorf("recording the deleted cluster on DroverAccount %q: %w", account.Name, err)

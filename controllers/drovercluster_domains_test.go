@@ -4,6 +4,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 
@@ -121,7 +122,7 @@ func TestZonesThatAreNotKnown(t *testing.T) {
 			if missing == "" {
 				template.Status = infrav1.DroverMachineTemplateStatus{}
 			}
-			objects := append(accounts, cluster, infra)
+			objects := append(slices.Clone(accounts), cluster, infra)
 			for _, o := range []client.Object{plane, template} {
 				if o.GetName() != missing {
 					objects = append(objects, o)

@@ -192,13 +192,14 @@ func (r *DroverMachineReconciler) record(ctx context.Context, s *machineScope, p
 // createFailed says in Ready why there is no VM yet, and returns when to retry.
 func (r *DroverMachineReconciler) createFailed(s *machineScope, err error) reconcile.Result {
 	var queued *cloud.Queued
-	if errors.As(err, &queued) {
+	switch {
+	case errors.As(err, &queued):
 		// The message does not say how long: a status write for each machine and turn would cost
 		// more than the create.
 		setNotReady(s.DroverMachine, infrav1.QueuedReason, "Waiting for a turn in the account's rate limit")
-	} else if cloud.CodeOf(err) == cloud.InvalidSpec {
+	case cloud.CodeOf(err) == cloud.InvalidSpec:
 		setNotReady(s.DroverMachine, infrav1.InvalidSpecReason, invalidSpec(&s.Spec.Cloud, s.account.Cloud().Name, cloudMessage(err)))
-	} else {
+	default:
 		setCloudError(s.DroverMachine, err)
 	}
 	after, ok := r.retries.after(s.key(), err)

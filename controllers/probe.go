@@ -101,7 +101,7 @@ func (k apiServerProbe) hasHostsCertificate(ctx context.Context, timeout time.Du
 	}
 	response, err := k.client(config).Do(request)
 	if err == nil {
-		response.Body.Close()
+		_ = response.Body.Close()
 	}
 	var host x509.HostnameError
 	return !errors.As(err, &host)

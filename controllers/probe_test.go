@@ -307,8 +307,8 @@ func TestNextProbe(t *testing.T) {
 			t.Errorf("the next probe comes after %s, want %s and up to a quarter more", got, least)
 		}
 	}
-	for _, seconds := range []time.Duration{10, 20, 40, 60, 60} {
-		between(seconds * time.Second)
+	for _, least := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute} {
+		between(least)
 	}
 	setCondition(adopted, clusterv1.AvailableCondition, metav1.ConditionTrue, controlplanev1.AvailableReason, "")
 	between(time.Minute)

@@ -176,7 +176,7 @@ func spanID(trace uuid.UUID, name string) []byte {
 
 // attributes returns those of the pairs of name and value whose value is not empty.
 func attributes(pairs ...string) (all []*commonpb.KeyValue) {
-	for i := 0; i < len(pairs); i += 2 {
+	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
 			all = append(all, &commonpb.KeyValue{Key: pairs[i],
 				Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: pairs[i+1]}}})

@@ -33,7 +33,7 @@ func TestEnsure(t *testing.T) {
 	g := NewWithT(t)
 	ctx, workload := t.Context(), fake.NewClientBuilder().Build()
 	now := time.Now().Truncate(time.Second)
-	in := func(d time.Duration) time.Time { return now.Add(d) }
+	in := now.Add
 	stored := func() *corev1.Secret {
 		secret := &corev1.Secret{}
 		g.Expect(workload.Get(ctx, Key(text), secret)).To(Succeed())

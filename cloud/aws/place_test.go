@@ -106,7 +106,7 @@ func TestNoPlace(t *testing.T) {
 						return http.DefaultTransport.RoundTrip(r)
 					}
 					body := "<GetCallerIdentityResponse><GetCallerIdentityResult>" + result + "</GetCallerIdentityResult></GetCallerIdentityResponse>"
-					return &http.Response{StatusCode: 200, Body: newBody(body), Header: http.Header{}, Request: r}, nil
+					return &http.Response{StatusCode: http.StatusOK, Body: newBody(body), Header: http.Header{}, Request: r}, nil
 				})
 			})
 			info, err := d.Probe(t.Context())
@@ -204,7 +204,7 @@ func TestPageAlwaysTooLarge(t *testing.T) {
 	d := connect(t, &ec2stub.Cloud{URL: "http://127.0.0.1:1"}, func(c *cloud.Config) {
 		c.Connect = through(func(r *http.Request) (*http.Response, error) {
 			calls++
-			return &http.Response{StatusCode: 200, Body: newBody(""), ContentLength: driverkit.MaxAnswer + 1, Header: http.Header{}, Request: r}, nil
+			return &http.Response{StatusCode: http.StatusOK, Body: newBody(""), ContentLength: driverkit.MaxAnswer + 1, Header: http.Header{}, Request: r}, nil
 		})
 	})
 	_, err := d.List(t.Context())

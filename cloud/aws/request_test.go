@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"testing"
@@ -111,7 +112,7 @@ func TestFields(t *testing.T) {
 			for _, nic := range in.NetworkInterfaces {
 				all = append(all, aws.ToString(nic.InterfaceType)+" "+aws.ToString(nic.SubnetId))
 			}
-			return append(all, string('0'+rune(*in.NetworkInterfaces[1].NetworkCardIndex)))
+			return append(all, fmt.Sprint(*in.NetworkInterfaces[1].NetworkCardIndex))
 		}, []string{"efa subnet-0a1", "efa-only subnet-0a1", " subnet-0a1", " subnet-0a1", "1"}},
 		"profile": {func(m *infrav1.AWSMachine) { m.InstanceProfile = "nodes" },
 			func(in *ec2.RunInstancesInput) any { return *in.IamInstanceProfile.Name }, "nodes"},

@@ -34,8 +34,8 @@ func TestRealAccount(t *testing.T) {
 	if text == "" {
 		t.Skip("DROVER_AZURE_REAL is not set: no real subscription was asked")
 	}
-	var real realAccount
-	if err := json.Unmarshal([]byte(text), &real); err != nil {
+	var account realAccount
+	if err := json.Unmarshal([]byte(text), &account); err != nil {
 		t.Fatal(err)
 	}
 	secret := map[string][]byte{}
@@ -45,14 +45,15 @@ func TestRealAccount(t *testing.T) {
 	}
 	d, err := newDriver(cloud.Config{
 		Account: &infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"},
-			Cloud: infrav1.AccountCloud{Azure: &real.AzureAccount}},
+			Cloud: infrav1.AccountCloud{Azure: &account.AzureAccount}},
 		Credentials: secret, Connect: conformance.Through(http.DefaultTransport),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wholeLife(t, d.(*driver), &infrav1.AzureMachine{
-		VMSize: real.Size, Image: infrav1.AzureImage{ID: real.Image}, NetworkInterfaces: []infrav1.AzureNetworkInterface{{SubnetID: real.Subnet}},
+		VMSize: account.Size, Image: infrav1.AzureImage{ID: account.Image},
+		NetworkInterfaces: []infrav1.AzureNetworkInterface{{SubnetID: account.Subnet}},
 	}, 5*time.Second)
 }
 

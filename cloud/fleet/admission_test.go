@@ -318,7 +318,7 @@ func TestAccountsTakeTurns(t *testing.T) {
 					}
 				}
 				q.wait()
-				accounts := time.Duration(len(others) + 1)
+				accounts := len(others) + 1
 				for team, n := range others {
 					var made []time.Duration
 					for i := range n {
@@ -326,7 +326,7 @@ func TestAccountsTakeTurns(t *testing.T) {
 					}
 					slices.Sort(made)
 					for i, took := range made {
-						if turns := accounts * time.Duration(i+1); took > turns*500*time.Millisecond+time.Second {
+						if turns := accounts * (i + 1); took > time.Duration(turns)*500*time.Millisecond+time.Second {
 							t.Errorf("machine %d of %s is made after %s, want %d turns of half a second", i, team, took, turns)
 						}
 					}

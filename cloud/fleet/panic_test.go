@@ -170,7 +170,7 @@ func (s *session) setBad(t *testing.T) *Account {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.recordPlace(testPlace)
+	_ = a.recordPlace(testPlace)
 	return a
 }
 

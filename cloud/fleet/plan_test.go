@@ -14,15 +14,15 @@ import (
 func TestPlan(t *testing.T) {
 	const none = time.Duration(-1) // nothing until the loop is woken
 	now := time.Now()
-	at := func(d time.Duration) time.Time { return now.Add(d) }
+	at := now.Add
 	deletes := func(begun bool, change func(*machine)) *machine {
 		m := &machine{phase: deleting, requested: now, due: now, deletion: deletion{started: begun}}
 		change(m)
 		return m
 	}
-	many := func(n int, make func() *machine) (all []*machine) {
+	many := func(n int, each func() *machine) (all []*machine) {
 		for range n {
-			all = append(all, make())
+			all = append(all, each())
 		}
 		return all
 	}

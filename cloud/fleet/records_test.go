@@ -35,8 +35,8 @@ func TestRecordsAreShared(t *testing.T) {
 				if err = errors.Join(err, otherErr); err != nil {
 					t.Fatal(err)
 				}
-				second.recordPlace(testPlace)
-				other.recordPlace(testPlace)
+				_ = second.recordPlace(testPlace)
+				_ = other.recordPlace(testPlace)
 				for _, a := range []*Account{second, other} {
 					for _, ref := range refs {
 						a.Observe(ref, true)

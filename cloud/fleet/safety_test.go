@@ -388,7 +388,7 @@ func TestLimitsOfAnother(t *testing.T) {
 			return a
 		}
 		other("unproven", testPlace)
-		other("proven", testPlace).recordPlace(testPlace)
+		_ = other("proven", testPlace).recordPlace(testPlace)
 		a := s.account(t)
 		time.Sleep(5 * time.Second) // until the burst is available
 		for i := range 5 {

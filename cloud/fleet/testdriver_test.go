@@ -275,7 +275,7 @@ func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account
 		t.Fatal(err)
 	}
 	if cfg.Place == testPlace {
-		a.recordPlace(testPlace) // as a probe does, without a call
+		_ = a.recordPlace(testPlace) // as a probe does, without a call
 	}
 	return a
 }

@@ -136,7 +136,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if err := t.waitForTurn(req, op); err != nil {
 		if req.Body != nil {
-			req.Body.Close() // a RoundTripper must close it, even if it fails
+			_ = req.Body.Close() // a RoundTripper must close it, even if it fails
 		}
 		return nil, err
 	}

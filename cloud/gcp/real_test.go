@@ -34,8 +34,8 @@ func TestRealAccount(t *testing.T) {
 	if text == "" {
 		t.Skip("DROVER_GCP_REAL is not set: no real project was asked")
 	}
-	var real realAccount
-	if err := json.Unmarshal([]byte(text), &real); err != nil {
+	var account realAccount
+	if err := json.Unmarshal([]byte(text), &account); err != nil {
 		t.Fatal(err)
 	}
 	key, err := os.ReadFile(os.Getenv("GOOGLE_APPLICATION_CREDENTIALS"))
@@ -44,15 +44,15 @@ func TestRealAccount(t *testing.T) {
 	}
 	d, err := newDriver(cloud.Config{
 		Account: &infrav1.DroverAccountSpec{CredentialsRef: infrav1.LocalReference{Name: "c"},
-			Cloud: infrav1.AccountCloud{GCP: &real.GCPAccount}},
+			Cloud: infrav1.AccountCloud{GCP: &account.GCPAccount}},
 		Credentials: map[string][]byte{keyCredentials: key}, Connect: conformance.Through(http.DefaultTransport),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wholeLife(t, d.(*driver), &infrav1.GCPMachine{
-		MachineType: real.MachineType, Image: infrav1.GCPImage{Name: real.Image, Project: real.ImageProject},
-		NetworkInterfaces: []infrav1.GCPNetworkInterface{{Subnetwork: real.Subnetwork}},
+		MachineType: account.MachineType, Image: infrav1.GCPImage{Name: account.Image, Project: account.ImageProject},
+		NetworkInterfaces: []infrav1.GCPNetworkInterface{{Subnetwork: account.Subnetwork}},
 	}, 2*time.Second)
 }
 

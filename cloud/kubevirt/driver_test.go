@@ -175,11 +175,11 @@ func TestWithoutCDI(t *testing.T) {
 			volumes(w)
 		})
 	}
-	_, err := answer(func(w http.ResponseWriter) { http.Error(w, "404 page not found", 404) }).List(t.Context())
+	_, err := answer(func(w http.ResponseWriter) { http.Error(w, "404 page not found", http.StatusNotFound) }).List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = answer(func(w http.ResponseWriter) { write(w, 403, refusal(403, metav1.StatusReasonForbidden, "no")) }).List(t.Context())
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
-	_, err = answer(func(w http.ResponseWriter) { w.WriteHeader(503) }).List(t.Context())
+	_, err = answer(func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) }).List(t.Context())
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
 }
 

@@ -36,7 +36,7 @@ func FuzzStream(f *testing.F) {
 	f.Add(`{"type":"DELETED","object":null}`)
 	f.Fuzz(func(t *testing.T, body string) {
 		answer := roundTripper(func(r *http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"application/json"}},
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
 				Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 		})
 		to := endpoint{server: &url.URL{Scheme: "https", Host: "10.0.0.1"}, bearer: func() (string, error) { return "", nil }}

@@ -230,7 +230,7 @@ func (d *driver) dependants(ctx context.Context, ports []port, tokens []string, 
 	if err != nil {
 		return nil, err
 	}
-	all = append(addresses, disks...)
+	all = slices.Concat(addresses, disks)
 	holds := map[string]bool{} // tokens
 	for _, r := range all {
 		holds[r.Token] = true

@@ -60,7 +60,7 @@ func (m vm) addresses(chosen choice) []clusterv1.MachineAddress {
 			}
 		}
 	}
-	all := append(first, others...)
+	all := slices.Concat(first, others)
 	if name := m.text(option(optionHost)); name != "" {
 		all = append(all, clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: name})
 	}

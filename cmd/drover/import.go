@@ -100,7 +100,8 @@ Each step can be interrupted anywhere and run again. It ends with code 0 if it i
 	o.management.addFlags(f)
 	f.Lookup("namespace").Usage = "Namespace of the Cluster that the machines get into. Default: that of the kubeconfig's context."
 	o.clouds.AddFlags(f)
-	f.StringVar(&o.from, "from", "", "Path to the kubeconfig of the cluster that has "+system.Name+"'s objects. Default: the management cluster.")
+	f.StringVar(&o.from, "from", "", "Path to the kubeconfig of the cluster that has "+system.Name+
+		"'s objects. Default: the management cluster.")
 	f.StringVar(&o.fromNamespace, "from-namespace", "", "Namespace of "+system.Name+"'s objects. Required.")
 	f.StringVar(&o.nodes, "nodes", "", "Path to the kubeconfig of the cluster that has the Nodes. Default: the cluster of --from.")
 	f.StringVar(&o.cluster, "cluster", "", "Name of the adopted Cluster that the machines get into. Required.")

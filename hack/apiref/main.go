@@ -110,13 +110,14 @@ func (r *reference) kind(crd apiextensionsv1.CustomResourceDefinition, version a
 // field prints the row of a field and, below it, those of its fields.
 func (r *reference) field(kind, path string, schema apiextensionsv1.JSONSchemaProps, required bool) {
 	inner, innerPath := schema, path
-	for {
-		if inner.Items != nil && inner.Items.Schema != nil {
+	for done := false; !done; {
+		switch {
+		case inner.Items != nil && inner.Items.Schema != nil:
 			inner, innerPath = *inner.Items.Schema, innerPath+"[]"
-		} else if inner.AdditionalProperties != nil && inner.AdditionalProperties.Schema != nil {
+		case inner.AdditionalProperties != nil && inner.AdditionalProperties.Schema != nil:
 			inner, innerPath = *inner.AdditionalProperties.Schema, innerPath+"{}"
-		} else {
-			break
+		default:
+			done = true
 		}
 	}
 	meaning := []string{paragraph(schema.Description)}

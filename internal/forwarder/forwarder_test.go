@@ -521,8 +521,7 @@ func TestBytesInFlight(t *testing.T) {
 		t.Errorf("another namespace: %v", err)
 	}
 	close(hold)
-	<-results
-	<-results
+	_, _ = <-results, <-results
 	NewWithT(t).Eventually(f.answers.Used).WithArguments(blue.Namespace).WithTimeout(time.Minute).Should(BeZero(), "bytes are still counted")
 	if err := get(t, config, "/version"); err != nil {
 		t.Errorf("after the others have ended: %v", err)

@@ -52,7 +52,7 @@ func count(t *testing.T, decoder *json.Decoder) (elements int64, items, keys, de
 	for {
 		token, err := decoder.Token()
 		if err != nil {
-			return
+			return elements, items, keys, deepest
 		}
 		d, isDelim := token.(json.Delim)
 		if isDelim && (d == ']' || d == '}') {

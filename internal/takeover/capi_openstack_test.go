@@ -180,7 +180,7 @@ func TestFindingsOfClusterAPIOnOpenStack(t *testing.T) {
 func TestClusterAPIChoicesOnOpenStack(t *testing.T) {
 	t.Parallel()
 	const at, cluster = "spec.template.spec.", "OpenStackCluster"
-	print := func(t *testing.T, w *capiWorld) string {
+	printed := func(t *testing.T, w *capiWorld) string {
 		t.Helper()
 		var out strings.Builder
 		if err := w.target.PrintYAML(&out, w.plan()); err != nil {
@@ -235,10 +235,10 @@ func TestClusterAPIChoicesOnOpenStack(t *testing.T) {
 			t.Parallel()
 			w := newCAPIServers(t)
 			g := NewWithT(t)
-			g.Expect(print(t, w)).NotTo(ContainSubstring(c.want), cluster)
+			g.Expect(printed(t, w)).NotTo(ContainSubstring(c.want), cluster)
 			c.change(w)
 			g.Expect(w.plan().Blocked()).To(Equal(0), "%+v", w.plan().Findings)
-			g.Expect(print(t, w)).To(ContainSubstring(c.want))
+			g.Expect(printed(t, w)).To(ContainSubstring(c.want))
 		})
 	}
 }

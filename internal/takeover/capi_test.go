@@ -275,7 +275,7 @@ func TestFindingsOfClusterAPI(t *testing.T) {
 func TestClusterAPIChoices(t *testing.T) {
 	t.Parallel()
 	const at = "spec.template.spec."
-	print := func(t *testing.T, w *capiWorld) string {
+	printed := func(t *testing.T, w *capiWorld) string {
 		t.Helper()
 		var out strings.Builder
 		if err := w.target.PrintYAML(&out, w.plan()); err != nil {
@@ -287,9 +287,9 @@ func TestClusterAPIChoices(t *testing.T) {
 		t.Parallel()
 		w := newCAPIWorld(t)
 		g := NewWithT(t)
-		g.Expect(print(t, w)).To(ContainSubstring("cpuOptions"))
+		g.Expect(printed(t, w)).To(ContainSubstring("cpuOptions"))
 		set(&w.Templates[0], at+"cpuOptions", map[string]any{"nestedVirtualization": "disabled", "confidentialCompute": "Disabled"})
-		g.Expect(print(t, w)).NotTo(ContainSubstring("cpuOptions"))
+		g.Expect(printed(t, w)).NotTo(ContainSubstring("cpuOptions"))
 	})
 	t.Run("Ignition's proxy", func(t *testing.T) {
 		t.Parallel()
@@ -333,10 +333,10 @@ func TestClusterAPIChoices(t *testing.T) {
 			t.Parallel()
 			w := newCAPIWorld(t)
 			g := NewWithT(t)
-			g.Expect(print(t, w)).NotTo(ContainSubstring(c.want))
+			g.Expect(printed(t, w)).NotTo(ContainSubstring(c.want))
 			c.change(w)
 			g.Expect(w.plan().Blocked()).To(Equal(0))
-			g.Expect(print(t, w)).To(ContainSubstring(c.want))
+			g.Expect(printed(t, w)).To(ContainSubstring(c.want))
 		})
 	}
 }

@@ -5,6 +5,7 @@ package takeover
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,7 +51,7 @@ func imageOnKubeVirt(m *infrav1.KubeVirtMachine) string {
 }
 
 // quantity returns an amount in units of 1<<shift, rounded up, as Drover has it; 0 for none.
-func (s findings) quantity(field, text string, shift int) int64 {
+func (s findings) quantity(field, text string, shift int) int32 {
 	if text == "" {
 		return 0
 	}
@@ -59,11 +60,18 @@ func (s findings) quantity(field, text string, shift int) int64 {
 		s.addRefused(field, "it is %q: %s", text, err)
 		return 0
 	}
-	n := (q.Value() + 1<<shift - 1) >> shift
+	n := q.Value() >> shift
+	if n<<shift != q.Value() {
+		n++
+	}
+	if n < 0 || n > math.MaxInt32 {
+		s.addRefused(field, "it is %s, which no machine can have", text)
+		return 0
+	}
 	if unit := map[int]string{20: "MiB", 30: "GiB"}[shift]; unit != "" && n<<shift != q.Value() {
 		s.addNote(field, "it is %s: new machines get %d %s", text, n, unit)
 	}
-	return n
+	return int32(n)
 }
 
 // nodes returns the condition that a node's label has one of the values, or, without any, that the

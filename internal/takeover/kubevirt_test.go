@@ -187,3 +187,33 @@ func TestFindingsOnKubeVirt(t *testing.T) {
 		}, Noted, "VM x", "", "is of no Machine"},
 	})
 }
+
+// TestQuantity: a quantity is rounded up to whole units, and one that no machine can have is refused
+// instead of being taken for another.
+func TestQuantity(t *testing.T) {
+	t.Parallel()
+	for text, c := range map[string]struct {
+		shift    int
+		want     int32
+		severity Severity // "" for none
+	}{
+		"":                    {0, 0, ""},
+		"4":                   {0, 4, ""},
+		"8Gi":                 {20, 8192, ""},
+		"1500M":               {20, 1431, Noted},
+		"4294967300":          {0, 0, Refused}, // 4 in 32 bits
+		"-1":                  {0, 0, Refused},
+		"9223372036854775807": {30, 0, Refused},
+		"many":                {0, 0, Refused},
+	} {
+		plan := &Plan{}
+		got := findings{plan: plan}.quantity("f", text, c.shift)
+		severity := Severity("")
+		if len(plan.Findings) > 0 {
+			severity = plan.Findings[0].Severity
+		}
+		if got != c.want || severity != c.severity {
+			t.Errorf("%q is %d (%s), want %d (%s)", text, got, severity, c.want, c.severity)
+		}
+	}
+}

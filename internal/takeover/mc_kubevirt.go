@@ -178,14 +178,14 @@ func (s findings) mcKubeVirtSize(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) {
 			m.Instancetype.Kind, i.Name)
 		return
 	}
-	m.MemoryMiB = s.quantity(at+"template.memory", s.text(at+"template.memory", vm.Template.Memory), 20)
-	cores := int64(vm.Template.VCPUs.Cores)
+	m.MemoryMiB = int64(s.quantity(at+"template.memory", s.text(at+"template.memory", vm.Template.Memory), 20))
+	cores := vm.Template.VCPUs.Cores
 	if cpus := s.text(at+"template.cpus", vm.Template.CPUs); cores == 0 && cpus != "" {
 		cores = s.quantity(at+"template.cpus", cpus, 0)
 		s.addLost(at+"template.cpus", "new machines have %d CPUs, of which KubeVirt reserves a part (cpuAllocationRatio), not all", cores)
 	}
 	if cores > 0 {
-		m.CPU = infrav1.KubeVirtCPU{Cores: int32(cores), Sockets: 1, Threads: 1}
+		m.CPU = infrav1.KubeVirtCPU{Cores: cores, Sockets: 1, Threads: 1}
 	}
 }
 
@@ -207,7 +207,7 @@ func (s findings) mcKubeVirtDisks(m *infrav1.KubeVirtMachine, vm *mcKubeVirtVM) 
 	}
 	volume := func(field string, disk mcKubeVirtDisk) *infrav1.KubeVirtDataVolume {
 		return &infrav1.KubeVirtDataVolume{
-			Source: source, SizeGiB: int32(s.quantity(field+".size", s.text(field+".size", disk.Size), 30)),
+			Source: source, SizeGiB: s.quantity(field+".size", s.text(field+".size", disk.Size), 30),
 			StorageClassName: s.text(field+".storageClassName", disk.StorageClassName), AccessMode: corev1.PersistentVolumeAccessMode(mode),
 		}
 	}

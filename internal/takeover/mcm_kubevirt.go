@@ -108,7 +108,7 @@ func (s findings) kubevirtSize(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
 		return fmt.Sprint(from[key])
 	}
 	cpus := cmp.Or(text(spec.Resources.Limits, "cpu"), text(spec.Resources.Requests, "cpu"))
-	m.CPU = infrav1.KubeVirtCPU{Cores: int32(s.quantity(at+"resources", cpus, 0)), Sockets: 1, Threads: 1}
+	m.CPU = infrav1.KubeVirtCPU{Cores: s.quantity(at+"resources", cpus, 0), Sockets: 1, Threads: 1}
 	cpu, dedicated := infrav1.KubeVirtCPU{}, false
 	if s.known(at+"cpu", spec.CPU, map[string]any{
 		"cores": &cpu.Cores, "sockets": &cpu.Sockets, "threads": &cpu.Threads, "model": &cpu.Model, "dedicatedCpuPlacement": &dedicated,
@@ -120,7 +120,7 @@ func (s findings) kubevirtSize(m *infrav1.KubeVirtMachine, spec *mcmKubeVirt) {
 	}
 	var guest string
 	s.known(at+"memory", spec.Memory, map[string]any{"guest": &guest})
-	m.MemoryMiB = s.quantity(at+"resources", cmp.Or(guest, text(spec.Resources.Requests, "memory")), 20)
+	m.MemoryMiB = int64(s.quantity(at+"resources", cmp.Or(guest, text(spec.Resources.Requests, "memory")), 20))
 	s.addNote(at+"resources.requests", "of new machines' CPUs, KubeVirt reserves a part (cpuAllocationRatio), unless they are dedicated")
 	if len(spec.Resources.Limits) > 0 {
 		s.addLost(at+"resources.limits", "new machines' pods have no limits, but those that KubeVirt sets")
@@ -205,7 +205,7 @@ func (s findings) kubevirtVolume(field string, from map[string]any) *infrav1.Kub
 	if len(modes) > 0 {
 		v.AccessMode = modes[0]
 	}
-	v.SizeGiB = int32(s.quantity(field+".pvc.resources", resources.Requests.Storage, 30))
+	v.SizeGiB = s.quantity(field+".pvc.resources", resources.Requests.Storage, 30)
 	v.Source = s.kubevirtSource(field+".source", source)
 	return v
 }

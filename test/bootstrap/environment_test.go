@@ -161,7 +161,7 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 		}
 		stopped = true
 		cancel()
-		<-done // the error means that it did not stop in time, which a crash does not either
+		_ = <-done // the error means that it did not stop in time, which a crash does not either
 		forTests.Shutdown()
 	}
 	t.Cleanup(stop)

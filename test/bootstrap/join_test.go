@@ -5,6 +5,7 @@ package bootstrap
 import (
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,7 +53,7 @@ func (e *environment) droverMachine(t *testing.T, machine *clusterv1.Machine, ip
 	}
 	g.Expect(e.Create(t.Context(), cm)).To(Succeed())
 	e.patchStatus(g, cm, func() {
-		cm.Status.Addresses = append(more, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: ip})
+		cm.Status.Addresses = append(slices.Clone(more), clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: ip})
 	})
 }
 

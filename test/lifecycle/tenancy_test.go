@@ -162,7 +162,7 @@ func TestReferencesHaveNoNamespace(t *testing.T) {
 		"cluster": {infrav1.GroupVersion.String(), "DroverCluster", "spec.accountRefs", map[string]any{
 			"accountRefs": []any{map[string]any{"name": "a", "namespace": "other"}}}},
 	} {
-		make := func() *unstructured.Unstructured {
+		object := func() *unstructured.Unstructured {
 			u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": o.apiVersion, "kind": o.kind}}
 			u.Object["spec"] = (&unstructured.Unstructured{Object: o.spec}).DeepCopy().Object
 			u.SetNamespace(s.Namespace)
@@ -170,11 +170,11 @@ func TestReferencesHaveNoNamespace(t *testing.T) {
 			return u
 		}
 		strict := client.WithFieldValidation(env.client, metav1.FieldValidationStrict)
-		err := strict.Create(s.ctx, make())
+		err := strict.Create(s.ctx, object())
 		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "unknown field") || !strings.Contains(err.Error(), o.path) {
 			t.Errorf("%s: a namespace in %s is answered with %v, want it refused as unknown", o.kind, o.path, err)
 		}
-		lenient := make()
+		lenient := object()
 		if err := client.WithFieldValidation(env.client, metav1.FieldValidationIgnore).Create(s.ctx, lenient); err != nil {
 			t.Errorf("%s: %v", o.kind, err)
 			continue

@@ -56,7 +56,8 @@ func TestInstalledTools(t *testing.T) {
 	_, etcd, err := FindModule(t.Context(), "hack/tools", "go.etcd.io/etcd/server/v3")
 	g.Expect(err).NotTo(HaveOccurred())
 	minor := kubernetes[:strings.LastIndex(kubernetes, ".")]
-	older := kubernetes[:strings.Index(kubernetes, ".")] + ".1.0"
+	major, _, _ := strings.Cut(kubernetes, ".")
+	older := major + ".1.0"
 
 	bin := t.TempDir()
 	goWithoutBuild(t, bin, "")
@@ -109,12 +110,12 @@ func program(t *testing.T, dir, name, script string) {
 // first.
 func goWithoutBuild(t *testing.T, bin, cases string) {
 	t.Helper()
-	real, err := exec.LookPath("go")
+	installed, err := exec.LookPath("go")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	program(t, bin, "go", `case "$1 $2" in `+cases+`
 "build -v" | "list -deps") echo "no building" >&2; exit 1 ;;
 esac
-exec `+real+` "$@"`)
+exec `+installed+` "$@"`)
 }
 
 // runTool runs hack/tool for the named tools, with an empty cache, and with bin in front of PATH.

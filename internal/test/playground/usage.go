@@ -31,7 +31,7 @@ func (p *Process) Usage() (Usage, error) {
 	state := p.cmd.ProcessState
 	u := Usage{CPU: state.UserTime() + state.SystemTime()}
 	if r, ok := state.SysUsage().(*syscall.Rusage); ok {
-		u.PeakMemory = int64(r.Maxrss) * maxrssUnit
+		u.PeakMemory = r.Maxrss * maxrssUnit
 	}
 	return u, nil
 }

@@ -5,6 +5,7 @@ package kubevirt_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -51,17 +52,20 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	code := 1
 	started, err := virt.Start(ctx)
 	if err == nil {
-		defer started.Stop()
 		infra = &cluster{Cluster: started}
-		err = infra.makeTenant(ctx)
+		if err = infra.makeTenant(ctx); err == nil {
+			code = m.Run()
+		}
+		err = errors.Join(err, started.Stop())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return m.Run()
+	return code
 }
 
 // restart restarts the API server, and virt-controller, which exits when the API server restarts on

@@ -55,8 +55,9 @@ func (c *cluster) change(t testing.TB, name string, change func(*kubevirtv1.Virt
 func setCondition(kind kubevirtv1.VirtualMachineInstanceConditionType,
 	status corev1.ConditionStatus) func(*kubevirtv1.VirtualMachineInstance) {
 	return func(vmi *kubevirtv1.VirtualMachineInstance) {
-		all := slices.DeleteFunc(vmi.Status.Conditions, func(c kubevirtv1.VirtualMachineInstanceCondition) bool { return c.Type == kind })
-		vmi.Status.Conditions = append(all, kubevirtv1.VirtualMachineInstanceCondition{Type: kind, Status: status})
+		vmi.Status.Conditions = slices.DeleteFunc(vmi.Status.Conditions,
+			func(c kubevirtv1.VirtualMachineInstanceCondition) bool { return c.Type == kind })
+		vmi.Status.Conditions = append(vmi.Status.Conditions, kubevirtv1.VirtualMachineInstanceCondition{Type: kind, Status: status})
 	}
 }
 

@@ -62,8 +62,9 @@ func main() {
 		f.sizes, f.throttled, f.idle, f.idleSize = "10,100", 20, time.Minute, 100
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer cancel()
-	if err := run(ctx, f); err != nil {
+	err := run(ctx, f)
+	cancel()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}

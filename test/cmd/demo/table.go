@@ -90,7 +90,7 @@ func (t *table) update(rows []row, now time.Time) {
 		}
 	}
 	for _, r := range rows {
-		if _, new := left[r.machine]; new {
+		if _, isNew := left[r.machine]; isNew {
 			place := t.place(now)
 			*place = slot{}
 			place.set(r, now)

@@ -34,8 +34,9 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Stdin, os.Stdout); err != nil && !errors.Is(err, context.Canceled) {
+	err := run(ctx, os.Stdin, os.Stdout)
+	stop()
+	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "playground:", err)
 		os.Exit(1)
 	}

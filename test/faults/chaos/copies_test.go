@@ -57,10 +57,10 @@ func (x *tenant) copyMachine(ctx context.Context, n int, on bool) error {
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	copy := exported(&all[n%len(all)])
-	copy.Name += copied
-	x.note("   %s", copy.Name)
-	return x.rig.Client.Create(ctx, copy)
+	twin := exported(&all[n%len(all)])
+	twin.Name += copied
+	x.note("   %s", twin.Name)
+	return x.rig.Client.Create(ctx, twin)
 }
 
 func (x *tenant) removeCopies(ctx context.Context) error {

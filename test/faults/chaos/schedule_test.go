@@ -234,9 +234,9 @@ func storm(seed uint64) ([]action, simulator.Settings) {
 		all = append(all, draw(r, choices))
 	}
 	var settings simulator.Settings
-	settings.ConsistencyLag.Duration = one[time.Duration](r, 0, 0, 1, 3, 6) * time.Second
+	settings.ConsistencyLag.Duration = one(r, 0, 0, time.Second, 3*time.Second, 6*time.Second)
 	settings.PageSize = one(r, 0, 2, 5)
-	settings.Latency.Mean.Duration = one[time.Duration](r, 0, 20, 100) * time.Millisecond
+	settings.Latency.Mean.Duration = one(r, 0, 20*time.Millisecond, 100*time.Millisecond)
 	return sorted(all), settings
 }
 

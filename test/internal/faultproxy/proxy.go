@@ -167,7 +167,7 @@ func Start(o Options) (*Proxy, error) {
 	listener := mortalListener{tcp, p}
 	if upstream.Scheme != "https" {
 		p.url = "http://" + listener.Addr().String()
-		go p.server.Serve(listener)
+		go func() { _ = p.server.Serve(listener) }() // the error says that it was closed
 		return p, nil
 	}
 	roots := x509.NewCertPool()
@@ -181,7 +181,7 @@ func Start(o Options) (*Proxy, error) {
 	}
 	p.url, p.ca = "https://"+listener.Addr().String(), ca
 	p.server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
-	go p.server.ServeTLS(listener, "", "")
+	go func() { _ = p.server.ServeTLS(listener, "", "") }()
 	return p, nil
 }
 
