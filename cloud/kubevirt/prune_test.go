@@ -155,7 +155,7 @@ func TestHeartbeatsAreRateLimited(t *testing.T) {
 		last := time.Now()
 		time.Sleep(5 * time.Second)
 		cancel()
-		_ = <-ended
+		g.Expect(<-ended).To(HaveOccurred())
 		g.Expect(len(signs)).To(And(BeNumerically(">=", 9), BeNumerically("<=", 11)))
 		g.Expect(signs[len(signs)-1]).To(BeTemporally(">=", last.Add(-time.Second)), "what was said last is told in the end")
 	})
@@ -255,7 +255,9 @@ func heapOf(t testing.TB, machines int) uint64 {
 	}
 	held := int64(heap()) - int64(before)
 	cancel()
-	_ = <-ended
+	if err := <-ended; err == nil {
+		t.Error("the watch ended by itself")
+	}
 	if len(resources) != machines {
 		t.Fatalf("%d of %d machines were told", len(resources), machines)
 	}

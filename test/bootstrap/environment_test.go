@@ -161,7 +161,9 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 		}
 		stopped = true
 		cancel()
-		_ = <-done // the error means that it did not stop in time, which a crash does not either
+		if err := <-done; err != nil {
+			t.Log(err) // that it did not stop in time, which a crash does not either
+		}
 		forTests.Shutdown()
 	}
 	t.Cleanup(stop)
