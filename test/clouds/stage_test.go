@@ -57,7 +57,7 @@ type row struct {
 type standIn interface{ Calls() map[string]int }
 
 var (
-	house = rig.House{Patience: 10 * time.Minute} // hundreds of machines take long on a busy computer
+	house = rig.House{Patience: 30 * time.Minute} // hundreds of machines take long on a busy computer
 	here  row                                     // set only by TestMain
 	// ran and skipped count tests.
 	ran, skipped atomic.Int32
