@@ -12,7 +12,7 @@ VERSION ?= v0.1.0-rc.2
 IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 # What one package's tests may take before Go ends them with the stacks. Results are never taken from Go's cache (-count 1):
 # many tests run our programs, of which the cache knows nothing.
-TEST_TIMEOUT ?= 40m
+TEST_TIMEOUT ?= 60m
 # Packages of a module whose tests run at the same time: as many as there are processors. The two modules' run side by side,
 # because half of the time they wait.
 TOGETHER := $(shell getconf _NPROCESSORS_ONLN)
