@@ -19,7 +19,7 @@ TOGETHER := $(shell getconf _NPROCESSORS_ONLN)
 # `make lint` vets; here each package that one of ours imports would be, too, which takes minutes the first time.
 GOTEST := go test -vet=off -count 1
 # How long Gomega's Eventually waits where a test does not say. Its own default, a second, is too short for a busy computer.
-export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 1m
+export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 3m
 # Tests that need the whole computer, which hack/suite runs one after the other; `make test` leaves them out. Only the managers in
 # them are ours, and those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
 LONG := test/clouds test/takeover test/lifecycle test/faults/crash test/faults/chaos test/faults/orphans test/faults/outage test/security test/tools/autoscaler test/tools/monitoring test/tools/tilt test/e2e test/bootstrap/kubeadm test/cluster test/clouds/openstack test/clouds/openstack/fleet test/clouds/kubevirt test/clouds/vm

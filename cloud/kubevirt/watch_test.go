@@ -222,9 +222,9 @@ func TestResume(t *testing.T) {
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- s.follow(ctx) }()
-	g.Eventually(func() []cloud.Update { return s.of("token-2") }, "10s").Should(HaveLen(1))
+	g.Eventually(func() []cloud.Update { return s.of("token-2") }, "2m").Should(HaveLen(1))
 	cancel()
-	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
+	g.Eventually(ended, "2m").Should(Receive(HaveOccurred()))
 	g.Expect(from).To(Equal([]string{"10", "11"}))
 	g.Expect(s.of("token-1")).To(HaveLen(1))
 	g.Expect(s.count("list VirtualMachine")).To(Equal(1))
@@ -285,14 +285,14 @@ func TestOrder(t *testing.T) {
 	<-guests
 	g.Consistently(s.told, "300ms").Should(HaveLen(1), "only what was there at first")
 	close(machines)
-	g.Eventually(func() []cloud.Update { return s.of("token-1") }, "10s").Should(HaveLen(1))
+	g.Eventually(func() []cloud.Update { return s.of("token-1") }, "2m").Should(HaveLen(1))
 	g.Expect(s.of("token-1")[0].Resources).To(HaveExactElements(And(HaveField("ID", "uid-1"), HaveField("State", cloud.StateRunning))))
 	g.Expect(s.of("alone")).To(BeEmpty())
 	close(marks)
-	g.Eventually(func() []cloud.Update { return s.of("alone") }, "10s").Should(HaveLen(1))
+	g.Eventually(func() []cloud.Update { return s.of("alone") }, "2m").Should(HaveLen(1))
 	g.Expect(s.of("alone")[0].Resources).To(HaveExactElements(And(HaveField("ID", "vmi/uid-1"), HaveField("State", cloud.StateStopping))))
 	cancel()
-	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
+	g.Eventually(ended, "2m").Should(Receive(HaveOccurred()))
 }
 
 // TestHeartbeats: a heartbeat follows when every stream has sent something, also in a cluster
@@ -313,17 +313,17 @@ func TestHeartbeats(t *testing.T) {
 		s.noCDI.Store(noCDI)
 		ended := make(chan error, 1)
 		go func() { ended <- s.follow(ctx) }()
-		g.Eventually(s.told, "10s").Should(HaveLen(1))
+		g.Eventually(s.told, "2m").Should(HaveLen(1))
 		g.Consistently(s.told, "300ms").Should(HaveLen(1))
 		late = time.Now()
 		close(last)
-		g.Eventually(s.told, "10s").Should(HaveLen(2))
+		g.Eventually(s.told, "2m").Should(HaveLen(2))
 		sign := s.told()[1]
 		g.Expect(sign.All || sign.Token != "").To(BeFalse())
 		g.Expect(sign.At).To(BeTemporally("<", late))
 		g.Expect(sign.At).To(BeTemporally(">", s.told()[0].At))
 		cancel()
-		g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
+		g.Eventually(ended, "2m").Should(Receive(HaveOccurred()))
 		g.Expect(s.count("watch DataVolume")).To(Equal(map[bool]int{true: 0, false: 1}[noCDI]))
 	}
 }
@@ -345,13 +345,13 @@ func TestWatchedLater(t *testing.T) {
 		s.absentInterval = 200 * time.Millisecond
 		ended := make(chan error, 1)
 		go func() { ended <- s.follow(ctx) }()
-		g.Eventually(func() int { return s.count("list " + kind) }, "10s").Should(BeNumerically(">=", 3), "it is looked for")
+		g.Eventually(func() int { return s.count("list " + kind) }, "2m").Should(BeNumerically(">=", 3), "it is looked for")
 		g.Expect(s.count("watch " + kind)).To(BeZero())
 		isAbsent(s).Store(false)
-		g.Eventually(func() int { return s.count("watch " + kind) }, "10s").Should(Equal(1))
+		g.Eventually(func() int { return s.count("watch " + kind) }, "2m").Should(Equal(1))
 		g.Expect(s.count("list VirtualMachine")).To(Equal(2), "everything is read again")
 		cancel()
-		g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
+		g.Eventually(ended, "2m").Should(Receive(HaveOccurred()))
 	}
 }
 
@@ -373,9 +373,9 @@ func TestLabels(t *testing.T) {
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- s.follow(ctx) }()
-	g.Eventually(func() []cloud.Update { return s.of("token-2") }, "10s").Should(HaveLen(2))
+	g.Eventually(func() []cloud.Update { return s.of("token-2") }, "2m").Should(HaveLen(2))
 	cancel()
-	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
+	g.Eventually(ended, "2m").Should(Receive(HaveOccurred()))
 	g.Expect(s.of("token-1")).To(HaveExactElements(HaveField("Resources", HaveLen(1)), HaveField("Resources", BeEmpty())))
 	g.Expect(s.of("token-2")).To(HaveEach(HaveField("Resources", BeEmpty())), "it has not the name")
 	g.Expect(s.of("never-seen")).To(BeEmpty())

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -356,4 +357,5 @@ func reference(group, kind, name string) clusterv1.ContractVersionedObjectRefere
 	return clusterv1.ContractVersionedObjectReference{APIGroup: group, Kind: kind, Name: name}
 }
 
-func seconds(d time.Duration) *int32 { return ptr.To(int32(d / time.Second)) }
+// seconds returns the duration in whole seconds, of which the field holds at most 68 years.
+func seconds(d time.Duration) *int32 { return ptr.To(int32(min(d/time.Second, math.MaxInt32))) }

@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -46,6 +47,10 @@ func TestDrover(t *testing.T) {
 		g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(one), one)).To(Succeed())
 		g.Expect(one.Status.Conditions).To(ContainElement(And(HaveField("Type", "Ready"), HaveField("Status", metav1.ConditionTrue))))
 	}, patience).Should(Succeed(), "it reaches the simulated cloud")
+	kind := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "droveraccounts." + infrav1.GroupVersion.Group}}
+	kind.SetGroupVersionKind(crdKind)
+	g.Eventually(func() error { return admin.Delete(t.Context(), kind, client.DryRunAll) }, patience).Should(
+		MatchError(apierrors.IsForbidden, "IsForbidden"), "its kinds are kept, as in a release")
 
 	drover.Kill()
 	g.Expect(drover.Wait()).To(MatchError(ContainSubstring("signal: killed")))

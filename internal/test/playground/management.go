@@ -293,6 +293,13 @@ func (m *Management) InstallDrover(ctx context.Context) error {
 	if err := m.installKinds(ctx, filepath.Join(config, "crd", "bases"), s.url(), provider{label: droverLabel}); err != nil {
 		return fmt.Errorf("install Drover's kinds: %w", err)
 	}
+	policy, err := read(filepath.Join(config, "crd", "deletion_policy.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := apply(ctx, m.client, policy...); err != nil {
+		return fmt.Errorf("install the policy that keeps Drover's kinds: %w", err)
+	}
 	roles, err := read(filepath.Join(config, "rbac"))
 	if err != nil {
 		return err

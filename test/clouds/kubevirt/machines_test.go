@@ -346,7 +346,7 @@ func TestReasons(t *testing.T) {
 			_, err := d.Ensure(t.Context(), req)
 			g.Expect(err).NotTo(HaveOccurred())
 			var now cloud.Resource
-			g.Eventually(func() string { now = theInstance(t, d, req.Token); return now.Reason }, "30s",
+			g.Eventually(func() string { now = theInstance(t, d, req.Token); return now.Reason }, "2m",
 				"100ms").Should(ContainSubstring(test.reason))
 			g.Expect(now.State).To(Equal(test.state))
 			g.Expect(now.Code).To(Equal(test.code))
