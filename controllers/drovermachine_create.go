@@ -198,7 +198,8 @@ func (r *DroverMachineReconciler) createFailed(s *machineScope, err error) recon
 		// more than the create.
 		setNotReady(s.DroverMachine, infrav1.QueuedReason, "Waiting for a turn in the account's rate limit")
 	case cloud.CodeOf(err) == cloud.InvalidSpec:
-		setNotReady(s.DroverMachine, infrav1.InvalidSpecReason, invalidSpec(&s.Spec.Cloud, s.account.Cloud().Name, cloudMessage(err)))
+		setNotReady(s.DroverMachine, infrav1.InvalidSpecReason,
+			invalidSpec(&s.Spec.Cloud, s.account.Cloud().Name, s.owner.Spec.FailureDomain, cloudMessage(err)))
 	default:
 		setCloudError(s.DroverMachine, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -24,11 +25,16 @@ const (
 	maxRefusal = 700
 )
 
-// invalidSpec says which field the cloud refuses, in the cloud's words, and what to do.
-func invalidSpec(spec *infrav1.MachineCloud, name, refusal string) string {
+// invalidSpec says which field the cloud refuses, in the cloud's words, and what to do. The failure
+// domain is the one that the Machine asks for, or "".
+func invalidSpec(spec *infrav1.MachineCloud, name, domain, refusal string) string {
 	field, named := "spec.cloud."+name, fieldsIn(refusal, spec)
-	if len(named) > 0 {
+	switch {
+	case len(named) > 0:
 		field = strings.Join(named, ", ")
+	case domain != "" && hasWord(refusal, strconv.Quote(domain)):
+		return fmt.Sprintf("the Machine's spec.failureDomain: %s; correct or remove spec.template.spec.failureDomain of the "+
+			"MachineDeployment: the DroverAccount lists the account's in status.failureDomains", cloud.Clip(refusal, maxRefusal))
 	}
 	return fmt.Sprintf("%s: %s; templates can't be changed: create another DroverMachineTemplate with the field corrected, "+
 		"and set its name in the MachineDeployment", field, cloud.Clip(refusal, maxRefusal))

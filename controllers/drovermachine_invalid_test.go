@@ -8,6 +8,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
@@ -28,6 +29,24 @@ func TestInvalidSpecNamesTheField(t *testing.T) {
 	})
 }
 
+// TestInvalidFailureDomain: if the cloud refuses the zone that the Machine asks for, the message
+// names that field, which is not the template's.
+func TestInvalidFailureDomain(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		objects := fleetOf("m")
+		for _, o := range edit(objects, "m", func(m *infrav1.DroverMachine) { m.Spec.ProviderID, m.Spec.Creation.Token = "", "" }) {
+			if owner, ok := o.(*clusterv1.Machine); ok {
+				owner.Spec.FailureDomain = "sim-9z"
+			}
+		}
+		b := newBench(t, objects...)
+		b.follow("m", 10*time.Minute)
+		b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.InvalidSpecReason))
+		b.Expect(readyMessage(b.machine("m"))).To(And(HavePrefix("the Machine's spec.failureDomain: "), ContainSubstring(`"sim-9z"`),
+			ContainSubstring("spec.template.spec.failureDomain of the MachineDeployment"), Not(ContainSubstring("DroverMachineTemplate"))))
+	})
+}
+
 // TestFieldsIn: a field is named if the cloud quotes its whole value.
 func TestFieldsIn(t *testing.T) {
 	spec := infrav1.MachineCloud{AWS: &infrav1.AWSMachine{InstanceType: "m5.large",
@@ -41,7 +60,7 @@ func TestFieldsIn(t *testing.T) {
 	} {
 		NewWithT(t).Expect(fieldsIn(message, &spec)).To(Equal(want), message)
 	}
-	long := invalidSpec(&spec, "aws", strings.Repeat("x", 2000))
+	long := invalidSpec(&spec, "aws", "", strings.Repeat("x", 2000))
 	NewWithT(t).Expect(long).To(And(HavePrefix("spec.cloud.aws: "), HaveSuffix("in the MachineDeployment")))
 	NewWithT(t).Expect(len(long)).To(BeNumerically("<=", maxMessage))
 }

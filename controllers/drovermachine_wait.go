@@ -127,8 +127,8 @@ func (r *DroverMachineReconciler) missingOfAccount(ctx context.Context, s *machi
 			fmt.Sprintf("Waiting for DroverAccount %q to be connected", name)), nil
 	case !s.account.Cloud().Union.InMachine(&s.Spec.DroverMachineFields):
 		return infrav1.InvalidSpecReason, fmt.Sprintf(
-			"DroverAccount %q is for cloud %q, but this machine has the fields of another cloud: create a new template",
-			name, s.account.Cloud().Name), nil
+			"DroverAccount %q is for cloud %q, but this machine has the fields of another cloud: create another DroverMachineTemplate "+
+				"with spec.cloud.%[2]s, and set its name in the MachineDeployment", name, s.account.Cloud().Name), nil
 	}
 	return "", "", nil
 }

@@ -4,10 +4,7 @@ package clouds
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -108,16 +105,11 @@ func (s *stage) offered(zones []string) scenario.Check {
 // recorded checks that the manager's log has each line about a token once, in this order.
 func (s *stage) recorded(token string, lines ...string) scenario.Check {
 	return func(context.Context) (string, error) {
-		logs, err := filepath.Glob(filepath.Join(s.Rig.Management.Dir, "*.log"))
+		logged, err := s.Rig.Logged(token)
 		var found []string
-		for _, log := range logs {
-			raw, readErr := os.ReadFile(log)
-			err = errors.Join(err, readErr)
-			for line := range strings.Lines(string(raw)) {
-				i := slices.IndexFunc(lines, func(said string) bool { return strings.Contains(line, said) })
-				if i >= 0 && strings.Contains(line, token) {
-					found = append(found, lines[i])
-				}
+		for _, line := range logged {
+			if i := slices.IndexFunc(lines, func(said string) bool { return strings.Contains(line, said) }); i >= 0 {
+				found = append(found, lines[i])
 			}
 		}
 		if !slices.Equal(found, lines) {

@@ -4,6 +4,7 @@ package rig
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -83,23 +84,40 @@ const lastLines = 12
 // said returns the last lines about a name in the managers' logs.
 func (r *Rig) said(name string) string {
 	var b strings.Builder
-	logs, _ := filepath.Glob(filepath.Join(r.Management.Dir, "*.log"))
-	for _, log := range logs {
-		raw, err := os.ReadFile(log)
+	for _, log := range r.logs() {
+		lines, err := linesOf(log, name)
 		if err != nil {
 			continue
 		}
-		var lines []string
-		for line := range strings.Lines(string(raw)) {
-			if strings.Contains(line, name) {
-				lines = append(lines, line)
-			}
-		}
 		for _, line := range lines[max(len(lines)-lastLines, 0):] {
-			fmt.Fprintf(&b, "  %s: %.700s\n", filepath.Base(log), strings.TrimSpace(line))
+			fmt.Fprintf(&b, "  %s: %.700s\n", filepath.Base(log), line)
 		}
 	}
 	return b.String()
+}
+
+// Logged returns the lines about a name in the managers' logs, one log after the other.
+func (r *Rig) Logged(name string) (all []string, err error) {
+	for _, log := range r.logs() {
+		lines, readErr := linesOf(log, name)
+		all, err = append(all, lines...), errors.Join(err, readErr)
+	}
+	return all, err
+}
+
+func (r *Rig) logs() []string {
+	found, _ := filepath.Glob(filepath.Join(r.Management.Dir, "*.log"))
+	return found
+}
+
+func linesOf(log, name string) (found []string, err error) {
+	raw, err := os.ReadFile(log)
+	for line := range strings.Lines(string(raw)) {
+		if strings.Contains(line, name) {
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	return found, err
 }
 
 func items(list client.ObjectList) (all []client.Object) {
