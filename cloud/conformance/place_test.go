@@ -39,8 +39,8 @@ func TestLines(t *testing.T) {
 				transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: 200 * time.Millisecond, PingTimeout: 200 * time.Millisecond}
 			}
 			t.Cleanup(transport.CloseIdleConnections)
-			call := func() error {
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			call := func(patience time.Duration) error {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
 				if err != nil {
@@ -53,13 +53,13 @@ func TestLines(t *testing.T) {
 				_, err = io.Copy(io.Discard, resp.Body)
 				return err
 			}
-			g.Expect(call()).To(Succeed())
+			g.Expect(call(time.Minute)).To(Succeed())
 			lines.cut()
-			g.Expect(call()).NotTo(Succeed())
+			g.Expect(call(time.Second)).NotTo(Succeed())
 			if test.recovers {
-				g.Expect(call()).To(Succeed())
+				g.Eventually(call).WithArguments(time.Second).Should(Succeed())
 			} else {
-				g.Expect(call()).NotTo(Succeed())
+				g.Expect(call(time.Second)).NotTo(Succeed())
 			}
 		})
 	}

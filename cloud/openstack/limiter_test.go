@@ -88,7 +88,7 @@ func TestEndpointThrottlesItsTenantOnly(t *testing.T) {
 		_, _ = io.WriteString(w, `{"overLimit":{"code":429,"message":"no","retryAfter":"300"}}`)
 	}))
 	read := func(a *fleet.Account) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		_, failed := a.Read(ctx, []cloud.Reference{{Token: "recorded-token-0001", OwnershipID: "owner-1"}})
 		return failed["recorded-token-0001"]

@@ -253,7 +253,7 @@ func lags(t *testing.T, direct, through *kubernetes.Clientset, proxy *Proxy) {
 				return "closed"
 			}
 			return string(e.Type)
-		case <-time.After(20 * time.Second):
+		case <-time.After(2 * time.Minute):
 			return "nothing"
 		}
 	}

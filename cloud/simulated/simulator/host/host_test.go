@@ -113,7 +113,7 @@ func TestMachines(t *testing.T) {
 		if err == nil {
 			t.Error("the program ended by itself")
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the program goes on without its machine")
 	}
 	if _, err := one.ReadFile("/etc/drover-test"); err == nil {
