@@ -3,17 +3,13 @@
 package azure
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"path"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -509,67 +505,4 @@ func TestCalls(t *testing.T) {
 	g.Expect(found, err).To(BeEmpty())
 	g.Expect(calls()-before).To(BeNumerically("<=", n*105/100), "%v", stub.Calls())
 	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
-}
-
-// TestRemaining: no more calls of a kind are under way than Azure said are left. When none is left,
-// none is sent for a moment, and then one. Calls of other kinds go on.
-func TestRemaining(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*remainingHold)
-	defer cancel()
-	stub := start(t, armstub.Options{})
-	left := "Microsoft.Compute/PutVM;1,Microsoft.Compute/PutVMSubscription;0"
-	arrived, answer := make(chan string, 2), make(chan struct{}, 2)
-	counted := roundTrip(func(req *http.Request) (*http.Response, error) {
-		if req.Method != http.MethodPut {
-			return stub.Transport().RoundTrip(req)
-		}
-		arrived <- path.Base(req.URL.Path)
-		select {
-		case <-answer:
-		case <-req.Context().Done():
-			return nil, req.Context().Err()
-		}
-		resp, err := stub.Transport().RoundTrip(req)
-		if err == nil {
-			resp.Header.Set("x-ms-ratelimit-remaining-resource", left)
-		}
-		return resp, err
-	})
-	made, err := newDriver(cloud.Config{Account: testAccount(), Credentials: testCredentials(), Connect: conformance.Through(counted)})
-	g.Expect(err).NotTo(HaveOccurred())
-	d := made.(*driver)
-	ensure := func(name string) error { _, err := d.Ensure(ctx, testRequest(name, nil)); return err }
-	isQueued := func(name string) time.Duration {
-		var queued *cloud.Queued
-		g.Expect(errors.As(ensure(name), &queued)).To(BeTrue(), name)
-		return queued.After
-	}
-	answer <- struct{}{}
-	g.Expect(ensure("m-1")).To(Succeed())
-	g.Expect(<-arrived).To(Equal("m-1"))
-	g.Expect(isQueued("m-2")).To(And(BeNumerically(">", 0), BeNumerically("<=", remainingHold)))
-	g.Expect(d.List(ctx)).NotTo(BeEmpty())
-
-	left = "Microsoft.Compute/PutVM;2"
-	var calls errgroup.Group
-	send := func(name string) {
-		calls.Go(func() error {
-			g.Eventually(ensure, 10*remainingHold).WithArguments(name).Should(Succeed())
-			return nil
-		})
-		g.Eventually(arrived, 10*remainingHold).Should(Receive(Equal(name)))
-	}
-	send("m-2")
-	g.Expect(isQueued("m-3")).To(Equal(remainingHold), "one call asks how many are left")
-	answer <- struct{}{}
-	g.Expect(calls.Wait()).To(Succeed())
-	send("m-3")
-	send("m-4")
-	isQueued("m-5")
-	answer <- struct{}{}
-	answer <- struct{}{}
-	g.Expect(calls.Wait()).To(Succeed())
-	g.Expect(stub.Calls()["PUT virtualMachines"]).To(Equal(4))
 }

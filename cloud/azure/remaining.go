@@ -28,9 +28,12 @@ type remaining struct {
 // remainder is what is known of the buckets that the calls of one class draw on.
 type remainder struct {
 	underWay  int
-	hasReport bool      // Azure said how many calls are left
-	left      int       // in the emptiest bucket, as the last answer said
-	until     time.Time // no call before this time
+	hasReport bool // Azure said how many calls are left
+	// left is how many are left in the emptiest bucket. Answers may come in another order than Azure
+	// gave them, so only that to a call which was sent after the last lower one may raise it.
+	left    int
+	lowered int       // how often an answer lowered left
+	until   time.Time // no call before this time
 }
 
 // begin counts a call that is about to be sent. It returns *cloud.Queued if Azure would refuse the
@@ -54,17 +57,19 @@ func (r *remaining) begin(class cloud.Class) (end func(http.Header), err error) 
 		return nil, &cloud.Queued{After: wait}
 	}
 	c.underWay++
+	lowered := c.lowered
 	return func(answer http.Header) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		c.underWay--
-		c.note(answer)
+		c.note(answer, lowered == c.lowered)
 	}, nil
 }
 
 // note reads what an answer says of the buckets that its call drew on, for example
-// "Microsoft.Compute/PutVM;99,Microsoft.Compute/PutVMSubscription;0".
-func (c *remainder) note(answer http.Header) {
+// "Microsoft.Compute/PutVM;99,Microsoft.Compute/PutVMSubscription;0". isNewer says that the call
+// was sent after the last answer that lowered what is left.
+func (c *remainder) note(answer http.Header, isNewer bool) {
 	least := math.MaxInt
 	for bucket := range strings.SplitSeq(answer.Get("X-Ms-Ratelimit-Remaining-Resource"), ",") {
 		at := strings.LastIndexByte(bucket, ';')
@@ -75,7 +80,13 @@ func (c *remainder) note(answer http.Header) {
 	if least == math.MaxInt {
 		return
 	}
-	c.hasReport, c.left = true, least
+	switch {
+	case !c.hasReport || least < c.left:
+		c.hasReport, c.left = true, least
+		c.lowered++
+	case isNewer:
+		c.left = least
+	}
 	if least <= 0 {
 		c.until = time.Now().Add(remainingHold)
 	}
