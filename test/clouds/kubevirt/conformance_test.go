@@ -25,6 +25,9 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	undo, err := infra.AllowTakeover(t.Context(), namespace) // a VM's tags are taken off and put back
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { NewWithT(t).Expect(undo(withoutEnd(t))).To(Succeed()) })
 	conformance.Run(t, conformance.Target{
 		Cloud: driver.Cloud(),
 		Account: account(

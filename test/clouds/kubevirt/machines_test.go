@@ -318,7 +318,8 @@ func TestReasons(t *testing.T) {
 		reason  string
 	}{
 		"no node": {change: func(m *infrav1.KubeVirtMachine) { m.NodeSelector = map[string]string{virt.NoRoom: "true"} },
-			state: cloud.StatePending, code: cloud.NoCapacity, reason: virt.SchedulerSays},
+			state: cloud.StatePending, code: cloud.NoCapacity,
+			reason: "no node is available: node(s) didn't match Pod's node affinity/selector"},
 		"no image": {change: onImage, failure: virt.NoImage, state: cloud.StatePending, reason: " is not populated yet: " +
 			string(virt.NoImage)},
 		"wrong image": {change: onImage, failure: virt.WrongImage, state: cloud.StateFailed, reason: " could not be populated: " +

@@ -28,8 +28,8 @@ const NodeName = "node-1"
 // unschedulable pod.
 const NoRoom = "no-room"
 
-// SchedulerSays is the message of that condition.
-const SchedulerSays = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+// schedulerSays is the message of that condition.
+const schedulerSays = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
 
 // Node simulates what an API server alone lacks: scheduler, kubelet and virt-handler of one node
 // with unlimited room, CDI's importers, which fill every volume immediately, and the storage for
@@ -207,7 +207,7 @@ func (n *Node) unschedulable(ctx context.Context, p *corev1.Pod) error {
 	}
 	before := p.DeepCopy()
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
-		Reason: corev1.PodReasonUnschedulable, Message: SchedulerSays}}
+		Reason: corev1.PodReasonUnschedulable, Message: schedulerSays}}
 	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, p, client.MergeFrom(before)))
 }
 
