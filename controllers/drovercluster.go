@@ -30,6 +30,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/internal/conflict"
 	"github.com/drover-io/drover/internal/kubeconfig"
+	"github.com/drover-io/drover/internal/naming"
 	"github.com/drover-io/drover/internal/predicates"
 )
 
@@ -126,7 +127,7 @@ func (r *DroverClusterReconciler) claim(ctx context.Context, infra *infrav1.Drov
 	}
 	if claimed.Spec.Endpoint.HasLoadBalancer() {
 		if claimed.Spec.Creation.LoadBalancerToken == "" {
-			claimed.Spec.Creation.LoadBalancerToken = newToken(r.Identity)
+			claimed.Spec.Creation.LoadBalancerToken = naming.NewToken(r.Identity)
 			r.Unsent.Store(claimed.Spec.Creation.LoadBalancerToken, nil) // before the write, whose event asks for it
 		}
 		controllerutil.AddFinalizer(claimed, infrav1.EndpointFinalizer)

@@ -4,7 +4,6 @@ package controllers
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
+	"github.com/drover-io/drover/internal/naming"
 )
 
 // claim writes the intent to create in one write: finalizer, token and, on a cloud with
@@ -28,7 +28,7 @@ func (r *DroverMachineReconciler) claim(ctx context.Context, s *machineScope) (*
 	before := s.DeepCopy()
 	claimed := s.DeepCopy()
 	controllerutil.AddFinalizer(claimed, infrav1.MachineFinalizer)
-	claimed.Spec.Creation.Token = newToken(r.Identity)
+	claimed.Spec.Creation.Token = naming.NewToken(r.Identity)
 	if s.account.Cloud().Traits.ZonalIdempotency {
 		var err error
 		if claimed.Spec.Creation.FailureDomain, err = r.chooseDomain(ctx,
@@ -53,12 +53,4 @@ func Identity(ctx context.Context, reader client.Reader) (string, error) {
 	}
 	sum := sha256.Sum256([]byte(namespace.UID))
 	return hex.EncodeToString(sum[:4]), nil
-}
-
-// newToken returns a management cluster's identity followed by 96 random bits, in characters that
-// every cloud accepts as a tag and as a client token.
-func newToken(identity string) string {
-	var b [12]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return identity + hex.EncodeToString(b[:])
 }

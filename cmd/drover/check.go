@@ -25,6 +25,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/internal/egress"
+	"github.com/drover-io/drover/internal/naming"
 	"github.com/drover-io/drover/internal/options"
 	"github.com/drover-io/drover/internal/terminal"
 )
@@ -179,10 +180,7 @@ func (k *checker) cloud(ctx context.Context, template *infrav1.DroverMachineTemp
 		return nil
 	}
 	fields := &template.Spec.Template.Spec
-	req := cloud.Request{
-		Token: string(uuid.NewUUID()), OwnershipID: string(uuid.NewUUID()), Namespace: k.namespace, Name: "drover-check",
-		UserData: []byte("#cloud-config\n"), Spec: fields,
-	}
+	req := k.request(fields)
 	k.reads(ctx, live, req)
 	k.offering(ctx, live, fields)
 	domains, err := k.failureDomains(ctx, live, info, fields)
@@ -190,6 +188,15 @@ func (k *checker) cloud(ctx context.Context, template *infrav1.DroverMachineTemp
 		k.creates(ctx, live, req, domains)
 	}
 	return nil
+}
+
+// request returns that of a machine that does not exist. No management cluster has the identity in
+// its token.
+func (k *checker) request(fields *infrav1.DroverMachineFields) cloud.Request {
+	return cloud.Request{
+		Token: naming.NewToken("00000000"), OwnershipID: string(uuid.NewUUID()), Namespace: k.namespace, Name: "drover-check",
+		UserData: []byte("#cloud-config\n"), Spec: fields,
+	}
 }
 
 // reads asks for what carries the token of a machine that does not exist.

@@ -16,6 +16,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/cloud/tagging"
 	"github.com/drover-io/drover/internal/options"
 )
 
@@ -25,6 +26,15 @@ func TestCheckShowsNoControlCharacters(t *testing.T) {
 	k := &checker{}
 	k.add("create a machine in \x1b[2Jzone", failed, "no\nsuch\u009bzone", "")
 	NewWithT(t).Expect(k.results).To(Equal([]checked{{Check: "create a machine in  [2Jzone", Result: failed, Message: "no such zone"}}))
+}
+
+// TestCheckedMachine: the machine that a check asks for is no imported one, which clouds refuse to
+// make.
+func TestCheckedMachine(t *testing.T) {
+	t.Parallel()
+	if token := (&checker{}).request(nil).Token; tagging.IsImportToken(token) {
+		t.Errorf("%s is the token of an imported machine", token)
+	}
 }
 
 // TestCheckOnAWS checks templates on a stand-in for EC2, which has three zones. test/integration

@@ -4,6 +4,7 @@
 package naming
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
@@ -41,4 +42,13 @@ func NodeName(machine string) string {
 		return "node-" + suffix
 	}
 	return prefix + "-" + suffix
+}
+
+// NewToken returns the creation token of a machine or a load balancer: a management cluster's
+// identity, which has 8 hexadecimal digits, followed by 96 random bits, in characters that every
+// cloud accepts as a tag and as a client token. tagging.IsImportToken tells it from others.
+func NewToken(identity string) string {
+	var b [12]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return identity + hex.EncodeToString(b[:])
 }
