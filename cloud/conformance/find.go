@@ -3,6 +3,8 @@
 package conformance
 
 import (
+	"slices"
+
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/tagging"
 )
@@ -56,14 +58,22 @@ func (s *suite) findUntagged(made cloud.Resource, look func(cloud.Reference) (*c
 		return
 	}
 	keys := []string{cloud.TagToken, cloud.TagOwnership}
+	id := ""
+	s.eventually("Tagged returns the instance", func() bool {
+		all, err := driver.Tagged(s.Context(), keys)
+		if i := slices.IndexFunc(all, func(i tagging.Instance) bool { return i.Token == made.Token }); i >= 0 {
+			id = all[i].ID
+		}
+		return err == nil && id != ""
+	})
 	s.eventually("Find returns the instance without tags", func() bool {
-		if err := driver.Untag(s.Context(), []string{made.ID}, keys); err != nil {
+		if err := driver.Untag(s.Context(), []string{id}, keys); err != nil {
 			return false
 		}
 		found, err := look(s.reference(made))
 		return err == nil && found != nil && found.ID == made.ID && found.Token == "" && found.OwnershipID == ""
 	})
 	tags := map[string]string{cloud.TagToken: made.Token, cloud.TagOwnership: made.OwnershipID}
-	s.eventually("the tags are back", func() bool { return driver.Tag(s.Context(), made.ID, tags, nil) == nil })
+	s.eventually("the tags are back", func() bool { return driver.Tag(s.Context(), id, tags, nil) == nil })
 	s.wantOne(made.Token, made.ID)
 }

@@ -20,13 +20,14 @@ type Tagger interface {
 	cloud.Driver
 	// Tagged returns the instances that carry all of these tag keys and are not terminated.
 	Tagged(ctx context.Context, keys []string) ([]Instance, error)
-	// Tag adds Drover's tags to an instance, and replaces the values of those it has. own are the
-	// names or IDs of what else is the instance's alone, but stays when the cloud deletes the
-	// instance: ports, volumes, addresses. From then on, it goes with the instance. Tag can be
-	// repeated, and must be until it succeeds.
+	// Tag adds Drover's tags to an instance, by its ID in Tagged's answer, and replaces the values
+	// of those it has. own are the names or IDs of what else is the instance's alone, but stays
+	// when the cloud deletes the instance: ports, volumes, addresses. From then on, it goes with
+	// the instance. Tag can be repeated, and must be until it succeeds.
 	Tag(ctx context.Context, id string, tags map[string]string, own []string) error
-	// Untag removes tags from instances, by key. Tags that an instance does not have are no error.
-	// With Drover's own tags, everything becomes as it was before Tag. Untag can be repeated.
+	// Untag removes tags from instances, by the same IDs and by key. Tags that an instance does not
+	// have are no error. With Drover's own tags, everything becomes as it was before Tag. Untag can
+	// be repeated.
 	Untag(ctx context.Context, ids, keys []string) error
 }
 
