@@ -99,15 +99,18 @@ func TestRemainingOutOfOrder(t *testing.T) {
 	})
 }
 
-// TestRemainingIsRead: what a create's answer says of its buckets counts for the next create.
+// TestRemainingIsRead: what a create's answer says of its buckets counts for the next create. While
+// none is left, no create is sent, and a listing goes on.
 func TestRemainingIsRead(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	stub := start(t, armstub.Options{})
+	var puts int
 	made, err := newDriver(cloud.Config{Account: testAccount(), Credentials: testCredentials(),
 		Connect: conformance.Through(roundTrip(func(req *http.Request) (*http.Response, error) {
 			resp, err := stub.Transport().RoundTrip(req)
 			if err == nil && req.Method == http.MethodPut {
+				puts++
 				resp.Header.Set("x-ms-ratelimit-remaining-resource", "Microsoft.Compute/PutVM;7")
 			}
 			return resp, err
@@ -116,5 +119,16 @@ func TestRemainingIsRead(t *testing.T) {
 	d := made.(*driver)
 	_, err = d.Ensure(t.Context(), testRequest("m-1", nil))
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(*d.remaining.classes[cloud.ClassCreate]).To(Equal(remainder{hasReport: true, left: 7, lowered: 1}))
+	create := d.remaining.classes[cloud.ClassCreate]
+	g.Expect(*create).To(Equal(remainder{hasReport: true, left: 7, lowered: 1}))
+
+	create.until = time.Now().Add(time.Hour)
+	before := puts
+	_, err = d.Ensure(t.Context(), testRequest("m-2", nil))
+	var queued *cloud.Queued
+	g.Expect(errors.As(err, &queued)).To(BeTrue(), "%v", err)
+	g.Expect(puts).To(Equal(before))
+	instances, err := d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(instances).To(HaveLen(1))
 }

@@ -168,10 +168,14 @@ func TestWatchFleet(t *testing.T) {
 		g.Eventually(l.lives, "2m").Should(BeNumerically(">=", before+n))
 	}
 	rounds(2)
-	before := l.lives()
-	calls := v.counted(func() { rounds(3) })
+	var lives int
+	calls := v.counted(func() {
+		before := l.lives()
+		rounds(3)
+		lives = l.lives() - before
+	})
 	g.Expect(calls).To(HaveLen(1), "no listing, no look")
-	g.Expect(calls["WaitForUpdatesEx"]).To(BeNumerically("~", l.lives()-before, 1))
+	g.Expect(calls["WaitForUpdatesEx"]).To(BeNumerically("~", lives, 1))
 
 	calls = v.counted(func() {
 		v.address(foreign, "192.0.2.99")

@@ -16,8 +16,8 @@ import (
 )
 
 // TestQuotaPerMinute has 40 machines made and deleted in a project that takes 20 changes a minute,
-// which Google counts by its clock. Nothing runs in the machines. A slow computer makes more than
-// 40 in a minute.
+// which Google counts by its clock. Nothing runs in the machines. A slow computer, too,
+// makes 20 in a minute, and so reaches the quota.
 func TestQuotaPerMinute(t *testing.T) {
 	const (
 		n, rate = 40, 20
