@@ -372,8 +372,8 @@ func (s *accountState) Inventory() InventoryState {
 	return state
 }
 
-// list makes a complete listing within a time limit.
-func (a *Account) list(ctx context.Context, timeout time.Duration) ([]cloud.Resource, error) {
+// List makes a complete listing within a time limit.
+func (a *Account) List(ctx context.Context, timeout time.Duration) ([]cloud.Resource, error) {
 	var all []cloud.Resource
 	err := a.call(ctx, "List", timeout, &driverCall{}, func(ctx context.Context) (err error) {
 		all, err = a.driver.List(ctx)

@@ -207,7 +207,7 @@ func TestDriverThatPanics(t *testing.T) {
 				}
 			},
 			"EnsureBalancer": func() error { return second(bad.EnsureBalancer(ctx, balancer)) },
-			"List":           func() error { return second(bad.list(ctx, time.Minute)) },
+			"List":           func() error { return second(bad.List(ctx, time.Minute)) },
 			"Describe": func() error {
 				_, failed := bad.Read(ctx, []cloud.Reference{ref})
 				return failed[ref.Token]

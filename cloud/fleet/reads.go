@@ -36,7 +36,7 @@ func (v reads) runListings(ctx context.Context) {
 func (v reads) list(ctx context.Context) {
 	timeout := under(v.inventory, func(time.Time) time.Duration { return v.schedule.listTimeout() })
 	began := time.Now()
-	resources, err := v.account().list(ctx, timeout)
+	resources, err := v.account().List(ctx, timeout)
 	if ctx.Err() != nil {
 		return
 	}

@@ -181,7 +181,7 @@ func (k *checker) cloud(ctx context.Context, template *infrav1.DroverMachineTemp
 	}
 	fields := &template.Spec.Template.Spec
 	req := k.request(fields)
-	k.reads(ctx, live, req)
+	k.reads(ctx, live)
 	k.offering(ctx, live, fields)
 	domains, err := k.failureDomains(ctx, live, info, fields)
 	if err == nil {
@@ -199,11 +199,12 @@ func (k *checker) request(fields *infrav1.DroverMachineFields) cloud.Request {
 	}
 }
 
-// reads asks for what carries the token of a machine that does not exist.
-func (k *checker) reads(ctx context.Context, live *fleet.Account, req cloud.Request) {
+// reads lists the machines. Some clouds take minutes to say that one machine does not exist: an
+// earlier process may have sent its create.
+func (k *checker) reads(ctx context.Context, live *fleet.Account) {
 	err := retryWhenThrottled(ctx, func() error {
-		_, errs := live.Read(ctx, []cloud.Reference{{Token: req.Token, OwnershipID: req.OwnershipID}})
-		return errs[req.Token]
+		_, err := live.List(ctx, checkTimeout)
+		return err
 	})
 	k.cloudResult("read machines", "permitted", err)
 }
