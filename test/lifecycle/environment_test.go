@@ -31,8 +31,8 @@ import (
 	"github.com/drover-io/drover/test/internal/scenario"
 )
 
-// patience bounds each wait of these tests. A wait takes this long only when something is broken.
-const patience = 6 * time.Minute
+// patience bounds each of these tests, which takes this long only when something is broken.
+const patience = 30 * time.Minute
 
 // lateAfter is the time after which a machine whose Node is not ready counts as late.
 const lateAfter = 15 * time.Second

@@ -94,7 +94,7 @@ func (s *stage) keeps(tokens ...string) {
 }
 
 // dryRun returns the output of "drover orphans" for the test's namespace.
-func (s *stage) dryRun(args ...string) string {
+func (s *stage) dryRun() string {
 	s.Helper()
 	raw, err := env.management.Kubeconfig("operator", "system:masters")
 	if err != nil {
@@ -108,9 +108,9 @@ func (s *stage) dryRun(args ...string) string {
 	if err != nil {
 		s.Fatal(err)
 	}
-	out, err := exec.CommandContext(s.ctx, program, append([]string{
-		"orphans", "--kubeconfig=" + path, "--namespace=" + s.Namespace, "--simulated-cloud", "--allow-endpoints=127.0.0.0/8,::1/128",
-	}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(s.ctx, program, "orphans", "--kubeconfig="+path, "--namespace="+s.Namespace,
+		"--simulated-cloud", "--allow-endpoints=127.0.0.0/8,::1/128", "--machine-safety-orphan-vms-grace="+orphanGrace.String(),
+	).CombinedOutput()
 	if err != nil {
 		s.Errorf("drover orphans: %v", err)
 	}

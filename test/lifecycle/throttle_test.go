@@ -3,7 +3,6 @@
 package lifecycle
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -68,20 +67,12 @@ func throttled(t *testing.T, admin simulator.Admin) {
 	}
 }
 
-// patient gives a test more time: one minute for the cloud, the rest for a slow computer.
-func (s *stage) patient() {
-	ctx, cancel := context.WithTimeout(s.Context(), 4*patience)
-	s.Cleanup(cancel)
-	s.ctx = ctx
-}
-
 // TestHundredMachinesThrottled creates a hundred machines, more than EC2 lets an account create at
 // once.
 func TestHundredMachinesThrottled(t *testing.T) {
 	t.Parallel()
 	cloud, admin := strictCloud(t, "10.80.0.0/16")
 	s := newStage(t, likeEC2(cloud))
-	s.patient()
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 100}
 	start := time.Now()
 	s.create(pool.Objects()...)
@@ -109,7 +100,6 @@ func TestTwoClustersShareOneBucket(t *testing.T) {
 	const each = 12
 	var pools []scenario.Pool
 	for _, s := range []*stage{one, two} {
-		s.patient()
 		s.until("the cluster is available", s.Available(env.view))
 		pools = append(pools, scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: each})
 	}

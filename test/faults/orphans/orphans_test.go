@@ -37,7 +37,7 @@ const (
 	// a pass comes late, and the collector acts only after a few passes.
 	long = 4 * grace
 	// patience is how long a wave may take to come to rest.
-	patience = 3 * time.Minute
+	patience = 15 * time.Minute
 	// webhooksOnly is the label of the objects that the manager with the webhooks reconciles.
 	webhooksOnly = "webhooks"
 )

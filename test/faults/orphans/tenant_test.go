@@ -157,17 +157,15 @@ func (x *tenant) run(ctx context.Context, owner, token string, disk bool) (wire.
 }
 
 func (x *tenant) record(ctx context.Context, m *infrav1.DroverMachine, vm wire.Resource) error {
-	before := m.DeepCopy()
-	m.Spec.ProviderID = "simulated:///" + vm.Zone + "/" + vm.ID
-	return x.bench.client.Patch(ctx, m, client.MergeFrom(before))
+	return scenario.Patch(ctx, x.bench.client, m, func() { m.Spec.ProviderID = "simulated:///" + vm.Zone + "/" + vm.ID })
 }
 
 // create creates a machine: it writes the token, after a delay creates the VM, and after another
 // delay records the provider ID.
 func (x *tenant) create(ctx context.Context, token string, slow, record time.Duration, disk bool) error {
 	m := x.object(token)
-	if err := x.bench.client.Create(ctx, m); err != nil {
-		return fmt.Errorf("write the token: %w", err)
+	if err := scenario.Create(ctx, x.bench.client, m); err != nil {
+		return err
 	}
 	if !scenario.Pause(ctx, slow) {
 		return ctx.Err()

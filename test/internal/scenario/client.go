@@ -50,20 +50,24 @@ func NewClient(config *rest.Config) (client.Client, error) {
 	return c, nil
 }
 
-// Create creates the objects in order. Existing ones stay unchanged. It retries for a minute, as a
-// user would, if the API server could not call a webhook.
+// Create creates the objects in order. Existing ones stay unchanged.
 func Create(ctx context.Context, c client.Client, objects ...client.Object) error {
 	for _, o := range objects {
-		var failed error
-		_ = wait.PollUntilContextTimeout(ctx, time.Second, time.Minute, true, func(ctx context.Context) (bool, error) {
-			failed = c.Create(ctx, o)
-			return failed == nil || !strings.Contains(failed.Error(), "failed calling webhook"), nil
-		})
-		if failed != nil && !apierrors.IsAlreadyExists(failed) {
-			return fmt.Errorf("create %T %s: %w", o, o.GetName(), failed)
+		err := retry(ctx, func(ctx context.Context) error { return c.Create(ctx, o) })
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create %T %s: %w", o, o.GetName(), err)
 		}
 	}
 	return nil
+}
+
+// retry writes again for five minutes, as a user would, while the API server can't call a webhook.
+func retry(ctx context.Context, write func(context.Context) error) (err error) {
+	_ = wait.PollUntilContextTimeout(ctx, time.Second, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
+		err = write(ctx)
+		return err == nil || !strings.Contains(err.Error(), "failed calling webhook"), nil
+	})
+	return err
 }
 
 // Scale sets the pool's number of machines.
@@ -109,5 +113,5 @@ func Patch(ctx context.Context, c client.Client, o client.Object, change func())
 		return fmt.Errorf("%T is no object", o)
 	}
 	change()
-	return c.Patch(ctx, o, client.MergeFrom(before))
+	return retry(ctx, func(ctx context.Context) error { return c.Patch(ctx, o, client.MergeFrom(before)) })
 }
