@@ -17,7 +17,7 @@ import (
 
 const (
 	// patience bounds everything that must come true in the end.
-	patience = 10 * time.Minute
+	patience = 30 * time.Minute
 	// second is a small cluster of a ClusterClass.
 	second = "two"
 )

@@ -36,7 +36,7 @@ const (
 	lease = 15 * time.Second
 	// calm is how long recovery may take after the last fault. The longest wait of a correct
 	// manager is 3 minutes, until it asks for capacity again.
-	calm = 6 * time.Minute
+	calm = 20 * time.Minute
 	// slow is the duration above which recovery is logged.
 	slow = 30 * time.Second
 	// glance is the interval at which the cloud's records are read.

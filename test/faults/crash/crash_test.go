@@ -38,7 +38,7 @@ var (
 const (
 	// patience is the timeout for everything that must come true in the end. What EC2 does not show
 	// counts as absent only after more than two minutes.
-	patience = 8 * time.Minute
+	patience = 30 * time.Minute
 	// slow is the duration above which a step is logged.
 	slow = 45 * time.Second
 	// gather is how long the test waits for further points once all else is done.

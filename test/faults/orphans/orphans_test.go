@@ -26,7 +26,7 @@ import (
 var (
 	schedules = flag.Int("schedules", 100, "how many schedules to run")
 	seed      = flag.Uint64("seed", 0, "seed of the first schedule; the others follow it. 0: another one each time")
-	width     = flag.Int("width", 50, "how many schedules share the processes at a time")
+	width     = flag.Int("width", 20, "how many schedules share the processes at a time")
 	trusting  = flag.Duration("grace", grace, "the collector's --machine-safety-orphan-vms-grace: if it is much less than the schedules' own, the test must fail")
 )
 

@@ -294,7 +294,7 @@ func (x *tenant) secondVM(ctx context.Context) error {
 func (x *tenant) twins(ctx context.Context) error {
 	token := x.token(x.bench.identity)
 	o := x.object(token)
-	if err := x.bench.client.Create(ctx, o); err != nil {
+	if err := scenario.Create(ctx, x.bench.client, o); err != nil {
 		return err
 	}
 	stays, err := x.run(ctx, x.owner, token, false)
@@ -320,12 +320,7 @@ func (x *tenant) twins(ctx context.Context) error {
 
 func (x *tenant) pause(ctx context.Context, paused bool) error {
 	cluster := x.Cluster()
-	if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
-		return err
-	}
-	before := cluster.DeepCopy()
-	cluster.Spec.Paused = ptr.To(paused)
-	return x.bench.client.Patch(ctx, cluster, client.MergeFrom(before))
+	return scenario.Patch(ctx, x.bench.client, cluster, func() { cluster.Spec.Paused = ptr.To(paused) })
 }
 
 // moveHalfWay is a "clusterctl move" that deletes what it has copied, aborts, and is reverted.
@@ -391,12 +386,7 @@ func (x *tenant) deleteNamespace(ctx context.Context) error {
 
 // finalizers sets the finalizers of an object.
 func (x *tenant) finalizers(ctx context.Context, o client.Object, names ...string) error {
-	if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
-		return err
-	}
-	before := o.DeepCopyObject().(client.Object)
-	o.SetFinalizers(names)
-	return x.bench.client.Patch(ctx, o, client.MergeFrom(before))
+	return scenario.Patch(ctx, x.bench.client, o, func() { o.SetFinalizers(names) })
 }
 
 // unhold removes the finalizers of an object, so that it can be deleted.

@@ -40,7 +40,7 @@ import (
 // patience bounds every wait. quiet is how long a test checks that nothing happens: several polls
 // of the inventory.
 const (
-	patience = 3 * time.Minute
+	patience = 10 * time.Minute
 	quiet    = 3 * time.Second
 )
 

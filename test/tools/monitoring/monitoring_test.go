@@ -38,7 +38,7 @@ import (
 
 const (
 	folder   = "../../../config/prometheus"
-	patience = 6 * time.Minute
+	patience = 20 * time.Minute
 
 	runbook = "https://github.com/drover-io/drover/blob/main/docs/monitoring.md#"
 )
