@@ -308,18 +308,15 @@ func (x *tenant) answer(ctx context.Context) error {
 	x.mu.Lock()
 	x.asked++
 	x.mu.Unlock()
-	before := account.DeepCopy()
-	metav1.SetMetaDataAnnotation(&account.ObjectMeta, infrav1.ConfirmOrphansAnnotation, o.Digest)
-	return x.bench.client.Patch(ctx, account, client.MergeFrom(before))
+	return scenario.Patch(ctx, x.bench.client, account, func() {
+		metav1.SetMetaDataAnnotation(&account.ObjectMeta, infrav1.ConfirmOrphansAnnotation, o.Digest)
+	})
 }
 
 // clear removes the tenant.
 func (x *tenant) clear(ctx context.Context) error {
 	x.proxy.Close()
-	err := x.release(ctx)
-	for _, o := range []client.Object{x.Account(), x.Cluster(), x.Adopted.Objects()[0]} {
-		err = errors.Join(err, client.IgnoreNotFound(x.bench.client.Delete(ctx, o)))
-	}
+	err := errors.Join(x.release(ctx), scenario.Delete(ctx, x.bench.client, x.Account(), x.Cluster(), x.Adopted.Objects()[0]))
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, r := range x.there {

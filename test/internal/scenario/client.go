@@ -96,7 +96,8 @@ func (p Pool) Roll(ctx context.Context, c client.Client, template string, machin
 // Delete deletes objects. It ignores those that do not exist.
 func Delete(ctx context.Context, c client.Client, objects ...client.Object) error {
 	for _, o := range objects {
-		if err := c.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
+		err := retry(ctx, func(ctx context.Context) error { return c.Delete(ctx, o) })
+		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete %T %s: %w", o, o.GetName(), err)
 		}
 	}

@@ -123,7 +123,7 @@ func (o *old) server(machine *unstructured.Unstructured, id string) {
 		ports = append(ports, map[string]any{"id": port})
 	}
 	made := &unstructured.Unstructured{Object: map[string]any{}}
-	made.SetAPIVersion("infrastructure.cluster.x-k8s.io/v1beta1")
+	made.SetAPIVersion("infrastructure.cluster.x-k8s.io/v1alpha1")
 	made.SetKind("OpenStackServer")
 	made.SetNamespace(machine.GetNamespace())
 	made.SetName(machine.GetName())
