@@ -38,7 +38,7 @@ import (
 
 // patience is how long a guest may take to become a Node: several times what it takes on two busy
 // cores.
-const patience = 15 * time.Minute
+const patience = 30 * time.Minute
 
 // alicesKey is an SSH key that no program creates.
 const alicesKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMarked alice"
