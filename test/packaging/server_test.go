@@ -339,7 +339,7 @@ func accept(t *testing.T, server client.Client, o *unstructured.Unstructured, op
 func until(t *testing.T, check scenario.Check) {
 	t.Helper()
 	var missing string
-	err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, 10*time.Minute, true, func(ctx context.Context) (bool, error) {
 		what, err := check(ctx)
 		if ctx.Err() == nil { // otherwise the call that the deadline cut says nothing
 			missing = what
