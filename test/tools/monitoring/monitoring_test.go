@@ -91,7 +91,7 @@ func TestRules(t *testing.T) {
 			quiet[a.Alertname] = quiet[a.Alertname] || len(a.ExpAlerts) == 0
 		}
 	}
-	book := string(read(t, "../../../docs/monitoring.md"))
+	book := string(read(t, "../../docs/monitoring.md"))
 	for _, g := range readRules(t).Groups {
 		for _, r := range g.Rules {
 			if !strings.Contains(book, "\n### "+r.Alert+"\n\n") {

@@ -227,7 +227,7 @@ func TestState(t *testing.T) {
 // URL.
 func (s *stage) startStateMetrics() string {
 	s.Helper()
-	book := string(read(s.T, "../../../docs/monitoring.md"))
+	book := string(read(s.T, "../../docs/monitoring.md"))
 	_, role, found := strings.Cut(book, "```yaml\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\n")
 	role, _, ended := strings.Cut(role, "```")
 	if !found || !ended {
