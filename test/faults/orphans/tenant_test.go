@@ -316,7 +316,10 @@ func (x *tenant) answer(ctx context.Context) error {
 // clear removes the tenant.
 func (x *tenant) clear(ctx context.Context) error {
 	x.proxy.Close()
-	err := errors.Join(x.release(ctx), scenario.Delete(ctx, x.bench.client, x.Account(), x.Cluster(), x.Adopted.Objects()[0]))
+	err := x.release(ctx)
+	for _, o := range []client.Object{x.Account(), x.Cluster(), x.Adopted.Objects()[0]} {
+		err = errors.Join(err, scenario.Delete(ctx, x.bench.client, o)) // one that stays keeps no other
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, r := range x.there {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -225,7 +226,11 @@ func (f *fleet) vanish(ctx context.Context) (float64, error) {
 	limited, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	err = view.Until(limited, "the DroverMachine says that its VM is gone", func(ctx context.Context) (string, error) {
-		if err := view.Get(ctx, client.ObjectKeyFromObject(machine), machine); err != nil {
+		err := view.Get(ctx, client.ObjectKeyFromObject(machine), machine)
+		if apierrors.IsNotFound(err) {
+			return "", nil // it has been replaced, because its VM is gone
+		}
+		if err != nil {
 			return "", err
 		}
 		if c := conditions.Get(machine, clusterv1.ReadyCondition); c == nil || c.Reason != infrav1.InstanceGoneReason {
