@@ -86,6 +86,8 @@ func (m *mirror) dress(o *unstructured.Unstructured) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, kcp); err != nil {
 		return err
 	}
+	// A handshake with RSA takes an interpreted guest so long that Kubernetes' programs give up.
+	kcp.Spec.KubeadmConfigSpec.ClusterConfiguration.EncryptionAlgorithm = kubeadmv1.EncryptionAlgorithmECDSAP256
 	spec, init := &kcp.Spec.KubeadmConfigSpec, &kcp.Spec.KubeadmConfigSpec.InitConfiguration
 	spec.Files = []kubeadmv1.File{
 		{Path: "/etc/cni/net.d/10-pods.conflist", Content: cniConfig},

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"os"
@@ -89,8 +90,9 @@ type guest struct {
 	services map[string]string
 	// elsewhere is true for guests that are not the simulated cloud's.
 	elsewhere bool
-	// shown is the number of bytes of its console that the cloud already shows.
-	shown int
+	// read is how many bytes of its console were read, and shown what the cloud shows of them.
+	read  int64
+	shown string
 }
 
 // knowsItself reports whether the guest has instance data. A kubelet that Ignition sets up does not
@@ -160,18 +162,18 @@ var journal = regexp.MustCompile(`(?m)^\[ *[0-9]+\.[0-9]+\] [^ ]+\[[0-9]+\]: .*\
 // fill it.
 func (h *hypervisor) showConsole(ctx context.Context, id string) error {
 	g := h.guest(id)
-	text := g.console()
-	if len(text) == g.shown {
-		return nil
+	lines, err := g.newLines()
+	if err != nil || lines == "" {
+		return err
 	}
-	g.shown = len(text)
-	text = journal.ReplaceAllStringFunc(text, func(line string) string {
+	shown := g.shown + journal.ReplaceAllStringFunc(lines, func(line string) string {
 		if strings.Contains(line, "drover: ") { // its unit logs to the console
 			return line
 		}
 		return ""
 	})
-	return h.admin.SetConsole(ctx, id, []byte(text[max(0, len(text)-wire.MaxConsole):]))
+	g.shown = shown[max(0, len(shown)-wire.MaxConsole):]
+	return h.admin.SetConsole(ctx, id, []byte(g.shown))
 }
 
 // end kills the simulated cloud's guests, except those that are running.
@@ -330,6 +332,23 @@ func (h *hypervisor) tool(ctx context.Context, args ...string) error {
 		return fmt.Errorf("%s: %w: %s", args[0], err, bytes.TrimSpace(out))
 	}
 	return nil
+}
+
+// newLines returns the lines that the guest has written since the last call. It reads nothing
+// twice: to go through megabytes four times a second takes from an interpreted guest what it needs.
+func (g *guest) newLines() (string, error) {
+	f, err := os.Open(g.Log)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if _, err := f.Seek(g.read, io.SeekStart); err != nil {
+		return "", err
+	}
+	raw, err := io.ReadAll(f)
+	raw = raw[:bytes.LastIndexByte(raw, '\n')+1]
+	g.read += int64(len(raw))
+	return string(raw), err
 }
 
 // console returns a guest's output, newest last.
