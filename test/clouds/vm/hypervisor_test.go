@@ -32,8 +32,9 @@ import (
 )
 
 // accelerator is QEMU's accelerator. /dev/kvm is not the default, because on virtual machines it
-// may open and still not run a kernel.
-var accelerator = flag.String("accel", "tcg,thread=multi,tb-size=256", "QEMU's accelerator")
+// may open and still not run a kernel. QEMU's own size of the cache for translated code stays: with
+// 256 MiB, the programs of a control plane were translated again every half a minute.
+var accelerator = flag.String("accel", "tcg,thread=multi", "QEMU's accelerator")
 
 // Each guest has its own network: QEMU's user-mode network, in which this computer is the gateway.
 // The clouds' networks use the same addresses, so that guests have the addresses that the cloud
