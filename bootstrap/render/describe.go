@@ -78,6 +78,10 @@ func (n *node) add(files ...file) { n.files = append(n.files, files...) }
 
 func (n *node) do(name string, lines ...string) { n.steps = append(n.steps, step{name, lines}) }
 
+// filesWrittenPath is the last file that cloud-init writes. At the first file that it can't write,
+// it leaves out all later ones, says so in its log, and goes on to run the script.
+const filesWrittenPath = "/etc/kubernetes/drover-files-written"
+
 // describe returns the description of a node. The input was checked. later is as in userDataOf.
 func describe(in Input, later []byte) (*node, error) {
 	files, join := kubeletFiles, (*node).startKubelet
@@ -98,6 +102,13 @@ func describe(in Input, later []byte) (*node, error) {
 	if later != nil {
 		n.fetchFiles(in, later)
 	}
+	checked := later == nil && len(in.Spec.Files) > 0 && FormatOf(in.Spec) == bootstrapv1.FormatCloudConfig
+	if checked {
+		n.do("Checking the files", "if [ ! -e "+filesWrittenPath+" ]; then",
+			"  say 'cloud-init could not write a file of this machine, and wrote none after it: see /var/log/cloud-init.log'",
+			"  exit 1",
+			"fi")
+	}
 	n.owners(in)
 	n.install(in)
 	n.containerd(in)
@@ -107,6 +118,9 @@ func describe(in Input, later []byte) (*node, error) {
 	n.add(file{path: ScriptPath, permissions: "0700", content: n.script()})
 	if later == nil {
 		n.add(userFiles(in)...)
+	}
+	if checked {
+		n.add(file{path: filesWrittenPath})
 	}
 	return n, nil
 }

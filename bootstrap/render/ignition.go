@@ -6,11 +6,14 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/coreos/ignition/v2/config/v3_3/types"
 	"k8s.io/utils/ptr"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 )
 
 // ignition renders a node for Ignition. Specification 3.3.0 is the first that Flatcar reads (since
@@ -28,12 +31,7 @@ func ignition(n *node) ([]byte, error) {
 		}
 		config.Systemd.Units = append(config.Systemd.Units, unit)
 	}
-	if len(n.keys) > 0 { // the default user of Flatcar and CoreOS
-		config.Passwd.Users = append(config.Passwd.Users, types.PasswdUser{Name: "core", SSHAuthorizedKeys: ignitionKeys(n.keys)})
-	}
-	for _, u := range n.users {
-		config.Passwd.Users = append(config.Passwd.Users, types.PasswdUser{Name: u.Name, SSHAuthorizedKeys: ignitionKeys(u.SSHAuthorizedKeys)})
-	}
+	config.Passwd.Users = ignitionUsers(n)
 	out, err := json.Marshal(config)
 	if err != nil {
 		return nil, errors.New("writing the Ignition config as JSON failed")
@@ -41,12 +39,26 @@ func ignition(n *node) ([]byte, error) {
 	return out, nil
 }
 
-func ignitionKeys(keys []string) []types.SSHAuthorizedKey {
-	out := make([]types.SSHAuthorizedKey, len(keys))
-	for i, k := range keys {
-		out[i] = types.SSHAuthorizedKey(k)
+// ignitionUsers returns each user, and each key of one, once: Ignition refuses what is there twice
+// (https://github.com/coreos/ignition/blob/v2.24.0/config/validate/validate.go, ValidateDups).
+func ignitionUsers(n *node) []types.PasswdUser {
+	users := n.users
+	if len(n.keys) > 0 { // of the default user of Flatcar and CoreOS
+		users = append([]bootstrapv1.User{{Name: "core", SSHAuthorizedKeys: n.keys}}, users...)
 	}
-	return out
+	var all []types.PasswdUser
+	for _, u := range users {
+		i := slices.IndexFunc(all, func(known types.PasswdUser) bool { return known.Name == u.Name })
+		if i < 0 {
+			i, all = len(all), append(all, types.PasswdUser{Name: u.Name})
+		}
+		for _, key := range u.SSHAuthorizedKeys {
+			if key := types.SSHAuthorizedKey(key); !slices.Contains(all[i].SSHAuthorizedKeys, key) {
+				all[i].SSHAuthorizedKeys = append(all[i].SSHAuthorizedKeys, key)
+			}
+		}
+	}
+	return all
 }
 
 func ignitionFile(f file) types.File {

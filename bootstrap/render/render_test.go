@@ -322,6 +322,22 @@ func newCA(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
+// TestKeysTwice: what a spec names twice is once in the user data for Ignition, which refuses the
+// rest. The default user may be in the list of users, too.
+func TestKeysTwice(t *testing.T) {
+	g := NewWithT(t)
+	const one, two = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB"
+	in := input(t)
+	in.Spec.OperatingSystem = "flatcar"
+	in.Spec.SSHAuthorizedKeys = []string{one, one}
+	in.Spec.Host.Users = []bootstrapv1.User{{Name: "core", SSHAuthorizedKeys: []string{two, one}, Sudo: bootstrapv1.SudoAllowed}, {Name: "bob"}}
+	out, err := UserData(in)
+	g.Expect(err).NotTo(HaveOccurred())
+	m := readBack(g, FormatOf(in.Spec), out)
+	g.Expect(m.keys).To(Equal([]string{one, two}))
+	g.Expect(m.users).To(Equal(map[string][]string{"bob": nil}))
+}
+
 // TestDefaults: a field that is not set means the same as its documented default.
 func TestDefaults(t *testing.T) {
 	type spec = bootstrapv1.DroverConfigSpec

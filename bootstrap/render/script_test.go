@@ -274,6 +274,19 @@ func TestInstanceDataMissing(t *testing.T) {
 	s.Expect(said).To(ContainSubstring("instance data"))
 }
 
+// TestFileMissing: cloud-init writes no file after one that it can't write, and runs the script all
+// the same. The machine does not become a Node without them.
+func TestFileMissing(t *testing.T) {
+	in := input(t)
+	in.Spec.Files = []bootstrapv1.File{{Path: "/etc/sudoers.d", Content: "a folder of the image"}, {Path: "/etc/important"}}
+	s := newSandbox(t, in)
+	s.Expect(os.Remove(s.root + filesWrittenPath)).To(Succeed())
+	said, ok := s.run()
+	s.Expect(ok).To(BeFalse())
+	s.Expect(said).To(ContainSubstring("cloud-init could not write a file"))
+	s.Expect(s.root+"/calls").NotTo(BeAnExistingFile(), "nothing was called before")
+}
+
 // TestKubeadmIsTriedAgain: a failed join is tried again, without the files that it left. A join
 // that has got a certificate is not.
 func TestKubeadmIsTriedAgain(t *testing.T) {

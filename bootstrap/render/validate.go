@@ -106,7 +106,8 @@ func ownPaths(spec *bootstrapv1.DroverConfigSpec) []string {
 	}
 	out := []string{
 		BootstrapKubeconfigPath, CAPath, ClientCAPath, KubeletConfigPath, KubeletDefaultsPath, kubeletKubeconfigPath,
-		kubeletSysconfigPath, kubeadmFlagsPath, configuredPath, filesConfigPath, SentinelPath, LogPath, "/etc/hostname",
+		kubeletSysconfigPath, kubeadmFlagsPath, configuredPath, filesConfigPath, filesWrittenPath, SentinelPath, LogPath,
+		"/etc/hostname",
 	}
 	for _, f := range n.files {
 		out = append(out, f.path)
@@ -205,7 +206,10 @@ func validateTaints(taints []corev1.Taint, at *field.Path) field.ErrorList {
 
 func validateFiles(files []bootstrapv1.File, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	seen := map[string]bool{}
+	seen, all := map[string]bool{}, map[string]bool{}
+	for _, f := range files {
+		all[f.Path] = true
+	}
 	for i, f := range files {
 		at := at.Index(i)
 		switch {
@@ -215,6 +219,12 @@ func validateFiles(files []bootstrapv1.File, at *field.Path) field.ErrorList {
 			errs = append(errs, field.Invalid(at.Child("path"), shorten(f.Path), "must be absolute, and without //, . and .."))
 		case seen[f.Path]:
 			errs = append(errs, field.Duplicate(at.Child("path"), shorten(f.Path)))
+		default:
+			for folder := path.Dir(f.Path); folder != "/"; folder = path.Dir(folder) {
+				if all[folder] {
+					errs = append(errs, field.Invalid(at.Child("path"), shorten(f.Path), "is below another file, "+shorten(folder)))
+				}
+			}
 		}
 		seen[f.Path] = true
 		if f.Owner != "" && !ownerPattern.MatchString(f.Owner) {

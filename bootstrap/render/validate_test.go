@@ -77,6 +77,7 @@ func TestValidate(t *testing.T) {
 		"command with a zero byte":    {spec{PostKubeletCommands: []string{"a\x00"}}, "spec.postKubeletCommands[0]"},
 		"two keys in one":             {spec{SSHAuthorizedKeys: []string{"ssh-rsa a\nssh-rsa b"}}, "spec.sshAuthorizedKeys[0]"},
 		"key with jinja":              {spec{SSHAuthorizedKeys: []string{"ssh-rsa {{ x }}"}}, "spec.sshAuthorizedKeys[0]"},
+		"file below a user's file":    {spec{Files: []bootstrapv1.File{{Path: "/a/b/c"}, {Path: "/a"}}}, "spec.files[0].path"},
 		"file in a file's place":      {file(bootstrapv1.File{Path: KubeletConfigPath + "/x"}), "spec.files[0].path"},
 		"file in a folder's place":    {file(bootstrapv1.File{Path: "/etc/kubernetes"}), "spec.files[0].path"},
 		"file of the installation": {spec{OperatingSystem: "rhel-9", Install: packages,
