@@ -142,11 +142,6 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 		return r.nextProbe(adopted), nil
 	}
 	named := theServers && config.HasOtherName()
-	if !named { // otherwise the endpoint may be wrong
-		if err := r.ensureEndpoint(ctx, adopted, endpoint); err != nil {
-			return reconcile.Result{}, err
-		}
-	}
 	version, failure, err := r.probe(ctx, adopted, cluster, config)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -160,6 +155,7 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 		setUnavailable(adopted, failure.reason, failure.message)
 		return r.nextProbe(adopted), nil
 	}
+	// The endpoint of a kubeconfig that does not work would outlive its correction.
 	if err := r.ensureEndpoint(ctx, adopted, endpoint); err != nil {
 		return reconcile.Result{}, err
 	}

@@ -197,8 +197,10 @@ func TestAdoptRefuses(t *testing.T) {
 			} else {
 				update(s, good, func(secret *corev1.Secret) { secret.Data = map[string][]byte{"value": s.Kubeconfig} })
 			}
-			update(s, adopted, func(a *controlplanev1.AdoptedControlPlane) { a.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{} })
 			s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
+			config, err := clientcmd.RESTConfigFromKubeConfig(s.Kubeconfig)
+			s.Expect(err).NotTo(HaveOccurred())
+			s.Expect("https://"+adopted.Spec.ControlPlaneEndpoint.String()).To(Equal(config.Host), "the endpoint of the wrong one is not kept")
 		})
 	}
 }
