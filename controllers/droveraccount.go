@@ -81,7 +81,7 @@ func (r *DroverAccountReconciler) SetupWithManager(mgr ctrl.Manager, options con
 		Watches(&infrav1.DroverMachine{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountIfDeleted)),
 			builder.WithPredicates(onlyDeleted())).
 		Watches(&infrav1.DroverCluster{}, handler.EnqueueRequestsFromMapFunc(ofAccount(r.Client, accountIfDeleted)),
-			builder.WithPredicates(onlyDeleted())).
+			builder.WithPredicates(onUpdate(endpointReleased))).
 		WatchesRawSource(r.Changed.Source()).
 		WithOptions(options).
 		Named("droveraccount").
@@ -232,8 +232,10 @@ func (r *DroverAccountReconciler) connect(ctx context.Context, account *infrav1.
 		return reconcile.Result{}, nil
 	}
 	account.Status.Cloud = live.Cloud().Name
-	if known, _ := r.lastEnqueued.Load(key); !account.DeletionTimestamp.IsZero() && known == (accountSnapshot{live, true}) {
-		return reconcile.Result{}, nil // each deleted machine brings the account here: one proof is enough
+	known, _ := r.lastEnqueued.Load(key)
+	if !account.DeletionTimestamp.IsZero() && known == (accountSnapshot{live, true}) && cloud.CodeOf(live.Inventory().Err) != cloud.Unauthorized {
+		// Each deleted machine brings the account here: one proof is enough until the credentials are refused.
+		return reconcile.Result{}, r.report(ctx, account, live)
 	}
 	info, err := live.Probe(ctx)
 	if err == nil && account.Spec.Place == "" && info.Place != "" {
@@ -255,10 +257,16 @@ func (r *DroverAccountReconciler) connect(ctx context.Context, account *infrav1.
 	}
 	r.retries.forget(key)
 	account.Status.FailureDomains = info.FailureDomains
+	return reconcile.Result{}, r.report(ctx, account, live)
+}
+
+// report says that the account works, and what its listings show.
+func (r *DroverAccountReconciler) report(ctx context.Context, account *infrav1.DroverAccount, live *fleet.Account) error {
 	setReady(account)
 	confirmMissing(account, live)
-	setInventory(account, live.Inventory())
-	return reconcile.Result{}, r.setMachinesFound(ctx, account, live.Inventory())
+	state := live.Inventory()
+	setInventory(account, state)
+	return r.setMachinesFound(ctx, account, state)
 }
 
 // pin sets the proved place, which write then records, unless the user stated another AWS account.
@@ -446,8 +454,11 @@ func (r *DroverAccountReconciler) reconcileDelete(ctx context.Context, account *
 		if err != nil {
 			return result, err
 		}
-		if known, _ := r.lastEnqueued.Load(key); known != (accountSnapshot{r.Accounts.Get(key), true}) {
+		if !conditions.IsTrue(account, clusterv1.ReadyCondition) {
 			return result, r.write(ctx, before, account) // Ready says what is missing
+		}
+		if known := conditions.Get(before, clusterv1.ReadyCondition); known != nil && known.Status == metav1.ConditionFalse {
+			conditions.Set(account, *known) // since when it is not Ready
 		}
 		message := fmt.Sprintf("Waiting for DroverCluster %q to be deleted: its load balancer can't be deleted without this account", cluster)
 		if n > 0 {

@@ -8,6 +8,8 @@ import (
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
@@ -71,6 +73,29 @@ func TestDeletedAccountKeepsCredentials(t *testing.T) {
 	x.Expect(x.Client.Delete(t.Context(), x.secret)).To(Succeed())
 	x.reconcile()
 	x.Expect(x.live()).To(BeIdenticalTo(live))
+	reason, _ := x.ready()
+	x.Expect(reason).To(Equal(infrav1.SecretInvalidReason))
+}
+
+// TestDeletedAccountReports: the machines of an account that is being deleted are missing. Its
+// conditions say so, and a person can confirm it, or their deletions would never end.
+func TestDeletedAccountReports(t *testing.T) {
+	t.Parallel()
+	x, _ := newAccountInUse(t)
+	x.Expect(x.Client.Delete(t.Context(), x.account)).To(Succeed())
+	x.reconcile()
+	since := conditions.Get(x.account, clusterv1.ReadyCondition).LastTransitionTime
+	conditions.Delete(x.account, infrav1.AccountInventoryFreshCondition)
+	x.Expect(x.Client.Status().Update(t.Context(), x.account)).To(Succeed())
+	x.reconcile()
+	x.Expect(conditions.GetReason(x.account, infrav1.AccountInventoryFreshCondition)).To(Equal(infrav1.InventoryFreshReason))
+	reason, _ := x.ready()
+	x.Expect(reason).To(Equal(infrav1.InUseReason))
+	x.Expect(conditions.Get(x.account, clusterv1.ReadyCondition).LastTransitionTime).To(Equal(since), "each reconcile writes nothing")
+
+	before := x.account.ResourceVersion
+	x.reconcile()
+	x.Expect(x.account.ResourceVersion).To(Equal(before))
 }
 
 // TestFinalizersOfOthersStay: Drover removes its finalizer from the account as it is, and drops no
