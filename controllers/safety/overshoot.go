@@ -212,6 +212,8 @@ func (r *OvershootReconciler) verdict(p *pool, last *lastPass) verdict {
 		return freeze // again, in case a part of the freeze was reverted
 	case interrupted:
 		return unfreeze
+	case p.kind == set && p.owner.GetAnnotations()[clusterv1.DisableMachineCreateAnnotation] == "true":
+		return noAction // somebody else has stopped it, and the end of a freeze must not start it again
 	case p.have() > r.bound(p) && over && p.have() >= lastCount:
 		return freeze
 	}

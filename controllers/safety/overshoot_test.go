@@ -54,6 +54,7 @@ func TestVerdict(t *testing.T) {
 		last               int    // count of the previous pass, if over the bound
 		frozen             string // replicas when frozen, if frozen
 		cutOff, going      bool
+		stopped            bool // a MachineSet that its user has stopped
 		want               verdict
 	}{
 		{what: "as it should be", objects: 3, instances: 3, want: noAction},
@@ -67,7 +68,8 @@ func TestVerdict(t *testing.T) {
 		{what: "frozen, and fewer are asked for", objects: 9, frozen: "5", want: unfreeze},
 		{what: "frozen, and being deleted", objects: 9, frozen: "3", going: true, want: unfreeze},
 		{what: "being deleted", objects: 9, last: 0, going: true, want: noAction},
-		{what: "a unfreeze that was cut off", objects: 5, cutOff: true, want: unfreeze},
+		{what: "an unfreeze that was cut off", objects: 5, cutOff: true, want: unfreeze},
+		{what: "its user has stopped it", objects: 7, instances: 7, last: 7, stopped: true, want: noAction},
 	} {
 		d := &clusterv1.MachineDeployment{}
 		p := &pool{kind: deployment, owner: d, size: size{3, 1}, objects: c.objects, instances: c.instances}
@@ -82,6 +84,10 @@ func TestVerdict(t *testing.T) {
 			s := &clusterv1.MachineSet{}
 			s.Labels = map[string]string{infrav1.FreezeLabel: "True"}
 			p.sets = append(p.sets, s)
+		}
+		if c.stopped {
+			p.kind, p.owner = set, &clusterv1.MachineSet{ObjectMeta: metav1.ObjectMeta{
+				Annotations: map[string]string{clusterv1.DisableMachineCreateAnnotation: "true"}}}
 		}
 		last := &lastPass{over: map[string]int{}}
 		if c.last > 0 {
