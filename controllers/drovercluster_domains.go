@@ -123,11 +123,16 @@ func (r *DroverClusterReconciler) controlPlaneTemplate(ctx context.Context,
 	return template, "", nil
 }
 
-// isUndescribed reports whether the cloud has not been asked about the template yet. A cloud that
-// refuses to answer has been.
+// isUndescribed reports whether the cloud has not answered yet which zones the template allows. A
+// cloud that refuses to answer has. One that answers later, or too many calls, is asked again soon.
 func isUndescribed(template *infrav1.DroverMachineTemplate) bool {
-	reason := conditions.GetReason(template, clusterv1.ReadyCondition)
-	return reason == "" || reason == infrav1.WaitingForAccountReason || reason == infrav1.QueuedReason
+	switch conditions.GetReason(template, clusterv1.ReadyCondition) {
+	case "", infrav1.WaitingForAccountReason, infrav1.QueuedReason:
+		return true
+	case infrav1.ThrottledReason, infrav1.CloudUnavailableReason:
+		return len(template.Status.FailureDomains) == 0
+	}
+	return false
 }
 
 // machineToCluster returns the DroverCluster of a new machine of the control plane: its template

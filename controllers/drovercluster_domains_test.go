@@ -113,14 +113,19 @@ func TestZonesOfAControlPlane(t *testing.T) {
 // the last known ones stay.
 func TestZonesThatAreNotKnown(t *testing.T) {
 	t.Parallel()
-	for name, missing := range map[string]string{"no control plane": "plane", "no template": "cp", "a template that is new": ""} {
+	for name, missing := range map[string]string{"no control plane": "plane", "no template": "cp", "a template that is new": "",
+		"a cloud that answers later": infrav1.CloudUnavailableReason} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
 			cluster, infra, plane, template, accounts := zonedCluster()
 			template.Status.FailureDomains = []string{"b"}
-			if missing == "" {
+			switch missing {
+			case "":
 				template.Status = infrav1.DroverMachineTemplateStatus{}
+			case infrav1.CloudUnavailableReason:
+				template.Status = infrav1.DroverMachineTemplateStatus{}
+				setNotReady(template, missing, "HTTP 503")
 			}
 			objects := append(slices.Clone(accounts), cluster, infra)
 			for _, o := range []client.Object{plane, template} {

@@ -216,6 +216,16 @@ func TestDomainsOfATemplate(t *testing.T) {
 				b.Expect(b.management.Get(b.t.Context(), client.ObjectKeyFromObject(template), template)).To(Succeed())
 				b.Expect(template.Status.Capacity).NotTo(BeEmpty())
 				b.Expect(template.Status.FailureDomains).To(Equal(want))
+
+				// What the size can't be asked about does not hide the zones.
+				template.Status = infrav1.DroverMachineTemplateStatus{}
+				b.Expect(b.management.Status().Update(b.t.Context(), template)).To(Succeed())
+				_, err = b.cloud.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.DescribeCatalog, Code: wire.InternalError})
+				b.Expect(err).NotTo(HaveOccurred())
+				_, err = r.Reconcile(b.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(template)})
+				b.Expect(err).NotTo(HaveOccurred())
+				b.Expect(b.management.Get(b.t.Context(), client.ObjectKeyFromObject(template), template)).To(Succeed())
+				b.Expect(template.Status.FailureDomains).To(Equal(want))
 			})
 		})
 	}

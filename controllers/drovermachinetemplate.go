@@ -82,10 +82,12 @@ func (r *DroverMachineTemplateReconciler) describe(ctx context.Context, template
 			"DroverAccount %q is for cloud %q, but the template has no fields of that cloud", key.Name, account.Cloud().Name))
 		return reconcile.Result{}, nil
 	}
-	offering, err := account.Offering(ctx, spec)
-	var domains []string
+	// Zones first: a control plane waits for them, and they may be known where a size is not.
+	domains, err := account.FailureDomains(ctx, spec)
+	var offering cloud.Offering
 	if err == nil {
-		domains, err = account.FailureDomains(ctx, spec)
+		template.Status.FailureDomains = domains[:min(len(domains), maxFailureDomains)]
+		offering, err = account.Offering(ctx, spec)
 	}
 	if err != nil {
 		var queued *cloud.Queued
@@ -102,7 +104,6 @@ func (r *DroverMachineTemplateReconciler) describe(ctx context.Context, template
 	r.retries.forget(client.ObjectKeyFromObject(template))
 	template.Status.Capacity = offering.Capacity
 	template.Status.NodeInfo = nodeInfo(offering)
-	template.Status.FailureDomains = domains[:min(len(domains), maxFailureDomains)]
 	setReady(template)
 	return reconcile.Result{}, nil
 }
