@@ -126,6 +126,7 @@ func (e *Endpoint) HasVirtualIP() bool { return e.VirtualIP != VirtualIP{} }
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.controlPlaneEndpoint) || (has(self.controlPlaneEndpoint) && self.controlPlaneEndpoint == oldSelf.controlPlaneEndpoint)",message="controlPlaneEndpoint is set once: machines and kubeconfigs have it"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || (has(self.creation) && self.creation.ownershipID == oldSelf.creation.ownershipID)",message="creation.ownershipID is set once: it is in the tags of every VM of this cluster"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || !has(oldSelf.creation.loadBalancerToken) || (has(self.creation) && has(self.creation.loadBalancerToken) && self.creation.loadBalancerToken == oldSelf.creation.loadBalancerToken)",message="creation.loadBalancerToken is set once: it is in the tags of the load balancer"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || !has(oldSelf.creation.loadBalancerZones) || (has(self.creation) && has(self.creation.loadBalancerZones) && self.creation.loadBalancerZones == oldSelf.creation.loadBalancerZones)",message="creation.loadBalancerZones is set once: it is recorded with the load balancer's address"
 type DroverClusterSpec struct {
 	DroverClusterFields `json:",inline"`
 
