@@ -128,18 +128,21 @@ func creationCode(f failure, status int) cloud.Code {
 	has := func(all ...string) bool {
 		return slices.ContainsFunc(all, func(part string) bool { return strings.Contains(words, part) })
 	}
-	missing := has("was not found", "cannot be found", "could not be found", "does not exist", "do not exist")
+	missing := has("was not found", "cannot be found", "could not be found", "could not find", "does not exist", "do not exist")
+	// What a reservation lacks is an unmet condition or a wrong value, and not always named:
+	// https://github.com/skypilot-org/skypilot/pull/2352 and TestErrors of
+	// https://github.com/kubernetes/autoscaler/tree/master/cluster-autoscaler/cloudprovider/gce
+	full := has("does not have available resources", "have sufficient capacity") ||
+		has("reservation") && (missing || has("available resources", "in ready state"))
 	switch known {
 	case cloud.Unauthorized: // an unmet condition, among others
-		// A specific reservation that is full (https://github.com/skypilot-org/skypilot/pull/2352),
-		// or an organization's policy on locations.
-		if has("does not have available resources", "location zone:") {
+		if full || has("location zone:") { // or an organization's policy on locations
 			return cloud.NoCapacity
 		}
 	case cloud.NotFound, cloud.InvalidSpec, cloud.Unknown:
 		switch {
-		case missing && has("/zones/", "'zones/", "reservation"), has(" in zone", " in the zone", "in the same zone"),
-			has("does not have available resources", "does not have enough resources", "no feasible nodes"):
+		case full, missing && has("/zones/", "'zones/"), has(" in zone", " in the zone", "in the same zone"),
+			has("does not have enough resources", "no feasible nodes"):
 			return cloud.NoCapacity
 		case missing && known == cloud.InvalidSpec: // somebody may create it
 			return cloud.NotFound

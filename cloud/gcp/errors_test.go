@@ -46,6 +46,24 @@ func TestZoneRefuses(t *testing.T) {
 		"full reservation": {failed(412, "CONDITION_NOT_MET",
 			"Specified reservation 'projects/88945870421/reservations/blue' does not have available resources for the request."),
 			cloud.NoCapacity}, // https://github.com/skypilot-org/skypilot/pull/2352
+		// TestErrors and regexReservationErrors of
+		// https://github.com/kubernetes/autoscaler/tree/master/cluster-autoscaler/cloudprovider/gce
+		"no reservation":  {failed(412, "CONDITION_NOT_MET", "Specified reservation 'blue' does not exist."), cloud.NoCapacity},
+		"no reservations": {failed(412, "CONDITION_NOT_MET", "Specified reservations [blue] do not exist. (when acting as"), cloud.NoCapacity},
+		"new reservation": {failed(412, "CONDITION_NOT_MET",
+			"Cannot insert instance to a reservation with status: CREATING, as it requires reservation to be in READY state."), cloud.NoCapacity},
+		"reservations without room": {failed(412, "CONDITION_NOT_MET", "No available resources in specified reservations 'blue'"),
+			cloud.NoCapacity},
+		"zone without capacity": {failed(412, "CONDITION_NOT_MET",
+			"Zone does not currently have sufficient capacity for the requested resources."), cloud.NoCapacity},
+		"no such reservation": {refused(400, "invalid", "Could not find the given reservation with the following name: blue"),
+			cloud.NoCapacity},
+		// https://cloud.google.com/colab/docs/troubleshooting
+		"reservations without room by 400": {refused(400, "invalid", "Invalid value for field 'resource.reservationAffinity': "+
+			"'{\"consumeReservationType\": \"SPECIFIC_ALLOCATION\", \"key\": \"compute.googleapis.com/reservation-name\"}'. "+
+			"No available resources in specified reservations."), cloud.NoCapacity},
+		"resources of nothing that is named": {failed(412, "CONDITION_NOT_MET", "blue does not have available resources for the request."),
+			cloud.NoCapacity},
 		"disk of another zone": {refused(400, "invalid",
 			"Invalid value for field 'resource.source': 'zones/europe-west4-b/disks/d'. Disk must be in the same zone as the instance."),
 			cloud.NoCapacity}, // https://github.com/GoogleCloudPlatform/google-cloud-powershell/issues/237
@@ -65,6 +83,8 @@ func TestZoneRefuses(t *testing.T) {
 		"a wrong reservation": {refused(400, "invalid",
 			"Specified reservations [projects/p/reservations/auto] can not be targeted as specificReservationRequired is not set"),
 			cloud.InvalidSpec}, // https://github.com/skypilot-org/skypilot/issues/3327
+		"a reservation of another project": {failed(412, "CONDITION_NOT_MET",
+			"Instance 'm-1' creation failed: The reservation must exist in the same project as the instance."), cloud.Unauthorized},
 		"another policy": {refused(412, "conditionNotMet",
 			"Constraint constraints/compute.vmExternalIpAccess violated for project 4711."), cloud.Unauthorized},
 		"a quota": {failed(403, "QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded in zone europe-west4-a."),
