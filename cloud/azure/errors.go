@@ -30,12 +30,17 @@ var codes = map[string]cloud.Code{
 	"TooManyRequests":               cloud.Throttled,
 	"SubscriptionRequestsThrottled": cloud.Throttled,
 
-	"QuotaExceeded":                     cloud.QuotaExceeded,
-	"ResourceQuotaExceeded":             cloud.QuotaExceeded,
-	"PublicIPCountLimitReached":         cloud.QuotaExceeded,
-	"MaxPublicIpCountLimitReached":      cloud.QuotaExceeded,
-	"PublicIPPrefixCountLimitReached":   cloud.QuotaExceeded,
-	"NetworkInterfaceCountLimitReached": cloud.QuotaExceeded,
+	"QuotaExceeded":                   cloud.QuotaExceeded,
+	"ResourceQuotaExceeded":           cloud.QuotaExceeded,
+	"PublicIPCountLimitReached":       cloud.QuotaExceeded,
+	"MaxPublicIpCountLimitReached":    cloud.QuotaExceeded,
+	"PublicIPPrefixCountLimitReached": cloud.QuotaExceeded,
+	// Addresses are also limited by allocation and SKU:
+	// https://github.com/coreos/tectonic-installer/issues/1454
+	"StaticPublicIPCountLimitReached":          cloud.QuotaExceeded,
+	"StandardSkuPublicIPCountLimitReached":     cloud.QuotaExceeded,
+	"IPv4StandardSkuPublicIpCountLimitReached": cloud.QuotaExceeded,
+	"NetworkInterfaceCountLimitReached":        cloud.QuotaExceeded,
 
 	"SkuNotAvailable":                           cloud.NoCapacity,
 	"AllocationFailed":                          cloud.NoCapacity,
@@ -181,6 +186,8 @@ func codeOf(f failure, status int) cloud.Code {
 		return code
 	case strings.HasSuffix(f.Code, notFound):
 		return cloud.NotFound
+	case strings.HasSuffix(f.Code, "CountLimitReached"): // of another kind of resource
+		return cloud.QuotaExceeded
 	case strings.HasPrefix(f.Code, "Invalid"):
 		return cloud.InvalidSpec
 	case status == http.StatusForbidden:

@@ -97,3 +97,29 @@ func TestZoneRefuses(t *testing.T) {
 		})
 	}
 }
+
+// TestLimitsOfSubscriptions: a limit on how many a subscription may have is a quota, whatever the
+// answer's status. Those of addresses are found inside of another refusal, too.
+func TestLimitsOfSubscriptions(t *testing.T) {
+	t.Parallel()
+	for code, wrapped := range map[string]bool{
+		"PublicIPCountLimitReached":                true, // https://github.com/evgenyb/aks-workshops/issues/22
+		"StaticPublicIPCountLimitReached":          true, // https://github.com/coreos/tectonic-installer/issues/1454
+		"StandardSkuPublicIPCountLimitReached":     true,
+		"IPv4StandardSkuPublicIpCountLimitReached": true,
+		"NetworkInterfaceCountLimitReached":        true,
+		"InvalidThingsCountLimitReached":           false, // of a kind that the driver does not know
+	} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			limit := failure{Code: code, Message: "Cannot create more than 10 for this subscription in this region."}
+			for _, status := range []int{0, http.StatusBadRequest, http.StatusForbidden, http.StatusConflict} {
+				g.Expect(codeOf(limit, status)).To(Equal(cloud.QuotaExceeded), "%d", status)
+			}
+			if wrapped {
+				g.Expect(failure{Code: "DeploymentFailed", Details: []failure{limit}}.cause()).To(Equal(limit))
+			}
+		})
+	}
+}
