@@ -12,7 +12,9 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
-// These types have the fields of a MachineClass's providerSpec for AWS, v0.29.
+// These types have the fields of a MachineClass's providerSpec for AWS, v0.29. What becomes of them
+// is in pkg/aws/core.go and core_util.go of
+// https://github.com/gardener/machine-controller-manager-provider-aws
 type (
 	mcmAWS struct {
 		APIVersion             string             `json:"apiVersion"`
@@ -95,6 +97,10 @@ type (
 	}
 )
 
+// mcmIgnores is the note on fields that machine-controller-manager has and does not send to EC2:
+// they are not carried over, because its machines do without them.
+const mcmIgnores = "machine-controller-manager ignores it, and so do new machines"
+
 // aws maps a providerSpec to the fields of a machine.
 func (s findings) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
 	const at = "providerSpec."
@@ -103,11 +109,13 @@ func (s findings) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
 	}
 	m := &infrav1.AWSMachine{
 		InstanceType: spec.MachineType, Image: infrav1.AWSImage{ID: spec.AMI}, KeyName: spec.KeyName,
-		DetailedMonitoring: enabledIf(spec.Monitoring),
-		InstanceProfile:    spec.IAM.Name + spec.IAM.ARN, // exactly one is set
-		Tags:               maps.Clone(spec.Tags),
+		InstanceProfile: spec.IAM.Name + spec.IAM.ARN, // exactly one is set
+		Tags:            maps.Clone(spec.Tags),
 	}
 	maps.DeleteFunc(m.Tags, func(key, _ string) bool { return strings.Contains(key, mcmRoleKey) || key == "Name" })
+	if spec.Monitoring {
+		s.addNote(at+"monitoring", mcmIgnores)
+	}
 	if spec.EBSOptimized {
 		s.addNote(at+"ebsOptimized", "current instance types are optimized for EBS by default")
 	}
@@ -120,9 +128,12 @@ func (s findings) aws(spec *mcmAWS, region string) *infrav1.AWSMachine {
 	s.awsPlacement(m, spec.Placement)
 	s.awsMetadata(m, spec.Metadata)
 	if c := spec.CPU; c != nil {
-		m.CPUOptions = infrav1.AWSCPUOptions{
-			CoreCount: ptr.Deref(c.CoreCount, 0), ThreadsPerCore: ptr.Deref(c.ThreadsPerCore, 0),
-			AMDSEVSNP: enabledIf(ptr.Deref(c.AMDSEVSNP, "") == "enabled"),
+		m.CPUOptions.AMDSEVSNP = enabledIf(ptr.Deref(c.AMDSEVSNP, "") == "enabled")
+		switch {
+		case c.CoreCount != nil && c.ThreadsPerCore != nil:
+			m.CPUOptions.CoreCount, m.CPUOptions.ThreadsPerCore = *c.CoreCount, *c.ThreadsPerCore
+		case c.CoreCount != nil, c.ThreadsPerCore != nil:
+			s.addNote(at+"cpuOptions", "machine-controller-manager ignores coreCount and threadsPerCore, one without the other")
 		}
 	}
 	return m
@@ -136,18 +147,17 @@ func (s findings) awsDisks(m *infrav1.AWSMachine, devices []mcmAWSDevice) {
 		volume := infrav1.AWSVolume{
 			SizeGiB: d.EBS.VolumeSize, Type: infrav1.AWSVolumeType(d.EBS.VolumeType), IOPS: d.EBS.IOPS,
 			ThroughputMiBps: ptr.Deref(d.EBS.Throughput, 0),
-			Encryption:      stateOf(d.EBS.Encrypted), KMSKeyID: ptr.Deref(d.EBS.KMSKeyID, ""),
+			Encryption:      stateOf(d.EBS.Encrypted),
 		}
 		if !ptr.Deref(d.EBS.DeleteOnTermination, true) {
 			s.addLost(at+".ebs.deleteOnTermination", "the disks of new machines are deleted with them")
 		}
-		if d.NoDevice != "" {
-			s.addLost(at+".noDevice", "new machines have all devices of the image")
-			continue
-		}
-		if d.VirtualName != "" {
-			s.addLost(at+".virtualName", "new machines do not name instance store volumes")
-			continue
+		for _, ignored := range [][2]string{
+			{".ebs.kmsKeyID", ptr.Deref(d.EBS.KMSKeyID, "")}, {".noDevice", d.NoDevice}, {".virtualName", d.VirtualName},
+		} {
+			if ignored[1] != "" {
+				s.addNote(at+ignored[0], mcmIgnores)
+			}
 		}
 		snapshot := ptr.Deref(d.EBS.SnapshotID, "")
 		if d.DeviceName == "/root" || len(devices) == 1 {
@@ -175,10 +185,11 @@ func (s findings) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterf
 	if len(first.SecurityGroupIDs) > 0 {
 		m.SecurityGroups = &infrav1.AWSSelector{IDs: first.SecurityGroupIDs}
 	}
-	if public := first.AssociatePublicIPAddress; public != nil {
-		m.PublicIP = stateOf(*public)
+	if len(interfaces) == 1 {
+		m.PublicIP = stateIfSet(first.AssociatePublicIPAddress)
 	}
-	m.IPv6AddressCount, m.PrimaryIPv6 = ptr.Deref(first.IPv6AddressCount, 0), enabledIf(ptr.Deref(first.PrimaryIPv6, false))
+	m.IPv6AddressCount = ptr.Deref(first.IPv6AddressCount, 0)
+	m.PrimaryIPv6 = enabledIf(m.IPv6AddressCount > 0 && ptr.Deref(first.PrimaryIPv6, true)) // as there
 	m.EFA = enabledIf(ptr.Deref(first.InterfaceType, "") == "efa")
 	if kind := ptr.Deref(first.InterfaceType, "interface"); kind != "interface" && kind != "efa" {
 		s.addLost(at+".interfaceType", "the first interface of new machines can't be %q", kind)
@@ -187,6 +198,9 @@ func (s findings) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterf
 		s.addRefused(at+".deviceIndex", "the first interface must have index 0 on card 0: list it first")
 	}
 	for i, one := range interfaces {
+		if len(interfaces) > 1 && ptr.Deref(one.AssociatePublicIPAddress, false) {
+			s.addLost(at+".associatePublicIPAddress", "EC2 gives no public address to machines with several network interfaces")
+		}
 		if ptr.Deref(one.IPv6PrefixCount, 0) > 0 {
 			s.addLost(at+".ipv6PrefixCount", "new machines get no IPv6 prefixes, which the network plugin may need for pods")
 		}
@@ -217,15 +231,18 @@ func (s findings) awsInterfaces(m *infrav1.AWSMachine, interfaces []mcmAWSInterf
 
 // awsPurchase maps how machines are bought.
 func (s findings) awsPurchase(m *infrav1.AWSMachine, spec *mcmAWS) {
-	if price := spec.SpotPrice; price != nil {
-		m.Market = infrav1.AWSMarket{Type: infrav1.AWSMarketSpot, MaxPriceUSD: *price}
-	}
-	if market := spec.Market; market != nil {
-		if kind := infrav1.AWSMarketType(market.MarketType); kind != infrav1.AWSMarketSpot && kind != infrav1.AWSMarketCapacityBlock {
-			s.addLost("providerSpec.instanceMarketOptions.marketType", "new machines can't be bought as %q", market.MarketType)
-		} else if m.Market.Type == "" {
-			m.Market = infrav1.AWSMarket{Type: kind}
+	switch market, price := spec.Market, spec.SpotPrice; {
+	case market != nil:
+		if price != nil {
+			s.addNote("providerSpec.spotPrice", "machine-controller-manager ignores it beside instanceMarketOptions")
 		}
+		m.Market.Type = infrav1.AWSMarketType(market.MarketType)
+		if m.Market.Type != infrav1.AWSMarketSpot && m.Market.Type != infrav1.AWSMarketCapacityBlock {
+			m.Market.Type = ""
+			s.addLost("providerSpec.instanceMarketOptions.marketType", "new machines can't be bought as %q", market.MarketType)
+		}
+	case price != nil:
+		m.Market = infrav1.AWSMarket{Type: infrav1.AWSMarketSpot, MaxPriceUSD: *price}
 	}
 	if r := spec.CapacityReservation; r != nil {
 		of := infrav1.AWSCapacityReservation{ID: ptr.Deref(r.ID, ""), ResourceGroupARN: ptr.Deref(r.GroupARN, "")}

@@ -346,9 +346,10 @@ func TestFindings(t *testing.T) {
 		{"source check", provider("srcAndDstChecksEnabled", false), Lost, first, "providerSpec.srcAndDstChecksEnabled", "stays on"},
 		{"disks kept", func(w *world) { device(w, 0, "ebs.deleteOnTermination", false) }, Lost, first,
 			"providerSpec.blockDevices.ebs.deleteOnTermination", "deleted with them"},
-		{"no device", func(w *world) { device(w, 1, "noDevice", "x") }, Lost, first, "providerSpec.blockDevices.noDevice", "all devices"},
-		{"instance store", func(w *world) { device(w, 1, "virtualName", "ephemeral0") }, Lost, first, "providerSpec.blockDevices.virtualName",
-			"instance store"},
+		{"no device", func(w *world) { device(w, 1, "noDevice", "x") }, Noted, first, "providerSpec.blockDevices.noDevice", "ignores it"},
+		{"instance store", func(w *world) { device(w, 1, "virtualName", "ephemeral0") }, Noted, first,
+			"providerSpec.blockDevices.virtualName", "ignores it"},
+		{"half of the CPU options", provider("cpuOptions.threadsPerCore", nil), Noted, first, "providerSpec.cpuOptions", "ignores"},
 		{"root of a snapshot", func(w *world) { device(w, 0, "ebs.snapshotID", "snap-0") }, Lost, first,
 			"providerSpec.blockDevices.ebs.snapshotID", "from the image"},
 		{"no root", func(w *world) { device(w, 0, "deviceName", "/dev/sda1") }, Refused, first, "providerSpec.blockDevices.deviceName",
@@ -364,6 +365,16 @@ func TestFindings(t *testing.T) {
 			"providerSpec.networkInterfaces.deleteOnTermination", "deleted with them"},
 		{"description", func(w *world) { networkInterface(w, "description", "x") }, Noted, first, "providerSpec.networkInterfaces.description",
 			"tags instead"},
+		{"public address of several", func(w *world) {
+			all, _, _ := unstructured.NestedSlice(w.Classes[0].Object, "providerSpec", "networkInterfaces")
+			one := runtime.DeepCopyJSON(all[0].(map[string]any))
+			one["associatePublicIPAddress"] = true
+			set(&w.Classes[0], "providerSpec.networkInterfaces", append(all, one))
+		}, Lost, first, "providerSpec.networkInterfaces.associatePublicIPAddress", "several network interfaces"},
+		{"price beside a market", func(w *world) {
+			provider("spotPrice", "0.1")(w)
+			provider("instanceMarketOptions", map[string]any{"marketType": "spot"})(w)
+		}, Noted, first, "providerSpec.spotPrice", "beside instanceMarketOptions"},
 		{"market", provider("instanceMarketOptions", map[string]any{"marketType": "interruptible-capacity-reservation"}), Lost, first,
 			"providerSpec.instanceMarketOptions.marketType", "can't be bought"},
 		{"placement group", provider("placement.groupId", "pg-0"), Lost, first, "providerSpec.placement.groupId", "by name"},
@@ -425,4 +436,73 @@ func TestDropNothing(t *testing.T) {
 	p := newWorld(t).plan("providerSpec.srcAndDstChecksEnabled")
 	NewWithT(t).Expect(p.Findings).To(ContainElement(And(HaveField("Severity", Refused),
 		HaveField("Object", "--drop providerSpec.srcAndDstChecksEnabled"))))
+}
+
+// TestMachinesOnAWS tests what new machines have of a class where the provider for AWS
+// (https://github.com/gardener/machine-controller-manager-provider-aws/tree/v0.29.0/pkg/aws) does
+// something else than the fields' names say.
+func TestMachinesOnAWS(t *testing.T) {
+	t.Parallel()
+	interfaces := func(all ...map[string]any) func(*world) {
+		return func(w *world) {
+			list := make([]any, len(all))
+			for i, one := range all {
+				one["subnetID"], one["securityGroupIDs"] = "subnet-0a1b2c3d4e5f60718", []any{"sg-0a1b2c3d4e5f60718"}
+				list[i] = one
+			}
+			class("providerSpec.networkInterfaces", list)(w)
+		}
+	}
+	const on, off = infrav1.FeatureEnabled, infrav1.FeatureDisabled
+	for name, c := range map[string]struct {
+		change func(*world)
+		want   func(*infrav1.AWSMachine) any
+		to     any
+	}{
+		"IPv6 address": {interfaces(map[string]any{"ipv6AddressCount": int64(1)}),
+			func(m *infrav1.AWSMachine) any { return []any{m.IPv6AddressCount, m.PrimaryIPv6} }, []any{int32(1), on}},
+		"IPv6 address, not primary": {interfaces(map[string]any{"ipv6AddressCount": int64(2), "primaryIpv6": false}),
+			func(m *infrav1.AWSMachine) any { return []any{m.IPv6AddressCount, m.PrimaryIPv6} },
+			[]any{int32(2), infrav1.FeatureState("")}},
+		"primary without a count": {interfaces(map[string]any{"primaryIpv6": true}),
+			func(m *infrav1.AWSMachine) any { return []any{m.IPv6AddressCount, m.PrimaryIPv6} },
+			[]any{int32(0), infrav1.FeatureState("")}},
+		"no public address": {interfaces(map[string]any{"associatePublicIPAddress": false}),
+			func(m *infrav1.AWSMachine) any { return m.PublicIP }, off},
+		"a public address": {interfaces(map[string]any{"associatePublicIPAddress": true}),
+			func(m *infrav1.AWSMachine) any { return m.PublicIP }, on},
+		"no public address of several": {interfaces(map[string]any{"associatePublicIPAddress": false}, map[string]any{}),
+			func(m *infrav1.AWSMachine) any { return []any{m.PublicIP, len(m.NetworkInterfaces)} },
+			[]any{infrav1.FeatureState(""), 1}},
+		"devices": {func(w *world) {
+			device(w, 1, "noDevice", "x")
+			device(w, 1, "virtualName", "ephemeral0")
+			device(w, 1, "ebs.kmsKeyID", "alias/data")
+		}, func(m *infrav1.AWSMachine) any {
+			return []any{len(m.Volumes), m.Volumes[0].SizeGiB, m.Volumes[0].KMSKeyID}
+		},
+			[]any{1, int32(100), ""}},
+		"monitoring": {class("providerSpec.monitoring", true),
+			func(m *infrav1.AWSMachine) any { return m.DetailedMonitoring }, infrav1.FeatureState("")},
+		"price beside a market": {func(w *world) {
+			class("providerSpec.spotPrice", "0.1")(w)
+			class("providerSpec.instanceMarketOptions", map[string]any{"marketType": "capacity-block"})(w)
+		}, func(m *infrav1.AWSMachine) any { return m.Market }, infrav1.AWSMarket{Type: infrav1.AWSMarketCapacityBlock}},
+		"price": {class("providerSpec.spotPrice", "0.1"), func(m *infrav1.AWSMachine) any { return m.Market },
+			infrav1.AWSMarket{Type: infrav1.AWSMarketSpot, MaxPriceUSD: "0.1"}},
+		"half of the CPU options": {class("providerSpec.cpuOptions", map[string]any{"coreCount": int64(2)}),
+			func(m *infrav1.AWSMachine) any { return m.CPUOptions }, infrav1.AWSCPUOptions{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			w := newWorld(t)
+			c.change(w)
+			p := w.plan()
+			g.Expect(p.Blocked()).To(Equal(0), "%+v", p.Findings)
+			g.Expect(refusals(t, w.target, p)).To(BeEmpty())
+			pool := p.Pools[slices.IndexFunc(p.Pools, func(pool Pool) bool { return pool.Name == "workers-z1" })]
+			g.Expect(c.want(pool.Machine.Cloud.AWS)).To(Equal(c.to))
+		})
+	}
 }
