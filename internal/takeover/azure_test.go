@@ -128,12 +128,26 @@ func TestFindingsOfMachineControllerOnAzure(t *testing.T) {
 		{"another location", spec("location", "northeurope"), Refused, pool, at + "location", `"northeurope"`},
 		{"group from a Secret", spec("resourceGroup", secret), Refused, pool, at + "resourceGroup", "comes from a Secret"},
 		{"zones", spec("zones", []any{"1", "2"}), Refused, pool, at + "zones", "there are 2"},
+		{"SKU without a size", spec("osDiskSize", nil), Noted, pool, at + "osDiskSKU", "without osDiskSize"},
 		{"basic address", spec("publicIPSKU", "basic"), Noted, pool, at + "publicIPSKU", "Standard"},
 		{"another image's plan", spec("imagePlan", map[string]any{"publisher": "x", "product": "y", "name": "z"}), Lost, pool, at + "imagePlan",
 			"x y z"},
 		{"another Machine's VM", func(w *mcWorld) { w.vms[0].Tags["Machine-UID"] = "x" }, Refused, one, "", `of another Machine, "x"`},
 		{"another name", func(w *mcWorld) { w.vms[0].Tags["Name"] = "x" }, Refused, one, "", `has the name "x"`},
 	})
+}
+
+// TestDisksOfMachineControllerOnAzure tests that new machines have no type of disk that
+// machine-controller does not ask for.
+func TestDisksOfMachineControllerOnAzure(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	w := newMCOnAzure(t)
+	inPool("spec.template.spec.providerSpec.value.cloudProviderSpec.osDiskSize", nil)(w)
+	p := w.plan()
+	g.Expect(refusals(t, w.target, p)).To(BeEmpty())
+	pool := p.Pools[slices.IndexFunc(p.Pools, func(pool Pool) bool { return pool.Name == "workers" })]
+	g.Expect(pool.Machine.Cloud.Azure.OSDisk).To(HaveValue(BeZero()))
 }
 
 // TestPurchasePlansOfMachineController tests that new machines are bought as machine-controller

@@ -93,15 +93,23 @@ func (s findings) mcAzure(pool *Pool, from map[string]any, system, family string
 	m := &infrav1.AzureMachine{
 		VMSize: text("vmSize", spec.VMSize), Image: infrav1.AzureImage{ID: text("imageID", spec.ImageID)},
 		NetworkInterfaces: []infrav1.AzureNetworkInterface{nic},
-		OSDisk:            &infrav1.AzureOSDisk{SizeGiB: spec.OSDiskSize, Type: infrav1.AzureOSDiskType(ptr.Deref(spec.OSDiskSKU, ""))},
+		OSDisk:            &infrav1.AzureOSDisk{SizeGiB: spec.OSDiskSize},
 		Tags:              maps.Clone(spec.Tags),
 		BootDiagnostics:   stateOf(ptr.Deref(spec.BootDiagnostics, false)),
+	}
+	// getStorageProfile in pkg/cloudprovider/provider/azure/provider.go of
+	// https://github.com/kubermatic/machine-controller
+	switch sku := ptr.Deref(spec.OSDiskSKU, ""); {
+	case spec.OSDiskSize > 0:
+		m.OSDisk.Type = infrav1.AzureOSDiskType(sku)
+	case sku != "":
+		s.addNote(at+".osDiskSKU", "machine-controller ignores it without osDiskSize, and so do new machines")
 	}
 	s.mcAzureImage(pool, m, spec, system)
 	s.mcAzurePlace(pool, m, spec, target)
 	if spec.DataDiskSize > 0 {
 		sku := infrav1.AzureDataDiskType(ptr.Deref(spec.DataDiskSKU, ""))
-		m.DataDisks = []infrav1.AzureDataDisk{{LUN: ptr.To[int32](1), SizeGiB: spec.DataDiskSize, Type: sku}}
+		m.DataDisks = []infrav1.AzureDataDisk{{LUN: ptr.To[int32](0), SizeGiB: spec.DataDiskSize, Type: sku}}
 		m.UltraSSD = enabledIf(sku == infrav1.AzureDataDiskUltraSSDLRS)
 	}
 	if security := spec.Security; security != nil {
