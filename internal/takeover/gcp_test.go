@@ -3,6 +3,7 @@
 package takeover
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,6 +64,9 @@ func TestFindingsOnGCP(t *testing.T) {
 			set(&w.Classes[0], "providerSpec.disks", disks)
 		}
 	}
+	nic := func(field string, value any) func(*world) {
+		return func(w *world) { item(w, "networkInterfaces", 0, field, value) }
+	}
 	const (
 		one, first = "Machine workers-z1-6d4f5-abcde", "MachineClass workers-z1-5b7c9"
 		at         = "providerSpec."
@@ -80,6 +84,8 @@ func TestFindingsOnGCP(t *testing.T) {
 		{"disk with labels", disk(1, "labels", map[string]any{"a": "b"}), Noted, first, at + "disks.labels", "machine's labels"},
 		{"no boot disk", disk(0, "boot", false), Refused, first, at + "disks.boot", "no disk"},
 		{"no interface", spec("networkInterfaces", []any{}), Refused, first, at + "networkInterfaces", "there is none"},
+		{"access by IPv6 of IPv4 only", nic("ipv6accessType", "EXTERNAL"), Noted, first, at + "networkInterfaces.ipv6accessType", "IPV4_IPV6"},
+		{"range that is not used", nic("useAliasIPs", false), Noted, first, at + "networkInterfaces.ipCidrRange", "useAliasIPs"},
 		{"two accounts", spec("serviceAccounts", []any{map[string]any{"email": "a"}, map[string]any{"email": "b"}}), Refused, first, at +
 			"serviceAccounts", "there are 2"},
 		{"preemptible", spec("scheduling.preemptible", true), Noted, first, at + "scheduling.preemptible", "spot machines"},
@@ -114,6 +120,8 @@ func TestFindingsOfMachineControllerOnGCP(t *testing.T) {
 		{"another region's zone", spec("zone", "us-east1-b"), Refused, pool, at + "zone", `"us-east1-b"`},
 		{"type from a Secret", spec("machineType", secret), Refused, pool, at + "machineType", "comes from a Secret"},
 		{"no image", spec("customImage", ""), Noted, pool, at + "customImage", "ubuntu-2404-lts-amd64"},
+		{"dual stack without a public address", inPool(value+"network", map[string]any{"ipFamily": "IPv4+IPv6"}), Noted, pool,
+			value + "network", "only IPv4"},
 		{"a service account", spec("disableMachineServiceAccount", false), Lost, pool, at + "disableMachineServiceAccount", "no service account"},
 		{"another Machine's VM", func(w *mcWorld) { w.vms[0].Tags["machine_uid"] = "x" }, Refused, one, "", `of another Machine, "x"`},
 	})
@@ -121,4 +129,70 @@ func TestFindingsOfMachineControllerOnGCP(t *testing.T) {
 	inPool(value+"operatingSystem", "rhel")(w)
 	spec("customImage", "")(w)
 	NewWithT(t).Expect(w.plan().Findings).To(ContainElement(And(HaveField("Severity", Refused), HaveField("Field", at+"customImage"))))
+}
+
+// TestInterfacesOnGCP tests which settings of a class's interface new machines have: the provider
+// (pkg/gcp/machine_controller_util.go of
+// https://github.com/gardener/machine-controller-manager-provider-gcp) reads some only with others.
+func TestInterfacesOnGCP(t *testing.T) {
+	t.Parallel()
+	pods := []infrav1.GCPAliasIPRange{{Range: "/24", SecondaryRange: "pods"}}
+	const both = "IPV4_IPV6"
+	public := infrav1.GCPNetworkInterface{StackType: both, PublicIPv6: "Enabled", AliasIPRanges: pods}
+	for name, c := range map[string]struct {
+		stack, access string
+		alias         bool
+		want          infrav1.GCPNetworkInterface
+	}{
+		"ranges":                    {alias: true, want: infrav1.GCPNetworkInterface{AliasIPRanges: pods}},
+		"ranges, and IPv4 only":     {"IPV4_ONLY", "", true, infrav1.GCPNetworkInterface{StackType: "IPV4_ONLY", AliasIPRanges: pods}},
+		"neither":                   {},
+		"IPv4 only":                 {"IPV4_ONLY", "EXTERNAL", false, infrav1.GCPNetworkInterface{}},
+		"IPv6":                      {both, "EXTERNAL", false, public},
+		"private IPv6":              {both, "INTERNAL", false, infrav1.GCPNetworkInterface{StackType: both, AliasIPRanges: pods}},
+		"IPv6, and ranges":          {both, "EXTERNAL", true, public},
+		"access by IPv6 and ranges": {"", "EXTERNAL", true, infrav1.GCPNetworkInterface{AliasIPRanges: pods}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			w := newMCMOnGCP(t)
+			for field, value := range map[string]any{"stackType": c.stack, "ipv6accessType": c.access, "useAliasIPs": c.alias} {
+				item(w, "networkInterfaces", 0, field, value)
+			}
+			p := w.plan()
+			g.Expect(p.Blocked()).To(Equal(0), "%+v", p.Findings)
+			g.Expect(refusals(t, w.target, p)).To(BeEmpty())
+			pool := p.Pools[slices.IndexFunc(p.Pools, func(pool Pool) bool { return pool.Name == "workers-z1" })]
+			nic := pool.Machine.Cloud.GCP.NetworkInterfaces[0]
+			nic.Subnetwork, nic.HostProject = "", ""
+			g.Expect(nic).To(Equal(c.want))
+		})
+	}
+}
+
+// TestStackOfMachineController tests that new machines have IPv6 only where machine-controller sets
+// it up (pkg/cloudprovider/provider/gce/service.go of
+// https://github.com/kubermatic/machine-controller): beside a public address of IPv4.
+func TestStackOfMachineController(t *testing.T) {
+	t.Parallel()
+	const value = "spec.template.spec.providerSpec.value."
+	for family, public := range map[string]bool{"IPv4+IPv6": true, "IPv6+IPv4": false, "IPv4": true, "IPv6": true} {
+		t.Run(family, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			w := newMCOnGCP(t)
+			inPool(value+"network", map[string]any{"ipFamily": family})(w)
+			inPool(value+"cloudProviderSpec.assignPublicIPAddress", public)(w)
+			p := w.plan()
+			g.Expect(refusals(t, w.target, p)).To(BeEmpty())
+			pool := p.Pools[slices.IndexFunc(p.Pools, func(pool Pool) bool { return pool.Name == "workers" })]
+			nic := pool.Machine.Cloud.GCP.NetworkInterfaces[0]
+			dual := family == "IPv4+IPv6"
+			g.Expect(nic.StackType == infrav1.GCPStackIPv4IPv6).To(Equal(dual))
+			g.Expect(nic.PublicIPv6 == infrav1.FeatureEnabled).To(Equal(dual))
+			noted := slices.ContainsFunc(p.Findings, func(f Finding) bool { return f.Field == value+"network" })
+			g.Expect(noted).To(Equal(!dual && family != "IPv4"))
+		})
+	}
 }

@@ -75,8 +75,14 @@ func (s findings) mcGCP(pool *Pool, config *mcProviderConfig, family string, tar
 	if optional("assignPublicIPAddress", spec.AssignPublicIPAddress, "true") == "true" {
 		nic.PublicIP = &infrav1.GCPPublicIP{}
 	}
-	if strings.Contains(family, "IPv6") {
-		nic.StackType, nic.PublicIPv6 = infrav1.GCPStackIPv4IPv6, enabledIf(nic.PublicIP != nil)
+	// networkInterfaces in pkg/cloudprovider/provider/gce/service.go of
+	// https://github.com/kubermatic/machine-controller
+	switch {
+	case nic.PublicIP != nil && strings.Contains(family, "+"):
+		nic.StackType, nic.PublicIPv6 = infrav1.GCPStackIPv4IPv6, infrav1.FeatureEnabled
+	case strings.Contains(family, "IPv6"):
+		s.addNote("spec.template.spec.providerSpec.value.network",
+			"machine-controller sets up IPv6 beside IPv4 and a public address: new machines have only IPv4, as the old ones")
 	}
 	m := &infrav1.GCPMachine{
 		MachineType: text("machineType", spec.MachineType), MinCPUPlatform: text("minCPUPlatform", spec.MinCPUPlatform),

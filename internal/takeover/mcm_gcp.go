@@ -154,9 +154,13 @@ func (s findings) gcpDisks(m *infrav1.GCPMachine, spec *mcmGCP, target *Target) 
 	}
 }
 
+// gcpInterfaces maps the interfaces. Stack and ranges count there with IPV4_IPV6 or useAliasIPs:
+// pkg/gcp/machine_controller_util.go of
+// https://github.com/gardener/machine-controller-manager-provider-gcp
 func (s findings) gcpInterfaces(m *infrav1.GCPMachine, interfaces []mcmGCPInterface, target *Target) {
+	const at = "providerSpec.networkInterfaces"
 	for _, i := range interfaces {
-		nic := infrav1.GCPNetworkInterface{StackType: infrav1.GCPStackType(i.StackType), PublicIPv6: enabledIf(i.IPv6Access == "EXTERNAL")}
+		nic, both := infrav1.GCPNetworkInterface{}, i.StackType == string(infrav1.GCPStackIPv4IPv6)
 		nic.Subnetwork, nic.HostProject = target.afterPart(i.Subnetwork, "/subnetworks/")
 		if nic.Subnetwork == "" { // a network with subnets of its own choice
 			nic.Network, nic.HostProject = target.afterPart(i.Network, "/networks/")
@@ -164,13 +168,26 @@ func (s findings) gcpInterfaces(m *infrav1.GCPMachine, interfaces []mcmGCPInterf
 		if !i.DisableExternalIP {
 			nic.PublicIP = &infrav1.GCPPublicIP{}
 		}
-		if i.AliasRange != "" {
+		if both || i.UseAliasIPs {
+			nic.StackType = infrav1.GCPStackType(i.StackType)
+		}
+		switch {
+		case both:
+			nic.PublicIPv6 = enabledIf(i.IPv6Access == "EXTERNAL")
+		case i.IPv6Access != "":
+			s.addNote(at+".ipv6accessType", "it needs stackType IPV4_IPV6: new machines have only IPv4")
+		}
+		switch {
+		case i.AliasRange == "":
+		case both || i.UseAliasIPs:
 			nic.AliasIPRanges = []infrav1.GCPAliasIPRange{{Range: i.AliasRange, SecondaryRange: i.AliasName}}
+		default:
+			s.addNote(at+".ipCidrRange", "machine-controller-manager ignores it without useAliasIPs, and so do new machines")
 		}
 		m.NetworkInterfaces = append(m.NetworkInterfaces, nic)
 	}
 	if len(interfaces) == 0 {
-		s.addRefused("providerSpec.networkInterfaces", "there is none")
+		s.addRefused(at, "there is none")
 	}
 }
 
