@@ -34,6 +34,9 @@ const (
 // mcmConditions are the Node conditions that its flag --node-conditions names by default.
 const mcmConditions = "KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable"
 
+// mcmPlacement is the annotation with the placement of a machine on AWS, as EC2's API has it.
+const mcmPlacement = "machine.sapcloud.io/awsPlacement"
+
 var mcmAPI = schema.GroupVersion{Group: "machine.sapcloud.io", Version: "v1alpha1"}
 
 // MCM is what machine-controller-manager has in one namespace, and the Nodes of its cluster.
@@ -236,7 +239,7 @@ func (m *MCM) pool(p *Plan, d *unstructured.Unstructured, target *Target) *Pool 
 	if ptr.Deref(spec.AutoPreserveFailedMachineMax, 0) > 0 {
 		s.addLost("spec.autoPreserveFailedMachineMax", "Cluster API keeps no failed machines")
 	}
-	s.template(pool, &spec.Template.Spec)
+	s.template(pool, &spec.Template.Spec, m.placed(pool.Template))
 	s.sized(pool, m.size(d))
 	set, setSpec := m.activeSet(s, d)
 	if set == nil {
@@ -333,8 +336,19 @@ func (s findings) strategy(pool *Pool, strategy *mcmStrategy) {
 	}
 }
 
-// template maps what the pool says of each machine.
-func (s findings) template(pool *Pool, t *mcmMachineSpec) {
+// placed reports whether the annotation mcmPlacement places the machines of a class: on AWS, if the
+// class has no placement of its own
+// (https://github.com/gardener/machine-controller-manager-provider-aws/blob/master/pkg/aws/core.go).
+func (m *MCM) placed(class string) bool {
+	return slices.ContainsFunc(m.Classes, func(c unstructured.Unstructured) bool {
+		provider, _, _ := unstructured.NestedString(c.Object, "provider")
+		placement, _, _ := unstructured.NestedFieldNoCopy(c.Object, "providerSpec", "placement")
+		return c.GetName() == class && provider == "AWS" && placement == nil
+	})
+}
+
+// template maps what the pool says of each machine. If placed, an annotation says where it is, too.
+func (s findings) template(pool *Pool, t *mcmMachineSpec, placed bool) {
 	const at = "spec.template.spec."
 	duration := func(d *metav1.Duration, otherwise time.Duration) time.Duration {
 		if d == nil {
@@ -365,9 +379,15 @@ func (s findings) template(pool *Pool, t *mcmMachineSpec) {
 	for i := range pool.NodeTaints {
 		pool.NodeTaints[i].TimeAdded = nil
 	}
-	if len(node.Annotations) > 0 {
+	annotations := maps.Clone(node.Annotations)
+	if placed && annotations[mcmPlacement] != "" {
+		s.addLost(at+"nodeTemplate.metadata.annotations."+mcmPlacement,
+			"EC2 does not place new machines as it says: set tenancy, hostID or placementGroup in the next template")
+		delete(annotations, mcmPlacement)
+	}
+	if len(annotations) > 0 {
 		s.addLost(at+"nodeTemplate.metadata.annotations", "new Nodes do not get the annotations %s",
-			strings.Join(slices.Sorted(maps.Keys(node.Annotations)), ", "))
+			strings.Join(slices.Sorted(maps.Keys(annotations)), ", "))
 	}
 	rest := node.Spec.DeepCopy()
 	rest.Taints = nil

@@ -287,6 +287,17 @@ func TestFindings(t *testing.T) {
 			"no MachineDeployment"},
 		{"annotations", both("nodeTemplate.metadata.annotations", map[string]any{"a": "1"}), Lost, pool,
 			"spec.template.spec.nodeTemplate.metadata.annotations", "annotations a"},
+		{"placement", func(w *world) {
+			both("nodeTemplate.metadata.annotations", map[string]any{mcmPlacement: `{"HostId":"h-0","Tenancy":"host"}`})(w)
+			class("providerSpec.placement", nil)(w)
+		}, Lost, pool, "spec.template.spec.nodeTemplate.metadata.annotations.machine.sapcloud.io/awsPlacement",
+			"tenancy, hostID or placementGroup"},
+		{"placement of the class", both("nodeTemplate.metadata.annotations", map[string]any{mcmPlacement: `{"HostId":"h-0"}`}), Lost, pool,
+			"spec.template.spec.nodeTemplate.metadata.annotations", "annotations " + mcmPlacement},
+		{"no placement", func(w *world) {
+			both("nodeTemplate.metadata.annotations", map[string]any{mcmPlacement: ""})(w)
+			class("providerSpec.placement", nil)(w)
+		}, Lost, pool, "spec.template.spec.nodeTemplate.metadata.annotations", "annotations " + mcmPlacement},
 		{"node spec", both("nodeTemplate.spec.unschedulable", true), Lost, pool, "spec.template.spec.nodeTemplate.spec", "only the taints"},
 		{"preserve timeout", both("machinePreserveTimeout", "96h"), Noted, pool, "spec.template.spec.machinePreserveTimeout", "skip-remediation"},
 		{"update timeout", both("inPlaceUpdateTimeout", "20m"), Noted, pool, "spec.template.spec.inPlaceUpdateTimeout", "replaces"},
@@ -505,4 +516,30 @@ func TestMachinesOnAWS(t *testing.T) {
 			g.Expect(c.want(pool.Machine.Cloud.AWS)).To(Equal(c.to))
 		})
 	}
+}
+
+// TestPlacementAmongAnnotations tests that dropping the annotations of Nodes does not drop where
+// EC2 places the machines, and that the annotation is nothing of another cloud's.
+func TestPlacementAmongAnnotations(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	const field = "spec.template.spec.nodeTemplate.metadata.annotations"
+	annotated := func(w *world) *world {
+		for _, o := range []*unstructured.Unstructured{&w.Deployments[0], &w.Sets[0]} {
+			set(o, field, map[string]any{mcmPlacement: `{"Tenancy":"dedicated"}`, "a": "1"})
+		}
+		set(&w.Classes[0], "providerSpec.placement", nil)
+		return w
+	}
+	lost := func(p *Plan) (fields []string) {
+		for _, f := range p.Findings {
+			if f.Severity == Lost {
+				fields = append(fields, f.Field)
+			}
+		}
+		return fields
+	}
+	g.Expect(lost(annotated(newWorld(t)).plan())).To(Equal([]string{field + "." + mcmPlacement, field}))
+	g.Expect(lost(annotated(newWorld(t)).plan(field))).To(Equal([]string{field + "." + mcmPlacement}))
+	g.Expect(lost(annotated(newMCMOnVSphere(t)).plan())).To(Equal([]string{field}))
 }
