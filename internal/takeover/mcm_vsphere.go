@@ -105,8 +105,11 @@ func (s findings) vspherePlace(m *infrav1.VSphereMachine, spec *mcmVSphere, targ
 	const at = "providerSpec."
 	switch {
 	case spec.HostSystem != "":
-		m.Host = s.below(at+"hostSystem", spec.HostSystem, "host", target)
-		m.ResourcePool = s.pool(at+"hostSystem", path.Join(path.Dir(m.Host), "Resources"), target)
+		m.Host = s.under(at+"hostSystem", spec.HostSystem, "host", target)
+		if m.Host != "" && !strings.Contains(m.Host, "/") {
+			s.addRefused(at+"hostSystem", "it is %q, without its cluster: name it as CLUSTER/HOST", m.Host)
+		}
+		m.ResourcePool = path.Join(path.Dir(m.Host), "Resources")
 	case spec.ComputeCluster != "":
 		m.ResourcePool = path.Join(s.below(at+"computeCluster", spec.ComputeCluster, "host", target), "Resources")
 	default:

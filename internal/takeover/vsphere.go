@@ -12,9 +12,19 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 )
 
-// below returns an inventory path below the datacenter's folder of a kind, as Drover has it. The
-// old systems also take absolute paths.
+// below is under for what Drover finds by its path alone. The old systems look for a name without
+// a path in all folders: https://github.com/vmware/govmomi/blob/main/find/recurser.go
 func (s findings) below(field, name, kind string, target *Target) string {
+	if name != "" && !strings.Contains(name, "/") {
+		s.addNote(field, "the old system finds %s in any folder, Drover only as %s: if it is deeper, write its path into the next template before commit",
+			name, path.Join("/", target.Account.Spec.Cloud.VSphere.Datacenter, kind, name))
+	}
+	return s.under(field, name, kind, target)
+}
+
+// under returns an inventory path below the datacenter's folder of a kind, as Drover has it. The
+// old systems also take absolute paths.
+func (s findings) under(field, name, kind string, target *Target) string {
 	if !strings.HasPrefix(name, "/") {
 		return name
 	}
@@ -32,7 +42,7 @@ func (s findings) below(field, name, kind string, target *Target) string {
 // pool returns the path of a resource pool, which Drover needs in full. Without one, the failure
 // domains must have theirs.
 func (s findings) pool(field, name string, target *Target) string {
-	name = s.below(field, name, "host", target)
+	name = s.under(field, name, "host", target)
 	account := target.Account.Spec.Cloud.VSphere
 	switch {
 	case name == "" && len(account.FailureDomains) == 0 && account.ZoneCategory == "":
