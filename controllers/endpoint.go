@@ -257,6 +257,12 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	}
 	r.retries.forget(client.ObjectKeyFromObject(s))
 	if !s.isRecorded() {
+		if balancer.State == cloud.StateFailed {
+			setEndpoint(s, metav1.ConditionFalse, infrav1.LoadBalancerFailedReason,
+				"The cloud failed to create the load balancer, so its address is not recorded: "+balancer.Reason)
+			result, err := r.removeExpiredHooks(ctx, machines)
+			return minRequeue(result, reconcile.Result{RequeueAfter: jitter(deletionRecheck)}), err
+		}
 		if balancer.Balancer.Address == "" || balancer.State == cloud.StatePending {
 			setEndpoint(s, metav1.ConditionFalse, infrav1.StartingReason, "The load balancer is being created")
 			return r.removeExpiredHooks(ctx, machines) // the load balancer's progress comes as an event

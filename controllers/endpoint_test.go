@@ -3,9 +3,11 @@
 package controllers
 
 import (
+	"context"
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	controlplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
@@ -190,4 +193,31 @@ func TestLetGo(t *testing.T) {
 	g.Expect(recorder.Events).To(Receive(And(ContainSubstring("Warning"), ContainSubstring("StillTarget"))))
 	g.Expect(recorder.Events).NotTo(Receive())
 	g.Expect(said(log.grep(t, ""))).To(Equal([]string{"Removed the hook"}))
+}
+
+// failing is a driver whose cloud fails to create a load balancer.
+type failing struct{ placed }
+
+func (failing) EnsureBalancer(_ context.Context, req cloud.BalancerRequest) (cloud.Resource, error) {
+	return cloud.Resource{Kind: cloud.KindBalancer, ID: "lb", Token: req.Token, OwnershipID: req.OwnershipID, State: cloud.StateFailed,
+		Reason: "in ERROR", Balancer: &cloud.BalancerState{Address: "10.0.0.7", Port: req.Port}}, nil
+}
+
+// TestFailedBalancerIsNotRecorded: the address of a load balancer that the cloud failed to create
+// would be the cluster's for good.
+func TestFailedBalancerIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
+	x.Clouds[0].New = func(cloud.Config) (cloud.Driver, error) { return failing{placed{place: "here"}}, nil }
+	x.reconcile()
+	x.reconcile()
+	infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c"}}
+	infra.Spec.Creation = infrav1.DroverClusterCreation{OwnershipID: "owner", LoadBalancerToken: "token-1"}
+	r := &EndpointReconciler{Client: x.Client, APIReader: x.Client, Unsent: &sync.Map{}}
+	result, err := r.ensure(t.Context(), &endpointScope{DroverCluster: infra, account: x.live()}, nil)
+	x.Expect(err).NotTo(HaveOccurred())
+	x.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "it is looked at again")
+	x.Expect(infra.Spec.ControlPlaneEndpoint.IsValid()).To(BeFalse())
+	x.Expect(conditions.GetReason(infra, infrav1.EndpointReadyCondition)).To(Equal(infrav1.LoadBalancerFailedReason))
+	x.Expect(conditions.GetMessage(infra, infrav1.EndpointReadyCondition)).To(HaveSuffix("in ERROR"))
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// EnsureBalancer returns the load balancer, as last seen. If it does not exist, or is not as
-// requested, it takes one step towards that; otherwise it calls nothing. OnMachines reports
-// changes of the token, as for a machine. Apart from the errors of Balancer.EnsureBalancer, it
+// EnsureBalancer returns the load balancer, as last seen. If it does not exist, is not as requested,
+// or has failed before its address was recorded, it takes one step towards that; otherwise it calls
+// nothing. OnMachines reports changes of the token, as for a machine. Apart from the errors of Balancer.EnsureBalancer, it
 // returns
 //   - InvalidSpec if the account's cloud has no load balancers,
 //   - *Queued, without a call, if a balancer is to be made and the account's creates already hold
@@ -33,7 +33,8 @@ func (a *Account) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest)
 	if err != nil {
 		return cloud.Resource{}, err
 	}
-	if found != nil && isAsRequested(found.Balancer, req) {
+	repairable := found != nil && found.State == cloud.StateFailed && !req.Recorded // nobody has its address yet
+	if found != nil && !repairable && isAsRequested(found.Balancer, req) {
 		return *found, nil
 	}
 	token := req.Token

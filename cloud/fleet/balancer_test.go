@@ -63,6 +63,32 @@ func TestBalancer(t *testing.T) {
 	})
 }
 
+// TestBalancerThatFails: the driver is asked about a load balancer that the cloud failed to create
+// until somebody has its address.
+func TestBalancerThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t)
+		ensure := func(recorded bool) cloud.Resource {
+			t.Helper()
+			r, err := a.EnsureBalancer(t.Context(), balancerRequest("b", recorded))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		ensure(false)
+		c.with(func() { c.resources["lb-b"].State = cloud.StateFailed })
+		time.Sleep(2 * time.Minute)
+		if r := ensure(false); r.State != cloud.StateFailed || c.count("balance") != 2 {
+			t.Errorf("%s after %d calls, want Failed after 2", r.State, c.count("balance"))
+		}
+		if ensure(true); c.count("balance") != 2 {
+			t.Errorf("%d calls, want none for one that is in use", c.count("balance")-2)
+		}
+	})
+}
+
 // TestBalancerAfterLostAnswer tests that a create without an answer makes no second balancer, and
 // that a deletion waits until such a create can't take effect any more.
 func TestBalancerAfterLostAnswer(t *testing.T) {

@@ -5,6 +5,7 @@ package openstack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -142,7 +143,10 @@ func (d *driver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) 
 	case b == nil:
 		b, err = d.makeBalancer(ctx, req, mine)
 	case b.isGoing():
-		err = cloud.Errorf(cloud.Conflict, "load balancer %s is being deleted", b.ID)
+		err = &cloud.Error{Code: cloud.Unavailable, RetryAfter: busy,
+			Message: fmt.Sprintf("load balancer %s is being deleted: another one is created after it", b.ID)}
+	case !req.Recorded && !b.isBusy() && b.resource().State == cloud.StateFailed: // nobody has its address yet
+		err = d.replaceBalancer(ctx, b, mine)
 	default:
 		err = d.setMembers(ctx, req, b)
 	}
@@ -153,6 +157,20 @@ func (d *driver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) 
 		return cloud.Resource{}, err
 	}
 	return b.resource(), nil
+}
+
+// replaceBalancer deletes a load balancer that Octavia failed to create and can't repair
+// (https://github.com/kubernetes/cloud-provider-openstack/issues/2541). A later call creates
+// another one.
+func (d *driver) replaceBalancer(ctx context.Context, b *loadBalancer, mine *creation) error {
+	if left := time.Until(mine.deadline()); left > 0 { // a floating IP may still appear
+		return &cloud.Queued{After: left}
+	}
+	if err := d.removeBalancer(ctx, b.resource()); err != nil {
+		return err
+	}
+	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: busy,
+		Message: fmt.Sprintf("Octavia failed to create load balancer %s: it is deleted, and another one is created", b.ID)}
 }
 
 // findBalancer returns the load balancer with the request's token, or nil.
@@ -470,6 +488,10 @@ func (d *driver) deleteBalancer(ctx context.Context, r cloud.Resource) error {
 	if left := d.creating.pendingFor(r.Token); left > 0 { // a floating IP may still appear
 		return &cloud.Queued{After: left}
 	}
+	return d.removeBalancer(ctx, r)
+}
+
+func (d *driver) removeBalancer(ctx context.Context, r cloud.Resource) error {
 	addresses, err := d.floatingIPs(ctx, url.Values{"description": {portName(r.Token)}}, nil)
 	if err != nil {
 		return err

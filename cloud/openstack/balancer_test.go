@@ -240,6 +240,36 @@ func TestBalancer(t *testing.T) {
 	})
 }
 
+// TestBalancerIsReplaced: a load balancer that Octavia failed to create is deleted and created again
+// while nobody has its address.
+func TestBalancerIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		o := newOctavia(t)
+		d := connected(t, o)
+		req := balancerRequest()
+		req.Spec.OpenStack.FloatingNetwork = poolID
+		_, err := d.EnsureBalancer(t.Context(), req)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(o.floatingIP).To(HaveLen(1))
+		o.status("ERROR")
+		var queued *cloud.Queued
+		_, err = d.EnsureBalancer(t.Context(), req)
+		g.Expect(err).To(BeAssignableToTypeOf(queued), "what was created may not be shown yet")
+		time.Sleep(consistency)
+		_, err = d.EnsureBalancer(t.Context(), req)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+		g.Expect(err).To(MatchError(ContainSubstring("another one is created")))
+		g.Expect(o.floatingIP).To(BeEmpty())
+		g.Expect(o.there).To(HaveKeyWithValue("provisioning_status", "PENDING_DELETE"))
+		_, err = d.EnsureBalancer(t.Context(), req)
+		g.Expect(err).To(MatchError(ContainSubstring("is being deleted")))
+		o.there = nil
+		g.Expect(d.EnsureBalancer(t.Context(), req)).To(HaveField("State", cloud.StatePending))
+		g.Expect(o.made).To(Equal(2))
+	})
+}
+
 // TestBalancerBody: Drover sends what gophercloud's types for Octavia make of the same settings.
 func TestBalancerBody(t *testing.T) {
 	for provider, want := range map[string]struct {
@@ -406,6 +436,7 @@ func TestBalancerRefused(t *testing.T) {
 	_, err = d.EnsureBalancer(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
 	o.status("ERROR")
+	req.Recorded = true
 	g.Expect(d.EnsureBalancer(t.Context(), req)).To(HaveField("State", cloud.StateFailed))
 	req.Targets = nil
 	_, err = d.EnsureBalancer(t.Context(), req)

@@ -219,6 +219,9 @@ const (
 	AddressClaimTakenReason = "AddressClaimTaken"
 	// LoadBalancerLostReason says that the load balancer no longer exists. It is not created again.
 	LoadBalancerLostReason = "LoadBalancerLost"
+	// LoadBalancerFailedReason says that the cloud failed to create the load balancer. Its address is
+	// recorded nowhere yet.
+	LoadBalancerFailedReason = "LoadBalancerFailed"
 	// WaitingForEndpointReason says that the endpoint has no address yet.
 	WaitingForEndpointReason = "WaitingForEndpoint"
 	// WaitingForControlPlaneReason says that the zones of the control plane's machines are unknown.
