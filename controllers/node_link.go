@@ -178,7 +178,9 @@ func (r *NodeReconciler) otherMachineAt(ctx context.Context, s *machineScope, ad
 	if err != nil {
 		return "", fmt.Errorf("listing the machines at %s: %w", address, err)
 	}
-	if i := slices.IndexFunc(same.Items, func(m infrav1.DroverMachine) bool { return m.Name != s.Name }); i >= 0 {
+	if i := slices.IndexFunc(same.Items, func(m infrav1.DroverMachine) bool {
+		return m.Name != s.Name && m.Status.InstanceState != infrav1.InstanceStateGone // its address may be another VM's now
+	}); i >= 0 {
 		return fmt.Sprintf("DroverMachine %q", same.Items[i].Name), nil
 	}
 	return "", nil

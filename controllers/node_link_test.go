@@ -113,6 +113,28 @@ func TestNodeWithoutProviderID(t *testing.T) {
 	}
 }
 
+// TestAddressOfAGoneMachine: the address of a VM that is gone may be another VM's now.
+func TestAddressOfAGoneMachine(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[infrav1.InstanceState]string{infrav1.InstanceStateRunning: `DroverMachine "old"`, infrav1.InstanceStateGone: ""} {
+		t.Run(string(state), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				b := newBench(t, fleetOf("m", "old")...)
+				b.reconcile("m")
+				b.reconcile("old")
+				old := b.machine("old")
+				before := client.MergeFrom(old.DeepCopy())
+				old.Status.InstanceState = state
+				old.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: "10.0.0.77"}}
+				b.Expect(b.management.Status().Patch(t.Context(), old, before)).To(Succeed())
+				s, err := readMachine(t.Context(), b.management, b.r.Accounts, client.ObjectKeyFromObject(b.machine("m")))
+				b.Expect(err).NotTo(HaveOccurred())
+				b.Expect(b.node.otherMachineAt(t.Context(), s, "10.0.0.77")).To(Equal(want))
+			})
+		})
+	}
+}
+
 // TestNodeOfTheOldSystem: a machine that Cluster API has matched before, such as one that was taken
 // over, keeps the Node of the name that the old system gave it.
 func TestNodeOfTheOldSystem(t *testing.T) {
