@@ -70,7 +70,7 @@ func (r *DroverClusterReconciler) SetupWithManager(mgr ctrl.Manager, options con
 			builder.WithPredicates(onlyDeleted())).
 		Watches(&infrav1.DroverMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToCluster),
 			builder.WithPredicates(ofControlPlane(), onlyCreated())).
-		Watches(&infrav1.DroverMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.templateToNewClusters),
+		Watches(&infrav1.DroverMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.templateToClusters),
 			builder.WithPredicates(onUpdate(templateReportChanged))).
 		WithOptions(options).
 		Named("drovercluster").

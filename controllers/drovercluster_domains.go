@@ -144,10 +144,16 @@ func (r *DroverClusterReconciler) machineToCluster(ctx context.Context, o client
 	})
 }
 
-// templateToNewClusters returns the DroverClusters that may wait for the zones of a template.
-func (r *DroverClusterReconciler) templateToNewClusters(ctx context.Context, o client.Object) []reconcile.Request {
+// templateToClusters returns the DroverClusters that wait for the zones of a template, or whose
+// control plane may have it as its new one.
+func (r *DroverClusterReconciler) templateToClusters(ctx context.Context, o client.Object) []reconcile.Request {
+	template, ok := o.(*infrav1.DroverMachineTemplate)
+	if !ok {
+		return nil
+	}
 	return r.requests(ctx, o.GetNamespace(), func(c *infrav1.DroverCluster) bool {
-		return !ptr.Deref(c.Status.Initialization.Provisioned, false)
+		return !ptr.Deref(c.Status.Initialization.Provisioned, false) ||
+			slices.Contains(c.Spec.AccountRefs, template.Spec.Template.Spec.AccountRef)
 	})
 }
 

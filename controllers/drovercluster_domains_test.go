@@ -145,6 +145,10 @@ func TestZonesThatAreNotKnown(t *testing.T) {
 			g.Expect(reconcileCluster(t, api, infra).RequeueAfter).To(BeZero())
 			g.Expect(controlPlaneZones(infra)).To(Equal([]string{"b"}))
 			g.Expect(conditions.GetReason(infra, clusterv1.ReadyCondition)).To(Equal(infrav1.ReadyReason))
+			r := &DroverClusterReconciler{Client: api}
+			g.Expect(r.templateToClusters(t.Context(), template)).To(HaveLen(1), "it may be the control plane's new template")
+			template.Spec.Template.Spec.AccountRef.Name = "another"
+			g.Expect(r.templateToClusters(t.Context(), template)).To(BeEmpty())
 		})
 	}
 }
