@@ -298,7 +298,7 @@ func (s *support) pod(ctx context.Context, namespace, name string) {
 		}
 		errs = append(errs, err)
 	}
-	s.can("the metrics of Pod "+name, errors.Join(errs...))
+	s.can("the metrics of Pod "+name+", which the API server can reach if the manager has --insecure-diagnostics", errors.Join(errs...))
 }
 
 // write writes the archive. Nobody else may read it.
