@@ -20,8 +20,8 @@ import (
 
 // limits bound the answers of one cluster.
 type limits struct {
-	// list bounds a list in bytes, also one that comes as a watch's initial events. A Node has 5 to
-	// 20 KiB.
+	// list bounds a list in bytes, also one that comes in parts, or as a watch's initial events. A Node
+	// has 5 to 20 KiB.
 	list int64
 	// other bounds any other answer, and each event of a watch, in bytes. Etcd takes 1.5 MiB.
 	other int64
@@ -33,12 +33,15 @@ type limits struct {
 	duration time.Duration
 	// pause is how long a cluster is not asked after an answer was refused.
 	pause time.Duration
+	// kept is how long a list counts after its end, unless its library goes on before: longer than the
+	// next part may take.
+	kept time.Duration
 }
 
 var defaults = limits{
 	list: 64 << 20, other: 4 << 20,
 	items:  map[string]int{"": 10_000, "nodes": 10_000, "certificatesigningrequests": 1_000},
-	header: 10 * time.Second, duration: time.Minute, pause: time.Minute,
+	header: 10 * time.Second, duration: time.Minute, pause: time.Minute, kept: 2 * time.Minute,
 }
 
 const (
@@ -48,6 +51,11 @@ const (
 	bytesPerElement = 10
 	// freeElements are the elements that a small answer may have whatever its size.
 	freeElements = 1024
+	// bytesOfMember and bytesOfElement are what members of objects and elements of arrays count for in
+	// a list, if that is more than its bytes. Decoded, each may take 112: an entry of a map, or a
+	// condition. Real Nodes have one element in 100 bytes, and one member in 23 or more, most of them
+	// of managed fields.
+	bytesOfMember, bytesOfElement = 24, 32
 	// maxAnswers bounds the answers in progress of all clusters, in bytes. A namespace has half.
 	maxAnswers = 256 << 20
 	// maxObjects bounds what the libraries keep of all clusters' objects, in bytes, and objectSize
@@ -73,11 +81,15 @@ type boundedBody struct {
 	watch, initial bool
 	limit          int64
 	timer          *time.Timer // or nil
+	list           *collection // that the answer is a part of, or nil
+	before         int64       // what the list's parts before this one count for
 
-	scan  scan.JSON
-	size  int64  // of the answer, or of the initial events
-	event []byte // the current event, as far as it was read
-	begun bool   // the cluster's count was set
+	scan   scan.JSON
+	size   int64  // of the answer, or of the initial events
+	events int64  // what members and elements of the complete initial events count for
+	event  []byte // the current event, as far as it was read
+	begun  bool   // the cluster's count was set
+	ended  bool   // the list, or its part, was read to its end
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
@@ -85,7 +97,10 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	if refused := b.accept(p[:n]); refused != nil {
 		return 0, refused
 	}
-	if err != nil {
+	switch {
+	case err == io.EOF && b.list != nil:
+		b.endPart()
+	case err != nil:
 		b.release()
 	}
 	return n, err
@@ -103,37 +118,93 @@ func (b *boundedBody) Close() error {
 // answers of the namespace's clusters exceed their share: then this answer ends, and the library
 // asks again.
 func (b *boundedBody) hold(size int64) error {
-	a := b.answer
-	if a.forwarder.answers.Set(a.cluster.key.Namespace, b, size) {
+	a, holder := b.answer, any(b)
+	if b.list != nil {
+		holder = b.list
+	}
+	if a.forwarder.answers.Set(a.cluster.key.Namespace, holder, size) {
 		return nil
 	}
 	a.forwarder.refusals.WithLabelValues(reasonLoad).Inc()
 	return errors.New("the API servers of the namespace's clusters send more at the same time than the manager has memory for")
 }
 
-// release takes the answer out of the namespace's bytes in flight.
-func (b *boundedBody) release() { _ = b.hold(0) }
+// release takes the answer out of the namespace's bytes in flight. A list that was read to its end
+// stays until its library goes on to watch: it decodes the list only now, and keeps it whole while
+// it asks for the next part.
+func (b *boundedBody) release() {
+	if !b.ended {
+		_ = b.hold(0)
+	}
+}
+
+// endPart notes what a list counts for with the part that ends, once.
+func (b *boundedBody) endPart() {
+	f, c, list := b.answer.forwarder, b.answer.cluster, b.list
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b.ended {
+		return
+	}
+	b.ended = true
+	list.bytes = b.before + b.weight()
+	list.stop()
+	list.kept = time.AfterFunc(f.limits.kept, func() { f.answers.Set(c.key.Namespace, list, 0) })
+}
+
+// endList notes that a library has decoded the collection's last list, because it begins another,
+// or watches.
+func (a *answer) endList() {
+	c := a.cluster
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if all := c.collections[a.kind.path]; all != nil {
+		all.bytes = 0
+		all.stop()
+		a.forwarder.answers.Set(c.key.Namespace, all, 0)
+	}
+}
 
 // accept counts a part of the body, and returns an error if it exceeds a bound.
 func (b *boundedBody) accept(part []byte) error {
 	a := b.answer
 	b.size += int64(len(part))
-	if !b.isOpenWatch() {
-		if err := b.hold(b.size); err != nil {
-			return err
-		}
-	}
+	var err error
 	switch {
 	case !b.watch && b.size > b.limit:
-		return a.refuse(reasonSize, fmt.Sprintf("sent an answer of more than %d MiB", b.limit>>20))
+		err = a.refuse(reasonSize, fmt.Sprintf("sent an answer of more than %d MiB", b.limit>>20))
 	case b.initial && b.size > a.forwarder.limits.list:
-		return a.refuse(reasonSize, fmt.Sprintf("sent a list of more than %d MiB", a.forwarder.limits.list>>20))
-	case !b.json:
-		return nil
+		err = a.refuse(reasonSize, fmt.Sprintf("sent a list of more than %d MiB", a.forwarder.limits.list>>20))
 	case b.watch:
-		return b.acceptEvents(part)
+		err = b.acceptEvents(part)
+	case b.json:
+		err = b.acceptObject(part)
 	}
-	return b.acceptObject(part)
+	if err != nil {
+		return err
+	}
+	return b.weigh()
+}
+
+// weight returns what the answer, or the current event of an open watch, counts for.
+func (b *boundedBody) weight() int64 {
+	decoded := b.scan.Members*bytesOfMember + b.scan.Elements*bytesOfElement
+	if b.isOpenWatch() {
+		return max(int64(len(b.event)), decoded)
+	}
+	return max(b.size, b.events+decoded)
+}
+
+// weigh bounds a list by what it counts for, and all answers by what the namespace has.
+func (b *boundedBody) weigh() error {
+	weight, most := b.weight(), b.answer.forwarder.limits.list
+	switch isList := b.list != nil || b.initial; {
+	case isList && weight > most:
+		return b.answer.refuse(reasonCount, fmt.Sprintf("sent a list that takes too much memory for the %d bytes that it has", b.size))
+	case isList && b.before+weight > most:
+		return b.answer.refuse(reasonSize, fmt.Sprintf("sent a list of more than %d MiB in parts", most>>20))
+	}
+	return b.hold(b.before + weight)
 }
 
 // isOpenWatch reports whether this is a watch that has sent its initial events, if any are due.
@@ -182,11 +253,7 @@ func (b *boundedBody) forget() {
 func (b *boundedBody) count(n int, change func(*collection)) error {
 	c, path := b.answer.cluster, b.answer.kind.path
 	c.mu.Lock()
-	all := c.collections[path]
-	if all == nil {
-		all = &collection{named: map[uint64]struct{}{}}
-		c.collections[path] = all
-	}
+	all := c.collection(path)
 	all.count = max(0, all.count+n)
 	change(all)
 	total := max(all.count, len(all.named))
@@ -219,10 +286,7 @@ func (b *boundedBody) acceptEvents(part []byte) error {
 			}
 		}
 	}
-	if b.initial {
-		return nil
-	}
-	return b.hold(int64(len(b.event)))
+	return nil
 }
 
 // An event begins with its type, and has nothing but its type and its object, as Kubernetes writes
@@ -244,6 +308,7 @@ func (b *boundedBody) endEvent() error {
 	}
 	err := b.countEvent(string(kind))
 	b.event = b.event[:0]
+	b.events += b.scan.Members*bytesOfMember + b.scan.Elements*bytesOfElement
 	b.scan.Restart()
 	if cap(b.event) > keptEvent {
 		b.event = nil

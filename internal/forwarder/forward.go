@@ -42,6 +42,9 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel(nil)
 	a := &answer{forwarder: f, cluster: c, kind: kindOf(r), cancel: cancel}
 	defer func() { a.recordEnd(r.Context().Err() != nil) }()
+	if a.kind.first {
+		a.endList()
+	}
 	proxy := httputil.ReverseProxy{
 		Rewrite:        c.rewrite,
 		Transport:      c.upstream,
@@ -82,7 +85,7 @@ type kind struct {
 	list, watch, initial bool
 	// path is the path of the collection, for lists and watches.
 	path string
-	// first is set for a list from its beginning.
+	// first is set for a list from its beginning, and a watch.
 	first bool
 }
 
@@ -155,6 +158,10 @@ func (a *answer) bound(response *http.Response) error {
 	}
 	if a.kind.list {
 		body.limit = a.forwarder.limits.list
+		a.cluster.mu.Lock()
+		body.list = a.cluster.collection(a.kind.path)
+		body.before = body.list.bytes
+		a.cluster.mu.Unlock()
 	} else {
 		body.limit = a.forwarder.limits.other
 	}

@@ -100,6 +100,22 @@ type state struct {
 type collection struct {
 	count int                 // objects listed and added, less those deleted
 	named map[uint64]struct{} // objects that events named and that were not deleted since, by hash
+	bytes int64               // what the last list counts for, as far as its parts have ended
+	kept  *time.Timer         // ends what the list holds, or nil
+}
+
+// collection returns that of a path. The caller has locked the state.
+func (c *state) collection(path string) *collection {
+	if c.collections[path] == nil {
+		c.collections[path] = &collection{named: map[uint64]struct{}{}}
+	}
+	return c.collections[path]
+}
+
+func (c *collection) stop() {
+	if c.kept != nil {
+		c.kept.Stop()
+	}
 }
 
 // Options say how a Forwarder connects, and whom it tells.

@@ -23,11 +23,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/tools/pager"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-io/drover/internal/budget"
@@ -219,6 +221,9 @@ func TestHostileAnswers(t *testing.T) {
 		"arrays of nothing": {"/api/v1/nodes/n-1", `{"status":{"conditions":[` + many(3000, "{}") + `]}}`, nil, "count"},
 		"arrays of nothing, nested": {"/api/v1/nodes", list(`{"status":{"images":[` + many(800, `{"names":[{},{},{}]}`) + `]}}`), nil,
 			"count"},
+		"maps of nothing": {"/api/v1/nodes", list(`{"status":{"capacity":{` + many(4000, `"aaaa":0`) + `}}}`), nil, "count"},
+		"maps of nothing in initial events": {"/api/v1/nodes?watch=true&sendInitialEvents=true",
+			added(4, `{"metadata":{"name":"n-%d"},"status":{"capacity":{`+many(1000, `"aaaa":0`)+`}}}`), nil, "count"},
 		"nested too deep": {"/api/v1/nodes/n-1", strings.Repeat(`{"a":`, 101), nil, "format"},
 		"not an object":   {"/api/v1/nodes/n-1", `[[]]`, nil, "format"},
 		"brackets":        {"/api/v1/nodes/n-1", `{"a":[}]`, nil, "format"},
@@ -308,6 +313,102 @@ func TestHostileAnswers(t *testing.T) {
 				t.Errorf("after the pause, the API server was asked %d times, want twice", asked.Load())
 			}
 		})
+	}
+}
+
+// TestHostileParts: a list that comes in parts has the bounds of one that comes at once. It counts
+// until its library goes on to watch, or has had the time to.
+func TestHostileParts(t *testing.T) {
+	g := NewWithT(t)
+	var end, asked atomic.Int64
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Get("watch") != "" {
+			return
+		}
+		next := "x"
+		if asked.Add(1) == end.Load() {
+			next = ""
+		}
+		_, _ = fmt.Fprintf(w, `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"%s"},"items":[{"metadata":{"name":"n-1",
+			"annotations":{"a":"%s"}}}]}`, next, strings.Repeat("x", 30<<10))
+	})
+	f := start(t, func(f *Forwarder) { f.limits.pause = 0 })
+	nodes := clientset(t, f, blue, server).CoreV1().Nodes()
+	list := func(parts int64) error {
+		asked.Store(0)
+		end.Store(parts)
+		_, _, err := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
+			return nodes.List(t.Context(), options)
+		})).List(t.Context(), metav1.ListOptions{})
+		return err
+	}
+	used := func() int64 { return f.answers.Used(blue.Namespace) }
+	for range 3 {
+		g.Expect(list(2)).To(Succeed(), "60 KiB, with a bound of 64 KiB")
+	}
+	g.Expect(used()).To(BeNumerically(">", 60<<10), "the library has decoded nothing yet")
+	events, err := nodes.Watch(t.Context(), metav1.ListOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+	events.Stop()
+	g.Expect(used()).To(BeZero(), "the library watches")
+
+	g.Expect(list(1000)).NotTo(Succeed())
+	g.Expect(asked.Load()).To(BeEquivalentTo(3))
+	g.Expect(counted(t, f)).To(Equal(map[string]int{"size": 1}))
+	g.Eventually(used).WithTimeout(time.Minute).Should(BeZero(), "the list is refused")
+
+	f = start(t, func(f *Forwarder) { f.limits.kept = time.Millisecond })
+	nodes = clientset(t, f, blue, server).CoreV1().Nodes()
+	g.Expect(list(2)).To(Succeed())
+	g.Eventually(used).WithTimeout(time.Minute).Should(BeZero(), "the library had the time to decode")
+}
+
+// TestHonestNodes: of real Nodes, a list may have almost as many bytes as it may have of others.
+// These have the least bytes for their members: kubeadm's, with managed fields and without images.
+func TestHonestNodes(t *testing.T) {
+	const node = `{"metadata":{"name":"n-%d","uid":"0b0e9b62-5a2a-4b1e-a3f7-3f9bbf7a5d11","resourceVersion":"1234",` +
+		`"creationTimestamp":"2026-01-01T00:00:00Z","labels":{"beta.kubernetes.io/arch":"amd64","beta.kubernetes.io/os":"linux",` +
+		`"kubernetes.io/arch":"amd64","kubernetes.io/hostname":"n-1","kubernetes.io/os":"linux"},"annotations":` +
+		`{"node.alpha.kubernetes.io/ttl":"0","volumes.kubernetes.io/controller-managed-attach-detach":"true"},"managedFields":[` +
+		`{"manager":"kubelet","operation":"Update","apiVersion":"v1","time":"2026-01-01T00:00:00Z","fieldsType":"FieldsV1","fieldsV1":` +
+		`{"f:metadata":{"f:annotations":{".":{},"f:volumes.kubernetes.io/controller-managed-attach-detach":{}},"f:labels":{".":{},` +
+		`"f:beta.kubernetes.io/arch":{},"f:beta.kubernetes.io/os":{},"f:kubernetes.io/arch":{},"f:kubernetes.io/hostname":{},` +
+		`"f:kubernetes.io/os":{}}}}},{"manager":"kubelet","operation":"Update","apiVersion":"v1","time":"2026-01-01T00:00:00Z",` +
+		`"fieldsType":"FieldsV1","subresource":"status","fieldsV1":{"f:status":{"f:allocatable":{"f:ephemeral-storage":{},` +
+		`"f:memory":{},"f:cpu":{}},"f:capacity":{"f:cpu":{},"f:memory":{}},"f:conditions":{"k:{\"type\":\"Ready\"}":` +
+		`{"f:lastHeartbeatTime":{},"f:lastTransitionTime":{},"f:message":{},"f:reason":{},"f:status":{}},` +
+		`"k:{\"type\":\"DiskPressure\"}":{"f:lastHeartbeatTime":{},"f:lastTransitionTime":{},"f:message":{},"f:reason":{},` +
+		`"f:status":{}}},"f:nodeInfo":{"f:bootID":{}}}}}]},"spec":{"podCIDR":"10.244.1.0/24","podCIDRs":["10.244.1.0/24"],` +
+		`"providerID":"x:///1"},"status":{"capacity":{"cpu":"4","ephemeral-storage":"20134592Ki","hugepages-1Gi":"0",` +
+		`"hugepages-2Mi":"0","memory":"8148384Ki","pods":"110"},"allocatable":{"cpu":"4","ephemeral-storage":"20134592Ki",` +
+		`"hugepages-1Gi":"0","hugepages-2Mi":"0","memory":"8148384Ki","pods":"110"},"conditions":[{"type":"DiskPressure",` +
+		`"status":"False","lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z",` +
+		`"reason":"KubeletHasNoDiskPressure","message":"kubelet has no disk pressure"},{"type":"Ready","status":"True",` +
+		`"lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z","reason":"KubeletReady",` +
+		`"message":"kubelet is posting ready status"}],"addresses":[{"type":"InternalIP","address":"10.0.0.1"},{"type":"Hostname",` +
+		`"address":"n-1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":10250}},"nodeInfo":{"machineID":` +
+		`"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","systemUUID":"0b0e9b62-5a2a-4b1e-a3f7-3f9bbf7a5d11","bootID":` +
+		`"0b0e9b62-5a2a-4b1e-a3f7-3f9bbf7a5d11","kernelVersion":"6.1.0-1","osImage":"Debian GNU/Linux 12","containerRuntimeVersion":` +
+		`"containerd://1.7.1","kubeletVersion":"v1.34.0","kubeProxyVersion":"","operatingSystem":"linux","architecture":"amd64"}}}`
+	const nodes = 500
+	items := many(nodes, node)
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Get("watch") == "" {
+			_, _ = io.WriteString(w, `{"kind":"NodeList","apiVersion":"v1","metadata":{},"items":[`+items+`]}`)
+			return
+		}
+		_, _ = io.WriteString(w, strings.Repeat(`{"type":"ADDED","object":`+node+"}\n", nodes))
+	})
+	f := start(t, func(f *Forwarder) {
+		f.limits.items["nodes"], f.limits.list, f.answers = nodes, int64(len(items))*9/8, budget.New(int64(len(items))*9/4)
+	})
+	config := library(t, f, blue, parsed(t, server, ""))
+	for _, path := range []string{"/api/v1/nodes", "/api/v1/nodes?watch=true&sendInitialEvents=true"} {
+		if err := get(t, config, path); err != nil || len(counted(t, f)) > 0 {
+			t.Errorf("%s: %v, %v", path, err, counted(t, f))
+		}
 	}
 }
 
