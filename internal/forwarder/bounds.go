@@ -77,7 +77,7 @@ func (l limits) itemsOf(path string) int {
 type boundedBody struct {
 	answer         *answer
 	body           io.ReadCloser
-	json           bool
+	json           bool // the answer is said to be JSON, or begins as it
 	watch, initial bool
 	limit          int64
 	timer          *time.Timer // or nil
@@ -88,6 +88,7 @@ type boundedBody struct {
 	size   int64  // of the answer, or of the initial events
 	events int64  // what members and elements of the complete initial events count for
 	event  []byte // the current event, as far as it was read
+	seen   bool   // the answer has begun
 	begun  bool   // the cluster's count was set
 	ended  bool   // the list, or its part, was read to its end
 }
@@ -168,6 +169,10 @@ func (a *answer) endList() {
 // accept counts a part of the body, and returns an error if it exceeds a bound.
 func (b *boundedBody) accept(part []byte) error {
 	a := b.answer
+	// client-go decodes some answers as JSON whatever they are said to be.
+	if text := bytes.TrimLeft(part, " \t\r\n"); !b.seen && len(text) > 0 {
+		b.seen, b.json = true, b.json || text[0] == '{'
+	}
 	b.size += int64(len(part))
 	var err error
 	switch {
@@ -220,7 +225,7 @@ func (b *boundedBody) acceptObject(part []byte) error {
 	if err := b.elements(b.size); err != nil {
 		return err
 	}
-	if !b.answer.kind.list {
+	if b.list == nil {
 		return nil
 	}
 	if b.answer.kind.first && !b.begun {

@@ -150,13 +150,19 @@ func (a *answer) bound(response *http.Response) error {
 	body := &boundedBody{answer: a, body: response.Body}
 	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	body.json = media == jsonType
+	// client-go decodes an answer of any of these codes.
+	good := response.StatusCode >= 200 && response.StatusCode < 300
+	switch {
+	case body.json:
+	case good && a.kind.path != "":
+		return a.refuse(reasonEncoding, "did not send JSON")
+	case !strings.HasPrefix(media, "text/"): // there may be a decoder for what nobody counts
+		response.Header.Set("Content-Type", "application/octet-stream")
+	}
 	if response.StatusCode == http.StatusOK {
-		if a.kind.path != "" && !body.json {
-			return a.refuse(reasonEncoding, "did not send JSON")
-		}
 		body.watch, body.initial = a.kind.watch, a.kind.initial
 	}
-	if a.kind.list {
+	if good && a.kind.list {
 		body.limit = a.forwarder.limits.list
 		a.cluster.mu.Lock()
 		body.list = a.cluster.collection(a.kind.path)

@@ -364,6 +364,58 @@ func TestHostileParts(t *testing.T) {
 	g.Eventually(used).WithTimeout(time.Minute).Should(BeZero(), "the library had the time to decode")
 }
 
+// TestContentTypes: no library decodes what was not counted, whatever an API server says that it is.
+func TestContentTypes(t *testing.T) {
+	const protobuf = "application/vnd.kubernetes.protobuf"
+	nothing := `{"groups":[` + many(3000, "{}") + `]}`
+	for name, c := range map[string]struct {
+		path, sent, body string
+		code             int
+		want, reason     string
+	}{
+		"an object in protobuf":       {"/api/v1/nodes/n-1", protobuf, "k8s\x00", 200, "application/octet-stream", ""},
+		"an object in CBOR":           {"/api/v1/nodes/n-1", "application/cbor", "\xd9", 200, "application/octet-stream", ""},
+		"an object in YAML":           {"/api/v1/nodes/n-1", "application/yaml", "a: 1", 201, "application/octet-stream", ""},
+		"an object without a type":    {"/api/v1/nodes/n-1", "", "k8s\x00", 200, "application/octet-stream", ""},
+		"an error in protobuf":        {"/api/v1/nodes", protobuf, "k8s\x00", 404, "application/octet-stream", ""},
+		"text":                        {"/healthz", "text/plain", "[+]ping ok", 200, "text/plain", ""},
+		"JSON that is called text":    {"/apis", "text/plain", " \n" + nothing, 200, "", "count"},
+		"JSON without a type":         {"/apis", "", nothing, 500, "", "count"},
+		"a list in protobuf, partial": {"/api/v1/nodes", protobuf, "k8s\x00", 206, "", "encoding"},
+		"a list as text, created":     {"/api/v1/nodes", "text/plain", "x", 201, "", "encoding"},
+		"an error as large as a list": {"/api/v1/nodes", "application/json", `{"message":"` + strings.Repeat("x", 20<<10) + `"}`, 500, "", "size"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := apiServer(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", c.sent)
+				w.WriteHeader(c.code)
+				_, _ = io.WriteString(w, c.body)
+			})
+			f := start(t, nil)
+			config := library(t, f, blue, parsed(t, server, ""))
+			if c.reason != "" {
+				if err := get(t, config, c.path); err == nil || counted(t, f)[c.reason] != 1 {
+					t.Errorf("got %v, and refusals %v", err, counted(t, f))
+				}
+				return
+			}
+			client, err := rest.HTTPClientFor(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := client.Get(config.Host + c.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			body, err := io.ReadAll(response.Body)
+			if got := response.Header.Get("Content-Type"); err != nil || string(body) != c.body || got != c.want || len(counted(t, f)) > 0 {
+				t.Errorf("got %q of type %q, want %q: %v, refusals %v", body, got, c.want, err, counted(t, f))
+			}
+		})
+	}
+}
+
 // TestHonestNodes: of real Nodes, a list may have almost as many bytes as it may have of others.
 // These have the least bytes for their members: kubeadm's, with managed fields and without images.
 func TestHonestNodes(t *testing.T) {
