@@ -95,9 +95,11 @@ func kindOf(r *http.Request) kind {
 	if r.Method != http.MethodGet || !isCollection(r.URL.Path) {
 		return kind{}
 	}
-	k := kind{path: r.URL.Path, first: query.Get("continue") == ""}
+	// A list of one object is a look at the API server, of which nobody keeps anything.
+	isLook := query.Get("limit") == "1"
+	k := kind{path: r.URL.Path, first: query.Get("continue") == "" && !isLook}
 	k.watch = isTrue(query.Get("watch"))
-	k.list = !k.watch
+	k.list = !k.watch && !isLook
 	k.initial = k.watch && isTrue(query.Get("sendInitialEvents"))
 	return k
 }

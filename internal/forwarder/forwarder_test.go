@@ -416,6 +416,31 @@ func TestContentTypes(t *testing.T) {
 	}
 }
 
+// TestLook: a list of one object, which nobody keeps, does not make the forwarder forget what the
+// library keeps, nor what it reads.
+func TestLook(t *testing.T) {
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Get("watch") == "" {
+			_, _ = io.WriteString(w, `{"kind":"NodeList","apiVersion":"v1","metadata":{"continue":"x"},"items":[{"metadata":{"name":"a"}}]}`)
+			return
+		}
+		for i := range 15 {
+			fmt.Fprintf(w, `{"type":"ADDED","object":{"metadata":{"name":"%s-%d"}}}`, r.URL.Query().Get("resourceVersion"), i)
+		}
+	})
+	f := start(t, nil)
+	config := library(t, f, blue, parsed(t, server, ""))
+	for _, query := range []string{"watch=true&resourceVersion=1", "limit=1"} {
+		if err := get(t, config, "/api/v1/nodes?"+query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := get(t, config, "/api/v1/nodes?watch=true&resourceVersion=2"); err == nil {
+		t.Error("30 Nodes were read, with a bound of 20")
+	}
+}
+
 // TestHonestNodes: of real Nodes, a list may have almost as many bytes as it may have of others.
 // These have the least bytes for their members: kubeadm's, with managed fields and without images.
 func TestHonestNodes(t *testing.T) {
