@@ -4,6 +4,7 @@ package forwarder
 
 import (
 	"bytes"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -11,7 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/json"
 
@@ -27,6 +30,9 @@ type limits struct {
 	other int64
 	// items bounds the objects of a collection, by the last part of its path, and "" all others.
 	items map[string]int
+	// elements bounds the elements of arrays in any answer but a list, and in each event. Discovery of
+	// some thousand resources has the most. Decoded, one takes up to 1 KiB.
+	elements int64
 	// header is how long an API server may take to begin an answer.
 	header time.Duration
 	// duration bounds a list and any other answer, but not a watch.
@@ -40,8 +46,8 @@ type limits struct {
 
 var defaults = limits{
 	list: 64 << 20, other: 4 << 20,
-	items:  map[string]int{"": 10_000, "nodes": 10_000, "certificatesigningrequests": 1_000},
-	header: 10 * time.Second, duration: time.Minute, pause: time.Minute, kept: 2 * time.Minute,
+	items:    map[string]int{"": 10_000, "nodes": 10_000, "certificatesigningrequests": 1_000},
+	elements: 64 << 10, header: 10 * time.Second, duration: time.Minute, pause: time.Minute, kept: 2 * time.Minute,
 }
 
 const (
@@ -56,6 +62,8 @@ const (
 	// condition. Real Nodes have one element in 100 bytes, and one member in 23 or more, most of them
 	// of managed fields.
 	bytesOfMember, bytesOfElement = 24, 32
+	// maxOutline bounds a list's text outside of its metadata and items, in bytes: its kind and version.
+	maxOutline = 4 << 10
 	// maxAnswers bounds the answers in progress of all clusters, in bytes. A namespace has half.
 	maxAnswers = 256 << 20
 	// maxObjects bounds what the libraries keep of all clusters' objects, in bytes, and objectSize
@@ -82,6 +90,7 @@ type boundedBody struct {
 	limit          int64
 	timer          *time.Timer // or nil
 	list           *collection // that the answer is a part of, or nil
+	outline        []byte      // of the list: its outermost object, without what is inside others
 	before         int64       // what the list's parts before this one count for
 
 	scan   scan.JSON
@@ -218,8 +227,15 @@ func (b *boundedBody) isOpenWatch() bool { return b.watch && !b.initial }
 // acceptObject counts a part of a list or of a single object.
 func (b *boundedBody) acceptObject(part []byte) error {
 	for _, c := range part {
+		depth := b.scan.Depth
 		if err := b.scan.Next(c); err != nil {
 			return b.answer.refuse(reasonFormat, "sent JSON that "+err.Error())
+		}
+		if b.list != nil && min(depth, b.scan.Depth) <= 1 {
+			b.outline = append(b.outline, c)
+		}
+		if len(b.outline) > maxOutline {
+			return b.answer.refuse(reasonFormat, "sent a list that has more than metadata and items")
 		}
 	}
 	if err := b.elements(b.size); err != nil {
@@ -233,12 +249,36 @@ func (b *boundedBody) acceptObject(part []byte) error {
 	}
 	n := b.scan.Items
 	b.scan.Items, b.begun = 0, true
-	return b.count(n, func(*collection) {})
+	if err := b.count(n, func(*collection) {}); err != nil {
+		return err
+	}
+	if b.scan.Depth == 0 && len(b.outline) > 0 {
+		return b.checkKind()
+	}
+	return nil
+}
+
+// checkKind refuses a complete list that is not one of the collection's resource. client-go makes of
+// it what it says it is, and the elements of some kinds, such as a Pod's containers, take ten times
+// as much memory as those of a Node.
+func (b *boundedBody) checkKind() error {
+	var list metav1.TypeMeta
+	// As client-go reads it, which ignores the case of this key alone: a kind that is given twice is
+	// the same for both. What is not JSON, it decodes no further.
+	if stdjson.Unmarshal(b.outline, &list) != nil || list.Kind == "" || list.Kind == "PartialObjectMetadataList" {
+		return nil
+	}
+	kind, isList := strings.CutSuffix(list.Kind, "List")
+	resource, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: kind})
+	if path := b.answer.kind.path; !isList || resource.Resource != path[strings.LastIndexByte(path, '/')+1:] {
+		return b.answer.refuse(reasonFormat, "sent a list of another kind than it was asked for")
+	}
+	return nil
 }
 
 // elements bounds how much memory an answer of some bytes takes when it is decoded.
 func (b *boundedBody) elements(size int64) error {
-	if b.scan.Elements <= freeElements+size/bytesPerElement {
+	if b.scan.Elements <= freeElements+size/bytesPerElement && (b.list != nil || b.scan.Elements <= b.answer.forwarder.limits.elements) {
 		return nil
 	}
 	return b.answer.refuse(reasonCount, fmt.Sprintf("sent %d elements of arrays in %d bytes", b.scan.Elements, size))
@@ -345,8 +385,8 @@ func (b *boundedBody) countEvent(kind string) error {
 		b.forget()
 		b.begun = true
 	}
-	meta := event.Object.Metadata
-	name := maphash.String(b.answer.forwarder.seed, meta.Namespace+"/"+meta.Name)
+	object := event.Object.Metadata
+	name := maphash.String(b.answer.forwarder.seed, object.Namespace+"/"+object.Name)
 	add := func(c *collection) { c.named[name] = struct{}{} }
 	switch watch.EventType(kind) {
 	case watch.Added:
@@ -356,7 +396,7 @@ func (b *boundedBody) countEvent(kind string) error {
 	case watch.Deleted:
 		return b.count(-1, func(c *collection) { delete(c.named, name) })
 	case watch.Bookmark:
-		if b.initial && meta.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
+		if b.initial && object.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
 			b.initial = false
 			b.answer.cluster.hangs.Store(false)
 			b.timer.Stop()

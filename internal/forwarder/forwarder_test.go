@@ -49,7 +49,7 @@ func start(t *testing.T, change func(*Forwarder)) *Forwarder {
 		t.Fatal(err)
 	}
 	f.limits.list, f.limits.other, f.answers = 64<<10, 16<<10, budget.New(256<<10)
-	f.limits.items = map[string]int{"": 100, "nodes": 20}
+	f.limits.items, f.limits.elements = map[string]int{"": 100, "nodes": 20}, 500
 	if change != nil {
 		change(f)
 	}
@@ -221,7 +221,18 @@ func TestHostileAnswers(t *testing.T) {
 		"arrays of nothing": {"/api/v1/nodes/n-1", `{"status":{"conditions":[` + many(3000, "{}") + `]}}`, nil, "count"},
 		"arrays of nothing, nested": {"/api/v1/nodes", list(`{"status":{"images":[` + many(800, `{"names":[{},{},{}]}`) + `]}}`), nil,
 			"count"},
-		"maps of nothing": {"/api/v1/nodes", list(`{"status":{"capacity":{` + many(4000, `"aaaa":0`) + `}}}`), nil, "count"},
+		"an object with many elements": {"/api/v1/nodes/n-1",
+			`{"kind":"Pod","apiVersion":"v1","spec":{"containers":[` + many(600, "{}") + `]}}`, nil, "count"},
+		"an event with many elements": {"/api/v1/nodes?watch=true", `{"type":"ERROR","object":{"kind":"NodeList","apiVersion":"v1","items":[` +
+			many(600, "{}") + `]}}`, nil, "count"},
+		"a list of another kind": {"/api/v1/nodes", `{"kind":"PodList","apiVersion":"v1","items":[{"spec":{"containers":[{},{}]}}]}`, nil,
+			"format"},
+		"a list of two kinds":        {"/api/v1/nodes", `{"kind":"NodeList","apiVersion":"v1","items":[],"\u006bind":"PodList"}`, nil, "format"},
+		"a list of two kinds, cased": {"/api/v1/nodes", `{"kind":"NodeList","apiVersion":"v1","items":[],"KIND":"PodList"}`, nil, "format"},
+		"a list of a kind that is an object": {"/api/v1/nodes", `{"kind":"Pod","apiVersion":"v1","spec":{"containers":[{},{}]}}`, nil,
+			"format"},
+		"a list of a kind without end": {"/api/v1/nodes", `{"kind":"` + strings.Repeat("x", 10<<10) + `"}`, nil, "format"},
+		"maps of nothing":              {"/api/v1/nodes", list(`{"status":{"capacity":{` + many(4000, `"aaaa":0`) + `}}}`), nil, "count"},
 		"maps of nothing in initial events": {"/api/v1/nodes?watch=true&sendInitialEvents=true",
 			added(4, `{"metadata":{"name":"n-%d"},"status":{"capacity":{`+many(1000, `"aaaa":0`)+`}}}`), nil, "count"},
 		"nested too deep": {"/api/v1/nodes/n-1", strings.Repeat(`{"a":`, 101), nil, "format"},
@@ -330,8 +341,8 @@ func TestHostileParts(t *testing.T) {
 		if asked.Add(1) == end.Load() {
 			next = ""
 		}
-		_, _ = fmt.Fprintf(w, `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"%s"},"items":[{"metadata":{"name":"n-1",
-			"annotations":{"a":"%s"}}}]}`, next, strings.Repeat("x", 30<<10))
+		_, _ = fmt.Fprintf(w, `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"%s"},
+			"items":[{"metadata":{"name":"n-1","annotations":{"a":"%s"}}}]}`, next, strings.Repeat("x", 30<<10))
 	})
 	f := start(t, func(f *Forwarder) { f.limits.pause = 0 })
 	nodes := clientset(t, f, blue, server).CoreV1().Nodes()
@@ -383,7 +394,8 @@ func TestContentTypes(t *testing.T) {
 		"JSON without a type":         {"/apis", "", nothing, 500, "", "count"},
 		"a list in protobuf, partial": {"/api/v1/nodes", protobuf, "k8s\x00", 206, "", "encoding"},
 		"a list as text, created":     {"/api/v1/nodes", "text/plain", "x", 201, "", "encoding"},
-		"an error as large as a list": {"/api/v1/nodes", "application/json", `{"message":"` + strings.Repeat("x", 20<<10) + `"}`, 500, "", "size"},
+		"an error as large as a list": {"/api/v1/nodes", "application/json",
+			`{"message":"` + strings.Repeat("x", 20<<10) + `"}`, 500, "", "size"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := apiServer(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -485,6 +497,29 @@ func TestHonestNodes(t *testing.T) {
 	for _, path := range []string{"/api/v1/nodes", "/api/v1/nodes?watch=true&sendInitialEvents=true"} {
 		if err := get(t, config, path); err != nil || len(counted(t, f)) > 0 {
 			t.Errorf("%s: %v, %v", path, err, counted(t, f))
+		}
+	}
+}
+
+// TestHonestKinds: a library gets the lists that it asks for.
+func TestHonestKinds(t *testing.T) {
+	kinds := map[string]string{
+		"/api/v1/nodes": "NodeList", "/api/v1/namespaces/kube-system/secrets": "SecretList",
+		"/api/v1/namespaces/default/endpoints":                    "EndpointsList",
+		"/apis/certificates.k8s.io/v1/certificatesigningrequests": "CertificateSigningRequestList",
+		"/apis/networking.k8s.io/v1/networkpolicies":              "NetworkPolicyList",
+		"/apis/networking.k8s.io/v1/ingressclasses":               "IngressClassList",
+		"/api/v1/pods": "PartialObjectMetadataList", "/api/v1/services": "",
+	}
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"kind":"%s","apiVersion":"v1","metadata":{},"items":[{}]}`+"\n", kinds[r.URL.Path])
+	})
+	f := start(t, nil)
+	config := library(t, f, blue, parsed(t, server, ""))
+	for path, kind := range kinds {
+		if err := get(t, config, path); err != nil {
+			t.Errorf("a %s: %v", kind, err)
 		}
 	}
 }
