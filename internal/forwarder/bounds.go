@@ -42,12 +42,16 @@ type limits struct {
 	// kept is how long a list counts after its end, unless its library goes on before: longer than the
 	// next part may take.
 	kept time.Duration
+	// decoding is how long any other answer, or an event, counts after its end, if it is large: the
+	// library decodes it only then.
+	decoding time.Duration
 }
 
 var defaults = limits{
 	list: 64 << 20, other: 4 << 20,
 	items:    map[string]int{"": 10_000, "nodes": 10_000, "certificatesigningrequests": 1_000},
 	elements: 64 << 10, header: 10 * time.Second, duration: time.Minute, pause: time.Minute, kept: 2 * time.Minute,
+	decoding: 2 * time.Second,
 }
 
 const (
@@ -110,6 +114,10 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	switch {
 	case err == io.EOF && b.list != nil:
 		b.endPart()
+	case err == io.EOF && !b.watch:
+		if refused := b.linger(); refused != nil {
+			return 0, refused
+		}
 	case err != nil:
 		b.release()
 	}
@@ -137,6 +145,19 @@ func (b *boundedBody) hold(size int64) error {
 	}
 	a.forwarder.refusals.WithLabelValues(reasonLoad).Inc()
 	return errors.New("the API servers of the namespace's clusters send more at the same time than the manager has memory for")
+}
+
+// linger lets an answer or an event that has ended count for as long as it takes to decode it.
+func (b *boundedBody) linger() error {
+	weight := b.weight()
+	b.release()
+	if weight <= keptEvent {
+		return nil
+	}
+	ended := &boundedBody{answer: b.answer}
+	err := ended.hold(weight)
+	time.AfterFunc(b.answer.forwarder.limits.decoding, ended.release)
+	return err
 }
 
 // release takes the answer out of the namespace's bytes in flight. A list that was read to its end
@@ -352,6 +373,9 @@ func (b *boundedBody) endEvent() error {
 		return b.answer.refuse(reasonFormat, "sent an event that does not consist of a type and an object")
 	}
 	err := b.countEvent(string(kind))
+	if err == nil && b.isOpenWatch() {
+		err = b.linger()
+	}
 	b.event = b.event[:0]
 	b.events += b.scan.Members*bytesOfMember + b.scan.Elements*bytesOfElement
 	b.scan.Restart()

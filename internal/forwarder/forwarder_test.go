@@ -715,13 +715,15 @@ func TestBytesInFlight(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, "}")
 	})
-	f := start(t, func(f *Forwarder) { f.limits.other = 64 << 10 })
+	f := start(t, func(f *Forwarder) { f.limits.other, f.limits.decoding = 64<<10, time.Millisecond })
+	used := func() int64 { return f.answers.Used(blue.Namespace) }
 	config := library(t, f, blue, parsed(t, server, ""))
 	second := library(t, f, client.ObjectKey{Namespace: blue.Namespace, Name: "second"}, parsed(t, server, ""))
 	for range 5 {
 		if err := get(t, config, "/version"); err != nil {
 			t.Fatalf("one after the other: %v", err)
 		}
+		NewWithT(t).Eventually(used).WithTimeout(time.Minute).Should(BeZero(), "the library had the time to decode")
 	}
 	results := make(chan error, 3)
 	for _, of := range []*rest.Config{config, second, config} {
@@ -735,9 +737,43 @@ func TestBytesInFlight(t *testing.T) {
 	}
 	close(hold)
 	_, _ = <-results, <-results
-	NewWithT(t).Eventually(f.answers.Used).WithArguments(blue.Namespace).WithTimeout(time.Minute).Should(BeZero(), "bytes are still counted")
+	NewWithT(t).Eventually(used).WithTimeout(time.Minute).Should(BeZero(), "bytes are still counted")
 	if err := get(t, config, "/version"); err != nil {
 		t.Errorf("after the others have ended: %v", err)
+	}
+}
+
+// TestDecoding: an answer, or an event of a watch, counts for a while after its end, if it is large.
+func TestDecoding(t *testing.T) {
+	text := `{"type":"ADDED","object":{"metadata":{"name":"a","annotations":{"a":"` + strings.Repeat("x", 40<<10) + `"}}}}`
+	server := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, text)
+		w.(http.Flusher).Flush()
+		if r.URL.Query().Get("watch") != "" {
+			<-r.Context().Done()
+		}
+	})
+	for _, path := range []string{"/api/v1/nodes/n-1", "/api/v1/nodes?watch=true"} {
+		for decoding, want := range map[time.Duration]int{time.Hour: len(text), time.Millisecond: 0} {
+			g := NewWithT(t)
+			f := start(t, func(f *Forwarder) { f.limits.other, f.limits.decoding = 64<<10, decoding })
+			config := library(t, f, blue, parsed(t, server, ""))
+			c, err := rest.HTTPClientFor(config)
+			g.Expect(err).NotTo(HaveOccurred())
+			response, err := c.Get(config.Host + path)
+			g.Expect(err).NotTo(HaveOccurred())
+			_, err = io.ReadFull(response.Body, make([]byte, len(text)))
+			g.Expect(err).NotTo(HaveOccurred())
+			if !strings.HasSuffix(path, "watch=true") {
+				_, err = io.ReadAll(response.Body) // as a library does, to the end
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+			g.Eventually(f.answers.Used).WithArguments(blue.Namespace).WithTimeout(time.Minute).Should(BeEquivalentTo(want), path)
+			g.Expect(response.Body.Close()).To(Succeed())
+			g.Eventually(f.clusters[blue].requests.Load).WithTimeout(time.Minute).Should(BeZero())
+			g.Expect(f.answers.Used(blue.Namespace)).To(BeEquivalentTo(want), path)
+		}
 	}
 }
 
