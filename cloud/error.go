@@ -109,6 +109,7 @@ func (q *Queued) Error() string {
 }
 
 // Clip returns at most n bytes of a text, which are valid UTF-8. It never cuts inside a character.
+// It returns a copy: a part of a text keeps all of the text in memory.
 func Clip(s string, n int) string {
-	return strings.ToValidUTF8(s[:min(len(s), n)], "")
+	return strings.ToValidUTF8(strings.Clone(s[:min(len(s), n)]), "")
 }
