@@ -3,11 +3,11 @@
 package cloud_test
 
 import (
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/test/heap"
 )
 
 func TestClip(t *testing.T) {
@@ -26,22 +26,14 @@ func TestClip(t *testing.T) {
 // text of which the argument is a part.
 func TestClipKeepsOnlyWhatItReturns(t *testing.T) {
 	const size = 7 << 20
-	var kept []string
-	before := heap()
-	for range 4 {
-		text := strings.Repeat("x", size)
-		kept = append(kept, cloud.Clip(text, 512), cloud.Clip(text[:100], 512))
+	kept := heap.KeptBy(func() (all []string) {
+		for range 4 {
+			text := strings.Repeat("x", size)
+			all = append(all, cloud.Clip(text, 512), cloud.Clip(text[:100], 512))
+		}
+		return all
+	})
+	if kept > size/2 {
+		t.Errorf("8 texts of at most 512 bytes take %d bytes", kept)
 	}
-	if grown := heap() - before; grown > size/2 {
-		t.Errorf("%d texts of at most 512 bytes take %d bytes", len(kept), grown)
-	}
-	runtime.KeepAlive(kept)
-}
-
-// heap returns how many bytes are in use.
-func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }

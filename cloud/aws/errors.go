@@ -226,6 +226,9 @@ func creationCode(code, words string, status int) cloud.Code {
 	return known
 }
 
+// maxWords is how many bytes of AWS's words a refusal keeps. They may name all instances of a batch.
+const maxWords = 8 << 10
+
 // refusal is the cause of an Error in AWS's own words. The driver acts on the code and words as AWS
 // sent them. Only the redacted text is shown.
 type refusal struct{ code, message, displayed string }
@@ -279,5 +282,5 @@ func (r redactor) refusal(op, code, words string, status int) error {
 	if op == runInstances {
 		classify = creationCode(code, words, status)
 	}
-	return &cloud.Error{Code: classify, Message: message, Err: refusal{code, words, r.Clean(code, 64)}}
+	return &cloud.Error{Code: classify, Message: message, Err: refusal{cloud.Clip(code, 256), cloud.Clip(words, maxWords), r.Clean(code, 64)}}
 }

@@ -3,12 +3,14 @@
 package aws
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // documented are the codes of "Error codes for the Amazon EC2 API" (EC2 Developer Guide,
@@ -110,4 +112,20 @@ func TestRemedies(t *testing.T) {
 	if got := remedyFor("RequestLimitExceeded", "Request limit exceeded."); got != "" {
 		t.Errorf("to throttling, people can do: %s", got)
 	}
+}
+
+// TestRefusalKeepsLittle: an error may be remembered, so it keeps no more of an answer than the
+// driver acts on: it looks for the IDs of a batch in the words.
+func TestRefusalKeepsLittle(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	large := strings.Repeat("x", 1<<20)
+	g.Expect(driverkit.SizeOf(newRedactor().refusal("Op", large, large, 400))).To(BeNumerically("<", 16<<10))
+	var ids []string
+	for i := range maxBatch {
+		ids = append(ids, fmt.Sprintf("i-%017d", i))
+	}
+	words := "The instance IDs '" + strings.Join(ids, ", ") + "' do not exist"
+	err := newRedactor().refusal("TerminateInstances", invalidInstance+".NotFound", words, 400)
+	g.Expect(refusalOf(err).message).To(Equal(words))
 }

@@ -520,5 +520,6 @@ func tag(tags map[string]string, key string) string {
 	return ""
 }
 
-// lastPart returns the last part of a resource's ID: its name.
-func lastPart(id string) string { return id[strings.LastIndexByte(id, '/')+1:] }
+// lastPart returns the last part of a resource's ID: its name. It is a copy, which does not keep the
+// ID in memory.
+func lastPart(id string) string { return strings.Clone(id[strings.LastIndexByte(id, '/')+1:]) }

@@ -127,6 +127,9 @@ func (a *Answer) contentType() string {
 	return cloud.Clip(t, 64)
 }
 
+// maxWord is how many bytes of the cloud's own word an error keeps. No real one has as many.
+const maxWord = 256
+
 // Refusal is the cause of an error with the cloud's own word, such as an error code. A driver acts
 // on the word as the cloud sent it. Only the redacted text is shown.
 type Refusal struct{ Word, Shown string }
@@ -142,7 +145,7 @@ func (r Redactor) Refused(operation string, code cloud.Code, word, message strin
 	if message != "" {
 		text += ": " + r.Clean(message, 512)
 	}
-	return &cloud.Error{Code: code, Message: text, RetryAfter: RetryAfter(code, header), Err: Refusal{word, shown}}
+	return &cloud.Error{Code: code, Message: text, RetryAfter: RetryAfter(code, header), Err: Refusal{cloud.Clip(word, maxWord), shown}}
 }
 
 // RefusedAs reports whether the cloud has refused a call with one of these words, in any case.

@@ -187,3 +187,12 @@ func TestJSONBodiesStayOpen(t *testing.T) {
 		})
 	}
 }
+
+// TestRefusedKeepsLittle: an error may be remembered, so it keeps no more of an answer than it
+// shows or acts on.
+func TestRefusedKeepsLittle(t *testing.T) {
+	t.Parallel()
+	large := strings.Repeat("x", 1<<20)
+	err := NewRedactor().Refused("Op", cloud.Unknown, large, large, nil)
+	NewWithT(t).Expect(SizeOf(err)).To(BeNumerically("<", 4<<10))
+}

@@ -181,7 +181,7 @@ func partFor(req cloud.BalancerRequest) part {
 func (p *part) tag(key string) string {
 	for word := range strings.FieldsSeq(p.Description) {
 		if value, ok := strings.CutPrefix(word, key+"="); ok {
-			return value
+			return strings.Clone(value) // does not keep the description in memory
 		}
 	}
 	return ""
@@ -376,7 +376,7 @@ func (d *driver) readTargets(ctx context.Context, rule *forwardingRule, b *balan
 		}
 		for _, backend := range service.Backends { // …/zones/ZONE/networkEndpointGroups/NAME
 			if parts := strings.Split(backend.Group, "/"); len(parts) > 3 {
-				b.zones = append(b.zones, parts[len(parts)-3])
+				b.zones = append(b.zones, strings.Clone(parts[len(parts)-3]))
 			}
 		}
 		slices.Sort(b.zones)

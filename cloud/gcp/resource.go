@@ -100,5 +100,6 @@ func leftover(k *disk) cloud.Resource {
 	return r
 }
 
-// lastPart returns the last part of a resource's URL: its name.
-func lastPart(url string) string { return url[strings.LastIndexByte(url, '/')+1:] }
+// lastPart returns the last part of a resource's URL: its name. It is a copy, which does not keep
+// the URL in memory.
+func lastPart(url string) string { return strings.Clone(url[strings.LastIndexByte(url, '/')+1:]) }

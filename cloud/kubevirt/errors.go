@@ -21,12 +21,14 @@ const maxWords = 1024
 
 // refused turns a Status into an error. For an answer without a Status, client-go makes one.
 // Such an answer comes from something in between, and its text is not repeated. The cause has the
-// code, the reason and the name of what it is about, and no text.
+// code, the reason and the name of what it is about, and no text. An error may be remembered, so
+// both are cut: names of objects have at most 253 bytes.
 func refused(op operation, status *metav1.Status, redactor driverkit.Redactor) *cloud.Error {
 	code, message := codeOf(op.class, int(status.Code), status), redactor.Clean(messageOf(status), maxWords)
-	cause := &apierrors.StatusError{ErrStatus: metav1.Status{Code: status.Code, Reason: status.Reason}}
+	reason := metav1.StatusReason(cloud.Clip(string(status.Reason), 256))
+	cause := &apierrors.StatusError{ErrStatus: metav1.Status{Code: status.Code, Reason: reason}}
 	if status.Details != nil {
-		cause.ErrStatus.Details = &metav1.StatusDetails{Name: status.Details.Name}
+		cause.ErrStatus.Details = &metav1.StatusDetails{Name: cloud.Clip(status.Details.Name, 256)}
 	}
 	if hasCause(status, metav1.CauseTypeUnexpectedServerResponse) {
 		code, message = driverkit.CodeOfStatus(int(status.Code)),

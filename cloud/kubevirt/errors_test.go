@@ -4,6 +4,7 @@ package kubevirt
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -43,4 +44,14 @@ func TestRefusedCreate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRefusedKeepsLittle: an error may be remembered, so it keeps no more of an answer than it
+// shows or acts on.
+func TestRefusedKeepsLittle(t *testing.T) {
+	t.Parallel()
+	large := strings.Repeat("x", 1<<20)
+	err := refused(createMachine, &metav1.Status{Code: http.StatusConflict, Message: large, Reason: metav1.StatusReason(large),
+		Details: &metav1.StatusDetails{Name: large, Kind: large}}, driverkit.NewRedactor())
+	NewWithT(t).Expect(driverkit.SizeOf(err)).To(BeNumerically("<", 8<<10))
 }

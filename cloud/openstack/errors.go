@@ -173,7 +173,7 @@ func classify(secrets driverkit.Redactor, op string, class cloud.Class, answer g
 		}
 	}
 	code := said.code(class)
-	said.message = secrets.Clean(said.message, maxWords)
+	said.kind, said.message = cloud.Clip(said.kind, 64), secrets.Clean(said.message, maxWords) // an error may be remembered
 	message := op + ": " + strconv.Itoa(said.status)
 	if said.message != "" {
 		message += ": " + said.message

@@ -4,12 +4,15 @@ package openstack
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
+	"github.com/gophercloud/gophercloud/v2"
 	. "github.com/onsi/gomega"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // TestBadRequests: what Nova answers to a create with status 400, and the code that it becomes.
@@ -63,4 +66,14 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(fault, func(t *testing.T) { NewWithT(t).Expect(faultCode(fault)).To(Equal(want)) })
 	}
+}
+
+// TestRefusalKeepsLittle: an error may be remembered, so it keeps no more of an answer than it
+// shows or acts on.
+func TestRefusalKeepsLittle(t *testing.T) {
+	t.Parallel()
+	large := strings.Repeat("x", 1<<20)
+	err := classify(driverkit.NewRedactor(), "Op", cloud.ClassCreate, gophercloud.ErrUnexpectedResponseCode{Actual: http.StatusConflict,
+		Body: []byte(`{"NeutronError": {"type": "` + large + `", "message": "` + large + `"}}`)})
+	NewWithT(t).Expect(driverkit.SizeOf(err)).To(BeNumerically("<", 4<<10))
 }

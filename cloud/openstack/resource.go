@@ -182,7 +182,7 @@ func (p *port) volumes() bool { return p.marker(volumesMarker) != "" }
 func (p *port) marker(key string) string {
 	for word := range strings.FieldsSeq(p.Description) {
 		if value, ok := strings.CutPrefix(word, key+"="); ok {
-			return value
+			return strings.Clone(value) // does not keep the description in memory
 		}
 	}
 	return ""

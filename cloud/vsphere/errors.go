@@ -22,6 +22,10 @@ import (
 // maxWords is how much of one message of vCenter is shown, in bytes.
 const maxWords = 512
 
+// maxFault is how many bytes a fault may have that an error keeps, because the error may be
+// remembered. Of a larger one, it keeps the type.
+const maxFault = 4 << 10
+
 // codeOf returns the code of a fault, by the vSphere Web Services API reference. An interface here
 // stands for a fault and its subtypes, so the narrow cases come first.
 func codeOf(f types.BaseMethodFault) cloud.Code {
@@ -89,6 +93,11 @@ func (v *vcenter) faultError(attempted string, f types.BaseMethodFault, words st
 	}
 	if words = strings.TrimPrefix(words, "*types."); words != "" && words != nameOf(f) {
 		e.Message += ": " + v.redactor.Clean(words, maxWords)
+	}
+	if driverkit.SizeOf(f) > maxFault {
+		if bare, ok := reflect.New(reflect.Indirect(reflect.ValueOf(f)).Type()).Interface().(types.BaseMethodFault); ok {
+			e.Err = vimFault{bare}
+		}
 	}
 	return e
 }

@@ -162,6 +162,19 @@ func TestFaults(t *testing.T) {
 	g.Expect(v.faultError("CloneVM_Task", nil, "").Code).To(Equal(cloud.Unknown))
 }
 
+// TestFaultErrorKeepsLittle: an error may be remembered, so it keeps a large fault's type alone.
+func TestFaultErrorKeepsLittle(t *testing.T) {
+	g := NewWithT(t)
+	v := &vcenter{redactor: driverkit.NewRedactor()}
+	e := v.faultError("CloneVM_Task", &types.InvalidName{Name: strings.Repeat("x", 1<<20)}, "")
+	g.Expect(driverkit.SizeOf(e)).To(BeNumerically("<", 4<<10))
+	g.Expect(isFault[*types.InvalidName](e)).To(BeTrue())
+	ref := types.ManagedObjectReference{Type: "VirtualMachine", Value: "vm-1"}
+	missing, ok := missingOf(v.faultError("RetrievePropertiesEx", &types.ManagedObjectNotFound{Obj: ref}, ""))
+	g.Expect(ok).To(BeTrue())
+	g.Expect(missing).To(Equal(ref))
+}
+
 // TestForeignAnswer: the body of an answer that is not vCenter's is not read.
 func TestForeignAnswer(t *testing.T) {
 	g := NewWithT(t)
