@@ -395,7 +395,7 @@ func (d *driver) view(ctx context.Context, name string) (*instanceView, error) {
 	if driverkit.RefusedAs(err, resourceNotFound, notFound) {
 		return nil, nil
 	}
-	return &view, err
+	return d.essence(&view), err
 }
 
 // powerOf returns which machines of the subscription are stopped, every few minutes: listings of a
@@ -415,7 +415,7 @@ func (d *driver) powerOf(ctx context.Context, vms []virtualMachine) powers {
 		own := strings.ToLower(pathOf(d.account, virtualMachines)) + "/"
 		for _, vm := range all {
 			if strings.HasPrefix(strings.ToLower(vm.ID), own) && vm.Properties.InstanceView.isStopped() {
-				read.views[d.idOf(virtualMachines, lastPart(vm.ID))] = vm.Properties.InstanceView
+				read.views[d.idOf(virtualMachines, lastPart(vm.ID))] = d.essence(vm.Properties.InstanceView)
 			}
 		}
 		d.lastPower.Store(&read)
@@ -456,7 +456,7 @@ func (d *driver) remove(ctx context.Context, r cloud.Resource) error {
 
 // readParts lists the network interfaces, disks and addresses of the resource group.
 func (d *driver) readParts(ctx context.Context) (p parts, err error) {
-	p.d = d
+	p.idOf = d.idOf
 	if p.disks, err = pages[dependant](ctx, d, "ListDisks", pathOf(d.account, disks), disksVersion, nil); err != nil {
 		return parts{}, err
 	}

@@ -23,6 +23,12 @@ const (
 	stateDeleting  = "Deleting"
 )
 
+// How the codes in a machine's view begin that say whether it runs, and why it failed.
+const (
+	powerState  = "PowerState/"
+	failedState = "ProvisioningState/failed/"
+)
+
 // idOf returns a resource's ID in the form that the driver uses: with the group in lower case,
 // whatever case Azure answers in, because the provider ID must not change. Names that the driver
 // gives are in lower case.
@@ -80,10 +86,10 @@ func (d *driver) setState(r *cloud.Resource, provisioning string, view *instance
 	power, failed := "", status{}
 	if view != nil {
 		for _, s := range view.Statuses {
-			if state, is := strings.CutPrefix(s.Code, "PowerState/"); is {
+			if state, is := strings.CutPrefix(s.Code, powerState); is {
 				power = state
 			}
-			if code, is := strings.CutPrefix(s.Code, "ProvisioningState/failed/"); is {
+			if code, is := strings.CutPrefix(s.Code, failedState); is {
 				failed = status{code, s.Message}
 			}
 		}
@@ -128,7 +134,7 @@ func (d *driver) failureMessage(s status) string {
 
 // parts are the network interfaces, disks and addresses of a resource group.
 type parts struct {
-	d                      *driver
+	idOf                   func(kind, name string) string // the driver's
 	nics, disks, addresses []dependant
 }
 
@@ -138,7 +144,7 @@ func (p parts) unattached() (all []cloud.Resource) {
 		seen := map[string]bool{}
 		for i := range found {
 			dep := &found[i]
-			r := cloud.Resource{Kind: kind, ID: p.d.idOf(path, dep.Name), OwnershipID: tag(dep.Tags, cloud.TagOwnership),
+			r := cloud.Resource{Kind: kind, ID: p.idOf(path, dep.Name), OwnershipID: tag(dep.Tags, cloud.TagOwnership),
 				Token: tag(dep.Tags, cloud.TagToken)}
 			if at := dep.Properties.TimeCreated; at != nil {
 				r.CreatedAt = *at
@@ -173,8 +179,21 @@ func (p powers) get(id string, created *time.Time) *instanceView {
 // isStopped reports whether a view says that the machine does not run, or not for long.
 func (v *instanceView) isStopped() bool {
 	return v != nil && slices.ContainsFunc(v.Statuses, func(s status) bool {
-		return strings.HasPrefix(s.Code, "PowerState/stop") || strings.HasPrefix(s.Code, "PowerState/dealloc")
+		return strings.HasPrefix(s.Code, powerState+"stop") || strings.HasPrefix(s.Code, powerState+"dealloc")
 	})
+}
+
+// essence returns what a view says of the machine's power and failure, to be remembered.
+func (d *driver) essence(v *instanceView) *instanceView {
+	last := map[string]status{}
+	for _, s := range v.Statuses {
+		for _, prefix := range []string{powerState, failedState} {
+			if strings.HasPrefix(s.Code, prefix) {
+				last[prefix] = status{cloud.Clip(s.Code, 128), d.api.Secrets.Clean(s.Message, 512)}
+			}
+		}
+	}
+	return &instanceView{Statuses: slices.Collect(maps.Values(last))}
 }
 
 // addressBook has the addresses of machines, by their ID. A name may be used again, so it also

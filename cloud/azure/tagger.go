@@ -57,7 +57,7 @@ func (d *driver) Tagged(ctx context.Context, keys []string) (found []tagging.Ins
 			t.Type = h.VMSize
 		}
 		if t.Token != "" && vm.keepsParts() {
-			if all.d == nil {
+			if all.idOf == nil {
 				if all, err = d.readParts(ctx); err != nil {
 					return nil, err
 				}
@@ -212,10 +212,10 @@ func (vm *virtualMachine) interfaces() []nicReference {
 func (p parts) kept(vm *virtualMachine) (all []tagged) {
 	remain := map[string]bool{}
 	for _, k := range vm.disks() {
-		remain[p.d.idOf(disks, lastPart(k.ManagedDisk.ID))] = k.DeleteOption != deleteToo
+		remain[p.idOf(disks, lastPart(k.ManagedDisk.ID))] = k.DeleteOption != deleteToo
 	}
 	for _, n := range vm.interfaces() {
-		remain[p.d.idOf(networkInterfaces, lastPart(n.ID))] = n.Properties.DeleteOption != deleteToo
+		remain[p.idOf(networkInterfaces, lastPart(n.ID))] = n.Properties.DeleteOption != deleteToo
 	}
 	for _, one := range p.attached(vm) {
 		if one.made && remain[one.path] || !one.made && sameUID(one.tags, vm.Tags) &&
@@ -236,7 +236,7 @@ func sameUID(a, b map[string]string) bool {
 // addresses of those.
 func (p parts) attached(vm *virtualMachine) (all []tagged) {
 	own := func(id string) bool {
-		return p.d.idOf(virtualMachines, lastPart(id)) == p.d.idOf(virtualMachines, vm.Name)
+		return p.idOf(virtualMachines, lastPart(id)) == p.idOf(virtualMachines, vm.Name)
 	}
 	made, public := map[string]bool{}, map[string]bool{}
 	for _, k := range vm.disks() {
@@ -244,7 +244,7 @@ func (p parts) attached(vm *virtualMachine) (all []tagged) {
 	}
 	for i := range p.disks {
 		if k := &p.disks[i]; k.ManagedBy != "" && own(k.ManagedBy) {
-			all = append(all, tagged{p.d.idOf(disks, k.Name), k.Tags, made[strings.ToLower(k.Name)]})
+			all = append(all, tagged{p.idOf(disks, k.Name), k.Tags, made[strings.ToLower(k.Name)]})
 		}
 	}
 	for i := range p.nics {
@@ -252,7 +252,7 @@ func (p parts) attached(vm *virtualMachine) (all []tagged) {
 		if n.Properties.VirtualMachine == nil || !own(n.Properties.VirtualMachine.ID) {
 			continue
 		}
-		all = append(all, tagged{p.d.idOf(networkInterfaces, n.Name), n.Tags, false})
+		all = append(all, tagged{p.idOf(networkInterfaces, n.Name), n.Tags, false})
 		for _, c := range n.Properties.IPConfigurations {
 			if at := c.Properties.PublicIPAddress; at != nil {
 				public[strings.ToLower(lastPart(at.ID))] = true
@@ -261,7 +261,7 @@ func (p parts) attached(vm *virtualMachine) (all []tagged) {
 	}
 	for i := range p.addresses {
 		if a := &p.addresses[i]; public[strings.ToLower(a.Name)] {
-			all = append(all, tagged{p.d.idOf(publicAddresses, a.Name), a.Tags, false})
+			all = append(all, tagged{p.idOf(publicAddresses, a.Name), a.Tags, false})
 		}
 	}
 	return all

@@ -10,24 +10,30 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// maxMemoEntries is how many answers a Memo keeps at most.
-const maxMemoEntries = 1000
+// maxMemoEntries and maxMemoBytes are how many answers a Memo keeps at most, and how many bytes of
+// them: a cloud decides how large they are. One that is larger is kept alone.
+const (
+	maxMemoEntries = 1000
+	maxMemoBytes   = 16 << 20
+)
 
 // Memo caches a driver's answers to questions that all machines of a template ask, such as which
 // image a name means. If several callers want the same answer, the first asks and the others wait
-// for it. Errors are not cached: the next caller asks again.
+// for it. Errors are not cached: the next caller asks again. An answer has no cycles.
 type Memo[T any] struct {
 	// TTL is how long an answer is cached.
 	TTL time.Duration
 
 	mu      sync.Mutex
 	answers map[string]*answer[T]
+	bytes   int64
 }
 
 type answer[T any] struct {
 	lock  chan struct{} // a lock: one caller at a time may look and ask
 	value T
 	until time.Time
+	bytes int64 // of the value, as the Memo counts it
 }
 
 // Get returns the cached answer, or asks. It returns Unavailable if ctx ends while another caller
@@ -48,7 +54,21 @@ func (m *Memo[T]) Get(ctx context.Context, key string, ask func(context.Context)
 		return none, err
 	}
 	a.value, a.until = value, time.Now().Add(m.TTL)
+	m.count(key, a, SizeOf(value))
 	return value, nil
+}
+
+// count records the size of an answer, and drops the others if there is no room for it.
+func (m *Memo[T]) count(key string, a *answer[T], bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.answers[key] != a { // it was forgotten meanwhile
+		return
+	}
+	m.bytes, a.bytes = m.bytes+bytes-a.bytes, bytes
+	if m.bytes > maxMemoBytes {
+		m.answers, m.bytes = map[string]*answer[T]{key: a}, bytes
+	}
 }
 
 func (m *Memo[T]) answer(key string) *answer[T] {
@@ -58,7 +78,7 @@ func (m *Memo[T]) answer(key string) *answer[T] {
 		return a
 	}
 	if m.answers == nil || len(m.answers) >= maxMemoEntries {
-		m.answers = map[string]*answer[T]{}
+		m.answers, m.bytes = map[string]*answer[T]{}, 0
 	}
 	a := &answer[T]{lock: make(chan struct{}, 1)}
 	m.answers[key] = a
@@ -69,12 +89,15 @@ func (m *Memo[T]) answer(key string) *answer[T] {
 func (m *Memo[T]) Forget(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.answers, key)
+	if a := m.answers[key]; a != nil {
+		m.bytes -= a.bytes
+		delete(m.answers, key)
+	}
 }
 
 // Reset drops all answers, because one of them turned out to be wrong.
 func (m *Memo[T]) Reset() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.answers = nil
+	m.answers, m.bytes = nil, 0
 }

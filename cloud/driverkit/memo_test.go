@@ -4,6 +4,8 @@ package driverkit
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,4 +41,36 @@ func TestMemo(t *testing.T) {
 		return 0, err
 	})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+}
+
+// TestMemoIsBounded: large answers do not add up, and the newest is cached whatever its size.
+func TestMemoIsBounded(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	m := Memo[string]{TTL: time.Hour}
+	asked := 0
+	get := func(key string, size int) {
+		_, err := m.Get(ctx, key, func(context.Context) (string, error) { asked++; return strings.Repeat("x", size), nil })
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	for i := range 100 {
+		get(strconv.Itoa(i), maxMemoBytes/3)
+		g.Expect(SizeOf(m.answers)).To(BeNumerically("<", maxMemoBytes+maxMemoBytes/3+1000))
+	}
+	get("99", 0)
+	g.Expect(asked).To(Equal(100), "the newest is cached")
+	get("huge", 2*maxMemoBytes)
+	get("huge", 0)
+	g.Expect(asked).To(Equal(101), "so is one that fills it")
+	m.TTL = 0
+	for range 100 { // the answers to one question replace each other
+		m.Forget("huge")
+		get("huge", 1000)
+		get("small", 1000)
+		get("small", 1000)
+	}
+	g.Expect(m.bytes).To(BeNumerically("<", 3000))
+	g.Expect(m.answers).To(HaveLen(2))
+	m.Reset()
+	g.Expect(m.bytes).To(BeZero())
 }

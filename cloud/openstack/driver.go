@@ -342,7 +342,7 @@ func (d *driver) fault(ctx context.Context, id string) string {
 		if err == nil && s.Fault.Message == "" {
 			err = cloud.Errorf(cloud.Unknown, "Nova gives no reason for the error of server %s", id)
 		}
-		return s.Fault.Message, err
+		return cloud.Clip(s.Fault.Message, maxFault), err
 	})
 	return words
 }

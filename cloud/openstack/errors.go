@@ -135,6 +135,9 @@ func (r refusal) creationCode() cloud.Code {
 // maxWords is how many bytes of a service's message are shown.
 const maxWords = 512
 
+// maxFault is how many bytes of the fault of a server are remembered.
+const maxFault = 4 << 10
+
 // typed converts every gophercloud error to an error of package cloud. It repeats only a service's
 // own message, because other answers may contain anything.
 func typed(secrets driverkit.Redactor, op string, class cloud.Class, err error) error {
