@@ -303,6 +303,8 @@ func TestNotices(t *testing.T) {
 	stub.Announce(ids[0], "instance-retirement", "The instance is running on degraded hardware")
 	stub.Announce(ids[1], "instance-reboot", "[Completed] Scheduled reboot")
 	stub.Impair(ids[2])
+	theirs, _ := stub.Launch(map[string]string{"team": "others"})
+	stub.Impair(theirs)
 	want := ConsistOf(
 		And(HaveField("ID", ids[0]), HaveField("Notice",
 			ContainSubstring("instance-retirement from 2030-01-02T03:04:05Z: The instance is running"))),
@@ -320,6 +322,7 @@ func TestNotices(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(want)
 	g.Expect(stub.Calls()).To(HaveKeyWithValue("DescribeInstanceStatus", 3))
+	g.Expect(d.previousNotices()).To(And(HaveLen(3), Not(HaveKey(theirs))), "the account may have many instances that are not Drover's")
 
 	defer stub.Inject(ec2stub.Fault{Operation: "DescribeInstanceStatus", Code: "UnauthorizedOperation", Status: http.StatusForbidden})()
 	all, err := connect(t, stub, nil).List(ctx)

@@ -31,9 +31,12 @@ func problemFilters() [][]types.Filter {
 // notices stay.
 func (d *driver) addNotices(ctx context.Context, instances []cloud.Resource) {
 	known, _ := d.notices.Get(ctx, "", func(ctx context.Context) (map[string]string, error) {
-		now := map[string]string{}
+		now, listed := map[string]string{}, map[string]bool{}
+		for i := range instances {
+			listed[instances[i].ID] = true
+		}
 		for _, filters := range problemFilters() {
-			if err := d.statuses(ctx, now, filters); err != nil {
+			if err := d.statuses(ctx, now, listed, filters); err != nil {
 				return d.previousNotices(), nil
 			}
 		}
@@ -59,8 +62,9 @@ func (d *driver) setNotices(known map[string]string, instances []cloud.Resource)
 	}
 }
 
-// statuses reads all pages of the statuses that match the filters.
-func (d *driver) statuses(ctx context.Context, into map[string]string, filters []types.Filter) error {
+// statuses reads all pages of the statuses that match the filters, and keeps those of the listed
+// instances: EC2 also returns those of instances that are not Drover's.
+func (d *driver) statuses(ctx context.Context, into map[string]string, listed map[string]bool, filters []types.Filter) error {
 	_, err := driverkit.Pages(ctx, "DescribeInstanceStatus", func(ctx context.Context, next string) ([]struct{}, string, error) {
 		answer, err := d.ec2.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{
 			Filters: filters, MaxResults: aws.Int32(statusPage), NextToken: optional(next),
@@ -69,10 +73,11 @@ func (d *driver) statuses(ctx context.Context, into map[string]string, filters [
 			return nil, "", d.secrets.typed("DescribeInstanceStatus", err)
 		}
 		for i := range answer.InstanceStatuses {
-			s := &answer.InstanceStatuses[i]
-			into[aws.ToString(s.InstanceId)] = d.secrets.Clean(notice(s), 512)
+			if s := &answer.InstanceStatuses[i]; listed[aws.ToString(s.InstanceId)] {
+				into[aws.ToString(s.InstanceId)] = d.secrets.Clean(notice(s), 512)
+			}
 		}
-		return nil, aws.ToString(answer.NextToken), nil
+		return make([]struct{}, len(answer.InstanceStatuses)), aws.ToString(answer.NextToken), nil
 	})
 	return err
 }

@@ -165,6 +165,12 @@ func TestNameUsedAgain(t *testing.T) {
 	g.Expect(d.addresses.get(&r)).To(HaveLen(1))
 	r.CreatedAt = second
 	g.Expect(d.addresses.get(&r)).To(BeEmpty())
+	d.addresses.learn(d, []dependant{nic}, nil)
+	g.Expect(d.addresses.get(&r)).To(HaveLen(1), "the second's")
+	for i := range 100 {
+		d.addresses.get(&cloud.Resource{ID: fmt.Sprint("unknown-", i)})
+	}
+	g.Expect(d.addresses.created).To(HaveLen(1), "what has no addresses is not remembered")
 	view := &instanceView{Statuses: []status{{Code: "PowerState/deallocated"}}}
 	p := powers{at: first.Add(time.Second), views: map[string]*instanceView{r.ID: view}}
 	g.Expect(p.get(r.ID, &first)).To(Equal(view))

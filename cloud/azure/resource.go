@@ -208,8 +208,13 @@ type addressBook struct {
 func (b *addressBook) get(r *cloud.Resource) []clusterv1.MachineAddress {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.all[r.ID] == nil {
+		return nil
+	}
 	if at, known := b.created[r.ID]; known && !at.Equal(r.CreatedAt) {
 		delete(b.all, r.ID)
+		delete(b.created, r.ID)
+		return nil
 	}
 	if b.created == nil {
 		b.created = map[string]time.Time{}

@@ -505,6 +505,34 @@ func TestPreempted(t *testing.T) {
 	g.Expect(d.preemptions.all).To(HaveLen(4), "theirs and ours are forgotten")
 }
 
+// TestPreemptionsAreBounded: an endpoint decides how many spot machines it lists, and how large
+// each is. Those that are remembered have bounds, and a machine's later reads find it among them.
+func TestPreemptionsAreBounded(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	var p preemptions
+	read := func(ids ...string) {
+		var found []instance
+		var all []cloud.Resource
+		for _, id := range ids {
+			found = append(found, instance{Scheduling: &scheduling{}})
+			all = append(all, cloud.Resource{ID: id, State: cloud.StateRunning, Interruptible: true})
+		}
+		p.observe(found, all, nil)
+	}
+	var many []string
+	for i := range 2 * maxSpots {
+		many = append(many, fmt.Sprint("zone/", i))
+	}
+	read(many...)
+	g.Expect(p.all).To(HaveLen(maxSpots))
+	read("zone/0")
+	read("zone/0", "zone/new")
+	g.Expect(p.all).To(HaveLen(2), "there is room again")
+	read("zone/0", strings.Repeat("x", maxSpot))
+	g.Expect(p.all).To(HaveLen(1))
+}
+
 // TestPreemptionUnread: without the permission to read operations, a listing succeeds, and does not
 // ask again.
 func TestPreemptionUnread(t *testing.T) {

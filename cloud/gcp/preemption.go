@@ -9,6 +9,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 const (
@@ -18,6 +19,9 @@ const (
 	preemptedMemory = 10 * time.Minute
 	// preemptedFilter selects the operations that report preemptions. Google keeps them for days.
 	preemptedFilter = `operationType = "compute.instances.preempted"`
+	// maxSpots and maxSpot are how many instances are remembered, and how many bytes of each. Of
+	// the others, nothing is said of why they end.
+	maxSpots, maxSpot = 10_000, 8 << 10
 )
 
 // preemptions remembers the instances that Compute Engine may take back. It announces that 30
@@ -63,12 +67,15 @@ func (p *preemptions) observe(found []instance, all []cloud.Resource, wanted map
 		if p.all == nil {
 			p.all = map[string]*spot{}
 		}
+		present[r.ID] = true
 		one := p.all[r.ID]
+		if driverkit.SizeOf(r) > maxSpot || one == nil && len(p.all) >= maxSpots {
+			continue
+		}
 		if one == nil {
 			one = &spot{}
 			p.all[r.ID] = one
 		}
-		present[r.ID] = true
 		one.last, one.gone, one.isDeleted, one.started = r, time.Time{},
 			found[i].Scheduling.TerminationAction == string(infrav1.GCPTerminationDelete), r.CreatedAt
 		if at := found[i].LastStartTimestamp; at != nil {
