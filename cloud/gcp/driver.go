@@ -279,14 +279,16 @@ func (d *driver) findByToken(ctx context.Context, req cloud.Request) (*instance,
 	return &found, nil
 }
 
-// get reads one instance by its number or name; nil: there is none.
+// get reads one instance by its number or name; nil: there is none. Compute Engine then names the
+// instance as it was asked for (https://github.com/elastic/beats/issues/15613). A 404 that names
+// something else, such as the project, is an error.
 func (d *driver) get(ctx context.Context, zone, name string) (*instance, error) {
 	const op = "GetInstance"
 	var found instance
 	err := d.call(ctx, request{op: op, class: cloud.ClassRead, method: http.MethodGet, path: "zones/" + zone + "/instances/" +
 		url.PathEscape(name), out: &found})
 	switch {
-	case driverkit.RefusedAs(err, notFound):
+	case driverkit.RefusedAs(err, notFound) && strings.Contains(err.Error(), "/zones/"+zone+"/instances/"+name+"' was not found"):
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -395,8 +397,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 	return append(all, balancers...), err
 }
 
-// Find implements cloud.Finder. Compute Engine names in its message what was not found: a project
-// or a zone is no instance.
+// Find implements cloud.Finder.
 func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource, error) {
 	zone, name, _ := strings.Cut(strings.TrimPrefix(ref.ProviderID, "gce://"+d.account.ProjectID+"/"), "/")
 	if ref.ProviderID != providerID(d.account.ProjectID, zone, name) || zone == "" || name == "" {

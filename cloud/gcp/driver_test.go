@@ -505,6 +505,39 @@ func TestPreempted(t *testing.T) {
 	g.Expect(d.preemptions.all).To(HaveLen(4), "theirs and ours are forgotten")
 }
 
+// TestNotFoundOfAnother: only the answer that names the instance says that it is gone. A project, a
+// zone, a path or another instance that is not found does not. The project's answer is from
+// https://github.com/hashicorp/terraform/issues/4031.
+func TestNotFoundOfAnother(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := start(t, gcpstub.Options{})
+	d := connect(t, stub)
+	zone := gcpstub.Zones()[0]
+	made, err := ensured(t, d, testRequest("m-1", nil))
+	g.Expect(err).NotTo(HaveOccurred())
+	ref := cloud.Reference{Token: made.Token, OwnershipID: made.OwnershipID, ProviderID: made.ProviderID}
+	project := "projects/" + gcpstub.Project
+	for _, message := range []string{
+		"The resource '" + project + "' was not found",
+		"The resource '" + project + "/zones/" + zone + "' was not found",
+		"The resource '" + project + "/zones/" + zone + "/instances/m-10' was not found",
+		"The resource '" + project + "/zones/" + gcpstub.Zones()[1] + "/instances/m-1' was not found",
+		"The resource '" + project + "/zones/" + zone + "/disks/m-1' was not found",
+		"Not found.",
+		"",
+	} {
+		undo := stub.Inject(gcpstub.Fault{Operation: "GET instances", Status: http.StatusNotFound, Reason: notFound, Message: message})
+		found, err := d.Find(ctx, ref)
+		g.Expect(found).To(BeNil())
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound), "%q: %v", message, err)
+		undo()
+	}
+	g.Expect(d.Find(ctx, ref)).NotTo(BeNil())
+	stub.Remove("m-1")
+	g.Expect(d.Find(ctx, ref)).To(BeNil())
+}
+
 // TestPreemptionsAreBounded: an endpoint decides how many spot machines it lists, and how large
 // each is. Those that are remembered have bounds, and a machine's later reads find it among them.
 func TestPreemptionsAreBounded(t *testing.T) {
