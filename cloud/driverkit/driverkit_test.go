@@ -49,12 +49,20 @@ func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{
 		"": 0, "0": 0, "-1": 0, "NaN": 0, "x": 0, "1.5": 1500 * time.Millisecond, "30": 30 * time.Second,
+		"0.001": time.Second, "1e-300": time.Second, "-0.001": 0,
 		"9999999999999": 24 * time.Hour, "+Inf": 24 * time.Hour, "Mon, 02 Jan 2006 15:04:05 GMT": 0,
 	} {
 		if got := RetryAfter(cloud.Throttled, http.Header{"Retry-After": {text}}); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
+	synctest.Test(t, func(t *testing.T) { // at half a second past a full one
+		time.Sleep(500 * time.Millisecond)
+		soon := http.Header{"Retry-After": {time.Now().Add(time.Second).UTC().Format(http.TimeFormat)}}
+		if got := RetryAfter(cloud.Unavailable, soon); got != time.Second {
+			t.Errorf("a date in half a second: %s", got)
+		}
+	})
 	if got := RetryAfter(cloud.InvalidSpec, http.Header{"Retry-After": {"30"}}); got != 0 {
 		t.Errorf("a refusal for good is not retried: %s", got)
 	}

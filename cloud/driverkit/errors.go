@@ -107,8 +107,8 @@ func CodeOfStatus(status int) cloud.Code {
 	return cloud.Unknown
 }
 
-// RetryAfter returns the Retry-After header, in seconds or as a date; 0 if it can't be read, or if
-// the code is neither Throttled nor Unavailable. The engine caps it.
+// RetryAfter returns the Retry-After header, in seconds or as a date, as a Wait; 0 if it can't be
+// read, or if the code is neither Throttled nor Unavailable. The engine caps it.
 func RetryAfter(code cloud.Code, header http.Header) time.Duration {
 	text := header.Get("Retry-After")
 	if text == "" || (code != cloud.Throttled && code != cloud.Unavailable) {
@@ -118,10 +118,22 @@ func RetryAfter(code cloud.Code, header http.Header) time.Duration {
 		if math.IsNaN(seconds) || seconds <= 0 {
 			return 0
 		}
-		return time.Duration(min(seconds, 24*time.Hour.Seconds()) * float64(time.Second))
+		return Wait(time.Duration(math.Ceil(min(seconds, 24*time.Hour.Seconds()) * float64(time.Second))))
 	}
 	if at, err := http.ParseTime(text); err == nil {
-		return max(time.Until(at), 0)
+		return Wait(time.Until(at))
 	}
 	return 0
+}
+
+// minWait is the shortest wait that a cloud may ask for: what it asks for replaces the delays that
+// grow with each failure.
+const minWait = time.Second
+
+// Wait returns the RetryAfter of an Error for which the cloud asked; 0 if it asked for none.
+func Wait(asked time.Duration) time.Duration {
+	if asked <= 0 {
+		return 0
+	}
+	return max(asked, minWait)
 }

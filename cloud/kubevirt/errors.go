@@ -38,7 +38,7 @@ func refused(op operation, status *metav1.Status, redactor driverkit.Redactor) *
 	e := &cloud.Error{Code: code, Message: op.name + ": " + message, Err: cause}
 	if seconds, wait := apierrors.SuggestsClientDelay(&apierrors.StatusError{ErrStatus: *status}); wait &&
 		(code == cloud.Throttled || code == cloud.Unavailable) {
-		e.RetryAfter = time.Duration(seconds) * time.Second
+		e.RetryAfter = driverkit.Wait(time.Duration(seconds) * time.Second)
 	}
 	return e
 }

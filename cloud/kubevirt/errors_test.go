@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,4 +55,16 @@ func TestRefusedKeepsLittle(t *testing.T) {
 	err := refused(createMachine, &metav1.Status{Code: http.StatusConflict, Message: large, Reason: metav1.StatusReason(large),
 		Details: &metav1.StatusDetails{Name: large, Kind: large}}, driverkit.NewRedactor())
 	NewWithT(t).Expect(driverkit.SizeOf(err)).To(BeNumerically("<", 8<<10))
+}
+
+// TestRetryAfter: a wait is as long as the API server asks, or none.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	for seconds, want := range map[int32]time.Duration{-1: 0, 0: 0, 1: time.Second, 30: 30 * time.Second} {
+		status := &metav1.Status{Code: http.StatusInternalServerError, Reason: metav1.StatusReasonServerTimeout,
+			Details: &metav1.StatusDetails{RetryAfterSeconds: seconds}}
+		if got := refused(createMachine, status, driverkit.NewRedactor()).RetryAfter; got != want {
+			t.Errorf("%d: %s, want %s", seconds, got, want)
+		}
+	}
 }
