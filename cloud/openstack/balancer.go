@@ -377,12 +377,17 @@ func (d *driver) listBalancers(ctx context.Context, maxPages *int) ([]cloud.Reso
 	return all, err
 }
 
-// balancersByToken returns the load balancers of those of the references that are no servers.
+// balancersByToken returns the load balancers of those of the references that are no servers. If
+// somebody else has deleted one that is known, it returns its floating IPs, which Neutron keeps.
 func (d *driver) balancersByToken(ctx context.Context, refs []cloud.Reference) (all []cloud.Resource, err error) {
 	var tags []string
+	lost := map[string]cloud.Reference{} // by the description of its floating IPs
 	for _, ref := range refs {
 		if ref.Token != "" && ref.ProviderID == "" {
 			tags = append(tags, cloud.TagToken+"="+ref.Token)
+			if _, known := d.balancers.Get(ref.Token); known {
+				lost[portName(ref.Token)] = ref
+			}
 		}
 	}
 	for some := range slices.Chunk(tags, maxTokens) {
@@ -391,14 +396,20 @@ func (d *driver) balancersByToken(ctx context.Context, refs []cloud.Reference) (
 			return nil, err
 		}
 		all = append(all, found...)
-		for _, tag := range some {
-			token := strings.TrimPrefix(tag, cloud.TagToken+"=")
-			if d.creating.pendingFor(token) <= 0 && !slices.ContainsFunc(found, func(r cloud.Resource) bool { return r.Token == token }) {
-				d.balancers.Forget(token)
-			}
+	}
+	for _, r := range all {
+		delete(lost, portName(r.Token))
+	}
+	left, err := d.describedAddresses(ctx, lost, func(f floatingIP) bool { return f.PortID == "" })
+	if err != nil {
+		return nil, err
+	}
+	for _, ref := range lost {
+		if d.creating.pendingFor(ref.Token) <= 0 && !slices.ContainsFunc(left, func(r cloud.Resource) bool { return r.Token == ref.Token }) {
+			d.balancers.Forget(ref.Token)
 		}
 	}
-	return all, nil
+	return append(all, left...), nil
 }
 
 // balancersOf reads load balancers.

@@ -270,6 +270,47 @@ func TestBalancerIsReplaced(t *testing.T) {
 	})
 }
 
+// TestBalancerLost: if somebody else deletes a load balancer, Neutron keeps its floating IP, on no
+// port. The deletion finds it, until it is gone, and machines do not pay for that.
+func TestBalancerLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		o := newOctavia(t)
+		req := balancerRequest("10.0.0.1")
+		req.Spec.OpenStack.FloatingNetwork = poolID
+		_, err := connected(t, o).EnsureBalancer(t.Context(), req)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(o.floatingIP).To(HaveLen(1))
+
+		d := connected(t, o) // another process, which reconciles the cluster
+		time.Sleep(inheritedPending)
+		o.there = nil
+		req.Recorded = true
+		_, err = d.EnsureBalancer(t.Context(), req)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
+		refs := []cloud.Reference{{Token: "machine", OwnershipID: "owner-1"}, {Token: req.Token, OwnershipID: req.OwnershipID}}
+		g.Expect(d.Describe(t.Context(), refs)).To(BeEmpty(), "somebody uses it on another port")
+		_, err = d.EnsureBalancer(t.Context(), req)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
+		o.floatingIP[0]["port_id"] = nil
+		want := cloud.Resource{Kind: cloud.KindAddress, ID: "f", Token: req.Token, OwnershipID: req.OwnershipID}
+		for range 2 { // as long as it is there
+			g.Expect(d.Describe(t.Context(), refs)).To(ConsistOf(want))
+		}
+		for _, c := range o.calls {
+			if c.op == "ListFloatingIPs" {
+				g.Expect(c.req.URL.Query()["description"]).To(Equal([]string{portName(req.Token)}), "not the machine's")
+			}
+		}
+		g.Expect(d.Delete(t.Context(), []cloud.Resource{want})).To(HaveEach(BeNil()))
+		g.Expect(o.floatingIP).To(BeEmpty())
+		g.Expect(d.Describe(t.Context(), refs)).To(BeEmpty())
+		before := o.count("ListFloatingIPs")
+		g.Expect(d.Describe(t.Context(), refs)).To(BeEmpty())
+		g.Expect(o.count("ListFloatingIPs")).To(Equal(before), "it is forgotten")
+	})
+}
+
 // TestBalancerBody: Drover sends what gophercloud's types for Octavia make of the same settings.
 func TestBalancerBody(t *testing.T) {
 	for provider, want := range map[string]struct {

@@ -4,6 +4,7 @@ package openstack
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -108,6 +109,24 @@ func (d *driver) addresses(ctx context.Context, ports []port, tokens []string, o
 		if owner := owners[f.Description]; owner != "" {
 			all = append(all, cloud.Resource{Kind: cloud.KindAddress, ID: f.ID, Token: tokenOf(f.Description), OwnershipID: owner,
 				CreatedAt: f.CreatedAt})
+		}
+	}
+	return all, nil
+}
+
+// describedAddresses returns the floating IPs with these descriptions that are wanted.
+func (d *driver) describedAddresses(ctx context.Context, owners map[string]cloud.Reference,
+	wanted func(floatingIP) bool) (all []cloud.Resource, err error) {
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(owners)), maxTokens) {
+		found, err := d.floatingIPs(ctx, url.Values{"description": some}, nil)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range found {
+			if ref, is := owners[f.Description]; is && wanted(f) {
+				all = append(all, cloud.Resource{Kind: cloud.KindAddress, ID: f.ID, Token: ref.Token, OwnershipID: ref.OwnershipID,
+					CreatedAt: f.CreatedAt})
+			}
 		}
 	}
 	return all, nil

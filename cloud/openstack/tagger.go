@@ -376,17 +376,5 @@ func (d *driver) takenAddresses(ctx context.Context, refs []cloud.Reference) (al
 			owners[portName(ref.Token)] = ref
 		}
 	}
-	for some := range slices.Chunk(slices.Sorted(maps.Keys(owners)), maxTokens) {
-		found, err := d.floatingIPs(ctx, url.Values{"description": some}, nil)
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range found {
-			if ref, is := owners[f.Description]; is {
-				all = append(all, cloud.Resource{Kind: cloud.KindAddress, ID: f.ID, Token: ref.Token, OwnershipID: ref.OwnershipID,
-					CreatedAt: f.CreatedAt})
-			}
-		}
-	}
-	return all, nil
+	return d.describedAddresses(ctx, owners, func(floatingIP) bool { return true })
 }
