@@ -337,8 +337,15 @@ func TestHiddenIsNotGone(t *testing.T) {
 	})
 }
 
-// TestPoisonedBatch: one invalid reference does not keep the others from being read.
+// TestPoisonedBatch: one invalid reference, or one in conflict with what is there, does not keep the
+// others from being read.
 func TestPoisonedBatch(t *testing.T) {
+	for _, code := range []cloud.Code{cloud.InvalidSpec, cloud.Conflict} {
+		poisonedBatch(t, code)
+	}
+}
+
+func poisonedBatch(t *testing.T, code cloud.Code) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		a := c.begin(t).account(t)
@@ -347,9 +354,9 @@ func TestPoisonedBatch(t *testing.T) {
 			refs = append(refs, cloud.Reference{Token: fmt.Sprint(i), OwnershipID: "own", ProviderID: "test:///" + fmt.Sprint(i)})
 		}
 		refs[17].Token = "poison"
-		c.with(func() { c.poison = "poison" })
+		c.with(func() { c.poison, c.poisonCode = "poison", code })
 		found, failed := a.Read(t.Context(), refs)
-		if len(found) != 0 || len(failed) != 1 || cloud.CodeOf(failed["poison"]) != cloud.InvalidSpec {
+		if len(found) != 0 || len(failed) != 1 || cloud.CodeOf(failed["poison"]) != code {
 			t.Errorf("found %v, failed %v", found, failed)
 		}
 		if n := c.count("describe"); n > 12 {

@@ -53,8 +53,9 @@ type testCloud struct {
 	buckets      map[cloud.Class]*plainBucket
 	fault        func(op string) fault // nil: none
 	poison       string                // a token that makes a describe invalid
-	protected    string                // an instance that can't be deleted
-	forgetsAfter time.Duration         // when terminated instances disappear; 0: never
+	poisonCode   cloud.Code
+	protected    string        // an instance that can't be deleted
+	forgetsAfter time.Duration // when terminated instances disappear; 0: never
 }
 
 // fault is what goes wrong with one call.
@@ -253,7 +254,7 @@ func (c *testCloud) do(op string, in wireRequest) wireAnswer {
 		return wireAnswer{Resources: all[from:to], More: to < len(all)}
 	case "describe":
 		if c.poison != "" && slices.Contains(in.Tokens, c.poison) {
-			return wireAnswer{Code: string(cloud.InvalidSpec), Message: "malformed"}
+			return wireAnswer{Code: string(c.poisonCode), Message: "malformed"}
 		}
 		return wireAnswer{Resources: c.read(func(r *testResource) bool { return slices.Contains(in.Tokens, r.Token) })}
 	case "find":
