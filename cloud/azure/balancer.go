@@ -346,10 +346,11 @@ func (d *driver) listBalancers(ctx context.Context) ([]cloud.Resource, error) {
 	if d.balancers.IsSearched() && d.balancers.IsEmpty() {
 		return nil, nil
 	}
-	found, err := d.readBalancers(ctx)
+	found, err := d.allBalancers(ctx)
 	if err != nil {
 		return nil, err
 	}
+	found = taggedOnes(found)
 	d.balancers.listed(found)
 	for i := range found {
 		if err := d.readHealth(ctx, &found[i]); err != nil {
@@ -359,16 +360,29 @@ func (d *driver) listBalancers(ctx context.Context) ([]cloud.Resource, error) {
 	return d.balancerResources(ctx, found)
 }
 
-// balancersOf returns the load balancers with the tokens.
+// balancersOf returns the load balancers with the tokens. One of them without its tags is not gone:
+// its name tells whose it is.
 func (d *driver) balancersOf(ctx context.Context, tokens map[string]bool) ([]cloud.Resource, error) {
 	if len(tokens) == 0 {
 		return nil, nil
 	}
-	found, err := d.readBalancers(ctx)
+	found, err := d.allBalancers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return d.balancerResources(ctx, slices.DeleteFunc(found, func(lb loadBalancer) bool { return !tokens[tag(lb.Tags, cloud.TagToken)] }))
+	names := map[string]bool{}
+	for token := range tokens {
+		names[balancerName(token)] = true
+	}
+	for i := range found {
+		if name := strings.ToLower(found[i].Name); names[name] && !found[i].isTagged() {
+			return nil, cloud.Errorf(cloud.Conflict, "load balancer %s exists without its tags %s and %s: set them again, or delete it", name,
+				cloud.TagToken, cloud.TagOwnership)
+		}
+	}
+	return d.balancerResources(ctx, slices.DeleteFunc(taggedOnes(found), func(lb loadBalancer) bool {
+		return !tokens[tag(lb.Tags, cloud.TagToken)]
+	}))
 }
 
 func (d *driver) balancerResources(ctx context.Context, found []loadBalancer) (all []cloud.Resource, err error) {
@@ -382,16 +396,26 @@ func (d *driver) balancerResources(ctx context.Context, found []loadBalancer) (a
 	return all, nil
 }
 
-// readBalancers lists the load balancers that carry Drover's tags, each once.
-func (d *driver) readBalancers(ctx context.Context) ([]loadBalancer, error) {
+// allBalancers lists the load balancers of the resource group.
+func (d *driver) allBalancers(ctx context.Context) ([]loadBalancer, error) {
 	found, err := pages[loadBalancer](ctx, d, "ListLoadBalancers", pathOf(d.account, loadBalancers), networkVersion, nil)
+	return found, d.balancers.MayRead(err)
+}
+
+// taggedOnes returns the load balancers that carry Drover's tags, each once.
+func taggedOnes(found []loadBalancer) []loadBalancer {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(found, func(lb loadBalancer) bool {
 		token := tag(lb.Tags, cloud.TagToken)
-		drop := tag(lb.Tags, cloud.TagOwnership) == "" || !strings.EqualFold(lb.Name, balancerName(token)) || seen[token]
+		drop := !lb.isTagged() || seen[token]
 		seen[token] = true
 		return drop
-	}), d.balancers.MayRead(err)
+	})
+}
+
+// isTagged reports whether the load balancer carries the tags that belong to its name.
+func (lb *loadBalancer) isTagged() bool {
+	return tag(lb.Tags, cloud.TagOwnership) != "" && strings.EqualFold(lb.Name, balancerName(tag(lb.Tags, cloud.TagToken)))
 }
 
 // readHealth asks for the health of a load balancer's targets. Azure prepares the answer: if it

@@ -251,6 +251,35 @@ func TestLostBalancer(t *testing.T) {
 	g.Expect(stub.Left(cloud.TagToken, "balancer")).To(BeEmpty())
 }
 
+// TestBalancerWithoutTags: a load balancer whose tags somebody took off is not taken for gone. That
+// takes no call more than for one that is gone.
+func TestBalancerWithoutTags(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := start(t, armstub.Options{})
+	req := balancerRequest(true)
+	balanced(t, connect(t, stub), req)
+	d := connect(t, stub)
+	count := func(refs []cloud.Reference) (n int, err error) {
+		before := balancerCalls(stub)
+		_, err = d.Describe(ctx, refs)
+		return balancerCalls(stub) - before, err
+	}
+	gone, err := count([]cloud.Reference{{Token: "other", OwnershipID: "owner"}})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	keys := []string{cloud.TagToken, cloud.TagOwnership}
+	g.Expect(d.removeTags(ctx, tagged{path: d.balancerPath(req.Token), tags: balancerTags(req)}, keys)).To(Succeed())
+	for range 2 {
+		calls, err := count(balancerRef)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
+		g.Expect(err).To(MatchError(ContainSubstring(balancerName(req.Token) + " exists without its tags")))
+		g.Expect(calls).To(BeNumerically("<=", gone))
+	}
+	g.Expect(d.addTags(ctx, tagged{path: d.balancerPath(req.Token)}, balancerTags(req))).To(Succeed())
+	deleted(t, d)
+}
+
 // TestBalancerRefusals: each error of Azure, at once or of an operation, has the code that tells
 // the engine what to do. The same load balancer is made afterwards.
 func TestBalancerRefusals(t *testing.T) {

@@ -235,6 +235,28 @@ func newSlice(req cloud.BalancerRequest, service *corev1.Service) (*discoveryv1.
 	return slice, nil
 }
 
+// checkLabels returns Conflict if a load balancer that is known was not found by its labels, and
+// its Service exists: it has lost them, and is not gone.
+func (d *driver) checkLabels(ctx context.Context, token string, found *objects) error {
+	name := balancerName(token)
+	isFound := slices.ContainsFunc(found.services, func(s corev1.Service) bool { return s.Name == name })
+	if _, known := d.balancers.Get(token); !known || isFound {
+		return nil
+	}
+	var service corev1.Service
+	err := d.call(ctx, getService, d.path(services, name), nil, nil, &service)
+	switch {
+	case isAbsent(err, name):
+		return nil
+	case err != nil:
+		return err
+	case service.Labels[cloud.TagToken] == token && service.Labels[cloud.TagOwnership] != "": // it was made just now
+		return nil
+	}
+	return cloud.Errorf(cloud.Conflict, "Service %q in namespace %q exists without its labels %s and %s: set them again, or delete it", name,
+		d.namespace, cloud.TagToken, cloud.TagOwnership)
+}
+
 // readBalancers adds the Services and EndpointSlices that the selector matches. Where it may not
 // read them there are none, as the role that creates them may: unless the driver knows of one.
 func (d *driver) readBalancers(ctx context.Context, selector string, o *objects) (v versions, err error) {

@@ -284,6 +284,9 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 		return nil, err
 	}
 	for _, token := range unrecorded {
+		if err := d.checkLabels(ctx, token, &found); err != nil {
+			return nil, err
+		}
 		d.balancers.Forget(token) // unless it is found
 	}
 	return d.balancers.saw(found.resources()), nil
@@ -319,14 +322,20 @@ func (d *driver) checkGuests(ctx context.Context, o *objects) error {
 func (d *driver) virtualMachine(ctx context.Context, name string) (*kubevirtv1.VirtualMachine, error) {
 	var vm kubevirtv1.VirtualMachine
 	err := d.call(ctx, getMachine, d.path(virtualMachines, name), nil, nil, &vm)
-	var answer apierrors.APIStatus
-	if apierrors.IsNotFound(err) && errors.As(err, &answer) && answer.Status().Details != nil && answer.Status().Details.Name == name {
-		return nil, nil // without details, the API server does not know the kind
-	}
-	if err != nil {
+	switch {
+	case isAbsent(err, name):
+		return nil, nil
+	case err != nil:
 		return nil, err
 	}
 	return &vm, nil
+}
+
+// isAbsent reports whether the API server says that there is no object of this name. Without
+// details, it does not know the kind.
+func isAbsent(err error, name string) bool {
+	var answer apierrors.APIStatus
+	return apierrors.IsNotFound(err) && errors.As(err, &answer) && answer.Status().Details != nil && answer.Status().Details.Name == name
 }
 
 // Find implements cloud.Finder.

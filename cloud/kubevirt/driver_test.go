@@ -573,3 +573,42 @@ func TestDeleteWithoutOwner(t *testing.T) {
 	}
 	g.Expect(asked).NotTo(ContainElement(HavePrefix(http.MethodDelete)))
 }
+
+// TestBalancerWithoutLabels: a load balancer whose labels somebody took off is not taken for gone.
+// A machine, and one that the driver does not know, cost no call for that.
+func TestBalancerWithoutLabels(t *testing.T) {
+	g := NewWithT(t)
+	service := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{Name: balancerName("token-1"), UID: "uid-1"}}
+	asked := 0
+	d := served(t, func(w http.ResponseWriter, req *http.Request) {
+		kind := listKind(req)
+		if kind != "" {
+			write(w, 200, map[string]any{"kind": kind, "metadata": map[string]any{}, "items": []any{}})
+			return
+		}
+		asked++
+		if service != nil && strings.HasSuffix(req.URL.Path, "/services/lb-token-1") {
+			write(w, 200, service)
+			return
+		}
+		none := refusal(404, metav1.StatusReasonNotFound, "not found")
+		none.Details.Name = balancerName("token-1")
+		write(w, 404, none)
+	})
+	refs := []cloud.Reference{{Token: "machine", OwnershipID: "blue"}, {Token: "token-1", OwnershipID: "blue"}}
+	g.Expect(d.Describe(t.Context(), refs)).To(BeEmpty())
+	g.Expect(asked).To(BeZero())
+	d.balancers.put("token-1", nil) // as EnsureBalancer does, also for one that was made before
+	for n := range 2 {
+		_, err := d.Describe(t.Context(), refs)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
+		g.Expect(err).To(MatchError(ContainSubstring("lb-token-1")))
+		g.Expect(asked).To(Equal(n + 1))
+	}
+	service = nil
+	for range 2 {
+		g.Expect(d.Describe(t.Context(), refs)).To(BeEmpty())
+		g.Expect(asked).To(Equal(3), "it is gone, and forgotten")
+	}
+}

@@ -74,6 +74,9 @@ func (c *Cloud) tagsOf(in call) (map[string]any, func(map[string]any)) {
 	if m := c.machines[strings.ToLower(in.name)]; m != nil && in.kind == "virtualMachines" {
 		return object(m.model, "tags"), func(tags map[string]any) { m.model["tags"] = tags }
 	}
+	if b := c.balancers[strings.ToLower(in.name)]; b != nil && in.kind == "loadBalancers" {
+		return object(b.model, "tags"), func(tags map[string]any) { b.model["tags"] = tags }
+	}
 	return nil, nil
 }
 
