@@ -282,5 +282,6 @@ func (r redactor) refusal(op, code, words string, status int) error {
 	if op == runInstances {
 		classify = creationCode(code, words, status)
 	}
-	return &cloud.Error{Code: classify, Message: message, Err: refusal{cloud.Clip(code, 256), cloud.Clip(words, maxWords), r.Clean(code, 64)}}
+	kept := refusal{cloud.Clip(code, 256), cloud.Clip(words, maxWords), r.Clean(code, 64)}
+	return &cloud.Error{Code: classify, Message: message, Err: kept}
 }

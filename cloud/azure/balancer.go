@@ -376,8 +376,8 @@ func (d *driver) balancersOf(ctx context.Context, tokens map[string]bool) ([]clo
 	}
 	for i := range found {
 		if name := strings.ToLower(found[i].Name); names[name] && !found[i].isTagged() {
-			return nil, cloud.Errorf(cloud.Conflict, "load balancer %s exists without its tags %s and %s: set them again, or delete it", name,
-				cloud.TagToken, cloud.TagOwnership)
+			return nil, cloud.Errorf(cloud.Conflict, "load balancer %s exists without its tags %s and %s: set them again, or delete it",
+				name, cloud.TagToken, cloud.TagOwnership)
 		}
 	}
 	return d.balancerResources(ctx, slices.DeleteFunc(taggedOnes(found), func(lb loadBalancer) bool {

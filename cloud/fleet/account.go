@@ -412,7 +412,8 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 		read, err := ask(ctx, a, "Describe", a.driver.Describe, batch)
 		code := cloud.CodeOf(err)
 		answered := code == cloud.Unavailable && retryAfter(err) > 0 // the cloud says when it can answer
-		if len(batch) > 1 && (code == cloud.InvalidSpec || code == cloud.NotFound || code == cloud.Conflict || answered && batch[0].ProviderID == "") {
+		ofOne := code == cloud.InvalidSpec || code == cloud.NotFound || code == cloud.Conflict
+		if len(batch) > 1 && (ofOne || answered && batch[0].ProviderID == "") {
 			batches = append(batches, batch[:len(batch)/2], batch[len(batch)/2:])
 			continue
 		}
