@@ -281,12 +281,12 @@ func TestInstance(t *testing.T) {
 	g.Expect(r.ProviderID).To(Equal("aws:///us-east-1a/i-01"))
 	g.Expect(r.Addresses).To(Equal([]clusterv1.MachineAddress{
 		{Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"},
-		{Type: clusterv1.MachineInternalIP, Address: "10.0.0.2"},
-		{Type: clusterv1.MachineInternalIP, Address: "2001:db8::1"},
 		{Type: clusterv1.MachineExternalIP, Address: "192.0.2.1"},
 		{Type: clusterv1.MachineInternalDNS, Address: "ip-10-0-0-1.ec2.internal"},
 		{Type: clusterv1.MachineHostName, Address: "ip-10-0-0-1.ec2.internal"},
 		{Type: clusterv1.MachineExternalDNS, Address: "ec2-192-0-2-1.example"},
+		{Type: clusterv1.MachineInternalIP, Address: "2001:db8::1"},
+		{Type: clusterv1.MachineInternalIP, Address: "10.0.0.2"},
 	}))
 }
 

@@ -71,8 +71,9 @@ func toState(s *types.InstanceState) cloud.State {
 	return cloud.StatePending
 }
 
-// addresses returns the instance's addresses with the types and in the order that AWS's cloud
-// controller reports on the Node.
+// addresses returns the addresses that AWS's cloud controller reports on the Node, with its types.
+// The machine's own come first, because a status has no room for all that AWS's network plugin
+// adds, such as 50 on each of 15 interfaces. Those that are the plugin's alone come last.
 func addresses(i *types.Instance) (all []clusterv1.MachineAddress) {
 	add := func(kind clusterv1.MachineAddressType, address *string) {
 		a := clusterv1.MachineAddress{Type: kind, Address: aws.ToString(address)}
@@ -80,19 +81,27 @@ func addresses(i *types.Instance) (all []clusterv1.MachineAddress) {
 			all = append(all, a)
 		}
 	}
-	add(clusterv1.MachineInternalIP, i.PrivateIpAddress)
-	for _, nic := range i.NetworkInterfaces {
+	privateOf := func(nic *types.InstanceNetworkInterface, primary bool) {
 		for _, ip := range nic.PrivateIpAddresses {
-			add(clusterv1.MachineInternalIP, ip.PrivateIpAddress)
-		}
-		for _, ip := range nic.Ipv6Addresses {
-			add(clusterv1.MachineInternalIP, ip.Ipv6Address)
+			if aws.ToBool(ip.Primary) == primary {
+				add(clusterv1.MachineInternalIP, ip.PrivateIpAddress)
+			}
 		}
 	}
+	add(clusterv1.MachineInternalIP, i.PrivateIpAddress)
 	add(clusterv1.MachineExternalIP, i.PublicIpAddress)
 	add(clusterv1.MachineInternalDNS, i.PrivateDnsName)
 	add(clusterv1.MachineHostName, i.PrivateDnsName)
 	add(clusterv1.MachineExternalDNS, i.PublicDnsName)
+	for n := range i.NetworkInterfaces {
+		privateOf(&i.NetworkInterfaces[n], true)
+		for _, ip := range i.NetworkInterfaces[n].Ipv6Addresses {
+			add(clusterv1.MachineInternalIP, ip.Ipv6Address)
+		}
+	}
+	for n := range i.NetworkInterfaces {
+		privateOf(&i.NetworkInterfaces[n], false)
+	}
 	return all
 }
 

@@ -23,7 +23,7 @@ const (
 	maxAddress    = 256
 	maxImageID    = 256
 	maxNotice     = 512
-	maxAddresses  = 100
+	maxAddresses  = 127 // the status has 128: its controller adds the machine's name
 )
 
 // sanitize drops or cuts values that no real cloud returns, and keeps the rest.
