@@ -49,6 +49,7 @@ func TestOpenAttemptIsSettled(t *testing.T) {
 	for code, reason := range map[string]cloud.Code{
 		wire.InvalidParameterValue: cloud.InvalidSpec, wire.InstanceNotFound: cloud.NotFound,
 		wire.InsufficientInstanceCapacity: cloud.NoCapacity, wire.InstanceLimitExceeded: cloud.QuotaExceeded,
+		wire.ResourceInUse: cloud.Conflict,
 	} {
 		t.Run(code, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {

@@ -168,6 +168,12 @@ func (d *driver) find(ctx context.Context, token string) (*cloud.Resource, error
 
 // adopt returns the instance of an earlier request with the same token. That request had other
 // parameters, such as user data or image, or its instance is gone.
+//
+// EC2 binds a token also to a request that it refuses, such as for lack of capacity, and from then
+// on refuses all others with the token (https://github.com/ubicloud/ubicloud/pull/5898). So if EC2
+// shows no instance, adopt returns a definite refusal, and the engine takes the next attempt, with
+// another token, once it has proved that the earlier request made nothing. Where the engine does not
+// know of an earlier request, its proof would be missing: then the outcome is open.
 func (d *driver) adopt(ctx context.Context, req cloud.Request, why refusal) (cloud.Resource, error) {
 	found, err := d.find(ctx, req.Token)
 	switch {
@@ -179,9 +185,12 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request, why refusal) (clo
 		return cloud.Resource{}, cloud.Errorf(cloud.Conflict,
 			"RunInstances: %s: the machine's instance was created and is gone: delete the Machine to replace it", why)
 	}
-	return cloud.Resource{}, cloud.Errorf(cloud.Unavailable,
-		"RunInstances: %s: an earlier request with this machine's token had different parameters, "+
-			"and EC2 shows no instance of it. If this persists for minutes, no instance was created: delete the Machine to replace it", why)
+	code := cloud.Unavailable
+	if req.MaybeSent {
+		code = cloud.Conflict
+	}
+	return cloud.Resource{}, cloud.Errorf(code,
+		"RunInstances: %s: an earlier request with this machine's token had different parameters, and EC2 shows no instance of it", why)
 }
 
 // runInput returns the request that creates the whole machine.
