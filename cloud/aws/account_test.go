@@ -97,7 +97,8 @@ func TestTokenOfAnEarlierProcess(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g, ctx := NewWithT(t), t.Context()
 				process := func() *fleet.Account {
-					return engine.Start(t, fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall), Transport: handler{stub}},
+					return engine.Start(t,
+						fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall), Transport: handler{stub}},
 						fleet.AccountConfig{Spec: *testAccount(stub.URL), Credentials: testCredentials()})
 				}
 				ensure := func(a *fleet.Account, subnet string, attempt int, maybeSent bool) (cloud.Resource, error) {

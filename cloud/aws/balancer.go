@@ -38,15 +38,14 @@ const (
 	checkThreshold = 2
 )
 
-// partsInUse is how long a deletion waits for a load balancer that still uses its security group.
-const partsInUse = 10 * time.Second
-
 // Error codes of load balancers' parts that the driver handles itself.
 const (
 	duplicateGroup        = "InvalidGroup.Duplicate"
 	duplicateRule         = "InvalidPermission.Duplicate"
 	duplicateTargetGroup  = "DuplicateTargetGroupName"
 	duplicateLoadBalancer = "DuplicateLoadBalancerName"
+	resourceInUse         = "ResourceInUse"
+	dependencyViolation   = "DependencyViolation"
 )
 
 // balancer is what the driver knows of a load balancer. IDs and ARNs are "" for a part that is not
@@ -586,9 +585,6 @@ func (d *driver) deleteBalancer(ctx context.Context, r cloud.Resource) error {
 	}
 	err := d.deleteParts(ctx, b)
 	d.balancers.changed(balancer{token: b.token, owner: b.owner}) // only reads tell what is left
-	if cloud.CodeOf(err) == cloud.Conflict && b.loadBalancer != "" {
-		return &cloud.Queued{After: partsInUse} // the load balancer is being deleted, and uses its parts until it is gone
-	}
 	return err
 }
 
@@ -598,15 +594,28 @@ func (d *driver) deleteParts(ctx context.Context, b balancer) error {
 		if _, err := d.elb.DeleteLoadBalancer(ctx, &elb.DeleteLoadBalancerInput{LoadBalancerArn: &b.loadBalancer}); err != nil {
 			return d.secrets.typed("DeleteLoadBalancer "+name, err)
 		}
+		d.deletedBalancers.Put(b.token, struct{}{}, partsInUse)
 	}
 	if b.targetGroup != "" {
 		if _, err := d.elb.DeleteTargetGroup(ctx, &elb.DeleteTargetGroupInput{TargetGroupArn: &b.targetGroup}); err != nil {
-			return d.secrets.typed("DeleteTargetGroup "+name, err)
+			return d.waitForParts(b, d.secrets.typed("DeleteTargetGroup "+name, err))
 		}
 	}
 	if b.group != "" {
-		_, err := d.ec2.DeleteSecurityGroup(ctx, &ec2.DeleteSecurityGroupInput{GroupId: &b.group})
-		return d.secrets.typed("DeleteSecurityGroup "+name, err)
+		if _, err := d.ec2.DeleteSecurityGroup(ctx, &ec2.DeleteSecurityGroupInput{GroupId: &b.group}); err != nil {
+			return d.waitForParts(b, d.secrets.typed("DeleteSecurityGroup "+name, err))
+		}
 	}
 	return nil
+}
+
+// waitForParts returns Queued for a part that is in use while the deleted load balancer may be what
+// uses it, and else err. AWS shows a Network Load Balancer no more when its deletion begins, and
+// deletes its network interfaces, which have the security group, minutes later
+// (https://github.com/hashicorp/terraform-provider-aws/issues/40).
+func (d *driver) waitForParts(b balancer, err error) error {
+	if code := refusalOf(err).code; (code == resourceInUse || code == dependencyViolation) && d.deletedBalancers.Has(b.token) {
+		return &cloud.Queued{After: partsRecheck}
+	}
+	return err
 }

@@ -3,6 +3,7 @@
 package aws
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 	"testing"
@@ -257,6 +258,77 @@ func TestForeignBalancer(t *testing.T) {
 	g.Expect(d.Delete(ctx, found)).To(Equal([]error{nil}))
 	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
 	g.Expect(stub.Left(cloud.TagToken, "others")).To(HaveLen(1))
+}
+
+// TestBalancerThatStays: what keeps a load balancer itself is an error at once, which says what to do.
+func TestBalancerThatStays(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		keep func(*ec2stub.Cloud, string) (undo func())
+		want string
+	}{
+		"deletion protection": {want: "switch off the load balancer's deletion protection", keep: func(stub *ec2stub.Cloud, arn string) func() {
+			return stub.Protect(arn)
+		}},
+		"an endpoint service": {want: "ResourceInUse", keep: func(stub *ec2stub.Cloud, _ string) func() {
+			return stub.Inject(ec2stub.Fault{Operation: "DeleteLoadBalancer", Code: "ResourceInUse", Status: http.StatusBadRequest})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g, ctx := NewWithT(t), t.Context()
+			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+			d := connect(t, stub, nil)
+			_, err := d.EnsureBalancer(ctx, balancerRequest("10.0.0.1"))
+			g.Expect(err).NotTo(HaveOccurred())
+			undo := test.keep(stub, d.balancers.get("balancer").loadBalancer)
+			for range 2 {
+				found, err := d.Describe(ctx, balancerRef)
+				g.Expect(err).NotTo(HaveOccurred())
+				err = d.Delete(ctx, found)[0]
+				g.Expect(code(err)).To(Equal(cloud.Conflict), "%v", err)
+				g.Expect(err).To(MatchError(ContainSubstring(test.want)))
+			}
+			undo()
+			found, err := d.Describe(ctx, balancerRef)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(d.Delete(ctx, found)).To(Equal([]error{nil}))
+			g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
+		})
+	}
+}
+
+// TestBalancerPartsInUse: AWS deletes a load balancer's network interfaces minutes later than itself,
+// and they hold its security group. That is waited for, but not for ever: perhaps something else
+// uses the group.
+func TestBalancerPartsInUse(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Stop: time.Hour})
+	d := connect(t, stub, nil)
+	_, err := d.EnsureBalancer(ctx, balancerRequest("10.0.0.1"))
+	g.Expect(err).NotTo(HaveOccurred())
+	step := func() error {
+		found, err := d.Describe(ctx, balancerRef)
+		g.Expect(err).NotTo(HaveOccurred())
+		return d.Delete(ctx, found)[0]
+	}
+	undo := stub.Inject(ec2stub.Fault{Operation: "DeleteTargetGroup", Code: "ResourceInUse", Status: http.StatusBadRequest, Count: 2})
+	for range 4 {
+		err := step()
+		g.Expect(errors.As(err, new(*cloud.Queued))).To(BeTrue(), "%v", err)
+	}
+	undo()
+	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(HaveLen(1), "its security group")
+	d.deletedBalancers.Forget("balancer") // as after a while
+	err = step()
+	g.Expect(code(err)).To(Equal(cloud.Conflict), "%v", err)
+	g.Expect(err).To(MatchError(ContainSubstring("DependencyViolation")))
+
+	undo = stub.Inject(ec2stub.Fault{Operation: "DeleteSecurityGroup", Code: "UnauthorizedOperation", Status: http.StatusForbidden})
+	d.deletedBalancers.Put("balancer", struct{}{}, time.Hour)
+	g.Expect(code(step())).To(Equal(cloud.Unauthorized), "to wait does not help")
+	undo()
 }
 
 // TestBalancerCrash: whichever call the process dies at while it makes, changes and deletes a load

@@ -50,9 +50,11 @@ type driver struct {
 	leftovers   driverkit.Memo[[]cloud.Resource]
 	notices     driverkit.Memo[map[string]string] // notices by instance ID
 	balancers   balancers
-	lastNotices atomic.Pointer[map[string]string] // the notices last read
-	pages       driverkit.PageSizes
-	lastDelete  atomic.Int64 // time of the last delete, in Unix nanoseconds
+	// deletedBalancers are the load balancers, by token, whose parts may still be in use.
+	deletedBalancers driverkit.Recent[struct{}]
+	lastNotices      atomic.Pointer[map[string]string] // the notices last read
+	pages            driverkit.PageSizes
+	lastDelete       atomic.Int64 // time of the last delete, in Unix nanoseconds
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {

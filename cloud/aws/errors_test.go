@@ -103,6 +103,10 @@ func TestRemedies(t *testing.T) {
 		{"InvalidParameterCombination", "Iops to volume size ratio of 1250.000000 is too high; maximum is 50.000000", "rootVolume"},
 		{"InvalidCapacityReservationState.PendingActivation", "", "capacityReservation"},
 		{"InvalidSecurity.RequestHasExpired", "", "the manager's clock"},
+		{"OperationNotPermitted", "Load balancer 'arn' cannot be deleted because deletion protection is enabled",
+			"switch off the load balancer's deletion protection"},
+		{"ResourceInUse", "Load balancer 'arn' cannot be deleted because it is currently associated with another service",
+			"remove the load balancer from"},
 		{"AccessDenied", "User is not authorized to perform: sts:AssumeRole on resource: arn", "assumeRole"},
 	} {
 		if got := remedyFor(r.code, r.words); !strings.HasPrefix(got, r.field) {

@@ -66,6 +66,10 @@ var remedies = []struct{ code, words, remedy string }{
 	{"AccessDenied", "sts:AssumeRole", "assumeRole: let the role's trust policy name these credentials, and the externalID"},
 	{"InvalidIdentityToken", "", "credentialsRef: renew the web identity token in the Secret"},
 	{"AccessDenied", "sqs:", "interruptionQueue: give the credentials the statement on the queue in docs/clouds/aws.md"},
+	// https://github.com/aws-cloudformation/rain/issues/187
+	{"OperationNotPermitted", "deletion protection", "switch off the load balancer's deletion protection"},
+	// https://github.com/cloud-custodian/cloud-custodian/issues/9921
+	{"ResourceInUse", "another service", "remove the load balancer from the VPC endpoint service that uses it"},
 	{"VcpuLimitExceeded", "", "ask AWS for a higher quota, or delete instances"},
 	{"ExpiredToken", "", "credentialsRef: renew the credentials in the Secret"},
 	{"InvalidSecurity.RequestHasExpired", "", "the manager's clock differs from AWS's: set it right"},

@@ -44,6 +44,14 @@ const (
 	// maintenance days ahead.
 	noticesTTL = 5 * time.Minute
 
+	// partsInUse is how long a deleted load balancer may use its security group, as far as the driver
+	// assumes. AWS documents no limit, and usually needs some minutes. After that, something else
+	// may use the group, which a person must know.
+	partsInUse = 10 * time.Minute
+
+	// partsRecheck is how often a part that is in use is tried again, with one call for the group.
+	partsRecheck = 10 * time.Second
+
 	// longPoll is SQS's longest poll: an idle account with a queue makes three SQS calls a minute.
 	longPoll = 20 * time.Second
 

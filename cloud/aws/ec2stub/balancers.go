@@ -534,6 +534,9 @@ func (c *Cloud) describeBalancerTags(form url.Values) (any, *failure) {
 // Options.Stop has passed.
 func (c *Cloud) deleteLoadBalancer(form url.Values) (any, *failure) {
 	arn := form.Get("LoadBalancerArn")
+	if c.protected[arn] { // https://github.com/aws-cloudformation/rain/issues/187
+		return nil, refuse("OperationNotPermitted", "Load balancer '%s' cannot be deleted because deletion protection is enabled", arn)
+	}
 	if lb := c.balancers.loadBalancers[arn]; lb != nil {
 		for _, group := range lb.groups {
 			c.balancers.held[group] = time.Now().Add(c.options.Stop)

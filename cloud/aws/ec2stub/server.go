@@ -389,11 +389,17 @@ func (c *Cloud) Vanish(id string) {
 	i.vanished = true
 }
 
-// Protect enables an instance's termination protection.
-func (c *Cloud) Protect(id string) {
+// Protect enables an instance's termination protection, or a load balancer's deletion protection,
+// until undo is called.
+func (c *Cloud) Protect(id string) (undo func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.protected[id] = true
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.protected, id)
+	}
 }
 
 // Calls returns the number of calls by operation.
