@@ -22,6 +22,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/azure/armstub"
 	"github.com/drover-io/drover/cloud/conformance"
+	"github.com/drover-io/drover/internal/test/authority"
 )
 
 // sdk returns Microsoft's own client of the stub, with the driver's request bodies.
@@ -186,6 +187,19 @@ func TestCredentials(t *testing.T) {
 				g.Expect(err.Error()).NotTo(ContainSubstring("marked"))
 			}
 		})
+	}
+}
+
+// TestHugeKeyIsRefused: no number in a Secret's key keeps the manager computing.
+func TestHugeKeyIsRefused(t *testing.T) {
+	t.Parallel()
+	certificate, _ := testCertificate(t)
+	for name, key := range authority.HugeKeys(t) {
+		secret := testCredentials()
+		delete(secret, keyClientSecret)
+		secret[keyCertificate] = append(key, certificate...)
+		_, _, err := newCredential(testAccount().Cloud.Azure, secret, nil)
+		NewWithT(t).Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized), "%s: %v", name, err)
 	}
 }
 

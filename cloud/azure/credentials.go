@@ -23,6 +23,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/internal/keybound"
 )
 
 // Keys of the credentials Secret.
@@ -142,6 +143,9 @@ func secretCredential(values map[string]string, certificate []byte, options azco
 		made, err = azidentity.NewClientAssertionCredential(tenant, id, assertion,
 			&azidentity.ClientAssertionCredentialOptions{ClientOptions: options, DisableInstanceDiscovery: true})
 	default:
+		if err := keybound.PEM(certificate); err != nil {
+			return nil, invalidSecret(keyCertificate, "is refused: "+err.Error())
+		}
 		certificates, key, invalid := azidentity.ParseCertificates(certificate, []byte(values[keyPassword]))
 		if invalid != nil {
 			return nil, invalidSecret(keyCertificate, "is no certificate with its private key, as PEM or PFX")

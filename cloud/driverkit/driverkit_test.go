@@ -17,6 +17,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/test/authority"
 )
 
 func TestRedactor(t *testing.T) {
@@ -184,4 +185,23 @@ func TestInParallel(t *testing.T) {
 	g.Expect(cloud.CodeOf(errs[2])).To(Equal(cloud.Unknown))
 	g.Expect(errs[3]).To(Succeed())
 	g.Expect(InParallel(2, nil, func(int) error { return own })).To(BeEmpty())
+}
+
+// TestCertPool: a bundle holds certificates whose signatures can be verified at little cost.
+func TestCertPool(t *testing.T) {
+	t.Parallel()
+	ca := authority.New(t)
+	for name, tt := range map[string]struct {
+		bundle string
+		code   cloud.Code
+	}{
+		"a certificate":           {string(ca.PEM), ""},
+		"a comment and two":       {"the first\n" + string(ca.PEM) + "the second\n" + string(ca.Huge(t, 8192)), ""},
+		"one that has a huge key": {string(ca.PEM) + string(ca.Huge(t, 16<<10)), cloud.InvalidSpec},
+		"no certificate":          {"x", cloud.InvalidSpec},
+	} {
+		pool, err := CertPool(tt.bundle)
+		NewWithT(t).Expect(cloud.CodeOf(err)).To(Equal(tt.code), "%s: %v", name, err)
+		NewWithT(t).Expect(pool == nil).To(Equal(tt.code != ""), name)
+	}
 }

@@ -5,11 +5,13 @@ package driverkit
 import (
 	"bytes"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/keybound"
 )
 
 // Client returns an HTTP client for the transport of Config.Connect. It follows no redirect,
@@ -62,13 +64,28 @@ func inBytes(n int) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// CertPool parses an account's CA bundle; nil for an empty one. Errors are InvalidSpec.
+// CertPool parses an account's CA bundle; nil for an empty one. It ignores what is no certificate.
+// Errors are InvalidSpec.
 func CertPool(bundle string) (*x509.CertPool, error) {
 	if bundle == "" {
 		return nil, nil
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(bundle)) {
+	pool, found := x509.NewCertPool(), false
+	for block, rest := pem.Decode([]byte(bundle)); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			continue
+		}
+		if err := keybound.Certificate(certificate); err != nil {
+			return nil, cloud.Invalid("caBundle: %v", err)
+		}
+		pool.AddCert(certificate)
+		found = true
+	}
+	if !found {
 		return nil, cloud.Invalid("caBundle contains no PEM certificate")
 	}
 	return pool, nil

@@ -17,6 +17,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/internal/keybound"
 )
 
 // Keys of the credentials Secret.
@@ -108,6 +109,9 @@ func invalidSecret(key, why string) error {
 func (c *credential) useKey() (err error) {
 	if c.file.ClientEmail == "" {
 		return invalidSecret(keyCredentials, `lacks "client_email"`)
+	}
+	if err := keybound.PEM([]byte(c.file.PrivateKey)); err != nil {
+		return invalidSecret(keyCredentials, `has a "private_key" that is refused: `+err.Error())
 	}
 	if c.key, err = jwt.ParseRSAPrivateKeyFromPEM([]byte(c.file.PrivateKey)); err != nil {
 		return invalidSecret(keyCredentials, `has no private key in "private_key"`)

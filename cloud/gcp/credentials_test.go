@@ -4,6 +4,7 @@ package gcp
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"io"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/gcp/gcpstub"
+	"github.com/drover-io/drover/internal/test/authority"
 )
 
 // roundTrip is a transport.
@@ -259,5 +261,20 @@ func TestJudge(t *testing.T) {
 	if got := document.JudgeAnswer(http.MethodPost, "/compute/v1/projects/p/zones/z/instances",
 		[]byte(`{"kind":"compute#operation","instance":{}}`)); len(got) != 1 {
 		t.Errorf("an answer: %q", got)
+	}
+}
+
+// TestHugeKeyIsRefused: no number in a Secret's key keeps the manager computing, whatever the type
+// of its PEM block.
+func TestHugeKeyIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, key := range authority.HugeKeys(t) {
+		for _, kind := range []string{"PRIVATE KEY", "CERTIFICATE"} {
+			block, _ := pem.Decode(key)
+			block.Type = kind
+			secret := map[string][]byte{keyCredentials: keyJSON(testKeys()[0], map[string]any{"private_key": string(pem.EncodeToMemory(block))})}
+			_, err := newCredential(testAccount().Cloud.GCP, secret, nil)
+			NewWithT(t).Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized), "%s, %s: %v", name, kind, err)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
+	"github.com/drover-io/drover/internal/keybound"
 )
 
 // Keys of a client certificate in the credentials Secret, as in a Secret of type kubernetes.io/tls.
@@ -34,6 +35,9 @@ func connection(account *infrav1.OpenStackAccount, credentials map[string][]byte
 	case len(certificate) == 0 || len(key) == 0:
 		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret must have both or neither of the keys %q and %q", certificateKey,
 			privateKey)
+	}
+	if err := keybound.PEM(key); err != nil {
+		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q is refused: %v", privateKey, err)
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {

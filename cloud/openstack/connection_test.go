@@ -20,6 +20,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/test/authority"
 )
 
 // clientCertificate returns a self-signed certificate and its key.
@@ -78,4 +79,14 @@ func TestClientCertificate(t *testing.T) {
 	config, err := connection(account.Cloud.OpenStack, nil)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(config).To(BeNil(), "the shared connections do")
+}
+
+// TestHugeKeyIsRefused: no number in a Secret's key keeps the manager computing.
+func TestHugeKeyIsRefused(t *testing.T) {
+	t.Parallel()
+	certificate, _ := clientCertificate(NewWithT(t))
+	for name, key := range authority.HugeKeys(t) {
+		_, err := connection(&infrav1.OpenStackAccount{}, map[string][]byte{certificateKey: certificate, privateKey: key})
+		NewWithT(t).Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized), "%s: %v", name, err)
+	}
 }

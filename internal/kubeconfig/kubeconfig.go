@@ -2,7 +2,7 @@
 
 // Package kubeconfig accepts the data in a user's kubeconfig, and refuses everything else. Nothing
 // outside it may read a kubeconfig that a tenant wrote. It opens no connection, writes no object,
-// and imports no package of Drover.
+// and imports no package of Drover but keybound.
 package kubeconfig
 
 import (
@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/drover-io/drover/internal/keybound"
 )
 
 // maxKubeconfig limits a kubeconfig, in bytes. Those of real clusters have 5 to 20 KiB.
@@ -170,6 +172,9 @@ func parseCA(data []byte) (*x509.CertPool, error) {
 		if err != nil {
 			return nil, errors.New("certificate-authority-data contains a certificate that can't be parsed")
 		}
+		if err := keybound.Certificate(certificate); err != nil {
+			return nil, fmt.Errorf("certificate-authority-data: %w", err)
+		}
 		roots.AddCert(certificate)
 		found = true
 	}
@@ -203,6 +208,9 @@ func (k *Config) setUser(user *clientcmdapi.AuthInfo) error {
 		return errors.New("token contains characters that can't be sent")
 	}
 	if len(user.ClientCertificateData) > 0 || len(user.ClientKeyData) > 0 {
+		if err := keybound.PEM(user.ClientKeyData); err != nil {
+			return fmt.Errorf("client-key-data: %w", err)
+		}
 		pair, err := tls.X509KeyPair(user.ClientCertificateData, user.ClientKeyData)
 		if err != nil {
 			return errors.New("client-certificate-data and client-key-data are not a certificate and its key")

@@ -110,6 +110,17 @@ func TestParseRefuses(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { wantRefusal(t, write(t, ca, test.edit), test.want) })
 	}
+	for name, huge := range authority.HugeKeys(t) {
+		t.Run("huge key "+name, func(t *testing.T) {
+			wantRefusal(t, write(t, ca, user(func(u *clientcmdapi.AuthInfo) { u.ClientCertificateData, u.ClientKeyData = certificate, huge })),
+				"client-key-data: an RSA key has more than")
+		})
+	}
+	t.Run("huge CA", func(t *testing.T) {
+		huge := append(slices.Clone(ca.PEM), ca.Huge(t, 16<<10)...)
+		wantRefusal(t, write(t, ca, cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = huge })),
+			"certificate-authority-data: an RSA key has more than")
+	})
 	t.Run("empty", func(t *testing.T) { wantRefusal(t, nil, "is empty") })
 	t.Run("too big", func(t *testing.T) { wantRefusal(t, bytes.Repeat([]byte(" "), maxKubeconfig+1), "at most") })
 	t.Run("not YAML", func(t *testing.T) { wantRefusal(t, []byte(marked+": [\x00"), "can't be parsed") })
