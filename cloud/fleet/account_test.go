@@ -19,6 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud"
@@ -238,6 +239,63 @@ func TestDriverKnowsNamespace(t *testing.T) {
 		}).account(t)
 		if len(namespaces) == 0 || namespaces[0] != testKey.Namespace {
 			t.Errorf("the driver was told %q", namespaces)
+		}
+	})
+}
+
+// TestSlowDriverHoldsNobodyElse: while one account's driver is being made, the others can be used and
+// changed. What happened to the account meanwhile does not come back.
+func TestSlowDriverHoldsNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		slow, release := types.NamespacedName{Namespace: "slow", Name: "account"}, make(chan struct{})
+		s := c.begin(t, func(o *Options) {
+			connect := o.Clouds[0].New
+			o.Clouds[0].New = func(cfg cloud.Config) (cloud.Driver, error) {
+				if cfg.Namespace == slow.Namespace {
+					<-release
+				}
+				return connect(cfg)
+			}
+		})
+		config := s.account(t).config
+		set := func(region string) <-chan *Account {
+			cfg, made := copyOf(config), make(chan *Account, 1)
+			cfg.Spec.Cloud.Simulated.Region = region
+			go func() {
+				a, err := s.Set(slow, cfg)
+				if err != nil {
+					t.Error(err)
+				}
+				made <- a
+			}()
+			synctest.Wait()
+			return made
+		}
+		first := set("r")
+		a := s.account(t, func(cfg *AccountConfig) { cfg.Credentials = map[string][]byte{"token": []byte("other")} })
+		if s.Get(testKey) != a || s.Get(slow) != nil || len(s.all()) != 1 {
+			t.Error("the other account is not in use")
+		}
+		s.Remove(slow) // there is nothing to remove yet
+		release <- struct{}{}
+		one := <-first
+		if s.Get(slow) != one {
+			t.Error("the account was not made")
+		}
+		second := set("r2")
+		if s.Get(slow) != one {
+			t.Error("the account does not stay while its next driver is being made")
+		}
+		s.Remove(slow)
+		release <- struct{}{}
+		two := <-second
+		if s.Get(slow) != two || two.accountState == one.accountState {
+			t.Error("the account has the state of one that was removed")
+		}
+		s.Remove(slow)
+		if _, ok := s.states.Load(slow); ok || s.Get(slow) != nil {
+			t.Error("something is left")
 		}
 	})
 }

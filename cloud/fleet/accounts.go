@@ -146,47 +146,64 @@ func (s *Accounts) Hangs(key types.NamespacedName) bool {
 // The driver then stays, with what it remembers, and the account gets its other settings. An
 // account with another config is replaced, and its retries are due at once. What is known of its
 // machines is kept, unless the cloud or place has changed. Errors are *Error; the existing account
-// then stays as it is.
+// then stays as it is. Nobody else waits for the account's driver to be made. Calls for one account
+// come one after another, Remove included.
 func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	old := s.accounts[key]
-	if old != nil && haveSameDriver(old.config, cfg) && (old.config.Place == "" || old.config.Place == cfg.Place) {
-		if err := s.adjust(old, &cfg.Spec); err != nil {
-			return nil, err
-		}
-		if old.config.Place != cfg.Place {
-			old.config.Place = cfg.Place
-			old.place.pin(cfg.Place)
-			if old.Probed() {
-				s.placeProved(old)
-			}
-		}
-		return old, nil
+	if a, err := s.keepDriver(key, &cfg); a != nil || err != nil {
+		return a, err
 	}
 	a, err := s.connect(key, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if old != nil && (old.cloud.Name != a.cloud.Name || old.config.Place != "" && old.config.Place != cfg.Place) {
+	s.install(a)
+	return a, nil
+}
+
+// keepDriver returns the existing account with other settings, or nil if it needs another driver.
+func (s *Accounts) keepDriver(key types.NamespacedName, cfg *AccountConfig) (*Account, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.accounts[key]
+	if old == nil || !haveSameDriver(old.config, *cfg) || old.config.Place != "" && old.config.Place != cfg.Place {
+		return nil, nil
+	}
+	if err := s.adjust(old, &cfg.Spec); err != nil {
+		return nil, err
+	}
+	if old.config.Place != cfg.Place {
+		old.config.Place = cfg.Place
+		old.place.pin(cfg.Place)
+		if old.Probed() {
+			s.placeProved(old)
+		}
+	}
+	return old, nil
+}
+
+// install replaces the account that has the key now.
+func (s *Accounts) install(a *Account) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.accounts[a.key]
+	if old != nil && (old.cloud.Name != a.cloud.Name || old.config.Place != "" && old.config.Place != a.config.Place) {
 		s.remove(old) // its machines are not those of the new account
 		old = nil
 	}
 	if old == nil {
 		a.accountState = s.newState(a)
-		s.states.Store(key, a.accountState)
+		s.states.Store(a.key, a.accountState)
 	} else {
 		a.accountState = old.accountState
 	}
 	a.current.Store(a)
-	s.accounts[key] = a
+	s.accounts[a.key] = a
 	if old == nil {
 		s.run(a.accountState)
 	} else {
 		a.events.wake()
 		a.watch.wake()
 	}
-	return a, nil
 }
 
 // adjust gives an account other settings than those of its driver. Its retries are due at once if
@@ -223,7 +240,8 @@ func (s *Accounts) remove(a *Account) {
 	a.meter.end()
 }
 
-// connect makes the account with its driver. It calls no cloud.
+// connect makes the account with its driver. It calls no cloud. The caller does not hold the lock of
+// all accounts, because the driver computes with what a tenant wrote.
 func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Account, error) {
 	cfg = copyOf(cfg)
 	i := slices.IndexFunc(s.options.Clouds, func(c cloud.Cloud) bool { return c.Union.InAccount(&cfg.Spec) })
