@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -28,6 +29,33 @@ func TestRedactor(t *testing.T) {
 	g.Expect(r.Clean("a pa$$word at the end", 8)).NotTo(ContainSubstring("pa$"), "it is looked for before the text is cut")
 	g.Expect(r.Clean("\xff\xfea", 10)).To(Equal("a"))
 	g.Expect(NewRedactor("").Clean("abc", 10)).To(Equal("abc"), "an empty secret is between all letters")
+}
+
+// TestRedactorOverlaps: a secret that is a part of another one, or begins inside it, leaves nothing
+// of it.
+func TestRedactorOverlaps(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	r := NewRedactor("a", "word", "password", "sword-fish", "half\xff")
+	g.Expect(r.Clean("the password ends", 100)).To(Equal("the [credential] ends"))
+	g.Expect(r.Clean("p\xffassw\xff\xfeord-fish", 100)).To(Equal("[credential]"))
+	g.Expect(r.Clean("half of it", 100)).To(Equal("[credential] of it"))
+}
+
+// TestShortSecretsDoNotGrow: however many secrets of one letter there are, a text of them takes
+// little more memory than it has bytes.
+func TestShortSecretsDoNotGrow(t *testing.T) {
+	text := strings.Repeat("aedc", 16<<10)
+	for many := 1; many <= 4; many++ {
+		r := NewRedactor(strings.Split("aedc", "")[:many]...)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		got := r.Clean(text, 512)
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > uint64(2*len(text)) || len(got) > 512 {
+			t.Errorf("%d secrets: %d bytes for a text of %d, %q", many, took, len(text), got)
+		}
+	}
 }
 
 func TestNoAnswer(t *testing.T) {

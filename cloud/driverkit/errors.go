@@ -20,30 +20,63 @@ import (
 // be part of an error code.
 type Redactor struct{ secrets []string }
 
-// NewRedactor returns a Redactor for these secrets. It ignores empty ones.
+// NewRedactor returns a Redactor for these secrets. It ignores empty ones, and invalid bytes in the
+// others, which Clean removes from texts.
 func NewRedactor(secrets ...string) Redactor {
 	var r Redactor
 	for _, secret := range secrets {
-		if secret != "" {
+		if secret = strings.ToValidUTF8(secret, ""); secret != "" {
 			r.secrets = append(r.secrets, secret)
 		}
 	}
 	return r
 }
 
-// Clean returns at most n bytes of a text, without the secrets. It removes them before it cuts the
-// text, because it would not find half a secret. It looks for them again without invalid bytes,
-// which may stand inside one.
+// Clean returns at most n bytes of a text, without the secrets. It looks for them in the whole text
+// without invalid bytes, which may stand inside a secret: in what is cut, it would not find half of
+// one.
 func (r Redactor) Clean(text string, n int) string {
-	text = r.hide(strings.ToValidUTF8(r.hide(text), ""))
-	return cloud.Clip(text, n)
+	text = strings.ToValidUTF8(text, "")
+	hidden := r.find(text)
+	if hidden == nil {
+		return cloud.Clip(text, n)
+	}
+	// A mark is longer than a short secret, so only what is shown is written.
+	var out strings.Builder
+	for begin := 0; begin < len(text) && out.Len() < n; {
+		end := begin + 1
+		for end < len(text) && hidden[end] == hidden[begin] {
+			end++
+		}
+		if hidden[begin] {
+			out.WriteString("[credential]")
+		} else {
+			out.WriteString(text[begin:min(end, begin+n)])
+		}
+		begin = end
+	}
+	return cloud.Clip(out.String(), n)
 }
 
-func (r Redactor) hide(text string) string {
+// find marks the bytes of a text that are part of a secret; nil if there are none. It finds each in
+// the original text, because one may be a part of another, or begin inside it.
+func (r Redactor) find(text string) (hidden []bool) {
 	for _, secret := range r.secrets {
-		text = strings.ReplaceAll(text, secret, "[credential]")
+		for at := 0; ; at += len(secret) {
+			next := strings.Index(text[at:], secret)
+			if next < 0 {
+				break
+			}
+			if hidden == nil {
+				hidden = make([]bool, len(text))
+			}
+			at += next
+			for i := range len(secret) {
+				hidden[at+i] = true
+			}
+		}
 	}
-	return text
+	return hidden
 }
 
 // CheckOwned refuses to delete a resource by its tags if one of them is empty: that would select

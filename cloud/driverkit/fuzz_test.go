@@ -42,6 +42,10 @@ func FuzzClean(f *testing.F) {
 		if !utf8.ValidString(out) || len(out) > n || strings.Contains(out, "marked-secret") {
 			t.Errorf("%q in %d bytes is %q", text, n, out)
 		}
+		if out := NewRedactor("x", "ax", "m", "marked-secret").Clean(text, n); !utf8.ValidString(out) || len(out) > n ||
+			strings.ContainsAny(out, "mx") {
+			t.Errorf("with short secrets, %q in %d bytes is %q", text, n, out)
+		}
 	})
 }
 
