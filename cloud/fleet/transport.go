@@ -18,6 +18,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
+// maxHeader limits the header of an answer, in bytes. Real ones have a few KiB. Go keeps up to 30
+// times as much, which no share of the memory counts.
+const maxHeader = 256 << 10
+
 // NewTransport returns the transport for the calls of all accounts. It keeps few connections,
 // because the rate limits are low. dial makes connections; nil: as net/http does.
 func NewTransport(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
@@ -25,6 +29,7 @@ func NewTransport(dial func(ctx context.Context, network, address string) (net.C
 	t.MaxIdleConns = 64
 	t.MaxIdleConnsPerHost = 8
 	t.IdleConnTimeout = 90 * time.Second
+	t.MaxResponseHeaderBytes = maxHeader
 	// A connection that silently loses packets would fail one call after another until the kernel
 	// drops it, after about 15 minutes (kubernetes/kubernetes#95981).
 	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second}
