@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/scan"
 )
 
 const (
@@ -66,8 +67,8 @@ type body struct {
 	filled bool
 	chunks [][]byte // what the driver has not read yet
 	err    error    // after them
-	size   int64    // of what has arrived; of a stream, its longest line
-	line   int64    // of a stream's current event, which ends with its line
+	size   int64    // of what has arrived; of a stream, its longest event
+	event  event    // a stream's current one
 	turn   int64    // its weight while it is being decoded
 
 	// The fields below belong to memory's lock.
@@ -131,15 +132,33 @@ func (b *body) fill() error {
 func (b *body) readStream(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	for _, c := range p[:n] {
-		b.line++
-		if b.size = max(b.size, b.line); c == '\n' {
-			b.line = 0
-		}
+		b.size = max(b.size, b.event.next(c))
 	}
 	if refused := b.memory.grow(b, b.size-freeBody); refused != nil {
 		return 0, refused
 	}
 	return n, err
+}
+
+// event is the current event of a stream: an object or array of JSON, or a line. A decoder keeps the
+// whole event, with the spaces before it.
+type event struct {
+	size  int64
+	json  scan.JSON
+	began bool // it has more than spaces
+}
+
+// next counts a byte, and returns the size of the event that it is a part of.
+func (e *event) next(c byte) int64 {
+	e.size++
+	size, deep := e.size, e.json.Depth > 0
+	_ = e.json.Next(c) // what is no JSON is a line
+	e.began = e.began || c > ' '
+	if e.json.Depth == 0 && (deep || e.began && c == '\n') {
+		e.size, e.began = 0, false
+		e.json.Restart()
+	}
+	return size
 }
 
 // Close implements io.Closer. It gives back the share for the body, and ends the call's context.

@@ -204,17 +204,43 @@ func TestAnswerLargerThanAnyDriverReads(t *testing.T) {
 	})
 }
 
-// TestEventsAreNotKept: a stream returns each event at once, and holds the memory of the longest.
+// TestEventsAreNotKept: a stream returns each event at once, and holds the memory of the longest,
+// however many lines it has. A decoder of JSON keeps an event until its last bracket, and the spaces
+// before it.
 func TestEventsAreNotKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g, m := NewWithT(t), newMemory()
-		event := strings.Repeat("x", 1<<20) + "\n"
-		body := m.get(cloud.WithStream(t.Context(), "Watch", cloud.ClassRead), events(strings.Repeat(event, 20)), &driverCall{}).Body
-		g.Expect(io.ReadAll(body)).To(HaveLen(20 * len(event)))
-		g.Expect(maxBodies - m.free).To(BeEquivalentTo(len(event) - freeBody))
-		g.Expect(body.Close()).To(Succeed())
-		g.Expect(m.free).To(BeEquivalentTo(maxBodies))
-	})
+	text := strings.Repeat("x", 1<<20)
+	for name, event := range map[string]string{
+		"a line":            text + "\n",
+		"JSON in a line":    `{"a":"` + text + "\"}\n",
+		"JSON in lines":     "{\n" + strings.Repeat(strings.Repeat(" ", freeBody-1)+"\n", 64) + "}\n",
+		"JSON without ends": `{"a":{"b":["}` + text + `"]}}`,
+		"an array":          "[\n" + strings.Repeat(`"\"]",`+"\n", 64<<10) + "0]\n",
+		"after empty lines": strings.Repeat(" \n", 512<<10) + "{}",
+		"what is not JSON":  `"{` + text + "\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g, m := NewWithT(t), newMemory()
+				body := m.get(cloud.WithStream(t.Context(), "Watch", cloud.ClassRead), events(strings.Repeat(event, 20)), &driverCall{}).Body
+				g.Expect(io.ReadAll(body)).To(HaveLen(20 * len(event)))
+				g.Expect(maxBodies - m.free).To(BeEquivalentTo(len(event) - freeBody))
+				g.Expect(body.Close()).To(Succeed())
+				g.Expect(m.free).To(BeEquivalentTo(maxBodies))
+			})
+		})
+	}
+}
+
+func BenchmarkReadStream(b *testing.B) {
+	event := `{"type":"MODIFIED","object":{"metadata":{"labels":{` + strings.Repeat(`"label":"value",`, 500) + `"a":"b"}}}}` + "\n"
+	b.SetBytes(int64(len(event)))
+	part := make([]byte, 4<<10)
+	for b.Loop() {
+		text := &body{ReadCloser: io.NopCloser(strings.NewReader(event))}
+		for err := error(nil); err == nil; {
+			_, err = text.readStream(part)
+		}
+	}
 }
 
 type events string

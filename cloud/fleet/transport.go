@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/scan"
 )
 
 // maxHeader limits the header of an answer, in bytes. Real ones have a few KiB. Go keeps up to 30
@@ -160,7 +161,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel()
 		return nil, err
 	}
-	b := &body{ReadCloser: resp.Body, op: op, ctx: ctx, cancel: cancel, memory: t.memory}
+	b := &body{ReadCloser: resp.Body, op: op, ctx: ctx, cancel: cancel, memory: t.memory,
+		event: event{json: scan.JSON{Arrays: true}}}
 	if s != nil {
 		s.opened(b)
 	}
