@@ -203,6 +203,18 @@ func TestHugeKeyIsRefused(t *testing.T) {
 	}
 }
 
+// TestPFXIsRefused: nothing is decrypted or computed for it, with a password or without.
+func TestPFXIsRefused(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	secret := testCredentials()
+	delete(secret, keyClientSecret)
+	secret[keyCertificate], secret["clientCertificatePassword"] = []byte("0\x82\x09\x41\x02\x01\x03"), []byte("marked")
+	_, _, err := newCredential(testAccount().Cloud.Azure, secret, nil)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	g.Expect(err).To(MatchError(ContainSubstring("is not PEM")))
+}
+
 // TestTokenErrors: what the token service answers is typed, and no secret of it is shown.
 func TestTokenErrors(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"io"
 	"net/http"
@@ -32,7 +33,6 @@ const (
 	keyClientID       = "clientID"
 	keyClientSecret   = "clientSecret"
 	keyCertificate    = "clientCertificate"
-	keyPassword       = "clientCertificatePassword"
 	keyFederatedToken = "federatedToken"
 )
 
@@ -101,14 +101,14 @@ func newCredential(account *infrav1.AzureAccount, secret map[string][]byte,
 		return made, driverkit.NewRedactor(), err
 	}
 	values := map[string]string{}
-	for _, key := range []string{keyTenantID, keyClientID, keyClientSecret, keyPassword, keyFederatedToken} {
+	for _, key := range []string{keyTenantID, keyClientID, keyClientSecret, keyFederatedToken} {
 		value := cmp.Or(strings.TrimSpace(string(secret[key])), strings.TrimSpace(string(secret[oldKeys[key]])))
 		if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) {
 			return nil, driverkit.Redactor{}, invalidSecret(key, "contains invalid characters")
 		}
 		values[key] = value
 	}
-	redactor := driverkit.NewRedactor(values[keyClientSecret], values[keyPassword], values[keyFederatedToken], string(secret[keyCertificate]))
+	redactor := driverkit.NewRedactor(values[keyClientSecret], values[keyFederatedToken], string(secret[keyCertificate]))
 	for _, key := range []string{keyTenantID, keyClientID} {
 		if values[key] == "" {
 			return nil, redactor, invalidSecret(key, "is missing or empty")
@@ -143,12 +143,17 @@ func secretCredential(values map[string]string, certificate []byte, options azco
 		made, err = azidentity.NewClientAssertionCredential(tenant, id, assertion,
 			&azidentity.ClientAssertionCredentialOptions{ClientOptions: options, DisableInstanceDiscovery: true})
 	default:
+		// The parser would take everything else for PFX. The key in it is bounded by nothing, and no
+		// check can see it before the parser has decrypted and used it.
+		if block, _ := pem.Decode(certificate); block == nil {
+			return nil, invalidSecret(keyCertificate, "is not PEM; OpenSSL converts PFX: openssl pkcs12 -legacy -nodes -in FILE")
+		}
 		if err := keybound.PEM(certificate); err != nil {
 			return nil, invalidSecret(keyCertificate, "is refused: "+err.Error())
 		}
-		certificates, key, invalid := azidentity.ParseCertificates(certificate, []byte(values[keyPassword]))
+		certificates, key, invalid := azidentity.ParseCertificates(certificate, nil)
 		if invalid != nil {
-			return nil, invalidSecret(keyCertificate, "is no certificate with its private key, as PEM or PFX")
+			return nil, invalidSecret(keyCertificate, "is no certificate with its private key, both unencrypted PEM")
 		}
 		made, err = azidentity.NewClientCertificateCredential(tenant, id, certificates, key,
 			&azidentity.ClientCertificateCredentialOptions{ClientOptions: options, DisableInstanceDiscovery: true, SendCertificateChain: true})

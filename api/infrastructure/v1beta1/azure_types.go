@@ -16,8 +16,8 @@ const (
 )
 
 // AzureAccount is a resource group of an Azure subscription, in one location. Its credentials
-// Secret has the keys "tenantID" and "clientID", and one of "clientSecret", "clientCertificate"
-// (with "clientCertificatePassword" if it has one) and "federatedToken".
+// Secret has the keys "tenantID" and "clientID", and one of "clientSecret", "clientCertificate" (PEM,
+// with its private key) and "federatedToken".
 // +kubebuilder:validation:XValidation:rule="has(self.custom) == has(oldSelf.custom) && (!has(self.custom) || self.custom.endpoint == oldSelf.custom.endpoint)",message="custom.endpoint can't be changed, because the account's machines would look gone: make a new DroverAccount"
 // +kubebuilder:validation:XValidation:rule="!has(self.custom) || !has(self.cloud) || self.cloud == 'AzurePublic'",message="custom replaces Microsoft's clouds: leave out cloud, or custom"
 // +kubebuilder:validation:XValidation:rule="(has(self.cloud) ? self.cloud : 'AzurePublic') == (has(oldSelf.cloud) ? oldSelf.cloud : 'AzurePublic')",message="cloud can't be changed: make a new DroverAccount"
