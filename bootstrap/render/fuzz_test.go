@@ -189,7 +189,7 @@ func places() []place {
 		{name: "file's content", harmless: "x", at: []string{"file /a 0644"}, set: func(in *Input, s string) { file(in).Content = s },
 			read: fileAt("/a")},
 		{name: "file's path", harmless: "/x", at: []string{"file PATH 0644", "file /x 0644"},
-			set:  func(in *Input, s string) { file(in).Path = s },
+			set: func(in *Input, s string) { file(in).Path = s },
 			read: func(_ Gomega, m machine) string { // the last file, or the last but the one that says that all are written
 				return m.order[slices.IndexFunc(append(m.order, filesWrittenPath), func(p string) bool { return p == filesWrittenPath })-1]
 			}},
