@@ -51,7 +51,8 @@ func accept(t *testing.T, key any, kind string, der []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := append(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...)
+	text := append(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...)
 	if err := PEM(text); err != nil {
 		t.Errorf("%s: %v", kind, err)
 	}
