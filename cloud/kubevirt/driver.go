@@ -512,8 +512,8 @@ func (d *driver) remove(ctx context.Context, k resourceKind, name string, uid ty
 	}
 	op := operation{"Delete" + k.kind, cloud.ClassDelete, http.MethodDelete, wholeObject, k.kind}
 	err := d.call(ctx, op, d.path(k, name), nil, deleteOptions(&metav1.Preconditions{UID: &uid}), nil)
-	switch cloud.CodeOf(err) {
-	case cloud.NotFound, cloud.Conflict: // it is gone, or another object has its name
+	// A webhook's refusal is a Conflict, too, but for another reason.
+	if cloud.CodeOf(err) == cloud.NotFound || apierrors.ReasonForError(err) == metav1.StatusReasonConflict {
 		return nil
 	}
 	return err

@@ -612,3 +612,22 @@ func TestBalancerWithoutLabels(t *testing.T) {
 		g.Expect(asked).To(Equal(3), "it is gone, and forgotten")
 	}
 }
+
+// TestDeleteConflict: a delete is done if another object has the name by now. A webhook's refusal
+// is an error, which a person must see.
+func TestDeleteConflict(t *testing.T) {
+	for name, test := range map[string]struct {
+		said metav1.Status
+		code cloud.Code
+	}{
+		"gone":                     {refusal(404, metav1.StatusReasonNotFound, `virtualmachines "token-1" not found`), ""},
+		"another":                  {refusal(409, metav1.StatusReasonConflict, "the UID in the precondition (uid-1) does not match the UID in record"), ""},
+		"refused":                  {refusal(403, metav1.StatusReasonForbidden, `admission webhook "keep.example.com" denied the request: kept`), cloud.Conflict},
+		"refused without a reason": {refusal(403, "", `admission webhook "keep.example.com" denied the request: kept`), cloud.Conflict},
+	} {
+		d := served(t, func(w http.ResponseWriter, _ *http.Request) { write(w, int(test.said.Code), test.said) })
+		err := d.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: "uid-1", ProviderID: "kubevirt://token-1",
+			Token: "token-1", OwnershipID: "blue"}})[0]
+		NewWithT(t).Expect(cloud.CodeOf(err)).To(Equal(test.code), "%s: %v", name, err)
+	}
+}
