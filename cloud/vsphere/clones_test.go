@@ -206,6 +206,25 @@ func TestPending(t *testing.T) {
 	g.Expect(v.with(cloud.TagToken, req.Token)[0].Config.Uuid).To(Equal(identityOf(req.Token)))
 }
 
+// TestNotPoweredOn: a clone that fails when its VM exists already says why, with the code, so that
+// the machine can go elsewhere.
+func TestNotPoweredOn(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	for _, e := range v.Context.Map.All("HostSystem") {
+		e.(*simulator.HostSystem).Runtime.InMaintenanceMode = true
+	}
+	d, req := v.driver(t), request("off")
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred(), "the task fails by itself")
+	g.Expect(v.with(cloud.TagToken, req.Token)).To(HaveLen(1), "vCenter keeps the VM")
+	failed := And(HaveField("State", cloud.StateFailed), HaveField("Code", cloud.Unavailable),
+		HaveField("Reason", ContainSubstring("InvalidState")))
+	g.Expect(d.List(t.Context())).To(ConsistOf(failed))
+	g.Expect(d.Describe(t.Context(), []cloud.Reference{referenceOf(req.Token)})).To(ConsistOf(failed))
+	g.Expect(d.Ensure(t.Context(), req)).To(failed)
+}
+
 // TestDuplicates: vcsim accepts a UUID twice. Two VMs of one machine are a conflict, and a person's
 // copy is not Drover's.
 func TestDuplicates(t *testing.T) {

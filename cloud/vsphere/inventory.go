@@ -482,7 +482,7 @@ func (d *driver) merge(vms []vm, pending map[string]cloud.Resource) []cloud.Reso
 		}
 		r := m.resource(id, d.choice)
 		if p, ok := pending[id]; ok && (p.State == cloud.StateFailed || r.State == cloud.StateStopped) {
-			r.State, r.Reason = p.State, p.Reason // a clone powers on its VM last, or has failed to
+			r.State, r.Code, r.Reason = p.State, p.Code, p.Reason // a clone powers on its VM last, or has failed to
 		}
 		if r.State == cloud.StateRunning {
 			r.Notice = d.vcenter.outdated(m)
