@@ -3,8 +3,12 @@
 package vsphere
 
 import (
+	"bytes"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -146,6 +150,38 @@ func TestDeleteKeepsClaims(t *testing.T) {
 	x.Expect(x.step()).To(Equal(one("Destroy_Task")))
 	x.wantGone()
 	x.Expect(file).To(BeARegularFile())
+}
+
+// TestDeleteUnreadable: a VM is not destroyed while vCenter can't read its configuration, because
+// the disks of a CSI driver would be destroyed with it.
+func TestDeleteUnreadable(t *testing.T) {
+	x := newDeleting(t)
+	x.Expect(x.step()).To(Equal(one("PowerOffVM_Task")))
+	x.v.spoil(withoutConfig)
+	calls := x.v.counted(func() {
+		errs := x.d.Delete(t.Context(), []cloud.Resource{x.made})
+		x.Expect(cloud.CodeOf(errs[0])).To(Equal(cloud.Unavailable), "%v", errs[0])
+	})
+	x.Expect(calls).NotTo(HaveKey("Destroy_Task"))
+	x.v.spoil(nil)
+	x.Expect(x.step()).To(Equal(one("Destroy_Task")))
+	x.wantGone()
+}
+
+// config matches the properties of a VM's configuration in an answer.
+var config = regexp.MustCompile(`(?s)<propSet><name>config\..*?</propSet>`)
+
+// withoutConfig answers as vCenter does if it can't read the VMs' configuration.
+func withoutConfig(operation string, send func() (*http.Response, error)) (*http.Response, error) {
+	resp, err := send()
+	if err != nil || operation != "RetrievePropertiesEx" {
+		return resp, err
+	}
+	body, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	body = config.ReplaceAll(body, nil)
+	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return resp, err
 }
 
 // TestDeleteDuringClone: the clone is canceled. If it creates a VM anyway, as in vcsim, the VM is
