@@ -90,11 +90,16 @@ func (m vm) identity() string {
 		return ""
 	case m.unreadable():
 		return id
-	case owner == "" || (m.text("config.instanceUuid") != id && m.text("config.uuid") != id):
+	case owner == "" || !m.hasUUID(id):
 		return ""
 	default:
 		return id
 	}
+}
+
+// hasUUID reports whether the VM has a machine's UUID, whatever its options say.
+func (m vm) hasUUID(id string) bool {
+	return m.text("config.instanceUuid") == id || m.text("config.uuid") == id
 }
 
 // unreadable reports whether vCenter has the VM but can't read its configuration: its host or
@@ -212,7 +217,8 @@ type located struct {
 	ref types.ManagedObjectReference
 }
 
-// locate finds the VMs of the machines with these UUIDs.
+// locate finds the VMs of the machines with these UUIDs. If no VM says by its options that it is a
+// machine's, it finds those that have the machine's UUID.
 func (d *driver) locate(ctx context.Context, s *session, ids []string) ([]located, error) {
 	if len(ids) <= maxLookups {
 		return s.findByUUID(ctx, ids)
@@ -221,15 +227,22 @@ func (d *driver) locate(ctx context.Context, s *session, ids []string) ([]locate
 	if err != nil {
 		return nil, err
 	}
-	var found []located
-	seen, unreadable := map[string]bool{}, false
+	var found, untagged []located
+	wanted, seen, unreadable := setOf(ids), map[string]bool{}, false
 	for _, m := range all {
 		unreadable = unreadable || m.unreadable()
-		if id := m.identity(); slices.Contains(ids, id) {
+		id := m.identity()
+		if wanted[id] {
 			seen[id] = true
 			found = append(found, located{id, m.ref})
 		}
+		for _, other := range slices.Compact([]string{m.text("config.instanceUuid"), m.text("config.uuid")}) {
+			if other != id && wanted[other] {
+				untagged = append(untagged, located{other, m.ref})
+			}
+		}
 	}
+	found = append(found, slices.DeleteFunc(untagged, func(l located) bool { return seen[l.id] })...)
 	if unreadable { // the index knows VMs whose configuration can't be read now
 		unseen := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return seen[id] })
 		more, err := s.findByUUID(ctx, unseen)
@@ -430,7 +443,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 			return err
 		}
 		found := d.merge(vms, pending)
-		if err := d.resolveAbsent(ctx, s, wanted, found); err != nil {
+		if err := d.resolveAbsent(ctx, s, refs, wanted, vms, found); err != nil {
 			return err
 		}
 		all = slices.DeleteFunc(found, func(r cloud.Resource) bool { return wanted[identityOf(r.Token)].Token == "" })
@@ -439,8 +452,27 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 	return all, err
 }
 
+// checkTags returns Conflict if a VM has the UUID of a recorded machine, and none has its options.
+func checkTags(refs []cloud.Reference, vms []vm, found []cloud.Resource) error {
+	for _, ref := range refs {
+		id := identityOf(ref.Token)
+		tagged := slices.ContainsFunc(found, func(r cloud.Resource) bool {
+			return r.Token == ref.Token && (ref.OwnershipID == "" || r.OwnershipID == ref.OwnershipID)
+		})
+		i := slices.IndexFunc(vms, func(m vm) bool { return m.hasUUID(id) })
+		if ref.ProviderID != "" && !tagged && i >= 0 {
+			return cloud.Errorf(cloud.Conflict,
+				"VM %s exists, but its options do not say that it is this machine's, so Drover neither deletes it nor takes it for gone: "+
+					"set its options %s=%s and %s=%s again, or delete it",
+				vms[i].ref.Value, cloud.TagToken, ref.Token, cloud.TagOwnership, ref.OwnershipID)
+		}
+	}
+	return nil
+}
+
 // resolveAbsent returns an error while a machine that was not found may have a VM, or get one.
-func (d *driver) resolveAbsent(ctx context.Context, s *session, wanted map[string]cloud.Reference, found []cloud.Resource) error {
+func (d *driver) resolveAbsent(ctx context.Context, s *session, refs []cloud.Reference, wanted map[string]cloud.Reference,
+	vms []vm, found []cloud.Resource) error {
 	there := map[string]bool{}
 	for _, r := range found {
 		there[identityOf(r.Token)] = true
@@ -460,6 +492,10 @@ func (d *driver) resolveAbsent(ctx context.Context, s *session, wanted map[strin
 		if err := d.clones.checkUnknown(ctx, s, d.page, id, d.clones.knownTemplates()); err != nil {
 			return err
 		}
+	}
+	// After that, because a clone may not have set its VM's options yet.
+	if err := checkTags(refs, vms, found); err != nil {
+		return err
 	}
 	if err := d.checkAbsent(ctx, s, recorded); err != nil {
 		return err

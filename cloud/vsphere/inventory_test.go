@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,108 @@ func TestUnreadable(t *testing.T) {
 		g.Expect(found).To(HaveLen(5))
 	})
 	g.Expect(calls["FindAllByUuid"]).To(Equal(2), "the index is asked for the one that could not be read, by both of its UUIDs")
+}
+
+// TestUntagged: a recorded VM whose options were taken off or changed is a Conflict, and not gone,
+// in a read of one machine and of many. The others are read.
+func TestUntagged(t *testing.T) {
+	for name, test := range map[string]struct {
+		token, owner string
+		imported     bool
+	}{
+		"no options":                     {},
+		"no ownership ID":                {token: "m-3"},
+		"another cluster":                {token: "m-3", owner: "red"},
+		"another token":                  {token: "m-9", owner: "blue"},
+		"another token of the same VM":   {token: "again-", owner: "blue", imported: true},
+		"another cluster's import of it": {token: "m-3-", owner: "red", imported: true},
+	} {
+		for _, listed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%t", name, listed), func(t *testing.T) {
+				g := NewWithT(t)
+				v := start(t, 6)
+				refs := v.own()
+				for i := range refs {
+					refs[i].ProviderID = providerID(identityOf(refs[i].Token))
+				}
+				m := v.with(cloud.TagToken, "m-3")[0]
+				i := slices.IndexFunc(refs, func(ref cloud.Reference) bool { return ref.Token == "m-3" })
+				tag := func(token, owner string) {
+					v.Context.WithLock(m, func() {
+						m.Config.ExtraConfig = nil
+						if token != "" {
+							m.Config.ExtraConfig = append(m.Config.ExtraConfig, &types.OptionValue{Key: cloud.TagToken, Value: token},
+								&types.OptionValue{Key: cloud.TagOwnership, Value: owner})
+						}
+					})
+				}
+				if test.imported {
+					m.Config.InstanceUuid = "52bfc0ee-0000-0000-0000-000000000000"
+					refs[i].Token, refs[i].ProviderID = "m-3-"+m.Config.Uuid, providerID(m.Config.Uuid)
+					test.token += m.Config.Uuid
+					tag(refs[i].Token, "blue")
+				}
+				a, d := v.connected(t), v.driver(t)
+				if listed {
+					g.Expect(d.List(t.Context())).To(HaveLen(6))
+				}
+				g.Expect(d.Describe(t.Context(), refs)).To(HaveLen(6))
+
+				tag(test.token, test.owner)
+				for range 2 {
+					_, err := d.Describe(t.Context(), refs)
+					g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "many: %v", err)
+					_, err = d.Describe(t.Context(), refs[i:i+1])
+					g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "one: %v", err)
+					g.Expect(err).To(MatchError(And(ContainSubstring(m.Self.Value),
+						ContainSubstring(cloud.TagToken+"="+refs[i].Token), ContainSubstring(cloud.TagOwnership+"=blue"))))
+				}
+				found, failed := a.Read(t.Context(), refs)
+				g.Expect(found).To(HaveLen(5))
+				g.Expect(failed).To(HaveLen(1))
+				g.Expect(cloud.CodeOf(failed[refs[i].Token])).To(Equal(cloud.Conflict))
+				unrecorded := cloud.Reference{Token: refs[i].Token, OwnershipID: "blue"}
+				_, err := v.driver(t).Describe(t.Context(), []cloud.Reference{unrecorded})
+				g.Expect(err).NotTo(HaveOccurred(), "a machine that never had a VM is not stopped by another's")
+
+				tag(refs[i].Token, "blue")
+				g.Expect(d.Describe(t.Context(), refs)).To(HaveLen(6))
+				g.Expect(d.Describe(t.Context(), refs[i:i+1])).To(HaveLen(1))
+			})
+		}
+	}
+}
+
+// TestUntaggedCopy: a VM that has a machine's UUID, but not its options, does not hold up a machine
+// whose own VM is found, nor one whose clone still runs.
+func TestUntaggedCopy(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t, 7)
+	refs := v.own()
+	for i := range refs {
+		refs[i].ProviderID = providerID(identityOf(refs[i].Token))
+	}
+	copied := v.with(cloud.TagToken, "m-6")[0]
+	v.Context.WithLock(copied, func() {
+		copied.Config.ExtraConfig, copied.Config.InstanceUuid = nil, identityOf("m-3")
+		copied.Config.Uuid = copied.Config.InstanceUuid
+	})
+	refs = slices.DeleteFunc(refs, func(ref cloud.Reference) bool { return ref.Token == "m-6" })
+	g.Expect(v.driver(t).Describe(t.Context(), refs)).To(HaveLen(6))
+	g.Expect(v.driver(t).Describe(t.Context(), []cloud.Reference{referenceOf("m-3")})).To(HaveLen(1))
+	g.Expect(v.driver(t).Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: identityOf("m-3"), Token: "m-3",
+		OwnershipID: "blue"}})).To(ConsistOf(BeNil()))
+	g.Expect(copied.Runtime.PowerState).To(Equal(types.VirtualMachinePowerStatePoweredOn))
+
+	d, req := v.driver(t), request("slow")
+	release := v.hold(t)
+	defer release()
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	v.Context.WithLock(copied, func() { copied.Config.InstanceUuid = identityOf("slow") }) // its own, incomplete
+	g.Expect(d.Describe(t.Context(), []cloud.Reference{referenceOf("slow")})).To(ConsistOf(HaveField("State", cloud.StatePending)))
+	_, err = v.driver(t).Describe(t.Context(), []cloud.Reference{referenceOf("slow")})
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "a new manager waits for the clone: %v", err)
 }
 
 // TestAddresses: the VM's own adapters count. Addresses of pods and link-local ones do not.
