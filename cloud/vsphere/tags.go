@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vmware/govmomi/vapi/rest"
 	"github.com/vmware/govmomi/vapi/tags"
@@ -23,6 +24,10 @@ import (
 
 // tagBatch is how many VMs one call tags. A conservative guess: vCenter documents no limit.
 const tagBatch = 100
+
+// maxNameAge is how long the names are remembered that a lookup has read before it is complete: at
+// the rate of reads, long enough for 9,000.
+const maxNameAge = planTTL + 10*time.Minute
 
 // tagIDs returns the IDs of the tags that a machine names, sorted.
 func (d *driver) tagIDs(ctx context.Context, s *session, wanted []infrav1.VSphereTag) (ids []string, err error) {
@@ -46,54 +51,86 @@ func (d *driver) tagIDs(ctx context.Context, s *session, wanted []infrav1.VSpher
 // tagsOf reads them one by one.
 func (d *driver) tagsOf(ctx context.Context, s *session, category string) (map[string]string, error) {
 	return d.tags.Get(ctx, category, func(ctx context.Context) (map[string]string, error) {
-		id, err := s.category(ctx, category)
-		if err != nil {
-			return nil, err
-		}
-		ids, err := query(ctx, s, "ListTags", func(ctx context.Context, c *rest.Client) ([]string, error) {
-			return tags.NewManager(c).ListTagsForCategory(ctx, id)
-		})
-		if err != nil {
-			return nil, err
-		}
-		found := map[string]string{}
-		for _, id := range ids {
-			tag, err := query(ctx, s, "GetTag", func(ctx context.Context, c *rest.Client) (*tags.Tag, error) {
-				return tags.NewManager(c).GetTag(ctx, id)
-			})
-			switch {
-			case cloud.CodeOf(err) == cloud.NotFound: // it was deleted just now
-			case err != nil:
-				return nil, err
-			default:
-				found[tag.Name] = id
+		found, read, err := d.readTags(ctx, s, category)
+		if err == nil || cloud.CodeOf(err) == cloud.NotFound { // it is complete: the next one reads the names anew
+			for _, id := range read {
+				d.names.Forget(id)
 			}
 		}
-		return found, nil
+		return found, err
 	})
 }
 
-// category returns the ID of the category of this name.
-func (s *session) category(ctx context.Context, name string) (string, error) {
-	ids, err := query(ctx, s, "ListTagCategories", func(ctx context.Context, c *rest.Client) ([]string, error) {
+// readTags returns the IDs of a category's tags, by name, and of everything whose name it needed.
+func (d *driver) readTags(ctx context.Context, s *session, category string) (found map[string]string, read []string, err error) {
+	read, err = query(ctx, s, "ListTagCategories", func(ctx context.Context, c *rest.Client) ([]string, error) {
 		return tags.NewManager(c).ListCategories(ctx)
 	})
 	if err != nil {
-		return "", err
+		return nil, nil, err
 	}
-	for _, id := range ids {
-		found, err := query(ctx, s, "GetTagCategory", func(ctx context.Context, c *rest.Client) (*tags.Category, error) {
-			return tags.NewManager(c).GetCategory(ctx, id)
+	for _, id := range read {
+		name, err := d.nameOf(ctx, s, id, "GetTagCategory", func(ctx context.Context, m *tags.Manager) (string, error) {
+			c, err := m.GetCategory(ctx, id)
+			if err != nil {
+				return "", err
+			}
+			return c.Name, nil
 		})
-		switch {
-		case cloud.CodeOf(err) == cloud.NotFound: // it was deleted just now
-		case err != nil:
-			return "", err
-		case found.Name == name:
-			return id, nil
+		if err != nil {
+			return nil, read, err
+		}
+		if name == category {
+			found, ids, err := d.tagsIn(ctx, s, id)
+			return found, append(read, ids...), err
 		}
 	}
-	return "", cloud.Errorf(cloud.NotFound, "tag category %q does not exist, or the account's user may not see it", cloud.Clip(name, 256))
+	return nil, read, cloud.Errorf(cloud.NotFound, "tag category %q does not exist, or the account's user may not see it",
+		cloud.Clip(category, 256))
+}
+
+// tagsIn returns the IDs of the tags of the category with this ID, by name, and all of them.
+func (d *driver) tagsIn(ctx context.Context, s *session, category string) (found map[string]string, ids []string, err error) {
+	ids, err = query(ctx, s, "ListTags", func(ctx context.Context, c *rest.Client) ([]string, error) {
+		return tags.NewManager(c).ListTagsForCategory(ctx, category)
+	})
+	found = map[string]string{}
+	for _, id := range ids {
+		name, err := d.nameOf(ctx, s, id, "GetTag", func(ctx context.Context, m *tags.Manager) (string, error) {
+			tag, err := m.GetTag(ctx, id)
+			if err != nil {
+				return "", err
+			}
+			return tag.Name, nil
+		})
+		if err != nil {
+			return nil, ids, err
+		}
+		if name != "" {
+			found[name] = id
+		}
+	}
+	return found, ids, err
+}
+
+// nameOf returns the name of a category or tag, or "" if it was deleted just now. It remembers the
+// name: one call may have no time to read all, and the next one continues.
+func (d *driver) nameOf(ctx context.Context, s *session, id, operation string,
+	read func(context.Context, *tags.Manager) (string, error)) (string, error) {
+	if name, known := d.names.Get(id); known {
+		return name, nil
+	}
+	name, err := query(ctx, s, operation, func(ctx context.Context, c *rest.Client) (string, error) {
+		return read(ctx, tags.NewManager(c))
+	})
+	switch {
+	case cloud.CodeOf(err) == cloud.NotFound:
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	d.names.Put(id, name, maxNameAge)
+	return name, nil
 }
 
 // attachTags attaches missing tags, with one call for each tag and batch. A failure is shown with

@@ -4,10 +4,15 @@ package vsphere
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/vmware/govmomi/simulator"
@@ -173,6 +178,53 @@ func TestUnknownTags(t *testing.T) {
 		g.Expect(err).To(MatchError(ContainSubstring(words)))
 	}
 	g.Expect(d.List(t.Context())).To(BeEmpty())
+}
+
+// TestManyTags: categories and tags that one call has no time to read are read by several, each of
+// which continues where the last one ended. A tag that is deleted meanwhile is left out.
+func TestManyTags(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	for i := range 15 {
+		v.tags(t, fmt.Sprintf("other-%d", i))
+	}
+	names := []string{"blue"}
+	for i := range 29 {
+		names = append(names, fmt.Sprintf("t-%d", i))
+	}
+	ids := v.tags(t, "team", names...)
+	d, left := v.driver(t), 0
+	var deleted sync.Once
+	v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
+		if strings.HasPrefix(operation, "GetTag") {
+			if left--; left < 0 {
+				return nil, &cloud.Queued{After: time.Second}
+			}
+		}
+		if operation == "GetTag" {
+			deleted.Do(func() {
+				g.Expect(tags.NewManager(v.automation(t)).DeleteTag(t.Context(), &tags.Tag{ID: ids[7]})).To(Succeed())
+			})
+		}
+		return send()
+	})
+	ensure := func(token string) (ok bool) {
+		left = 10 // before the rate limit holds up the next one for too long
+		_, err := d.Ensure(t.Context(), request(token, withTags("team", "blue")))
+		_, waits := errors.AsType[*cloud.Queued](err)
+		g.Expect(waits || err == nil).To(BeTrue(), "%v", err)
+		return err == nil
+	}
+	calls := v.counted(func() { g.Eventually(func() bool { return ensure("m") }).WithTimeout(5 * time.Second).Should(BeTrue()) })
+	g.Expect(calls["GetTagCategory"]+calls["GetTag"]).To(BeNumerically("<=", 16+30+5), "each of them once, and once in vain for each attempt")
+	g.Expect(v.with(optionTags, ids[0])).To(HaveLen(1))
+
+	v.spoil(nil)
+	d.tags.Reset()
+	d.plans.Reset()
+	calls = v.counted(func() { g.Expect(ensure("n")).To(BeTrue()) })
+	g.Expect(calls["GetTag"]).To(Equal(29), "once read, they are read anew the next time")
+	g.Expect(d.names.All()).To(BeEmpty())
 }
 
 // TestZonesByTag: the failure domains are the tags of the account's category on compute clusters of

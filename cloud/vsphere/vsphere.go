@@ -185,6 +185,7 @@ type driver struct {
 	plans driverkit.Memo[*plan]             // by the machine's fields that they depend on
 	tags  driverkit.Memo[map[string]string] // tag IDs by name, for each category
 	zones driverkit.Memo[map[string]zone]   // one entry with all zones, by name
+	names driverkit.Recent[string]          // of categories and tags, by ID, until all of them are read
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
