@@ -233,7 +233,8 @@ func (r *DroverAccountReconciler) connect(ctx context.Context, account *infrav1.
 	}
 	account.Status.Cloud = live.Cloud().Name
 	known, _ := r.lastEnqueued.Load(key)
-	if !account.DeletionTimestamp.IsZero() && known == (accountSnapshot{live, true}) && cloud.CodeOf(live.Inventory().Err) != cloud.Unauthorized {
+	refusedSince := cloud.CodeOf(live.Inventory().Err) == cloud.Unauthorized
+	if !account.DeletionTimestamp.IsZero() && known == (accountSnapshot{live, true}) && !refusedSince {
 		// Each deleted machine brings the account here: one proof is enough until the credentials are refused.
 		return reconcile.Result{}, r.report(ctx, account, live)
 	}

@@ -221,7 +221,8 @@ func TestDomainsOfATemplate(t *testing.T) {
 				// What the size can't be asked about does not hide the zones.
 				template.Status = infrav1.DroverMachineTemplateStatus{}
 				b.Expect(b.management.Status().Update(b.t.Context(), template)).To(Succeed())
-				_, err = b.cloud.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.DescribeCatalog, Code: wire.InternalError})
+				_, err = b.cloud.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.DescribeCatalog,
+					Code: wire.InternalError})
 				b.Expect(err).NotTo(HaveOccurred())
 				_, err = r.Reconcile(b.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(template)})
 				b.Expect(err).NotTo(HaveOccurred())

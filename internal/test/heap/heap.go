@@ -7,9 +7,9 @@ import "runtime"
 
 // KeptBy returns how many more bytes are in use while the result of a function is. No other test
 // may run meanwhile.
-func KeptBy[T any](make func() T) int64 {
+func KeptBy[T any](produce func() T) int64 {
 	before := inUse()
-	kept := make()
+	kept := produce()
 	size := inUse() - before
 	runtime.KeepAlive(kept)
 	return size
