@@ -152,7 +152,7 @@ func (r *DroverClusterReconciler) templateToClusters(ctx context.Context, o clie
 		return nil
 	}
 	return r.requests(ctx, o.GetNamespace(), func(c *infrav1.DroverCluster) bool {
-		return !ptr.Deref(c.Status.Initialization.Provisioned, false) ||
+		return !ptr.Deref(c.Status.Initialization.Provisioned, false) || !isUndescribed(template) && template.DeletionTimestamp.IsZero() &&
 			slices.Contains(c.Spec.AccountRefs, template.Spec.Template.Spec.AccountRef)
 	})
 }

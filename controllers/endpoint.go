@@ -235,6 +235,15 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 	_, unsent := r.Unsent.LoadAndDelete(s.Spec.Creation.LoadBalancerToken)
 	if unsent {
 		r.recordBalancer(s, "Creating the load balancer", "")
+	} else if !s.isRecorded() && (current == nil || current.State == cloud.StateFailed) {
+		// A driver may replace a load balancer that failed, as long as its address is recorded nowhere.
+		live := &infrav1.DroverCluster{}
+		if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(s), live); err != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+		if live.Spec.ControlPlaneEndpoint.IsValid() {
+			return reconcile.Result{}, nil // the cache lags behind: the record comes as an event
+		}
 	}
 	// A create in progress continues when the manager is asked to stop, to get its answer.
 	balancer, err := s.account.EnsureBalancer(context.WithoutCancel(ctx), cloud.BalancerRequest{
@@ -255,7 +264,9 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 		result, hookErr := r.removeExpiredHooks(ctx, machines)
 		return minRequeue(result, r.requeueAfter(s, err)), hookErr
 	}
-	r.retries.forget(client.ObjectKeyFromObject(s))
+	if s.isRecorded() || balancer.State == cloud.StateRunning { // until then, it may fail again
+		r.retries.forget(client.ObjectKeyFromObject(s))
+	}
 	if !s.isRecorded() {
 		if balancer.State == cloud.StateFailed {
 			setEndpoint(s, metav1.ConditionFalse, infrav1.LoadBalancerFailedReason,
@@ -264,7 +275,7 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 			return minRequeue(result, reconcile.Result{RequeueAfter: jitter(deletionRecheck)}), err
 		}
 		if balancer.Balancer.Address == "" || balancer.State == cloud.StatePending {
-			setEndpoint(s, metav1.ConditionFalse, infrav1.StartingReason, "The load balancer is being created")
+			setEndpoint(s, metav1.ConditionFalse, infrav1.StartingReason, cmp.Or(balancer.Reason, "The load balancer is being created"))
 			return r.removeExpiredHooks(ctx, machines) // the load balancer's progress comes as an event
 		}
 		b := balancer.Balancer

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,9 +197,13 @@ func TestLetGo(t *testing.T) {
 }
 
 // failing is a driver whose cloud fails to create a load balancer.
-type failing struct{ placed }
+type failing struct {
+	placed
+	calls *atomic.Int32
+}
 
-func (failing) EnsureBalancer(_ context.Context, req cloud.BalancerRequest) (cloud.Resource, error) {
+func (d failing) EnsureBalancer(_ context.Context, req cloud.BalancerRequest) (cloud.Resource, error) {
+	d.calls.Add(1)
 	return cloud.Resource{Kind: cloud.KindBalancer, ID: "lb", Token: req.Token, OwnershipID: req.OwnershipID, State: cloud.StateFailed,
 		Reason: "in ERROR", Balancer: &cloud.BalancerState{Address: "10.0.0.7", Port: req.Port}}, nil
 }
@@ -208,11 +213,13 @@ func (failing) EnsureBalancer(_ context.Context, req cloud.BalancerRequest) (clo
 func TestFailedBalancerIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
-	x.Clouds[0].New = func(cloud.Config) (cloud.Driver, error) { return failing{placed{place: "here"}}, nil }
+	var calls atomic.Int32
+	x.Clouds[0].New = func(cloud.Config) (cloud.Driver, error) { return failing{placed{place: "here"}, &calls}, nil }
 	x.reconcile()
 	x.reconcile()
 	infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c"}}
 	infra.Spec.Creation = infrav1.DroverClusterCreation{OwnershipID: "owner", LoadBalancerToken: "token-1"}
+	x.Expect(x.Client.Create(t.Context(), infra)).To(Succeed())
 	r := &EndpointReconciler{Client: x.Client, APIReader: x.Client, Unsent: &sync.Map{}}
 	result, err := r.ensure(t.Context(), &endpointScope{DroverCluster: infra, account: x.live()}, nil)
 	x.Expect(err).NotTo(HaveOccurred())
@@ -220,4 +227,11 @@ func TestFailedBalancerIsNotRecorded(t *testing.T) {
 	x.Expect(infra.Spec.ControlPlaneEndpoint.IsValid()).To(BeFalse())
 	x.Expect(conditions.GetReason(infra, infrav1.EndpointReadyCondition)).To(Equal(infrav1.LoadBalancerFailedReason))
 	x.Expect(conditions.GetMessage(infra, infrav1.EndpointReadyCondition)).To(HaveSuffix("in ERROR"))
+
+	stale := infra.DeepCopy()
+	infra.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.7", Port: 6443}
+	x.Expect(x.Client.Update(t.Context(), infra)).To(Succeed())
+	_, err = r.ensure(t.Context(), &endpointScope{DroverCluster: stale, account: x.live()}, nil)
+	x.Expect(err).NotTo(HaveOccurred())
+	x.Expect(calls.Load()).To(Equal(int32(1)), "its address is in use, though the cache does not show it")
 }

@@ -169,8 +169,8 @@ func (d *driver) replaceBalancer(ctx context.Context, b *loadBalancer, mine *cre
 	if err := d.removeBalancer(ctx, b.resource()); err != nil {
 		return err
 	}
-	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: busy,
-		Message: fmt.Sprintf("Octavia failed to create load balancer %s: it is deleted, and another one is created", b.ID)}
+	// Without a time to wait, so that the delay grows with each one that fails.
+	return cloud.Errorf(cloud.Unavailable, "Octavia failed to create load balancer %s: it is deleted, and another one is created", b.ID)
 }
 
 // findBalancer returns the load balancer with the request's token, or nil.

@@ -205,7 +205,8 @@ func (d *driver) remove(ctx context.Context, s *session, m vm) (task types.Manag
 		}
 		return answer.Returnval, nil
 	case m.properties["config.hardware.device"] == nil: // it may have disks that outlive it
-		return task, cloud.Errorf(cloud.Unavailable, "vCenter can't read the disks of VM %s now, so it is not destroyed", m.ref.Value)
+		return task, cloud.Errorf(cloud.Unavailable, "vCenter can't read the disks of VM %s now, so it is not destroyed: "+
+			"bring its host and datastore back, or remove it from the inventory", m.ref.Value)
 	case len(disks) > 0:
 		answer, err := methods.ReconfigVM_Task(ctx, s,
 			&types.ReconfigVM_Task{This: m.ref, Spec: types.VirtualMachineConfigSpec{DeviceChange: disks}})

@@ -29,6 +29,10 @@ const tagBatch = 100
 // the rate of reads, long enough for 9,000.
 const maxNameAge = planTTL + 10*time.Minute
 
+// maxName limits the ID and name of a category or tag, in bytes: what is remembered of them counts
+// against no share of the memory. vCenter takes 256 characters.
+const maxName = 2 << 10
+
 // tagIDs returns the IDs of the tags that a machine names, sorted.
 func (d *driver) tagIDs(ctx context.Context, s *session, wanted []infrav1.VSphereTag) (ids []string, err error) {
 	for i, tag := range wanted {
@@ -128,6 +132,10 @@ func (d *driver) nameOf(ctx context.Context, s *session, id, operation string,
 		return "", nil
 	case err != nil:
 		return "", err
+	}
+	if len(id)+len(name) > maxName {
+		return "", cloud.Errorf(cloud.Unknown, "%s: the response holds a name of %d bytes, which is too long: check the account's server",
+			operation, len(name))
 	}
 	d.names.Put(id, name, maxNameAge)
 	return name, nil

@@ -215,7 +215,7 @@ func TestManyTags(t *testing.T) {
 		g.Expect(waits || err == nil).To(BeTrue(), "%v", err)
 		return err == nil
 	}
-	calls := v.counted(func() { g.Eventually(func() bool { return ensure("m") }).WithTimeout(5 * time.Second).Should(BeTrue()) })
+	calls := v.counted(func() { g.Eventually(func() bool { return ensure("m") }).WithTimeout(time.Minute).Should(BeTrue()) })
 	g.Expect(calls["GetTagCategory"]+calls["GetTag"]).To(BeNumerically("<=", 16+30+5), "each of them once, and once in vain for each attempt")
 	g.Expect(v.with(optionTags, ids[0])).To(HaveLen(1))
 

@@ -39,8 +39,8 @@ type limits struct {
 	duration time.Duration
 	// pause is how long a cluster is not asked after an answer was refused.
 	pause time.Duration
-	// kept is how long a list counts after its end, unless its library goes on before: longer than the
-	// next part may take.
+	// kept is how long a list counts after its end, or that of a part, unless its library goes on
+	// before: longer than the next part takes to begin.
 	kept time.Duration
 	// decoding is how long any other answer, or an event, counts after its end, if it is large: the
 	// library decodes it only then.
@@ -50,7 +50,7 @@ type limits struct {
 var defaults = limits{
 	list: 64 << 20, other: 4 << 20,
 	items:    map[string]int{"": 10_000, "nodes": 10_000, "certificatesigningrequests": 1_000},
-	elements: 64 << 10, header: 10 * time.Second, duration: time.Minute, pause: time.Minute, kept: 2 * time.Minute,
+	elements: 64 << 10, header: 10 * time.Second, duration: time.Minute, pause: time.Minute, kept: 20 * time.Second,
 	decoding: 2 * time.Second,
 }
 
@@ -252,11 +252,8 @@ func (b *boundedBody) acceptObject(part []byte) error {
 		if err := b.scan.Next(c); err != nil {
 			return b.answer.refuse(reasonFormat, "sent JSON that "+err.Error())
 		}
-		if b.list != nil && min(depth, b.scan.Depth) <= 1 {
+		if b.list != nil && min(depth, b.scan.Depth) <= 1 && len(b.outline) <= maxOutline {
 			b.outline = append(b.outline, c)
-		}
-		if len(b.outline) > maxOutline {
-			return b.answer.refuse(reasonFormat, "sent a list that has more than metadata and items")
 		}
 	}
 	if err := b.elements(b.size); err != nil {
@@ -283,6 +280,9 @@ func (b *boundedBody) acceptObject(part []byte) error {
 // it what it says it is, and the elements of some kinds, such as a Pod's containers, take ten times
 // as much memory as those of a Node.
 func (b *boundedBody) checkKind() error {
+	if len(b.outline) > maxOutline {
+		return b.answer.refuse(reasonFormat, "sent a list that has more than metadata and items")
+	}
 	var list metav1.TypeMeta
 	// As client-go reads it, which ignores the case of this key alone: a kind that is given twice is
 	// the same for both. What is not JSON, it decodes no further.

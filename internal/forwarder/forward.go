@@ -168,6 +168,7 @@ func (a *answer) bound(response *http.Response) error {
 		body.limit = a.forwarder.limits.list
 		a.cluster.mu.Lock()
 		body.list = a.cluster.collection(a.kind.path)
+		body.list.stop() // this part holds the list from here
 		body.before = body.list.bytes
 		a.cluster.mu.Unlock()
 	} else {
