@@ -55,7 +55,10 @@ func (t *Takeover) Check(ctx context.Context, p *Plan) error {
 	for i := range p.Pools {
 		t.checkPool(p, &p.Pools[i], s, byToken)
 	}
-	known := map[string]bool{}
+	known, err := t.others(ctx)
+	if err != nil {
+		return err
+	}
 	for _, vm := range s.vms {
 		known[vm.Spec.Creation.Token] = true
 	}

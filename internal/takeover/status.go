@@ -42,6 +42,16 @@ func (t *Takeover) Status(ctx context.Context) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
+	others, err := t.others(ctx)
+	if err != nil {
+		return nil, err
+	}
+	unfinished := 0
+	for _, vm := range tagged {
+		if !others[vm.Token] {
+			unfinished++
+		}
+	}
 	held := 0
 	for _, m := range s.machines {
 		if _, has := m.Annotations[hook]; has {
@@ -50,8 +60,10 @@ func (t *Takeover) Status(ctx context.Context) (*Status, error) {
 	}
 	step := "nothing is staged"
 	switch {
-	case len(s.all()) == 0 && len(tagged) > 0 && paused:
+	case len(s.all()) == 0 && unfinished > 0 && paused:
 		step = "it is being rolled back: run rollback again"
+	case len(s.all()) == 0 && paused:
+		step = "nothing is staged, and the Cluster is paused: rollback ends that"
 	case len(s.all()) == 0 && len(tagged) > 0:
 		step = "it is complete"
 	case len(s.all()) > 0 && paused:

@@ -55,6 +55,9 @@ type Takeover struct {
 // the cloud is without an object.
 func (t *Takeover) Stage(ctx context.Context, p *Plan) (*Made, error) {
 	made := &Made{Objects: map[string]int{}}
+	if len(p.Pools) == 0 {
+		return made, errors.New("there is no pool to take over")
+	}
 	if err := t.setPaused(ctx, true); err != nil {
 		return made, err
 	}
@@ -151,6 +154,35 @@ func (t *Takeover) ours(ctx context.Context) (map[string]tagging.Instance, error
 		}
 	}
 	return vms, nil
+}
+
+// others returns the creation tokens of the Cluster's DroverMachines that are not staged: Drover has
+// made their VMs, or a takeover that is complete has brought them. A DroverMachine that a rollback
+// has deleted is in neither set, so that its VM still loses its tags.
+func (t *Takeover) others(ctx context.Context) (map[string]bool, error) {
+	list := &infrav1.DroverMachineList{}
+	err := t.Management.List(ctx, list, client.InNamespace(t.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: t.Cluster})
+	if err != nil {
+		return nil, fmt.Errorf("listing the DroverMachines of Cluster %s: %w", t.Cluster, err)
+	}
+	tokens := map[string]bool{}
+	for i := range list.Items {
+		if vm := &list.Items[i]; !metav1.HasAnnotation(vm.ObjectMeta, Mark) {
+			tokens[vm.Spec.Creation.Token] = true
+		}
+	}
+	return tokens, nil
+}
+
+// unfinished returns those of ours that no takeover has brought completely.
+func (t *Takeover) unfinished(ctx context.Context) (map[string]tagging.Instance, error) {
+	vms, err := t.ours(ctx)
+	if err != nil {
+		return nil, err
+	}
+	others, err := t.others(ctx)
+	maps.DeleteFunc(vms, func(_ string, vm tagging.Instance) bool { return others[vm.Token] })
+	return vms, err
 }
 
 // setPaused pauses the Cluster, with the Mark, or ends its pause. It returns when Cluster API and
@@ -316,9 +348,10 @@ func (t *Takeover) oldMachines(ctx context.Context, s *staged) (bool, error) {
 }
 
 // Rollback undoes what was staged, from any point until the takeover is complete: it pauses the
-// Cluster, deletes the objects without anything that a deletion does, and takes the tags off.
+// Cluster, deletes the objects without anything that a deletion does, and takes the tags off. What
+// earlier takeovers have brought stays as it is.
 func (t *Takeover) Rollback(ctx context.Context) error {
-	tagged, err := t.ours(ctx)
+	tagged, err := t.unfinished(ctx)
 	if err != nil {
 		return err
 	}
