@@ -4,6 +4,7 @@ package takeover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -36,12 +37,22 @@ func (t *Takeover) Commit(ctx context.Context, p *Plan) error {
 	if err != nil {
 		return err
 	}
-	before, err := t.oldMachines(ctx, s)
+	_, committing, err := t.state(ctx)
 	if err != nil {
 		return err
 	}
-	if before { // later, nothing may hold the commit up
-		missing, err := t.notConverged(ctx)
+	if !committing { // later, nothing may hold the commit up
+		if len(s.all()) == 0 {
+			return nil // it is complete, or was never staged
+		}
+		missing, err := t.missingOld(ctx, s)
+		if err != nil {
+			return err
+		}
+		if missing != "" {
+			return errors.New(missing)
+		}
+		missing, err = t.notConverged(ctx)
 		if err != nil {
 			return err
 		}
@@ -59,6 +70,9 @@ func (t *Takeover) Commit(ctx context.Context, p *Plan) error {
 				return err
 			}
 		}
+	}
+	if err := t.markCommit(ctx, true); err != nil {
+		return err
 	}
 	if err := t.removeSourceTags(ctx, s); err != nil {
 		return err
@@ -81,7 +95,26 @@ func (t *Takeover) Commit(ctx context.Context, p *Plan) error {
 			return err
 		}
 	}
-	return t.release(ctx, s)
+	if err := t.release(ctx, s); err != nil {
+		return err
+	}
+	return t.markCommit(ctx, false)
+}
+
+// markCommit records on the Cluster that a commit has begun, or that it is done.
+func (t *Takeover) markCommit(ctx context.Context, begun bool) error {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: t.Cluster}}
+	err := patch(ctx, t.Management, cluster, func() {
+		if begun {
+			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, commitMark, "")
+			return
+		}
+		delete(cluster.Annotations, commitMark)
+	})
+	if err != nil {
+		return fmt.Errorf("annotating Cluster %s: %w", t.Cluster, err)
+	}
+	return nil
 }
 
 // restoreAutomation gives a pool what would make or delete machines before the commit: its

@@ -85,6 +85,11 @@ const hook = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/import"
 // Cluster that a takeover has paused has it, too, without a value.
 const Mark = "drover.io/imported"
 
+// commitMark is the annotation of a Cluster from when a commit takes its first step that can't be
+// undone until the commit is done. Nothing else tells of each such step: some leave no trace in what
+// is staged.
+const commitMark = Mark + "-commit"
+
 // imported is the template hash of the MachineSets. Cluster API accepts any text.
 const imported = "imported"
 

@@ -30,7 +30,7 @@ func (s *Status) Print(out io.Writer) error {
 
 // Status returns how far the takeover is.
 func (t *Takeover) Status(ctx context.Context) (*Status, error) {
-	paused, err := t.paused(ctx)
+	paused, committing, err := t.state(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +60,8 @@ func (t *Takeover) Status(ctx context.Context) (*Status, error) {
 	}
 	step := "nothing is staged"
 	switch {
+	case committing:
+		step = begun
 	case len(s.all()) == 0 && unfinished > 0 && paused:
 		step = "it is being rolled back: run rollback again"
 	case len(s.all()) == 0 && paused:

@@ -230,3 +230,66 @@ func TestStageOfNothing(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(paused).To(BeFalse())
 }
+
+// TestBegunCommit: from its first step that can't be undone until its end, a commit can only go on,
+// also where the VMs lose no tag by it, and when almost nothing is staged any more.
+func TestBegunCommit(t *testing.T) {
+	t.Parallel()
+	const begun = "a commit has begun, so there is no way back: run commit again"
+	t.Run("killed before the first old Machine is gone", func(t *testing.T) {
+		t.Parallel()
+		g, s := NewWithT(t), newScene(t, false)
+		s.taken("now", "i-1", ptr.To(nameKey))
+		old := s.old("old", "now")
+		old.SetFinalizers([]string{"of-another"}) // which the commit waits for
+		g.Expect(s.Old.Update(t.Context(), old)).To(Succeed())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		g.Expect(s.Commit(ctx, &Plan{})).To(MatchError(ContainSubstring("is deleted")))
+		g.Expect(s.next()).To(Equal(begun))
+		g.Expect(s.Rollback(s.context())).To(MatchError(begun))
+		_, err := s.Stage(s.context(), &Plan{Pools: make([]Pool, 1)})
+		g.Expect(err).To(MatchError(begun))
+		g.Expect(s.vms.ids()).To(ConsistOf("i-1"))
+		g.Expect(s.Old.Get(t.Context(), client.ObjectKeyFromObject(old), old)).To(Succeed())
+		old.SetFinalizers(nil)
+		g.Expect(s.Old.Update(t.Context(), old)).To(Succeed())
+		g.Expect(s.Commit(s.context(), &Plan{})).To(Succeed())
+		g.Expect(s.next()).To(Equal("it is complete"))
+		g.Expect(s.Rollback(s.context())).To(Succeed(), "nothing is staged")
+		g.Expect(s.vms.ids()).To(ConsistOf("i-1"))
+	})
+	for name, left := range map[string]bool{"killed with a template left": true, "killed after the last object": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g, s := NewWithT(t), newScene(t, false)
+			s.taken("now", "i-1", nil)
+			template := &infrav1.DroverMachineTemplate{ObjectMeta: s.meta("now")}
+			if left {
+				template.Annotations = map[string]string{Mark: nameKey}
+			}
+			s.create(template)
+			g.Expect(s.markCommit(t.Context(), true)).To(Succeed())
+			g.Expect(s.next()).To(Equal(begun))
+			g.Expect(s.Rollback(s.context())).To(MatchError(begun))
+			g.Expect(s.Commit(s.context(), &Plan{})).To(Succeed())
+			g.Expect(s.next()).To(Equal("it is complete"))
+			g.Expect(s.Management.Get(t.Context(), client.ObjectKeyFromObject(template), template)).To(Succeed())
+			g.Expect(template.Annotations).To(BeEmpty())
+		})
+	}
+}
+
+// TestWrongNamespace: a namespace without the staged Machines is no proof of an earlier commit.
+func TestWrongNamespace(t *testing.T) {
+	t.Parallel()
+	g, s := NewWithT(t), newScene(t, false)
+	s.taken("now", "i-1", ptr.To("role"))
+	s.old("elsewhere", "now")
+	const why = "namespace old does not have Machine now of machine-controller-manager, which is staged: give the options of stage"
+	g.Expect(s.Commit(s.context(), &Plan{})).To(MatchError(why))
+	g.Expect(s.Rollback(s.context())).To(MatchError(why))
+	s.OldNamespace = "elsewhere"
+	g.Expect(s.Commit(s.context(), &Plan{})).To(Succeed())
+	g.Expect(s.next()).To(Equal("it is complete"))
+}

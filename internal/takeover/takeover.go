@@ -58,6 +58,11 @@ func (t *Takeover) Stage(ctx context.Context, p *Plan) (*Made, error) {
 	if len(p.Pools) == 0 {
 		return made, errors.New("there is no pool to take over")
 	}
+	if _, committing, err := t.state(ctx); err != nil {
+		return made, err
+	} else if committing {
+		return made, errors.New(begun)
+	}
 	if err := t.setPaused(ctx, true); err != nil {
 		return made, err
 	}
@@ -228,14 +233,21 @@ func (t *Takeover) setPaused(ctx context.Context, paused bool) error {
 	})
 }
 
-// paused reports whether this takeover has paused the Cluster.
-func (t *Takeover) paused(ctx context.Context) (bool, error) {
+// state reports whether this takeover has paused the Cluster, and whether a commit has begun.
+func (t *Takeover) state(ctx context.Context) (paused, committing bool, err error) {
 	cluster := &clusterv1.Cluster{}
 	if err := t.Management.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: t.Cluster}, cluster); err != nil {
-		return false, fmt.Errorf("reading Cluster %s: %w", t.Cluster, err)
+		return false, false, fmt.Errorf("reading Cluster %s: %w", t.Cluster, err)
 	}
 	_, ours := cluster.Annotations[Mark]
-	return ours && ptr.Deref(cluster.Spec.Paused, false), nil
+	_, committing = cluster.Annotations[commitMark]
+	return ours && ptr.Deref(cluster.Spec.Paused, false), committing, nil
+}
+
+// paused reports whether this takeover has paused the Cluster.
+func (t *Takeover) paused(ctx context.Context) (bool, error) {
+	paused, _, err := t.state(ctx)
+	return paused, err
 }
 
 // interval is the time between two looks at something that is waited for.
@@ -329,11 +341,11 @@ func (s *staged) all() (all []client.Object) {
 	return append(all, s.templates...)
 }
 
-// oldMachines reports whether the other system still has the Machine of each staged one.
-func (t *Takeover) oldMachines(ctx context.Context, s *staged) (bool, error) {
+// missingOld says which staged Machine the other system does not have, or returns "".
+func (t *Takeover) missingOld(ctx context.Context, s *staged) (why string, err error) {
 	list := listOf(t.System.api, "Machine")
 	if err := t.Old.List(ctx, list, client.InNamespace(t.OldNamespace)); err != nil {
-		return false, fmt.Errorf("listing the Machines of %s: %w", t.System.Name, err)
+		return "", fmt.Errorf("listing the Machines of %s: %w", t.System.Name, err)
 	}
 	names := map[string]bool{}
 	for i := range list.Items {
@@ -341,10 +353,11 @@ func (t *Takeover) oldMachines(ctx context.Context, s *staged) (bool, error) {
 	}
 	for _, m := range s.machines {
 		if !names[m.Name] {
-			return false, nil
+			return fmt.Sprintf("namespace %s does not have Machine %s of %s, which is staged: give the options of stage",
+				t.OldNamespace, m.Name, t.System.Name), nil
 		}
 	}
-	return true, nil
+	return "", nil
 }
 
 // Rollback undoes what was staged, from any point until the takeover is complete: it pauses the
@@ -361,8 +374,8 @@ func (t *Takeover) Rollback(ctx context.Context) error {
 	}
 	if len(s.all()) == 0 {
 		// Without the takeover's pause, nothing is staged, or the takeover is complete: then its
-		// VMs keep their tags.
-		if paused, err := t.paused(ctx); err != nil || !paused {
+		// VMs keep their tags. A commit that was killed at its end is not.
+		if paused, committing, err := t.state(ctx); err != nil || !paused && !committing {
 			return err
 		}
 	}
@@ -391,10 +404,17 @@ func (t *Takeover) Rollback(ctx context.Context) error {
 	return t.setPaused(ctx, false)
 }
 
+// begun says that there is no way back.
+const begun = "a commit has begun, so there is no way back: run commit again"
+
 // mayRollBack returns why there is no way back, or "": a commit has begun, or a pool has other
 // machines than those that were staged, which would be deleted with it.
 func (t *Takeover) mayRollBack(ctx context.Context, s *staged, tagged map[string]tagging.Instance) (why string, err error) {
-	const begun = "a commit has begun, so there is no way back: run commit again"
+	if _, committing, err := t.state(ctx); err != nil {
+		return "", err
+	} else if committing {
+		return begun, nil
+	}
 	for _, vm := range s.vms {
 		for _, one := range tagged {
 			if _, has := one.Tags[vm.Annotations[Mark]]; one.Token == vm.Spec.Creation.Token && !has {
@@ -402,8 +422,8 @@ func (t *Takeover) mayRollBack(ctx context.Context, s *staged, tagged map[string
 			}
 		}
 	}
-	if there, err := t.oldMachines(ctx, s); err != nil || !there {
-		return begun, err
+	if missing, err := t.missingOld(ctx, s); err != nil || missing != "" {
+		return missing, err // without it, the VM would be nobody's
 	}
 	for _, d := range s.deployments {
 		machines := &clusterv1.MachineList{}

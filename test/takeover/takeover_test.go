@@ -81,7 +81,7 @@ func TestTakeover(t *testing.T) {
 	s.Done("stage")
 	s.Done("switch")
 	status("it is switched: commit completes it, rollback undoes it\n")
-	for range 3 { // both MachineHealthChecks, and the tags
+	for range 3 { // both MachineHealthChecks, and the annotation of a commit that has begun
 		g.Expect(s.Killed("commit")).To(BeTrue())
 	}
 	_, errs, code = s.Run("rollback")
