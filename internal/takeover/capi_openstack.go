@@ -138,6 +138,7 @@ type (
 			IdentityRef capoIdentity    `json:"identityRef"`
 			Tags        []string        `json:"tags"`
 			Subnets     []capoReference `json:"subnets"`
+			Primary     *capoReference  `json:"primarySubnet"` // from v0.15 on
 			Groups      map[string]any  `json:"managedSecurityGroups"`
 		} `json:"spec"`
 		Status struct {
@@ -329,6 +330,15 @@ func (s findings) capoNetwork(port *infrav1.OpenStackPort, from *capoPort, clust
 		port.Network = cmp.Or(from.Network.text(), found.NetworkID)
 	case cluster.Status.Network.ID != "":
 		port.Network, fixed = cluster.Status.Network.ID, nil
+		if primary := cluster.Spec.Primary; primary != nil {
+			// It may have changed since the machines were made, so what they have does not say which one it is.
+			if primary.id() == "" {
+				s.addRefused(at+"fixedIPs.subnet", "the OpenStackCluster's primarySubnet has no ID: name its ID")
+				break
+			}
+			fixed = []capoFixedIP{{Subnet: primary}}
+			break
+		}
 		for i := range cluster.Spec.Subnets {
 			fixed = append(fixed, capoFixedIP{Subnet: &cluster.Spec.Subnets[i]})
 		}

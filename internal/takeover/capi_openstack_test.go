@@ -255,6 +255,19 @@ func TestAddressesInTheClusterNetwork(t *testing.T) {
 	))
 }
 
+// TestPrimarySubnet tests that ports in the network of the cluster are only in its primary subnet.
+func TestPrimarySubnet(t *testing.T) {
+	t.Parallel()
+	w, g := newCAPIServers(t), NewWithT(t)
+	const id = "30000000-0000-4000-8000-0000000000ff"
+	set(&w.Infrastructure[0], "spec.primarySubnet", map[string]any{"id": id})
+	set(&w.Templates[1], "spec.template.spec.ports", nil)
+	g.Expect(w.plan().Pools[0].Machine.Cloud.OpenStack.Ports[0].FixedIPs).To(ConsistOf(HaveField("SubnetID", id)))
+	set(&w.Infrastructure[0], "spec.primarySubnet", map[string]any{"filter": map[string]any{"name": "x"}})
+	g.Expect(w.plan().Findings).To(ContainElement(And(HaveField("Severity", Refused),
+		HaveField("Message", ContainSubstring("primarySubnet has no ID")))))
+}
+
 // TestOwnPortsOfClusterAPI tests that only the ports that the provider has made go with a machine.
 func TestOwnPortsOfClusterAPI(t *testing.T) {
 	t.Parallel()
