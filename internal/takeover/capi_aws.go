@@ -141,7 +141,7 @@ func (m *CAPI) capa(p *Plan, pool *Pool, o *unstructured.Unstructured, target *T
 	}
 	a := &infrav1.AWSMachine{
 		InstanceType: spec.InstanceType, InstanceProfile: spec.InstanceProfile,
-		KeyName: ptr.Deref(cmp.Or(spec.KeyName, cluster.Spec.KeyName), "default"),
+		KeyName: ptr.Deref(cmp.Or(spec.KeyName, cluster.Spec.KeyName), cluster.defaultKey()),
 		EFA:     enabledIf(spec.NetworkInterfaceType == "efa"), Tags: map[string]string{},
 		Image: infrav1.AWSImage{ID: ptr.Deref(spec.AMI.ID, "")}, RootVolume: &infrav1.AWSVolume{Encryption: infrav1.FeatureDisabled},
 	}
@@ -170,6 +170,20 @@ func (m *CAPI) capaCluster(p *Plan, target *Target) *capaCluster {
 		s.addRefused("spec.region", "it is %q, and the DroverAccount's is %q", cluster.Spec.Region, region)
 	}
 	return cluster
+}
+
+// external reports whether somebody else manages the network of the AWSCluster.
+func (c *capaCluster) external() bool {
+	_, is := c.Metadata.Annotations[clusterv1.ManagedByAnnotation]
+	return is
+}
+
+// defaultKey is the key of machines for which nobody chooses one.
+func (c *capaCluster) defaultKey() string {
+	if c.external() {
+		return ""
+	}
+	return "default"
 }
 
 // capaNetwork chooses the subnet and the security groups as the provider does.
@@ -209,7 +223,7 @@ func (s findings) capaNetwork(a *infrav1.AWSMachine, spec *capaMachine, cluster 
 			groups.IDs = append(groups.IDs, id)
 		}
 	}
-	if _, external := cluster.Metadata.Annotations[clusterv1.ManagedByAnnotation]; !external {
+	if !cluster.external() {
 		for _, role := range []string{"node", "lb"} {
 			id := cmp.Or(spec.GroupOverrides[role], cluster.Status.Network.SecurityGroups[role].ID)
 			if id == "" {

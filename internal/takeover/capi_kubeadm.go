@@ -132,6 +132,10 @@ func (s findings) kubeadmFiles(c *bootstrapv1.DroverConfigSpec, files []kubeadmv
 		case ptr.Deref(f.Append, false):
 			s.addLost(at+".append", "new machines do not get what is appended to %s", f.Path)
 			continue
+		case f.Encoding == kubeadmv1.Base64 && f.ContentFrom.Secret.Name != "":
+			s.addLost(at+".encoding", "new machines do not get %s: Drover writes a Secret's value as it is: "+
+				"decode it in the copy, and put the file into the DroverConfigTemplate", f.Path)
+			continue
 		case f.ContentFormat == kubeadmv1.FileContentFormatTemplate, f.Encoding == "" && jinja(f.Content):
 			s.addLost(at+".content", "new machines do not get %s, which is a template", f.Path)
 			continue

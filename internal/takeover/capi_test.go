@@ -237,6 +237,9 @@ func TestFindingsOfClusterAPI(t *testing.T) {
 		{"not in base64", kubeadm("files", []any{map[string]any{"path": "/x", "encoding": "base64", "content": "%"}}), Refused, config, at +
 			".files.content", "base64"},
 		{"compressed", file("encoding", "gzip"), Lost, config, at + ".files.encoding", "compressed"},
+		{"secret in base64", kubeadm("files", []any{map[string]any{"path": "/etc/motd", "content": "blue"},
+			map[string]any{"path": "/x", "encoding": "base64", "contentFrom": map[string]any{"secret": map[string]any{"name": "x", "key": "x"}}}}),
+			Lost, config, at + ".files.encoding", "decode it in the copy"},
 		{"appended", file("append", true), Lost, config, at + ".files.append", "appended"},
 		{"template", file("contentFormat", "Template"), Lost, config, at + ".files.content", "a template"},
 		{"jinja", file("content", "{{ ds }}"), Lost, config, at + ".files.content", "a template"},
@@ -338,6 +341,18 @@ func TestClusterAPIChoices(t *testing.T) {
 			g.Expect(w.plan().Blocked()).To(Equal(0))
 			g.Expect(printed(t, w)).To(ContainSubstring(c.want))
 		})
+	}
+}
+
+// TestKeyOfAnExternalCluster: the provider has no default key where it does not manage the cluster.
+func TestKeyOfAnExternalCluster(t *testing.T) {
+	t.Parallel()
+	w := newCAPIWorld(t)
+	set(&w.Infrastructure[0], "spec.sshKeyName", nil)
+	set(&w.Templates[0], "spec.template.spec.sshKeyName", nil)
+	w.Infrastructure[0].SetAnnotations(map[string]string{"cluster.x-k8s.io/managed-by": "x"})
+	for _, pool := range w.plan().Pools {
+		NewWithT(t).Expect(pool.Machine.Cloud.AWS.KeyName).NotTo(Equal("default"))
 	}
 }
 
