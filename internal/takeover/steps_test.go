@@ -110,7 +110,8 @@ func newScene(t *testing.T, paused bool) *scene {
 	}).Build()
 	vms := &fakeVMs{}
 	return &scene{vms: vms, t: t, Takeover: &Takeover{
-		Target: newTarget(), System: MachineControllerManager(), Management: api, Old: api, Nodes: api, OldNamespace: "old", VMs: vms, Stopped: true,
+		Target: newTarget(), System: MachineControllerManager(), Management: api, Old: api, Nodes: api, OldNamespace: "old",
+		VMs: vms, Stopped: true,
 	}}
 }
 
