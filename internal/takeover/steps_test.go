@@ -4,6 +4,7 @@ package takeover
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -150,14 +151,13 @@ func (s *scene) tagged(instance, token string) {
 }
 
 // old makes a Machine of the other system.
-func (s *scene) old(namespace, name string) *unstructured.Unstructured {
+func (s *scene) old(namespace, name string) {
 	s.t.Helper()
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(mcmAPI.WithKind("Machine"))
 	o.SetNamespace(namespace)
 	o.SetName(name)
 	s.create(o)
-	return o
 }
 
 func (s *scene) context() context.Context {
@@ -241,20 +241,19 @@ func TestBegunCommit(t *testing.T) {
 		t.Parallel()
 		g, s := NewWithT(t), newScene(t, false)
 		s.taken("now", "i-1", ptr.To(nameKey))
-		old := s.old("old", "now")
-		old.SetFinalizers([]string{"of-another"}) // which the commit waits for
-		g.Expect(s.Old.Update(t.Context(), old)).To(Succeed())
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		g.Expect(s.Commit(ctx, &Plan{})).To(MatchError(ContainSubstring("is deleted")))
+		s.old("old", "now")
+		s.Old = interceptor.NewClient(s.Management.(client.WithWatch), interceptor.Funcs{
+			Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+				return errors.New("killed")
+			},
+		})
+		g.Expect(s.Commit(s.context(), &Plan{})).To(MatchError(ContainSubstring("killed")))
 		g.Expect(s.next()).To(Equal(begun))
 		g.Expect(s.Rollback(s.context())).To(MatchError(begun))
 		_, err := s.Stage(s.context(), &Plan{Pools: make([]Pool, 1)})
 		g.Expect(err).To(MatchError(begun))
 		g.Expect(s.vms.ids()).To(ConsistOf("i-1"))
-		g.Expect(s.Old.Get(t.Context(), client.ObjectKeyFromObject(old), old)).To(Succeed())
-		old.SetFinalizers(nil)
-		g.Expect(s.Old.Update(t.Context(), old)).To(Succeed())
+		s.Old = s.Management
 		g.Expect(s.Commit(s.context(), &Plan{})).To(Succeed())
 		g.Expect(s.next()).To(Equal("it is complete"))
 		g.Expect(s.Rollback(s.context())).To(Succeed(), "nothing is staged")
