@@ -5,6 +5,7 @@ package conformance
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
@@ -162,15 +163,12 @@ func (s *suite) context() {
 // endDuring ends the context while a call hangs, by cancellation and by deadline.
 func (s *suite) endDuring(name string, method func(context.Context) error) {
 	for _, class := range []cloud.Class{cloud.ClassCreate, cloud.ClassDelete, cloud.ClassRead} {
-		for how, giveUp := range map[string]func(cancel func()){
-			"canceled": func(cancel func()) { cancel() },
-			"deadline": func(func()) {},
+		for how, begin := range map[string]func(context.Context) (context.Context, context.CancelFunc){
+			"canceled": context.WithCancel,
+			"deadline": withExpiry,
 		} {
-			ctx, cancel := context.WithCancel(s.Context())
-			if how == "deadline" {
-				ctx, cancel = context.WithTimeout(s.Context(), time.Second)
-			}
-			end := s.net.inject(fault{class: class, do: hang, giveUp: func() { giveUp(cancel) }})
+			ctx, end := begin(s.Context())
+			happened := s.net.inject(fault{class: class, do: hang, giveUp: end})
 			done := make(chan error, 1)
 			go func() { done <- method(ctx) }()
 			var err error
@@ -179,10 +177,35 @@ func (s *suite) endDuring(name string, method func(context.Context) error) {
 			case <-time.After(s.Timeout):
 				s.Fatalf("%s does not return after its context was %s", name, how)
 			}
-			cancel()
-			if end() && cloud.CodeOf(err) != cloud.Unavailable {
+			end()
+			if happened() && cloud.CodeOf(err) != cloud.Unavailable {
 				s.Errorf("%s, %s during a call: got %v, want Unavailable", name, how, err)
 			}
 		}
+	}
+}
+
+// withExpiry returns a context whose deadline passes when the function is called: a real deadline
+// passes between two calls on a slow computer.
+func withExpiry(parent context.Context) (context.Context, context.CancelFunc) {
+	done := make(chan struct{})
+	return expiry{parent, done, time.Now().Add(time.Hour)}, sync.OnceFunc(func() { close(done) })
+}
+
+type expiry struct {
+	context.Context
+	done     chan struct{}
+	deadline time.Time
+}
+
+func (e expiry) Deadline() (time.Time, bool) { return e.deadline, true }
+func (e expiry) Done() <-chan struct{}       { return e.done }
+
+func (e expiry) Err() error {
+	select {
+	case <-e.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
 	}
 }

@@ -125,7 +125,7 @@ func (s *suite) createInProgress() {
 	s.wantOne(req.Token, made.ID)
 }
 
-// callTime bounds a call in deadConnection.
+// callTime bounds the call that a dead connection may lose.
 const callTime = 3 * time.Second
 
 // deadConnection makes the network swallow all data on the open connections. Only one call may be
@@ -148,18 +148,18 @@ func (s *suite) deadConnection() {
 	through := *s
 	through.net = &network{shared: mortal, t: s.T, calls: map[cloud.Class]int{}}
 	driver := through.newDriver(s.Credentials)
-	list := func() error {
-		ctx, cancel := context.WithTimeout(s.Context(), callTime)
+	list := func(limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(s.Context(), limit)
 		defer cancel()
 		_, err := driver.List(ctx)
 		return err
 	}
-	s.eventually("List succeeds", func() bool { return list() == nil })
+	s.eventually("List succeeds", func() bool { return list(s.Timeout) == nil })
 	lines.cut()
-	if err := list(); err != nil {
+	if err := list(callTime); err != nil {
 		s.wantCode(err, cloud.Unavailable, cloud.Unknown)
 	}
-	if err := list(); err != nil {
+	if err := list(s.Timeout); err != nil {
 		s.Errorf("the call after the lost one: %v", err)
 	}
 }

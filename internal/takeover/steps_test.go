@@ -161,7 +161,7 @@ func (s *scene) old(namespace, name string) {
 }
 
 func (s *scene) context() context.Context {
-	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Minute)
 	s.t.Cleanup(cancel)
 	return ctx
 }

@@ -143,7 +143,7 @@ func TestJoinByKubeadm(t *testing.T) {
 			disk.Files[authorityFile] = userdata.File{Content: []byte("an authority")}
 		}, "FileAvailable--etc-kubernetes-pki-ca.crt"},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // kubeadm tries another authority until then
 		_, _, err := joinByDrover(ctx, t, a, "", c.change)
 		if cancel(); err == nil || !strings.Contains(err.Error(), c.words) {
 			t.Errorf("%s: %v", name, err)
