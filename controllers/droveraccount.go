@@ -235,7 +235,8 @@ func (r *DroverAccountReconciler) connect(ctx context.Context, account *infrav1.
 	known, _ := r.lastEnqueued.Load(key)
 	refusedSince := cloud.CodeOf(live.Inventory().Err) == cloud.Unauthorized
 	if !account.DeletionTimestamp.IsZero() && known == (accountSnapshot{live, true}) && !refusedSince {
-		// Each deleted machine brings the account here: one proof is enough until the credentials are refused.
+		// Each deleted machine brings the account here: one proof is enough until the credentials
+		// are refused.
 		return reconcile.Result{}, r.report(ctx, account, live)
 	}
 	info, err := live.Probe(ctx)

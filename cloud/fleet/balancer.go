@@ -12,8 +12,8 @@ import (
 
 // EnsureBalancer returns the load balancer, as last seen. If it does not exist, is not as requested,
 // or has failed before its address was recorded, it takes one step towards that; otherwise it calls
-// nothing. OnMachines reports changes of the token, as for a machine. Apart from the errors of Balancer.EnsureBalancer, it
-// returns
+// nothing. OnMachines reports changes of the token, as for a machine. Apart from the errors of
+// Balancer.EnsureBalancer, it returns
 //   - InvalidSpec if the account's cloud has no load balancers,
 //   - *Queued, without a call, if a balancer is to be made and the account's creates already hold
 //     as many workers as they may,

@@ -40,6 +40,15 @@ func (v *vcsim) own() []cloud.Reference {
 	return refs
 }
 
+// recorded is own for machines whose provider IDs are recorded.
+func (v *vcsim) recorded() []cloud.Reference {
+	refs := v.own()
+	for i := range refs {
+		refs[i].ProviderID = providerID(identityOf(refs[i].Token))
+	}
+	return refs
+}
+
 // TestPages: more machines than one answer holds are read completely or not at all.
 func TestPages(t *testing.T) {
 	g := NewWithT(t)
@@ -122,10 +131,7 @@ func TestUntagged(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%t", name, listed), func(t *testing.T) {
 				g := NewWithT(t)
 				v := start(t, 6)
-				refs := v.own()
-				for i := range refs {
-					refs[i].ProviderID = providerID(identityOf(refs[i].Token))
-				}
+				refs := v.recorded()
 				m := v.with(cloud.TagToken, "m-3")[0]
 				i := slices.IndexFunc(refs, func(ref cloud.Reference) bool { return ref.Token == "m-3" })
 				tag := func(token, owner string) {
@@ -179,10 +185,7 @@ func TestUntagged(t *testing.T) {
 func TestUntaggedCopy(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 7)
-	refs := v.own()
-	for i := range refs {
-		refs[i].ProviderID = providerID(identityOf(refs[i].Token))
-	}
+	refs := v.recorded()
 	copied := v.with(cloud.TagToken, "m-6")[0]
 	v.Context.WithLock(copied, func() {
 		copied.Config.ExtraConfig, copied.Config.InstanceUuid = nil, identityOf("m-3")

@@ -73,8 +73,8 @@ func TestControlPlane(t *testing.T) {
 }
 
 // dress changes the flavor to what the guests of this site need: a control plane with the mirror, a
-// network for Pods, and time, and health checks that replace no guest because it is slow. The
-// addons would need more images.
+// network for Pods, keys that cost little, and time, and health checks that replace no guest
+// because it is slow. The addons would need more images.
 func (m *mirror) dress(o *unstructured.Unstructured) error {
 	if o.GetKind() == "MachineHealthCheck" {
 		return unstructured.SetNestedField(o.Object, map[string]any{"nodeStartupTimeoutSeconds": int64(0)}, "spec", "checks")
