@@ -70,6 +70,7 @@ func logIn(t testing.TB, name string) *tenant {
 	g := NewWithT(t)
 	provider, err := openstack.AuthenticatedClient(t.Context(), gophercloud.AuthOptions{
 		IdentityEndpoint: keystone, Username: name, Password: name, TenantName: name, DomainID: "default",
+		AllowReauth: true, // on a busy computer, a test takes longer than a token lives
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	who := &tenant{t: t, name: name, provider: provider}
