@@ -241,13 +241,16 @@ type Request struct {
 	Spec *infrav1.DroverMachineFields
 }
 
-// Reference finds what belongs to one machine.
+// Reference finds what belongs to one machine or load balancer.
 type Reference struct {
 	// Token is the DroverMachine's. OwnershipID is its DroverCluster's; empty if that is gone, and
 	// then the token decides alone.
 	Token, OwnershipID string
 	// ProviderID is the DroverMachine's; empty if the creation was not recorded.
 	ProviderID string
+	// Balancer is true for a load balancer whose creation was recorded. A driver looks for it by more
+	// than its tags: without them, or where the account may not read it, it is not gone.
+	Balancer bool
 }
 
 // Kind of a Resource.

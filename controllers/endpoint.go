@@ -98,7 +98,9 @@ type endpointScope struct {
 }
 
 func (s *endpointScope) reference() cloud.Reference {
-	return cloud.Reference{Token: s.Spec.Creation.LoadBalancerToken, OwnershipID: s.Spec.Creation.OwnershipID}
+	return cloud.Reference{
+		Token: s.Spec.Creation.LoadBalancerToken, OwnershipID: s.Spec.Creation.OwnershipID, Balancer: s.isRecorded(),
+	}
 }
 
 // isRecorded reports whether the load balancer is known to have been created, or the virtual IP to
@@ -342,7 +344,7 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 			s.Spec.Endpoint.LoadBalancer.AccountRef.Name, hint))
 		return reconcile.Result{}, nil
 	}
-	deletion := s.account.DeleteBalancer(s.reference(), s.isRecorded(), s.DeletionTimestamp.Time)
+	deletion := s.account.DeleteBalancer(s.reference(), s.DeletionTimestamp.Time)
 	switch {
 	case deletion.Gone:
 		s.account.Forget(s.Spec.Creation.LoadBalancerToken)

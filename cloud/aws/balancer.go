@@ -48,6 +48,9 @@ const (
 	dependencyViolation   = "DependencyViolation"
 )
 
+// groupName is EC2's filter of security groups by their name.
+const groupName = "group-name"
+
 // balancer is what the driver knows of a load balancer. IDs and ARNs are "" for a part that is not
 // there, or not known.
 type balancer struct {
@@ -399,9 +402,14 @@ func (d *driver) balancersOf(ctx context.Context, wanted map[string]bool) (all [
 }
 
 // readBalancers reads all parts that have one of the tokens. It looks by name for those that the
-// driver knows, even if their security group is not there.
+// driver knows, even if their security group is not there. A part that has the name, and no tags,
+// is a Conflict: it is not gone.
 func (d *driver) readBalancers(ctx context.Context, wanted map[string]bool) (found []balancer, err error) {
-	groups, err := d.groupsOf(ctx, tokens(wanted)...)
+	var names []string
+	for _, token := range slices.Sorted(maps.Keys(wanted)) {
+		names = append(names, nameOf(token))
+	}
+	groups, err := d.groupsOf(ctx, filter(groupName, names...))
 	if err != nil {
 		return nil, err
 	}
@@ -424,7 +432,8 @@ func (d *driver) readBalancers(ctx context.Context, wanted map[string]bool) (fou
 	return found, nil
 }
 
-// groupsOf returns the security groups of load balancers that match the filters.
+// groupsOf returns the security groups of load balancers that match the filters. One that has a
+// name which the filters ask for, and no tags, is a Conflict.
 func (d *driver) groupsOf(ctx context.Context, filters ...types.Filter) (all []balancer, err error) {
 	answer, err := d.ec2.DescribeSecurityGroups(ctx, &ec2.DescribeSecurityGroupsInput{Filters: filters})
 	if err != nil {
@@ -432,8 +441,14 @@ func (d *driver) groupsOf(ctx context.Context, filters ...types.Filter) (all []b
 	}
 	for _, group := range answer.SecurityGroups {
 		b := balancer{group: aws.ToString(group.GroupId)}
-		if b.owner, b.token = tagsOf(group.Tags); b.owner != "" && aws.ToString(group.GroupName) == nameOf(b.token) {
+		b.owner, b.token = tagsOf(group.Tags)
+		switch name := aws.ToString(group.GroupName); {
+		case b.owner != "" && name == nameOf(b.token):
 			all = append(all, b)
+		case (b.token == "" || b.owner == "") && slices.ContainsFunc(filters, func(f types.Filter) bool {
+			return aws.ToString(f.Name) == groupName && slices.Contains(f.Values, name)
+		}):
+			return nil, untagged("security group "+b.group, name)
 		}
 	}
 	return all, nil
@@ -480,7 +495,13 @@ func (d *driver) readParts(ctx context.Context, b *balancer) error {
 	return nil
 }
 
-// checkTags drops the parts that do not have the token.
+// untagged is the error for a part of a load balancer without its tags.
+func untagged(part, name string) error {
+	return cloud.Errorf(cloud.Conflict, "%s of load balancer %s exists without its tags %s and %s: set them again, or delete it", part, name,
+		cloud.TagToken, cloud.TagOwnership)
+}
+
+// checkTags drops the parts that have another token.
 func (d *driver) checkTags(ctx context.Context, b *balancer) error {
 	var arns []string
 	for _, arn := range []string{b.loadBalancer, b.targetGroup} {
@@ -497,11 +518,12 @@ func (d *driver) checkTags(ctx context.Context, b *balancer) error {
 	}
 	ours := map[string]bool{}
 	for _, of := range answer.TagDescriptions {
-		for _, tag := range of.Tags {
-			if aws.ToString(tag.Key) == cloud.TagToken && aws.ToString(tag.Value) == b.token {
-				ours[aws.ToString(of.ResourceArn)] = true
-			}
+		arn := aws.ToString(of.ResourceArn)
+		at := slices.IndexFunc(of.Tags, func(tag elbtypes.Tag) bool { return aws.ToString(tag.Key) == cloud.TagToken })
+		if at < 0 {
+			return untagged(arn, nameOf(b.token))
 		}
+		ours[arn] = aws.ToString(of.Tags[at].Value) == b.token
 	}
 	if !ours[b.loadBalancer] {
 		b.loadBalancer, b.address = "", ""

@@ -260,6 +260,38 @@ func TestForeignBalancer(t *testing.T) {
 	g.Expect(stub.Left(cloud.TagToken, "others")).To(HaveLen(1))
 }
 
+// TestBalancerWithoutTags: a load balancer is not gone because somebody took the tags off one of its
+// parts. A process that has not seen it finds it by its name.
+func TestBalancerWithoutTags(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		part func(balancer) string
+		key  string
+	}{
+		"load balancer":             {func(b balancer) string { return b.loadBalancer }, cloud.TagToken},
+		"target group":              {func(b balancer) string { return b.targetGroup }, cloud.TagToken},
+		"security group":            {func(b balancer) string { return b.group }, cloud.TagToken},
+		"owner of a security group": {func(b balancer) string { return b.group }, cloud.TagOwnership},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g, ctx := NewWithT(t), t.Context()
+			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+			first := connect(t, stub, nil)
+			_, err := first.EnsureBalancer(ctx, balancerRequest("10.0.0.1"))
+			g.Expect(err).NotTo(HaveOccurred())
+			part := test.part(first.balancers.get("balancer"))
+			stub.UntagBalancer(part, test.key)
+			d, recorded := connect(t, stub, nil), cloud.Reference{Token: "balancer", OwnershipID: "owner", Balancer: true}
+			_, err = d.Describe(ctx, []cloud.Reference{recorded})
+			g.Expect(code(err)).To(Equal(cloud.Conflict), "%v", err)
+			g.Expect(err).To(MatchError(ContainSubstring(part)))
+			recorded.Token = "another"
+			g.Expect(d.Describe(ctx, []cloud.Reference{recorded})).To(BeEmpty())
+		})
+	}
+}
+
 // TestBalancerThatStays: what keeps a load balancer itself is an error at once, which says what to do.
 func TestBalancerThatStays(t *testing.T) {
 	t.Parallel()

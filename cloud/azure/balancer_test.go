@@ -405,7 +405,7 @@ func TestBalancerHealth(t *testing.T) {
 		return all
 	}
 	g.Expect(healthy()).To(Equal([]bool{false, false}), "Azure has not said anything yet")
-	g.Eventually(healthy).Should(Equal([]bool{true, true}))
+	g.Eventually(healthy, "1m").Should(Equal([]bool{true, true}))
 	asked := stub.Calls()["POST loadBalancers/loadBalancingRules/health"]
 	g.Expect(asked).To(Equal(1), "one question, until it is answered")
 

@@ -276,6 +276,9 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 		if ref.Token != "" {
 			wanted[ref.Token] = true
 		}
+		if ref.Balancer {
+			d.balancers.get(ref.Token)
+		}
 	}
 	if len(wanted) == 0 {
 		return nil, nil

@@ -227,7 +227,7 @@ type brokenBody struct{}
 
 func (brokenBody) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// hang sends nothing, and gives up or waits for the deadline.
+// hang sends nothing, ends the caller's context, and waits until the call's own has ended.
 func hang(req *http.Request, _ func() (*http.Response, error), giveUp func()) (*http.Response, error) {
 	closeBody(req)
 	giveUp()

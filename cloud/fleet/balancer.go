@@ -58,13 +58,13 @@ func (a *Account) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest)
 }
 
 // DeleteBalancer starts the deletion of a load balancer and all its parts, and returns its
-// progress, as Delete does for a machine. isRecorded is true if the balancer is known to have been
-// made: then the deletion need not wait for a create without an answer.
-func (s *accountState) DeleteBalancer(ref cloud.Reference, isRecorded bool, asked time.Time) Deletion {
+// progress, as Delete does for a machine. That of one whose creation was recorded need not wait for
+// a create without an answer.
+func (s *accountState) DeleteBalancer(ref cloud.Reference, asked time.Time) Deletion {
 	if err := checkToken(ref.Token); err != nil {
 		return Deletion{Err: err}
 	}
-	if isRecorded {
+	if ref.Balancer {
 		s.inventory.locked(func(time.Time) { s.inventory.records.machine(ref.Token).creation = recorded })
 	}
 	return s.Delete(ref, asked)
@@ -82,7 +82,7 @@ func (r *records) findBalancer(req cloud.BalancerRequest, now time.Time) (*cloud
 	if m.phase >= deleting {
 		return nil, cloud.Errorf(cloud.Conflict, "load balancer of %s/%s: it is being deleted", req.Namespace, req.Name)
 	}
-	r.track(m, cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID})
+	r.track(m, cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID, Balancer: req.Recorded})
 	own, err := ownOf(m.resources(), req.Token, req.OwnershipID)
 	if err != nil {
 		return nil, err

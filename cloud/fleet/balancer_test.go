@@ -108,7 +108,7 @@ func TestBalancerAfterLostAnswer(t *testing.T) {
 		_, _ = a.EnsureBalancer(t.Context(), balancerRequest("late", false))
 		c.setFault(nil)
 		ref := cloud.Reference{Token: "late", OwnershipID: "own"}
-		until(t, 5*time.Minute, "the late balancer is deleted", func() bool { return a.DeleteBalancer(ref, false, time.Now()).Gone })
+		until(t, 5*time.Minute, "the late balancer is deleted", func() bool { return a.DeleteBalancer(ref, time.Now()).Gone })
 		if c.made["late"] == nil || len(c.alive("late")) > 0 {
 			t.Errorf("made: %v, left: %v", c.made["late"] != nil, c.alive("late"))
 		}
@@ -124,14 +124,19 @@ func TestBalancerDeletion(t *testing.T) {
 		if _, err := a.EnsureBalancer(t.Context(), balancerRequest("b", false)); err != nil {
 			t.Fatal(err)
 		}
-		ref := cloud.Reference{Token: "b", OwnershipID: "own"}
-		a.DeleteBalancer(ref, true, time.Now())
+		ref := cloud.Reference{Token: "b", OwnershipID: "own", Balancer: true}
+		a.DeleteBalancer(ref, time.Now())
 		if _, err := a.EnsureBalancer(t.Context(), balancerRequest("b", true)); cloud.CodeOf(err) != cloud.Conflict {
 			t.Errorf("got %v, want Conflict", err)
 		}
-		took := until(t, time.Minute, "the balancer is gone", func() bool { return a.DeleteBalancer(ref, true, time.Now()).Gone })
+		took := until(t, time.Minute, "the balancer is gone", func() bool { return a.DeleteBalancer(ref, time.Now()).Gone })
 		if took > 15*time.Second || c.count("terminate") != 1 || len(c.alive("b")) > 0 {
 			t.Errorf("took %s and %d calls, %v is left", took, c.count("terminate"), c.alive("b"))
+		}
+		for _, call := range c.calls {
+			if call.op == "describe" && !call.recorded {
+				t.Error("the driver was not told that the balancer was made")
+			}
 		}
 	})
 }

@@ -73,6 +73,8 @@ type testCall struct {
 	size int
 	zone string
 	code string
+
+	recorded bool // of a balancer
 }
 
 type testResource struct {
@@ -189,7 +191,7 @@ func (c *testCloud) serve(w http.ResponseWriter, req *http.Request) {
 	op := strings.TrimPrefix(req.URL.Path, "/")
 	c.mu.Lock()
 	f := c.admit(op, req, in)
-	call := testCall{op: op, at: time.Now(), size: len(in.Tokens) + len(in.IDs), zone: in.Zone, code: f.code}
+	call := testCall{op: op, at: time.Now(), size: len(in.Tokens) + len(in.IDs), zone: in.Zone, recorded: in.Recorded, code: f.code}
 	if f.cut && f.late > 0 {
 		c.calls = append(c.calls, call)
 		c.mu.Unlock()

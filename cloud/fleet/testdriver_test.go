@@ -103,7 +103,7 @@ func (d *testDriver) List(ctx context.Context) (all []cloud.Resource, err error)
 func (d *testDriver) Describe(ctx context.Context, refs []cloud.Reference) (all []cloud.Resource, err error) {
 	var in wireRequest
 	for _, r := range refs {
-		in.Tokens = append(in.Tokens, r.Token)
+		in.Tokens, in.Recorded = append(in.Tokens, r.Token), in.Recorded || r.Balancer
 	}
 	out, err := d.call(ctx, "describe", in)
 	for _, r := range out.Resources {

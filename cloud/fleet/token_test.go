@@ -25,7 +25,7 @@ func TestWithoutTokenNothingIsSelected(t *testing.T) {
 			if d := a.Delete(ref, time.Now()); d.Gone || cloud.CodeOf(d.Err) != cloud.InvalidSpec {
 				t.Errorf("Delete: %+v", d)
 			}
-			if d := a.DeleteBalancer(ref, true, time.Now()); d.Gone || cloud.CodeOf(d.Err) != cloud.InvalidSpec {
+			if d := a.DeleteBalancer(cloud.Reference{OwnershipID: ref.OwnershipID, Balancer: true}, time.Now()); d.Gone || cloud.CodeOf(d.Err) != cloud.InvalidSpec {
 				t.Errorf("DeleteBalancer: %+v", d)
 			}
 			if o := a.Observe(ref, true); o.Instance != nil || o.Gone {

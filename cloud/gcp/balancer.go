@@ -547,6 +547,23 @@ func (d *driver) balancersOf(ctx context.Context, tokens map[string]bool) ([]clo
 	return balancerResources(found), err
 }
 
+// checkUntagged returns Conflict for a health check that has the name of one of the load balancers,
+// and no tags in its description. It is the first part to come and the last to go.
+func checkUntagged(checks []part, tokens map[string]bool) error {
+	names := map[string]bool{}
+	for token := range tokens {
+		names[partName(token)] = true
+	}
+	for i := range checks {
+		c := &checks[i]
+		if names[c.Name] && (c.tag(cloud.TagToken) == "" || c.tag(cloud.TagOwnership) == "") {
+			return cloud.Errorf(cloud.Conflict, "health check %s exists without %s and %s in its description: write them again, or delete the load balancer that it belongs to",
+				c.Name, cloud.TagToken, cloud.TagOwnership)
+		}
+	}
+	return nil
+}
+
 func balancerResources(found []balancer) (all []cloud.Resource) {
 	for i := range found {
 		all = append(all, found[i].resource())
@@ -558,7 +575,9 @@ func balancerResources(found []balancer) (all []cloud.Resource) {
 // nil: any.
 func (d *driver) readBalancers(ctx context.Context, filter string, tokens map[string]bool) (found []balancer, err error) {
 	checks, err := listGlobal[part](ctx, d, "ListHealthChecks", healthChecks, filter)
-	err = d.balancers.MayRead(err)
+	if err = d.balancers.MayRead(err); err == nil {
+		err = checkUntagged(checks, tokens)
+	}
 	checks = slices.DeleteFunc(checks, func(p part) bool {
 		token, owner := p.tag(cloud.TagToken), p.tag(cloud.TagOwnership)
 		return owner == "" || !p.isOf(token, owner) || tokens != nil && !tokens[token]

@@ -252,6 +252,9 @@ func TestBalancerWithoutRole(t *testing.T) {
 		g.Expect(d.List(ctx)).To(BeEmpty())
 	}
 	g.Expect(stub.Calls()["GET healthChecks"]).To(Equal(2), "a listing does not ask again")
+	recorded := []cloud.Reference{{Token: "recorded", OwnershipID: "owner", Balancer: true}}
+	_, err := connect(t, stub).Describe(ctx, recorded)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized), "what was made may be there: %v", err)
 	undo()
 	balanced(t, d, balancerRequest())
 	defer stub.Inject(gcpstub.Fault{Operation: "GET healthChecks", Status: 403, Reason: "forbidden"})()
@@ -353,6 +356,24 @@ func TestForeignParts(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
 	d.Delete(ctx, []cloud.Resource{{Kind: cloud.KindBalancer, ID: partName("balancer"), Token: "balancer", OwnershipID: "owner"}})
 	g.Expect(stub.Left(cloud.TagToken, "others")).To(HaveLen(1))
+}
+
+// TestBalancerWithoutTags: a load balancer whose tags somebody deleted from the description of its
+// health check is not gone.
+func TestBalancerWithoutTags(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := start(t, gcpstub.Options{})
+	d := connect(t, stub)
+	others := d.partBody(balancerRequest(), healthChecks, nil).(*healthCheck)
+	others.Description = cloud.TagOwnership + "=owner"
+	_, err := d.change(ctx, request{op: "CreateHealthCheck", method: http.MethodPost, path: healthChecks.path,
+		query: url.Values{"requestId": {requestID(cloud.Request{Token: "others"}, "", 0)}}, in: others})
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = connect(t, stub).Describe(ctx, balancerRef)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
+	g.Expect(err).To(MatchError(ContainSubstring(partName("balancer"))))
+	g.Expect(connect(t, stub).Describe(ctx, []cloud.Reference{{Token: "another", OwnershipID: "owner"}})).To(BeEmpty())
 }
 
 // TestBalancerDeletedEarly: a load balancer that is deleted while a create has no answer leaves

@@ -362,6 +362,9 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 			wanted[ref.Token] = true
 			nameless[ref.Token] = ref.ProviderID == ""
 		}
+		if ref.Balancer {
+			d.balancers.put(d.balancers.get(ref.Token, ref.OwnershipID))
+		}
 	}
 	if len(wanted) == 0 {
 		return nil, nil

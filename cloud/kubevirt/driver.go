@@ -266,6 +266,9 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 		if tokens = append(tokens, ref.Token); ref.ProviderID == "" {
 			unrecorded = append(unrecorded, ref.Token)
 		}
+		if ref.Balancer {
+			d.balancers.put(ref.Token, nil)
+		}
 	}
 	if len(tokens) == 0 {
 		return nil, nil

@@ -606,11 +606,17 @@ func TestBalancerWithoutLabels(t *testing.T) {
 		g.Expect(err).To(MatchError(ContainSubstring("lb-token-1")))
 		g.Expect(asked).To(Equal(n + 1))
 	}
+	d.balancers.Forget("token-1") // as after a restart
+	recorded := []cloud.Reference{refs[0], {Token: "token-1", OwnershipID: "blue", Balancer: true}}
+	_, err := d.Describe(t.Context(), recorded)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
+	g.Expect(asked).To(Equal(3))
 	service = nil
 	for range 2 {
 		g.Expect(d.Describe(t.Context(), refs)).To(BeEmpty())
-		g.Expect(asked).To(Equal(3), "it is gone, and forgotten")
+		g.Expect(asked).To(Equal(4), "it is gone, and forgotten")
 	}
+	g.Expect(d.Describe(t.Context(), recorded)).To(BeEmpty())
 }
 
 // TestDeleteConflict: a delete is done if another object has the name by now. A webhook's refusal

@@ -38,7 +38,7 @@ func (d *driver) checkAbsent(ctx context.Context, refs []cloud.Reference, found 
 		case ref.Token == "" || hasServer[ref.Token] || d.deleted.Has(id):
 		case id != "":
 			recorded = append(recorded, ref)
-		case !hasAny[ref.Token]:
+		case !hasAny[ref.Token] && !ref.Balancer:
 			recordless = append(recordless, ref.Token)
 		}
 	}

@@ -19,8 +19,9 @@ import (
 
 // A load balancer of Octavia is made by one call, with its listener, pool, health monitor and
 // members. Octavia has no client token, and names need not be unique. So a load balancer is found
-// by its tags, and EnsureBalancer makes none while an earlier create may still take effect, as
-// Ensure does for servers. A floating IP is made after it, and deleted before it.
+// by its tags, and known by its description if somebody took these off. EnsureBalancer makes none
+// while an earlier create may still take effect, as Ensure does for servers. A floating IP is made
+// after it, and deleted before it.
 
 // Health checks of the API servers: a target is unhealthy 20 seconds after its last good answer.
 // Octavia does not verify the certificate.
@@ -45,6 +46,7 @@ const busy = 5 * time.Second
 // reads, and its members and floating IP, which other calls return.
 type loadBalancer struct {
 	ID           string   `json:"id"`
+	Description  string   `json:"description"` // the portName
 	Address      string   `json:"vip_address"`
 	PortID       string   `json:"vip_port_id"` // Neutron's
 	Provisioning string   `json:"provisioning_status"`
@@ -83,6 +85,9 @@ func (b *loadBalancer) isBusy() bool { return strings.HasPrefix(b.Provisioning, 
 
 // isGoing reports whether the load balancer is being deleted.
 func (b *loadBalancer) isGoing() bool { return b.Provisioning == "PENDING_DELETE" }
+
+// isDeleted reports whether the load balancer is gone: Octavia shows it for a while.
+func (b *loadBalancer) isDeleted() bool { return b.Provisioning == "DELETED" }
 
 func (b *loadBalancer) isComplete() bool { return len(b.Listeners) > 0 && len(b.Pools) > 0 }
 
@@ -177,14 +182,32 @@ func (d *driver) replaceBalancer(ctx context.Context, b *loadBalancer, mine *cre
 func (d *driver) findBalancer(ctx context.Context, req cloud.BalancerRequest) (*loadBalancer, error) {
 	found, err := d.readBalancers(ctx, url.Values{"tags": {cloud.TagToken + "=" + req.Token}}, nil)
 	switch {
-	case err != nil || len(found) == 0:
+	case err != nil:
 		return nil, err
+	case len(found) == 0:
+		return nil, d.checkUntagged(ctx, req.Token)
 	case len(found) > 1:
 		return nil, cloud.Errorf(cloud.Conflict, "load balancers %s and %s both have the token %s", found[0].ID, found[1].ID, req.Token)
 	case found[0].owner() != req.OwnershipID:
 		return nil, cloud.Errorf(cloud.Conflict, "load balancer %s has the token %s and belongs to another cluster", found[0].ID, req.Token)
 	}
 	return &found[0], nil
+}
+
+// checkUntagged returns Conflict if a load balancer has the token in its description, and not in
+// its tags: it is not gone.
+func (d *driver) checkUntagged(ctx context.Context, token string) error {
+	found, err := d.pagesOfBalancers(ctx, url.Values{"description": {portName(token)}}, nil)
+	if err != nil {
+		return err
+	}
+	for i := range found {
+		if b := &found[i]; b.Description == portName(token) && (b.token() != token || b.owner() == "") && !b.isDeleted() {
+			return cloud.Errorf(cloud.Conflict, "load balancer %s exists without its tags %s=%s and %s: set them again, or delete it", b.ID,
+				cloud.TagToken, token, cloud.TagOwnership)
+		}
+	}
+	return nil
 }
 
 // makeBalancer makes the load balancer, unless an earlier create may still take effect.
@@ -227,13 +250,14 @@ func (d *driver) makeBalancer(ctx context.Context, req cloud.BalancerRequest, mi
 // newBalancer is the body of "Create a Load Balancer" in Octavia's API reference, and so are the
 // types that follow.
 type newBalancer struct {
-	Name      string        `json:"name"`
-	SubnetID  string        `json:"vip_subnet_id"`
-	Provider  string        `json:"provider,omitempty"`
-	FlavorID  string        `json:"flavor_id,omitempty"`
-	Zone      string        `json:"availability_zone,omitempty"`
-	Tags      []string      `json:"tags"`
-	Listeners []newListener `json:"listeners"`
+	Name        string        `json:"name"`
+	Description string        `json:"description"`
+	SubnetID    string        `json:"vip_subnet_id"`
+	Provider    string        `json:"provider,omitempty"`
+	FlavorID    string        `json:"flavor_id,omitempty"`
+	Zone        string        `json:"availability_zone,omitempty"`
+	Tags        []string      `json:"tags"`
+	Listeners   []newListener `json:"listeners"`
 }
 
 type newListener struct {
@@ -278,7 +302,8 @@ func (d *driver) balancerBody(ctx context.Context, req cloud.BalancerRequest) (n
 		monitor.Type, monitor.Method, monitor.Path, monitor.Expected = "HTTPS", http.MethodGet, checkPath, "200"
 	}
 	body := newBalancer{
-		Name: name, SubnetID: subnet, Provider: spec.Provider, FlavorID: spec.FlavorID, Zone: spec.AvailabilityZone,
+		Name: name, Description: portName(req.Token), SubnetID: subnet,
+		Provider: spec.Provider, FlavorID: spec.FlavorID, Zone: spec.AvailabilityZone,
 		Tags: []string{
 			markerTag, cloud.TagOwnership + "=" + req.OwnershipID, cloud.TagToken + "=" + req.Token, balancerPort + strconv.Itoa(int(req.Port)),
 		},
@@ -384,6 +409,9 @@ func (d *driver) balancersByToken(ctx context.Context, refs []cloud.Reference) (
 	lost := map[string]cloud.Reference{} // by the description of its floating IPs
 	for _, ref := range refs {
 		if ref.Token != "" && ref.ProviderID == "" {
+			if ref.Balancer {
+				d.balancers.Put(ref.Token, struct{}{})
+			}
 			tags = append(tags, cloud.TagToken+"="+ref.Token)
 			if _, known := d.balancers.Get(ref.Token); known {
 				lost[portName(ref.Token)] = ref
@@ -399,6 +427,11 @@ func (d *driver) balancersByToken(ctx context.Context, refs []cloud.Reference) (
 	}
 	for _, r := range all {
 		delete(lost, portName(r.Token))
+	}
+	for _, ref := range lost {
+		if err := d.checkUntagged(ctx, ref.Token); err != nil {
+			return nil, err
+		}
 	}
 	left, err := d.describedAddresses(ctx, lost, func(f floatingIP) bool { return f.PortID == "" })
 	if err != nil {
@@ -431,22 +464,11 @@ func (d *driver) balancersOf(ctx context.Context, query url.Values, maxPages *in
 // readBalancers reads Drover's load balancers that match the query, with their members and floating
 // IPs.
 func (d *driver) readBalancers(ctx context.Context, query url.Values, maxPages *int) ([]loadBalancer, error) {
-	op := operation{"ListLoadBalancers", cloud.ClassRead, loadBalancers, http.MethodGet}
-	query.Set("project_id", d.account.ProjectID)
-	found, err := pages(ctx, d, op, maxPages, func(ctx context.Context, marker string, limit int) ([]loadBalancer, bool, error) {
-		var page struct {
-			LoadBalancers *[]loadBalancer `json:"loadbalancers"`
-			Links         []link          `json:"loadbalancers_links"`
-		}
-		if err := d.call(ctx, op, "loadbalancers?"+pageOf(marker, limit, query).Encode(), nil, &page); err != nil {
-			return nil, false, err
-		}
-		return completePage(op, page.LoadBalancers, page.Links)
-	}, func(b loadBalancer) string { return b.ID })
+	found, err := d.pagesOfBalancers(ctx, query, maxPages)
 	if err != nil {
 		return nil, err
 	}
-	found = slices.DeleteFunc(found, func(b loadBalancer) bool { return b.owner() == "" || b.token() == "" || b.Provisioning == "DELETED" })
+	found = slices.DeleteFunc(found, func(b loadBalancer) bool { return b.owner() == "" || b.token() == "" || b.isDeleted() })
 	var names []string
 	for i := range found {
 		b := &found[i]
@@ -471,6 +493,22 @@ func (d *driver) readBalancers(ctx context.Context, query url.Values, maxPages *
 		}
 	}
 	return found, err
+}
+
+// pagesOfBalancers reads the project's load balancers that match the query.
+func (d *driver) pagesOfBalancers(ctx context.Context, query url.Values, maxPages *int) ([]loadBalancer, error) {
+	op := operation{"ListLoadBalancers", cloud.ClassRead, loadBalancers, http.MethodGet}
+	query.Set("project_id", d.account.ProjectID)
+	return pages(ctx, d, op, maxPages, func(ctx context.Context, marker string, limit int) ([]loadBalancer, bool, error) {
+		var page struct {
+			LoadBalancers *[]loadBalancer `json:"loadbalancers"`
+			Links         []link          `json:"loadbalancers_links"`
+		}
+		if err := d.call(ctx, op, "loadbalancers?"+pageOf(marker, limit, query).Encode(), nil, &page); err != nil {
+			return nil, false, err
+		}
+		return completePage(op, page.LoadBalancers, page.Links)
+	}, func(b loadBalancer) string { return b.ID })
 }
 
 // members reads a pool's members. A pool that is gone has none.

@@ -103,7 +103,7 @@ func (o *octavia) answer(op string, req *http.Request) func() (*http.Response, e
 		pool := asked["listeners"].([]any)[0].(map[string]any)["default_pool"].(map[string]any)
 		o.setMembers(pool["members"].([]any))
 		o.there = map[string]any{
-			"id": balancerID, "name": asked["name"], "vip_address": "10.0.0.7", "vip_port_id": "2a22e552-a347-44fd-b530-1f2b1b2a6735",
+			"id": balancerID, "name": asked["name"], "description": asked["description"], "vip_address": "10.0.0.7", "vip_port_id": "2a22e552-a347-44fd-b530-1f2b1b2a6735",
 			"provisioning_status": "PENDING_CREATE",
 			"operating_status":    "OFFLINE", "created_at": "2026-11-26T04:15:37", "tags": asked["tags"],
 			"listeners": []any{map[string]any{"id": "l"}},
@@ -159,10 +159,13 @@ func (o *octavia) setMembers(all []any) {
 	}
 }
 
-// matches reports whether the load balancer has the tags of a listing: all of "tags", or one of
-// "tags-any".
+// matches reports whether the load balancer has the description of a listing, or its tags: all of
+// "tags", or one of "tags-any".
 func (o *octavia) matches(req *http.Request) bool {
 	q, has := req.URL.Query(), func(tag string) bool { return slices.Contains(o.there["tags"].([]any), any(tag)) }
+	if is := q.Get("description"); is != "" {
+		return o.there["description"] == is
+	}
 	if some := q.Get("tags-any"); some != "" {
 		return slices.ContainsFunc(strings.Split(some, ","), has)
 	}
@@ -199,7 +202,8 @@ func TestBalancer(t *testing.T) {
 			return r
 		}
 		var r cloud.Resource
-		g.Expect(during(func() { r = ensure() })).To(Equal([]string{"ListLoadBalancers", "CreateLoadBalancer"}))
+		g.Expect(during(func() { r = ensure() })).To(Equal([]string{"ListLoadBalancers", "ListLoadBalancers", "CreateLoadBalancer"}),
+			"by its tags, and by its description")
 		g.Expect(r).To(Equal(cloud.Resource{
 			Kind: cloud.KindBalancer, ID: balancerID, Token: req.Token, OwnershipID: req.OwnershipID, State: cloud.StatePending,
 			CreatedAt: time.Date(2026, 11, 26, 4, 15, 37, 0, time.UTC),
@@ -236,6 +240,42 @@ func TestBalancer(t *testing.T) {
 		g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(BeEmpty())
 		_, err = d.EnsureBalancer(t.Context(), req)
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
+		g.Expect(o.made).To(Equal(1))
+	})
+}
+
+// TestBalancerWithoutTags: a load balancer whose tags somebody took off is neither gone nor made
+// again, and is not deleted.
+func TestBalancerWithoutTags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		o := newOctavia(t)
+		req := balancerRequest("10.0.0.1")
+		_, err := connected(t, o).EnsureBalancer(t.Context(), req)
+		g.Expect(err).NotTo(HaveOccurred())
+		o.status("ACTIVE")
+		time.Sleep(time.Hour)
+		tags := o.there["tags"]
+		ref := cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID, Balancer: true}
+		for name, left := range map[string][]any{
+			"none": {}, "no owner": {cloud.TagToken + "=" + req.Token}, "another token": {cloud.TagToken + "=b", cloud.TagOwnership + "=o"},
+		} {
+			o.there["tags"] = left
+			d := connected(t, o) // after a restart
+			g.Expect(d.List(t.Context())).To(BeEmpty())
+			_, err = d.Describe(t.Context(), []cloud.Reference{ref})
+			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%s: %v", name, err)
+			g.Expect(err).To(MatchError(ContainSubstring(balancerID + " exists without its tags")))
+			for _, req.Recorded = range []bool{true, false} {
+				_, err = d.EnsureBalancer(t.Context(), req)
+				g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%s: %v", name, err)
+			}
+		}
+		o.there["tags"] = tags
+		d := connected(t, o)
+		g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(HaveLen(1))
+		o.status("DELETED")
+		g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(BeEmpty())
 		g.Expect(o.made).To(Equal(1))
 	})
 }
@@ -332,7 +372,8 @@ func TestBalancerBody(t *testing.T) {
 			monitor := want.monitor
 			monitor.Name, monitor.Delay, monitor.Timeout, monitor.MaxRetries, monitor.MaxRetriesDown = name, 10, 5, 2, 2
 			expected, err := loadbalancers.CreateOpts{
-				Name: name, VipSubnetID: subnetOfBalancer, Provider: provider, FlavorID: "f", AvailabilityZone: "az-1",
+				Name: name, Description: portName(req.Token), VipSubnetID: subnetOfBalancer,
+				Provider: provider, FlavorID: "f", AvailabilityZone: "az-1",
 				Tags: []string{"drover", cloud.TagOwnership + "=owner-1", cloud.TagToken + "=" + req.Token, "drover-port=6443", "drover-floating-ip"},
 				Listeners: []listeners.CreateOpts{{Name: name, Protocol: listeners.ProtocolTCP, ProtocolPort: 6443, DefaultPool: &pools.CreateOpts{
 					Name: name, Protocol: pools.ProtocolTCP, LBMethod: want.method, Monitor: monitor,

@@ -384,11 +384,12 @@ func (r *ReachabilityReconciler) mark(ctx context.Context, infra *infrav1.Drover
 	return nil
 }
 
-// setCondition sets the condition if its reason changes, and emits an Event.
+// setCondition sets the condition if it changes, and emits an Event if its reason changes.
 func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav1.DroverCluster, status metav1.ConditionStatus, reason,
 	message string) error {
 	known := !conditions.IsUnknown(infra, infrav1.ClusterReachableCondition)
-	if conditions.GetReason(infra, infrav1.ClusterReachableCondition) == reason {
+	isSame := conditions.GetReason(infra, infrav1.ClusterReachableCondition) == reason
+	if isSame && conditions.GetMessage(infra, infrav1.ClusterReachableCondition) == message {
 		return nil
 	}
 	before := infra.DeepCopy()
@@ -400,6 +401,7 @@ func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav
 		return fmt.Errorf("setting the condition Reachable of Cluster %q to %s: %w", infra.Name, reason, err)
 	}
 	switch {
+	case isSame:
 	case status == metav1.ConditionFalse:
 		r.Log.Info("Froze the cluster", record.Cluster, clusterKey(infra), record.Reason, reason, record.Message, message)
 		r.Recorder.Eventf(infra, nil, corev1.EventTypeWarning, reason, "Freeze", "%s", message)

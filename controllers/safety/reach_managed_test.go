@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -121,5 +122,22 @@ func TestHandoverInAnOutage(t *testing.T) {
 		before := o.infra.ResourceVersion
 		o.lasts()
 		o.Expect(o.infra.ResourceVersion).To(Equal(before))
+	})
+}
+
+// TestConditionNamesTheNodes: the condition names the Nodes that have not reported now. An Event
+// says once that the cluster waits for them.
+func TestConditionNamesTheNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOutage(t, func(*infrav1.DroverCluster) {})
+		versions := map[string]bool{}
+		for _, message := range []string{"waiting for a and b", "waiting for b", "waiting for b"} {
+			o.Expect(o.r.setCondition(t.Context(), o.infra, metav1.ConditionFalse, infrav1.WaitingForNodesReason, message)).To(Succeed())
+			o.read()
+			o.Expect(conditions.GetMessage(o.infra, infrav1.ClusterReachableCondition)).To(Equal(message))
+			versions[o.infra.ResourceVersion] = true
+		}
+		o.Expect(versions).To(HaveLen(2), "nothing is written again")
+		o.Expect(o.r.Recorder.(*events.FakeRecorder).Events).To(HaveLen(1))
 	})
 }

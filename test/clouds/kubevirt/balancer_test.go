@@ -120,7 +120,7 @@ func TestBalancerTargets(t *testing.T) {
 	until(t, "the guest runs", func() bool { return a.state(vm) == cloud.StateRunning })
 	address := a.Observe(vm, true).Instance.Addresses[0].Address
 	req := balancerRequest(owner, clusterIP(), address)
-	ref := cloud.Reference{Token: req.Token, OwnershipID: owner}
+	ref := cloud.Reference{Token: req.Token, OwnershipID: owner, Balancer: true}
 	target := func(healthy bool) func() bool {
 		return func() bool {
 			b := a.Observe(ref, req.Recorded).Balancer
@@ -161,8 +161,8 @@ func TestBalancerTargets(t *testing.T) {
 	g.Eventually(func() cloud.Code { _, err := a.EnsureBalancer(t.Context(), req); return cloud.CodeOf(err) }, "1m",
 		"100ms").Should(Equal(cloud.NotFound), "it is lost")
 
-	a.DeleteBalancer(ref, true, time.Now())
-	until(t, "the rest is gone", func() bool { return a.DeleteBalancer(ref, true, time.Now()).Gone })
+	a.DeleteBalancer(ref, time.Now())
+	until(t, "the rest is gone", func() bool { return a.DeleteBalancer(ref, time.Now()).Gone })
 	a.Delete(vm, time.Now())
 	until(t, "the machine is gone", func() bool { return a.Delete(vm, time.Now()).Gone })
 	g.Expect(infra.left(t, owner)).To(BeEmpty())

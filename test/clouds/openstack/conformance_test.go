@@ -89,7 +89,7 @@ func TestConformance(t *testing.T) {
 			List:     2, // servers and ports
 			Describe: 2,
 			Delete:   5, // Nova has no batch
-			Balancer: 3, // the live read, the subnet, the load balancer
+			Balancer: 4, // the live reads by tags and by description, the subnet, the load balancer
 			Targets:  1,
 		},
 		Inject: map[cloud.Code]func(testing.TB) func(){

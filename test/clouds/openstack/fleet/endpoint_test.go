@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gophercloud/gophercloud/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,8 +22,8 @@ import (
 
 // TestEndpoint tests the life of a load balancer of Octavia: the cluster gets its floating IP, a
 // machine of the control plane becomes its member and stops being one, and with the cluster all its
-// parts go. Each part is made once. Nothing checks the members, because this Octavia starts no
-// amphorae: so none ever answers.
+// parts go, but not while somebody has taken its tags off. Each part is made once. Nothing checks
+// the members, because this Octavia starts no amphorae: so none ever answers.
 func TestEndpoint(t *testing.T) {
 	t.Parallel()
 	bare, objects := house.Bare(t, "endpoint")
@@ -60,7 +61,11 @@ func TestEndpoint(t *testing.T) {
 	s.Until("the machine is gone", scenario.Empty(s.Rig.Client, &clusterv1.MachineList{}, s.Namespace))
 	s.Until("Octavia has no member", s.members(infra))
 
+	lb := s.balancers(infra)[0]
+	s.tagBalancer(lb.ID, nil)
 	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, s.Cluster()))
+	s.Until("the load balancer without tags is not taken for gone", s.Endpoint(infrav1.CloudConflictReason))
+	s.tagBalancer(lb.ID, lb.Tags)
 	s.Until("the cluster is gone", scenario.Empty(s.Rig.Client, &infrav1.DroverClusterList{}, s.Namespace))
 	if left := s.balancers(infra); len(left) > 0 {
 		t.Errorf("%+v is left", left)
@@ -87,7 +92,21 @@ func TestEndpoint(t *testing.T) {
 // balancer is a load balancer in Octavia's API.
 type balancer struct {
 	ID    string
+	Tags  []string
 	Pools []struct{ ID string }
+}
+
+// tagBalancer replaces a load balancer's tags, as soon as Octavia lets anybody change it.
+func (s *stage) tagBalancer(id string, tags []string) {
+	s.Helper()
+	body := map[string]any{"loadbalancer": map[string]any{"tags": append([]string{}, tags...)}}
+	s.Until("Octavia has changed the tags", func(ctx context.Context) (string, error) {
+		err := s.OpenStack.Do(ctx, http.MethodPut, "load-balancer/lbaas/loadbalancers/"+id, body, nil)
+		if gophercloud.ResponseCodeIs(err, http.StatusConflict) {
+			return err.Error(), nil
+		}
+		return "", err
+	})
 }
 
 // balancers returns the load balancers of a cluster.
