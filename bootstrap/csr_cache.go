@@ -8,10 +8,12 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-io/drover/internal/budget"
 )
 
-// maxCachedRequest is the size, in bytes, up to which a request is cached whole. A kubelet's has
-// about 1 KiB, and 3 KiB with its certificate.
+// maxCachedRequest is the size in memory, in bytes, up to which a request is cached whole. A
+// kubelet's has about 1 KiB of content, and 3 KiB with its certificate.
 const maxCachedRequest = 16 << 10
 
 // SlimRequest is the transform of CertificateSigningRequests in the cache of a workload cluster.
@@ -25,7 +27,7 @@ func SlimRequest(object any) (any, error) {
 		return object, nil
 	}
 	request.ManagedFields = nil
-	small := isKubeletRequest(request) && request.Size() <= maxCachedRequest
+	small := isKubeletRequest(request) && budget.SizeOf(request) <= maxCachedRequest
 	if small && !isDecided(request) {
 		return request, nil
 	}

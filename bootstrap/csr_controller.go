@@ -30,6 +30,7 @@ import (
 
 	"github.com/drover-io/drover/bootstrap/csr"
 	"github.com/drover-io/drover/internal/conflict"
+	"github.com/drover-io/drover/internal/connection"
 	"github.com/drover-io/drover/internal/naming"
 	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/internal/record"
@@ -67,6 +68,8 @@ type CSRReconciler struct {
 	// APIServer returns the host in a Cluster's kubeconfig, which may be another than the Cluster's
 	// endpoint, or "" if none is known.
 	APIServer func(cluster client.ObjectKey) string
+	// Watches are those of all controllers in workload clusters. They end with their Cluster.
+	Watches *connection.Watches
 	// Recorder writes Events, on the Machine if it is known, or else on the Cluster.
 	Recorder events.EventRecorder
 	// Log gets one line for each decision.
@@ -171,7 +174,7 @@ func (r *CSRReconciler) watch(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	key := req.NamespacedName
 	watcher := clustercache.NewWatcher(clustercache.TypedWatcherOptions[*certificatesv1.CertificateSigningRequest, CSRRequest]{
 		Name:    "drover-csr",
-		Watcher: r.controller,
+		Watcher: connection.Until(r.Watches, key, "drover-csr", r.controller),
 		Kind:    &certificatesv1.CertificateSigningRequest{},
 		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(
 			func(_ context.Context, request *certificatesv1.CertificateSigningRequest) []CSRRequest {
@@ -184,7 +187,10 @@ func (r *CSRReconciler) watch(ctx context.Context, req ctrl.Request) (ctrl.Resul
 			}),
 		Predicates: []predicate.TypedPredicate[*certificatesv1.CertificateSigningRequest]{predicate.NewTypedPredicateFuncs(isKubeletRequest)},
 	})
-	err := r.ClusterCache.Watch(ctx, key, cacheKeeper{watcher, func(c cache.Cache) { r.caches.Store(key, c) }})
+	err := r.ClusterCache.Watch(ctx, key, cacheKeeper{watcher, func(c cache.Cache) {
+		r.caches.Store(key, c)
+		r.forgetReports(key) // it shows which requests there are now
+	}})
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
 		r.caches.Delete(key)
 		return ctrl.Result{}, nil
@@ -209,8 +215,13 @@ func (w cacheKeeper) Watch(c cache.Cache) error {
 
 // forget drops the state of a Cluster that is gone.
 func (r *CSRReconciler) forget(cluster client.ObjectKey) {
+	r.Watches.End(cluster)
 	r.caches.Delete(cluster)
 	r.services.Delete(cluster)
+	r.forgetReports(cluster)
+}
+
+func (r *CSRReconciler) forgetReports(cluster client.ObjectKey) {
 	r.reported.Range(func(key, _ any) bool {
 		if request, ok := key.(CSRRequest); ok && request.Cluster == cluster {
 			r.reported.Delete(key)

@@ -24,6 +24,9 @@ import (
 // serviceAge is how long the addresses of the Service "kubernetes" are cached.
 const serviceAge = 10 * time.Minute
 
+// maxServiceAddresses is how many of them are kept. A Service has two at most.
+const maxServiceAddresses = 4
+
 // apiService are the addresses of the Service "kubernetes" of a workload cluster.
 type apiService struct {
 	at        time.Time
@@ -177,7 +180,8 @@ func (r *CSRReconciler) serviceAddresses(ctx context.Context, cluster *clusterv1
 		return nil, fmt.Errorf("reading the Service %q of a workload cluster: %w", "kubernetes", err)
 	}
 	addresses := append(slices.Clone(service.Spec.ClusterIPs), service.Spec.ClusterIP)
-	addresses = slices.DeleteFunc(addresses, func(a string) bool { return a == "" })
+	addresses = slices.DeleteFunc(addresses, func(a string) bool { _, err := netip.ParseAddr(a); return err != nil })
+	addresses = slices.Clone(addresses[:min(len(addresses), maxServiceAddresses)])
 	r.services.Store(key, apiService{at: time.Now(), addresses: addresses})
 	return addresses, nil
 }

@@ -43,6 +43,7 @@ import (
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1beta1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap/token"
+	"github.com/drover-io/drover/internal/connection"
 )
 
 // fakeClient returns one client for both clusters. It holds the objects of the management cluster
@@ -468,7 +469,7 @@ func TestServiceMayNotBeRead(t *testing.T) {
 		return c.Get(ctx, key, o, opts...)
 	}}, cluster, testMachine("blue-1", "machine-1"), droverMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
 	r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster)),
-		APIServer: noKubeconfig}
+		APIServer: noKubeconfig, Watches: &connection.Watches{}}
 	for range 2 {
 		v, err := r.judge(t.Context(), cluster, c, servingRequest(t, "10.0.0.7"))
 		g.Expect(err).NotTo(HaveOccurred())

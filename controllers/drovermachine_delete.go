@@ -41,13 +41,19 @@ func (r *DroverMachineReconciler) delete(ctx context.Context, s *machineScope) (
 	}
 	if s.Annotations[infrav1.AbandonAnnotation] == s.Name {
 		r.recordAbandoned(s)
+		if err := r.forgetAbandoned(ctx, s.DroverMachine); err != nil { // a deletion that waits must not go on
+			return nil, err
+		}
 		return &reconcile.Result{}, r.release(ctx, s)
 	}
-	if s.account == nil {
-		setNotReady(s.DroverMachine, infrav1.WaitingForAccountReason, fmt.Sprintf(
-			"DroverAccount %q is missing or not permitted, so the VM can't be deleted; fix the account, or annotate this object with %s=%s to remove it and leave the VM running",
-			s.Spec.AccountRef.Name, infrav1.AbandonAnnotation, s.Name))
-		return &reconcile.Result{}, nil // the account's return comes as an event
+	if s.account == nil { // its return comes as an event
+		problem, err := missingAccount(ctx, r.Client, client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.AccountRef.Name})
+		if err == nil && problem != "" {
+			setNotReady(s.DroverMachine, infrav1.WaitingForAccountReason, fmt.Sprintf(
+				"The VM can't be deleted: %s; fix the account, or annotate this object with %s=%s to remove it and leave the VM running",
+				problem, infrav1.AbandonAnnotation, s.Name))
+		}
+		return &reconcile.Result{}, err
 	}
 	r.Nodes.cancel(s.DroverMachine, removeGoneNode) // a user's deletion removes the Node without a limit
 	begun := readyReason(s.DroverMachine) == infrav1.DeletingReason
@@ -68,7 +74,11 @@ func (r *DroverMachineReconciler) deleteVM(ctx context.Context, s *machineScope,
 		s.account.CreateRefused(s.Spec.Creation.Token)
 	}
 	r.recordDeletion(ctx, s, begun)
-	deletion := s.account.Delete(s.reference(), s.DeletionTimestamp.Time)
+	asked := s.DeletionTimestamp.Time
+	if !begun { // no earlier process has sent it
+		asked = time.Now()
+	}
+	deletion := s.account.Delete(s.reference(), asked)
 	switch {
 	case s.Spec.ProviderID == "" && deletion.Instance != nil:
 		if waiting := r.adoptNode(ctx, s, deletion.Instance.ProviderID, deletion.Instance.Addresses); waiting != nil {

@@ -8,7 +8,9 @@ import (
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -148,4 +150,58 @@ func TestDeletedNodeIsRemoved(t *testing.T) {
 		b.Expect(b.isGone("m")).To(BeTrue())
 		b.Expect(b.countNodes()).To(BeZero())
 	})
+}
+
+// TestAbandonedWhileItsDeletionFails: a deletion that waits does not go on when somebody abandons
+// the VM, although another finalizer keeps the object.
+func TestAbandonedWhileItsDeletionFails(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBench(t, edit(fleetOf("m"), "m", func(m *infrav1.DroverMachine) { m.Finalizers = append(m.Finalizers, "example.com/keep") })...)
+		fault, err := b.cloud.AddFault(t.Context(), simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.TerminateInstances,
+			Code: wire.AuthFailure})
+		b.Expect(err).NotTo(HaveOccurred())
+		b.remove(b.machine("m"))
+		b.reconcile("m")
+		b.wait(time.Minute)
+		b.Expect(b.calls(wire.TerminateInstances)).NotTo(BeZero())
+		m := b.machine("m")
+		metav1.SetMetaDataAnnotation(&m.ObjectMeta, infrav1.AbandonAnnotation, "m")
+		b.Expect(b.r.Client.Update(t.Context(), m)).To(Succeed())
+		b.reconcile("m")
+		b.Expect(b.machine("m").Finalizers).To(Equal([]string{"example.com/keep"}))
+		b.Expect(b.cloud.RemoveFault(t.Context(), fault)).To(Succeed())
+		b.wait(10 * time.Minute)
+		b.Expect(b.vms()).To(ConsistOf(HaveField("State", wire.Running)))
+	})
+}
+
+// TestDeletionBeforeTheAccountIsConnected: a start of the manager changes nothing of what is said of
+// a deletion. An account that does not work is named, with the reason.
+func TestDeletionBeforeTheAccountIsConnected(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	for reason, want := range map[string]string{
+		"": infrav1.DeletingReason, infrav1.InUseReason: infrav1.DeletingReason, infrav1.UnauthorizedReason: infrav1.WaitingForAccountReason,
+		"missing": infrav1.WaitingForAccountReason,
+	} {
+		account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "main"}}
+		condition := metav1.Condition{Type: clusterv1.ReadyCondition, Status: metav1.ConditionTrue, Reason: infrav1.ReadyReason}
+		if reason != "" {
+			condition.Status, condition.Reason = metav1.ConditionFalse, reason
+		}
+		conditions.Set(account, condition)
+		objects := []client.Object{account}
+		if reason == "missing" {
+			objects = nil
+		}
+		now := metav1.Now()
+		m := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "m", DeletionTimestamp: &now,
+			Finalizers: []string{infrav1.MachineFinalizer}}}
+		m.Spec.AccountRef.Name, m.Spec.ProviderID, m.Spec.Creation.Token = "main", "simulated:///a/i-1", testToken
+		setNotReady(m, infrav1.DeletingReason, "")
+		r := &DroverMachineReconciler{Client: newManagement(t, objects...)}
+		_, err := r.delete(t.Context(), &machineScope{DroverMachine: m})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(readyReason(m)).To(Equal(want), reason)
+	}
 }

@@ -116,10 +116,7 @@ func (r *DroverMachineReconciler) machineDeleted(ctx context.Context, o client.O
 		ctrl.LoggerFrom(ctx).Error(err, "Forgetting a deleted DroverMachine failed")
 		return nil
 	}
-	account := r.Accounts.Get(client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.AccountRef.Name})
-	if account != nil && !isTokenNeeded(m, left) {
-		account.Forget(m.Spec.Creation.Token)
-	}
+	r.forgetUnlessNeeded(m, left)
 	var requests []reconcile.Request
 	for i := range left {
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&left[i])})
@@ -127,9 +124,28 @@ func (r *DroverMachineReconciler) machineDeleted(ctx context.Context, o client.O
 	return requests
 }
 
-// isTokenNeeded reports whether another machine of a deleted machine's account has its token.
-func isTokenNeeded(deleted *infrav1.DroverMachine, sameToken []infrav1.DroverMachine) bool {
+// forgetAbandoned ends the account's interest in a machine that is abandoned.
+func (r *DroverMachineReconciler) forgetAbandoned(ctx context.Context, m *infrav1.DroverMachine) error {
+	if m.Spec.Creation.Token == "" {
+		return nil
+	}
+	all, err := r.withToken(ctx, r.Client, m.Spec.Creation.Token)
+	if err == nil {
+		r.forgetUnlessNeeded(m, all)
+	}
+	return err
+}
+
+func (r *DroverMachineReconciler) forgetUnlessNeeded(m *infrav1.DroverMachine, sameToken []infrav1.DroverMachine) {
+	account := r.Accounts.Get(client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.AccountRef.Name})
+	if account != nil && !isTokenNeeded(m, sameToken) {
+		account.Forget(m.Spec.Creation.Token)
+	}
+}
+
+// isTokenNeeded reports whether another machine of a machine's account has its token.
+func isTokenNeeded(is *infrav1.DroverMachine, sameToken []infrav1.DroverMachine) bool {
 	return slices.ContainsFunc(sameToken, func(m infrav1.DroverMachine) bool {
-		return m.Namespace == deleted.Namespace && m.Spec.AccountRef == deleted.Spec.AccountRef
+		return (m.UID != is.UID || m.Name != is.Name) && m.Namespace == is.Namespace && m.Spec.AccountRef == is.Spec.AccountRef
 	})
 }

@@ -102,7 +102,7 @@ type pool struct {
 }
 
 // pool reads the pool of a Machine from the cache; nil if its MachineSet or MachineDeployment no
-// longer exists.
+// longer exists. The Machines are the cache's own: they must not be changed.
 func (r *DroverMachineReconciler) pool(ctx context.Context, machine *clusterv1.Machine) (*pool, error) {
 	p := &pool{set: &clusterv1.MachineSet{}}
 	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machineSetOf(machine).Name}, p.set); err != nil {
@@ -114,9 +114,12 @@ func (r *DroverMachineReconciler) pool(ctx context.Context, machine *clusterv1.M
 			return nil, client.IgnoreNotFound(err)
 		}
 	}
+	if !p.createsReplacements() {
+		return p, nil // nobody asks for its Machines
+	}
 	list := &clusterv1.MachineList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(machine.Namespace),
-		client.MatchingLabels{clusterv1.ClusterNameLabel: machine.Spec.ClusterName}); err != nil {
+		client.MatchingLabels{clusterv1.ClusterNameLabel: machine.Spec.ClusterName}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the Machines of MachineSet %q: %w", p.set.Name, err)
 	}
 	for i := range list.Items {

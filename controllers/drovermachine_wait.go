@@ -146,6 +146,16 @@ func readAccount(ctx context.Context, reader client.Reader, key client.ObjectKey
 	return account, nil
 }
 
+// missingAccount says why an account is not connected, for those who need it for a deletion; "" if
+// it is about to be, as after a start.
+func missingAccount(ctx context.Context, reader client.Reader, key client.ObjectKey) (string, error) {
+	account, err := readAccount(ctx, reader, key)
+	if err != nil || account != nil && conditions.GetReason(account, clusterv1.ReadyCondition) == infrav1.InUseReason {
+		return "", err
+	}
+	return accountProblem(key.Name, account), nil
+}
+
 // accountProblem says why an account does not work; "" if it says that it does. account is nil if
 // it does not exist.
 func accountProblem(name string, account *infrav1.DroverAccount) string {

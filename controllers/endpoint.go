@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -82,8 +83,9 @@ func (r *EndpointReconciler) SetupWithManager(mgr ctrl.Manager, options controll
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.toCluster),
 			builder.WithPredicates(ofControlPlane(), predicate.Or[client.Object](onUpdate(targetMachineChanged), onlyDeleted()))).
 		Watches(&infrav1.DroverMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToCluster),
-			builder.WithPredicates(predicate.Or[client.Object](onUpdate(targetChanged), onlyDeleted()))).
-		Owns(&ipamv1.IPAddressClaim{}).
+											builder.WithPredicates(predicate.Or[client.Object](onUpdate(targetChanged), onlyDeleted()))).
+		Watches(&ipamv1.IPAddressClaim{}, &handler.EnqueueRequestForObject{}). // it has the DroverCluster's name, whoever made it
+		Watches(&infrav1.DroverCluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterDeleted), builder.WithPredicates(onlyDeleted())).
 		WatchesRawSource(r.Changed.Source()).
 		WithOptions(options).
 		Named("endpoint").
@@ -287,7 +289,13 @@ func (r *EndpointReconciler) ensure(ctx context.Context, s *endpointScope, machi
 		}
 		return reconcile.Result{}, err
 	}
-	reportTargets(s, balancer.Balancer)
+	if address := balancer.Balancer.Address; address != "" && address != s.Spec.ControlPlaneEndpoint.Host {
+		setEndpoint(s, metav1.ConditionFalse, infrav1.LoadBalancerLostReason, fmt.Sprintf(
+			"The load balancer has the address %s now, and machines and kubeconfigs have %s: give it that address again, or create a new cluster",
+			address, s.Spec.ControlPlaneEndpoint.Host))
+	} else {
+		reportTargets(s, balancer.Balancer)
+	}
 	isLast := !slices.ContainsFunc(machines, func(t target) bool { return !t.isDeleted() }) // nothing would take over
 	err = r.removeHooks(ctx, machines, func(t *target) bool {
 		return t.isDeleted() && (isLast || !t.isUnknown && !isTarget(balancer.Balancer, t.address))
@@ -325,6 +333,7 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 			"The load balancer at %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it",
 			s.Spec.ControlPlaneEndpoint.Host, s.Spec.Creation.LoadBalancerToken)
 		r.recordBalancer(s, "Leaving the load balancer", s.Spec.ControlPlaneEndpoint.Host, record.By, record.Abandoned)
+		r.forget(s.DroverCluster) // a deletion that waits must not go on
 		return reconcile.Result{}, releaseCluster(ctx, r.Client, s.DroverCluster, infrav1.EndpointFinalizer)
 	}
 	left, err := machinesThatRemain(ctx, r.Client, r.APIReader,
@@ -338,16 +347,22 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 			fmt.Sprintf("Waiting for %d DroverMachines to be deleted before the load balancer", n))
 		return reconcile.Result{}, nil
 	}
-	if s.account == nil {
-		setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason, fmt.Sprintf(
-			"DroverAccount %q is missing or not permitted, so the load balancer can't be deleted; fix the account, or %s",
-			s.Spec.Endpoint.LoadBalancer.AccountRef.Name, hint))
-		return reconcile.Result{}, nil
+	if s.account == nil { // its return comes as an event
+		problem, err := missingAccount(ctx, r.Client, client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.Endpoint.LoadBalancer.AccountRef.Name})
+		if err == nil && problem != "" {
+			setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason,
+				fmt.Sprintf("The load balancer can't be deleted: %s; fix the account, or %s", problem, hint))
+		}
+		return reconcile.Result{}, err
 	}
-	deletion := s.account.DeleteBalancer(s.reference(), s.DeletionTimestamp.Time)
+	asked := s.DeletionTimestamp.Time
+	if !s.says(infrav1.DeletingReason) { // no earlier process has sent it
+		asked = time.Now()
+	}
+	deletion := s.account.DeleteBalancer(s.reference(), asked)
 	switch {
 	case deletion.Gone:
-		s.account.Forget(s.Spec.Creation.LoadBalancerToken)
+		r.forget(s.DroverCluster)
 		if err := releaseCluster(ctx, r.Client, s.DroverCluster, infrav1.EndpointFinalizer); err != nil {
 			return reconcile.Result{}, err
 		}
@@ -363,6 +378,30 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 		setEndpoint(s, metav1.ConditionFalse, infrav1.DeletingReason, "Waiting for the cloud to delete the load balancer")
 	}
 	return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil
+}
+
+// clusterDeleted ends the account's interest in the load balancer of a deleted DroverCluster, which
+// also ends when a user removes its finalizer. Another one with its token keeps it.
+func (r *EndpointReconciler) clusterDeleted(ctx context.Context, o client.Object) []reconcile.Request {
+	infra, ok := o.(*infrav1.DroverCluster)
+	if !ok || !infra.Spec.Endpoint.HasLoadBalancer() || infra.Spec.Creation.LoadBalancerToken == "" ||
+		!predicates.Watched(infra, r.WatchFilterValue) {
+		return nil
+	}
+	copies := r.clusters(ctx, client.InNamespace(infra.Namespace),
+		client.MatchingFields{clusterByToken: infra.Spec.Creation.LoadBalancerToken})
+	if len(copies) == 0 {
+		r.forget(infra)
+	}
+	return copies
+}
+
+// forget ends the account's interest in a load balancer.
+func (r *EndpointReconciler) forget(infra *infrav1.DroverCluster) {
+	account := r.Accounts.Get(client.ObjectKey{Namespace: infra.Namespace, Name: infra.Spec.Endpoint.LoadBalancer.AccountRef.Name})
+	if account != nil {
+		account.Forget(infra.Spec.Creation.LoadBalancerToken)
+	}
 }
 
 // reportTargets sets EndpointReady for a load balancer that exists.

@@ -196,15 +196,16 @@ func TestLetGo(t *testing.T) {
 	g.Expect(said(log.grep(t, ""))).To(Equal([]string{"Removed the hook"}))
 }
 
-// failing is a driver whose cloud fails to create a load balancer.
-type failing struct {
+// balancing is a driver whose cloud has a load balancer in this state.
+type balancing struct {
 	placed
+	state cloud.State
 	calls *atomic.Int32
 }
 
-func (d failing) EnsureBalancer(_ context.Context, req cloud.BalancerRequest) (cloud.Resource, error) {
+func (d balancing) EnsureBalancer(_ context.Context, req cloud.BalancerRequest) (cloud.Resource, error) {
 	d.calls.Add(1)
-	return cloud.Resource{Kind: cloud.KindBalancer, ID: "lb", Token: req.Token, OwnershipID: req.OwnershipID, State: cloud.StateFailed,
+	return cloud.Resource{Kind: cloud.KindBalancer, ID: "lb", Token: req.Token, OwnershipID: req.OwnershipID, State: d.state,
 		Reason: "in ERROR", Balancer: &cloud.BalancerState{Address: "10.0.0.7", Port: req.Port}}, nil
 }
 
@@ -214,7 +215,9 @@ func TestFailedBalancerIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
 	var calls atomic.Int32
-	x.Clouds[0].New = func(cloud.Config) (cloud.Driver, error) { return failing{placed{place: "here"}, &calls}, nil }
+	x.Clouds[0].New = func(cloud.Config) (cloud.Driver, error) {
+		return balancing{placed{place: "here"}, cloud.StateFailed, &calls}, nil
+	}
 	x.reconcile()
 	x.reconcile()
 	infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c"}}
@@ -234,4 +237,26 @@ func TestFailedBalancerIsNotRecorded(t *testing.T) {
 	_, err = r.ensure(t.Context(), &endpointScope{DroverCluster: stale, account: x.live()}, nil)
 	x.Expect(err).NotTo(HaveOccurred())
 	x.Expect(calls.Load()).To(Equal(int32(1)), "its address is in use, though the cache does not show it")
+}
+
+// TestBalancerWithAnotherAddress: a load balancer whose address is not the one that machines and
+// kubeconfigs have serves nobody.
+func TestBalancerWithAnotherAddress(t *testing.T) {
+	t.Parallel()
+	x := newAccountTest(t, infrav1.DroverAccountSpec{Cloud: infrav1.AccountCloud{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}}})
+	var calls atomic.Int32
+	x.Clouds[0].New = func(cloud.Config) (cloud.Driver, error) {
+		return balancing{placed{place: "here"}, cloud.StateRunning, &calls}, nil
+	}
+	x.reconcile()
+	x.reconcile()
+	for host, want := range map[string]string{"10.0.0.7": infrav1.NoTargetsReason, "10.0.0.8": infrav1.LoadBalancerLostReason} {
+		infra := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c"}}
+		infra.Spec.Creation = infrav1.DroverClusterCreation{OwnershipID: "owner", LoadBalancerToken: "token-" + host}
+		infra.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: host, Port: 6443}
+		r := &EndpointReconciler{Client: x.Client, APIReader: x.Client, Unsent: &sync.Map{}}
+		_, err := r.ensure(t.Context(), &endpointScope{DroverCluster: infra, account: x.live()}, nil)
+		x.Expect(err).NotTo(HaveOccurred())
+		x.Expect(conditions.GetReason(infra, infrav1.EndpointReadyCondition)).To(Equal(want), host)
+	}
 }

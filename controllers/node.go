@@ -28,6 +28,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/internal/conflict"
+	"github.com/drover-io/drover/internal/connection"
 	"github.com/drover-io/drover/internal/predicates"
 )
 
@@ -47,6 +48,8 @@ type NodeReconciler struct {
 	// sentence about its VM. Both are empty if the bootstrap provider is unknown.
 	Progress         func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (reason, message string, err error)
 	WatchFilterValue string
+	// Watches are those of all controllers in workload clusters.
+	Watches *connection.Watches
 
 	controller controller.Controller
 	removals   nodeRemovals
@@ -139,7 +142,7 @@ func (r *NodeReconciler) nodes(ctx context.Context, s *machineScope) (client.Cli
 	cluster := client.ObjectKeyFromObject(s.cluster)
 	err := r.ClusterCache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.WatcherOptions{
 		Name:         "nodes",
-		Watcher:      r.controller,
+		Watcher:      connection.Until(r.Watches, cluster, "nodes", r.controller),
 		Kind:         &corev1.Node{},
 		EventHandler: handler.EnqueueRequestsFromMapFunc(r.nodeToMachines(cluster)),
 		Predicates:   []predicate.TypedPredicate[client.Object]{nodeIdentityChanged()},
@@ -190,14 +193,21 @@ func nodeInputsChanged(before, after *infrav1.DroverMachine) bool {
 }
 
 // clusterToMachinesWithoutNode returns the machines that wait for a Node, or for the removal of
-// one, when the connection to the workload cluster comes or goes.
+// one, or whose NodeJoined is not True, when the connection to the workload cluster comes or goes.
+// If there is none, it returns a machine that watches the Nodes again: the watch went with the
+// connection.
 func (r *NodeReconciler) clusterToMachinesWithoutNode(ctx context.Context, o client.Object) []reconcile.Request {
+	isWatched := false
 	needsNode := func(m *infrav1.DroverMachine) bool {
 		if m.Status.InstanceState == infrav1.InstanceStateGone {
 			return true
 		}
 		if !isProvisioned(m) {
 			return false
+		}
+		if !isWatched || !conditions.IsTrue(m, infrav1.MachineNodeJoinedCondition) {
+			isWatched = true
+			return true
 		}
 		owner, err := util.GetOwnerMachine(ctx, r.Client, m.ObjectMeta)
 		return err == nil && owner != nil && !owner.Status.NodeRef.IsDefined()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
@@ -104,4 +105,31 @@ func TestNodeInputs(t *testing.T) {
 		c.change(after)
 		NewWithT(t).Expect(nodeInputsChanged(&infrav1.DroverMachine{}, after)).To(Equal(c.want), name)
 	}
+}
+
+// TestConnectionFindsMachines: a new connection to a workload cluster finds the machines whose Node
+// has a problem, and one machine of any others, which watches the Nodes again.
+func TestConnectionFindsMachines(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	var objects []client.Object
+	for _, name := range []string{"a", "b", "c"} {
+		labels := map[string]string{clusterv1.ClusterNameLabel: "prod"}
+		owner := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(name), Labels: labels}}
+		owner.Status.NodeRef.Name = name
+		m := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, Labels: labels,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, clusterv1.GroupVersion.WithKind("Machine"))}}}
+		m.Status.Initialization.Provisioned = ptr.To(true)
+		link := nodeLink{joined: true}
+		if name == "c" {
+			link = nodeLink{issue: nodeIssue{infrav1.NodeNotReadyReason, "no network"}}
+		}
+		setNodeJoined(m, link)
+		objects = append(objects, owner, m)
+	}
+	r := &NodeReconciler{Client: newManagement(t, objects...)}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "prod"}}
+	found := r.clusterToMachinesWithoutNode(t.Context(), cluster)
+	g.Expect(found).To(HaveLen(2))
+	g.Expect(found).To(ContainElement(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "team-a", Name: "c"}}))
 }

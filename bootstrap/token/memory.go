@@ -20,6 +20,9 @@ const (
 	listingAge = 10 * time.Second
 	// bindingAge is how long a binding, once seen, is assumed to exist.
 	bindingAge = 10 * time.Minute
+	// maxName is the length of a token Secret's name and of a label's value, in bytes: a Secret of a
+	// token has 23, and Kubernetes takes 63 of a label.
+	maxName = 63
 )
 
 // Memory is what this process knows of the tokens that it created, so that a reconcile without
@@ -124,6 +127,9 @@ func (m *Memory) List(ctx context.Context, uid types.UID, workload client.Client
 	}
 	byOwner := map[string][]string{}
 	for _, o := range found.Items {
+		if len(o.Name) > maxName || len(o.Labels[ConfigLabel]) > maxName { // not from an API server
+			continue
+		}
 		byOwner[o.Labels[ConfigLabel]] = append(byOwner[o.Labels[ConfigLabel]], o.Name)
 	}
 	m.mu.Lock()

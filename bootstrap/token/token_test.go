@@ -5,12 +5,14 @@ package token
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -100,6 +102,26 @@ func TestMemoryEndsWithTheCluster(t *testing.T) {
 	g.Expect(m.IsBound("cluster-2", "binding")).To(BeTrue())
 	g.Expect(m.tokens).To(HaveLen(1))
 	g.Expect(m.clusters).To(HaveLen(1))
+}
+
+// TestLongNamesAreNotKept: what no API server stores is not kept.
+func TestLongNamesAreNotKept(t *testing.T) {
+	g := NewWithT(t)
+	secret := func(name, owner string) metav1.PartialObjectMetadata {
+		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ConfigLabel: owner}}}
+	}
+	workload := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+			long := strings.Repeat("a", 1<<20)
+			list.(*metav1.PartialObjectMetadataList).Items = []metav1.PartialObjectMetadata{
+				secret(long, "owner"), secret("bootstrap-token-abcdef", long), secret("bootstrap-token-abcdef", "owner"),
+			}
+			return nil
+		},
+	}).Build()
+	m := &Memory{}
+	g.Expect(m.List(t.Context(), "cluster-1", workload, "owner")).To(Equal([]string{"bootstrap-token-abcdef"}))
+	g.Expect(m.clusters["cluster-1"].byOwner).To(HaveLen(1))
 }
 
 func TestMemoryAges(t *testing.T) {

@@ -160,7 +160,7 @@ func (d *driver) EnsureBalancer(ctx context.Context, req cloud.BalancerRequest) 
 
 // findBalancer reads a load balancer that was made before, perhaps by another process.
 func (d *driver) findBalancer(ctx context.Context, req cloud.BalancerRequest) (balancer, error) {
-	found, err := d.readBalancers(ctx, map[string]bool{req.Token: true})
+	found, err := d.readBalancers(ctx, map[string]bool{req.Token: true}, nil)
 	if err != nil {
 		return balancer{}, err
 	}
@@ -352,7 +352,7 @@ func balancerTags(req cloud.BalancerRequest) []elbtypes.Tag {
 func (d *driver) listBalancers(ctx context.Context) (all []cloud.Resource, err error) {
 	if !d.balancers.IsSearched() {
 		found, err := d.groupsOf(ctx, filter("tag-key", cloud.TagOwnership))
-		if err := d.balancers.MayRead(err); err != nil {
+		if err := d.balancers.MayRead(err, false); err != nil {
 			return nil, err
 		}
 		for _, b := range found {
@@ -362,7 +362,10 @@ func (d *driver) listBalancers(ctx context.Context) (all []cloud.Resource, err e
 	}
 	for _, b := range d.balancers.all() {
 		b, err := d.refresh(ctx, b)
-		if err != nil {
+		switch {
+		case cloud.CodeOf(err) == cloud.Conflict: // one without its tags: live reads say so
+			continue
+		case err != nil:
 			return nil, err
 		}
 		if b.exists() {
@@ -385,7 +388,7 @@ func (d *driver) refresh(ctx context.Context, b balancer) (balancer, error) {
 			return b, err
 		}
 	}
-	found, err := d.readBalancers(ctx, map[string]bool{b.token: true})
+	found, err := d.readBalancers(ctx, map[string]bool{b.token: true}, nil)
 	if err != nil || len(found) == 0 {
 		return balancer{token: b.token, owner: b.owner}, err
 	}
@@ -393,8 +396,8 @@ func (d *driver) refresh(ctx context.Context, b balancer) (balancer, error) {
 }
 
 // balancersOf returns the load balancers with the tokens, by live reads.
-func (d *driver) balancersOf(ctx context.Context, wanted map[string]bool) (all []cloud.Resource, err error) {
-	found, err := d.readBalancers(ctx, wanted)
+func (d *driver) balancersOf(ctx context.Context, wanted map[string]bool, recorded map[string]string) (all []cloud.Resource, err error) {
+	found, err := d.readBalancers(ctx, wanted, recorded)
 	for _, b := range found {
 		all = append(all, b.resource())
 	}
@@ -402,9 +405,9 @@ func (d *driver) balancersOf(ctx context.Context, wanted map[string]bool) (all [
 }
 
 // readBalancers reads all parts that have one of the tokens. It looks by name for those that the
-// driver knows, even if their security group is not there. A part that has the name, and no tags,
-// is a Conflict: it is not gone.
-func (d *driver) readBalancers(ctx context.Context, wanted map[string]bool) (found []balancer, err error) {
+// driver knows, and for those whose creation was recorded (their owners by token), even if their
+// security group is not there. A part that has the name, and no tags, is a Conflict: it is not gone.
+func (d *driver) readBalancers(ctx context.Context, wanted map[string]bool, recorded map[string]string) (found []balancer, err error) {
 	var names []string
 	for _, token := range slices.Sorted(maps.Keys(wanted)) {
 		names = append(names, nameOf(token))
@@ -413,9 +416,16 @@ func (d *driver) readBalancers(ctx context.Context, wanted map[string]bool) (fou
 	if err != nil {
 		return nil, err
 	}
+	owners := maps.Clone(recorded)
 	for _, b := range d.balancers.all() {
-		if wanted[b.token] && !slices.ContainsFunc(groups, func(g balancer) bool { return g.token == b.token }) {
-			groups = append(groups, balancer{token: b.token, owner: b.owner})
+		if owners == nil {
+			owners = map[string]string{}
+		}
+		owners[b.token] = b.owner
+	}
+	for _, token := range slices.Sorted(maps.Keys(owners)) {
+		if wanted[token] && !slices.ContainsFunc(groups, func(g balancer) bool { return g.token == token }) {
+			groups = append(groups, balancer{token: token, owner: owners[token]})
 		}
 	}
 	for _, b := range groups {
@@ -599,7 +609,7 @@ func (d *driver) deleteBalancer(ctx context.Context, r cloud.Resource) error {
 	}
 	b := d.balancers.get(r.Token)
 	if !b.exists() {
-		found, err := d.readBalancers(ctx, map[string]bool{r.Token: true})
+		found, err := d.readBalancers(ctx, map[string]bool{r.Token: true}, nil)
 		if err != nil || len(found) == 0 {
 			return err
 		}

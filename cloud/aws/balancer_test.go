@@ -286,6 +286,10 @@ func TestBalancerWithoutTags(t *testing.T) {
 			_, err = d.Describe(ctx, []cloud.Reference{recorded})
 			g.Expect(code(err)).To(Equal(cloud.Conflict), "%v", err)
 			g.Expect(err).To(MatchError(ContainSubstring(part)))
+			for _, d := range []*driver{d, connect(t, stub, nil), first} {
+				_, err = d.List(ctx)
+				g.Expect(err).NotTo(HaveOccurred(), "others are listed")
+			}
 			recorded.Token = "another"
 			g.Expect(d.Describe(ctx, []cloud.Reference{recorded})).To(BeEmpty())
 		})

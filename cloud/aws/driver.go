@@ -199,9 +199,6 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 		if ref.Token != "" {
 			wanted[ref.Token] = true
 		}
-		if ref.Balancer {
-			d.balancers.note(ref.Token, ref.OwnershipID)
-		}
 	}
 	if len(wanted) == 0 {
 		return nil, nil
@@ -217,7 +214,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 			delete(wanted, r.Token)
 		}
 	}
-	left, err := d.dependants(ctx, wanted)
+	left, err := d.dependants(ctx, wanted, driverkit.RecordedBalancers(refs))
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +247,7 @@ func (d *driver) Find(ctx context.Context, ref cloud.Reference) (*cloud.Resource
 // dependants returns volumes, network interfaces, addresses and load balancers with the tokens.
 // DescribeTags tells which kinds exist, which is nearly always none. EC2 shows the tags of deleted
 // resources for a while, so each kind's own call confirms them.
-func (d *driver) dependants(ctx context.Context, wanted map[string]bool) (left []cloud.Resource, err error) {
+func (d *driver) dependants(ctx context.Context, wanted map[string]bool, recorded map[string]string) (left []cloud.Resource, err error) {
 	if len(wanted) == 0 {
 		return nil, nil
 	}
@@ -275,10 +272,10 @@ func (d *driver) dependants(ctx context.Context, wanted map[string]bool) (left [
 		}
 		left = append(left, found...)
 	}
-	if !slices.Contains(tagged, types.ResourceTypeSecurityGroup) && !d.balancers.knows(wanted) {
+	if !slices.Contains(tagged, types.ResourceTypeSecurityGroup) && !d.balancers.knows(wanted) && len(recorded) == 0 {
 		return left, nil
 	}
-	balancers, err := d.balancersOf(ctx, wanted)
+	balancers, err := d.balancersOf(ctx, wanted, recorded)
 	return append(left, balancers...), err
 }
 

@@ -346,7 +346,7 @@ func (d *driver) listBalancers(ctx context.Context) ([]cloud.Resource, error) {
 	if d.balancers.IsSearched() && d.balancers.IsEmpty() {
 		return nil, nil
 	}
-	found, err := d.allBalancers(ctx)
+	found, err := d.allBalancers(ctx, false)
 	if err != nil {
 		return nil, err
 	}
@@ -360,13 +360,14 @@ func (d *driver) listBalancers(ctx context.Context) ([]cloud.Resource, error) {
 	return d.balancerResources(ctx, found)
 }
 
-// balancersOf returns the load balancers with the tokens. One of them without its tags is not gone:
+// balancersOf returns the load balancers with the tokens. recorded is true if the creation of one
+// was recorded. One of them without its tags is not gone:
 // its name tells whose it is.
-func (d *driver) balancersOf(ctx context.Context, tokens map[string]bool) ([]cloud.Resource, error) {
+func (d *driver) balancersOf(ctx context.Context, tokens map[string]bool, recorded bool) ([]cloud.Resource, error) {
 	if len(tokens) == 0 {
 		return nil, nil
 	}
-	found, err := d.allBalancers(ctx)
+	found, err := d.allBalancers(ctx, recorded)
 	if err != nil {
 		return nil, err
 	}
@@ -397,9 +398,9 @@ func (d *driver) balancerResources(ctx context.Context, found []loadBalancer) (a
 }
 
 // allBalancers lists the load balancers of the resource group.
-func (d *driver) allBalancers(ctx context.Context) ([]loadBalancer, error) {
+func (d *driver) allBalancers(ctx context.Context, recorded bool) ([]loadBalancer, error) {
 	found, err := pages[loadBalancer](ctx, d, "ListLoadBalancers", pathOf(d.account, loadBalancers), networkVersion, nil)
-	return found, d.balancers.MayRead(err)
+	return found, d.balancers.MayRead(err, recorded)
 }
 
 // taggedOnes returns the load balancers that carry Drover's tags, each once.

@@ -276,9 +276,6 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 		if ref.Token != "" {
 			wanted[ref.Token] = true
 		}
-		if ref.Balancer {
-			d.balancers.get(ref.Token)
-		}
 	}
 	if len(wanted) == 0 {
 		return nil, nil
@@ -290,7 +287,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	for _, r := range found {
 		delete(wanted, r.Token)
 	}
-	balancers, err := d.balancersOf(ctx, wanted)
+	balancers, err := d.balancersOf(ctx, wanted, len(driverkit.RecordedBalancers(refs)) > 0)
 	if err != nil {
 		return nil, err
 	}

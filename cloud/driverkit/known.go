@@ -87,10 +87,22 @@ func (k *Known[T]) IsEmpty() bool {
 }
 
 // MayRead returns err unless it means that there are no load balancers: the account may not read
-// them, and none is known. The role that creates them may read them, too.
-func (k *Known[T]) MayRead(err error) error {
-	if cloud.CodeOf(err) == cloud.Unauthorized && k.IsEmpty() {
+// them, none is known, and the caller does not ask for one whose creation was recorded. The role
+// that creates them may read them, too.
+func (k *Known[T]) MayRead(err error, recorded bool) error {
+	if cloud.CodeOf(err) == cloud.Unauthorized && k.IsEmpty() && !recorded {
 		return nil
 	}
 	return err
+}
+
+// RecordedBalancers returns the ownership IDs of the load balancers among the references, by token.
+func RecordedBalancers(refs []cloud.Reference) map[string]string {
+	owners := map[string]string{}
+	for _, ref := range refs {
+		if ref.Balancer && ref.Token != "" {
+			owners[ref.Token] = ref.OwnershipID
+		}
+	}
+	return owners
 }

@@ -46,11 +46,12 @@ func TestKnownWithoutPermission(t *testing.T) {
 	g := NewWithT(t)
 	var k Known[struct{}]
 	forbidden, outage := cloud.Errorf(cloud.Unauthorized, "no"), cloud.Errorf(cloud.Unavailable, "no")
-	g.Expect(k.MayRead(forbidden)).To(Succeed())
-	g.Expect(k.MayRead(outage)).To(MatchError(outage))
-	g.Expect(k.MayRead(nil)).To(Succeed())
+	g.Expect(k.MayRead(forbidden, false)).To(Succeed())
+	g.Expect(k.MayRead(forbidden, true)).To(MatchError(forbidden), "what was made may be there")
+	g.Expect(k.MayRead(outage, false)).To(MatchError(outage))
+	g.Expect(k.MayRead(nil, false)).To(Succeed())
 	k.Put("a", struct{}{})
-	g.Expect(k.MayRead(forbidden)).To(MatchError(forbidden))
+	g.Expect(k.MayRead(forbidden, false)).To(MatchError(forbidden))
 	k.Forget("a")
-	g.Expect(k.MayRead(forbidden)).To(Succeed())
+	g.Expect(k.MayRead(forbidden, false)).To(Succeed())
 }

@@ -388,20 +388,22 @@ func (a *Account) List(ctx context.Context, timeout time.Duration) ([]cloud.Reso
 // does not hold up the others.
 func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[string][]cloud.Resource, failed map[string]error) {
 	found, failed = map[string][]cloud.Resource{}, map[string]error{}
-	// A machine whose creation was never recorded may not be readable yet, and must not hold up the
-	// others.
-	var recorded, unrecorded []cloud.Reference
+	// A machine whose creation was never recorded may not be readable yet, and a load balancer not
+	// any more. Neither must hold up the others.
+	var recorded, unrecorded, balancers []cloud.Reference
 	for _, ref := range refs {
 		if err := checkToken(ref.Token); err != nil {
 			failed[ref.Token] = err
 		} else if ref.ProviderID != "" {
 			recorded = append(recorded, ref)
+		} else if ref.Balancer {
+			balancers = append(balancers, ref)
 		} else {
 			unrecorded = append(unrecorded, ref)
 		}
 	}
 	var batches [][]cloud.Reference
-	for _, kind := range [][]cloud.Reference{recorded, unrecorded} {
+	for _, kind := range [][]cloud.Reference{recorded, unrecorded, balancers} {
 		for batch := range slices.Chunk(kind, max(a.cloud.Batch.Read, 1)) {
 			batches = append(batches, batch)
 		}

@@ -30,7 +30,9 @@ const (
 	// its size, and never more than maxOne: the drivers bound its elements.
 	maxDecoded = 128 << 20
 	maxOne     = 64 << 20
-	decoded    = 128
+	// maxTurn is how long a turn lasts after the answer was decoded.
+	maxTurn = 2 * time.Second
+	decoded = 128
 	// maxRecords bounds what all accounts know of their resources, in bytes. Those of 10,000
 	// machines, with two dependants each, take 45 MiB.
 	maxRecords = 192 << 20
@@ -163,20 +165,23 @@ func (e *event) next(c byte) int64 {
 
 // Close implements io.Closer. It gives back the share for the body, and ends the call's context.
 // What was decoded is still in memory: the body's turn ends with the next wire call of the driver's
-// method, or with the method. Where a method makes calls in parallel, it ends at once, because the
-// others may wait for it.
+// method, or with the method, and at the latest after a moment, because the method may wait for
+// something else. Where a method makes calls in parallel, it ends at once, because the others may
+// wait for it.
 func (b *body) Close() error {
 	defer b.cancel()
-	b.end(b.call == nil || b.call.hasOther(b))
+	if isRead := b.call == nil || b.call.hasOther(b); b.end(isRead) {
+		time.AfterFunc(maxTurn, func() { b.end(true) })
+	}
 	return b.ReadCloser.Close()
 }
 
 // end gives back the share for the body, and its turn, too, if the driver has read what was
-// decoded. It may be called more than once.
-func (b *body) end(isRead bool) {
+// decoded. It reports whether the body still has its turn. It may be called more than once.
+func (b *body) end(isRead bool) (hasTurn bool) {
 	m := b.memory
 	if m == nil {
-		return
+		return false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -187,6 +192,7 @@ func (b *body) end(isRead bool) {
 		m.decoding.Release(b.turn)
 		b.turn = 0
 	}
+	return b.turn > 0
 }
 
 // endIfClosed ends the turn of a body that was closed, and reports whether it was.

@@ -103,6 +103,24 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	})
 }
 
+// TestTurnEndsByItself: a method that waits for something else, after it has decoded an answer, does
+// not hold up the answers of others.
+func TestTurnEndsByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, m := NewWithT(t), newMemory()
+		for range 2 {
+			body := m.get(t.Context(), sending{size: large, each: large}, &driverCall{}).Body
+			_, err := io.ReadAll(body)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(body.Close()).To(Succeed())
+		}
+		g.Expect(m.decoding.TryAcquire(1)).To(BeFalse())
+		time.Sleep(maxTurn)
+		synctest.Wait()
+		g.Expect(m.decoding.TryAcquire(maxDecoded)).To(BeTrue())
+	})
+}
+
 // TestParallelCallsTakeTurns: calls that a driver's method makes in parallel do not wait for its
 // end.
 func TestParallelCallsTakeTurns(t *testing.T) {

@@ -64,8 +64,8 @@ type need struct {
 // health is what is reported of an account's records.
 type health struct {
 	fresh   bool
-	refused bool // the credentials are refused, and a person must replace them
-	doubted bool // more machines are missing than are taken for gone
+	refused bool   // the credentials are refused, and a person must replace them
+	doubted string // the digest of the missing machines, if they are more than are taken for gone
 }
 
 // need returns what the machines need of the account's listings.
@@ -85,8 +85,11 @@ func (s *schedule) need(now time.Time) need {
 func (s *schedule) health(now time.Time) (health, need) {
 	n := s.need(now)
 	s.follow(now, n)
-	return health{fresh: s.isFresh(now, n), refused: cloud.CodeOf(s.err) == cloud.Unauthorized,
-		doubted: absences{s.records}.massAbsence(now) != nil}, n
+	h := health{fresh: s.isFresh(now, n), refused: cloud.CodeOf(s.err) == cloud.Unauthorized}
+	if missing := (absences{s.records}).massAbsence(now); missing != nil {
+		h.doubted = missing.Digest
+	}
+	return h, n
 }
 
 // nextListing reports whether a listing is due, or else when the loop must run again; zero: when it

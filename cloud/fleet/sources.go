@@ -218,9 +218,11 @@ func (s *source) watch(ctx context.Context, a *Account, driver cloud.Watcher) er
 		}
 		return nil
 	})
-	var full error // no memory is left for what the Watcher reports
+	call := &driverCall{}
+	defer call.release() // the turn of its last answer
+	var full error       // no memory is left for what the Watcher reports
 	err := typed("Watch", a.meter.recovered("Watch", func() error {
-		return driver.Watch(withDriverCall(ctx, &driverCall{}), func(u cloud.Update) {
+		return driver.Watch(withDriverCall(ctx, call), func(u cloud.Update) {
 			if ctx.Err() != nil {
 				return
 			}

@@ -187,6 +187,12 @@ func (p *part) tag(key string) string {
 	return ""
 }
 
+// isUntagged reports whether a part with the token's name has lost its tags, and has no other's.
+func (p *part) isUntagged(token string) bool {
+	is := p.tag(cloud.TagToken)
+	return is == "" || is == token && p.tag(cloud.TagOwnership) == ""
+}
+
 func (p *part) isOf(token, owner string) bool {
 	return p.Name == partName(token) && p.tag(cloud.TagToken) == token && p.tag(cloud.TagOwnership) == owner
 }
@@ -522,7 +528,7 @@ func (d *driver) listBalancers(ctx context.Context) ([]cloud.Resource, error) {
 	if d.balancers.IsSearched() && d.balancers.IsEmpty() {
 		return nil, nil
 	}
-	found, err := d.readBalancers(ctx, ownParts, nil)
+	found, err := d.readBalancers(ctx, ownParts, nil, false)
 	if err != nil {
 		return nil, err
 	}
@@ -530,35 +536,54 @@ func (d *driver) listBalancers(ctx context.Context) ([]cloud.Resource, error) {
 	return balancerResources(found), nil
 }
 
-// balancersOf returns the load balancers with the tokens.
-func (d *driver) balancersOf(ctx context.Context, tokens map[string]bool) ([]cloud.Resource, error) {
+// balancersOf returns the load balancers with the tokens. It reads a few of them by name, and of
+// many those whose creation was recorded: they may have lost their tags.
+func (d *driver) balancersOf(ctx context.Context, tokens map[string]bool, recorded map[string]string) (all []cloud.Resource, err error) {
 	if len(tokens) == 0 {
 		return nil, nil
 	}
-	filter := ownParts
-	if len(tokens) <= maxTokens {
+	byName := slices.Sorted(maps.Keys(tokens))
+	if len(tokens) > maxTokens {
+		found, err := d.readBalancers(ctx, ownParts, tokens, len(recorded) > 0)
+		if err != nil {
+			return nil, err
+		}
+		all = balancerResources(found)
+		byName = slices.DeleteFunc(byName, func(token string) bool {
+			_, is := recorded[token]
+			return !is || slices.ContainsFunc(all, func(r cloud.Resource) bool { return r.Token == token })
+		})
+	}
+	for some := range slices.Chunk(byName, maxTokens) {
 		var terms []string
-		for _, token := range slices.Sorted(maps.Keys(tokens)) {
+		for _, token := range some {
 			terms = append(terms, fmt.Sprintf("(name = %q)", partName(token)))
 		}
-		filter = strings.Join(terms, " OR ")
+		found, err := d.readBalancers(ctx, strings.Join(terms, " OR "), tokens, len(recorded) > 0)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, balancerResources(found)...)
 	}
-	found, err := d.readBalancers(ctx, filter, tokens)
-	return balancerResources(found), err
+	return all, nil
+}
+
+// untagged is the error for a part of a load balancer without its tags.
+func untagged(c collection, name string) error {
+	return cloud.Errorf(cloud.Conflict, "%s %s exists without %s and %s in its description: write them again, or delete the load balancer that it belongs to",
+		c.kind, name, cloud.TagToken, cloud.TagOwnership)
 }
 
 // checkUntagged returns Conflict for a health check that has the name of one of the load balancers,
 // and no tags in its description. It is the first part to come and the last to go.
 func checkUntagged(checks []part, tokens map[string]bool) error {
-	names := map[string]bool{}
+	names := map[string]string{}
 	for token := range tokens {
-		names[partName(token)] = true
+		names[partName(token)] = token
 	}
 	for i := range checks {
-		c := &checks[i]
-		if names[c.Name] && (c.tag(cloud.TagToken) == "" || c.tag(cloud.TagOwnership) == "") {
-			return cloud.Errorf(cloud.Conflict, "health check %s exists without %s and %s in its description: write them again, or delete the load balancer that it belongs to",
-				c.Name, cloud.TagToken, cloud.TagOwnership)
+		if token, is := names[checks[i].Name]; is && checks[i].isUntagged(token) {
+			return untagged(healthChecks, checks[i].Name)
 		}
 	}
 	return nil
@@ -573,9 +598,9 @@ func balancerResources(found []balancer) (all []cloud.Resource) {
 
 // readBalancers reads the load balancers that a filter selects and that have one of the tokens;
 // nil: any.
-func (d *driver) readBalancers(ctx context.Context, filter string, tokens map[string]bool) (found []balancer, err error) {
+func (d *driver) readBalancers(ctx context.Context, filter string, tokens map[string]bool, recorded bool) (found []balancer, err error) {
 	checks, err := listGlobal[part](ctx, d, "ListHealthChecks", healthChecks, filter)
-	if err = d.balancers.MayRead(err); err == nil {
+	if err = d.balancers.MayRead(err, recorded); err == nil {
 		err = checkUntagged(checks, tokens)
 	}
 	checks = slices.DeleteFunc(checks, func(p part) bool {
@@ -659,8 +684,13 @@ func (d *driver) deleteParts(ctx context.Context, b *balancer, zones []string) e
 
 func (d *driver) deletePart(ctx context.Context, c collection, b *balancer) (ended bool, err error) {
 	found, err := d.getPart(ctx, c, b.token)
-	if err != nil || found == nil || !found.isOf(b.token, b.owner) {
+	switch {
+	case err != nil || found == nil:
 		return err == nil, err
+	case found.isUntagged(b.token):
+		return false, untagged(c, found.Name)
+	case !found.isOf(b.token, b.owner):
+		return true, nil
 	}
 	ended, err = d.change(ctx, request{op: "Delete" + c.kind, class: cloud.ClassDelete, method: http.MethodDelete, path: c.path + "/" +
 		found.Name})

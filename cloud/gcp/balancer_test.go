@@ -253,8 +253,11 @@ func TestBalancerWithoutRole(t *testing.T) {
 	}
 	g.Expect(stub.Calls()["GET healthChecks"]).To(Equal(2), "a listing does not ask again")
 	recorded := []cloud.Reference{{Token: "recorded", OwnershipID: "owner", Balancer: true}}
-	_, err := connect(t, stub).Describe(ctx, recorded)
+	other := connect(t, stub)
+	_, err := other.Describe(ctx, recorded)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized), "what was made may be there: %v", err)
+	g.Expect(other.List(ctx)).To(BeEmpty(), "that ends no listing")
+	g.Expect(other.Describe(ctx, balancerRef)).To(BeEmpty(), "nor the read of a machine")
 	undo()
 	balanced(t, d, balancerRequest())
 	defer stub.Inject(gcpstub.Fault{Operation: "GET healthChecks", Status: 403, Reason: "forbidden"})()

@@ -362,9 +362,6 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 			wanted[ref.Token] = true
 			nameless[ref.Token] = ref.ProviderID == ""
 		}
-		if ref.Balancer {
-			d.balancers.put(d.balancers.get(ref.Token, ref.OwnershipID))
-		}
 	}
 	if len(wanted) == 0 {
 		return nil, nil
@@ -396,7 +393,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 		}
 	}
 	maps.DeleteFunc(missing, func(token string, _ bool) bool { return !nameless[token] })
-	balancers, err := d.balancersOf(ctx, missing)
+	balancers, err := d.balancersOf(ctx, missing, driverkit.RecordedBalancers(refs))
 	return append(all, balancers...), err
 }
 

@@ -235,12 +235,11 @@ func newSlice(req cloud.BalancerRequest, service *corev1.Service) (*discoveryv1.
 	return slice, nil
 }
 
-// checkLabels returns Conflict if a load balancer that is known was not found by its labels, and
-// its Service exists: it has lost them, and is not gone.
+// checkLabels returns Conflict if a load balancer was not found by its labels, and its Service
+// exists: it has lost them, and is not gone.
 func (d *driver) checkLabels(ctx context.Context, token string, found *objects) error {
 	name := balancerName(token)
-	isFound := slices.ContainsFunc(found.services, func(s corev1.Service) bool { return s.Name == name })
-	if _, known := d.balancers.Get(token); !known || isFound {
+	if slices.ContainsFunc(found.services, func(s corev1.Service) bool { return s.Name == name }) {
 		return nil
 	}
 	var service corev1.Service
@@ -258,13 +257,14 @@ func (d *driver) checkLabels(ctx context.Context, token string, found *objects) 
 }
 
 // readBalancers adds the Services and EndpointSlices that the selector matches. Where it may not
-// read them there are none, as the role that creates them may: unless the driver knows of one.
-func (d *driver) readBalancers(ctx context.Context, selector string, o *objects) (v versions, err error) {
+// read them there are none, as the role that creates them may: unless the driver knows of one, or
+// the creation of one was recorded.
+func (d *driver) readBalancers(ctx context.Context, selector string, recorded bool, o *objects) (v versions, err error) {
 	o.slices, v.slices, err = list[discoveryv1.EndpointSlice](ctx, d, endpointSlices, wholeObject, selector, pruneSlice)
 	if err == nil {
 		o.services, v.services, err = list[corev1.Service](ctx, d, services, wholeObject, selector, pruneService)
 	}
-	if isForbidden(err) && d.balancers.IsEmpty() {
+	if isForbidden(err) && d.balancers.IsEmpty() && !recorded {
 		o.services, o.slices = nil, nil
 		return versions{}, nil
 	}
@@ -273,7 +273,7 @@ func (d *driver) readBalancers(ctx context.Context, selector string, o *objects)
 
 // mayReadBalancers reports whether the role may read load balancers.
 func (d *driver) mayReadBalancers(ctx context.Context) (bool, error) {
-	v, err := d.readBalancers(ctx, ofDrover, &objects{})
+	v, err := d.readBalancers(ctx, ofDrover, false, &objects{})
 	return v.services != "", err
 }
 

@@ -266,19 +266,17 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 		if tokens = append(tokens, ref.Token); ref.ProviderID == "" {
 			unrecorded = append(unrecorded, ref.Token)
 		}
-		if ref.Balancer {
-			d.balancers.put(ref.Token, nil)
-		}
 	}
 	if len(tokens) == 0 {
 		return nil, nil
 	}
+	recorded := driverkit.RecordedBalancers(refs)
 	found, _, err := d.read(ctx, withTokens(tokens))
 	if err == nil {
 		err = d.checkGuests(ctx, &found)
 	}
 	if err == nil && len(unrecorded) > 0 {
-		_, err = d.readBalancers(ctx, withTokens(unrecorded), &found)
+		_, err = d.readBalancers(ctx, withTokens(unrecorded), len(recorded) > 0, &found)
 	}
 	if err == nil && len(found.slices) > 0 {
 		found.guests, _, err = list[kubevirtv1.VirtualMachineInstance](ctx, d, virtualInstances, wholeObject, ofOwners(found.slices), pruneVMI)
@@ -287,8 +285,11 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 		return nil, err
 	}
 	for _, token := range unrecorded {
-		if err := d.checkLabels(ctx, token, &found); err != nil {
-			return nil, err
+		_, isBalancer := recorded[token]
+		if _, known := d.balancers.Get(token); known || isBalancer {
+			if err := d.checkLabels(ctx, token, &found); err != nil {
+				return nil, err
+			}
 		}
 		d.balancers.Forget(token) // unless it is found
 	}
@@ -384,7 +385,7 @@ func (d *driver) readAll(ctx context.Context) (o objects, v versions, err error)
 	if o, v, err = d.read(ctx, ofDrover); err != nil {
 		return objects{}, v, err
 	}
-	b, err := d.readBalancers(ctx, ofDrover, &o)
+	b, err := d.readBalancers(ctx, ofDrover, false, &o)
 	if err != nil {
 		return objects{}, v, err
 	}

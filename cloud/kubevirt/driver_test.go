@@ -611,6 +611,7 @@ func TestBalancerWithoutLabels(t *testing.T) {
 	_, err := d.Describe(t.Context(), recorded)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
 	g.Expect(asked).To(Equal(3))
+	d.balancers.put("token-1", nil)
 	service = nil
 	for range 2 {
 		g.Expect(d.Describe(t.Context(), refs)).To(BeEmpty())

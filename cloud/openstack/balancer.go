@@ -3,9 +3,11 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -373,6 +375,10 @@ func (d *driver) ensureFloating(ctx context.Context, req cloud.BalancerRequest, 
 	if !b.hasFloating() || b.floating != "" || b.PortID == "" || req.Spec.OpenStack.FloatingNetwork == "" {
 		return nil
 	}
+	if req.Recorded { // another one would have another address
+		return cloud.Errorf(cloud.Conflict, "no floating IP leads to port %s of load balancer %s any more: give it the one of the endpoint again",
+			b.PortID, b.ID)
+	}
 	pool, err := d.networkID(ctx, req.Spec.OpenStack.FloatingNetwork)
 	if err != nil {
 		return err
@@ -395,7 +401,7 @@ func (d *driver) listBalancers(ctx context.Context, maxPages *int) ([]cloud.Reso
 	if d.balancers.IsSearched() && d.balancers.IsEmpty() {
 		return nil, nil
 	}
-	all, err := d.balancersOf(ctx, url.Values{"tags": {markerTag}}, maxPages)
+	all, err := d.balancersOf(ctx, url.Values{"tags": {markerTag}}, false, maxPages)
 	if err == nil {
 		d.balancers.Listed(nil)
 	}
@@ -406,20 +412,18 @@ func (d *driver) listBalancers(ctx context.Context, maxPages *int) ([]cloud.Reso
 // somebody else has deleted one that is known, it returns its floating IPs, which Neutron keeps.
 func (d *driver) balancersByToken(ctx context.Context, refs []cloud.Reference) (all []cloud.Resource, err error) {
 	var tags []string
+	recorded := driverkit.RecordedBalancers(refs)
 	lost := map[string]cloud.Reference{} // by the description of its floating IPs
 	for _, ref := range refs {
 		if ref.Token != "" && ref.ProviderID == "" {
-			if ref.Balancer {
-				d.balancers.Put(ref.Token, struct{}{})
-			}
 			tags = append(tags, cloud.TagToken+"="+ref.Token)
-			if _, known := d.balancers.Get(ref.Token); known {
+			if _, known := d.balancers.Get(ref.Token); known || ref.Balancer {
 				lost[portName(ref.Token)] = ref
 			}
 		}
 	}
 	for some := range slices.Chunk(tags, maxTokens) {
-		found, err := d.balancersOf(ctx, url.Values{"tags-any": {strings.Join(some, ",")}}, nil)
+		found, err := d.balancersOf(ctx, url.Values{"tags-any": {strings.Join(some, ",")}}, len(recorded) > 0, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -428,10 +432,11 @@ func (d *driver) balancersByToken(ctx context.Context, refs []cloud.Reference) (
 	for _, r := range all {
 		delete(lost, portName(r.Token))
 	}
-	for _, ref := range lost {
-		if err := d.checkUntagged(ctx, ref.Token); err != nil {
-			return nil, err
-		}
+	checks := driverkit.InParallel(maxParallelCalls, slices.Collect(maps.Values(lost)), func(ref cloud.Reference) error {
+		return d.checkUntagged(ctx, ref.Token)
+	})
+	if err := cmp.Or(checks...); err != nil {
+		return nil, err
 	}
 	left, err := d.describedAddresses(ctx, lost, func(f floatingIP) bool { return f.PortID == "" })
 	if err != nil {
@@ -445,14 +450,14 @@ func (d *driver) balancersByToken(ctx context.Context, refs []cloud.Reference) (
 	return append(all, left...), nil
 }
 
-// balancersOf reads load balancers.
-func (d *driver) balancersOf(ctx context.Context, query url.Values, maxPages *int) (all []cloud.Resource, err error) {
-	if has, err := d.hasOctavia(ctx); err != nil || !has && d.balancers.IsEmpty() {
+// balancersOf reads load balancers. recorded is true if the creation of one was recorded.
+func (d *driver) balancersOf(ctx context.Context, query url.Values, recorded bool, maxPages *int) (all []cloud.Resource, err error) {
+	if has, err := d.hasOctavia(ctx); err != nil || !has && d.balancers.IsEmpty() && !recorded {
 		return nil, err
 	}
 	found, err := d.readBalancers(ctx, query, maxPages)
 	if !tokenRefused(err) {
-		err = d.balancers.MayRead(err)
+		err = d.balancers.MayRead(err, recorded)
 	}
 	for i := range found {
 		d.balancers.Put(found[i].token(), struct{}{})

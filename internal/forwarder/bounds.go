@@ -70,10 +70,12 @@ const (
 	maxOutline = 4 << 10
 	// maxAnswers bounds the answers in progress of all clusters, in bytes. A namespace has half.
 	maxAnswers = 256 << 20
-	// maxObjects bounds what the libraries keep of all clusters' objects, in bytes, and objectSize
-	// is what one takes at most: a Node of which cmd keeps what Drover reads.
-	maxObjects = 256 << 20
-	objectSize = 4 << 10
+	// maxObjects bounds what the libraries keep of all clusters' objects, in bytes. objectSize is
+	// what one takes at most: a Node of which cmd keeps what Drover reads. requestSize is what a
+	// certificate request takes at most.
+	maxObjects  = 256 << 20
+	objectSize  = 4 << 10
+	requestSize = 16 << 10
 )
 
 // itemsOf returns how many objects a collection may have.
@@ -327,7 +329,11 @@ func (b *boundedBody) count(n int, change func(*collection)) error {
 	if most := b.answer.forwarder.limits.itemsOf(path); total > most {
 		return b.answer.refuse(reasonCount, fmt.Sprintf("has more than %d objects at %s", most, path))
 	}
-	if !b.answer.forwarder.objects.Set(c.key.Namespace, all, int64(total)*objectSize) {
+	size := int64(objectSize)
+	if strings.HasSuffix(path, "/certificatesigningrequests") {
+		size = requestSize
+	}
+	if !b.answer.forwarder.objects.Set(c.key.Namespace, all, int64(total)*size) {
 		return b.answer.refuse(reasonCount, fmt.Sprintf("has %d objects at %s, for which the namespace's clusters have no memory left",
 			total, path))
 	}

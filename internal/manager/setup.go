@@ -31,6 +31,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
+	"github.com/drover-io/drover/internal/connection"
 	"github.com/drover-io/drover/internal/egress"
 	"github.com/drover-io/drover/internal/forwarder"
 	"github.com/drover-io/drover/internal/kubeconfig"
@@ -45,6 +46,7 @@ type shared struct {
 	forwarder    *forwarder.Forwarder
 	accounts     *fleet.Accounts
 	clusterCache clustercache.ClusterCache
+	watches      connection.Watches // in workload clusters
 	identity     string
 	// machines is nil in a process that runs only the safety controllers.
 	machines                         *controllers.DroverMachineReconciler
@@ -157,7 +159,7 @@ func setupBootstrap(ctx context.Context, mgr ctrl.Manager, s *shared, o managerO
 		Host: hosts(mgr.GetClient(), s.clouds),
 	}
 	requests := &bootstrap.CSRReconciler{
-		Client: mgr.GetClient(), ClusterCache: s.clusterCache, APIServer: s.forwarder.Host,
+		Client: mgr.GetClient(), ClusterCache: s.clusterCache, APIServer: s.forwarder.Host, Watches: &s.watches,
 		Recorder: mgr.GetEventRecorder("drover-csr"), Log: record.Logger(), WatchFilterValue: o.controllers.watchFilter,
 	}
 	return bootstrap.Joining{Configs: configs, Requests: requests}, errors.Join(
@@ -219,7 +221,7 @@ func setupNodes(
 	progress func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (reason, message string, err error),
 ) error {
 	return (&controllers.NodeReconciler{
-		Client: mgr.GetClient(), ClusterCache: s.clusterCache, Accounts: s.accounts,
+		Client: mgr.GetClient(), ClusterCache: s.clusterCache, Watches: &s.watches, Accounts: s.accounts,
 		Recorder: mgr.GetEventRecorder("drover-node"), Handover: s.nodes,
 		LateAfter: o.controllers.nodeLate, Progress: progress, WatchFilterValue: o.controllers.watchFilter,
 	}).SetupWithManager(mgr, fairWorkers(o.limits.machines, readTarget(mgr.GetClient(), clusterOf[*infrav1.DroverMachine]), s.forwarder.Hangs))

@@ -146,7 +146,7 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 			},
 		},
 		Requests: &bootstrap.CSRReconciler{Client: mgr.GetClient(), ClusterCache: cache, APIServer: forwarder.Host,
-			Recorder: mgr.GetEventRecorder("csr")},
+			Watches: &connection.Watches{}, Recorder: mgr.GetEventRecorder("csr")},
 	}
 	g.Expect(e.joining.Configs.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: 4})).To(Succeed())
 	g.Expect(e.joining.Requests.SetupWithManager(ctx, mgr,

@@ -75,6 +75,8 @@ func TestVirtualIP(t *testing.T) {
 	s.create(taken, other, its)
 	s.says(other, infrav1.EndpointReadyCondition, infrav1.AddressClaimTakenReason, `"taken" does not belong`)
 	s.Expect(other.Spec.ControlPlaneEndpoint.IsValid()).To(BeFalse())
+	s.Expect(env.client.Delete(s.ctx, taken)).To(Succeed())
+	s.says(other, infrav1.EndpointReadyCondition, infrav1.WaitingForAddressReason, "")
 
 	given := s.DroverCluster()
 	given.Name = "given"
