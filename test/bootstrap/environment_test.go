@@ -38,6 +38,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1beta1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1beta1"
 	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/internal/connection"
 	"github.com/drover-io/drover/internal/forwarder"
 	"github.com/drover-io/drover/internal/kubeconfig"
 	"github.com/drover-io/drover/internal/test/playground"
