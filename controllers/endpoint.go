@@ -348,7 +348,8 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 		return reconcile.Result{}, nil
 	}
 	if s.account == nil { // its return comes as an event
-		problem, err := missingAccount(ctx, r.Client, client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.Endpoint.LoadBalancer.AccountRef.Name})
+		key := client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.Endpoint.LoadBalancer.AccountRef.Name}
+		problem, err := missingAccount(ctx, r.Client, key)
 		if err == nil && problem != "" {
 			setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason,
 				fmt.Sprintf("The load balancer can't be deleted: %s; fix the account, or %s", problem, hint))

@@ -392,13 +392,15 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 	// any more. Neither must hold up the others.
 	var recorded, unrecorded, balancers []cloud.Reference
 	for _, ref := range refs {
-		if err := checkToken(ref.Token); err != nil {
+		err := checkToken(ref.Token)
+		switch {
+		case err != nil:
 			failed[ref.Token] = err
-		} else if ref.ProviderID != "" {
+		case ref.ProviderID != "":
 			recorded = append(recorded, ref)
-		} else if ref.Balancer {
+		case ref.Balancer:
 			balancers = append(balancers, ref)
-		} else {
+		default:
 			unrecorded = append(unrecorded, ref)
 		}
 	}

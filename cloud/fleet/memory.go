@@ -171,7 +171,7 @@ func (e *event) next(c byte) int64 {
 func (b *body) Close() error {
 	defer b.cancel()
 	if isRead := b.call == nil || b.call.hasOther(b); b.end(isRead) {
-		time.AfterFunc(maxTurn, func() { b.end(true) })
+		time.AfterFunc(maxTurn, func() { b.end(true) }) //nolint:forbidigo // It calls no code but ours.
 	}
 	return b.ReadCloser.Close()
 }

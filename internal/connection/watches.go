@@ -30,7 +30,8 @@ type watch struct {
 
 // Until returns a controller in which the next watch of the same name and cluster, or End, ends the
 // one before.
-func Until[R comparable](w *Watches, cluster client.ObjectKey, name string, controller clustercache.SourceWatcher[R]) clustercache.SourceWatcher[R] {
+func Until[R comparable](w *Watches, cluster client.ObjectKey, name string,
+	controller clustercache.SourceWatcher[R]) clustercache.SourceWatcher[R] {
 	return replacing[R]{controller, w, watch{cluster, name}}
 }
 
