@@ -46,17 +46,21 @@ func (r *DroverMachineReconciler) delete(ctx context.Context, s *machineScope) (
 		}
 		return &reconcile.Result{}, r.release(ctx, s)
 	}
+	begun := readyReason(s.DroverMachine) == infrav1.DeletingReason
 	if s.account == nil { // its return comes as an event
 		problem, err := missingAccount(ctx, r.Client, client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.AccountRef.Name})
 		if err == nil && problem != "" {
-			setNotReady(s.DroverMachine, infrav1.WaitingForAccountReason, fmt.Sprintf(
+			reason := infrav1.WaitingForAccountReason
+			if begun { // deleteVM of the next process must know it
+				reason = infrav1.DeletingReason
+			}
+			setNotReady(s.DroverMachine, reason, fmt.Sprintf(
 				"The VM can't be deleted: %s; fix the account, or annotate this object with %s=%s to remove it and leave the VM running",
 				problem, infrav1.AbandonAnnotation, s.Name))
 		}
-		return &reconcile.Result{}, err
+		return &reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, err
 	}
 	r.Nodes.cancel(s.DroverMachine, removeGoneNode) // a user's deletion removes the Node without a limit
-	begun := readyReason(s.DroverMachine) == infrav1.DeletingReason
 	if stopped, err := r.stopOnDuplicate(ctx, s, begun); stopped || err != nil {
 		return &reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, err
 	}

@@ -176,13 +176,12 @@ func TestAbandonedWhileItsDeletionFails(t *testing.T) {
 }
 
 // TestDeletionBeforeTheAccountIsConnected: a start of the manager changes nothing of what is said of
-// a deletion. An account that does not work is named, with the reason.
+// a deletion. An account that does not work is named, with the reason. What has begun stays known.
 func TestDeletionBeforeTheAccountIsConnected(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	for reason, want := range map[string]string{
-		"": infrav1.DeletingReason, infrav1.InUseReason: infrav1.DeletingReason, infrav1.UnauthorizedReason: infrav1.WaitingForAccountReason,
-		"missing": infrav1.WaitingForAccountReason,
+		"": "before", infrav1.InUseReason: "before", infrav1.UnauthorizedReason: "is not ready: Unauthorized", "missing": "to exist",
 	} {
 		account := &infrav1.DroverAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "main"}}
 		condition := metav1.Condition{Type: clusterv1.ReadyCondition, Status: metav1.ConditionTrue, Reason: infrav1.ReadyReason}
@@ -198,10 +197,18 @@ func TestDeletionBeforeTheAccountIsConnected(t *testing.T) {
 		m := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "m", DeletionTimestamp: &now,
 			Finalizers: []string{infrav1.MachineFinalizer}}}
 		m.Spec.AccountRef.Name, m.Spec.ProviderID, m.Spec.Creation.Token = "main", "simulated:///a/i-1", testToken
-		setNotReady(m, infrav1.DeletingReason, "")
 		r := &DroverMachineReconciler{Client: newManagement(t, objects...)}
-		_, err := r.delete(t.Context(), &machineScope{DroverMachine: m})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(readyReason(m)).To(Equal(want), reason)
+		for before, after := range map[string]string{infrav1.DeletingReason: infrav1.DeletingReason,
+			infrav1.StartingReason: infrav1.WaitingForAccountReason} {
+			setNotReady(m, before, "before")
+			result, err := r.delete(t.Context(), &machineScope{DroverMachine: m})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+			if want == "before" {
+				after = before
+			}
+			g.Expect(readyReason(m)).To(Equal(after), reason)
+			g.Expect(conditions.GetMessage(m, clusterv1.ReadyCondition)).To(ContainSubstring(want))
+		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -354,13 +353,9 @@ func (r *EndpointReconciler) delete(ctx context.Context, s *endpointScope) (reco
 			setEndpoint(s, metav1.ConditionFalse, infrav1.WaitingForAccountReason,
 				fmt.Sprintf("The load balancer can't be deleted: %s; fix the account, or %s", problem, hint))
 		}
-		return reconcile.Result{}, err
+		return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, err
 	}
-	asked := s.DeletionTimestamp.Time
-	if !s.says(infrav1.DeletingReason) { // no earlier process has sent it
-		asked = time.Now()
-	}
-	deletion := s.account.DeleteBalancer(s.reference(), asked)
+	deletion := s.account.DeleteBalancer(s.reference(), s.DeletionTimestamp.Time)
 	switch {
 	case deletion.Gone:
 		r.forget(s.DroverCluster)

@@ -14,6 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/index"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -205,8 +206,11 @@ func (r *NodeReconciler) clusterToMachinesWithoutNode(ctx context.Context, o cli
 		if !isProvisioned(m) {
 			return false
 		}
-		if !isWatched || !conditions.IsTrue(m, infrav1.MachineNodeJoinedCondition) {
+		if !isWatched && m.DeletionTimestamp.IsZero() && !annotations.HasPaused(m) {
 			isWatched = true
+			return true
+		}
+		if !conditions.IsTrue(m, infrav1.MachineNodeJoinedCondition) {
 			return true
 		}
 		owner, err := util.GetOwnerMachine(ctx, r.Client, m.ObjectMeta)

@@ -608,14 +608,18 @@ func (d *driver) deleteBalancer(ctx context.Context, r cloud.Resource) error {
 		return err
 	}
 	b := d.balancers.get(r.Token)
-	if !b.exists() {
+	err := d.checkTags(ctx, &b) // somebody may have taken them off since
+	if err != nil && cloud.CodeOf(err) != cloud.NotFound {
+		return err
+	}
+	if !b.exists() || err != nil {
 		found, err := d.readBalancers(ctx, map[string]bool{r.Token: true}, nil)
 		if err != nil || len(found) == 0 {
 			return err
 		}
 		b = found[0]
 	}
-	err := d.deleteParts(ctx, b)
+	err = d.deleteParts(ctx, b)
 	d.balancers.changed(balancer{token: b.token, owner: b.owner}) // only reads tell what is left
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -289,6 +290,10 @@ func TestBalancerWithoutTags(t *testing.T) {
 			for _, d := range []*driver{d, connect(t, stub, nil), first} {
 				_, err = d.List(ctx)
 				g.Expect(err).NotTo(HaveOccurred(), "others are listed")
+			}
+			if strings.HasPrefix(part, "arn:") { // the process that has seen it, too
+				r := cloud.Resource{Kind: cloud.KindBalancer, Token: "balancer", OwnershipID: "owner"}
+				g.Expect(code(first.Delete(ctx, []cloud.Resource{r})[0])).To(Equal(cloud.Conflict))
 			}
 			recorded.Token = "another"
 			g.Expect(d.Describe(ctx, []cloud.Reference{recorded})).To(BeEmpty())

@@ -67,11 +67,12 @@ type body struct {
 	call   *driverCall // which it is part of; may be nil
 
 	filled bool
-	chunks [][]byte // what the driver has not read yet
-	err    error    // after them
-	size   int64    // of what has arrived; of a stream, its longest event
-	event  event    // a stream's current one
-	turn   int64    // its weight while it is being decoded
+	chunks [][]byte    // what the driver has not read yet
+	err    error       // after them
+	size   int64       // of what has arrived; of a stream, its longest event
+	event  event       // a stream's current one
+	turn   int64       // its weight while it is being decoded
+	late   *time.Timer // ends the turn of a closed body
 
 	// The fields below belong to memory's lock.
 
@@ -170,29 +171,33 @@ func (e *event) next(c byte) int64 {
 // wait for it.
 func (b *body) Close() error {
 	defer b.cancel()
-	if isRead := b.call == nil || b.call.hasOther(b); b.end(isRead) {
-		time.AfterFunc(maxTurn, func() { b.end(true) }) //nolint:forbidigo // It calls no code but ours.
-	}
+	b.end(b.call == nil || b.call.hasOther(b))
 	return b.ReadCloser.Close()
 }
 
 // end gives back the share for the body, and its turn, too, if the driver has read what was
-// decoded. It reports whether the body still has its turn. It may be called more than once.
-func (b *body) end(isRead bool) (hasTurn bool) {
+// decoded; otherwise the turn ends later. It may be called more than once.
+func (b *body) end(isRead bool) {
 	m := b.memory
 	if m == nil {
-		return false
+		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	b.isClosed = true
 	m.forget(b)
 	m.serve()
-	if isRead && b.turn > 0 {
+	switch {
+	case b.turn == 0:
+	case isRead:
 		m.decoding.Release(b.turn)
 		b.turn = 0
+		if b.late != nil {
+			b.late.Stop() // it would keep the body in memory
+		}
+	case b.late == nil:
+		b.late = time.AfterFunc(maxTurn, func() { b.end(true) }) //nolint:forbidigo // It calls no code but ours.
 	}
-	return b.turn > 0
 }
 
 // endIfClosed ends the turn of a body that was closed, and reports whether it was.

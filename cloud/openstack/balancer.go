@@ -376,8 +376,8 @@ func (d *driver) ensureFloating(ctx context.Context, req cloud.BalancerRequest, 
 		return nil
 	}
 	if req.Recorded { // another one would have another address
-		return cloud.Errorf(cloud.Conflict, "no floating IP leads to port %s of load balancer %s any more: give it the one of the endpoint again",
-			b.PortID, b.ID)
+		return cloud.Errorf(cloud.Conflict, "no floating IP with the description %s leads to port %s of load balancer %s any more: give it the one of the endpoint again",
+			portName(req.Token), b.PortID, b.ID)
 	}
 	pool, err := d.networkID(ctx, req.Spec.OpenStack.FloatingNetwork)
 	if err != nil {
