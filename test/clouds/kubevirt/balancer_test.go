@@ -227,7 +227,8 @@ func TestForeignService(t *testing.T) {
 	}
 	req := balancerRequest(owner, clusterIP(), "10.64.0.1")
 	foreign(&corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, req)
-	g.Expect(describe(t, d, req)).To(Equal(cloud.Resource{}))
+	_, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token, OwnershipID: req.OwnershipID}})
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "it may be ours, without its labels: %v", err)
 
 	req = balancerRequest(owner, clusterIP(), "10.64.0.1")
 	foreign(&discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{}}, req)
@@ -242,7 +243,7 @@ func TestForeignService(t *testing.T) {
 	t.Cleanup(func() { _ = infra.Admin.Delete(withoutEnd(t), theirs) })
 	g.Expect(describe(t, d, req).ID).To(Equal(made.ID))
 	req.OwnershipID = "another"
-	_, err := d.(cloud.Balancer).EnsureBalancer(t.Context(), req)
+	_, err = d.(cloud.Balancer).EnsureBalancer(t.Context(), req)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
 }
 

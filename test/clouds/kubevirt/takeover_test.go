@@ -262,7 +262,6 @@ type old struct {
 func install(t *testing.T, of system, c client.Client, kubeconfig []byte, pool string) *old {
 	t.Helper()
 	g := NewWithT(t)
-	g.Expect(apiextensionsv1.AddToScheme(c.Scheme())).To(Succeed())
 	o := &old{system: of, t: t, c: c, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), pool: pool}
 	g.Expect(os.WriteFile(o.kubeconfig, kubeconfig, 0o600)).To(Succeed())
 	var err error
@@ -451,6 +450,7 @@ func (o *old) sight() (all []string) {
 func TestTakeover(t *testing.T) {
 	g := NewWithT(t)
 	c, kubeconfig := startManagement(t)
+	g.Expect(apiextensionsv1.AddToScheme(c.Scheme())).To(Succeed()) // before anything runs beside it
 	cluster := scenario.Adopted{Namespace: "team-a", Name: "blue", Kubeconfig: kubeconfig}
 	pool := scenario.Pool{Cluster: cluster, Name: "blue-md-0"}
 	g.Expect(scenario.Create(t.Context(), c, append(onKubeVirt(cluster.Objects()), pool.ConfigTemplate())...)).To(Succeed())
